@@ -1,0 +1,297 @@
+"""PPO with clipping, for discrete (masked) and continuous actions, one agent or several, with memory or without.
+
+Source: Schulman et al. 2017, equation 7; Huang et al. 2022, "The 37 implementation details of PPO".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from powerband.core.compile import compiled
+from powerband.core.flat import FlatAdam
+from powerband.core.noise import NoiseSource
+from powerband.core.precision import Precision
+from powerband.data.types import EnvSpec, Tree
+from powerband.nets.actor_critic import ActorCritic
+from powerband.nets.distributions import Categorical, DiagGaussian
+from powerband.nets.features import features, num_features
+from powerband.nets.mlp import Activation
+
+
+@dataclass(frozen=True)
+class PPOConfig:
+    lr: float = 3e-4
+    """Adam learning rate."""
+    clip: float = 0.2
+    """Range of the probability ratio, 1 - clip to 1 + clip."""
+    value_coef: float = 0.5
+    """Weight of the value loss."""
+    entropy_coef: float = 0.01
+    """Weight of the entropy bonus."""
+    value_clip: float | None = None
+    """Values move at most this far from the rollout's; None does not clip them."""
+    target_kl: float | None = None
+    """A mini-batch whose KL from the rollout's policy is above 1.5 times this trains the value alone."""
+    max_grad_norm: float = 0.5
+    """Gradients are clipped to this 2-norm."""
+    hidden: tuple[int, ...] = (128, 128)
+    """Widths of the hidden layers."""
+    activation: Activation = "tanh"
+    """Between the hidden layers."""
+    shared_trunk: bool = True
+    """One trunk for policy and value; false gives each its own (and a central critic its state)."""
+    gru: int = 0
+    """Width of the memory (GRU) after the trunk; 0 is none."""
+    normalize_obs: bool = False
+    """Normalises features with running statistics, taken in once a rollout."""
+    log_std: float = 0.0
+    """Log standard deviation of a continuous action at the start, in units of half its range."""
+    compile: bool = False
+    """torch.compile the loss."""
+
+
+class PPO:
+    """On-policy learner. Every agent is a row: an agent axis is folded into the batch.
+
+    A continuous action is sampled in units of half its range about the centre, and clipped to the bounds for the
+    environment; the rollout stores the unclipped ``raw_action``, whose probability it is.
+    """
+
+    def __init__(
+        self,
+        spec: EnvSpec,
+        config: PPOConfig,
+        device: torch.device | str,
+        precision: Precision,
+        noise: NoiseSource,
+        average: Callable[[Tensor], object] | None = None,
+        world_size: int = 1,
+        encoder: nn.Module | None = None,
+    ):
+        """
+        Args:
+            spec: Of the environments.
+            config: Hyper-parameters.
+            device: Where networks live.
+            precision: Of the networks; logits, values and losses are float32.
+            noise: Streams of random numbers of this rank.
+            average: Replaces a flat gradient by its mean over ranks.
+            world_size: Number of ranks (observation statistics count the rows of all).
+            encoder: Turns the observation tree, leading axes folded into one, into features (rows, encoder.width);
+                None joins all leaves. Trained with the rest.
+
+        Raises:
+            ValueError: Memory with separate trunks.
+        """
+        if config.gru and not config.shared_trunk:
+            raise ValueError(f"gru={config.gru} works with a shared trunk only; set shared_trunk=true, or gru=0.")
+        self.spec, self.config, self.precision, self.noise = spec, config, precision, noise
+        self.average, self.world_size = average, world_size
+        self.leading = 1 if spec.num_agents is None else 2
+        self.discrete = spec.num_actions is not None
+        self.dim = 1 if self.discrete else spec.action.shape[-1]
+        if not self.discrete:
+            bounded = spec.low is not None and bool(torch.isfinite(torch.stack([spec.low, spec.high])).all())
+            low = spec.low if bounded else torch.full(spec.action.shape, -1.0)
+            high = spec.high if bounded else torch.full(spec.action.shape, 1.0)
+            self.bounded = bounded
+            self.centre, self.scale = ((high + low) / 2).to(device), ((high - low) / 2).to(device)
+        has_state = isinstance(spec.obs, dict) and "state" in spec.obs and not config.shared_trunk
+        self.has_state = has_state
+        self.net = ActorCritic(
+            num_features(spec.obs, spec.num_agents) if encoder is None else encoder.width,
+            config.hidden,
+            spec.num_actions if self.discrete else self.dim,
+            config.activation,
+            config.shared_trunk,
+            spec.obs["state"].shape[-1] if has_state else 0,
+            config.gru,
+            config.normalize_obs,
+            None if self.discrete else config.log_std,
+        ).to(device)
+        self.encoder = None if encoder is None else encoder.to(device)
+        self.modules = nn.ModuleDict({"net": self.net} if encoder is None else {"net": self.net, "encoder": encoder})
+        self.adam = FlatAdam(
+            [self.modules],
+            config.lr,
+            precision=precision,
+            eps=1e-5,
+            max_grad_norm=config.max_grad_norm,
+            average=average,
+        )
+        self._loss = compiled(self._loss, config.compile)
+
+    @property
+    def lr(self) -> float | Tensor:
+        """Learning rate; settable (annealing)."""
+        return self.adam.lr
+
+    @lr.setter
+    def lr(self, lr: float) -> None:
+        self.adam.lr = lr
+
+    @torch.no_grad()
+    def act(self, obs: Tree, carry: Tensor | None, explore: bool) -> tuple[Tensor, dict[str, Tensor], Tensor | None]:
+        """Samples actions; explore=False takes the likeliest.
+
+        Args:
+            obs: Tree (N, [A,] ...); "action_mask" (N, [A,] K) bool forbids discrete actions where False.
+            carry: (N, [A,] H) with memory, else None.
+            explore: Samples, or not.
+
+        Returns:
+            Actions (N, [A]) int64 or (N, [A,] D) float32; log_prob and value (N, [A]) (and raw_action); the next carry.
+        """
+        lead = self._lead(obs)
+        outputs, value, carry = self._forward(obs, lead, carry, None)
+        rows = lead.numel() // lead[0]
+        if self.discrete:
+            policy = Categorical(outputs, self._mask(obs))
+            sampled = policy.sample(self.noise("ppo/act", lead[0]).uniform(rows).view(-1)) if explore else policy.mode()
+            action, extras = sampled.view(lead), {}
+        else:
+            policy = DiagGaussian(outputs, self.net.log_std)
+            sampled = policy.mean
+            if explore:
+                sampled = policy.sample(self.noise("ppo/act", lead[0]).normal(rows, self.dim).view(-1, self.dim))
+            raw = sampled.view(*lead, self.dim)
+            inside = raw.clamp(-1, 1) if self.bounded else raw
+            action, extras = torch.addcmul(self.centre, self.scale, inside), {"raw_action": raw}
+        return action, {"log_prob": policy.log_prob(sampled).view(lead), "value": value.view(lead), **extras}, carry
+
+    @torch.no_grad()
+    def value(self, obs: Tree, carry: Tensor | None = None) -> Tensor:
+        """(N,) or (N, A) float32: values of observations."""
+        lead = self._lead(obs)
+        return self._forward(obs, lead, carry, None)[1].view(lead)
+
+    def observe(self, obs: Tree) -> None:
+        """Takes a rollout's observations (T, N, [A,] ...) into the running statistics; call it after its updates.
+
+        Within a rollout's updates the statistics must stand still, or the probability ratios would not start at 1.
+        """
+        if self.net.norm is not None:
+            with torch.no_grad(), self.precision.autocast():
+                rows = self._features(obs, self.leading + 1)
+            self.net.norm.observe(rows, self.average, self.world_size)
+
+    def update(self, batch: dict[str, Tree]) -> dict[str, Tensor]:
+        """One step on a mini-batch.
+
+        Args:
+            batch: obs, action (or raw_action), log_prob, value, advantages, returns: leaves (n, [A,] ...); with memory
+                whole sequences (T, n, [A,] ...), carry (n, [A,] H) and starts (T, n) bool.
+
+        Returns:
+            0-d figures, detached.
+        """
+        with self.precision.autocast():
+            loss, figures = self._loss(batch)
+        figures["losses/grad_norm"] = self.adam.step(loss)
+        return figures
+
+    def _loss(self, batch: dict[str, Tree]) -> tuple[Tensor, dict[str, Tensor]]:
+        """-min(r A, clip(r) A) + value_coef (V - returns)^2 / 2 - entropy_coef H, means over all rows."""
+        config, obs = self.config, batch["obs"]
+        outputs, value, _ = self._forward(obs, batch["log_prob"].shape, batch.get("carry"), batch.get("starts"))
+        if self.discrete:
+            policy = Categorical(outputs, self._mask(obs))
+            log_prob = policy.log_prob(batch["action"].reshape(-1))
+        else:
+            policy = DiagGaussian(outputs, self.net.log_std)
+            log_prob = policy.log_prob(batch["raw_action"].reshape(-1, self.dim))
+        advantages, returns = batch["advantages"].reshape(-1), batch["returns"].reshape(-1)
+        log_ratio = log_prob - batch["log_prob"].reshape(-1)
+        ratio = log_ratio.exp()
+        clipped = ratio.clamp(1 - config.clip, 1 + config.clip)
+        policy_loss = -torch.minimum(ratio * advantages, clipped * advantages).mean()
+        entropy = policy.entropy().mean()
+        error = (value - returns).square()
+        if config.value_clip is not None:
+            old = batch["value"].reshape(-1)
+            near = old + (value - old).clamp(-config.value_clip, config.value_clip)
+            error = torch.maximum(error, (near - returns).square())
+        value_loss = 0.5 * error.mean()
+        kl = (ratio.detach() - 1 - log_ratio.detach()).mean()
+        policy_terms = policy_loss - config.entropy_coef * entropy
+        if config.target_kl is not None:
+            policy_terms = policy_terms * (kl <= 1.5 * config.target_kl)
+        figures = {
+            "losses/policy": policy_loss.detach(),
+            "losses/value": value_loss.detach(),
+            "losses/entropy": entropy.detach(),
+            "losses/kl": kl,
+            "losses/clipped": (clipped != ratio).float().mean().detach(),
+        }
+        return policy_terms + config.value_coef * value_loss, figures
+
+    def _forward(
+        self, obs: Tree, lead: torch.Size, carry: Tensor | None, starts: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Policy outputs (rows, ...), values (rows,), next carry, for `obs` with leading axes `lead` ([T,] N, [A])."""
+        with self.precision.autocast():
+            x = self._features(obs, len(lead)).flatten(0, -2)
+            if self.net.gru is None:
+                state = self._state(obs, lead) if self.has_state else None
+                return self.net(x, state=state)
+            sequence = len(lead) > self.leading
+            steps = lead[0] if sequence else 1
+            folded = carry.reshape(-1, carry.shape[-1])
+            if starts is not None and self.leading == 2:
+                starts = starts.repeat_interleave(lead[-1], 1)
+            outputs, value, last = self.net(x.view(steps, -1, x.shape[-1]), folded, starts)
+            return outputs, value, last.view(carry.shape)
+
+    def _features(self, obs: Tree, leading: int) -> Tensor:
+        """(..., F) with `leading` axes before the features."""
+        if self.encoder is None:
+            return features(obs, leading)
+        lead = self._lead(obs, leading)
+        folded = _fold(obs, leading)
+        return self.encoder(folded).view(*lead, -1)
+
+    def _lead(self, obs: Tree, leading: int | None = None) -> torch.Size:
+        while isinstance(obs, dict):
+            obs = next(leaf for key, leaf in obs.items() if key not in ("state", "action_mask"))
+        return obs.shape[: self.leading if leading is None else leading]
+
+    def _state(self, obs: dict[str, Tree], lead: torch.Size) -> Tensor:
+        """(rows, S): the central critic's state, repeated for every agent where it has no agent axis."""
+        state = obs["state"]
+        if state.dim() == len(lead):
+            state = state.unsqueeze(-2).expand(*lead, -1)
+        return state.reshape(-1, state.shape[-1])
+
+    def _mask(self, obs: Tree) -> Tensor | None:
+        return obs["action_mask"].flatten(0, -2) if isinstance(obs, dict) and "action_mask" in obs else None
+
+    def initial_carry(self, num_envs: int) -> Tensor | None:
+        """(num_envs, [A,] H) zeros with memory, None without."""
+        if not self.config.gru:
+            return None
+        agents = () if self.spec.num_agents is None else (self.spec.num_agents,)
+        return torch.zeros(num_envs, *agents, self.config.gru, device=self.adam.flat.device)
+
+    def policy_state(self) -> dict[str, Tensor]:
+        """Parameters and observation statistics, for the exported policy."""
+        return self.modules.state_dict()
+
+    def state_dict(self) -> dict:
+        """Everything that training goes on from (live tensors, not copies)."""
+        return {name: getattr(self, name).state_dict() for name in ("modules", "adam", "noise")}
+
+    def load_state_dict(self, state: dict) -> None:
+        """Restores `state_dict`, in place."""
+        for name in ("modules", "adam", "noise"):
+            getattr(self, name).load_state_dict(state[name])
+
+
+def _fold(obs: Tree, leading: int) -> Tree:
+    """`obs` with its leading axes folded into one."""
+    if isinstance(obs, dict):
+        return {key: _fold(leaf, leading) for key, leaf in obs.items()}
+    return obs.flatten(0, leading - 1)

@@ -1,0 +1,218 @@
+"""Soft actor-critic with twin critics and an automatic temperature, for continuous actions within bounds.
+
+Replay and environments hold actions in the environment's units; the networks, log-probabilities and the target entropy
+are in [-1, 1], and one affine map stands between the two.
+
+Source: Haarnoja et al. 2018, "Soft Actor-Critic Algorithms and Applications", algorithm 1.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from powerband.core.compile import compiled
+from powerband.core.flat import FlatAdam, FlatTarget
+from powerband.core.noise import NoiseSource
+from powerband.core.precision import Precision
+from powerband.data.types import EnvSpec, Tree
+from powerband.nets.features import features, num_features
+from powerband.nets.mlp import MLP, TwinMLP
+
+LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0
+LOG_2 = math.log(2.0)
+LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
+
+
+@dataclass(frozen=True)
+class SACConfig:
+    actor_lr: float = 3e-4
+    """Adam learning rate of the actor and of the temperature."""
+    critic_lr: float = 3e-4
+    """Adam learning rate of the critics."""
+    gamma: float = 0.99
+    """Discount of a step."""
+    tau: float = 0.005
+    """Share of the online critics that the target critics take over at each update."""
+    hidden: tuple[int, ...] = (256, 256)
+    """Widths of the hidden layers of actor and critics."""
+    target_entropy: float | None = None
+    """Entropy that the temperature steers to, in nats; None is minus the number of action dimensions."""
+    initial_alpha: float = 1.0
+    """Temperature at the start."""
+    policy_interval: int = 1
+    """Actor and temperature are updated at each of this many critic updates."""
+    compile: bool = False
+    """torch.compile the losses."""
+
+
+class Temperature(nn.Module):
+    """The entropy coefficient, exp(log_alpha)."""
+
+    def __init__(self, initial: float):
+        super().__init__()
+        self.log_alpha = nn.Parameter(torch.tensor(math.log(initial)))
+
+
+class SAC:
+    """Learner for continuous actions within finite bounds."""
+
+    def __init__(
+        self,
+        spec: EnvSpec,
+        config: SACConfig,
+        device: torch.device | str,
+        precision: Precision,
+        noise: NoiseSource,
+        average: Callable[[Tensor], object] | None = None,
+        world_size: int = 1,
+    ):
+        """
+        Args:
+            spec: Of the environments; actions continuous, one vector, with finite bounds.
+            config: Hyper-parameters.
+            device: Where networks live.
+            precision: Of the networks; targets and outputs are float32.
+            noise: Streams of random numbers of this rank.
+            average: Replaces a flat gradient by its mean over ranks.
+            world_size: Number of ranks; unused, every rank makes the same updates.
+
+        Raises:
+            ValueError: Discrete or unbounded actions, or an agent axis.
+        """
+        bounded = spec.low is not None and spec.high is not None
+        if not bounded or not bool(torch.isfinite(torch.stack([spec.low, spec.high])).all()):
+            raise ValueError("SAC needs continuous actions with finite bounds; use PPO, or bound the action.")
+        if spec.num_agents is not None or len(spec.action.shape) != 1:
+            raise ValueError(f"SAC needs one action vector, not shape {spec.action.shape} with agents; use PPO.")
+        self.config, self.precision, self.noise = config, precision, noise
+        self.dim = spec.action.shape[0]
+        self.centre = ((spec.high + spec.low) / 2).to(device, torch.float32)
+        self.scale = ((spec.high - spec.low) / 2).to(device, torch.float32)
+        self.target_entropy = -float(self.dim) if config.target_entropy is None else config.target_entropy
+        inputs = num_features(spec.obs, None)
+        self.actor = MLP(inputs, config.hidden, 2 * self.dim).to(device)
+        self.critic = TwinMLP(inputs + self.dim, config.hidden, 1).to(device)
+        self.temperature = Temperature(config.initial_alpha).to(device)
+        self.target_critic = copy.deepcopy(self.critic)
+        shared = {"precision": precision, "average": average}
+        self.actor_adam = FlatAdam([self.actor, self.temperature], config.actor_lr, **shared)
+        self.critic_adam = FlatAdam([self.critic], config.critic_lr, **shared)
+        self.target = FlatTarget(self.critic_adam, [self.target_critic], config.tau)
+        self.updates = 0
+        self._policy = compiled(self._policy, config.compile)
+        self._critic_loss = compiled(self._critic_loss, config.compile)
+        self._actor_loss = compiled(self._actor_loss, config.compile)
+
+    @torch.no_grad()
+    def act(self, obs: Tree, carry: None, explore: bool) -> tuple[Tensor, dict[str, Tensor], None]:
+        """Samples actions; explore=False takes the mean.
+
+        Returns:
+            (N, D) float32 in the environment's units; {}; None.
+        """
+        obs = features(obs, 1)
+        with self.precision.autocast():
+            if explore:
+                action, _ = self._policy(obs, self.noise("sac/act", obs.shape[0]).normal(self.dim))
+            else:
+                action = torch.tanh(self.actor(obs)[:, : self.dim])
+        return torch.addcmul(self.centre, self.scale, action), {}, None
+
+    def update(self, batch: dict[str, Tree]) -> dict[str, Tensor]:
+        """One step of the critics, of actor and temperature where they are due, and of the targets.
+
+        Args:
+            batch: obs, next_obs (B, ...), action (B, D) in the environment's units, reward (B,), terminated (B,).
+
+        Returns:
+            0-d figures, detached.
+        """
+        obs, next_obs = features(batch["obs"], 1), features(batch["next_obs"], 1)
+        action = (batch["action"] - self.centre) / self.scale
+        goes_on = (~batch["terminated"]).float()
+        normal = self.noise("sac/update", obs.shape[0]).normal(2, self.dim)
+        alpha = self.temperature.log_alpha.detach().exp()
+        with self.precision.autocast():
+            critic_loss, q_mean = self._critic_loss(
+                obs, action, batch["reward"], next_obs, goes_on, normal[:, 0], alpha
+            )
+        figures = {
+            "losses/critic": critic_loss.detach(),
+            "losses/q": q_mean,
+            "losses/critic_grad_norm": self.critic_adam.step(critic_loss),
+        }
+        self.updates += 1
+        if self.updates % self.config.policy_interval == 0:
+            with self.critic_adam.frozen():
+                with self.precision.autocast():
+                    loss, log_prob = self._actor_loss(obs, normal[:, 1], alpha)
+                figures["losses/actor_grad_norm"] = self.actor_adam.step(loss)
+            figures |= {"losses/actor": loss.detach(), "losses/entropy": -log_prob, "losses/alpha": alpha}
+        self.target.update()
+        return figures
+
+    def _policy(self, obs: Tensor, normal: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, F) and standard normal (B, D) -> actions (B, D) in (-1, 1), their log-probabilities (B,).
+
+        log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2 u)), which does not lose digits where tanh saturates.
+        """
+        mean, log_std = self.actor(obs).chunk(2, -1)
+        log_std = log_std.clamp(LOG_STD_MIN, LOG_STD_MAX)
+        u = torch.addcmul(mean, log_std.exp(), normal)
+        terms = -0.5 * normal.square() - log_std - 2 * (LOG_2 - u - F.softplus(-2 * u))
+        return torch.tanh(u), terms.sum(-1) - LOG_SQRT_2PI * self.dim
+
+    def _critic_loss(
+        self,
+        obs: Tensor,
+        action: Tensor,
+        reward: Tensor,
+        next_obs: Tensor,
+        goes_on: Tensor,
+        normal: Tensor,
+        alpha: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """sum over critics of mean (Q - y)^2 / 2, y = r + gamma (1 - terminated) (min Q' - alpha log pi)(s', a')."""
+        with torch.no_grad():
+            next_action, next_log_prob = self._policy(next_obs, normal)
+            next_q = self.target_critic(torch.cat([next_obs, next_action], -1)).squeeze(-1).amin(0)
+            target = reward + self.config.gamma * goes_on * (next_q - alpha * next_log_prob)
+        q_EB = self.critic(torch.cat([obs, action], -1)).squeeze(-1)
+        loss = 0.5 * (q_EB - target).square().mean(1).sum()
+        return loss, q_EB.detach().mean()
+
+    def _actor_loss(self, obs: Tensor, normal: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
+        """mean (alpha log pi(a) - min Q(s, a)), plus the temperature's -mean log_alpha (log pi(a) + target entropy).
+
+        The two have no parameter in common, so one step of Adam on their sum is one step on each.
+        """
+        action, log_prob = self._policy(obs, normal)
+        q = self.critic(torch.cat([obs, action], -1)).squeeze(-1).amin(0)
+        mean_log_prob = log_prob.detach().mean()
+        alpha_loss = -self.temperature.log_alpha * (mean_log_prob + self.target_entropy)
+        return (alpha * log_prob - q).mean() + alpha_loss, mean_log_prob
+
+    def initial_carry(self, num_envs: int) -> None:
+        return None
+
+    def policy_state(self) -> dict[str, Tensor]:
+        """Parameters of the actor and the map to the environment's units, for the exported policy."""
+        return {**self.actor.state_dict(), "centre": self.centre, "scale": self.scale}
+
+    def state_dict(self) -> dict:
+        """Everything that training goes on from (live tensors, not copies)."""
+        parts = ("actor", "critic", "target_critic", "temperature", "actor_adam", "critic_adam", "noise")
+        return {**{name: getattr(self, name).state_dict() for name in parts}, "updates": self.updates}
+
+    def load_state_dict(self, state: dict) -> None:
+        """Restores `state_dict`, in place."""
+        for name in ("actor", "critic", "target_critic", "temperature", "actor_adam", "critic_adam", "noise"):
+            getattr(self, name).load_state_dict(state[name])
+        self.updates = int(state["updates"])

@@ -1,0 +1,301 @@
+"""The command line: verbs, and the one table of recipes. It knows no training and imports torch only to train."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import replace
+from difflib import get_close_matches
+from operator import attrgetter
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from powerband import __version__
+from powerband.core.config import DEFAULT, ConfigError, Resolved, from_json, presets, resolve, to_dict
+from powerband.core.run_folder import find_run
+from powerband.core.schema import fields_table, value_text
+
+RECIPES = {
+    "snakes": "3v3 snakes on one device, thousands of boards at a time: ddpg, bicnet, ppo with self-play",
+    "gym": "any Gymnasium environment id, your own included: sac, ppo",
+}
+BENCHES: dict[str, str] = {}
+"""Benchmark -> ``module:function`` that takes the words after the name and returns a JSON value."""
+
+
+# -- verbs --------------------------------------------------------------------------------------------------------
+
+
+def train(words: list[str]) -> int:
+    """Reads the configuration, starts ranks where several are asked for, else runs the stage."""
+    typed = ["train", *words]
+    target, words = _take_json(words)
+    name, words = _take_recipe("train", words)
+    if name is None:
+        return 0
+    recipe, stage, resolved = _configure(name, words)
+    from powerband.core import launch
+
+    notice = launch.adopt_srun()
+    settings = resolved.config.run
+    if hasattr(recipe, "check"):
+        recipe.check(resolved.config, launch.world_size(settings))
+    status = launch.launch(settings, typed)
+    if status is not None:
+        return status
+    if launch.leads():
+        for line in (*resolved.notices, notice):
+            if line:
+                print(f"powerband: {line}", file=sys.stderr)
+    if not settings.run_dir and not settings.resume:
+        parts = (name, resolved.variant, time.strftime("%Y%m%d-%H%M%S"))
+        settings = replace(settings, run_dir="runs/" + "-".join(part for part in parts if part))
+    from powerband.core.run import Run
+
+    config = replace(resolved.config, run=settings)
+    with contextlib.redirect_stdout(sys.stderr) if target else contextlib.nullcontext():
+        with Run.start(config, recipe=name, stage=stage, argv=typed) as run:
+            figures = recipe.STAGES[stage](config, run) or {}
+    if target and launch.leads():
+        counters = {"env_steps": run.env_steps, "grad_steps": run.grad_steps}
+        _emit({"recipe": name, "stage": stage, "run_dir": str(run.dir), **counters, **figures}, target)
+    return 0
+
+
+def evaluate(words: list[str]) -> int:
+    """Hands a run folder to its recipe's ``evaluate``; the recipe's ``Evaluation`` says what can be set."""
+    target, words = _take_json(words)
+    folder, words = _take_run("eval", words)
+    facts = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    recipe = _load(facts["recipe"])
+    if not hasattr(recipe, "evaluate"):
+        raise ConfigError(
+            f"recipe {facts['recipe']} has no evaluation. Write powerband report {folder} for its curves."
+        )
+    if _asks_help(words):
+        print(f"powerband eval {folder} [NAME=VALUE ...]\n\n{fields_table(recipe.Evaluation)}")
+        return 0
+    options = resolve(recipe.Evaluation, words, help_with=f"powerband eval {folder} --help").config
+    config = from_json(recipe.Config, (folder / "config.json").read_text(encoding="utf-8"), str(folder / "config.json"))
+    with contextlib.redirect_stdout(sys.stderr) if target else contextlib.nullcontext():
+        table = recipe.evaluate(config, folder, options)
+    _emit(table, target)
+    return 0
+
+
+def report(words: list[str]) -> int:
+    """Writes the page of a run and says where it is."""
+    target, words = _take_json(words)
+    folder, words = _take_run("report", words)
+    if words:
+        raise ConfigError(f"'{words[0]}' means nothing to report. Write powerband report {folder}.")
+    from powerband.report.page import write_page
+
+    page = write_page(folder)
+    _emit({"report": str(page)} if target else str(page), target)
+    return 0
+
+
+def bench(words: list[str]) -> int:
+    """Runs a benchmark of the table and prints what it measured."""
+    target, words = _take_json(words)
+    if not words or _asks_help(words[:1]):
+        print("powerband bench NAME [NAME=VALUE ...]\n\n" + "\n".join(f"  {name}" for name in BENCHES))
+        return 0
+    module, function = BENCHES[_one_of(words[0], BENCHES, "benchmark")].split(":")
+    _emit(getattr(importlib.import_module(module), function)(words[1:]), target)
+    return 0
+
+
+def list_recipes(words: list[str]) -> int:
+    """Recipes with their stages and variants, and the hardware presets."""
+    target, words = _take_json(words)
+    if words:
+        raise ConfigError(f"'{words[0]}' means nothing to list. Write powerband list, or powerband show {words[0]}.")
+    table = {}
+    for name, line in RECIPES.items():
+        recipe = _load(name)
+        table[name] = {"what": line, "stages": list(recipe.STAGES), "variants": list(recipe.VARIANTS)}
+    setups = {name: str(path) for name, path in presets().items()}
+    if target:
+        _emit({"recipes": table, "setups": setups}, target)
+        return 0
+    for name, row in table.items():
+        print(f"{name:<10} {row['what']}")
+        print(f"{'':<10} stages: {', '.join(row['stages'])}; variants: {', '.join(row['variants']) or 'none'}")
+    print(f"{'setup=':<10} {', '.join(setups) or 'none'}")
+    return 0
+
+
+def show(words: list[str]) -> int:
+    """The configuration that `train` would run with the same words, each value with its source."""
+    target, words = _take_json(words)
+    name, words = _take_recipe("show", words)
+    if name is None:
+        return 0
+    _, stage, resolved = _configure(name, words)
+    if target:
+        named = {"recipe": name, "stage": stage, "variant": resolved.variant, "notices": list(resolved.notices)}
+        _emit({**named, "config": to_dict(resolved.config), "sources": resolved.sources}, target)
+        return 0
+    for line in resolved.notices:
+        print(f"powerband: {line}", file=sys.stderr)
+    rows = [(path, value_text(attrgetter(path)(resolved.config)), source) for path, source in resolved.sources.items()]
+    widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
+    for path, value, source in rows:
+        print(f"{path:<{widths[0]}}  {value:<{widths[1]}}  {'' if source == DEFAULT else source}".rstrip())
+    return 0
+
+
+VERBS: dict[str, tuple[Callable[[list[str]], int], str, str]] = {
+    "train": (
+        train,
+        "RECIPE [STAGE] [NAME=VALUE ...]",
+        "train: on CPU, one GPU, many GPUs, many machines",
+    ),
+    "eval": (evaluate, "RUN [NAME=VALUE ...]", "evaluate a checkpoint"),
+    "report": (report, "RUN", "one self-contained HTML page about a run"),
+    "bench": (bench, "NAME [NAME=VALUE ...]", "reproducible tables"),
+    "list": (list_recipes, "", "recipes, stages, variants, hardware presets"),
+    "show": (show, "RECIPE [NAME=VALUE ...]", "the resolved configuration, each value with its source"),
+}
+
+
+def main(words: list[str] | None = None) -> int:
+    """Runs one command and returns its exit status: 0, or 2 for what a user can put right."""
+    words = sys.argv[1:] if words is None else words
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # torch and numba read it once, when they are imported
+    try:
+        if not words or words[0] in ("-h", "--help", "help"):
+            print(_usage())
+            return 0
+        if words[0] == "--version":
+            print(f"powerband {__version__}")
+            return 0
+        return VERBS[_one_of(words[0], _verbs(), "verb")][0](words[1:])
+    except ValueError as error:
+        if not _is_for_users(error):
+            raise
+        print(f"powerband: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # the reader, such as head, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _is_for_users(error: ValueError) -> bool:
+    """True where this package raised it, in words for users; a ValueError from a library keeps its traceback."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return isinstance(error, ConfigError) or frames[-1].f_globals.get("__name__", "").startswith("powerband.")
+
+
+# -- words --------------------------------------------------------------------------------------------------------
+
+
+def _configure(name: str, words: list[str]) -> tuple[ModuleType, str, Resolved]:
+    recipe = _load(name)
+    help_with = f"powerband train {name} --help"
+    stage = recipe.DEFAULT_STAGE
+    if words and not words[0].startswith("-") and "=" not in words[0]:
+        stage, words = _one_of(words[0], recipe.STAGES, f"stage of {name}"), words[1:]
+    sections = getattr(recipe, "SECTIONS", None)
+    named = {"variants": recipe.VARIANTS, "renamed": recipe.RENAMED, "sections": sections, "help_with": help_with}
+    resolved = resolve(recipe.Config, words, **named)
+    if resolved.config.run.resume:
+        folder = find_run(resolved.config.run.resume)
+        trained = json.loads((folder / "run.json").read_text(encoding="utf-8")).get("recipe")
+        if trained != name:
+            raise ConfigError(f"{folder} is a run of {trained}, not of {name}. Write powerband train {trained} ...")
+    return recipe, stage, resolved
+
+
+def _load(name: str) -> ModuleType:
+    return importlib.import_module(f"powerband.recipes.{_one_of(name, RECIPES, 'recipe')}")
+
+
+def _take_recipe(verb: str, words: list[str]) -> tuple[str | None, list[str]]:
+    """(recipe, words after it); (None, ...) where help was asked for and given."""
+    if not words or words[0] in ("-h", "--help"):
+        lines = [f"  {name:<10} {line}" for name, line in RECIPES.items()]
+        print(f"powerband {verb} {VERBS[verb][1]}\n\nrecipes:\n" + "\n".join(lines))
+        print(f"\n`powerband {verb} RECIPE --help` lists what can be set.")
+        return None, []
+    name = _one_of(words[0], RECIPES, "recipe")
+    if _asks_help(words[1:]):
+        print(_recipe_help(name))
+        return None, []
+    return name, words[1:]
+
+
+def _take_run(verb: str, words: list[str]) -> tuple[Path, list[str]]:
+    if not words or words[0].startswith("-"):
+        raise ConfigError(f"powerband {verb} needs a run. Write powerband {verb} runs/NAME, or powerband {verb} last.")
+    return find_run(words[0]), words[1:]
+
+
+def _take_json(words: list[str]) -> tuple[str, list[str]]:
+    """("" or "-" or a path, the other words) for ``--json``, ``--json PATH.json``, ``--json=PATH``."""
+    for position, word in enumerate(words):
+        if word.startswith("--json="):
+            return word.removeprefix("--json=") or "-", words[:position] + words[position + 1 :]
+        if word == "--json":
+            has_path = position + 1 < len(words) and words[position + 1].endswith(".json")
+            target = words[position + 1] if has_path else "-"
+            return target, words[:position] + words[position + 1 + has_path :]
+    return "", words
+
+
+def _asks_help(words: list[str]) -> bool:
+    return any(word in ("-h", "--help") for word in words)
+
+
+def _one_of(word: str, known: Any, what: str) -> str:
+    if word in known:
+        return word
+    near = get_close_matches(word, list(known), n=1)
+    hint = f" Did you mean {near[0]}?" if near else ""
+    raise ConfigError(f"'{word}' is no {what}.{hint} There are: {', '.join(known)}.")
+
+
+# -- what is printed ----------------------------------------------------------------------------------------------
+
+
+def _emit(value: Any, target: str) -> None:
+    """Prints `value`, as JSON where `target` says so, or writes it to the file that `target` names."""
+    if target not in ("", "-"):
+        Path(target).parent.mkdir(parents=True, exist_ok=True)
+        Path(target).write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+    else:
+        print(value if isinstance(value, str) and not target else json.dumps(value, indent=2))
+
+
+def _verbs() -> list[str]:
+    return [name for name in VERBS if name != "bench" or BENCHES]
+
+
+def _usage() -> str:
+    lines = ["powerband VERB ...  trains policies with the accelerator in its power band", ""]
+    lines += [f"  {f'{name} {VERBS[name][1]}'.strip():<40} {VERBS[name][2]}" for name in _verbs()]
+    lines += ["", "recipes:", *(f"  {name:<10} {line}" for name, line in RECIPES.items()), ""]
+    lines += ["Every verb takes --json [FILE.json]. `powerband train RECIPE --help` lists what can be set."]
+    return "\n".join(lines)
+
+
+def _recipe_help(name: str) -> str:
+    recipe = _load(name)
+    stages = [f"{stage} (default)" if stage == recipe.DEFAULT_STAGE else stage for stage in recipe.STAGES]
+    lines = [f"powerband train {name} [STAGE] [NAME=VALUE ...]", "", recipe.describe, ""]
+    lines += [f"stages:    {', '.join(stages)}", f"variants:  {', '.join(recipe.VARIANTS) or 'none'}  (variant=NAME)"]
+    lines += [f"presets:   {', '.join(presets()) or 'none'}  (setup=NAME)", "file:      --config FILE.yaml"]
+    lines += [
+        "",
+        "NAME=VALUE and --NAME VALUE are one, --NAME and --no-NAME set true and false; the section may be left out.",
+    ]
+    return "\n".join(lines) + "\n\n" + fields_table(recipe.Config)

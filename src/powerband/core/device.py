@@ -1,0 +1,172 @@
+"""Devices: what the word ``gpus`` means on this machine, how many threads a rank has, and what machine this is."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from pathlib import Path
+from typing import Any
+
+from powerband.core.config import ConfigError, RunConfig
+
+
+def device_names(settings: RunConfig) -> list[str]:
+    """One device a rank of this machine, ``["cuda:0", "cuda:2"]``; ``["cpu"]`` serves any number of CPU ranks.
+
+    Indices count inside CUDA_VISIBLE_DEVICES, as everywhere in torch. Where a launcher has started ranks already,
+    their number must be the number of devices.
+
+    Raises:
+        ConfigError: A GPU that is not there, one named twice, or a number of ranks that does not fit.
+    """
+    word = settings.gpus.replace(" ", "").removesuffix(",")
+    if word in ("none", "cpu"):
+        return ["cpu"]
+    count = _gpu_count()
+    started = int(os.environ.get("LOCAL_WORLD_SIZE", 0))
+    if word == "auto":
+        wanted = started or settings.nproc
+        if count == 0:
+            return ["cpu"]
+        if wanted > count:
+            raise ConfigError(
+                f"{wanted} ranks need {wanted} GPUs and {_seen(count)}. "
+                f"Write nproc={count}, or gpus=none nproc={wanted} for CPU ranks."
+            )
+        return [f"cuda:{index}" for index in range(wanted)]
+    indices = list(range(count)) if word == "all" else [int(part) for part in word.split(",")]
+    missing = [index for index in indices if index >= count]
+    if missing or not indices:
+        fix = "Name GPUs that are there, or write" if count else "Write"
+        raise ConfigError(
+            f"gpus={settings.gpus}: {_seen(count)}. {fix} gpus=none nproc={max(len(indices), 1)} for CPU ranks."
+        )
+    if len(set(indices)) < len(indices):
+        raise ConfigError(f"gpus={settings.gpus} names a GPU twice; a rank has a GPU of its own. Name each once.")
+    ranks = started or (settings.nproc if settings.nproc > 1 else len(indices))
+    if ranks != len(indices):
+        who = "the launcher started" if started else f"nproc={settings.nproc} asks for"
+        raise ConfigError(
+            f"gpus={settings.gpus} is {len(indices)} GPUs, one rank each, and {who} {ranks} ranks on this machine. "
+            "Make the two numbers equal, or leave one of them out."
+        )
+    return [f"cuda:{index}" for index in indices]
+
+
+def ranks_here(settings: RunConfig) -> int:
+    """Ranks that this machine is asked to run."""
+    names = device_names(settings)
+    return settings.nproc if names == ["cpu"] else len(names)
+
+
+def _gpu_count() -> int:
+    import torch
+
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def _seen(count: int) -> str:
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    scope = "" if visible is None else f" (CUDA_VISIBLE_DEVICES={visible})"
+    if count == 0:
+        return f"torch sees no GPU here{scope}"
+    return f"torch sees {count} GPU{'s' if count > 1 else ''} here, 0 to {count - 1}{scope}"
+
+
+def cores() -> int:
+    """CPU cores that this process may use: its affinity, and a container's quota where there is one."""
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        count = min(count, max(1, int(quota) // int(period)))
+    except (OSError, ValueError):
+        pass  # no control group of the second version, or "max": no quota
+    return count
+
+
+def threads_a_rank(threads: int, ranks: int) -> int:
+    """CPU threads of one of `ranks` ranks on this machine; `threads` where it is not 0.
+
+    OMP_NUM_THREADS speaks where the user could have set it: torchrun sets it to 1 for ranks it starts.
+    """
+    if threads:
+        return threads
+    said = os.environ.get("OMP_NUM_THREADS", "")
+    if said.isdigit() and int(said) > 0 and "RANK" not in os.environ:
+        return int(said)
+    return max(1, cores() // ranks)
+
+
+def thread_environment(threads: int, ranks: int) -> dict[str, str]:
+    """Environment variables for a process that has not imported torch or numba yet.
+
+    Waiting threads sleep: spinning ones take the cores from simulator workers.
+    """
+    count = str(threads_a_rank(threads, ranks))
+    return {"OMP_NUM_THREADS": count, "NUMBA_NUM_THREADS": count, "OMP_WAIT_POLICY": "passive"}
+
+
+def set_threads(threads: int, ranks: int) -> int:
+    """Gives this process its share of the cores, in torch and numba, and returns it.
+
+    Args:
+        threads: Threads of this rank, 0 for an equal share of the cores.
+        ranks: All ranks of the run; those of this machine are counted by LOCAL_WORLD_SIZE where a launcher says it.
+    """
+    import torch
+
+    count = threads_a_rank(threads, int(os.environ.get("LOCAL_WORLD_SIZE", ranks)))
+    torch.set_num_threads(count)
+    if "numba" in sys.modules:
+        import numba
+
+        numba.set_num_threads(min(count, numba.config.NUMBA_NUM_THREADS))
+    else:
+        os.environ["NUMBA_NUM_THREADS"] = str(count)
+    os.environ["OMP_NUM_THREADS"] = str(count)  # for worker processes
+    return count
+
+
+def host_facts() -> dict[str, Any]:
+    """What machine this is: processor, memory, versions, GPUs and the switches that change figures."""
+    import torch
+
+    facts: dict[str, Any] = {
+        "hostname": platform.node(),
+        "cpu": _proc_value("/proc/cpuinfo", "model name") or platform.processor() or platform.machine(),
+        "cores": cores(),
+        "memory_gib": round(int((_proc_value("/proc/meminfo", "MemTotal") or "0 kB").split()[0]) / 2**20, 1),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "cuda_visible_devices": os.environ.get("CUDA_VISIBLE_DEVICES"),
+        "gpus": [],
+    }
+    if _gpu_count():
+        facts["driver"] = _driver()
+        facts["cudnn"] = torch.backends.cudnn.version()
+        facts["cudnn_benchmark"] = torch.backends.cudnn.benchmark
+        facts["tf32_matmul"] = torch.backends.cuda.matmul.allow_tf32
+        facts["tf32_cudnn"] = torch.backends.cudnn.allow_tf32
+        for index in range(_gpu_count()):
+            gpu = torch.cuda.get_device_properties(index)
+            memory = round(gpu.total_memory / 2**30, 1)
+            facts["gpus"].append({"name": gpu.name, "memory_gib": memory, "capability": f"{gpu.major}.{gpu.minor}"})
+    return facts
+
+
+def _proc_value(path: str, key: str) -> str:
+    try:
+        lines = Path(path).read_text().splitlines()
+    except OSError:
+        return ""
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith(key)), "")
+
+
+def _driver() -> str | None:
+    try:
+        words = Path("/proc/driver/nvidia/version").read_text().split()
+    except OSError:
+        return None
+    return next((word for word in words if word.count(".") >= 1 and word[0].isdigit()), None)

@@ -1,0 +1,326 @@
+"""Run: what a loop is handed. One training run on this rank: its device, folder, counters, clock, metrics, checkpoints.
+
+A loop calls `attach` for everything that has state, `restore` once, and `tick` after each of its iterations; `tick`
+counts, logs, evaluates and saves, each at its own cadence, and ends the run at its budget, at a signal, or at its
+time limit. All ranks decide alike: what depends on a clock or a signal is agreed between them first.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from powerband import __version__
+from powerband.core import checkpoint
+from powerband.core.config import ConfigError, RunConfig, to_json
+from powerband.core.console import Console
+from powerband.core.device import device_names, host_facts, set_threads
+from powerband.core.distributed import Ranks
+from powerband.core.metrics import JsonlSink, Metrics, TensorBoardSink
+from powerband.core.noise import NoiseSource
+from powerband.core.phases import PhaseClock
+from powerband.core.precision import Precision
+from powerband.core.run_folder import find_run
+from powerband.core.schedule import Every
+
+AGREEMENT_S = 0.5
+"""Seconds between two agreements of the ranks about stopping and logging; one small all-reduce each."""
+
+
+class Stateful(Protocol):
+    def state_dict(self) -> dict: ...
+    def load_state_dict(self, state: dict) -> None: ...
+
+
+class Run:
+    """One training run as seen by one rank. Use as a context manager: ``with Run.start(config, ...) as run:``.
+
+    Attributes:
+        config: The recipe's whole configuration; ``config.run`` is the RunConfig.
+        dir: The run folder.
+        ranks: This process among the others.
+        device: Where this rank's networks and batches live.
+        clock: Phase clock; loops put their phases in ``with run.clock("env"):``.
+        metrics: Accumulators of the interval that is under way.
+        env_steps, grad_steps: Global counters over ranks.
+    """
+
+    def __init__(self, config: Any, folder: Path, ranks: Ranks) -> None:
+        settings: RunConfig = config.run
+        self.config, self.settings = config, settings
+        self.dir, self.ranks, self.device = folder, ranks, ranks.device
+        self.clock = PhaseClock(self.device)
+        self.precision = Precision(settings.precision, self.device)
+        self.noise = NoiseSource(settings.seed, self.device, ranks.rank)
+        self.console = Console(settings.env_steps, settings.time_limit_s, folder / "train.log", enabled=ranks.leads)
+        sinks: list[Any] = []
+        if ranks.leads:
+            sinks = [JsonlSink(folder / "metrics.jsonl")]
+            sinks += [TensorBoardSink(folder)] if settings.tensorboard else []
+        self.metrics = Metrics(sinks, ranks)
+        self.env_steps = self.grad_steps = 0
+        self.running = True
+        self.facts: dict[str, str] = {}
+        self.evaluate: Callable[[], dict[str, float]] | None = None
+        self._logged = (0, 0)
+        self._saved_at = -1
+        self._elapsed_before_s = 0.0
+        self._signalled = self._stop_reason = ""
+        self._eval_every = Every(settings.eval_interval)
+        self._save_every = Every(settings.save_interval)
+        self._log_every = Every(settings.log_interval)
+        self._agreement_interval = self._until_agreement = 1
+        self._attached: dict[str, tuple[Stateful, bool]] = {}
+        self.attach("noise", self.noise)
+        self.attach("metrics", self.metrics)
+
+    # -- start and end ------------------------------------------------------------------------------------------
+
+    @classmethod
+    def start(cls, config: Any, *, recipe: str, stage: str, argv: list[str]) -> Run:
+        """Joins the ranks, claims the run folder and writes what the run is into it.
+
+        Raises:
+            ConfigError: The run folder holds another run, or cannot be written.
+        """
+        settings: RunConfig = config.run
+        ranks = Ranks.from_environment(device_names(settings))
+        set_threads(settings.threads, ranks.world_size)
+        folder = Path(ranks.gather(str(_claim(settings, recipe)) if ranks.leads else "")[0])
+        facts = {
+            "recipe": recipe,
+            "stage": stage,
+            "command": "powerband " + " ".join(argv),
+            "powerband": __version__,
+            "world_size": ranks.world_size,
+            "host": host_facts(),
+        }
+        if ranks.leads:
+            (folder / "config.json").write_text(to_json(config))
+            (folder / "run.json").write_text(json.dumps(facts, indent=2))
+        ranks.barrier()
+        torch.manual_seed(settings.seed)  # the same initial weights on every rank; all later draws are the streams' own
+        return cls(config, folder, ranks)
+
+    def __enter__(self) -> Run:
+        self._previous_handlers = {
+            number: signal.signal(number, self._on_signal) for number in (signal.SIGTERM, signal.SIGINT)
+        }
+        self._started = self._last_log = self._last_agreement = time.perf_counter()
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: Any) -> None:
+        for number, handler in self._previous_handlers.items():
+            signal.signal(number, handler)
+        if error is None:
+            if self._saved_at != self.env_steps:
+                self.save()  # before the last line, so that a resume goes on with the interval under way
+            self.log()
+            self.console.close(f"{self._stop_reason or 'budget reached'}; run folder: {self.dir}")
+        self.metrics.close()
+        self.ranks.close()
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self._signalled:
+            raise KeyboardInterrupt
+        self._signalled = signal.Signals(number).name
+
+    # -- state --------------------------------------------------------------------------------------------------
+
+    def attach(self, name: str, part: Stateful, shared: bool = False) -> None:
+        """Makes `part` belong to the run's whole state; `shared` parts are equal on all ranks and saved once."""
+        assert name not in self._attached, name
+        self._attached[name] = (part, shared)
+
+    def restore(self) -> bool:
+        """Loads the checkpoint that ``resume=`` named into everything attached; False where the run is a new one.
+
+        Raises:
+            CheckpointError: No checkpoint can be verified, or it belongs to another number of ranks or other shapes.
+        """
+        if not self.settings.resume:
+            return False
+        path, notices = checkpoint.resolve_resume(self.settings.resume)
+        for notice in notices:
+            self.console.note(notice)
+        shared, meta = checkpoint.load_checkpoint(path, "shared")
+        if meta["world_size"] != self.ranks.world_size:
+            raise checkpoint.CheckpointError(
+                f"{path} was saved by {meta['world_size']} ranks and this run has {self.ranks.world_size}: replay and "
+                f"environments are per rank. Resume with {meta['world_size']} ranks."
+            )
+        own, _ = checkpoint.load_checkpoint(path, f"rank{self.ranks.rank}")
+        for name, (part, is_shared) in self._attached.items():
+            part.load_state_dict((shared if is_shared else own)[name])
+        self.load_state_dict(shared["run"])
+        self.metrics.rewind(self._logged[0])
+        self.console.note(f"resumed from {path} at {self.env_steps} env steps, {self.grad_steps} grad steps")
+        return True
+
+    def state_dict(self) -> dict:
+        """Counters and cadences; equal on all ranks."""
+        return {
+            "env_steps": self.env_steps,
+            "grad_steps": self.grad_steps,
+            "logged": list(self._logged),
+            "elapsed_s": self.elapsed_s,
+            "eval_every": self._eval_every.state_dict(),
+            "save_every": self._save_every.state_dict(),
+            "log_every": self._log_every.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict) -> None:
+        """Restores `state_dict`."""
+        self.env_steps = self._saved_at = state["env_steps"]
+        self.grad_steps = state["grad_steps"]
+        self._logged = tuple(state["logged"])
+        self._elapsed_before_s = state["elapsed_s"]
+        self._eval_every.load_state_dict(state["eval_every"])
+        self._save_every.load_state_dict(state["save_every"])
+        self._log_every.load_state_dict(state["log_every"])
+
+    def export_policy(self, tensors: dict[str, Tensor]) -> None:
+        """Writes ``policy/``: the weights that act, and the configuration they were trained with."""
+        if self.ranks.leads:
+            checkpoint.export_policy(self.dir, json.loads(to_json(self.config)), tensors)
+
+    def save(self) -> None:
+        """Writes a whole-state checkpoint of all ranks; the one before it stays until this one is complete."""
+        with self.clock("save"):
+            writer = checkpoint.CheckpointWriter(self.dir, self.env_steps)
+            own = {name: part.state_dict() for name, (part, shared) in self._attached.items() if not shared}
+            hashes = writer.write(f"rank{self.ranks.rank}", own)
+            if self.ranks.leads:
+                whole = {name: part.state_dict() for name, (part, shared) in self._attached.items() if shared}
+                hashes |= writer.write("shared", {**whole, "run": self.state_dict()})
+            parts = self.ranks.gather(hashes)
+            if self.ranks.leads:
+                meta = {"world_size": self.ranks.world_size, "env_steps": self.env_steps, "grad_steps": self.grad_steps}
+                together = {name: digest for part in parts for name, digest in part.items()}
+                writer.commit(together, meta, keep=self.settings.keep_checkpoints)
+            self.ranks.barrier()
+        self._saved_at = self.env_steps
+
+    # -- one iteration of a loop --------------------------------------------------------------------------------
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds of training, those before a resume included."""
+        return self._elapsed_before_s + time.perf_counter() - self._started
+
+    @property
+    def progress(self) -> float:
+        """Share of the budget that is spent, 0 to 1: of env steps, or of seconds where they run out first."""
+        limit = self.settings.time_limit_s
+        spent = self.elapsed_s / limit if limit > 0 else 0.0
+        return min(1.0, max(self.env_steps / max(self.settings.env_steps, 1), spent))
+
+    def tick(self, env_steps: int, grad_steps: int) -> None:
+        """Counts one iteration (global figures) and does what has fallen due: log, evaluate, save, stop."""
+        self.env_steps += env_steps
+        self.grad_steps += grad_steps
+        stop, log = self._agree()
+        if self._log_every.ready(self.env_steps) or (log and not self.settings.log_interval):
+            self.log()
+        if self.evaluate is not None and self._eval_every.ready(self.env_steps):
+            self.run_evaluation()
+        if self._save_every.ready(self.env_steps):
+            self.save()
+        self.running = not stop and self.env_steps < self.settings.env_steps
+
+    def _agree(self) -> tuple[bool, bool]:
+        """(stop, log): what clocks and signals ask for, the same answer on every rank.
+
+        Ranks cannot look at their own clocks: one would log or stop alone and the others would wait in a collective
+        for ever. They ask each other at iterations that all of them can count to, about every AGREEMENT_S seconds.
+        """
+        self._until_agreement -= 1
+        if self.ranks.world_size > 1 and self._until_agreement > 0:
+            return False, False
+        now = time.perf_counter()
+        limit = self.settings.time_limit_s
+        wants_stop = bool(self._signalled) or (limit > 0 and self.elapsed_s >= limit)
+        wants_log = now - self._last_log >= self.settings.log_interval_s
+        if self.ranks.world_size > 1:
+            pace = max((now - self._last_agreement) / self._agreement_interval, 1e-6)
+            proposed = max(1, int(AGREEMENT_S / pace))
+            answer = torch.tensor([wants_stop, wants_log, -proposed], dtype=torch.int64, device=self.device)
+            wants_stop, wants_log, fewest = self.ranks.max_(answer).tolist()
+            self._agreement_interval = self._until_agreement = -fewest
+            self._last_agreement = now
+        if wants_stop and not self._stop_reason:
+            self._stop_reason = f"{self._signalled}: saved" if self._signalled else f"time limit of {limit:g} s reached"
+        return bool(wants_stop), bool(wants_log)
+
+    def run_evaluation(self) -> None:
+        """Runs the recipe's evaluation and logs its figures under ``eval/``; rank 0 plays, the others wait."""
+        with self.clock("eval"):
+            if self.ranks.leads and self.evaluate is not None:
+                for name, value in self.evaluate().items():
+                    self.metrics.scalar(f"eval/{name}", value)
+            self.ranks.barrier()
+
+    def log(self) -> None:
+        """Ends the interval: rates, phase shares and the means of what was accumulated, to every sink."""
+        now = time.perf_counter()
+        seconds = max(now - self._last_log, 1e-9)
+        steps, updates = self.env_steps - self._logged[0], self.grad_steps - self._logged[1]
+        if steps == 0:
+            return
+        phases = self.clock.read()
+        figures = {"charts/SPS": steps / seconds, "charts/updates_per_s": updates / seconds}
+        figures["perf/updates_per_env_step"] = updates / steps
+        figures |= {f"perf/share/{name}": phases.share(name) for name in phases.host}
+        line = self.metrics.flush(self.env_steps, self.grad_steps, figures, time_s=self.elapsed_s)
+        self.console.progress(self.env_steps, self.elapsed_s, line)
+        self._last_log = now
+        self._logged = (self.env_steps, self.grad_steps)
+
+    def banner(self, sizes: dict[str, str]) -> None:
+        """Prints what this run is before its first step: machine, ranks, precision, what the recipe says, sizes."""
+        host = host_facts()
+        gpus = ", ".join(f"{gpu['name']} {gpu['memory_gib']:.0f} GiB" for gpu in host["gpus"])
+        rows = {
+            "run folder": str(self.dir),
+            "machine": f"{host['cpu']}, {host['cores']} cores, {host['memory_gib']:.0f} GiB; {gpus or 'no GPU'}; torch {host['torch']}",
+            "ranks": f"{self.ranks.world_size} on {self.device.type}, {torch.get_num_threads()} threads each",
+            "precision": self.settings.precision,
+        }
+        if self.device.type == "cuda":
+            tf32, cudnn = host["tf32_matmul"], torch.backends.cudnn
+            rows["switches"] = f"TF32 {tf32}, cuDNN benchmark {cudnn.benchmark}, deterministic {cudnn.deterministic}"
+        budget = f"{self.settings.env_steps:,} env steps"
+        limit = f" or {self.settings.time_limit_s:g} s" if self.settings.time_limit_s else ""
+        self.console.banner({**rows, **self.facts, **sizes, "budget": f"{budget}{limit} over all ranks"})
+
+
+def _claim(settings: RunConfig, recipe: str) -> Path:
+    """The run folder: the one that is resumed, or a new one.
+
+    Raises:
+        ConfigError: It holds another run, or cannot be written.
+    """
+    if settings.resume:
+        return find_run(settings.resume)
+    folder = Path(settings.run_dir or f"runs/{recipe}-{time.strftime('%Y%m%d-%H%M%S')}").expanduser()
+    if (folder / "run.json").exists():
+        raise ConfigError(
+            f"run_dir={folder} holds a run already, and nothing is overwritten. "
+            f"Choose another run_dir, or go on with it: resume={folder}."
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / ".writable"
+        probe.write_text("yes")
+        probe.unlink()
+    except OSError as error:
+        raise ConfigError(f"run_dir={folder} cannot be written ({error.strerror}). Choose another run_dir.") from error
+    return folder

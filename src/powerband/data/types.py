@@ -1,0 +1,150 @@
+"""Shapes of what travels: trees of tensors, one environment step, and the two protocols every part is written against.
+
+An observation is a tensor or a (nested) dict of tensors whose first axis is the environment. Multi-agent environments
+have the agent axis second. Two keys are reserved in a dict observation: ``state`` (what a central critic sees) and
+``action_mask`` (bool, True where an action is allowed).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+Tree = Any  # Tensor | TensorSpec | dict[str, "Tree"]
+ResumeLevel = Literal["exact", "replayed", "truncated"]
+
+
+def tree_map(fn: Callable[..., Any], tree: Tree, *rest: Tree) -> Tree:
+    """Applies `fn` to every leaf of `tree` (and the leaves at the same place in `rest`), keeping its structure."""
+    if isinstance(tree, dict):
+        return {key: tree_map(fn, value, *(other[key] for other in rest)) for key, value in tree.items()}
+    return fn(tree, *rest)
+
+
+def tree_leaves(tree: Tree) -> list[Any]:
+    """Leaves of `tree` in the order of its keys."""
+    return [leaf for _, leaf in tree_paths(tree)]
+
+
+def tree_paths(tree: Tree, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields ``("a/b", leaf)`` for every leaf; a bare leaf has the path ``prefix``."""
+    if isinstance(tree, dict):
+        for key, value in tree.items():
+            yield from tree_paths(value, f"{prefix}/{key}" if prefix else key)
+    else:
+        yield prefix, tree
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """Shape (without the environment axis) and dtype of one tensor."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype = torch.float32
+
+    def zeros(self, *leading: int, device: torch.device | str = "cpu") -> Tensor:
+        """A zero tensor of shape ``(*leading, *shape)``."""
+        return torch.zeros(*leading, *self.shape, dtype=self.dtype, device=device)
+
+
+@dataclass(frozen=True)
+class EnvSpec:
+    """What an environment gives and takes; shapes are per environment, without the environment axis."""
+
+    obs: Tree
+    action: TensorSpec
+    num_actions: int | None = None
+    """Number of discrete actions, None for a continuous action."""
+    low: Tensor | None = None
+    high: Tensor | None = None
+    """Bounds of a continuous action, shape of one action."""
+    num_agents: int | None = None
+    """Length of the agent axis, None where there is no such axis."""
+    max_episode_steps: int | None = None
+    resume: ResumeLevel = "truncated"
+    """What a resume restores: `exact` state, a `replayed` episode, or live episodes end as truncations."""
+    overlappable: bool = False
+    """True where work can go on between `send` and `recv` (the simulator runs in other processes)."""
+
+
+@dataclass
+class Step:
+    """One transition of every environment; autoreset is already settled, so every row is a real transition.
+
+    Attributes:
+        obs: Tree (N, ...): what to act on next; the first observation of a new episode where one ended.
+        reward: (N,) or (N, A) float32.
+        terminated: (N,) bool: the task ended; no bootstrap.
+        truncated: (N,) bool: the episode was cut; bootstrap from `final_obs`.
+        final_obs: None where no row ended, else a tree (N, ...) whose rows are valid where `ended`.
+        episode: Figures of an episode, (N,) float32 each, valid where it ended ("success", "win", ...).
+    """
+
+    obs: Tree
+    reward: Tensor
+    terminated: Tensor
+    truncated: Tensor
+    final_obs: Tree | None = None
+    episode: dict[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def ended(self) -> Tensor:
+        """(N,) bool: the row's episode ended with this transition."""
+        return self.terminated | self.truncated
+
+    def next_obs(self) -> Tree:
+        """Tree (N, ...): the observation that this transition led to, the last one of its episode where it ended."""
+        if self.final_obs is None:
+            return self.obs
+        return tree_map(
+            lambda obs, final: torch.where(rows_like(self.ended, obs), final, obs), self.obs, self.final_obs
+        )
+
+
+def rows_like(mask: Tensor, like: Tensor) -> Tensor:
+    """Views `mask` (N,) as (N, 1, ...) so that it broadcasts over the rows of `like` (N, ...)."""
+    return mask.view(mask.shape + (1,) * (like.dim() - mask.dim()))
+
+
+@runtime_checkable
+class VecEnv(Protocol):
+    """N environments stepped together. `send` and `recv` are apart so that updates can run while simulators step.
+
+    After `load_state_dict`, ``resumed`` (N,) bool says whose live episode goes on, and ``observe()`` what to act on.
+    """
+
+    num_envs: int
+    device: torch.device
+    spec: EnvSpec
+    resumed: Tensor
+
+    def reset(self, seed: int | None = None) -> Tree: ...
+    def observe(self) -> Tree: ...
+    def send(self, action: Tensor) -> None: ...
+    def recv(self) -> Step: ...
+    def step(self, action: Tensor) -> Step: ...
+    def state_dict(self) -> dict: ...
+    def load_state_dict(self, state: dict) -> None: ...
+    def close(self) -> None: ...
+
+
+@runtime_checkable
+class Learner(Protocol):
+    """An algorithm: acts on observations and learns from batches. It never sees an environment.
+
+    `act` returns the action for the environment, extras that are stored beside it, and the next recurrent carry
+    (None where there is none); the loop zeroes the carry's rows where an episode ended. On-policy learners also have
+    ``value(obs, carry) -> (N,) or (N, A)``.
+    """
+
+    def act(
+        self, obs: Tree, carry: Tensor | None, explore: bool
+    ) -> tuple[Tensor, dict[str, Tensor], Tensor | None]: ...
+    def update(self, batch: dict[str, Tree]) -> dict[str, Tensor]: ...
+    def initial_carry(self, num_envs: int) -> Tensor | None: ...
+    def state_dict(self) -> dict: ...
+    def load_state_dict(self, state: dict) -> None: ...

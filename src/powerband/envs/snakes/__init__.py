@@ -1,0 +1,1 @@
+"""3v3 snakes: rules, boards, observations and opponents on the training device."""

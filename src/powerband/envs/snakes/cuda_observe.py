@@ -1,0 +1,68 @@
+"""CUDA kernels of observations and opponents, around the functions of the CPU loops. Import it only with numba-cuda."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+from numba import cuda
+
+from .board import SnakesState
+from .flood import Scratch, scratch, survey
+from .observations import FEATURES, write_row
+from .opponents import choose
+from .rules import TEAM
+
+THREADS_PER_BLOCK = 64
+MAX_WORKERS = 1 << 15
+"""Snakes in work at a time: each has 12 kB of working memory."""
+
+
+@cuda.jit
+def observe_rows(s, start, index, listed, due, masked, team, kind, sets, lanes, numbers, out):
+    """Arguments of `observations.cpu_loops`; one thread a snake, each surveying the board for itself."""
+    worker = cuda.grid(1)
+    if worker >= sets.shape[0]:
+        return
+    for row in range(worker, TEAM * out.shape[0], sets.shape[0]):
+        k, slot = row // TEAM, row % TEAM
+        if not masked or due[k]:
+            b = index[k] if listed else start + k
+            if kind == FEATURES:
+                survey(s, b, sets[worker], lanes[worker], numbers[worker])
+            write_row(s, b, TEAM * team + slot, kind, sets[worker], lanes[worker], numbers[worker], out[k, slot])
+
+
+@cuda.jit
+def choose_rows(s, start, team, kind, seed, actions):
+    """Arguments of `opponents.cpu_loop`; one thread a board."""
+    k = cuda.grid(1)
+    if k < actions.shape[0]:
+        choose(s, start + k, team, kind, seed, actions[k])
+
+
+@cache
+def working_memory(workers: int, device: torch.device) -> Scratch:
+    """Working memory that stays where it is, so that launches can be captured in a CUDA graph."""
+    return scratch(workers, cuda.device_array)
+
+
+def observe(state: SnakesState, *arguments: Any) -> None:
+    """Launches `observe_rows`; the last of `arguments` is `out`."""
+    *where, out = arguments
+    workers = min(TEAM * out.shape[0], MAX_WORKERS)
+    with torch.cuda.device(state.grid.device):
+        _launch(observe_rows, workers, state, *where, *working_memory(workers, state.grid.device), out)
+
+
+def choose_all(state: SnakesState, *arguments: Any) -> None:
+    """Launches `choose_rows`; the last of `arguments` is `actions`."""
+    _launch(choose_rows, arguments[-1].shape[0], state, *arguments)
+
+
+def _launch(kernel: Any, threads: int, state: SnakesState, *arguments: Any) -> None:
+    device = state.grid.device
+    with torch.cuda.device(device):
+        stream = cuda.external_stream(torch.cuda.current_stream(device).cuda_stream)
+        kernel[-(-threads // THREADS_PER_BLOCK), THREADS_PER_BLOCK, stream](state.arrays, *arguments)

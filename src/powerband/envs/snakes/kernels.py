@@ -1,0 +1,167 @@
+"""Moves and restarts of all boards, on CPU threads or on CUDA, around the same scalar functions."""
+
+from __future__ import annotations
+
+import zlib
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+import torch
+from numba import njit, prange
+
+from . import rewards, rules
+from .board import SnakesState, device_array
+from .rewards import FIGURES, write_row
+from .rules import GAME_OVER, RUNNING, SNAKES, TEAM, reset_board, step_board, turned
+
+CHUNKS_PER_THREAD = 4
+SERIAL_BELOW = 2048  # boards; waking a thread costs as much as some hundred moves
+
+
+class MoveArrays(NamedTuple):
+    """The tensors of `Moves` as arrays for numba."""
+
+    action: Any
+    actions: Any
+    gain: Any
+    outcome: Any
+    reward: Any
+    terminated: Any
+    truncated: Any
+    figures: Any
+
+
+class Moves:
+    """What goes into one move of N boards with R rows of the learner, and what comes out.
+
+    Attributes:
+        action: (R, 3) int64: the learner's actions, relative or absolute.
+        actions: (N, 6) int64: absolute actions; team B of boards without a learner is filled before the move.
+        gain: (N, 6) int16: game reward of each snake.
+        outcome: (N,) uint8: RUNNING, STEP_LIMIT or GAME_OVER.
+        reward: (R, 3) float32.
+        terminated, truncated: (R,) bool.
+        figures: (5, R) float32: `rewards.FIGURES`, valid where the episode ended.
+    """
+
+    def __init__(self, num_boards: int, num_rows: int, device: torch.device):
+        self.action = torch.zeros(num_rows, TEAM, dtype=torch.int64, device=device)
+        self.actions = torch.zeros(num_boards, SNAKES, dtype=torch.int64, device=device)
+        self.gain = torch.zeros(num_boards, SNAKES, dtype=torch.int16, device=device)
+        self.outcome = torch.zeros(num_boards, dtype=torch.uint8, device=device)
+        self.reward = torch.zeros(num_rows, TEAM, device=device)
+        self.terminated = torch.zeros(num_rows, dtype=torch.bool, device=device)
+        self.truncated = torch.zeros(num_rows, dtype=torch.bool, device=device)
+        self.figures = torch.zeros(len(FIGURES), num_rows, device=device)
+
+    @cached_property
+    def arrays(self) -> MoveArrays:
+        """The same memory as arrays for numba."""
+        return MoveArrays(*(device_array(getattr(self, name)) for name in MoveArrays._fields))
+
+
+@njit(forceinline=True, _nrt=False)  # not cached: see `cpu_loops`
+def move_board(s, b, mirrored, relative, seed, kind, m):
+    """Gathers the six actions of board `b`, makes the move and writes the learner's rows; True where the game ended.
+
+    The learner's rows are team A of all boards, then team B of the first `mirrored` ones.
+    """
+    teams = 2 if b < mirrored else 1
+    for team in range(teams):
+        row = b + team * s.grid.shape[0]
+        for k in range(TEAM):
+            i = team * TEAM + k
+            chosen = np.int64(m.action[row, k])
+            m.actions[b, i] = turned(np.int64(s.direction[b, i]), chosen) if relative else chosen
+    outcome = step_board(s, b, m.actions, seed, m.gain)
+    m.outcome[b] = outcome
+    for team in range(teams):
+        write_row(s, b, team, b + team * s.grid.shape[0], kind, m)
+    return outcome != RUNNING
+
+
+@cache
+def cpu_loops() -> tuple[Any, Any, Any]:
+    """(move, move over threads, restart): loops over boards start..stop-1; the one over threads over all boards.
+
+    numba's disk cache looks at the file of the loop only and would miss a change of the rules. What a closure holds is
+    part of the cache's key, so a number made of the files that the loops are compiled from closes that hole.
+    """
+    stamp = zlib.crc32(b"".join(Path(module.__file__).read_bytes() for module in (rules, rewards)))
+
+    @njit(nogil=True, cache=True, _nrt=False)
+    def move(s, start, stop, mirrored, relative, seed, kind, m):
+        ended = 0 * stamp
+        for b in range(start, stop):
+            ended += move_board(s, b, mirrored, relative, seed, kind, m)
+        return ended
+
+    @njit(nogil=True, cache=True, parallel=True)
+    def move_parallel(s, chunks, mirrored, relative, seed, kind, m):
+        ended = 0 * stamp
+        n = s.grid.shape[0]
+        for c in prange(chunks):
+            for b in range(c * n // chunks, (c + 1) * n // chunks):
+                ended += move_board(s, b, mirrored, relative, seed, kind, m)
+        return ended
+
+    @njit(nogil=True, cache=True, _nrt=False)
+    def restart(s, outcome, seed):
+        ended = 0 * stamp
+        for b in range(s.grid.shape[0]):
+            if outcome[b] != RUNNING:
+                reset_board(s, b, seed)
+                ended += 1
+        return ended
+
+    return move, move_parallel, restart
+
+
+def move_boards(
+    state: SnakesState, moves: Moves, *, mirrored: int, relative: bool, seed: int, kind: int, threads: int
+) -> int | None:
+    """Makes one move on all boards.
+
+    Args:
+        state: The boards, written.
+        moves: Actions in, outcome out.
+        mirrored: Number of boards, counted from the first, on which the learner plays team B too.
+        relative: The learner's actions are relative.
+        seed: 0..2**64 - 1.
+        kind: Reward, a value of `rewards.REWARDS`.
+        threads: CPU threads.
+
+    Returns:
+        Number of games that ended; None on CUDA, where nobody waits for the device.
+    """
+    arguments = (mirrored, relative, np.uint64(seed), kind, moves.arrays)
+    if state.grid.device.type == "cpu":
+        serial, parallel, _ = cpu_loops()
+        if threads == 1 or state.num_boards < SERIAL_BELOW:
+            return serial(state.arrays, 0, state.num_boards, *arguments)
+        numba.set_num_threads(threads)
+        return parallel(state.arrays, threads * CHUNKS_PER_THREAD, *arguments)
+    from . import cuda
+
+    cuda.launch(cuda.move, state, *arguments)
+    return None
+
+
+def restart_boards(state: SnakesState, moves: Moves, *, seed: int) -> None:
+    """Starts a new game on every board whose `moves.outcome` is not RUNNING."""
+    arguments = (moves.arrays.outcome, np.uint64(seed))
+    if state.grid.device.type == "cpu":
+        cpu_loops()[2](state.arrays, *arguments)
+    else:
+        from . import cuda
+
+        cuda.launch(cuda.restart, state, *arguments)
+
+
+def restart_all(state: SnakesState, moves: Moves, *, seed: int) -> None:
+    """Starts a new game on every board."""
+    moves.outcome.fill_(GAME_OVER)
+    restart_boards(state, moves, seed=seed)

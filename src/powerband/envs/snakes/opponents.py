@@ -1,0 +1,170 @@
+"""Who plays team B: random moves, greedy bean eaters, or a policy.
+
+Every opponent has ``act(env, boards)`` for team B of a slice of an environment's boards and ``act_team(state, boards,
+team, seed)`` for either team, so that an evaluation can swap sides. Both return absolute actions.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numba import njit
+from torch import Tensor
+
+from . import features, rules
+from .board import SnakesState, device_array
+from .features import wrapped
+from .flood import alive
+from .observations import OBSERVATIONS, relative_to_absolute
+from .rules import BEAN, BEANS, COLS, ROWS, TEAM, below, board_key, draw, inlined, neighbour
+
+RANDOM, GREEDY, GREEDY_TORUS = 0, 1, 2
+SLOT = 3072  # the first of the random slots left to opponents
+
+
+@inlined
+def squared(here, there, torus):
+    """Squared Euclidean distance of two cells, over the edges where `torus`."""
+    down, right = there // COLS - here // COLS, there % COLS - here % COLS
+    if torus:
+        down, right = wrapped(down, ROWS), wrapped(right, COLS)
+    return down * down + right * right
+
+
+@inlined
+def greedy(s, b, i, used, torus):
+    """(action, beans used): the move of snake `i` towards its nearest bean among those not in the bits of `used`.
+
+    Ties go to the older bean and to the first direction. Without a bean it takes the first free neighbour cell, without
+    a free one action 0.
+    """
+    head, target, best = np.int64(s.head[b, i]), -1, 1 << 30
+    taken = 0
+    for j in range(BEANS):
+        bean = np.int64(s.beans[b, j])
+        if bean >= 0 and not used >> j & 1 and squared(head, bean, torus) < best:
+            target, best, taken = bean, squared(head, bean, torus), 1 << j
+    action, best = 0, 1 << 30
+    for direction in range(4):
+        cell = neighbour(head, direction)
+        if s.grid[b, cell] <= BEAN:
+            distance = squared(cell, target, torus) if target >= 0 else 0
+            if distance < best:
+                action, best = direction, distance
+    return action, used | taken
+
+
+@inlined
+def choose(s, b, team, kind, seed, actions):
+    """Writes the three actions of `team` on board `b` to `actions` (3,)."""
+    used = 0
+    for slot in range(TEAM):
+        i = TEAM * team + slot
+        if kind == RANDOM:
+            actions[slot] = below(draw(board_key(seed, s.board_id[b]), s.tick[b], SLOT + i), 4)
+        elif alive(s, b, i):
+            actions[slot], used = greedy(s, b, i, used, kind == GREEDY_TORUS)
+        else:
+            actions[slot] = 0
+
+
+@cache
+def cpu_loop() -> Any:
+    """The loop over boards start.. for the rows of `actions` (n, 3). For the stamp see `kernels.cpu_loops`."""
+    stamp = zlib.crc32(b"".join(Path(module.__file__).read_bytes() for module in (rules, features)))
+
+    @njit(nogil=True, cache=True, _nrt=False)
+    def choose_all(s, start, team, kind, seed, actions):
+        for k in range(actions.shape[0] + 0 * stamp):
+            choose(s, start + k, team, kind, seed, actions[k])
+
+    return choose_all
+
+
+class _Scripted:
+    """An opponent that is a kernel."""
+
+    kind: int
+    seed = 0
+
+    def act(self, env: Any, boards: slice) -> Tensor:
+        """(n, 3) int64 absolute actions of team B on `boards` of `env`."""
+        return self.act_team(env.state, boards, 1, env.seed)
+
+    def act_team(self, state: SnakesState, boards: slice, team: int, seed: int = 0) -> Tensor:
+        """(n, 3) int64 absolute actions of `team` (0 = A, 1 = B) on `boards`; `seed` counts where moves are random."""
+        start, stop, _ = boards.indices(state.num_boards)
+        actions = torch.empty(stop - start, TEAM, dtype=torch.int64, device=state.grid.device)
+        if stop > start:
+            arguments = (start, team, self.kind, np.uint64((seed + self.seed) % 2**64), device_array(actions))
+            if actions.device.type == "cpu":
+                cpu_loop()(state.arrays, *arguments)
+            else:
+                from . import cuda_observe
+
+                cuda_observe.choose_all(state, *arguments)
+        return actions
+
+
+class RandomOpponent(_Scripted):
+    """Moves uniformly among the four directions; draws depend on seed, board, tick and snake only."""
+
+    kind = RANDOM
+
+    def __init__(self, seed: int = 0):
+        """`seed` is added to the environment's."""
+        self.seed = seed
+
+
+class GreedyOpponent(_Scripted):
+    """Each snake goes for its nearest bean that no earlier snake of its team goes for, and avoids occupied cells."""
+
+    def __init__(self, distance: Literal["plain", "torus"] = "plain"):
+        """`plain` measures distances across the board as the public baseline does, `torus` over the edges as well.
+
+        Raises:
+            ValueError: Another word.
+        """
+        if distance not in ("plain", "torus"):
+            raise ValueError(f"distance is {distance!r}: give 'plain' or 'torus'")
+        self.kind = GREEDY_TORUS if distance == "torus" else GREEDY
+
+
+class PolicyOpponent:
+    """A policy: a past self, a checkpoint, or any function of observations."""
+
+    def __init__(self, act_fn: Callable[[Tensor], Tensor], observation: str = "features"):
+        """Builds the opponent.
+
+        Args:
+            act_fn: (n, 3, D) float32 -> (n, 3) int64 actions as the observation has them: relative with `features`.
+            observation: A name of `OBSERVATIONS`; it need not be the one of the environment.
+
+        Raises:
+            ValueError: An unknown name.
+        """
+        if observation not in OBSERVATIONS:
+            raise ValueError(f"observation {observation!r} is unknown: give one of {', '.join(OBSERVATIONS)}")
+        self.act_fn = act_fn
+        self.observation = OBSERVATIONS[observation]
+
+    def act(self, env: Any, boards: slice) -> Tensor:
+        """(n, 3) int64 absolute actions of team B on `boards` of `env`."""
+        return self.act_team(env.state, boards, 1)
+
+    @torch.no_grad()
+    def act_team(self, state: SnakesState, boards: slice, team: int, seed: int = 0) -> Tensor:
+        """(n, 3) int64 absolute actions of `team` (0 = A, 1 = B) on `boards`; `seed` is not used."""
+        start, stop, _ = boards.indices(state.num_boards)
+        obs = self.observation.spec.zeros(stop - start, device=state.grid.device)
+        self.observation.write(state, team, slice(start, stop), obs)
+        action = self.act_fn(obs)
+        if not self.observation.relative:
+            return action
+        return relative_to_absolute(state.direction[start:stop, TEAM * team : TEAM * (team + 1)], action)

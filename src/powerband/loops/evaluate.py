@@ -1,0 +1,79 @@
+"""The evaluation loop, and the intervals that belong beside every figure it gives."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from powerband.data.types import Tree, VecEnv, rows_like
+
+Policy = Callable[[Tree, Tensor | None], tuple[Tensor, Tensor | None]]
+"""(obs, carry) -> (action, carry)."""
+
+
+def evaluate(env: VecEnv, policy: Policy, episodes: int, seed: int, carry: Tensor | None = None) -> dict[str, Tensor]:
+    """Plays `episodes` episodes, the same number in every environment, so that short episodes are not favoured.
+
+    Args:
+        env: Environments; `episodes` is rounded up to a multiple of their number.
+        policy: Acts without exploring.
+        episodes: Number of episodes.
+        seed: Seed of the environments.
+        carry: Initial recurrent carry (N, ...), None where the policy has none.
+
+    Returns:
+        One tensor (episodes,) a figure: ``env`` (index of the environment), ``return`` (mean over agents), ``length`` and
+        what the environment reports of an episode.
+    """
+    rounds = math.ceil(episodes / env.num_envs)
+    obs = env.reset(seed)
+    index = torch.arange(env.num_envs)
+    finished = torch.zeros(env.num_envs, dtype=torch.int64)
+    total = torch.zeros(env.num_envs)
+    length = torch.zeros(env.num_envs)
+    rows: dict[str, list[Tensor]] = {}
+    while int(finished.min()) < rounds:
+        action, carry = policy(obs, carry)
+        step = env.step(action)
+        reward = step.reward.cpu()
+        total += reward if reward.dim() == 1 else reward.mean(1)
+        length += 1
+        ended = step.ended.cpu()
+        counted = ended & (finished < rounds)
+        if counted.any():
+            figures = {
+                "env": index,
+                "return": total,
+                "length": length,
+                **{key: value.cpu() for key, value in step.episode.items()},
+            }
+            for key, value in figures.items():
+                rows.setdefault(key, []).append(value[counted].clone())
+        finished += ended
+        total[ended] = 0
+        length[ended] = 0
+        if carry is not None:
+            carry = carry * rows_like(~step.ended, carry)
+        obs = step.obs
+    return {key: torch.cat(parts) for key, parts in rows.items()}
+
+
+def wilson(successes: float, trials: int, z: float = 1.96) -> tuple[float, float]:
+    """95 % Wilson score interval of a proportion. Source: Wilson 1927; holds at 0 and at `trials` too."""
+    if trials == 0:
+        return 0.0, 1.0
+    share = successes / trials
+    centre = (share + z * z / (2 * trials)) / (1 + z * z / trials)
+    half = z * math.sqrt(share * (1 - share) / trials + z * z / (4 * trials * trials)) / (1 + z * z / trials)
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def mean_interval(values: Tensor, z: float = 1.96) -> tuple[float, float, float]:
+    """Mean and 95 % normal interval of independent values (n,): (mean, low, high)."""
+    values = values.double()
+    mean = float(values.mean())
+    half = z * float(values.std()) / math.sqrt(len(values)) if len(values) > 1 else float("nan")
+    return mean, mean - half, mean + half

@@ -1,0 +1,167 @@
+"""The off-policy loop: act, send, due updates, recv, store. One page, for DDPG and SAC alike.
+
+Serial (the reference): the updates that a transition makes due run right after it was stored. With ``overlap`` they
+run between `send` and `recv`, while the simulators step: the same number of updates in the same order, but they see
+the replay as it was before the step under way, one step of lag.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from powerband.core.compile import GraphedUpdates
+from powerband.core.config import ConfigError, per_rank
+from powerband.core.noise import Noise
+from powerband.core.run import Run
+from powerband.core.schedule import UpdateSchedule
+from powerband.data.episodes import EpisodeTracker
+from powerband.data.replay import Replay
+from powerband.data.types import Learner, TensorSpec, Tree, VecEnv, tree_map
+from powerband.loops.position import Position
+
+
+@dataclass(frozen=True)
+class OffPolicyConfig:
+    num_envs: int = 16
+    """Environments stepped together, over all ranks."""
+    global_batch_size: int = 256
+    """Transitions of one update, over all ranks."""
+    batch_size_per_rank: int = 0
+    """The batch of each rank instead: global_batch_size is then this times the ranks. 0 leaves it to global_batch_size."""
+    replay_size: int = 100_000
+    """Transitions kept, over all ranks."""
+    update_interval: int = 1
+    """Updates fall due each time this many transitions have entered replay, summed over ranks."""
+    updates_per_interval: int = 0
+    """Updates that fall due each time; 0 means as many as update_interval, which is one update a transition."""
+    warmup: int = 1_000
+    """Transitions that enter replay before the first update, over all ranks."""
+    random_steps: int = 0
+    """Transitions with uniformly drawn continuous actions at the start, over all ranks."""
+
+    def schedule(self) -> UpdateSchedule:
+        """The owner of the update ratio, built from these words."""
+        return UpdateSchedule(self.update_interval, self.updates_per_interval or None, self.warmup)
+
+
+def off_policy(run: Run, env: VecEnv, learner: Learner, config: OffPolicyConfig) -> None:
+    """Trains `learner` on `env` until the run's budget is spent.
+
+    Args:
+        run: Device, counters, clock, metrics, checkpoints.
+        env: This rank's environments.
+        learner: Acts and updates.
+        config: Sizes, over all ranks, and the update ratio.
+
+    Raises:
+        ConfigError: Sizes that do not divide by the ranks, or a batch larger than the replay.
+    """
+    world = run.ranks.world_size
+    batch_size = config.batch_size_per_rank or per_rank("global_batch_size", config.global_batch_size, world)
+    capacity = per_rank("replay_size", config.replay_size, world)
+    if batch_size > capacity:
+        raise ConfigError(
+            f"a batch of {batch_size} is larger than the replay of {capacity} transitions (each rank): it is drawn from "
+            f"the replay. Lower global_batch_size, or raise replay_size above {batch_size * world}."
+        )
+    overlap = run.settings.overlap
+    if overlap and not env.spec.overlappable:
+        warnings.warn("overlap=true has no effect: this environment steps inside this process.", stacklevel=2)
+        overlap = False
+
+    obs = env.reset(run.settings.seed)
+    carry = learner.initial_carry(env.num_envs)
+    explorer = run.noise("random actions", env.num_envs)
+    sampler = run.noise("replay", batch_size)
+    _, extras, _ = learner.act(obs, carry, explore=False)
+    replay = Replay(capacity, env.num_envs, run.device, _fields(env, extras))
+    schedule = config.schedule()
+    tracker = EpisodeTracker(env.num_envs, env.spec.num_agents, env.device)
+    position = Position(obs, carry)
+    updates = GraphedUpdates(lambda: learner.update(replay.sample(batch_size, sampler)), run.device)
+
+    run.attach("learner", learner, shared=True)
+    for name, part in {
+        "env": env, "replay": replay, "schedule": schedule, "tracker": tracker, "position": position
+    }.items():  # fmt: skip
+        run.attach(name, part)
+    run.banner(_sizes(env, config, batch_size, schedule, overlap, world))
+    if run.restore():
+        position.resume(env, tracker)
+
+    def update(due: int) -> None:
+        with run.clock("update"):
+            for losses in updates.run(due):
+                run.metrics.add(losses)
+
+    clock = run.clock
+    while run.running:
+        with clock("act"):
+            action, extras, carry = learner.act(position.obs, position.carry, explore=True)
+            if run.env_steps < config.random_steps:
+                action = _uniform(explorer, env)
+        with clock("env"):
+            env.send(action)
+        if overlap:
+            update(position.owed)
+        with clock("env"):
+            step = env.recv()
+        with clock("store"):
+            replay.add(
+                {
+                    "obs": position.obs,
+                    "action": action,
+                    "reward": step.reward,
+                    "terminated": step.terminated,
+                    "next_obs": step.next_obs(),
+                    **extras,
+                }
+            )
+            tracker.add(step, run.metrics)
+            position.move(step, carry)
+        due = schedule.due(env.num_envs * world)
+        if overlap:
+            due, position.owed = position.owed, due
+        else:
+            update(due)
+        run.tick(env.num_envs * world, due)
+
+
+def _sizes(
+    env: VecEnv, config: OffPolicyConfig, batch: int, schedule: UpdateSchedule, overlap: bool, world: int
+) -> dict[str, str]:
+    """Lines of the start banner; sizes are over all ranks, and what a per-rank reading would give stands beside."""
+    each = f"{batch * world} over {world} rank(s) = {batch} each"
+    other = (
+        f" (read as a size of each rank, {batch * world} would be {batch * world * world} in all)" if world > 1 else ""
+    )
+    return {
+        "environments": f"{env.num_envs * world} over {world} rank(s) = {env.num_envs} each",
+        "batch": each + other,
+        "replay": f"{config.replay_size} transitions over all ranks, learning after {config.warmup}",
+        "update ratio": f"{schedule.updates_per_interval} updates every {schedule.update_interval} transitions of all ranks: "
+        f"{schedule.ratio:g} updates a transition, {'while simulators step' if overlap else 'serial'}",
+    }
+
+
+def _fields(env: VecEnv, extras: dict[str, Tensor]) -> dict[str, Tree]:
+    """Specs of one replay row: the transition, and beside it what the learner's `act` gave."""
+    agents = () if env.spec.num_agents is None else (env.spec.num_agents,)
+    return {
+        "obs": env.spec.obs,
+        "action": env.spec.action,
+        "reward": TensorSpec(agents),
+        "terminated": TensorSpec((), torch.bool),
+        "next_obs": env.spec.obs,
+        **tree_map(lambda tensor: TensorSpec(tuple(tensor.shape[1:]), tensor.dtype), extras),
+    }
+
+
+def _uniform(noise: Noise, env: VecEnv) -> Tensor:
+    """Continuous actions (N, ...) drawn uniformly within the bounds of the action space."""
+    low, high = env.spec.low.to(env.device), env.spec.high.to(env.device)
+    return low + (high - low) * noise.uniform(*env.spec.action.shape)

@@ -1,0 +1,36 @@
+"""Where a loop stands between two of its iterations."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from powerband.data.episodes import EpisodeTracker
+from powerband.data.types import Step, Tree, VecEnv, rows_like, tree_map
+
+
+class Position:
+    """Where a loop stands between two iterations: what the next action is chosen from, and the updates still owed."""
+
+    def __init__(self, obs: Tree, carry: Tensor | None) -> None:
+        self.obs, self.carry, self.owed = obs, carry, 0
+
+    def move(self, step: Step, carry: Tensor | None) -> None:
+        """Goes on from `step`; the carry (N, ...) starts anew in the rows whose episode ended."""
+        self.obs = step.obs
+        self.carry = None if carry is None else carry * rows_like(~step.ended, carry)
+
+    def resume(self, env: VecEnv, tracker: EpisodeTracker) -> None:
+        """Starts anew in the rows whose live episode the environment could not take up after a resume."""
+        lost = ~env.resumed.to(tracker.returns.device)
+        if bool(lost.any()):
+            self.obs = env.observe()
+            self.carry = None if self.carry is None else self.carry * rows_like(~lost, self.carry)
+            tracker.cut(lost)
+
+    def state_dict(self) -> dict:
+        return {"obs": self.obs, "carry": self.carry, "owed": self.owed}
+
+    def load_state_dict(self, state: dict) -> None:
+        self.obs = tree_map(lambda saved, here: saved.to(here.device), state["obs"], self.obs)
+        self.carry = None if state["carry"] is None else state["carry"].to(self.carry.device)
+        self.owed = state["owed"]

@@ -1,0 +1,42 @@
+"""Running mean and variance of observations, on the device and in the policy's state dict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+
+class RunningNorm(nn.Module):
+    """Shifts and scales features by the mean and deviation of all that `observe` has seen. Not trained.
+
+    Source: Chan, Golub and LeVeque 1979, merging of moments.
+    """
+
+    def __init__(self, width: int, clip: float = 10.0):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(width))
+        self.register_buffer("var", torch.ones(width))
+        self.register_buffer("count", torch.zeros(()))
+        self.clip = clip
+
+    @torch.no_grad()
+    def observe(self, x: Tensor, average: Callable[[Tensor], object] | None = None, world_size: int = 1) -> None:
+        """Takes in `x` (..., width), as many rows on each rank; `average` replaces a tensor by its mean over ranks."""
+        rows = x.reshape(-1, x.shape[-1]).float()
+        moments = torch.stack([rows.mean(0), rows.square().mean(0)])
+        if average is not None:
+            average(moments)
+        mean, square = moments
+        var = (square - mean * mean).clamp(min=0)
+        seen = float(rows.shape[0] * world_size)
+        total = self.count + seen
+        shift = mean - self.mean
+        self.var.copy_((self.var * self.count + var * seen + shift * shift * (self.count * seen / total)) / total)
+        self.mean.add_(shift * (seen / total))
+        self.count.copy_(total)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., width) -> the same, about zero mean and unit variance, within +-clip."""
+        return ((x - self.mean) * torch.rsqrt(self.var + 1e-8)).clamp(-self.clip, self.clip)

@@ -1,0 +1,80 @@
+"""Recurrent layers written out: no cuDNN buffers, so parameters may be views, and graphs can be captured.
+
+Legend: T time, A agents, B rows, H width of the carry, I inputs.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+
+class GRU(nn.Module):
+    """Gated recurrent unit over whole sequences with resets inside them. Source: Cho et al. 2014, as `nn.GRUCell`."""
+
+    def __init__(self, inputs: int, width: int):
+        super().__init__()
+        self.inputs = nn.Linear(inputs, 3 * width)
+        self.carry = nn.Linear(width, 3 * width)
+        self.width = width
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -1 / math.sqrt(width), 1 / math.sqrt(width))
+
+    def forward(self, x_TBI: Tensor, carry_BH: Tensor, starts_TB: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """
+        Args:
+            x_TBI: (T, B, I) inputs.
+            carry_BH: (B, H) float32, the carry before the first step.
+            starts_TB: (T, B) bool: an episode starts with this input, so the carry is zero before it.
+
+        Returns:
+            (T, B, H) outputs, and the last carry (B, H); float32.
+        """
+        reset_x, update_x, new_x = self.inputs(x_TBI).float().chunk(3, -1)
+        outputs = []
+        for t in range(x_TBI.shape[0]):
+            if starts_TB is not None:
+                carry_BH = carry_BH * ~starts_TB[t].unsqueeze(-1)
+            reset_h, update_h, new_h = self.carry(carry_BH).float().chunk(3, -1)
+            update = torch.sigmoid(update_x[t] + update_h)
+            new = torch.tanh(new_x[t] + torch.sigmoid(reset_x[t] + reset_h) * new_h)
+            carry_BH = torch.lerp(new, carry_BH, update)
+            outputs.append(carry_BH)
+        return torch.stack(outputs), carry_BH
+
+
+class BiLSTM(nn.Module):
+    """Bidirectional LSTM across the agents: how BiCNet's agents talk. The directions share each batched product.
+
+    Source: Hochreiter and Schmidhuber 1997, gates as in `nn.LSTM`; Peng et al. 2017, BiCNet.
+    """
+
+    def __init__(self, inputs: int, width: int):
+        super().__init__()
+        self.inputs = nn.Linear(inputs, 8 * width)
+        bound = 1 / math.sqrt(width)
+        self.carry_weight = nn.Parameter(torch.empty(2, width, 4 * width).uniform_(-bound, bound))
+        nn.init.uniform_(self.inputs.weight, -bound, bound)
+        nn.init.uniform_(self.inputs.bias, -bound, bound)
+        self.width = width
+
+    def forward(self, x_BAI: Tensor) -> Tensor:
+        """(B, A, I) -> (B, A, 2 H): per agent, the forward output and the backward output."""
+        rows, agents, _ = x_BAI.shape
+        gates_2BA = self.inputs(x_BAI).view(rows, agents, 2, -1).permute(2, 0, 1, 3)
+        outputs: list[Tensor] = []
+        hidden = cell = None
+        for step in range(agents):
+            gates = torch.stack([gates_2BA[0, :, step], gates_2BA[1, :, agents - 1 - step]])
+            if hidden is not None:
+                gates = torch.baddbmm(gates, hidden, self.carry_weight)
+            keep_in, forget, new, out = gates.float().chunk(4, -1)
+            cell_new = torch.sigmoid(keep_in) * torch.tanh(new)
+            cell = cell_new if cell is None else cell_new + torch.sigmoid(forget) * cell
+            hidden = torch.sigmoid(out) * torch.tanh(cell)
+            outputs.append(hidden)
+        forward = torch.stack([hidden[0] for hidden in outputs], 1)
+        backward = torch.stack([hidden[1] for hidden in reversed(outputs)], 1)
+        return torch.cat([forward, backward], -1)

@@ -1,0 +1,103 @@
+"""gym: SAC and PPO on any Gymnasium id, the user's own included, simulators in worker processes."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import Literal
+
+from powerband.algos.ppo import PPO, PPOConfig
+from powerband.algos.sac import SAC, SACConfig
+from powerband.core.config import RunConfig, per_rank
+from powerband.core.run import Run
+from powerband.envs.gymnasium_env import GymVecEnv
+from powerband.envs.vector import WorkerVecEnv
+from powerband.loops.evaluate import evaluate, mean_interval
+from powerband.loops.off_policy import OffPolicyConfig, off_policy
+from powerband.loops.on_policy import OnPolicyConfig, on_policy
+
+describe = "SAC (continuous) and PPO (both) on any Gymnasium environment id, your own included"
+
+
+@dataclass(frozen=True)
+class Config:
+    env_id: str = "Pendulum-v1"
+    """A Gymnasium id, or module:EnvId-v0 where importing the module registers it."""
+    algo: Literal["sac", "ppo"] = "sac"
+    """sac learns off-policy and wants continuous actions; ppo takes both kinds."""
+    num_workers: int = -1
+    """Worker processes of each rank; 0 steps in the training process, -1 is one a core and at most one an environment."""
+    eval_episodes: int = 20
+    """Episodes of an evaluation."""
+    run: RunConfig = field(default_factory=lambda: RunConfig(env_steps=20_000))
+    off_policy: OffPolicyConfig = field(default_factory=lambda: OffPolicyConfig(num_envs=4, random_steps=1_000))
+    on_policy: OnPolicyConfig = field(default_factory=lambda: OnPolicyConfig(num_envs=8, num_steps=64, epochs=10))
+    sac: SACConfig = field(default_factory=SACConfig)
+    ppo: PPOConfig = field(default_factory=lambda: PPOConfig(hidden=(64, 64), entropy_coef=0.0))
+
+
+def make_env(
+    config: Config, num_envs: int, workers: int, seed: int, rank: int = 0, device: str = "cpu"
+) -> WorkerVecEnv:
+    """`num_envs` environments of this rank."""
+    if workers < 0:
+        workers = min(num_envs, os.cpu_count() or 1)
+    return GymVecEnv(config.env_id, num_envs, workers, device, seed, first_env=rank * num_envs)
+
+
+def make_learner(config: Config, env: WorkerVecEnv, run: Run) -> SAC | PPO:
+    """The algorithm that ``algo=`` names, on this rank."""
+    shared = (run.device, run.precision, run.noise, run.ranks.average_, run.ranks.world_size)
+    return SAC(env.spec, config.sac, *shared) if config.algo == "sac" else PPO(env.spec, config.ppo, *shared)
+
+
+def train(config: Config, run: Run) -> None:
+    """Trains on ``env_id``."""
+    loop = config.off_policy if config.algo == "sac" else config.on_policy
+    num_envs = per_rank("num_envs", loop.num_envs, run.ranks.world_size)
+    env = make_env(config, num_envs, config.num_workers, config.run.seed, run.ranks.rank, run.device)
+    try:
+        learner = make_learner(config, env, run)
+        run.evaluate = lambda: summary(play(config, learner, config.eval_episodes))
+        if config.algo == "sac":
+            off_policy(run, env, learner, config.off_policy)
+        else:
+            on_policy(run, env, learner, config.on_policy)
+        run.export_policy(learner.policy_state())
+    finally:
+        env.close()
+
+
+def play(config: Config, learner: SAC | PPO, episodes: int, seed: int = 10_000) -> dict:
+    """Episodes without exploring, on seeds that training does not use."""
+    env = make_env(config, min(episodes, 10), 0, seed)
+    try:
+        return evaluate(
+            env,
+            lambda obs, carry: learner.act(obs, carry, explore=False)[::2],
+            episodes,
+            seed,
+            learner.initial_carry(env.num_envs),
+        )
+    finally:
+        env.close()
+
+
+def summary(figures: dict) -> dict[str, float]:
+    """Mean return with its interval, and the mean length."""
+    mean, low, high = mean_interval(figures["return"])
+    return {"return": mean, "return_low": low, "return_high": high, "length": float(figures["length"].mean())}
+
+
+STAGES = {"train": train}
+DEFAULT_STAGE = "train"
+VARIANTS = {
+    "pendulum": {"env_id": "Pendulum-v1", "algo": "sac"},
+    "cartpole": {"env_id": "CartPole-v1", "algo": "ppo"},
+}
+RENAMED = {
+    "env": "env_id",
+    "total_timesteps": "env_steps",
+    "learning_starts": "warmup",
+    "batch_size": "global_batch_size",
+}

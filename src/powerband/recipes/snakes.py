@@ -1,0 +1,161 @@
+"""snakes: three snakes of one team learn to out-eat three of the other. DDPG and BiCNet as in the guide, PPO with self-play."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from torch import Tensor
+
+from powerband.algos.ddpg import DDPG, DDPGConfig
+from powerband.algos.ppo import PPO, PPOConfig
+from powerband.core.checkpoint import load_checkpoint, resolve_resume
+from powerband.core.config import RunConfig, from_json, per_rank
+from powerband.core.noise import NoiseSource
+from powerband.core.precision import Precision
+from powerband.core.run import Run
+from powerband.data.types import EnvSpec
+from powerband.envs.snakes.env import SnakesEnv
+from powerband.envs.snakes.opponents import PolicyOpponent
+from powerband.loops.off_policy import OffPolicyConfig, off_policy
+from powerband.loops.on_policy import OnPolicyConfig, on_policy
+from powerband.loops.self_play import PastSelves
+from powerband.nets.actor_critic import ActorCritic
+from powerband.recipes.snakes_match import RIVALS, Evaluation, evaluate_run, player, win_rates
+
+describe = (
+    "3v3 snakes on a torus: ddpg and bicnet as in the guide (update interval), ppo with self-play (the strong agent)"
+)
+
+
+@dataclass(frozen=True)
+class Config:
+    algo: Literal["ddpg", "bicnet", "ppo"] = "ppo"
+    """ddpg and bicnet as in the guide; ppo with self-play is the strong agent."""
+    observation: Literal["auto", "features", "planes", "fork35", "baseline26"] = "auto"
+    """What a snake sees; auto is features for ppo, baseline26 for ddpg and bicnet."""
+    reward: Literal["auto", "mixed", "game", "shaped"] = "auto"
+    """mixed is 0.8 own + 0.1 team difference; auto is mixed for ppo, shaped for ddpg and bicnet."""
+    opponent: Literal["auto", "self", "random", "greedy", "greedy_torus"] = "auto"
+    """Who plays the other team in training; auto is self for ppo, random for ddpg and bicnet."""
+    mirrored: float = 0.75
+    """Share of the boards on which the learner plays both teams (opponent=self); past selves play the others."""
+    pool_size: int = 4
+    """Past selves in the pool (opponent=self)."""
+    snapshot_interval: int = 20
+    """Rollouts between two snapshots for the pool."""
+    episodes: int = 0
+    """Budget in episodes over all ranks, of 200 steps each, instead of env_steps; 0 leaves it to env_steps."""
+    eval_games: int = 100
+    """Games against random and against greedy in an evaluation during training (eval_interval)."""
+    run: RunConfig = field(default_factory=lambda: RunConfig(env_steps=60_000_000, save_interval=2_000_000))
+    off_policy: OffPolicyConfig = field(default_factory=lambda: OffPolicyConfig(num_envs=1, global_batch_size=512))
+    on_policy: OnPolicyConfig = field(default_factory=lambda: OnPolicyConfig(num_envs=256))
+    ddpg: DDPGConfig = field(default_factory=DDPGConfig)
+    ppo: PPOConfig = field(default_factory=lambda: PPOConfig(lr=1e-3))
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.mirrored <= 1:
+            raise ValueError(f"mirrored={self.mirrored} is a share of the boards: give 0 to 1.")
+        if self.algo != "ppo" and self.opponent == "self":
+            raise ValueError(f"opponent=self is ppo's: with algo={self.algo} give random, greedy or greedy_torus.")
+
+    def settled(self) -> Config:
+        """The same configuration with every `auto` decided and `episodes` as env steps."""
+        strong = self.algo == "ppo"
+        auto = {
+            "observation": ("baseline26", "features"),
+            "reward": ("shaped", "mixed"),
+            "opponent": ("random", "self"),
+        }
+        chosen = {name: pair[strong] for name, pair in auto.items() if getattr(self, name) == "auto"}
+        run = replace(self.run, env_steps=200 * self.episodes) if self.episodes else self.run
+        return replace(self, run=run, **chosen)
+
+
+def train(config: Config, run: Run) -> dict[str, Any]:
+    """Trains the algorithm that `algo` names against the opponent that `opponent` names."""
+    config = config.settled()
+    run.settings = config.run
+    strong = config.algo == "ppo"
+    opponent = PolicyOpponent(None, config.observation) if config.opponent == "self" else RIVALS[config.opponent]()
+    boards = per_rank("num_envs", (config.on_policy if strong else config.off_policy).num_envs, run.ranks.world_size)
+    mirrored = config.mirrored if config.opponent == "self" else 0.0
+    env = SnakesEnv(
+        boards,
+        device=run.device,
+        seed=config.run.seed,
+        observation=config.observation,
+        reward=config.reward,
+        opponents=[(1.0 - mirrored, opponent)],
+        mirrored=mirrored,
+        first_board=run.ranks.rank * boards,
+    )
+    learner = make_learner(config, env.spec, run)
+    run.evaluate = lambda: win_rates(player(learner, config.observation), config.eval_games, run.device)
+    run.facts["env"] = (
+        f"{boards} boards a rank ({env.mirrored} mirrored: two rows), {config.observation}, reward {config.reward}"
+    )
+    run.facts["opponent"] = config.opponent
+    if not strong:
+        off_policy(run, env, learner, config.off_policy)
+    elif config.opponent != "self":
+        on_policy(run, env, learner, config.on_policy)
+    else:
+        pool = PastSelves(learner.net, best_actions, config.pool_size, config.snapshot_interval)
+        opponent.act_fn = pool.act
+        run.attach("pool", pool, shared=True)
+        on_policy(run, env, learner, config.on_policy, after_update=pool.after_update)
+    run.export_policy(learner.policy_state())
+    return {}
+
+
+def make_learner(config: Config, spec: EnvSpec, run: Run) -> DDPG | PPO:
+    """The algorithm of a settled configuration, on this rank."""
+    return learner_of(config, spec, run.device, run.precision, run.noise, run.ranks.average_, run.ranks.world_size)
+
+
+def learner_of(config: Config, spec: EnvSpec, *shared: Any) -> DDPG | PPO:
+    """The algorithm of a settled configuration; `shared` is device, precision, noise and what ranks share."""
+    if config.algo == "ppo":
+        return PPO(spec, config.ppo, *shared)
+    communicate = "lstm" if config.algo == "bicnet" else config.ddpg.communicate
+    return DDPG(spec, replace(config.ddpg, communicate=communicate), *shared)
+
+
+def best_actions(net: ActorCritic, obs: Tensor) -> Tensor:
+    """(n, 3, D) -> (n, 3): the likeliest actions of a PPO network."""
+    return net(obs.flatten(0, 1))[0].argmax(-1).view(obs.shape[:2])
+
+
+def load(folder: Path) -> tuple[Any, str]:
+    """A trained learner and the observation it was trained with, from a run folder or one of its checkpoints."""
+    path, _ = resolve_resume(str(folder))
+    run_dir = path.parent.parent
+    config = from_json(Config, (run_dir / "config.json").read_text(), str(run_dir / "config.json")).settled()
+    env = SnakesEnv(1, observation=config.observation)
+    learner = learner_of(config, env.spec, "cpu", Precision("fp32", "cpu"), NoiseSource(0))
+    learner.load_state_dict(load_checkpoint(path, "shared")[0]["learner"])
+    return learner, config.observation
+
+
+def evaluate(config: Config, folder: Path, options: Evaluation) -> list[dict]:
+    """Games of the newest checkpoint against each opponent of `options`; table, picture and video in the run folder."""
+    return evaluate_run(folder, options, load)
+
+
+STAGES = {"train": train}
+DEFAULT_STAGE = "train"
+VARIANTS = {
+    "demo": {"run.time_limit_s": 75, "run.env_steps": 1_000_000_000, "run.log_interval_s": 5},
+    "guide": {"algo": "ddpg", "episodes": 3600},
+    "smoke": {"run.env_steps": 20_000, "on_policy.num_envs": 16, "ppo.hidden": (32, 32)},
+}
+RENAMED = {
+    "batch_size": ("off_policy.global_batch_size", "sizes are over all ranks; the guide's was for each rank"),
+    "max_episodes": ("episodes", "over all ranks; the guide's was for each rank"),
+    "a_lr": "ddpg.actor_lr",
+    "c_lr": "ddpg.critic_lr",
+    "load_model": ("run.resume", "a run folder or a checkpoint"),
+}

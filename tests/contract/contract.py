@@ -1,0 +1,250 @@
+"""What every VecEnv must do. `check_env` runs all of it; a new environment is one line in `test_envs.py`."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from powerband.data.types import Step, Tree, VecEnv, tree_leaves, tree_map, tree_paths
+
+MakeEnv = Callable[[int, int, int], VecEnv]
+"""(num_envs, seed, first_env) -> environments; `first_env` is the global index of the first."""
+SEED = 7
+
+
+def check_env(
+    make_env: MakeEnv,
+    *,
+    steps: int = 250,
+    num_envs: int = 4,
+    is_first_obs: Callable[[Tree], Tensor] | None = None,
+    terminates: bool | None = None,
+) -> None:
+    """Holds a VecEnv to the protocol.
+
+    Args:
+        make_env: Makes the environments.
+        steps: Steps of a random policy in which at least one episode must end.
+        num_envs: Number of environments, at least 2 and even.
+        is_first_obs: (N,) bool: rows that can be the first observation of an episode; None where that cannot be told.
+        terminates: Whether a random policy's episodes end by termination (True) or by truncation only (False).
+
+    Raises:
+        AssertionError: What the environment broke.
+    """
+    env = make_env(num_envs, SEED, 0)
+    try:
+        first, played, actions = play(env, SEED, steps)
+        check_shapes(env, first, played)
+        check_not_overwritten(env, actions)
+        check_ends(env, first, played, is_first_obs, terminates)
+        check_seeding(env, make_env, played, steps)
+    finally:
+        env.close()
+        env.close()
+    check_global_ids(make_env, num_envs, steps, played)
+    check_resume(make_env, num_envs, steps)
+
+
+def play(env: VecEnv, seed: int, steps: int, first_env: int = 0) -> tuple[Tree, list[Step], list[Tensor]]:
+    """Resets and plays random allowed actions; those of a row depend on its global index only."""
+    generators = [np.random.default_rng([seed, first_env + row]) for row in range(env.num_envs)]
+    obs = first = env.reset(seed)
+    played, actions = [], []
+    for _ in range(steps):
+        rows = [
+            _random_action(env, tree_map(lambda leaf, row=row: leaf[row], obs), g) for row, g in enumerate(generators)
+        ]
+        actions.append(torch.stack(rows).to(env.device))
+        played.append(env.step(actions[-1]))
+        obs = played[-1].obs
+    return first, played, actions
+
+
+def check_shapes(env: VecEnv, first: Tree, played: list[Step]) -> None:
+    """Shapes, dtypes and devices are what the spec says."""
+    assert isinstance(env, VecEnv)
+    spec, n = env.spec, env.num_envs
+    agents = () if spec.num_agents is None else (spec.num_agents,)
+    assert (spec.num_actions is None) == spec.action.dtype.is_floating_point
+    if spec.num_actions is None:
+        assert spec.low.shape == spec.high.shape == spec.action.shape and bool((spec.low < spec.high).all())
+    _check_tree(first, env)
+    for step in played:
+        _check_tree(step.obs, env)
+        _check_tensor(step.reward, (n, *agents), torch.float32, env, "reward")
+        _check_tensor(step.terminated, (n,), torch.bool, env, "terminated")
+        _check_tensor(step.truncated, (n,), torch.bool, env, "truncated")
+        assert bool(step.reward.isfinite().all())
+        if bool(step.ended.any()):
+            _check_tree(step.final_obs, env)
+        _check_tree(step.next_obs(), env)
+        for name, figure in step.episode.items():
+            _check_tensor(figure, (n,), torch.float32, env, name)
+
+
+def check_ends(
+    env: VecEnv,
+    first: Tree,
+    played: list[Step],
+    is_first_obs: Callable[[Tree], Tensor] | None,
+    terminates: bool | None,
+) -> None:
+    """Autoreset is settled: lengths count real steps, a row after an end starts an episode, ends are of their kind."""
+    ended = torch.stack([step.ended for step in played]).cpu()
+    assert bool(ended.any()), "no episode ended in these steps: play more of them"
+    length = torch.zeros(env.num_envs, dtype=torch.int64)
+    for step, over in zip(played, ended, strict=True):
+        length += 1
+        if env.spec.max_episode_steps is not None:
+            limit = env.spec.max_episode_steps
+            assert bool((length <= limit).all()), f"an episode of {length.max()} steps under a limit of {limit}"
+            assert bool(over[length == limit].all()), "an episode went on past its time limit"
+        if bool(over.any()):
+            obs, final = (_flat(tree)[over] for tree in (step.obs, step.final_obs))
+            assert not torch.equal(obs, final), "final_obs is the next episode's first observation"
+            if is_first_obs is not None:
+                assert bool(is_first_obs(step.obs).cpu()[over].all()), "the row after an end does not start an episode"
+        length[over] = 0
+    if is_first_obs is not None:
+        assert bool(is_first_obs(first).all())
+    if terminates is not None:
+        seen = bool(torch.stack([step.terminated for step in played]).any())
+        assert seen == terminates, f"rows that are terminated: {seen}, expected of this task: {terminates}"
+
+
+def check_seeding(env: VecEnv, make_env: MakeEnv, played: list[Step], steps: int) -> None:
+    """One seed is one trajectory, in the same object and in a new one; another seed is another."""
+    assert_same(play(env, SEED, steps)[1], played, "reset with the same seed")
+    steps = min(steps, 20)
+    assert not torch.equal(_flat(play(env, SEED + 1, steps)[0]), _flat(play(env, SEED, steps)[0])), (
+        "the seed changes nothing"
+    )
+    rows = _flat(env.reset(SEED))
+    assert len(torch.unique(rows, dim=0)) > 1, "all environments start alike"
+    again = make_env(env.num_envs, SEED, 0)
+    try:
+        assert_same(play(again, SEED, steps)[1], played[:steps], "a new object with the same seed")
+    finally:
+        again.close()
+
+
+def check_global_ids(make_env: MakeEnv, num_envs: int, steps: int, played: list[Step]) -> None:
+    """Environments 0..N split over two ranks give the trajectories of one rank."""
+    half = num_envs // 2
+    for first_env in (0, half):
+        env = make_env(half, SEED, first_env)
+        try:
+            part = play(env, SEED, min(steps, 40), first_env)[1]
+        finally:
+            env.close()
+        rows = slice(first_env, first_env + half)
+        expected = [_rows(step, rows) for step in played[: len(part)]]
+        assert_same(part, expected, f"environments {first_env} to {first_env + half - 1} on a rank of their own")
+
+
+def check_not_overwritten(env: VecEnv, actions: list[Tensor]) -> None:
+    """What `recv` gave stays what it was."""
+    env.reset(SEED)
+    kept = [env.step(action) for action in actions[:3]]
+    copies = [_copy(step) for step in kept]
+    for action in actions[3:8]:
+        env.send(action)
+        env.recv()
+    assert_same(kept, copies, "after later steps")
+
+
+def check_resume(make_env: MakeEnv, num_envs: int, steps: int) -> None:
+    """A state that was saved in the middle of episodes goes on as the spec's resume level says."""
+    straight = make_env(num_envs, SEED, 0)
+    resumed = make_env(num_envs, SEED, 0)
+    try:
+        _, played, actions = play(straight, SEED, steps)
+        straight.reset(SEED)
+        middle = steps // 2 + 1
+        for action in actions[:middle]:
+            straight.step(action)
+        state = straight.state_dict()
+        assert all(isinstance(leaf, (Tensor, np.ndarray, int, float, str, bool)) for leaf in tree_leaves(state))
+        state = tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, state)
+        resumed.reset(SEED + 5)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore" if resumed.spec.resume == "truncated" else "error")
+            resumed.load_state_dict(state)
+        if resumed.spec.resume == "truncated":
+            assert not bool(resumed.resumed.any())
+            _check_tree(resumed.observe(), resumed)
+            resumed.step(actions[middle])
+        else:
+            assert bool(resumed.resumed.all())
+            here = _flat(resumed.observe())
+            assert torch.equal(here, _flat(played[middle - 1].obs)), "observe() after a resume"
+            assert_same([resumed.step(action) for action in actions[middle:]], played[middle:], "after a resume")
+        assert_same([straight.step(action) for action in actions[middle:]], played[middle:], "after a save")
+    finally:
+        straight.close()
+        resumed.close()
+
+
+def assert_same(one: list[Step], other: list[Step], when: str) -> None:
+    """Every number of two trajectories is the same, bit for bit; `final_obs` and figures where an episode ended."""
+    assert len(one) == len(other)
+    for index, (a, b) in enumerate(zip(one, other, strict=True)):
+        pairs = {"obs": (a.obs, b.obs), "next_obs": (a.next_obs(), b.next_obs())}
+        for name in ("reward", "terminated", "truncated"):
+            pairs[name] = (getattr(a, name), getattr(b, name))
+        for name, value in a.episode.items():
+            pairs[name] = (value[a.ended], b.episode[name][b.ended])
+        for name, (left, right) in pairs.items():
+            for (path, x), (_, y) in zip(tree_paths(left), tree_paths(right), strict=True):
+                assert torch.equal(x, y), f"{name} {path} of step {index} differs {when}"
+
+
+def _random_action(env: VecEnv, obs: Tree, generator: np.random.Generator) -> Tensor:
+    spec = env.spec
+    if spec.num_actions is None:
+        unit = torch.from_numpy(generator.random(spec.action.shape, np.float32))
+        low, high = spec.low.cpu().clamp(min=-10), spec.high.cpu().clamp(max=10)
+        return low + (high - low) * unit
+    score = torch.from_numpy(generator.random((*spec.action.shape, spec.num_actions), np.float32))
+    if isinstance(obs, dict) and "action_mask" in obs:
+        score = score * obs["action_mask"].cpu() - 1.0 * ~obs["action_mask"].cpu()
+    return score.argmax(-1)
+
+
+def _check_tree(tree: Tree, env: VecEnv) -> None:
+    specs = dict(tree_paths(env.spec.obs))
+    leaves = dict(tree_paths(tree))
+    assert leaves.keys() == specs.keys()
+    for path, leaf in leaves.items():
+        _check_tensor(leaf, (env.num_envs, *specs[path].shape), specs[path].dtype, env, path or "obs")
+    if isinstance(tree, dict) and "action_mask" in tree:
+        assert tree["action_mask"].dtype == torch.bool and bool(tree["action_mask"].any(-1).all()), "nothing is allowed"
+
+
+def _check_tensor(tensor: Tensor, shape: tuple[int, ...], dtype: torch.dtype, env: VecEnv, name: str = "leaf") -> None:
+    assert tuple(tensor.shape) == tuple(shape), f"{name} has shape {tuple(tensor.shape)}, its spec says {shape}"
+    assert tensor.dtype == dtype, f"{name} has dtype {tensor.dtype}, its spec says {dtype}"
+    assert tensor.device.type == env.device.type, f"{name} is on {tensor.device}, the environments on {env.device}"
+
+
+def _flat(tree: Tree) -> Tensor:
+    return torch.cat([leaf.cpu().reshape(len(leaf), -1).double() for leaf in tree_leaves(tree)], 1)
+
+
+def _rows(step: Step, rows: slice) -> Step:
+    def part(tree: Any) -> Any:
+        return None if tree is None else tree_map(lambda leaf: leaf[rows], tree)
+
+    fields = (part(value) for value in (step.obs, step.reward, step.terminated, step.truncated, step.final_obs))
+    return Step(*fields, part(step.episode))
+
+
+def _copy(step: Step) -> Step:
+    fields = (step.obs, step.reward, step.terminated, step.truncated, step.final_obs, step.episode)
+    return Step(*(None if tree is None else tree_map(torch.clone, tree) for tree in fields))

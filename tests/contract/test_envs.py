@@ -1,0 +1,190 @@
+"""Every environment against the contract, and the known numbers of the fakes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from contract.contract import MakeEnv, check_env, play
+from contract.fakes import DELAY, NextStepPool, Recall, Sites
+
+from powerband.data.episodes import EpisodeTracker
+from powerband.data.types import Step, VecEnv, rows_like
+from powerband.envs.autoreset import PoolSource
+from powerband.envs.gymnasium_env import GymVecEnv
+from powerband.envs.settled import Settled, SettledVecEnv
+from powerband.envs.slow import make_slow
+from powerband.envs.vector import Make, WorkerVecEnv
+
+
+def gym(env_id: str, num_workers: int) -> MakeEnv:
+    return lambda num_envs, seed, first_env: GymVecEnv(env_id, num_envs, num_workers, seed=seed, first_env=first_env)
+
+
+def workers(make: Make, num_workers: int, figures: tuple[str, ...] = ()) -> MakeEnv:
+    return lambda num_envs, seed, first_env: WorkerVecEnv(
+        [make] * num_envs, num_workers=num_workers, seed=seed, first_env=first_env, figures=figures
+    )
+
+
+def pool(num_envs: int, seed: int, first_env: int) -> VecEnv:
+    return SettledVecEnv(PoolSource(NextStepPool, num_envs), seed=seed, first_env=first_env)
+
+
+def near_upright(obs: torch.Tensor) -> torch.Tensor:
+    return (obs.abs() <= 0.05).all(1)
+
+
+# One line an environment: how it is made, and what is known of it.
+ENVS: dict[str, tuple[MakeEnv, dict]] = {
+    "pendulum, in process": (gym("Pendulum-v1", 0), dict(terminates=False)),
+    "pendulum, 2 workers": (gym("Pendulum-v1", 2), dict(terminates=False)),
+    "cartpole, in process": (gym("CartPole-v1", 0), dict(terminates=True, is_first_obs=near_upright)),
+    "cartpole, 2 workers": (gym("CartPole-v1", 2), dict(terminates=True, is_first_obs=near_upright)),
+    "recall": (workers(Recall, 1, ("success",)), dict(steps=40, is_first_obs=lambda obs: obs[:, 0].abs() == 1)),
+    "sites": (workers(Sites, 2), dict(steps=60, is_first_obs=lambda obs: obs["extra"]["step"] == 0)),
+    "next-step pool": (pool, dict(steps=60, terminates=True, is_first_obs=lambda obs: obs[:, 1] == 0)),
+    "slow tracking": (workers((make_slow, {"step_ms": 0.0}), 1), dict(terminates=False)),
+}
+
+
+@pytest.mark.parametrize("name", ENVS)
+def test_environment_keeps_the_contract(name: str) -> None:
+    make_env, facts = ENVS[name]
+    check_env(make_env, **facts)
+
+
+class Broken:
+    """Environments that break the protocol in one way."""
+
+    def __init__(self, env: VecEnv, how: str) -> None:
+        self.env, self.how = env, how
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.env, name)
+
+    def reset(self, seed: int | None = None) -> torch.Tensor:
+        self.obs = self.env.reset(0 if self.how == "ignores its seed" else seed)
+        return self.obs
+
+    def recv(self) -> Step:
+        return self.step(None)
+
+    def step(self, action: torch.Tensor | None) -> Step:
+        step = self.env.recv() if action is None else self.env.step(action)
+        if self.how == "overwrites what it gave":
+            step.obs = self.obs.copy_(step.obs)
+        if self.how == "gives the next episode's observation as the last" and step.final_obs is not None:
+            step.final_obs = step.obs
+        if self.how == "gives the last observation twice" and step.final_obs is not None:
+            step.obs = step.next_obs()
+        if self.how == "calls a time limit an end of the task":
+            step.terminated, step.truncated = step.ended, torch.zeros_like(step.truncated)
+        if self.how == "gives float64":
+            step.reward = step.reward.double()
+        return step
+
+    def load_state_dict(self, state: dict) -> None:
+        if self.how != "resumes as if nothing had been saved":
+            self.env.load_state_dict(state)
+
+
+BREACHES = {
+    "ignores its seed": "the seed changes nothing",
+    "overwrites what it gave": "differs after later steps",
+    "gives the next episode's observation as the last": "final_obs is the next episode's first observation",
+    "gives the last observation twice": "final_obs is the next episode's first observation",
+    "calls a time limit an end of the task": "terminated",
+    "gives float64": "reward has dtype torch.float64",
+    "resumes as if nothing had been saved": "after a resume",
+    "counts environments from 0 on every rank": "environments 2 to 3 on a rank of their own",
+    "delivers reset rows as steps": "final_obs is the next episode.s first observation",
+}
+
+
+@pytest.mark.parametrize("how", BREACHES)
+def test_the_contract_catches_an_environment_that(how: str) -> None:
+    def make_env(num_envs: int, seed: int, first_env: int) -> VecEnv:
+        if how == "delivers reset rows as steps":
+            source = PoolSource(NextStepPool, num_envs)
+            source.recv = lambda next_seeds: Settled(*bubbles(source))
+            return SettledVecEnv(source, seed=seed, first_env=first_env)
+        first = 0 if how == "counts environments from 0 on every rank" else first_env
+        limit = {"max_episode_steps": 6}
+        return Broken(GymVecEnv("CartPole-v1", num_envs, 0, seed=seed, first_env=first, env_kwargs=limit), how)
+
+    def bubbles(source: PoolSource) -> tuple:
+        obs, reward, terminated, truncated, info = source._gather(source.num_envs)
+        return obs, reward, terminated, truncated, obs.copy(), info
+
+    facts = dict(steps=60, terminates=False, is_first_obs=near_upright)
+    if how == "delivers reset rows as steps":
+        facts = dict(steps=60, is_first_obs=lambda obs: obs[:, 1] == 0)
+    with pytest.raises(AssertionError, match=BREACHES[how]):
+        check_env(make_env, **facts)
+
+
+def test_the_contract_passes_the_same_environment_unbroken() -> None:
+    limit = {"max_episode_steps": 6}
+    check_env(
+        lambda n, seed, first: Broken(GymVecEnv("CartPole-v1", n, 0, seed=seed, first_env=first, env_kwargs=limit), ""),
+        steps=60,
+        is_first_obs=near_upright,
+        terminates=False,
+    )
+
+
+def recall_score(carry_of: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], zeroed: bool) -> float:
+    """Share of right answers of the policy "the sign of the carry", whose carry adds up what was seen."""
+    env = WorkerVecEnv([Recall] * 32, num_workers=0, figures=("success",))
+    obs, carry = env.reset(3), torch.zeros(32)
+    right, episodes = 0.0, 0
+    for _ in range(20 * DELAY):
+        carry = carry_of(carry, obs[:, 0])
+        step = env.step((carry > 0).long())
+        right += float(step.episode["success"][step.ended].sum())
+        episodes += int(step.ended.sum())
+        carry = carry * rows_like(~step.ended, carry) if zeroed else carry
+        obs = step.obs
+    assert episodes == 32 * 20
+    return right / episodes
+
+
+def test_recall_is_solved_by_a_carry_and_only_by_one_that_ends_with_its_episode() -> None:
+    assert recall_score(lambda carry, seen: carry + seen, zeroed=True) == 1.0
+    assert recall_score(lambda carry, seen: seen, zeroed=True) < 0.7
+    assert recall_score(lambda carry, seen: carry + seen, zeroed=False) < 0.9
+
+
+def test_sites_punish_choices_against_the_mask_and_masks_follow_the_other_agents() -> None:
+    env = workers(Sites, 0)(8, 0, 0)
+    first, played, actions = play(env, 1, 50)
+    assert min(float(step.reward.min()) for step in played) == 0.0
+    before = first
+    for step, action in zip(played, actions, strict=True):
+        mask = before["action_mask"]
+        assert bool(mask.gather(-1, action.unsqueeze(-1)).all())
+        others = before["state"].unsqueeze(1) - before["own"]
+        assert torch.equal(mask, others == 0)
+        before = step.obs
+    env.reset(1)
+    forbidden = (~first["action_mask"]).float().argmax(-1)
+    assert float(env.step(forbidden).reward.max()) == -1000.0
+
+
+def test_a_reset_row_of_a_next_step_source_reaches_nobody() -> None:
+    env = pool(6, 0, 0)
+    tracker = EpisodeTracker(6, None, "cpu")
+    env.reset(0)
+    for _ in range(60):
+        step = env.step(torch.zeros(6, dtype=torch.int64))
+        figures = tracker.add(step)
+        ended = step.ended
+        assert bool((step.reward == 1).all())
+        for name in ("charts/episodic_return", "charts/episodic_length"):
+            assert torch.equal(figures[name][ended], step.next_obs()[ended, 0]), "an episode lasts as long as it said"
+        odd = step.next_obs()[:, 0] % 2 == 1
+        assert torch.equal(step.terminated, ended & odd) and torch.equal(step.truncated, ended & ~odd)
+    assert int(tracker.ended) > 30

@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from powerband.core.schedule import Every, UpdateSchedule
+
+
+@given(
+    interval=st.integers(1, 50),
+    updates=st.one_of(st.none(), st.integers(0, 30)),
+    warmup=st.integers(0, 200),
+    parts=st.lists(st.integers(0, 70), max_size=30),
+    resume_at=st.integers(0, 30),
+)
+def test_the_debt_is_exact_however_transitions_arrive(interval, updates, warmup, parts, resume_at):
+    schedule = UpdateSchedule(interval, updates, warmup)
+    due = 0
+    for index, part in enumerate(parts):
+        if index == resume_at:
+            state, schedule = schedule.state_dict(), UpdateSchedule(interval, updates, warmup)
+            schedule.load_state_dict(state)
+        due += schedule.due(part)
+    each = interval if updates is None else updates
+    assert due == max(0, sum(parts) - warmup) // interval * each
+
+
+@pytest.mark.parametrize("words", [{"update_interval": 0}, {"update_interval": 1, "warmup": -1}])
+def test_impossible_schedules_are_refused(words):
+    with pytest.raises(ValueError, match="below"):
+        UpdateSchedule(**words)
+
+
+def test_update_interval_with_equal_updates_changes_no_ratio():
+    assert {UpdateSchedule(k).ratio for k in (1, 5, 10, 20)} == {1.0}
+
+
+@given(interval=st.integers(1, 20), steps=st.lists(st.integers(1, 50), max_size=30))
+def test_every_is_true_once_each_time_a_multiple_is_crossed(interval, steps):
+    every, counter = Every(interval), 0
+    for step in steps:
+        crossed = (counter + step) // interval > counter // interval
+        counter += step
+        assert every.ready(counter) == crossed
+        assert not every.ready(counter)
+
+
+def test_every_zero_is_never():
+    assert not any(Every(0).ready(counter) for counter in range(10))
