@@ -97,6 +97,7 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
     monkeypatch.setitem(sys.modules, "powerband.recipes.toy", recipe)
     monkeypatch.setitem(sys.modules, "powerband.core.run", run)
     monkeypatch.setattr(cli, "RECIPES", {"toy": "the toy of the tests"})
+    monkeypatch.setattr(cli, "BENCHES", {})
     for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "SLURM_PROCID"):
         monkeypatch.delenv(name, raising=False)
     STAGED.clear()

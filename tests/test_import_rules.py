@@ -14,7 +14,15 @@ import pytest
 import powerband
 
 PACKAGE = Path(powerband.__file__).parent
-LAYERS = [{"core"}, {"data"}, {"nets"}, {"algos", "envs"}, {"loops", "tune", "doctor", "report"}, {"recipes"}, {"cli"}]
+LAYERS = [
+    {"core"},
+    {"data"},
+    {"nets"},
+    {"algos", "envs"},
+    {"loops", "tune", "doctor", "report"},
+    {"recipes", "bench"},
+    {"cli"},
+]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names} | {"__main__": len(LAYERS)}
 PROTOCOLS_ONLY = {"loops", "tune"}
 """What sees an environment or an algorithm through its protocol and never by name."""

@@ -26,7 +26,7 @@ RECIPES = {
     "snakes": "3v3 snakes on one device, thousands of boards at a time: ddpg, bicnet, ppo with self-play",
     "gym": "any Gymnasium environment id, your own included: sac, ppo",
 }
-BENCHES: dict[str, str] = {}
+BENCHES: dict[str, str] = {"update-interval": "powerband.bench.update_interval:run"}
 """Benchmark -> ``module:function`` that takes the words after the name and returns a JSON value."""
 
 
@@ -51,9 +51,8 @@ def train(words: list[str]) -> int:
     if status is not None:
         return status
     if launch.leads():
-        for line in (*resolved.notices, notice):
-            if line:
-                print(f"powerband: {line}", file=sys.stderr)
+        for line in filter(None, (*resolved.notices, notice)):
+            print(f"powerband: {line}", file=sys.stderr)
     if not settings.run_dir and not settings.resume:
         parts = (name, resolved.variant, time.strftime("%Y%m%d-%H%M%S"))
         settings = replace(settings, run_dir="runs/" + "-".join(part for part in parts if part))
@@ -247,8 +246,7 @@ def _take_json(words: list[str]) -> tuple[str, list[str]]:
             return word.removeprefix("--json=") or "-", words[:position] + words[position + 1 :]
         if word == "--json":
             has_path = position + 1 < len(words) and words[position + 1].endswith(".json")
-            target = words[position + 1] if has_path else "-"
-            return target, words[:position] + words[position + 1 + has_path :]
+            return words[position + 1] if has_path else "-", words[:position] + words[position + 1 + has_path :]
     return "", words
 
 
@@ -284,7 +282,7 @@ def _usage() -> str:
     lines = ["powerband VERB ...  trains policies with the accelerator in its power band", ""]
     lines += [f"  {f'{name} {VERBS[name][1]}'.strip():<40} {VERBS[name][2]}" for name in _verbs()]
     lines += ["", "recipes:", *(f"  {name:<10} {line}" for name, line in RECIPES.items()), ""]
-    lines += ["Every verb takes --json [FILE.json]. `powerband train RECIPE --help` lists what can be set."]
+    lines.append("Every verb takes --json [FILE.json]. `powerband train RECIPE --help` lists what can be set.")
     return "\n".join(lines)
 
 

@@ -106,8 +106,9 @@ class DDPG:
         Returns:
             Moves (N,) or (N, A) int64; {"action_probs": (..., K) float32}; None.
         """
-        with self.precision.autocast():
-            probs = softmax(self.actor(features(obs, self.leading)))
+        obs = features(obs, self.leading)
+        with self.precision.autocast(obs.shape[:-1].numel()):
+            probs = softmax(self.actor(obs))
         if not explore:
             return probs.argmax(-1), {"action_probs": probs}, None
         lead = probs.shape[1:-1]

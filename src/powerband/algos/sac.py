@@ -118,7 +118,7 @@ class SAC:
             (N, D) float32 in the environment's units; {}; None.
         """
         obs = features(obs, 1)
-        with self.precision.autocast():
+        with self.precision.autocast(obs.shape[0]):
             if explore:
                 action, _ = self._policy(obs, self.noise("sac/act", obs.shape[0]).normal(self.dim))
             else:

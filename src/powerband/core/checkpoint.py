@@ -158,7 +158,7 @@ def resolve_resume(word: str) -> tuple[Path, list[str]]:
 
 
 def export_policy(run_dir: Path, config: dict, tensors: dict[str, Tensor]) -> Path:
-    """Writes ``policy/`` (config.json, model.safetensors): what an evaluation needs, with safetensors and torch alone."""
+    """Writes ``policy/`` (config.json, model.safetensors), which loads with safetensors and torch alone."""
     from safetensors.torch import save
 
     folder = run_dir / "policy"

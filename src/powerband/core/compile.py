@@ -48,8 +48,8 @@ class GraphedUpdates:
         Args:
             update: One update with its sampling: no arguments, fixed shapes, no host synchronisation.
             device: Where it runs.
-            state: All tensors that `update` changes, or whose change would change it (replay rows need not be among
-                them: an update only reads them). Needed for a capture.
+            state: All tensors that `update` changes, such as ``tensors_in([learner.state_dict(), noise.state_dict()])``
+                (replay rows need not be among them: an update only reads them). Needed for a capture.
             k: Updates in a graph; 0 never captures.
             check_interval: Replays between two checks against eager; a check costs about 1 + 1 / speed-up replays.
             tolerance: Largest distance between replay and eager, relative to the distance that eager moved.
@@ -145,6 +145,14 @@ class GraphedUpdates:
                 f"(limit {self.tolerance:g} of that): updates go on without a graph.",
                 stacklevel=2,
             )
+
+
+def tensors_in(tree: Any) -> list[Tensor]:
+    """All tensors in nested dicts and lists, such as the state dicts of a learner and of its noise."""
+    if isinstance(tree, Tensor):
+        return [tree]
+    parts = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list | tuple) else ()
+    return [tensor for part in parts for tensor in tensors_in(part)]
 
 
 def distance(left: Sequence[Tensor], right: Sequence[Tensor]) -> float:

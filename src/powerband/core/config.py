@@ -151,7 +151,8 @@ def resolve(
         sources.append(from_yaml(_preset(named["setup"])))
     if "config" in text:
         sources.append(from_yaml(Path(text["config"]).expanduser()))
-    resume = [flag for flag in own if flag.name in ("resume", "run.resume") and flag.value]
+    targets = {old: new if isinstance(new, str) else new[0] for old, new in (renamed or {}).items()}
+    resume = [flag for flag in own if targets.get(flag.name, flag.name) in ("resume", "run.resume") and flag.value]
     if resume and "run.resume" in names.fields:
         if named:
             names.notices.append(f"{', '.join(named)}: no effect beside resume, which keeps the settings of its run.")

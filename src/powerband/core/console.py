@@ -82,7 +82,8 @@ class Console:
         if self._live is not None:
             self._live.stop()
             self._live = None
-        self.note(text)
+        if text:
+            self.note(text)
         if self._log is not None:
             self._log.close()
             self._log = None

@@ -14,6 +14,11 @@ import torch
 PrecisionName = Literal["fp32", "bf16", "fp16"]
 
 
+CPU_ROWS = 128
+"""From this many rows on bf16 pays on a CPU with AVX512-BF16: 256 x 256 layers, 92 us in fp32 and 183 in bf16 for 16
+rows, 275 and 284 for 128, 483 and 401 for 256 (one EPYC core)."""
+
+
 class Precision:
     """How networks compute on one device.
 
@@ -40,9 +45,13 @@ class Precision:
         self.name = name
         self.dtype = dtypes[name]
 
-    def autocast(self) -> AbstractContextManager:
-        """Context in which matrix products run in `dtype`; does nothing for fp32."""
-        if self.name == "fp32":
+    def autocast(self, rows: int | None = None) -> AbstractContextManager:
+        """Context in which matrix products run in `dtype`; does nothing for fp32.
+
+        Args:
+            rows: Rows of the products, where float32 would do as well: on a CPU few rows are faster in float32.
+        """
+        if self.name == "fp32" or (rows is not None and rows < CPU_ROWS and self.device.type == "cpu"):
             return nullcontext()
         return torch.autocast(self.device.type, self.dtype)
 

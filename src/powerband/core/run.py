@@ -103,7 +103,7 @@ class Run:
             "world_size": ranks.world_size,
             "host": host_facts(),
         }
-        if ranks.leads:
+        if ranks.leads and not settings.resume:  # a resume may still be refused: it must leave these files alone
             (folder / "config.json").write_text(to_json(config))
             (folder / "run.json").write_text(json.dumps(facts, indent=2))
         ranks.barrier()
@@ -114,17 +114,18 @@ class Run:
         self._previous_handlers = {
             number: signal.signal(number, self._on_signal) for number in (signal.SIGTERM, signal.SIGINT)
         }
-        self._started = self._last_log = self._last_agreement = time.perf_counter()
+        self._begin()
         return self
+
+    def _begin(self) -> None:
+        """Starts the clocks; again just before the first step, so that compiling and reading count as no training."""
+        self._started = self._last_log = self._last_agreement = time.perf_counter()
+        self.clock.read()
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: Any) -> None:
         for number, handler in self._previous_handlers.items():
             signal.signal(number, handler)
-        if error is None:
-            if self._saved_at != self.env_steps:
-                self.save()  # before the last line, so that a resume goes on with the interval under way
-            self.log()
-            self.console.close(f"{self._stop_reason or 'budget reached'}; run folder: {self.dir}")
+        self.console.close("" if error else f"{self._stop_reason or 'budget reached'}; run folder: {self.dir}")
         self.metrics.close()
         self.ranks.close()
 
@@ -146,6 +147,7 @@ class Run:
         Raises:
             CheckpointError: No checkpoint can be verified, or it belongs to another number of ranks or other shapes.
         """
+        self._begin()
         if not self.settings.resume:
             return False
         path, notices = checkpoint.resolve_resume(self.settings.resume)
@@ -159,8 +161,16 @@ class Run:
             )
         own, _ = checkpoint.load_checkpoint(path, f"rank{self.ranks.rank}")
         for name, (part, is_shared) in self._attached.items():
-            part.load_state_dict((shared if is_shared else own)[name])
+            try:
+                part.load_state_dict((shared if is_shared else own)[name])
+            except (RuntimeError, KeyError, ValueError) as error:
+                raise checkpoint.CheckpointError(
+                    f"{path}: its {name} does not fit this configuration ({' '.join(str(error).split())[:300]}). "
+                    f"Resume with the sizes and shapes of the saved run, or start a new run_dir."
+                ) from error
         self.load_state_dict(shared["run"])
+        if self.ranks.leads:
+            (self.dir / "config.json").write_text(to_json(self.config))
         self.metrics.rewind(self._logged[0])
         self.console.note(f"resumed from {path} at {self.env_steps} env steps, {self.grad_steps} grad steps")
         return True
@@ -236,6 +246,12 @@ class Run:
             self.save()
         self.running = not stop and self.env_steps < self.settings.env_steps
 
+    def finish(self) -> None:
+        """Ends the loop: the last checkpoint, then the last line. A resume goes on with the interval under way."""
+        if self._saved_at != self.env_steps:
+            self.save()
+        self.log()
+
     def _agree(self) -> tuple[bool, bool]:
         """(stop, log): what clocks and signals ask for, the same answer on every rank.
 
@@ -290,7 +306,8 @@ class Run:
         gpus = ", ".join(f"{gpu['name']} {gpu['memory_gib']:.0f} GiB" for gpu in host["gpus"])
         rows = {
             "run folder": str(self.dir),
-            "machine": f"{host['cpu']}, {host['cores']} cores, {host['memory_gib']:.0f} GiB; {gpus or 'no GPU'}; torch {host['torch']}",
+            "machine": f"{host['cpu']}, {host['cores']} cores, {host['memory_gib']:.0f} GiB; {gpus or 'no GPU'}",
+            "versions": f"powerband {__version__}, torch {host['torch']}, Python {host['python']}",
             "ranks": f"{self.ranks.world_size} on {self.device.type}, {torch.get_num_threads()} threads each",
             "precision": self.settings.precision,
         }

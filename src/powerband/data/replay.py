@@ -15,14 +15,15 @@ from torch import Tensor
 from powerband.core.noise import Noise
 from powerband.data.types import TensorSpec, Tree, tree_leaves, tree_map
 
-WORD = torch.int32
+WORD = torch.float32
+"""Type of a word. Rows are only ever copied, never computed with, so that any bits survive."""
 
 
 class Replay:
     """The last `capacity` transitions of `num_envs` environments.
 
     Attributes:
-        rows: (capacity, words) int32.
+        rows: (capacity, words) float32.
         filled: 0-d int64 on the device of the rows: transitions held (for sampling inside a CUDA graph).
     """
 
@@ -53,17 +54,16 @@ class Replay:
             )
         self.capacity, self.num_envs, self.device = capacity, num_envs, torch.device(device)
         self.fields = fields
-        words = 0
         even = any(spec.dtype.itemsize == 8 for spec in tree_leaves(fields))
+        self.widths: list[int] = []
 
         def place(spec: TensorSpec) -> tuple[TensorSpec, int]:
-            nonlocal words
-            start = words
-            size = -(-math.prod(spec.shape) * spec.dtype.itemsize // 4)
-            words += size + (size % 2 if even else 0)
-            return spec, start
+            words = -(-math.prod(spec.shape) * spec.dtype.itemsize // 4)
+            self.widths.append(words + (words % 2 if even else 0))
+            return spec, len(self.widths) - 1
 
         self.layout = tree_map(place, fields)
+        words = sum(self.widths)
         on_host = host and self.device.type != "cpu"
         self.rows = torch.zeros(
             capacity, words, dtype=WORD, device="cpu" if on_host else self.device, pin_memory=on_host
@@ -78,11 +78,16 @@ class Replay:
     def _fields_of(self, rows: Tensor) -> dict[str, Tree]:
         """Views of `rows` (n, words): every field (n, ...) in its shape and dtype."""
 
+        columns = rows.split(self.widths, 1)
+
         def view(place: tuple[TensorSpec, int]) -> Tensor:
-            spec, start = place
+            spec, index = place
+            column = columns[index] if spec.dtype == WORD else columns[index].view(spec.dtype)
             count = math.prod(spec.shape)
-            words = -(-count * spec.dtype.itemsize // 4)
-            column = rows[:, start : start + words].view(spec.dtype)[:, :count]
+            if count < column.shape[1]:
+                column = column[:, :count]
+            if len(spec.shape) == 1:
+                return column
             return column.unflatten(1, spec.shape) if spec.shape else column.squeeze(1)
 
         return tree_map(view, self.layout)

@@ -25,8 +25,8 @@ def evaluate(env: VecEnv, policy: Policy, episodes: int, seed: int, carry: Tenso
         carry: Initial recurrent carry (N, ...), None where the policy has none.
 
     Returns:
-        One tensor (episodes,) a figure: ``env`` (index of the environment), ``return`` (mean over agents), ``length`` and
-        what the environment reports of an episode.
+        One tensor (episodes,) a figure: ``env`` (index of the environment), ``return`` (mean over agents), ``length``
+        and what the environment reports of an episode.
     """
     rounds = math.ceil(episodes / env.num_envs)
     obs = env.reset(seed)

@@ -31,7 +31,7 @@ class OffPolicyConfig:
     global_batch_size: int = 256
     """Transitions of one update, over all ranks."""
     batch_size_per_rank: int = 0
-    """The batch of each rank instead: global_batch_size is then this times the ranks. 0 leaves it to global_batch_size."""
+    """The batch of each rank instead of the one over all ranks; 0 leaves it to global_batch_size."""
     replay_size: int = 100_000
     """Transitions kept, over all ranks."""
     update_interval: int = 1
@@ -42,6 +42,22 @@ class OffPolicyConfig:
     """Transitions that enter replay before the first update, over all ranks."""
     random_steps: int = 0
     """Transitions with uniformly drawn continuous actions at the start, over all ranks."""
+
+    def check(self, world_size: int) -> None:
+        """Refuses sizes that cannot be shared among `world_size` ranks, and a batch that is larger than the replay.
+
+        Raises:
+            ConfigError: Names the size, the limit and values that fit.
+        """
+        per_rank("num_envs", self.num_envs, world_size)
+        capacity = per_rank("replay_size", self.replay_size, world_size)
+        batch = self.batch_size_per_rank or per_rank("global_batch_size", self.global_batch_size, world_size)
+        if batch > capacity:
+            raise ConfigError(
+                f"a batch of {batch} is larger than the replay of {capacity} transitions (each rank): it is drawn from "
+                f"the replay. Lower global_batch_size, or raise replay_size to {batch * world_size} or more."
+            )
+        self.schedule()
 
     def schedule(self) -> UpdateSchedule:
         """The owner of the update ratio, built from these words."""
@@ -63,11 +79,6 @@ def off_policy(run: Run, env: VecEnv, learner: Learner, config: OffPolicyConfig)
     world = run.ranks.world_size
     batch_size = config.batch_size_per_rank or per_rank("global_batch_size", config.global_batch_size, world)
     capacity = per_rank("replay_size", config.replay_size, world)
-    if batch_size > capacity:
-        raise ConfigError(
-            f"a batch of {batch_size} is larger than the replay of {capacity} transitions (each rank): it is drawn from "
-            f"the replay. Lower global_batch_size, or raise replay_size above {batch_size * world}."
-        )
     overlap = run.settings.overlap
     if overlap and not env.spec.overlappable:
         warnings.warn("overlap=true has no effect: this environment steps inside this process.", stacklevel=2)
@@ -129,6 +140,7 @@ def off_policy(run: Run, env: VecEnv, learner: Learner, config: OffPolicyConfig)
         else:
             update(due)
         run.tick(env.num_envs * world, due)
+    run.finish()
 
 
 def _sizes(
@@ -143,7 +155,7 @@ def _sizes(
         "environments": f"{env.num_envs * world} over {world} rank(s) = {env.num_envs} each",
         "batch": each + other,
         "replay": f"{config.replay_size} transitions over all ranks, learning after {config.warmup}",
-        "update ratio": f"{schedule.updates_per_interval} updates every {schedule.update_interval} transitions of all ranks: "
+        "update ratio": f"{schedule.updates_per_interval} updates every {schedule.update_interval} transitions: "
         f"{schedule.ratio:g} updates a transition, {'while simulators step' if overlap else 'serial'}",
     }
 

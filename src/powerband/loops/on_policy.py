@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from powerband.core.config import per_rank
 from powerband.core.run import Run
 from powerband.data.episodes import EpisodeTracker
 from powerband.data.rollout import Rollout, gae
@@ -33,6 +34,10 @@ class OnPolicyConfig:
     """Advantages to mean 0 and deviation 1, over the rollout of all ranks."""
     anneal_lr: bool = True
     """Learning rate falls linearly to zero over the budget (of env steps, or of seconds where that is the budget)."""
+
+    def check(self, world_size: int) -> None:
+        """Refuses environments that cannot be shared among `world_size` ranks."""
+        per_rank("num_envs", self.num_envs, world_size)
 
 
 def on_policy(
@@ -117,10 +122,11 @@ def on_policy(
         if after_update is not None:
             after_update()
         run.tick(config.num_steps * env.num_envs * world, config.epochs * config.minibatches)
+    run.finish()
 
 
 def _cut_values(t: int, rollout: Rollout, learner: Learner, step: Step, carry: Tensor | None) -> None:
-    """Stores V of the last observation of the episodes that step t truncated; on the CPU only these rows are evaluated."""
+    """Stores V of the last observation where step t truncated an episode; on the CPU only these rows are evaluated."""
     values = rollout.data.get("cut_value")
     if values is None:
         rollout.store(t, {"cut_value": torch.zeros_like(step.reward)})

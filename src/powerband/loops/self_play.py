@@ -1,4 +1,4 @@
-"""Self-play: a pool of past selves to play against, so that the newest policy cannot forget how to beat the old ones."""
+"""Self-play: a pool of past selves, so that the newest policy cannot forget how to beat the old ones."""
 
 from __future__ import annotations
 

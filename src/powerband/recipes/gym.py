@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 from powerband.algos.ppo import PPO, PPOConfig
 from powerband.algos.sac import SAC, SACConfig
+from powerband.core.checkpoint import load_checkpoint, resolve_resume
 from powerband.core.config import RunConfig, per_rank
+from powerband.core.noise import NoiseSource
+from powerband.core.precision import Precision
 from powerband.core.run import Run
 from powerband.envs.gymnasium_env import GymVecEnv
 from powerband.envs.vector import WorkerVecEnv
-from powerband.loops.evaluate import evaluate, mean_interval
+from powerband.loops import evaluate as evaluation
 from powerband.loops.off_policy import OffPolicyConfig, off_policy
 from powerband.loops.on_policy import OnPolicyConfig, on_policy
 
@@ -26,7 +31,7 @@ class Config:
     algo: Literal["sac", "ppo"] = "sac"
     """sac learns off-policy and wants continuous actions; ppo takes both kinds."""
     num_workers: int = -1
-    """Worker processes of each rank; 0 steps in the training process, -1 is one a core and at most one an environment."""
+    """Worker processes of each rank; 0 steps in the training process, -1 is one a core, at most one an environment."""
     eval_episodes: int = 20
     """Episodes of an evaluation."""
     run: RunConfig = field(default_factory=lambda: RunConfig(env_steps=20_000))
@@ -72,7 +77,7 @@ def play(config: Config, learner: SAC | PPO, episodes: int, seed: int = 10_000) 
     """Episodes without exploring, on seeds that training does not use."""
     env = make_env(config, min(episodes, 10), 0, seed)
     try:
-        return evaluate(
+        return evaluation.evaluate(
             env,
             lambda obs, carry: learner.act(obs, carry, explore=False)[::2],
             episodes,
@@ -85,11 +90,46 @@ def play(config: Config, learner: SAC | PPO, episodes: int, seed: int = 10_000) 
 
 def summary(figures: dict) -> dict[str, float]:
     """Mean return with its interval, and the mean length."""
-    mean, low, high = mean_interval(figures["return"])
+    mean, low, high = evaluation.mean_interval(figures["return"])
     return {"return": mean, "return_low": low, "return_high": high, "length": float(figures["length"].mean())}
 
 
+def check(config: Config, world_size: int) -> None:
+    """Refuses sizes that do not divide by the ranks, before any rank is started."""
+    (config.off_policy if config.algo == "sac" else config.on_policy).check(world_size)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What `powerband eval` can be told about a run of gym."""
+
+    episodes: int = 100
+    """Episodes."""
+    seed: int = 10_000
+    """Seed of the environments; training uses others."""
+
+
+def evaluate(config: Config, folder: Path, options: Evaluation) -> list[dict]:
+    """Plays the newest checkpoint without exploring; the table also goes to ``eval-episodes.json``."""
+    path, _ = resolve_resume(str(folder))
+    env = make_env(config, 1, 0, options.seed)
+    shared = ("cpu", Precision("fp32", "cpu"), NoiseSource(0))
+    learner = SAC(env.spec, config.sac, *shared) if config.algo == "sac" else PPO(env.spec, config.ppo, *shared)
+    learner.load_state_dict(load_checkpoint(path, "shared")[0]["learner"])
+    env.close()
+    rows = [
+        {
+            "env_id": config.env_id,
+            "episodes": options.episodes,
+            **summary(play(config, learner, options.episodes, options.seed)),
+        }
+    ]
+    (folder / "eval-episodes.json").write_text(json.dumps({"options": options.__dict__, "rows": rows}, indent=2))
+    return rows
+
+
 STAGES = {"train": train}
+SECTIONS = {"sac": ("sac", "off_policy"), "ppo": ("ppo", "on_policy")}
 DEFAULT_STAGE = "train"
 VARIANTS = {
     "pendulum": {"env_id": "Pendulum-v1", "algo": "sac"},

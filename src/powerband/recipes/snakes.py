@@ -1,4 +1,4 @@
-"""snakes: three snakes of one team learn to out-eat three of the other. DDPG and BiCNet as in the guide, PPO with self-play."""
+"""snakes: three snakes learn to out-eat three others. DDPG and BiCNet as in the guide, PPO with self-play."""
 
 from __future__ import annotations
 
@@ -82,6 +82,7 @@ def train(config: Config, run: Run) -> dict[str, Any]:
     opponent = PolicyOpponent(None, config.observation) if config.opponent == "self" else RIVALS[config.opponent]()
     boards = per_rank("num_envs", (config.on_policy if strong else config.off_policy).num_envs, run.ranks.world_size)
     mirrored = config.mirrored if config.opponent == "self" else 0.0
+    run.console.note("building the boards; the first start on a machine compiles their rules, about half a minute")
     env = SnakesEnv(
         boards,
         device=run.device,
@@ -145,7 +146,14 @@ def evaluate(config: Config, folder: Path, options: Evaluation) -> list[dict]:
     return evaluate_run(folder, options, load)
 
 
+def check(config: Config, world_size: int) -> None:
+    """Refuses sizes that do not divide by the ranks, before any rank is started."""
+    loop = config.on_policy if config.algo == "ppo" else config.off_policy
+    loop.check(world_size)
+
+
 STAGES = {"train": train}
+SECTIONS = {"ddpg": ("ddpg", "off_policy"), "bicnet": ("ddpg", "off_policy"), "ppo": ("ppo", "on_policy")}
 DEFAULT_STAGE = "train"
 VARIANTS = {
     "demo": {"run.time_limit_s": 75, "run.env_steps": 1_000_000_000, "run.log_interval_s": 5},

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from powerband.envs.snakes.board import SnakesState
 from powerband.envs.snakes.env import SnakesEnv
 from powerband.envs.snakes.opponents import GreedyOpponent, PolicyOpponent, RandomOpponent
 from powerband.loops.evaluate import evaluate, mean_interval, wilson
@@ -82,7 +83,7 @@ def play(first: Any, second: Any, games: int, seed: int, device: Any = "cpu", wa
 
 
 def summary(figures: dict[str, Tensor]) -> dict[str, Any]:
-    """One row of a table: games, wins, draws, losses, the share of decided games won and the mean scores, with intervals."""
+    """One row of a table: games, wins, draws, losses, share of decided games won, mean scores, with intervals."""
     wins, draws, losses = (int(figures[name].sum()) for name in ("win", "draw", "loss"))
     low, high = wilson(wins, wins + losses)
     score, score_low, score_high = mean_interval(figures["score"])
@@ -117,12 +118,24 @@ def evaluate_run(folder: Path, options: Evaluation, load: Callable[[Path], tuple
     for name in options.opponents:
         rival = RIVALS[name]() if name in RIVALS else player(*load(Path(name)))
         frames: list[Any] = []
-        watch = (lambda state: frames.append(draw.draw_board(state, 0))) if options.video else None  # noqa: B023
-        row = {"opponent": name, **summary(play(own, rival, options.episodes, options.seed, watch=watch))}
+
+        def watch(state: SnakesState, frames: list[Any] = frames, name: str = name) -> None:
+            frames.append(draw.draw_board(state, names=("this run", name)))
+
+        row = {
+            "opponent": name,
+            **summary(play(own, rival, options.episodes, options.seed, watch=watch if options.video else None)),
+        }
         rows.append(row)
+        print(
+            f"{name:<14} {row['wins']:>4} won {row['draws']:>3} drawn {row['losses']:>3} lost   won of decided "
+            f"{row['decided_won']:.1%} [{row['decided_won_95'][0]:.1%}, {row['decided_won_95'][1]:.1%}]   "
+            f"score {row['score']:.1f} : {row['opponent_score']:.1f}",
+            flush=True,
+        )
         if frames:
             label = name if name in RIVALS else Path(name).name
             draw.write_video(frames, folder / "videos" / f"{label}.mp4", fps=10)
-            draw.save_picture(frames[len(frames) * 3 // 4], folder / f"game-{label}.png")
+            draw.save_picture(folder / f"game-{label}.png", frames[len(frames) * 3 // 4])
     (folder / "eval-games.json").write_text(json.dumps({"options": options.__dict__, "rows": rows}, indent=2))
     return rows

@@ -253,12 +253,12 @@ class View:
         free = self.flood({cell}, 2)
         mine = self.flood({cell} - taken[1], 2, taken)
         survival = next((t - 1 for t in range(1, LIMIT + 1) if len(free[t]) < t), LIMIT)
-        row.append(len(free[4]) / 25)
-        row.append(min(1.0, len(free[LIMIT]) / 100))
-        row.append(clip((len(free[LIMIT]) - length) / 24))
+        row.append(len(free[min(4, survival)]) / 25)
+        row.append(min(1.0, len(free[survival]) / 100))
+        row.append(clip((len(free[survival]) - length) / 24))
         row.append(survival / LIMIT)
-        row.append(min(1.0, len(mine[LIMIT]) / 64))
-        row.append(clip((len(mine[LIMIT]) - length) / 24))
+        row.append(min(1.0, len(mine[survival]) / 64))
+        row.append(clip((len(mine[survival]) - length) / 24))
         to_beans = [[t for t in range(1, survival + 1) if bean in free[t]][:1] for bean in beans]
         claims = [[t for t in range(1, survival + 1) if bean in mine[t]][:1] for bean in beans]
         row.append(near(min((t for ts in to_beans for t in ts), default=LIMIT + 1)))

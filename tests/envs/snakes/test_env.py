@@ -1,4 +1,4 @@
-"""The vectorised environment: rows, autoreset, rewards, figures, resume, and bits that depend on seed and board only."""
+"""The vectorised environment: rows, autoreset, rewards, figures, resume; bits that depend on seed and board only."""
 
 import numba
 import pytest

@@ -38,9 +38,9 @@ def test_greedy_by_hand():
     bodies = [[(r, 15), (r, 16), (r, 17)] for r in (1, 3, 5)] + [[(r, 3), (r, 4), (r, 5)] for r in (1, 3, 5)]
     beans = [(1, 1), (1, 9), (9, 3), (5, 19)]
     state = load([{"bodies": bodies, "beans": beans, "directions": [2] * 6}])
-    # (1, 3) takes (1, 1); (3, 3) the nearest left, (1, 9) or (9, 3) at equal distance on the plain board: the older.
-    assert GreedyOpponent().act(Env(state), slice(0, 1)).tolist() == [[2, 0, 1]]
-    # Over the edge (9, 3) is 2 from (1, 3) as well, but newer; it is 4 from (3, 3); (5, 19) is 4 from (5, 3).
+    # (1, 3) takes (1, 1); (3, 3) goes down to (9, 3); (5, 3) to (1, 9), up because its own body is on the right.
+    assert GreedyOpponent().act(Env(state), slice(0, 1)).tolist() == [[2, 1, 0]]
+    # Over the edge (9, 3) is 2 from (1, 3) as well, but newer, and 4 up from (3, 3); (5, 19) is 4 from (5, 3).
     assert GreedyOpponent("torus").act(Env(state), slice(0, 1)).tolist() == [[2, 0, 2]]
 
 

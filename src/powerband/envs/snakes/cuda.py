@@ -12,7 +12,7 @@ import torch
 from numba import cuda
 
 from .board import SnakesState
-from .kernels import move_board
+from .kernels import move_board, write_rows
 from .rules import RUNNING, reset_board
 
 THREADS_PER_BLOCK = 32  # boards are independent and few: spread them over as many multiprocessors as possible
@@ -25,7 +25,8 @@ def move(s, mirrored, relative, seed, kind, m):
     """Arguments of `kernels.move_boards`, as arrays."""
     b = cuda.grid(1)
     if b < s.grid.shape[0]:
-        move_board(s, b, mirrored, relative, seed, kind, m)
+        move_board(s, b, mirrored, relative, seed, m)
+        write_rows(s, b, mirrored, kind, m)
 
 
 @cuda.jit

@@ -100,9 +100,9 @@ class SnakesEnv:
         self.seed, self.stagger = seed, stagger
         self.state = SnakesState.empty(num_boards, first_board=first_board, device=self.device)
         self._observation = OBSERVATIONS[observation]
-        self._relative = observation == "features"
+        self._relative = self._observation.relative
         self._kind = REWARDS[reward]
-        self._num_actions = 3 if self._relative else 4
+        self._num_actions = self._observation.num_actions
         self.spec = EnvSpec(
             obs=self._observation.spec,
             action=TensorSpec((TEAM,), torch.int64),

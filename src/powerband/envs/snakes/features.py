@@ -15,11 +15,11 @@ index     content
  6        mate_heads, 7 mate_risk, 8 mate_trade: the same for team mates
  9        exits: open cells beside the cell, one move later / 3
 10        near: cells reached with three further moves / 25
-11        region: cells reached within 16 moves / 100
-12        room: (cells reached within 16 moves - own length) / 24
-13        survival: moves until fewer cells were reached than moves made / 16
-14        territory: cells reached before any other snake / 64
-15        territory_room: (cells reached before any other snake - own length) / 24
+11        region: cells reached while it survives / 100
+12        room: (cells reached while it survives - own length) / 24
+13        survival: moves t, of 16 at most, until fewer than t cells are reached (a trap) / 16
+14        territory: cells reached before any other snake, while it survives / 64
+15        territory_room: (these cells - own length) / 24
 16        bean_path: nearness of the first bean along open cells
 17        bean_torus: 1 - distance after the move to the nearest bean, bodies ignored / 15
 18        bean_claim: nearness of the first bean that no other snake reaches sooner
@@ -71,6 +71,7 @@ from .flood import (
     bit,
     contest,
     explore,
+    inlined,
 )
 from .rules import (
     BEAN,
@@ -84,7 +85,6 @@ from .rules import (
     SNAKE,
     SNAKES,
     TEAM,
-    inlined,
     neighbour,
     turned,
 )
@@ -195,8 +195,9 @@ def write_move(i, m, cell, code, sets, lanes, numbers, row, at):
         beside = neighbour(cell, direction)
         exits += 1 if (sets[OPENED + 2, beside // 60] & bit(beside)) != NONE else 0
     row[at + 9] = min(exits, 3) * (1.0 / 3.0)
-    size, territory, survival = numbers[SIZE + HORIZON, m], numbers[SIZE + HORIZON, 4 + m], numbers[SURVIVAL, m]
-    row[at + 10] = numbers[SIZE + 4, m] * 0.04
+    survival = numbers[SURVIVAL, m]
+    size, territory = numbers[SIZE + survival, m], numbers[SIZE + survival, 4 + m]
+    row[at + 10] = numbers[SIZE + min(survival, 4), m] * 0.04
     row[at + 11] = min(size, 100) * 0.01
     row[at + 12] = clipped((size - length) * (1.0 / 24.0))
     row[at + 13] = survival * (1.0 / HORIZON)

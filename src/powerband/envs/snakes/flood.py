@@ -15,8 +15,13 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+from numba import njit
 
-from .rules import BEANS, SNAKE, SNAKES, TEAM, inlined, neighbour
+from .rules import BEANS, SNAKE, SNAKES, TEAM, neighbour
+
+# All in one loop, without reference counts of arrays. No disk cache here: a cached function keeps what it inlined from
+# other files when those change; the loops that call these functions are cached, with a stamp of all files.
+inlined = njit(forceinline=True, _nrt=False)
 
 HORIZON = 16
 """Moves that a flood looks ahead; the farthest cell of the torus is 15 moves away."""

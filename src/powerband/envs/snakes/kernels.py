@@ -17,6 +17,9 @@ from .board import SnakesState, device_array
 from .rewards import FIGURES, write_row
 from .rules import GAME_OVER, RUNNING, SNAKES, TEAM, reset_board, step_board, turned
 
+# numba's OpenMP layer shares its pool with torch and sets torch's number of threads; this one keeps to itself.
+numba.config.THREADING_LAYER = "workqueue"
+
 CHUNKS_PER_THREAD = 4
 SERIAL_BELOW = 2048  # boards; waking a thread costs as much as some hundred moves
 
@@ -64,13 +67,12 @@ class Moves:
 
 
 @njit(forceinline=True, _nrt=False)  # not cached: see `cpu_loops`
-def move_board(s, b, mirrored, relative, seed, kind, m):
-    """Gathers the six actions of board `b`, makes the move and writes the learner's rows; True where the game ended.
+def move_board(s, b, mirrored, relative, seed, m):
+    """Gathers the six actions of board `b` and makes the move; True where the game ended.
 
     The learner's rows are team A of all boards, then team B of the first `mirrored` ones.
     """
-    teams = 2 if b < mirrored else 1
-    for team in range(teams):
+    for team in range(2 if b < mirrored else 1):
         row = b + team * s.grid.shape[0]
         for k in range(TEAM):
             i = team * TEAM + k
@@ -78,9 +80,14 @@ def move_board(s, b, mirrored, relative, seed, kind, m):
             m.actions[b, i] = turned(np.int64(s.direction[b, i]), chosen) if relative else chosen
     outcome = step_board(s, b, m.actions, seed, m.gain)
     m.outcome[b] = outcome
-    for team in range(teams):
-        write_row(s, b, team, b + team * s.grid.shape[0], kind, m)
     return outcome != RUNNING
+
+
+@njit(forceinline=True, _nrt=False)
+def write_rows(s, b, mirrored, kind, m):
+    """Writes the learner's rows of board `b` after the move."""
+    for team in range(2 if b < mirrored else 1):
+        write_row(s, b, team, b + team * s.grid.shape[0], kind, m)
 
 
 @cache
@@ -96,7 +103,9 @@ def cpu_loops() -> tuple[Any, Any, Any]:
     def move(s, start, stop, mirrored, relative, seed, kind, m):
         ended = 0 * stamp
         for b in range(start, stop):
-            ended += move_board(s, b, mirrored, relative, seed, kind, m)
+            ended += move_board(s, b, mirrored, relative, seed, m)
+        for b in range(start, stop):  # a loop of its own: in the one above it costs three times as much
+            write_rows(s, b, mirrored, kind, m)
         return ended
 
     @njit(nogil=True, cache=True, parallel=True)
@@ -105,7 +114,9 @@ def cpu_loops() -> tuple[Any, Any, Any]:
         n = s.grid.shape[0]
         for c in prange(chunks):
             for b in range(c * n // chunks, (c + 1) * n // chunks):
-                ended += move_board(s, b, mirrored, relative, seed, kind, m)
+                ended += move_board(s, b, mirrored, relative, seed, m)
+            for b in range(c * n // chunks, (c + 1) * n // chunks):
+                write_rows(s, b, mirrored, kind, m)
         return ended
 
     @njit(nogil=True, cache=True, _nrt=False)

@@ -39,8 +39,8 @@ from powerband.data.types import TensorSpec
 from . import features, flood, rules
 from .board import SnakesState, device_array
 from .features import NUM_FEATURES, clipped, wrapped, write_features
-from .flood import alive, scratch, survey
-from .rules import BEANS, CELLS, COLS, MAX_STEPS, ROWS, SNAKE, SNAKES, TEAM, inlined, neighbour
+from .flood import alive, inlined, scratch, survey
+from .rules import BEANS, CELLS, COLS, MAX_STEPS, ROWS, SNAKE, SNAKES, TEAM, neighbour
 
 BASELINE, FORK, PLANES, FEATURES = 0, 1, 2, 3
 NUM_PLANES = 8

@@ -17,12 +17,12 @@ import torch
 from numba import njit
 from torch import Tensor
 
-from . import features, rules
+from . import features, flood, rules
 from .board import SnakesState, device_array
 from .features import wrapped
-from .flood import alive
+from .flood import alive, inlined
 from .observations import OBSERVATIONS, relative_to_absolute
-from .rules import BEAN, BEANS, COLS, ROWS, TEAM, below, board_key, draw, inlined, neighbour
+from .rules import BEAN, BEANS, COLS, ROWS, TEAM, below, board_key, draw, neighbour
 
 RANDOM, GREEDY, GREEDY_TORUS = 0, 1, 2
 SLOT = 3072  # the first of the random slots left to opponents
@@ -77,7 +77,7 @@ def choose(s, b, team, kind, seed, actions):
 @cache
 def cpu_loop() -> Any:
     """The loop over boards start.. for the rows of `actions` (n, 3). For the stamp see `kernels.cpu_loops`."""
-    stamp = zlib.crc32(b"".join(Path(module.__file__).read_bytes() for module in (rules, features)))
+    stamp = zlib.crc32(b"".join(Path(module.__file__).read_bytes() for module in (rules, flood, features)))
 
     @njit(nogil=True, cache=True, _nrt=False)
     def choose_all(s, start, team, kind, seed, actions):

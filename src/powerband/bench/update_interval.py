@@ -1,0 +1,181 @@
+"""`powerband bench update-interval`: what an update interval changes, and what overlap changes.
+
+An environment whose step takes a stated time in its worker process stands for a game engine. For each update interval
+k (k updates every k transitions), serial and overlapped, with one and several environments: steps/s, the share of the
+wall time in which the learner works, and the updates a step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import platform
+import tempfile
+import time
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from powerband.algos.sac import SAC, SACConfig
+from powerband.core.config import RunConfig, resolve
+from powerband.core.device import host_facts, set_threads
+from powerband.core.run import Run
+from powerband.envs.slow import make_slow
+from powerband.envs.vector import WorkerVecEnv
+from powerband.loops.off_policy import OffPolicyConfig, off_policy
+from powerband.report.curves import read_metrics
+
+
+@dataclass(frozen=True)
+class Config:
+    step_ms: tuple[float, ...] = (20.0, 80.0)
+    """Milliseconds of an environment step; the worker sleeps, as if an engine elsewhere did the work."""
+    intervals: tuple[int, ...] = (1, 5, 10, 20)
+    """Update intervals."""
+    num_envs: tuple[int, ...] = (1, 16)
+    """Environments, one worker process each."""
+    seconds: float = 8.0
+    """Measured seconds of each setting, after the first update."""
+    batch: int = 512
+    """Transitions of an update."""
+    hidden: tuple[int, ...] = (256, 256)
+    """Widths of actor and critics; the default takes about as long as the guide's 20 ms update on two cores."""
+    threads: int = 0
+    """CPU threads of the learner; 0 is all cores."""
+
+
+@dataclass(frozen=True)
+class _Setting:
+    """What the loop is handed: a RunConfig where `Run` looks for it."""
+
+    run: RunConfig = field(default_factory=RunConfig)
+
+
+def run(words: list[str]) -> dict[str, Any]:
+    """Measures every setting in turn and prints the table as it grows.
+
+    Returns:
+        {"host", "config", "update_ms", "rows": one dict a setting}.
+    """
+    config = resolve(Config, words, help_with="powerband bench update-interval").config
+    threads = set_threads(config.threads, 1)
+    update_ms = _update_ms(config)
+    print(f"one update: {update_ms:.1f} ms on {threads} threads, batch {config.batch}", flush=True)
+    print(
+        f"{'step':>6} {'envs':>5} {'interval':>9} {'mode':>8} {'steps/s':>9} {'learner busy':>13} {'updates/step':>13}"
+    )
+    rows = []
+    for step_ms in config.step_ms:
+        for num_envs in config.num_envs:
+            for interval in config.intervals:
+                for overlap in (False, True):
+                    row = _measure(config, step_ms, num_envs, interval, overlap)
+                    rows.append(row)
+                    mode = "overlap" if overlap else "serial"
+                    print(
+                        f"{step_ms:>4.0f}ms {num_envs:>5} {interval:>9} {mode:>8} {row['steps_per_s']:>9.1f} "
+                        f"{row['learner_busy']:>12.0%} {row['updates_per_step']:>13.3f}",
+                        flush=True,
+                    )
+    host = {"machine": platform.platform(), **host_facts(), "threads": threads}
+    return {"host": host, "config": asdict(config), "update_ms": update_ms, "rows": rows}
+
+
+def _measure(config: Config, step_ms: float, num_envs: int, interval: int, overlap: bool) -> dict[str, Any]:
+    """One setting through the real loop, from its first updates on."""
+    env = WorkerVecEnv([(make_slow, {"step_ms": step_ms})] * num_envs, num_workers=num_envs)
+    warmup = 2 * max(config.intervals)
+    settings = RunConfig(env_steps=10**9, log_interval_s=0.5, tensorboard=False, overlap=overlap, gpus="auto")
+    lead_s = warmup / num_envs * step_ms / 1000 + 2
+    settings = replace(settings, time_limit_s=lead_s + config.seconds)
+    loop = OffPolicyConfig(
+        num_envs=num_envs,
+        global_batch_size=config.batch,
+        replay_size=20_000,
+        update_interval=interval,
+        warmup=warmup,
+    )
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+        settings = replace(settings, run_dir=str(Path(folder) / "run"))
+        with Run.start(_Setting(settings), recipe="bench", stage="update-interval", argv=[]) as run:
+            learner = SAC(env.spec, SACConfig(hidden=config.hidden), run.device, run.precision, run.noise)
+            off_policy(run, env, learner, loop)
+        env.close()
+        lines = read_metrics(Path(folder) / "run")
+    start = next(index for index, line in enumerate(lines) if line["grad_steps"] >= interval) + 1
+    first, last, window = lines[start - 1], lines[-1], lines[start:]
+    seconds, steps = last["time_s"] - first["time_s"], last["env_steps"] - first["env_steps"]
+    busy, before = 0.0, first["time_s"]
+    for line in window:
+        busy += (line.get("perf/share/update", 0) + line.get("perf/share/act", 0)) * (line["time_s"] - before)
+        before = line["time_s"]
+    return {
+        "step_ms": step_ms,
+        "num_envs": num_envs,
+        "update_interval": interval,
+        "overlap": overlap,
+        "steps_per_s": steps / seconds,
+        "learner_busy": busy / seconds,
+        "updates_per_step": (last["grad_steps"] - first["grad_steps"]) / steps,
+        "seconds": seconds,
+    }
+
+
+def _update_ms(config: Config) -> float:
+    """Milliseconds of one update by itself, median of 30."""
+    from powerband.core.device import device_names
+    from powerband.core.noise import NoiseSource
+    from powerband.core.precision import Precision
+
+    device = torch.device(device_names(RunConfig())[0])
+    env = WorkerVecEnv([(make_slow, {"step_ms": 0.0})], num_workers=0)
+    learner = SAC(env.spec, SACConfig(hidden=config.hidden), device, Precision("fp32", device), NoiseSource(0, device))
+    shape = (config.batch,)
+    batch = {"obs": torch.randn(*shape, 2), "next_obs": torch.randn(*shape, 2), "action": torch.rand(*shape, 1)}
+    batch |= {"reward": torch.randn(shape), "terminated": torch.zeros(shape, dtype=torch.bool)}
+    batch = {name: tensor.to(device) for name, tensor in batch.items()}
+    times = []
+    for _ in range(35):
+        start = time.perf_counter()
+        learner.update(batch)
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        times.append(time.perf_counter() - start)
+    return sorted(times[5:])[15] * 1e3
+
+
+def save_plot(result: dict[str, Any], path: Path) -> None:
+    """Draws steps/s and the learner's share over the update interval."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    rows = result["rows"]
+    costs = sorted({(row["step_ms"], row["num_envs"]) for row in rows})
+    figure, axes = plt.subplots(2, len(costs), figsize=(3.4 * len(costs), 5.4), sharex=True, squeeze=False)
+    for column, (step_ms, num_envs) in enumerate(costs):
+        for overlap, color in ((False, "#8a8f98"), (True, "#1f6f8b")):
+            mine = [r for r in rows if (r["step_ms"], r["num_envs"], r["overlap"]) == (step_ms, num_envs, overlap)]
+            x = [row["update_interval"] for row in mine]
+            label = "overlap" if overlap else "serial"
+            axes[0][column].plot(x, [row["steps_per_s"] for row in mine], "o-", color=color, label=label)
+            axes[1][column].plot(x, [row["learner_busy"] for row in mine], "o-", color=color, label=label)
+        axes[0][column].set_title(f"{step_ms:g} ms a step, {num_envs} env", fontsize=9)
+        axes[0][column].set_ylim(bottom=0)
+        axes[1][column].set_ylim(0, 1)
+        axes[1][column].set_xlabel("update interval")
+    axes[0][0].set_ylabel("steps/s")
+    axes[1][0].set_ylabel("learner busy")
+    axes[0][0].legend(fontsize=8)
+    figure.tight_layout()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+if __name__ == "__main__":
+    print(json.dumps(run([]), indent=2))

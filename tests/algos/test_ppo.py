@@ -1,0 +1,214 @@
+"""PPO: the loss against a slow plain one, agents, masks, memory, and problems it must solve."""
+
+import copy
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from powerband.algos.ppo import PPO, PPOConfig
+from powerband.core.noise import NoiseSource
+from powerband.core.precision import Precision
+from powerband.data.rollout import Rollout, gae
+from powerband.data.types import EnvSpec, TensorSpec
+
+DISCRETE = EnvSpec(TensorSpec((4,)), TensorSpec((), torch.int64), num_actions=3)
+MASKED = EnvSpec(
+    {"view": TensorSpec((2, 4)), "action_mask": TensorSpec((2, 3), torch.bool), "state": TensorSpec((6,))},
+    TensorSpec((2,), torch.int64),
+    num_actions=3,
+    num_agents=2,
+)
+BOX = EnvSpec(TensorSpec((4,)), TensorSpec((2,)), low=torch.tensor([0.0, -1.0]), high=torch.tensor([4.0, 1.0]))
+
+
+def learner(spec=DISCRETE, precision="fp32", **config) -> PPO:
+    torch.manual_seed(0)
+    return PPO(spec, PPOConfig(**{"hidden": (16,), **config}), "cpu", Precision(precision), NoiseSource(0))
+
+
+def observe(spec, *lead):
+    obs = (
+        {key: torch.randn(*lead, *leaf.shape) for key, leaf in spec.obs.items() if key != "action_mask"}
+        if isinstance(spec.obs, dict)
+        else torch.randn(*lead, *spec.obs.shape)
+    )
+    if isinstance(obs, dict):
+        obs["action_mask"] = torch.rand(*lead, 2, 3) < 0.5
+        obs["action_mask"][..., 0] = True
+    return obs
+
+
+def batch(ours, obs):
+    action, extras, _ = ours.act(obs, ours.initial_carry(16), True)
+    shape = extras["value"].shape
+    extras["log_prob"] = extras["log_prob"] + 0.3 * torch.randn(shape)
+    part = {"obs": obs, "action": action, **extras}
+    return {**part, "advantages": torch.randn(shape), "returns": torch.randn(shape)}
+
+
+@pytest.mark.parametrize("value_clip", [None, 0.1])
+def test_loss_equals_a_plain_one(value_clip):
+    ours = learner(value_clip=value_clip)
+    data = batch(ours, torch.randn(16, 4))
+    loss, figures = ours._loss(data)
+    logits, value, _ = ours.net(data["obs"])
+    expected_policy = expected_value = expected_entropy = 0.0
+    for row in range(16):
+        policy = torch.distributions.Categorical(logits=logits[row])
+        ratio = (policy.log_prob(data["action"][row]) - data["log_prob"][row]).exp()
+        advantage = data["advantages"][row]
+        expected_policy -= min(ratio * advantage, min(max(ratio, 0.8), 1.2) * advantage) / 16
+        error = (value[row] - data["returns"][row]) ** 2
+        if value_clip is not None:
+            old = data["value"][row]
+            near = old + max(min(value[row] - old, value_clip), -value_clip)
+            error = max(error, (near - data["returns"][row]) ** 2)
+        expected_value += 0.5 * error / 16
+        expected_entropy += policy.entropy() / 16
+    torch.testing.assert_close(loss, expected_policy + 0.5 * expected_value - 0.01 * expected_entropy)
+    torch.testing.assert_close(figures["losses/entropy"], expected_entropy.detach())
+
+
+@pytest.mark.parametrize("spec", [DISCRETE, MASKED, BOX], ids=["discrete", "masked agents", "box"])
+@pytest.mark.parametrize("options", [{}, {"shared_trunk": False}, {"normalize_obs": True}, {"gru": 8}], ids=str)
+def test_stored_log_prob_and_value_are_what_the_update_computes(spec, options):
+    ours = learner(spec, **options)
+    steps, envs = 3, 16
+    rollout, carry = Rollout(steps, envs, "cpu"), ours.initial_carry(envs)
+    start = carry
+    for t in range(steps):
+        obs = observe(spec, envs)
+        action, extras, carry = ours.act(obs, carry, True)
+        ended = torch.rand(envs) < 0.3
+        if carry is not None:
+            carry = carry * ~ended.view(-1, *(1,) * (carry.dim() - 1))
+        flags = {"terminated": ended, "truncated": torch.zeros_like(ended)}
+        rollout.store(t, {"obs": obs, "action": action, **extras, **flags})
+    zeros = torch.zeros_like(rollout.data["value"])
+    rollout.data["advantages"], rollout.data["returns"] = zeros + 1, zeros
+    for part in rollout.minibatches(2, torch.Generator().manual_seed(0), bool(options.get("gru")), start):
+        with torch.no_grad():
+            _, figures = ours._loss(part)
+        assert abs(figures["losses/kl"]) < 1e-6 and figures["losses/clipped"] == 0
+        torch.testing.assert_close(figures["losses/policy"], torch.tensor(-1.0), rtol=0, atol=1e-5)
+    if not options.get("gru"):
+        torch.testing.assert_close(ours.value(obs), extras["value"])
+
+
+def test_masked_actions_are_not_taken_and_agents_are_rows():
+    ours = learner(MASKED)
+    obs = observe(MASKED, 200)
+    action, extras, _ = ours.act(obs, None, True)
+    assert action.shape == extras["log_prob"].shape == extras["value"].shape == (200, 2)
+    assert obs["action_mask"].gather(-1, action.unsqueeze(-1)).all()
+
+
+def test_central_critic_sees_the_state():
+    ours = learner(MASKED, shared_trunk=False)
+    obs = observe(MASKED, 5)
+    other = {**obs, "state": obs["state"] + 1}
+    assert (ours.value(obs) != ours.value(other)).all()
+    assert torch.equal(ours.act(obs, None, False)[0], ours.act(other, None, False)[0])
+
+
+def test_continuous_actions_are_in_the_units_and_bounds():
+    ours = learner(BOX, log_std=1.0)
+    action, extras, _ = ours.act(torch.randn(500, 4), None, True)
+    assert (action >= BOX.low).all() and (action <= BOX.high).all() and extras["raw_action"].abs().max() > 1
+
+
+def test_target_kl_holds_the_policy_but_not_the_value():
+    free, held = learner(shared_trunk=False), learner(shared_trunk=False, target_kl=1e-6)
+    data = batch(free, torch.randn(16, 4))
+    start = copy.deepcopy(held.net.state_dict())
+    for side in (free, held):
+        side.update(data)
+    assert torch.equal(held.net.head.weight, start["head.weight"])
+    assert not torch.equal(held.net.value_head.weight, start["value_head.weight"])
+    assert not torch.equal(free.net.head.weight, start["head.weight"])
+
+
+def test_memory_resets_where_an_episode_starts():
+    ours = learner(gru=8)
+    obs, starts = torch.randn(4, 16, 4), torch.zeros(4, 16, dtype=torch.bool)
+    starts[2] = True
+    with torch.no_grad():
+        whole = ours._forward(obs, torch.Size((4, 16)), torch.randn(16, 8), starts)[1].view(4, 16)
+        fresh = ours._forward(obs[2:], torch.Size((2, 16)), torch.zeros(16, 8), None)[1].view(2, 16)
+    torch.testing.assert_close(whole[2:], fresh)
+
+
+def test_state_round_trip_and_annealing():
+    first, second = learner(normalize_obs=True), learner(normalize_obs=True, hidden=(16,))
+    first.observe(torch.randn(7, 16, 4) * 3)
+    data = batch(first, torch.randn(16, 4))
+    first.update(data)
+    first.lr = 1e-5
+    second.load_state_dict(copy.deepcopy(first.state_dict()))
+    assert second.lr == 1e-5
+    for side in (first, second):
+        side.update(data)
+    for a, b in zip(first.modules.state_dict().values(), second.modules.state_dict().values(), strict=True):
+        assert torch.equal(a, b)
+    assert "net.norm.mean" in first.policy_state()
+
+
+def test_memory_needs_a_shared_trunk():
+    with pytest.raises(ValueError, match="shared_trunk=true"):
+        learner(gru=8, shared_trunk=False)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("discrete", [True, False], ids=["discrete", "box"])
+def test_learns_a_bandit(precision, discrete):
+    ours = learner(DISCRETE if discrete else BOX, precision, lr=1e-2, entropy_coef=0.0, log_std=-0.5)
+
+    def rewards(obs, action):
+        if discrete:
+            return (action == obs[:, :3].argmax(-1)).float()
+        return -(action - torch.tensor([2.0, 0.5])).square().sum(-1)
+
+    for _ in range(60):
+        obs = torch.randn(256, 4)
+        action, extras, _ = ours.act(obs, None, True)
+        reward = rewards(obs, action)
+        advantages = reward - extras["value"]
+        advantages = (advantages - advantages.mean()) / advantages.std()
+        part = {"obs": obs, "action": action, **extras, "advantages": advantages, "returns": reward}
+        for _ in range(3):
+            ours.update(part)
+    obs = torch.randn(500, 4)
+    reward = rewards(obs, ours.act(obs, None, False)[0]).mean()
+    assert reward > (0.85 if discrete else -0.1)
+
+
+def test_memory_learns_to_recall():
+    """The first observation names the action that pays at the third step; without memory one third is the best."""
+    ours = learner(DISCRETE, gru=16, lr=1e-2, entropy_coef=0.0)
+    steps, envs = 3, 96
+    score = 0.0
+    for iteration in range(120):
+        rollout, carry = Rollout(steps, envs, "cpu"), ours.initial_carry(envs)
+        start, answer = carry, torch.randint(3, (envs,))
+        for t in range(steps):
+            obs = torch.cat([F.one_hot(answer, 3).float() * (t == 0), torch.full((envs, 1), float(t))], -1)
+            action, extras, carry = ours.act(obs, carry, True)
+            reward = (action == answer).float() * (t == 2)
+            ended = torch.full((envs,), t == 2)
+            flags = {"terminated": ended, "truncated": torch.zeros_like(ended)}
+            rollout.store(t, {"obs": obs, "action": action, "reward": reward, **extras, **flags})
+        data = rollout.data
+        next_value = torch.cat([data["value"][1:], torch.zeros(1, envs)])
+        advantages, returns = gae(
+            data["reward"], data["value"], next_value, data["terminated"], data["truncated"], 0.99, 0.95
+        )
+        data["advantages"], data["returns"] = (advantages - advantages.mean()) / (advantages.std() + 1e-8), returns
+        for _ in range(2):
+            for part in rollout.minibatches(2, torch.Generator().manual_seed(iteration), True, start):
+                ours.update(part)
+        score = data["reward"][2].mean()
+        if score > 0.8:
+            break
+    assert score > 0.8 and math.isfinite(score)

@@ -1,0 +1,38 @@
+"""No update, and nothing it calls, may wait for the device: read from the source, since a CPU would not notice."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import powerband
+
+SOURCE = Path(powerband.__path__[0])
+FORBIDDEN = {"item", "cpu", "numpy", "tolist", "nonzero", "print", "synchronize"}
+PER_CALL = {
+    "algos/ddpg.py": {"update", "act", "_critic_loss", "_actor_loss"},
+    "algos/sac.py": {"update", "act", "_policy", "_critic_loss", "_actor_loss"},
+    "algos/ppo.py": {"update", "act", "value", "observe", "_loss", "_forward", "_features", "_state", "_mask"},
+    "core/flat.py": {"step", "update", "frozen"},
+    "core/noise.py": {"mix_", "bits", "uniform", "normal", "integers", "permutation"},
+    "data/rollout.py": {"store", "gae", "lambda_returns", "minibatches"},
+    "nets/mlp.py": {"forward"},
+    "nets/dense.py": {"forward", "backward", "affine", "output", "relu_", "relu_backward"},
+    "nets/recurrent.py": {"forward"},
+    "nets/team.py": {"forward"},
+    "nets/actor_critic.py": {"forward"},
+    "nets/normalise.py": {"forward", "observe"},
+    "nets/features.py": {"features", "feature_leaves"},
+    "nets/distributions.py": {"softmax", "pick", "sample", "mode", "log_prob", "entropy"},
+}
+
+
+@pytest.mark.parametrize("name", PER_CALL)
+def test_no_host_synchronisation(name):
+    tree = ast.parse((SOURCE / name).read_text())
+    functions = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    assert PER_CALL[name] <= functions.keys()
+    for function in PER_CALL[name]:
+        for call in (node for node in ast.walk(functions[function]) if isinstance(node, ast.Call)):
+            called = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+            assert called not in FORBIDDEN, f"{name}:{call.lineno}: {function} calls {called}"

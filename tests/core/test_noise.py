@@ -1,0 +1,85 @@
+"""Noise: distribution, independence of the number of ranks, exact state, and the hash against plain Python."""
+
+import math
+
+import pytest
+import torch
+
+from powerband.core.noise import GOLDEN, Noise, NoiseSource, mix_
+
+MASK = 2**64 - 1
+
+
+def test_hash_equals_splitmix_in_python_integers():
+    def plain(x: int) -> int:
+        x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+        x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & MASK
+        return x ^ (x >> 31)
+
+    values = torch.randint(-(2**63), 2**63 - 1, (200,), generator=torch.Generator().manual_seed(0))
+    assert [v & MASK for v in mix_(values.clone()).tolist()] == [plain(v & MASK) for v in values.tolist()]
+    assert GOLDEN & MASK == 0x9E3779B97F4A7C15
+
+
+def test_uniform_is_uniform():
+    draws = torch.cat([noise.uniform(16).flatten() for noise in [Noise(1, "a", torch.arange(500))] for _ in range(10)])
+    assert 0 <= draws.min() and draws.max() < 1
+    counts = torch.histc(draws, 64, 0, 1)
+    chi_square = ((counts - len(draws) / 64) ** 2 / (len(draws) / 64)).sum()
+    assert chi_square < 63 + 4 * math.sqrt(2 * 63)
+
+
+def test_normal_moments_and_tail():
+    draws = Noise(2, "b", torch.arange(1000)).normal(201).double()
+    assert draws.shape == (1000, 201)
+    assert abs(draws.mean()) < 0.01 and abs(draws.var() - 1) < 0.02
+    assert abs((draws**3).mean()) < 0.04 and abs((draws**4).mean() - 3) < 0.1
+    assert abs((draws.abs() > 1.959964).double().mean() - 0.05) < 0.003
+    correlation = torch.corrcoef(draws[:, :60].t()) - torch.eye(60)
+    assert correlation.abs().max() < 0.2
+
+
+@pytest.mark.parametrize("high", [1, 7, 1000, 2**31 - 1])
+def test_integers_stay_below_high(high):
+    draws = Noise(3, "c", torch.arange(1000)).integers(high, 5)
+    assert draws.min() >= 0 and draws.max() < high
+    assert torch.equal(draws, Noise(3, "c", torch.arange(1000)).integers(torch.tensor(high), 5))
+    assert abs(draws.double().mean() / max(high - 1, 1) - 0.5) < 0.02 or high == 1
+
+
+def test_permutation_is_one():
+    noise = Noise(4, "d", torch.arange(100))
+    first, second = noise.permutation(), noise.permutation()
+    assert first.sort().values.tolist() == list(range(100)) and not torch.equal(first, second)
+
+
+def test_split_over_ranks_changes_nothing():
+    whole = Noise(5, "e", torch.arange(10))
+    halves = [Noise(5, "e", torch.arange(5)), Noise(5, "e", torch.arange(5, 10))]
+    for _ in range(3):
+        assert torch.equal(whole.normal(3), torch.cat([half.normal(3) for half in halves]))
+    sources = [NoiseSource(5, rank=rank) for rank in range(2)]
+    assert torch.equal(NoiseSource(5)("e", 10).uniform(2), torch.cat([s("e", 5).uniform(2) for s in sources]))
+
+
+def test_seed_purpose_id_and_counter_all_matter():
+    def draw(seed=0, purpose="p", start=0, skip=0):
+        noise = Noise(seed, purpose, torch.arange(start, start + 50))
+        for _ in range(skip):
+            noise.uniform()
+        return noise.uniform(4)
+
+    draws = [draw(), draw(seed=1), draw(purpose="q"), draw(start=50), draw(skip=1)]
+    for i, left in enumerate(draws):
+        assert not any(torch.isin(left, right).float().mean() > 0.01 for right in draws[i + 1 :])
+
+
+def test_state_round_trip():
+    source = NoiseSource(6)
+    source("f", 4).uniform()
+    source("g", 3).normal(2)
+    saved = {name: counter.clone() for name, counter in source.state_dict().items()}
+    expected = source("f", 4).uniform(3), source("g", 3).normal(5)
+    fresh = NoiseSource(6)
+    fresh.load_state_dict(saved)
+    assert torch.equal(fresh("f", 4).uniform(3), expected[0]) and torch.equal(fresh("g", 3).normal(5), expected[1])

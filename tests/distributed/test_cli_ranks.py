@@ -1,0 +1,97 @@
+"""Ranks through the real command line: powerband's own launcher and torchrun, gloo on CPUs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import runs
+
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "powerband"]
+POWERBAND = [sys.executable, "-m", "powerband"]
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def start(command: list[str], *words: str) -> subprocess.Popen:
+    return subprocess.Popen(
+        [*command, *words], env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def finish(process: subprocess.Popen, timeout: float = 150) -> str:
+    said, _ = process.communicate(timeout=timeout)
+    return said
+
+
+def test_two_ranks_of_the_launcher_share_sizes_and_agree(tmp_path):
+    run = tmp_path / "run"
+    words = [
+        *runs.SMALL["ddpg"],
+        "--gpus",
+        "none",
+        "--nproc",
+        "2",
+        "tensorboard=false",
+        f"run_dir={run}",
+        "env_steps=200",
+    ]
+    process = start(POWERBAND, "train", *words)
+    said = finish(process)
+    assert process.returncode == 0, said
+    assert "32 over 2 rank(s) = 16 each" in said and "would be 64 in all" in said
+    state = runs.state(run)
+    assert state["shared/run/env_steps"] == 200 and state["shared/run/grad_steps"] == 160
+    assert state["rank0/env/board_id"].tolist() == [0, 1] and state["rank1/env/board_id"].tolist() == [2, 3]
+    assert not (state["rank0/replay/rows"] == state["rank1/replay/rows"]).all(1).any(), (
+        "two ranks stored one transition"
+    )
+
+
+def test_torchrun_starts_the_same_run(tmp_path):
+    run = tmp_path / "run"
+    words = [*runs.SMALL["ddpg"], "--gpus", "none", "tensorboard=false", f"run_dir={run}", "env_steps=120"]
+    process = start(TORCHRUN, "train", *words)
+    said = finish(process)
+    assert process.returncode == 0, said
+    assert "ranks" in said and runs.state(run)["shared/run/grad_steps"] == 80
+
+
+def test_sizes_that_do_not_divide_are_refused_before_a_rank_starts(tmp_path):
+    words = [
+        *runs.SMALL["ddpg"],
+        "--gpus",
+        "none",
+        "--nproc",
+        "2",
+        f"run_dir={tmp_path / 'run'}",
+        "global_batch_size=33",
+    ]
+    process = start(POWERBAND, "train", *words)
+    said = finish(process)
+    assert process.returncode == 2 and "33" in said and said.count("\n") <= 2
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("name", ["ddpg", "ppo"])
+def test_a_signal_saves_on_both_ranks_and_the_run_goes_on(name, tmp_path):
+    run = tmp_path / "run"
+    words = [*runs.SMALL[name], "--gpus", "none", "--nproc", "2", "tensorboard=false", f"run_dir={run}"]
+    process = start(POWERBAND, "train", *words, "env_steps=100000000", "log_interval_s=0.5")
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if "steps/s" in line:
+            break
+    time.sleep(0.5)
+    process.send_signal(signal.SIGTERM)
+    finish(process)
+    reached = runs.state(run)["shared/run/env_steps"]
+    assert reached > 0, "".join(lines)
+    process = start(POWERBAND, "train", "snakes", f"resume={run}", f"env_steps={reached + 960}")
+    said = finish(process)
+    assert process.returncode == 0, said
+    assert runs.state(run)["shared/run/env_steps"] >= reached + 960

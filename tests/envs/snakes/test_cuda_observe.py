@@ -1,0 +1,101 @@
+"""The CUDA kernels of observations and opponents without a GPU: NVVM compiles them, numba's simulator runs them to the
+bits of the CPU loops."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from .test_cuda import SRC, run
+
+PATHS = os.pathsep.join([str(SRC), str(Path(__file__).parents[2])])
+
+COMPILE = """
+import types
+import numba
+from numba import cuda
+from numba.cuda import cuda_paths, dispatcher
+from powerband.envs.snakes.board import SnakesState
+from powerband.envs.snakes.cuda_observe import choose_rows, observe_rows
+from powerband.envs.snakes.flood import scratch
+
+dispatcher.get_current_device = lambda: types.SimpleNamespace(compute_capability=(9, 0))
+cuda_paths._get_nvrtc_path = lambda: None
+try:
+    from numba.cuda.cudadrv import nvvm
+    nvvm.NVVM()
+    assert cuda_paths.get_cuda_paths()["libdevice"].info
+except Exception as error:
+    print("MISSING", type(error).__name__, str(error).splitlines()[0])
+    raise SystemExit
+s, memory = numba.typeof(SnakesState.empty(2).arrays), [numba.typeof(part) for part in scratch(2)]
+n, seed, flag = numba.int64, numba.uint64, numba.boolean
+where = (s, n, numba.int64[::1], flag, flag[::1], flag, n, n)
+jobs = ((observe_rows, (*where, *memory, numba.float32[:, :, ::1])), (choose_rows, (s, n, n, n, seed, n[:, ::1])))
+for kernel, arguments in jobs:
+    ptx, _ = cuda.compile_ptx(kernel.py_func, arguments, cc=(9, 0))
+    assert ".visible .entry" in ptx and "call" not in ptx.split(".visible .entry")[1], "not all inlined"
+    print("PTX", len(ptx.splitlines()))
+"""
+
+SHOW = """
+import os
+import numpy as np
+import torch
+from powerband.envs.snakes.board import BoardArrays, SnakesState
+from powerband.envs.snakes.observations import OBSERVATIONS
+from powerband.envs.snakes.opponents import GREEDY, GREEDY_TORUS, RANDOM, GreedyOpponent, RandomOpponent
+from envs.snakes.reference_obs import random_boards
+
+device = os.environ.get("NUMBA_ENABLE_CUDASIM") == "1"
+state, _ = random_boards(2, seed=5, missing=0.5)
+if device:
+    from numba import cuda
+    from powerband.envs.snakes.cuda_observe import choose_rows, observe_rows
+    from powerband.envs.snakes.flood import scratch
+    np.seterr(over="ignore")
+    s = BoardArrays(*map(cuda.to_device, state.arrays))
+    index, due = cuda.to_device(np.array([1, 0])), cuda.to_device(np.array([True, False]))
+for name, observation in OBSERVATIONS.items():
+    for team in range(2):
+        for listed, masked in ((False, False), (True, True)):
+            out = torch.full((2, *observation.spec.shape), 9.0)
+            if device:
+                d_out = cuda.to_device(out.view(2, 3, -1).numpy())
+                workers = scratch(4, cuda.device_array)  # fewer than rows: two of them write twice
+                where = (0, index, listed, due, masked, team, observation.kind)
+                observe_rows[1, 8](s, *where, *workers, d_out)
+                out = d_out.copy_to_host()
+            else:
+                boards = torch.tensor([1, 0]) if listed else slice(0, 2)
+                observation.write(state, team, boards, out, torch.tensor([True, False]) if masked else None)
+                out = out.numpy()
+            print(name, team, listed, out.tobytes().hex())
+opponents = {RANDOM: RandomOpponent(), GREEDY: GreedyOpponent(), GREEDY_TORUS: GreedyOpponent("torus")}
+for kind, opponent in opponents.items():
+    for team in range(2):
+        if device:
+            actions = cuda.to_device(np.zeros((2, 3), np.int64))
+            choose_rows[1, 4](s, 0, team, kind, np.uint64(11), actions)
+            print(kind, actions.copy_to_host().tolist())
+        else:
+            print(kind, opponent.act_team(state, slice(0, 2), team, 11).tolist())
+"""
+
+
+def test_kernels_compile_to_ptx():
+    pytest.importorskip("numba.cuda.cuda_paths", reason="numba-cuda is not installed")
+    homes = [Path(home) for home in (os.environ.get("CUDA_HOME", ""), "/usr/local/cuda") if home]
+    folders = [str(home / part) for home in homes for part in ("nvvm/lib64", "lib64", "lib")]
+    path = ":".join([*folders, os.environ.get("LD_LIBRARY_PATH", "")])
+    output = run(COMPILE, LD_LIBRARY_PATH=path, NUMBA_FORCE_CUDA_CC="9.0")
+    if "MISSING" in output:
+        pytest.skip(f"no NVVM here: {output.strip()}")
+    assert output.count("PTX") == 2
+
+
+def test_simulated_kernels_write_the_same_bits():
+    pytest.importorskip("numba.cuda", reason="numba-cuda is not installed")
+    simulated = run(SHOW, PYTHONPATH=PATHS, NUMBA_ENABLE_CUDASIM="1", NUMBA_DISABLE_JIT="1")
+    assert simulated == run(SHOW, PYTHONPATH=PATHS)
+    assert simulated.count("\n") == 22

@@ -1,0 +1,79 @@
+"""Bad input: one paragraph with value, limit and fix, exit status 2, nothing overwritten."""
+
+from __future__ import annotations
+
+import os
+import re
+
+import pytest
+import runs
+
+from powerband import cli
+
+
+def said(capsys, *words: str) -> str:
+    """What a refused command says."""
+    assert cli.main(list(words)) == 2
+    text = capsys.readouterr().err
+    assert text.count("\n") <= 2 and "Traceback" not in text
+    return text
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["train", "snake"], "snakes"),
+        (["train", "snakes", "updte_interval=3"], "update_interval"),
+        (["train", "snakes", "update_interval=3", "update_interval=4"], "given already"),
+        (["train", "snakes", "update_interval=often"], "whole number"),
+        (["train", "snakes", "variant=demonstration"], "demo"),
+        (["train", "snakes", "setup=gpu-sever"], "no "),
+        (["train", "snakes", "algo=dqn"], "ddpg"),
+        (["train", "snakes", "algo=ddpg", "opponent=self"], "greedy"),
+        (["train", "snakes", "--gpu-ids", "7"], "nproc"),
+        (["train", "gym", "env_id=Pendulm-v1"], "Pendulum-v1"),
+        (["train", "gym", "env_id=CartPole-v1", "algo=sac"], "PPO"),
+        (["train", "snakes", "algo=ddpg", "update_interval=0"], "below 1"),
+        (["eval", "no/such/run"], "does not exist"),
+    ],
+)
+def test_refusals_name_the_value_and_the_way_out(words, expected, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert re.search(expected, said(capsys, *words)), words
+
+
+def test_a_batch_larger_than_the_replay(capsys, tmp_path):
+    words = ["train", *runs.SMALL["ddpg"], *runs.COMMON, f"run_dir={tmp_path / 'run'}", "replay_size=20"]
+    text = said(capsys, *words)
+    assert "32" in text and "20" in text and "replay_size" in text
+
+
+def test_a_run_folder_is_not_overwritten(capsys, tmp_path):
+    run_dir = runs.train("ddpg", tmp_path / "run", "env_steps=100")
+    before = {path: path.stat().st_mtime_ns for path in run_dir.rglob("*") if path.is_file()}
+    text = said(capsys, "train", *runs.SMALL["ddpg"], f"run_dir={run_dir}")
+    assert f"resume={run_dir}" in text
+    assert before == {path: path.stat().st_mtime_ns for path in run_dir.rglob("*") if path.is_file()}
+
+
+def test_an_unwritable_run_folder(capsys, tmp_path):
+    blocked = tmp_path / "file"
+    blocked.write_text("in the way")
+    assert "cannot be written" in said(capsys, "train", *runs.SMALL["ddpg"], f"run_dir={blocked / 'run'}")
+
+
+def test_resuming_with_other_shapes(capsys, tmp_path):
+    run_dir = runs.train("ddpg", tmp_path / "run", "env_steps=100")
+    kept = sorted(os.listdir(run_dir / "checkpoints"))
+    text = said(capsys, "train", "snakes", f"resume={run_dir}", "env_steps=200", "ddpg.hidden=64")
+    assert "hidden" in text or "shape" in text
+    assert sorted(os.listdir(run_dir / "checkpoints")) == kept
+
+
+def test_resuming_a_damaged_checkpoint(capsys, tmp_path):
+    run_dir = runs.train("ddpg", tmp_path / "run", "env_steps=100")
+    victim = run_dir / "checkpoints" / "100" / "shared.safetensors"
+    data = bytearray(victim.read_bytes())
+    data[len(data) // 2] ^= 4
+    victim.write_bytes(data)
+    assert "shared.safetensors" in said(capsys, "train", "snakes", f"resume={run_dir}", "env_steps=200")

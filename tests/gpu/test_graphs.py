@@ -1,0 +1,103 @@
+"""CUDA graphs of updates follow eager updates, and a wrong replay is noticed."""
+
+import pytest
+import torch
+
+from powerband.algos.ddpg import DDPG, DDPGConfig
+from powerband.algos.sac import SAC, SACConfig
+from powerband.core.compile import GraphedUpdates, tensors_in
+from powerband.core.noise import NoiseSource
+from powerband.core.precision import Precision
+from powerband.data.replay import Replay
+from powerband.data.types import EnvSpec, TensorSpec
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+
+def sac_updates(precision: str, k: int, **options):
+    torch.manual_seed(0)
+    spec = EnvSpec(TensorSpec((5,)), TensorSpec((2,)), low=-torch.ones(2), high=torch.ones(2))
+    noise = NoiseSource(0, "cuda")
+    learner = SAC(spec, SACConfig(hidden=(64, 64)), "cuda", Precision(precision, "cuda"), noise)
+    scalar, flag = TensorSpec(()), TensorSpec((), torch.bool)
+    fields = {"obs": spec.obs, "next_obs": spec.obs, "action": spec.action, "reward": scalar, "terminated": flag}
+    return around(learner, noise, fields, k, **options)
+
+
+def bicnet_updates(precision: str, k: int, **options):
+    torch.manual_seed(0)
+    spec = EnvSpec(TensorSpec((3, 5)), TensorSpec((3,), torch.int64), num_actions=4, num_agents=3)
+    noise = NoiseSource(0, "cuda")
+    config = DDPGConfig(hidden=32, communicate="lstm")
+    learner = DDPG(spec, config, "cuda", Precision(precision, "cuda"), noise)
+    fields = {
+        "obs": spec.obs,
+        "next_obs": spec.obs,
+        "action_probs": TensorSpec((3, 4)),
+        "reward": TensorSpec((3,)),
+        "terminated": TensorSpec((), torch.bool),
+    }
+    return around(learner, noise, fields, k, **options)
+
+
+def around(learner, noise, fields, k, **options):
+    replay = Replay(512, 512, "cuda", fields)
+    draw = torch.Generator("cuda").manual_seed(0)
+    replay.add(
+        {
+            name: torch.zeros(512, dtype=torch.bool, device="cuda")
+            if spec.dtype == torch.bool
+            else torch.rand(512, *spec.shape, generator=draw, device="cuda")
+            for name, spec in fields.items()
+        }
+    )
+    stream = noise("replay", 64)
+
+    def state():
+        return tensors_in([learner.state_dict(), noise.state_dict()])
+
+    updates = GraphedUpdates(lambda: learner.update(replay.sample(64, stream)), "cuda", state, k, **options)
+    return updates, learner
+
+
+@pytest.mark.parametrize("make", [sac_updates, bicnet_updates])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_replays_follow_eager(make, precision):
+    eager, eager_learner = make(precision, 0)
+    graphed, graphed_learner = make(precision, 5, check_interval=3)
+    for _ in range(6):
+        eager.run(12)
+        graphed.run(12)
+    assert graphed.graph is not None and graphed.replays == 10
+    for mine, theirs in zip(
+        tensors_in(graphed_learner.state_dict()), tensors_in(eager_learner.state_dict()), strict=True
+    ):
+        torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-4)
+
+
+def test_an_update_that_a_graph_cannot_hold_falls_back_with_a_warning():
+    state, host = torch.zeros((), device="cuda"), [0.0]
+
+    def update():
+        host[0] += 1.0  # lives on the host: a replay repeats the captured value
+        state.add_(host[0])
+        return {"losses/x": state.clone()}
+
+    updates = GraphedUpdates(update, "cuda", lambda: [state], 2)
+    updates.run(2)
+    with pytest.warns(UserWarning, match="go on without a graph"):
+        updates.run(2)
+    assert updates.graph is None and len(updates.run(4)) == 4
+
+
+def test_update_does_not_synchronise():
+    updates, _ = sac_updates("bf16", 0)
+    updates.run(2)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        updates.run(3)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")

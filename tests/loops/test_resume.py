@@ -1,0 +1,33 @@
+"""Train 20 is train 10 and resume 10, bit for bit: weights, replay, generators, counters, environments, metrics."""
+
+from __future__ import annotations
+
+import pytest
+import runs
+
+# (steps before the break, steps in all, log interval): the break falls inside a log interval and inside an episode.
+PLANS = {
+    "ddpg": (260, 600, 100),
+    "bicnet": (140, 240, 100),
+    "sac": (150, 460, 100),
+    "ppo": (8 * 12 * 3, 8 * 12 * 9, 8 * 12 * 2),
+    "cartpole": (64 * 3, 64 * 8, 64 * 2),
+}
+
+
+@pytest.mark.parametrize("name", list(PLANS))
+def test_a_resumed_run_is_the_uninterrupted_one(name, tmp_path):
+    half, whole, log = PLANS[name]
+    words = [f"log_interval={log}", "anneal_lr=false"] if name in ("ppo", "cartpole") else [f"log_interval={log}"]
+    one = runs.train(name, tmp_path / "one", f"env_steps={whole}", *words)
+    two = runs.train(name, tmp_path / "two", f"env_steps={half}", *words)
+    assert runs.differences(one, two), "the half run must differ from the whole one, or the comparison sees nothing"
+    runs.resume(name, two, f"env_steps={whole}")
+    assert runs.differences(one, two) == []
+    assert runs.metrics(one) == runs.metrics(two)
+
+
+def test_another_seed_is_another_run(tmp_path):
+    one = runs.train("ddpg", tmp_path / "one", "env_steps=100")
+    two = runs.train("ddpg", tmp_path / "two", "env_steps=100", "seed=1")
+    assert any("actor" in name for name in runs.differences(one, two))

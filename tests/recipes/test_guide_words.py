@@ -1,0 +1,94 @@
+"""Every word of the guide changes behaviour, and a test shows how."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import runs
+import torch
+
+from powerband import cli
+
+
+def losses(run_dir) -> list:
+    return [line["losses/critic"] for line in runs.metrics(run_dir) if "losses/critic" in line]
+
+
+def test_update_interval_gathers_updates_and_keeps_their_number(tmp_path):
+    each = runs.train("ddpg", tmp_path / "1", "env_steps=440", "log_interval=4", "--update_interval", "1")
+    tens = runs.train("ddpg", tmp_path / "100", "env_steps=440", "log_interval=4", "--update_interval", "100")
+    counts = [[line["grad_steps"] for line in runs.metrics(run)] for run in (each, tens)]
+    assert counts[0][-1] == counts[1][-1] == 400
+    jumps = [max(b - a for a, b in zip(count, count[1:], strict=False)) for count in counts]
+    assert jumps == [4, 100]
+
+
+def test_updates_per_interval_changes_the_ratio(tmp_path):
+    run = runs.train("ddpg", tmp_path / "run", "env_steps=440", "update_interval=10", "updates_per_interval=3")
+    assert runs.metrics(run)[-1]["grad_steps"] == 40 * 3
+
+
+@pytest.mark.parametrize(
+    "words", [("--batch_size", "64"), ("--a_lr", "1e-2"), ("--c_lr", "1e-2"), ("--seed", "5"), ("--gamma", "0.5")]
+)
+def test_words_that_change_the_learning(words, tmp_path):
+    base = runs.train("ddpg", tmp_path / "base", "env_steps=120")
+    other = runs.SMALL["ddpg"] if words[0] != "--batch_size" else [w for w in runs.SMALL["ddpg"] if "batch" not in w]
+    changed = tmp_path / "changed"
+    assert cli.main(["train", *other, *runs.COMMON, f"run_dir={changed}", "env_steps=120", *words]) == 0
+    assert any("learner" in name for name in runs.differences(base, changed)), words
+
+
+def test_batch_size_is_the_number_of_rows_drawn(tmp_path, capsys):
+    words = [word for word in runs.SMALL["ddpg"] if "batch" not in word]
+    assert (
+        cli.main(["train", *words, *runs.COMMON, f"run_dir={tmp_path / 'r'}", "env_steps=60", "--batch_size", "48"])
+        == 0
+    )
+    said = capsys.readouterr()
+    assert "48 over 1 rank(s) = 48 each" in said.out
+    assert "global_batch_size" in said.err and "each rank" in said.err
+
+
+def test_max_episodes_is_a_budget(tmp_path):
+    run = runs.train(
+        "ddpg",
+        tmp_path / "run",
+        "--max_episodes",
+        "2",
+        "log_interval=100",
+        "updates_per_interval=1",
+        "update_interval=50",
+    )
+    assert runs.metrics(run)[-1]["env_steps"] == 400
+
+
+def test_load_model_goes_on_with_a_run(tmp_path):
+    run = runs.train("ddpg", tmp_path / "run", "env_steps=100")
+    assert cli.main(["train", "snakes", "--load_model", str(run), "env_steps=200"]) == 0
+    assert runs.state(run)["shared/run/env_steps"] == 200
+
+
+def test_the_resolved_configuration_is_saved_with_the_run(tmp_path):
+    run = runs.train("ddpg", tmp_path / "run", "env_steps=60", "--a_lr", "3e-4")
+    saved = json.loads((run / "config.json").read_text())
+    assert saved["ddpg"]["actor_lr"] == 3e-4
+    assert saved["off_policy"]["global_batch_size"] == 32
+
+
+@pytest.mark.parametrize("name", ["ppo", "ddpg", "bicnet", "sac", "cartpole"])
+def test_every_algorithm_trains_evaluates_and_exports(name, tmp_path, capsys):
+    from safetensors.torch import load_file
+
+    run = runs.train(name, tmp_path / "run", "env_steps=200")
+    assert all(torch.isfinite(tensor).all() for tensor in load_file(run / "policy" / "model.safetensors").values())
+    words = ["episodes=2"] if name in ("sac", "cartpole") else ["episodes=2", "video=false", "opponents=random"]
+    capsys.readouterr()
+    assert cli.main(["eval", str(run), *words, "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row.get("games", row.get("episodes")) == 2
+    assert cli.main(["report", str(run)]) == 0
+    page = (run / "report.html").read_text()
+    assert "charts/SPS" in page or "env_steps" in page
+    assert "src='http" not in page and 'src="http' not in page

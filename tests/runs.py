@@ -1,0 +1,75 @@
+"""Runs through the real command line, and what they left behind."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from powerband import cli
+from powerband.core.checkpoint import load_checkpoint, resolve_resume
+
+CLOCKS = {"time_s", "charts/SPS", "charts/updates_per_s"}
+"""Figures that hold seconds: no two runs have the same."""
+
+SMALL = {
+    "ppo": "snakes algo=ppo variant=smoke on_policy.num_envs=8 num_steps=8 mirrored=0.5 snapshot_interval=3".split(),
+    "ddpg": "snakes algo=ddpg ddpg.hidden=32 off_policy.num_envs=4 global_batch_size=32 warmup=40".split(),
+    "bicnet": "snakes algo=bicnet ddpg.hidden=16 off_policy.num_envs=4 global_batch_size=16 warmup=40".split(),
+    "sac": "gym env_id=Pendulum-v1 algo=sac sac.hidden=32,32 off_policy.num_envs=2 warmup=40 random_steps=40".split(),
+    "cartpole": "gym env_id=CartPole-v1 algo=ppo ppo.hidden=16 on_policy.num_envs=4 num_steps=16 minibatches=2".split(),
+}
+COMMON = "gpus=none threads=1 tensorboard=false".split()
+
+
+def train(name: str, run_dir: Path, *words: str) -> Path:
+    """Trains one of `SMALL` and returns its run folder."""
+    assert cli.main(["train", *SMALL[name], *COMMON, f"run_dir={run_dir}", *words]) == 0
+    return run_dir
+
+
+def resume(name: str, run_dir: Path, *words: str) -> Path:
+    """Goes on with a run of `SMALL`."""
+    assert cli.main(["train", SMALL[name][0], f"resume={run_dir}", *words]) == 0
+    return run_dir
+
+
+def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Every leaf of a checkpoint with its path."""
+    if isinstance(tree, dict):
+        for key, value in tree.items():
+            yield from leaves(value, f"{path}/{key}")
+    elif isinstance(tree, list):
+        for index, value in enumerate(tree):
+            yield from leaves(value, f"{path}/{index}")
+    else:
+        yield path, tree
+
+
+def state(run_dir: Path) -> dict[str, Any]:
+    """The newest checkpoint of a run, leaf by leaf, without the seconds it took."""
+    path, _ = resolve_resume(str(run_dir))
+    found: dict[str, Any] = {}
+    for shard in sorted(file.stem for file in path.glob("*.safetensors")):
+        found.update(leaves(load_checkpoint(path, shard)[0], shard))
+    return {name: leaf for name, leaf in found.items() if not name.endswith("elapsed_s")}
+
+
+def differences(first: Path, second: Path) -> list[str]:
+    """Names of the leaves in which the newest checkpoints of two runs differ, bit for bit."""
+    one, two = state(first), state(second)
+    different = sorted(one.keys() ^ two.keys())
+    for name in one.keys() & two.keys():
+        a, b = one[name], two[name]
+        same = torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
+        different += [] if same else [name]
+    return different
+
+
+def metrics(run_dir: Path) -> list[dict]:
+    """The lines of metrics.jsonl without what is measured in seconds."""
+    lines = [json.loads(text) for text in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in line.items() if k not in CLOCKS and not k.startswith("perf/share")} for line in lines]
