@@ -17,8 +17,15 @@ $(STAMP): pyproject.toml
 	$(BIN)/pip install --quiet --constraint $(VENV)/constraints.txt --editable '.[gym,cuda,peers,dev]'
 	touch $(STAMP)
 
+# 75 seconds of self-play, then 100 games against each scripted team; the run folder gets a video, a picture, a report.
+demo: RUN := runs/demo-$(shell date +%Y%m%d-%H%M%S)
 demo: setup
-	$(BIN)/powerband demo
+	$(BIN)/powerband train snakes variant=demo run_dir=$(RUN)
+	$(BIN)/powerband eval $(RUN)
+	@$(BIN)/powerband report $(RUN) > /dev/null
+	@echo "report:  $(RUN)/report.html"
+	@echo "video:   $(RUN)/videos/greedy.mp4"
+	@echo "picture: $(RUN)/game-greedy.png"
 
 test: setup
 	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -q

@@ -85,7 +85,8 @@ def evaluate(words: list[str]) -> int:
     config = from_json(recipe.Config, (folder / "config.json").read_text(encoding="utf-8"), str(folder / "config.json"))
     with contextlib.redirect_stdout(sys.stderr) if target else contextlib.nullcontext():
         table = recipe.evaluate(config, folder, options)
-    _emit(table, target)
+    if target:
+        _emit(table, target)
     return 0
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import pytest
@@ -101,11 +100,11 @@ def test_a_setting_of_another_algorithm_is_a_notice() -> None:
 
 def test_later_sources_win_and_each_value_knows_its_source(tmp_path: Path) -> None:
     path = tmp_path / "own.yaml"
-    path.write_text("sac:\n  lr: 1e-4\nupdate_interval: 7\nrun: {compile: on, gpus: [0, 1], tensorboard: no}\n")
+    path.write_text("sac:\n  lr: 1e-4\nupdate_interval: 7\nrun: {lr_scale: none, gpus: [0, 1], tensorboard: no}\n")
     resolved = read("variant=demo", "--config", str(path), "update-interval=9")
     config = resolved.config
     assert (config.sac.lr, config.loop.num_envs, config.loop.update_interval) == (1e-4, 32, 9)
-    assert (config.run.compile, config.run.gpus, config.run.tensorboard) == ("on", "0,1", False)
+    assert (config.run.lr_scale, config.run.gpus, config.run.tensorboard) == ("none", "0,1", False)
     assert resolved.sources["sac.lr"] == f"{path}:2"
     assert resolved.sources["loop.num_envs"] == "variant demo"
     assert resolved.sources["loop.update_interval"] == "command line"
@@ -199,8 +198,16 @@ def test_per_rank_divides_or_names_sizes_that_do(total: int, world_size: int) ->
 
 
 def test_scaled_lr() -> None:
-    assert [scaled_lr(0.1, rule, 4) for rule in ("none", "sqrt", "linear")] == [0.1, 0.2, 0.4]
-    assert math.isclose(scaled_lr(1e-3, "sqrt", 8), 1e-3 * 8**0.5)
+    @dataclass(frozen=True)
+    class Section:
+        actor_lr: float = 0.1
+        lr: float = 0.5
+        tau: float = 0.3
+
+    for rule, factor in (("none", 1.0), ("sqrt", 2.0), ("linear", 4.0)):
+        scaled, line = scaled_lr(Section(), rule, 4)
+        assert (scaled.actor_lr, scaled.lr, scaled.tau) == (0.1 * factor, 0.5 * factor, 0.3)
+        assert f"lr_scale={rule}: times {factor:g} for 4 rank(s)" in line
 
 
 def test_every_field_has_help() -> None:

@@ -48,10 +48,8 @@ class RunConfig:
     """Machines, as torchrun counts them: 2, or 1:4 for an elastic range. More than one needs rdzv_endpoint."""
     rdzv_endpoint: str = ""
     """host:port where the machines of one run meet."""
-    precision: Literal["auto", "fp32", "bf16", "fp16"] = "fp32"
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Arithmetic of forward and backward passes; parameters stay fp32."""
-    compile: Literal["auto", "on", "off"] = "off"
-    """Compile the update (and capture CUDA graphs of it)."""
     threads: int = 0
     """CPU threads of each rank; 0 shares all cores among the ranks of this machine."""
     overlap: bool = False
@@ -77,7 +75,7 @@ class RunConfig:
     tensorboard: bool = True
     """Write TensorBoard events beside metrics.jsonl."""
     lr_scale: Literal["none", "sqrt", "linear"] = "none"
-    """Multiply learning rates by the square root of the number of ranks, by the number itself, or not at all."""
+    """Multiply learning rates by the square root of the number of ranks, by the number, or not at all; printed."""
 
     def __post_init__(self) -> None:
         least = dict.fromkeys(("threads", "time_limit_s", "log_interval", "log_interval_s", "eval_interval"), 0)
@@ -288,6 +286,23 @@ def per_rank(name: str, total: int, world_size: int) -> int:
     )
 
 
-def scaled_lr(lr: float, rule: Literal["none", "sqrt", "linear"], world_size: int) -> float:
-    """`lr` under the rule ``lr_scale``. Source: linear, Goyal et al. 2017; sqrt, Krizhevsky 2014."""
-    return lr * {"none": 1.0, "sqrt": math.sqrt(world_size), "linear": float(world_size)}[rule]
+def scaled_lr(section: Any, rule: Literal["none", "sqrt", "linear"], world_size: int) -> tuple[Any, str]:
+    """An algorithm's section with its learning rates under the rule ``lr_scale``.
+
+    Args:
+        section: Frozen dataclass whose learning rates are the fields named lr or ending in _lr.
+        rule: none, sqrt or linear.
+        world_size: Number of ranks.
+
+    Returns:
+        The section, and a line for the banner that states rule and result.
+
+    Source: linear, Goyal et al. 2017; sqrt, Krizhevsky 2014.
+    """
+    factor = {"none": 1.0, "sqrt": math.sqrt(world_size), "linear": float(world_size)}[rule]
+    rates = {f.name: getattr(section, f.name) for f in dataclasses.fields(section) if f.name.split("_")[-1] == "lr"}
+    scaled = {name: rate * factor for name, rate in rates.items()}
+    line = ", ".join(f"{name} {rate:g}" for name, rate in scaled.items())
+    return dataclasses.replace(
+        section, **scaled
+    ), f"{line} (lr_scale={rule}: times {factor:g} for {world_size} rank(s))"

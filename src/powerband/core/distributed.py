@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -129,3 +130,5 @@ class Ranks:
         """Leaves the process group."""
         if self.world_size > 1 and dist.is_initialized():
             dist.destroy_process_group()
+            if self.device.type == "cpu":
+                time.sleep(0.5)  # gloo's threads abort a process that exits while they are still ending

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class UpdateSchedule:
-    """The owner of the update ratio: u = `updates_per_interval` updates each time k = `update_interval` transitions came in.
+    """The owner of the update ratio: `updates_per_interval` updates each time `update_interval` transitions came in.
 
     Args:
         update_interval: Transitions, summed over ranks, above 0.

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from powerband.core.compile import GraphedUpdates
+from powerband.core.compile import GraphedUpdates, tensors_in
 from powerband.core.config import ConfigError, per_rank
 from powerband.core.noise import Noise
 from powerband.core.run import Run
@@ -42,6 +42,8 @@ class OffPolicyConfig:
     """Transitions that enter replay before the first update, over all ranks."""
     random_steps: int = 0
     """Transitions with uniformly drawn continuous actions at the start, over all ranks."""
+    graph_updates: int = 0
+    """On CUDA, updates with their sampling in one graph replay, checked against eager; 0 launches each by itself."""
 
     def check(self, world_size: int) -> None:
         """Refuses sizes that cannot be shared among `world_size` ranks, and a batch that is larger than the replay.
@@ -93,7 +95,12 @@ def off_policy(run: Run, env: VecEnv, learner: Learner, config: OffPolicyConfig)
     schedule = config.schedule()
     tracker = EpisodeTracker(env.num_envs, env.spec.num_agents, env.device)
     position = Position(obs, carry)
-    updates = GraphedUpdates(lambda: learner.update(replay.sample(batch_size, sampler)), run.device)
+    updates = GraphedUpdates(
+        lambda: learner.update(replay.sample(batch_size, sampler)),
+        run.device,
+        state=lambda: tensors_in([learner.state_dict(), run.noise.state_dict()]),
+        k=config.graph_updates,
+    )
 
     run.attach("learner", learner, shared=True)
     for name, part in {

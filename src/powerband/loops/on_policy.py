@@ -73,7 +73,7 @@ def on_policy(
             "environments": f"{env.num_envs * world} over {world} rank(s) = {env.num_envs} each",
             "rollout": f"{config.num_steps} steps x {env.num_envs * world} = {samples} samples over all ranks, "
             f"{config.epochs} epochs of {config.minibatches} mini-batches of {samples // config.minibatches}",
-            "learning rate": f"{initial_lr:g}{', falling linearly to 0' if config.anneal_lr else ''}",
+            "annealing": "learning rate falls linearly to 0" if config.anneal_lr else "none",
         }
     )
     if run.restore():

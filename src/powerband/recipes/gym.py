@@ -11,7 +11,7 @@ from typing import Literal
 from powerband.algos.ppo import PPO, PPOConfig
 from powerband.algos.sac import SAC, SACConfig
 from powerband.core.checkpoint import load_checkpoint, resolve_resume
-from powerband.core.config import RunConfig, per_rank
+from powerband.core.config import RunConfig, per_rank, scaled_lr
 from powerband.core.noise import NoiseSource
 from powerband.core.precision import Precision
 from powerband.core.run import Run
@@ -52,8 +52,10 @@ def make_env(
 
 def make_learner(config: Config, env: WorkerVecEnv, run: Run) -> SAC | PPO:
     """The algorithm that ``algo=`` names, on this rank."""
-    shared = (run.device, run.precision, run.noise, run.ranks.average_, run.ranks.world_size)
-    return SAC(env.spec, config.sac, *shared) if config.algo == "sac" else PPO(env.spec, config.ppo, *shared)
+    section, world_size = (config.sac if config.algo == "sac" else config.ppo), run.ranks.world_size
+    section, run.facts["learning rates"] = scaled_lr(section, config.run.lr_scale, world_size)
+    kind = SAC if config.algo == "sac" else PPO
+    return kind(env.spec, section, run.device, run.precision, run.noise, run.ranks.average_, world_size)
 
 
 def train(config: Config, run: Run) -> None:

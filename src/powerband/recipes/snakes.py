@@ -11,7 +11,7 @@ from torch import Tensor
 from powerband.algos.ddpg import DDPG, DDPGConfig
 from powerband.algos.ppo import PPO, PPOConfig
 from powerband.core.checkpoint import load_checkpoint, resolve_resume
-from powerband.core.config import RunConfig, from_json, per_rank
+from powerband.core.config import RunConfig, from_json, per_rank, scaled_lr
 from powerband.core.noise import NoiseSource
 from powerband.core.precision import Precision
 from powerband.core.run import Run
@@ -49,11 +49,13 @@ class Config:
     """Budget in episodes over all ranks, of 200 steps each, instead of env_steps; 0 leaves it to env_steps."""
     eval_games: int = 100
     """Games against random and against greedy in an evaluation during training (eval_interval)."""
-    run: RunConfig = field(default_factory=lambda: RunConfig(env_steps=60_000_000, save_interval=2_000_000))
+    run: RunConfig = field(
+        default_factory=lambda: RunConfig(env_steps=100_000_000, precision="bf16", save_interval=5_000_000)
+    )
     off_policy: OffPolicyConfig = field(default_factory=lambda: OffPolicyConfig(num_envs=1, global_batch_size=512))
     on_policy: OnPolicyConfig = field(default_factory=lambda: OnPolicyConfig(num_envs=256))
     ddpg: DDPGConfig = field(default_factory=DDPGConfig)
-    ppo: PPOConfig = field(default_factory=lambda: PPOConfig(lr=1e-3))
+    ppo: PPOConfig = field(default_factory=lambda: PPOConfig(lr=1e-3, activation="relu"))
 
     def __post_init__(self) -> None:
         if not 0 <= self.mirrored <= 1:
@@ -93,7 +95,9 @@ def train(config: Config, run: Run) -> dict[str, Any]:
         mirrored=mirrored,
         first_board=run.ranks.rank * boards,
     )
-    learner = make_learner(config, env.spec, run)
+    section = "ppo" if strong else "ddpg"
+    rates, run.facts["learning rates"] = scaled_lr(getattr(config, section), config.run.lr_scale, run.ranks.world_size)
+    learner = make_learner(replace(config, **{section: rates}), env.spec, run)
     run.evaluate = lambda: win_rates(player(learner, config.observation), config.eval_games, run.device)
     run.facts["env"] = (
         f"{boards} boards a rank ({env.mirrored} mirrored: two rows), {config.observation}, reward {config.reward}"

@@ -22,8 +22,16 @@ LIMIT = 16
 
 
 def random_body(rng: random.Random, taken: set[Cell], length: int) -> list[Cell]:
-    """A walk over free cells, of `length` cells or as many as it finds (three at least)."""
+    """A walk over free cells, of `length` cells or as many as it finds (three at least).
+
+    Some are newborn with the head between the other two cells, as the rules make them.
+    """
     while True:
+        if rng.random() < 0.1:
+            cell, direction = (rng.randrange(ROWS), rng.randrange(COLS)), rng.randrange(4)
+            body = [cell, beside(cell, direction), beside(cell, direction ^ 1)]
+            if not taken & set(body):
+                return body
         body = [(rng.randrange(ROWS), rng.randrange(COLS))]
         while len(body) < length:
             nexts = [beside(body[-1], d) for d in range(4)]

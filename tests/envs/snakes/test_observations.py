@@ -10,6 +10,7 @@ from powerband.envs.snakes.rules import turned
 
 from . import reference_obs
 from .reference_obs import LEFT_OF, RIGHT_OF, load, random_boards
+from .test_cuda import run
 
 PLAIN = ("baseline26", "fork35", "planes")
 
@@ -107,6 +108,18 @@ def test_the_number_of_threads_changes_nothing(boards):
             assert all(torch.equal(results[0], result) for result in results)
     finally:
         numba.set_num_threads(threads)
+
+
+def test_torch_keeps_its_threads():
+    script = """
+import torch
+from powerband.envs.snakes.board import SnakesState
+from powerband.envs.snakes.observations import OBSERVATIONS
+torch.set_num_threads(1)
+OBSERVATIONS["baseline26"].write(SnakesState.empty(1), 0, slice(0, 1), torch.zeros(1, 3, 26))
+print(torch.get_num_threads())
+"""
+    assert run(script).strip() == "1"
 
 
 def test_wrong_shapes_are_refused(boards):

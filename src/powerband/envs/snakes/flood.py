@@ -3,7 +3,7 @@
 A set of cells is four uint64: bit ``20 * (row % 3) + col`` of word ``row // 3``, so three rows fill 60 bits of a word
 and the last word holds row 9. One step of a flood is some seventy integer instructions for the whole board, and eight
 floods run side by side in lanes: the compiler makes one vector instruction of eight lanes, provided that it does not
-know their number (it would unroll the loop instead), hence ``lanes = array.shape[-1]``.
+know their number (it would unroll the loop instead), hence ``range(lanes.shape[2])``.
 
 A flood knows that snakes move: the k-th cell of a body from its tail (k = 0, 1, ...) is left k + 1 moves from now, so
 it can be entered with move k + 1 and later. (A snake that eats keeps its tail a move longer; floods foresee no meals.)
@@ -30,7 +30,6 @@ LANES = 8
 
 U1, U19, U20, U40 = (np.uint64(n) for n in (1, 19, 20, 40))
 NONE = np.uint64(0)
-ALL = np.uint64(2**64 - 1)
 THREE_ROWS = np.uint64(2**60 - 1)
 ONE_ROW = np.uint64(2**20 - 1)
 FIRST_COL = np.uint64(1 | 1 << 20 | 1 << 40)

@@ -226,6 +226,19 @@ def cpu_loops() -> tuple[Any, Any]:
     return write_some, write_parallel
 
 
+def num_threads() -> int:
+    """Threads that numba's loops run on.
+
+    Where numba and torch share one OpenMP, the first question starts numba's threads and thereby gives torch as many;
+    torch's own number is put back.
+    """
+    before = torch.get_num_threads()
+    threads = numba.get_num_threads()
+    if torch.get_num_threads() != before:
+        torch.set_num_threads(before)
+    return threads
+
+
 @cache
 def _nothing(device: torch.device) -> tuple[Any, Any]:
     """Stand-ins for an index and a mask that are not read."""
@@ -288,7 +301,7 @@ class Observation:
             cuda_observe.observe(state, *where, rows)
             return
         serial, parallel = cpu_loops()
-        threads = numba.get_num_threads()
+        threads = num_threads()
         if threads == 1 or n < SERIAL_BELOW:
             serial(state.arrays, 0, n, *where, *(part[0] for part in scratch(1)), rows)
         else:
