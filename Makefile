@@ -20,7 +20,7 @@ $(STAMP): pyproject.toml
 # 75 seconds of self-play, then 100 games against each scripted team; the run folder gets a video, a picture, a report.
 demo: RUN := runs/demo-$(shell date +%Y%m%d-%H%M%S)
 demo: setup
-	$(BIN)/powerband train snakes variant=demo run_dir=$(RUN)
+	$(BIN)/powerband train snakes variant=demo gpus=none nproc=2 run_dir=$(RUN)
 	$(BIN)/powerband eval $(RUN)
 	@$(BIN)/powerband report $(RUN) > /dev/null
 	@echo "report:  $(RUN)/report.html"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -54,14 +55,14 @@ def check_env(
 def play(env: VecEnv, seed: int, steps: int, first_env: int = 0) -> tuple[Tree, list[Step], list[Tensor]]:
     """Resets and plays random allowed actions; those of a row depend on its global index only."""
     generators = [np.random.default_rng([seed, first_env + row]) for row in range(env.num_envs)]
-    obs = first = env.reset(seed)
+    obs = first = tree_map(torch.clone, env.reset(seed))
     played, actions = [], []
     for _ in range(steps):
         rows = [
             _random_action(env, tree_map(lambda leaf, row=row: leaf[row], obs), g) for row, g in enumerate(generators)
         ]
         actions.append(torch.stack(rows).to(env.device))
-        played.append(env.step(actions[-1]))
+        played.append(_copy(env.step(actions[-1])))
         obs = played[-1].obs
     return first, played, actions
 
@@ -149,14 +150,14 @@ def check_global_ids(make_env: MakeEnv, num_envs: int, steps: int, played: list[
 
 
 def check_not_overwritten(env: VecEnv, actions: list[Tensor]) -> None:
-    """What `recv` gave stays what it was."""
+    """What `recv` gave stays what it was through the next step."""
     env.reset(SEED)
-    kept = [env.step(action) for action in actions[:3]]
-    copies = [_copy(step) for step in kept]
-    for action in actions[3:8]:
-        env.send(action)
+    for action, following in itertools.pairwise(actions):
+        kept = env.step(action)
+        copy = _copy(kept)
+        env.send(following)
         env.recv()
-    assert_same(kept, copies, "after later steps")
+        assert_same([kept], [copy], "after the next step")
 
 
 def check_resume(make_env: MakeEnv, num_envs: int, steps: int) -> None:
@@ -184,8 +185,10 @@ def check_resume(make_env: MakeEnv, num_envs: int, steps: int) -> None:
             assert bool(resumed.resumed.all())
             here = _flat(resumed.observe())
             assert torch.equal(here, _flat(played[middle - 1].obs)), "observe() after a resume"
-            assert_same([resumed.step(action) for action in actions[middle:]], played[middle:], "after a resume")
-        assert_same([straight.step(action) for action in actions[middle:]], played[middle:], "after a save")
+            again = [_copy(resumed.step(action)) for action in actions[middle:]]
+            assert_same(again, played[middle:], "after a resume")
+        on = [_copy(straight.step(action)) for action in actions[middle:]]
+        assert_same(on, played[middle:], "after a save")
     finally:
         straight.close()
         resumed.close()

@@ -16,6 +16,7 @@ from powerband.envs.autoreset import PoolSource
 from powerband.envs.gymnasium_env import GymVecEnv
 from powerband.envs.settled import Settled, SettledVecEnv
 from powerband.envs.slow import make_slow
+from powerband.envs.snakes.opponents import RandomOpponent
 from powerband.envs.vector import Make, WorkerVecEnv
 
 
@@ -37,6 +38,12 @@ def near_upright(obs: torch.Tensor) -> torch.Tensor:
     return (obs.abs() <= 0.05).all(1)
 
 
+def snakes(num_envs: int, seed: int, first_env: int) -> VecEnv:
+    from powerband.envs.snakes.env import SnakesEnv
+
+    return SnakesEnv(num_envs, seed=seed, first_board=first_env, mirrored=0.0, opponents=[(1.0, RandomOpponent())])
+
+
 # One line an environment: how it is made, and what is known of it.
 ENVS: dict[str, tuple[MakeEnv, dict]] = {
     "pendulum, in process": (gym("Pendulum-v1", 0), dict(terminates=False)),
@@ -46,6 +53,7 @@ ENVS: dict[str, tuple[MakeEnv, dict]] = {
     "recall": (workers(Recall, 1, ("success",)), dict(steps=40, is_first_obs=lambda obs: obs[:, 0].abs() == 1)),
     "sites": (workers(Sites, 2), dict(steps=60, is_first_obs=lambda obs: obs["extra"]["step"] == 0)),
     "next-step pool": (pool, dict(steps=60, terminates=True, is_first_obs=lambda obs: obs[:, 1] == 0)),
+    "snakes": (snakes, dict(steps=420, terminates=False)),
     "slow tracking": (workers((make_slow, {"step_ms": 0.0}), 1), dict(terminates=False)),
 }
 
@@ -93,7 +101,7 @@ class Broken:
 
 BREACHES = {
     "ignores its seed": "the seed changes nothing",
-    "overwrites what it gave": "differs after later steps",
+    "overwrites what it gave": "differs after the next step",
     "gives the next episode's observation as the last": "final_obs is the next episode's first observation",
     "gives the last observation twice": "final_obs is the next episode's first observation",
     "calls a time limit an end of the task": "terminated",

@@ -33,7 +33,7 @@ class Counting:
             self._fail()
         obs = np.zeros(3) if self.fault == "wrong shape" else np.array([self.steps + 0.5 + self.drift])
         over = self.steps == self.length
-        info = {"torch": float("torch" in sys.modules), "threads": float(os.environ["OMP_NUM_THREADS"])}
+        info = {"torch": float("torch" in sys.modules), "threads": float(os.environ.get("OMP_NUM_THREADS", 0))}
         return obs, float(action[0]), False, over, info
 
     def close(self) -> None:

@@ -38,5 +38,13 @@ def feature_leaves(obs: Tree) -> list:
 
 def num_features(obs: Tree, num_agents: int | None) -> int:
     """Width of ``features`` for the specs `obs`; with an agent axis, of one agent."""
-    own = slice(None) if num_agents is None else slice(1, None)
-    return sum(math.prod(spec.shape[own]) for spec in feature_leaves(obs))
+    leaves = feature_leaves(obs)
+    if num_agents is None:
+        return sum(math.prod(spec.shape) for spec in leaves)
+    for spec in leaves:
+        if spec.shape[:1] != (num_agents,):
+            raise ValueError(
+                f"an entry of the observation has shape {spec.shape}: with {num_agents} agents each has the agent axis "
+                f"first. Repeat it for every agent, or name it state if only the critic sees it."
+            )
+    return sum(math.prod(spec.shape[1:]) for spec in leaves)

@@ -53,7 +53,7 @@ class Config:
         default_factory=lambda: RunConfig(env_steps=100_000_000, precision="bf16", save_interval=5_000_000)
     )
     off_policy: OffPolicyConfig = field(default_factory=lambda: OffPolicyConfig(num_envs=1, global_batch_size=512))
-    on_policy: OnPolicyConfig = field(default_factory=lambda: OnPolicyConfig(num_envs=256))
+    on_policy: OnPolicyConfig = field(default_factory=lambda: OnPolicyConfig(num_envs=256, gamma=0.98))
     ddpg: DDPGConfig = field(default_factory=DDPGConfig)
     ppo: PPOConfig = field(default_factory=lambda: PPOConfig(lr=1e-3, activation="relu"))
 

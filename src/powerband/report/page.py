@@ -34,16 +34,16 @@ def write_page(run_dir: Path) -> Path:
         parts.append("<h2>Progress</h2>" + _last_figures(metrics[-1]))
     for name, table in sorted(_evaluations(run_dir).items()):
         parts.append(f"<h2>Evaluation: {html.escape(name)}</h2>" + _rows_table(table))
+    if metrics:
+        with tempfile.TemporaryDirectory() as folder:
+            curves = draw_curves(run_dir, Path(folder) / "curves.png")
+            parts.append(f"<h2>Curves</h2><img alt='curves' src='{_data(curves, 'image/png')}'>")
     for video in sorted((run_dir / "videos").glob("*.mp4")) if (run_dir / "videos").is_dir() else []:
         parts.append(
             f"<h2>{html.escape(video.stem)}</h2><video controls loop src='{_data(video, 'video/mp4')}'></video>"
         )
     for picture in sorted(run_dir.glob("*.png")):
         parts.append(f"<h2>{html.escape(picture.stem)}</h2><img alt='' src='{_data(picture, 'image/png')}'>")
-    if metrics:
-        with tempfile.TemporaryDirectory() as folder:
-            curves = draw_curves(run_dir, Path(folder) / "curves.png")
-            parts.append(f"<h2>Curves</h2><img alt='curves' src='{_data(curves, 'image/png')}'>")
     parts.append(
         "<h2>Machine</h2>" + _rows_table([{"": key, " ": value} for key, value in facts.get("host", {}).items()])
     )

@@ -1,0 +1,68 @@
+"""Each algorithm learns, against a baseline measured beside it, in seconds. The long budgets are marked slow."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import runs
+from powerband import cli
+from powerband.recipes import snakes
+from powerband.recipes.snakes_match import RIVALS, play, player, summary
+
+
+def trained(tmp_path, *words: str):
+    run = tmp_path / "run"
+    assert cli.main(["train", *words, "gpus=none", "tensorboard=false", f"run_dir={run}"]) == 0
+    return run
+
+
+def score(run, capsys, episodes: int = 40) -> dict:
+    capsys.readouterr()
+    assert cli.main(["eval", str(run), f"episodes={episodes}", "--json"]) == 0
+    return json.loads(capsys.readouterr().out)[0]
+
+
+def test_ppo_balances_the_pole(tmp_path, capsys):
+    run = trained(tmp_path, "gym", "variant=cartpole", "env_steps=25000", "num_workers=0", "threads=1")
+    untrained = trained(
+        tmp_path / "base", "gym", "variant=cartpole", "env_steps=1", "num_workers=0", "epochs=1", "lr=1e-9"
+    )
+    assert score(run, capsys)["return_low"] > 2 * score(untrained, capsys)["return_high"]
+
+
+def test_sac_swings_the_pendulum_up(tmp_path, capsys):
+    words = ["gym", "variant=pendulum", "num_workers=0", "off_policy.num_envs=1", "sac.hidden=128,128", "threads=1"]
+    sizes = ["env_steps=4500", "global_batch_size=128", "warmup=300", "actor_lr=2e-3", "critic_lr=2e-3"]
+    run = trained(tmp_path, *words, *sizes)
+    assert score(run, capsys)["return"] > -400  # random play: about -1200
+
+
+def test_self_play_beats_random_and_its_untrained_self(tmp_path):
+    words = ["snakes", "on_policy.num_envs=128", "anneal_lr=false", "precision=fp32"]
+    run = trained(tmp_path, *words, "time_limit_s=15", "env_steps=1000000000")
+    untrained = trained(tmp_path / "base", *words, "env_steps=1", "lr=1e-9")
+    own = player(*snakes.load(run))
+    for rival in (RIVALS["random"](), player(*snakes.load(untrained))):
+        row = summary(play(own, rival, 60, seed=5))
+        assert row["decided_won_95"][0] > 0.6, row
+
+
+@pytest.mark.slow
+def test_sac_reaches_minus_200_on_the_pendulum(tmp_path, capsys):
+    run = trained(tmp_path, "gym", "variant=pendulum", "env_steps=10000")
+    assert score(run, capsys, 100)["return"] >= -200
+
+
+@pytest.mark.slow
+def test_ppo_reaches_475_on_the_pole(tmp_path, capsys):
+    run = trained(tmp_path, "gym", "variant=cartpole")
+    assert score(run, capsys, 100)["return"] >= 475
+
+
+@pytest.mark.slow
+def test_ddpg_of_the_guide_beats_random(tmp_path):
+    run = trained(tmp_path, *runs.SMALL["ddpg"][:2], "variant=guide")
+    row = summary(play(player(*snakes.load(run)), RIVALS["random"](), 100, seed=5))
+    assert row["wins"] / max(row["losses"], 1) > 61 / 18, row
