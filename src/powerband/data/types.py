@@ -115,7 +115,8 @@ class VecEnv(Protocol):
     """N environments stepped together. `send` and `recv` are apart so that updates can run while simulators step.
 
     What `reset`, `observe` and `recv` return may lie in buffers used in turn: it is valid until the second of these
-    calls after it, and who keeps it longer copies it. After `load_state_dict`, ``resumed`` (N,) bool says whose live episode goes on, and ``observe()`` what to act on.
+    calls after it, and who keeps it longer copies it. After `load_state_dict`, ``resumed`` (N,) bool says whose live
+    episode goes on, and ``observe()`` what to act on.
     """
 
     num_envs: int
