@@ -208,6 +208,8 @@ def _configure(name: str, words: list[str]) -> tuple[ModuleType, str, Resolved]:
     sections = getattr(recipe, "SECTIONS", None)
     named = {"variants": recipe.VARIANTS, "renamed": recipe.RENAMED, "sections": sections, "help_with": help_with}
     resolved = resolve(recipe.Config, words, **named)
+    if hasattr(recipe, "settle"):
+        resolved = replace(resolved, config=recipe.settle(resolved.config))
     if resolved.config.run.resume:
         folder = find_run(resolved.config.run.resume)
         trained = json.loads((folder / "run.json").read_text(encoding="utf-8")).get("recipe")

@@ -64,7 +64,7 @@ class Config:
             raise ValueError(f"opponent=self is ppo's: with algo={self.algo} give random, greedy or greedy_torus.")
 
     def settled(self) -> Config:
-        """The same configuration with every `auto` decided and `episodes` as env steps."""
+        """The same configuration with every `auto` decided and `episodes` turned into env steps."""
         strong = self.algo == "ppo"
         auto = {
             "observation": ("baseline26", "features"),
@@ -73,13 +73,11 @@ class Config:
         }
         chosen = {name: pair[strong] for name, pair in auto.items() if getattr(self, name) == "auto"}
         run = replace(self.run, env_steps=200 * self.episodes) if self.episodes else self.run
-        return replace(self, run=run, **chosen)
+        return replace(self, run=run, episodes=0, **chosen)
 
 
 def train(config: Config, run: Run) -> dict[str, Any]:
     """Trains the algorithm that `algo` names against the opponent that `opponent` names."""
-    config = config.settled()
-    run.settings = config.run
     strong = config.algo == "ppo"
     opponent = PolicyOpponent(None, config.observation) if config.opponent == "self" else RIVALS[config.opponent]()
     boards = per_rank("num_envs", (config.on_policy if strong else config.off_policy).num_envs, run.ranks.world_size)
@@ -138,7 +136,7 @@ def load(folder: Path) -> tuple[Any, str]:
     """A trained learner and the observation it was trained with, from a run folder or one of its checkpoints."""
     path, _ = resolve_resume(str(folder))
     run_dir = path.parent.parent
-    config = from_json(Config, (run_dir / "config.json").read_text(), str(run_dir / "config.json")).settled()
+    config = from_json(Config, (run_dir / "config.json").read_text(), str(run_dir / "config.json"))
     env = SnakesEnv(1, observation=config.observation)
     learner = learner_of(config, env.spec, "cpu", Precision("fp32", "cpu"), NoiseSource(0))
     learner.load_state_dict(load_checkpoint(path, "shared")[0]["learner"])
@@ -148,6 +146,11 @@ def load(folder: Path) -> tuple[Any, str]:
 def evaluate(config: Config, folder: Path, options: Evaluation) -> list[dict]:
     """Games of the newest checkpoint against each opponent of `options`; table, picture and video in the run folder."""
     return evaluate_run(folder, options, load)
+
+
+def settle(config: Config) -> Config:
+    """What is trained, saved and shown."""
+    return config.settled()
 
 
 def check(config: Config, world_size: int) -> None:
@@ -161,7 +164,14 @@ SECTIONS = {"ddpg": ("ddpg", "off_policy"), "bicnet": ("ddpg", "off_policy"), "p
 DEFAULT_STAGE = "train"
 VARIANTS = {
     "demo": {"run.time_limit_s": 75, "run.env_steps": 1_000_000_000, "run.log_interval_s": 5},
-    "guide": {"algo": "ddpg", "episodes": 3600},
+    "full": {"run.time_limit_s": 720, "run.env_steps": 1_000_000_000},
+    "guide": {  # the guide's 3,600 episodes at a sixteenth of its updates: 13 minutes of one core instead of 3.5 hours
+        "algo": "ddpg",
+        "episodes": 3600,
+        "off_policy.num_envs": 16,
+        "off_policy.update_interval": 16,
+        "off_policy.updates_per_interval": 1,
+    },
     "smoke": {"run.env_steps": 20_000, "on_policy.num_envs": 16, "ppo.hidden": (32, 32)},
 }
 RENAMED = {
