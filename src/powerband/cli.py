@@ -91,15 +91,17 @@ def evaluate(words: list[str]) -> int:
 
 
 def report(words: list[str]) -> int:
-    """Writes the page of a run and says where it is."""
+    """Writes the page of a run, or one that compares several, and says where it is."""
     target, words = _take_json(words)
-    folder, words = _take_run("report", words)
-    if words:
-        raise ConfigError(f"'{words[0]}' means nothing to report. Write powerband report {folder}.")
+    page = next((Path(word.removeprefix("to=")) for word in words if word.startswith("to=")), None)
+    words = [word for word in words if not word.startswith("to=")]
+    folder, others = _take_run("report", words)
+    from powerband.report.compare import write_comparison
     from powerband.report.page import write_page
 
-    page = write_page(folder)
-    _emit({"report": str(page)} if target else str(page), target)
+    folders = [folder, *map(find_run, others)]
+    written = write_comparison(folders, page) if others else write_page(folder, page)
+    _emit({"report": str(written)} if target else str(written), target)
     return 0
 
 
@@ -161,7 +163,7 @@ VERBS: dict[str, tuple[Callable[[list[str]], int], str, str]] = {
         "train: on CPU, one GPU, many GPUs, many machines",
     ),
     "eval": (evaluate, "RUN [NAME=VALUE ...]", "evaluate a checkpoint"),
-    "report": (report, "RUN", "one self-contained HTML page about a run"),
+    "report": (report, "RUN [RUN ...] [to=FILE.html]", "one self-contained HTML page about a run, or several compared"),
     "bench": (bench, "NAME [NAME=VALUE ...]", "reproducible tables"),
     "list": (list_recipes, "", "recipes, stages, variants, hardware presets"),
     "show": (show, "RECIPE [NAME=VALUE ...]", "the resolved configuration, each value with its source"),
