@@ -105,6 +105,34 @@ def report(words: list[str]) -> int:
     return 0
 
 
+def watch(words: list[str]) -> int:
+    """Follows a running job from its files until it ends; the job is not touched."""
+    target, words = _take_json(words)
+    if target not in ("", "-"):
+        raise ConfigError(
+            f"watch prints one JSON value a line as it goes. Write powerband watch RUN --json > {target}."
+        )
+    folder, words = _take_run("watch", words)
+    kind, once, every_s = "json" if target else "text", False, 2.0
+    for word in words:
+        name, _, value = word.removeprefix("--").partition("=")
+        if name == "csv" and not value:
+            kind = "csv"
+        elif name == "once" and not value:
+            once = True
+        elif name == "every" and value.replace(".", "", 1).isdigit() and float(value) > 0:
+            every_s = float(value)
+        else:
+            raise ConfigError(
+                f"'{word}' means nothing to watch. Write powerband watch {folder} [--csv] [--once] [every=SECONDS]."
+            )
+    from powerband.report.watch import watch as follow
+
+    with contextlib.suppress(KeyboardInterrupt):
+        return follow(folder, kind, once, every_s)
+    return 0
+
+
 def bench(words: list[str]) -> int:
     """Runs a benchmark of the table and prints what it measured."""
     target, words = _take_json(words)
@@ -164,6 +192,11 @@ VERBS: dict[str, tuple[Callable[[list[str]], int], str, str]] = {
     ),
     "eval": (evaluate, "RUN [NAME=VALUE ...]", "evaluate a checkpoint"),
     "report": (report, "RUN [RUN ...] [to=FILE.html]", "one self-contained HTML page about a run, or several compared"),
+    "watch": (
+        watch,
+        "RUN [--csv] [--once] [every=SECONDS]",
+        "follow a running job from its files, without touching it",
+    ),
     "bench": (bench, "NAME [NAME=VALUE ...]", "reproducible tables"),
     "list": (list_recipes, "", "recipes, stages, variants, hardware presets"),
     "show": (show, "RECIPE [NAME=VALUE ...]", "the resolved configuration, each value with its source"),

@@ -6,8 +6,7 @@ import ctypes
 import os
 import time
 from pathlib import Path
-
-import torch
+from typing import Any
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
@@ -48,9 +47,8 @@ class Utilisation:
         device: The GPU, where it is one.
     """
 
-    def __init__(self, device: torch.device | str = "cpu") -> None:
-        device = torch.device(device)
-        self._gpu = GPU.of(device) if device.type == "cuda" else None
+    def __init__(self, device: Any = "cpu") -> None:
+        self._gpu = GPU.of(device) if str(device).startswith("cuda") else None
         self._cpu: dict[int, float] = {}
         self._at = time.perf_counter()
         self.read()
@@ -93,8 +91,10 @@ class GPU:
         self._nvml, self._handle = nvml, handle
 
     @classmethod
-    def of(cls, device: torch.device) -> GPU | None:
+    def of(cls, device: Any) -> GPU | None:
         """The GPU that torch calls `device`, found by its UUID; None where there is no NVML or it does not know it."""
+        import torch
+
         try:
             nvml = ctypes.CDLL("libnvidia-ml.so.1")
         except OSError:

@@ -132,7 +132,7 @@ def _strip(title: str, spans: list[Span], steps: list[Span]) -> str:
 
 def _steps(steps: list[Span], start: float, scale: float, height: float) -> Iterator[str]:
     """Lines where iterations begin, their updates above, and a scale of time below."""
-    roomy = (steps[-1].end - start) * scale / len(steps) > 30
+    roomy = (steps[-1].end - start) * scale / len(steps) > 60
     for step in steps:
         x = LEFT + (step.start - start) * scale
         yield f"<line class=step x1='{x:.1f}' x2='{x:.1f}' y1={TOP - 4} y2='{height - BOTTOM}'/>"
@@ -143,7 +143,8 @@ def _steps(steps: list[Span], start: float, scale: float, height: float) -> Iter
     yield f"<line class=axis x1={LEFT} x2={WIDTH - 8} y1={height - BOTTOM} y2='{height - BOTTOM}'/>"
     for value in ticks(0, length, 8):
         x = LEFT + value * 1e3 * scale
-        yield f"<text x='{x:.1f}' y={height - 6} text-anchor=middle>{_ms(value)}</text>"
+        anchor = "end" if x > WIDTH - 24 else "middle"
+        yield f"<text x='{x:.1f}' y={height - 6} text-anchor={anchor}>{_ms(value)}</text>"
 
 
 def _ms(value: float) -> str:
