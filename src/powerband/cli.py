@@ -26,8 +26,16 @@ RECIPES = {
     "snakes": "3v3 snakes on one device, thousands of boards at a time: ddpg, bicnet, ppo with self-play",
     "gym": "any Gymnasium environment id, your own included: sac, ppo",
 }
-BENCHES: dict[str, str] = {"update-interval": "powerband.bench.update_interval:run"}
-"""Benchmark -> ``module:function`` that takes the words after the name and returns a JSON value."""
+BENCHES: dict[str, str] = {
+    "update-interval": "powerband.bench.update_interval:run",
+    "num-envs": "powerband.bench.knobs:num_envs",
+    "batch": "powerband.bench.knobs:batch",
+    "precision": "powerband.bench.knobs:precision",
+    "scaling": "powerband.bench.knobs:scaling",
+    "peers": "powerband.bench.peers:peers",
+}
+"""Benchmark -> ``module:function`` that takes the words after the name and what reads a recipe's configuration; it
+returns a JSON value."""
 
 
 # -- verbs --------------------------------------------------------------------------------------------------------
@@ -137,10 +145,17 @@ def bench(words: list[str]) -> int:
     """Runs a benchmark of the table and prints what it measured."""
     target, words = _take_json(words)
     if not words or _asks_help(words[:1]):
-        print("powerband bench NAME [NAME=VALUE ...]\n\n" + "\n".join(f"  {name}" for name in BENCHES))
+        print("powerband bench NAME [RECIPE] [NAME=VALUE ...]\n\n" + "\n".join(f"  {name}" for name in BENCHES))
         return 0
     module, function = BENCHES[_one_of(words[0], BENCHES, "benchmark")].split(":")
-    _emit(getattr(importlib.import_module(module), function)(words[1:]), target)
+    own = importlib.import_module(module)
+    if _asks_help(words[1:]):
+        print(f"{(own.__doc__ or '').strip()}\n\n{fields_table(getattr(own, 'Options', None) or own.Config)}")
+        return 0
+    with contextlib.redirect_stdout(sys.stderr) if target == "-" else contextlib.nullcontext():
+        found = getattr(own, function)(words[1:], _configure)
+    if target:
+        _emit(found, target)
     return 0
 
 
@@ -197,7 +212,7 @@ VERBS: dict[str, tuple[Callable[[list[str]], int], str, str]] = {
         "RUN [--csv] [--once] [every=SECONDS]",
         "follow a running job from its files, without touching it",
     ),
-    "bench": (bench, "NAME [NAME=VALUE ...]", "reproducible tables"),
+    "bench": (bench, "NAME [RECIPE] [NAME=VALUE ...]", "reproducible tables"),
     "list": (list_recipes, "", "recipes, stages, variants, hardware presets"),
     "show": (show, "RECIPE [NAME=VALUE ...]", "the resolved configuration, each value with its source"),
 }
