@@ -32,7 +32,9 @@ class TracedClock(PhaseClock):
 
     def __call__(self, name: str) -> Any:
         """The span of account `name`, recorded while a trace is attached."""
-        span = super().__call__(name)
+        span = self.spans.get(name)
+        if span is None:
+            span = super().__call__(name)
         return span if self.trace is None else _Recorded(self.trace, name, span)
 
 
