@@ -87,7 +87,7 @@ def test_what_is_compared_is_interleaved_and_the_median_is_reported() -> None:
     rows = interleaved({name: lambda name=name: once(name) for name in rates}, 3, said.append)
     assert order == ["a", "b"] * 3
     assert [row["steps_per_s"] for row in rows] == [2.0, 4.0] and len(rows[0]["rounds"]) == 3
-    assert rows[0]["idle"] is None and len(said) == 3
+    assert rows[0]["idle"] is None and len(said) == 6 + 3, "a line a measurement, then the table"
 
 
 def test_options_are_the_benchmarks_and_the_rest_is_the_recipes() -> None:

@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +93,7 @@ def measure(words: list[str], seconds: float) -> dict[str, Any]:
 
 
 def interleaved(
-    cases: dict[str, Callable[[], dict[str, Any]]], rounds: int, say: Callable[[str], None] = print
+    cases: dict[str, Callable[[], dict[str, Any]]], rounds: int, say: Callable[[str], None] = partial(print, flush=True)
 ) -> list[dict[str, Any]]:
     """Measures every case once a round and says what it found.
 
@@ -105,10 +106,11 @@ def interleaved(
         One row a case: ``case``, the medians of its figures, and ``rounds`` with each measurement.
     """
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in cases}
-    for _ in range(rounds):
+    width = max(map(len, cases), default=0)
+    for index in range(rounds):
         for name, once in cases.items():
             found[name].append(once())
-    width = max(map(len, cases), default=0)
+            say(f"round {index + 1} of {rounds}  {name:<{width}}  {found[name][-1]['steps_per_s']:>9.1f} steps/s")
     say(f"{'':<{width}}  {'steps/s':>9}  {'min':>9}  {'max':>9}  {'updates/s':>10}  {'idle':>5}  cause")
     rows = []
     for name, measured in found.items():

@@ -14,6 +14,8 @@ WIDTH, LEFT, ROW, TOP, BOTTOM = 1100, 118, 20, 20, 22
 DETAIL_SPANS = 220
 """Spans that the detailed strip has room for."""
 DETAIL_STEPS = 12
+LETTER = 6.6
+"""Width of a letter of a label, at most."""
 LEAST_PX = 0.6
 """A span is drawn at least this wide: what is short is not invisible."""
 
@@ -132,12 +134,13 @@ def _strip(title: str, spans: list[Span], steps: list[Span]) -> str:
 
 def _steps(steps: list[Span], start: float, scale: float, height: float) -> Iterator[str]:
     """Lines where iterations begin, their updates above, and a scale of time below."""
-    roomy = (steps[-1].end - start) * scale / len(steps) > 60
+    free = 0.0  # from where on a label overlaps none before it
     for step in steps:
         x = LEFT + (step.start - start) * scale
         yield f"<line class=step x1='{x:.1f}' x2='{x:.1f}' y1={TOP - 4} y2='{height - BOTTOM}'/>"
-        if step.grad_steps and roomy:
-            words = f"{step.grad_steps} update{'s' if step.grad_steps > 1 else ''}"
+        words = f"{step.grad_steps} update{'s' if step.grad_steps > 1 else ''}"
+        if step.grad_steps and free <= x < WIDTH - LETTER * len(words):
+            free = x + LETTER * (len(words) + 1)
             yield f"<text x='{x + 3:.1f}' y={TOP - 8}>{words}</text>"
     length = (steps[-1].end - start) / 1e3
     yield f"<line class=axis x1={LEFT} x2={WIDTH - 8} y1={height - BOTTOM} y2='{height - BOTTOM}'/>"
