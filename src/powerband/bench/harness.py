@@ -18,7 +18,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, fields
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -92,8 +91,13 @@ def measure(words: list[str], seconds: float) -> dict[str, Any]:
     }
 
 
+def print_now(line: str) -> None:
+    """Prints a line that is seen at once, through a pipe too."""
+    print(line, flush=True)
+
+
 def interleaved(
-    cases: dict[str, Callable[[], dict[str, Any]]], rounds: int, say: Callable[[str], None] = partial(print, flush=True)
+    cases: dict[str, Callable[[], dict[str, Any]]], rounds: int, say: Callable[[str], None] = print_now
 ) -> list[dict[str, Any]]:
     """Measures every case once a round and says what it found.
 
