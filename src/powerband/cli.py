@@ -121,23 +121,14 @@ def watch(words: list[str]) -> int:
             f"watch prints one JSON value a line as it goes. Write powerband watch RUN --json > {target}."
         )
     folder, words = _take_run("watch", words)
-    kind, once, every_s = "json" if target else "text", False, 2.0
-    for word in words:
-        name, _, value = word.removeprefix("--").partition("=")
-        if name == "csv" and not value:
-            kind = "csv"
-        elif name == "once" and not value:
-            once = True
-        elif name == "every" and value.replace(".", "", 1).isdigit() and float(value) > 0:
-            every_s = float(value)
-        else:
-            raise ConfigError(
-                f"'{word}' means nothing to watch. Write powerband watch {folder} [--csv] [--once] [every=SECONDS]."
-            )
-    from powerband.report.watch import watch as follow
+    from powerband.report import watch as watching
 
+    if _asks_help(words):
+        print(f"powerband watch {folder} [--csv] [--once] [every=SECONDS]\n\n{fields_table(watching.Options)}")
+        return 0
+    options = resolve(watching.Options, words, help_with=f"powerband watch {folder} --help").config
     with contextlib.suppress(KeyboardInterrupt):
-        return follow(folder, kind, once, every_s)
+        return watching.watch(folder, options, as_json=bool(target))
     return 0
 
 

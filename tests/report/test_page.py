@@ -14,6 +14,7 @@ from powerband.report.chart import Line, line_chart, ticks
 from powerband.report.curves import is_constant, read_metrics, smoothed, thinned
 from powerband.report.ledger import colours, ledger_chart, seconds
 from powerband.report.tables import evaluation_table
+from powerband.report.tuning import heat_map
 
 
 class Outline(HTMLParser):
@@ -80,6 +81,21 @@ def test_a_run_without_trace_evaluation_or_processes_still_has_a_page(sac: Path,
     page = page_of(str(run), f"to={tmp_path / 'elsewhere.html'}", capsys=capsys)
     assert "Real steps" not in Outline(page).headings and "state unknown" in page
     assert (tmp_path / "elsewhere.html").exists() and not (run / "report.html").exists()
+
+
+def test_the_tuning_map_of_the_preset_is_shown(sac: Path, tmp_path: Path, capsys, monkeypatch) -> None:
+    run = shutil.copytree(sac, tmp_path / "run")
+    setups = tmp_path / "powerband" / "setup"
+    setups.mkdir(parents=True)
+    (setups / "mine.yaml").write_text("threads: 1\n")
+    rows = [{"knobs": {"num_envs": n, "batch": b}, "steps_per_s": 1e3 * n} for n in (1, 2, 3) for b in (8, 16)]
+    (setups / "mine.tuning.json").write_text(json.dumps({"rows": [*rows, {"knobs": "torn"}]}))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    facts = json.loads((run / "run.json").read_text())
+    for command, shown in ((facts["command"], False), (facts["command"] + " setup=mine", True)):
+        (run / "run.json").write_text(json.dumps({**facts, "command": command}))
+        assert ("Tuning" in Outline(page_of(str(run), capsys=capsys)).headings) is shown
+    assert heat_map(rows).count("<rect") == 6 and "batch 16" in heat_map(rows)
 
 
 def test_two_runs_are_laid_side_by_side_with_what_differs(sac: Path, other_sac: Path, tmp_path: Path, capsys) -> None:

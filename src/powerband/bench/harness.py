@@ -69,12 +69,10 @@ def measure(words: list[str], seconds: float) -> dict[str, Any]:
         with said.open("w") as log:
             job = subprocess.Popen(command, stdout=log, stderr=log, env=environment())
             try:
-                start_s = _wait(job, run_dir, seconds, started, said)
+                window = _wait(job, run_dir, seconds, started, said)
+                start_s = time.perf_counter() - started - (window[-1]["time_s"] - window[0]["time_s"])
             finally:
                 _stop(job, run_dir)
-        window = _lines(run_dir)
-    first = next(index for index, line in enumerate(window) if line["grad_steps"] > 0)
-    window = window[first + 1 : -1]  # the first one compiled, the last one saved
     before, last = window[0], window[-1]
     took = last["time_s"] - before["time_s"]
     figures = _weighted(window)
@@ -168,22 +166,20 @@ def setting(configure: Configure, words: list[str], knob: str, value: Any) -> tu
     return path, value
 
 
-def _wait(job: subprocess.Popen, run_dir: Path, seconds: float, started: float, said: Path) -> float:
-    """Waits until the window is over; the seconds from the start of the process to that of the window."""
+def _wait(job: subprocess.Popen, run_dir: Path, seconds: float, started: float, said: Path) -> list[dict[str, Any]]:
+    """Waits until the window is over; its lines, from the one after the first updates on, which compiled."""
     while True:
         lines = _lines(run_dir)
         first = next((index for index, line in enumerate(lines) if line["grad_steps"] > 0), None)
+        window = lines[first + 1 :] if first is not None else []
+        if len(window) > 1 and window[-1]["time_s"] - window[0]["time_s"] >= seconds:
+            return window
         elapsed = time.perf_counter() - started
         if job.poll() is not None or (first is None and elapsed > PATIENCE_S):
-            words = said.read_text().strip().splitlines()[-3:]
-            why = (
-                f"ended with status {job.returncode}" if job.returncode is not None else f"no update in {elapsed:.0f} s"
-            )
-            raise ConfigError(f"{' '.join(job.args[2:])}: {why}: {' '.join(words)[-600:]}")
-        if first is not None and len(lines) > first + 2:
-            since = lines[first + 1]["time_s"]
-            if lines[-1]["time_s"] - since >= seconds:
-                return elapsed - (lines[-1]["time_s"] - since)
+            words = " ".join(said.read_text().strip().splitlines()[-3:])[-600:]
+            ended = job.returncode is not None
+            why = f"ended with status {job.returncode}" if ended else f"no update in {elapsed:.0f} s"
+            raise ConfigError(f"{' '.join(job.args[2:])}: {why}: {words}")
         time.sleep(0.1)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
@@ -53,7 +54,8 @@ def note_processes(folder: Path, processes: list[dict[str, Any]]) -> None:
 
 
 def note_end(folder: Path, reason: str) -> None:
-    """Adds to ``processes.json`` that the run ended, and why."""
+    """Adds to ``processes.json`` that the run ended, and why; what cannot be written is left: the run ends anyway."""
     path = folder / "processes.json"
-    facts = json.loads(path.read_text(encoding="utf-8"))
-    path.write_text(json.dumps({**facts, "ended": reason, "ended_s": time.time()}), encoding="utf-8")
+    with contextlib.suppress(OSError, ValueError):
+        facts = json.loads(path.read_text(encoding="utf-8"))
+        path.write_text(json.dumps({**facts, "ended": reason, "ended_s": time.time()}), encoding="utf-8")

@@ -6,6 +6,7 @@ clock is as fast as without one: what remains is one comparison a span.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections import deque
 from pathlib import Path
@@ -86,11 +87,12 @@ class Trace:
         self._seen += 1
 
     def write(self) -> None:
-        """Detaches, and writes what was recorded; nothing where no step was."""
+        """Detaches, and writes what was recorded; nothing where no step was, or no room is: it ends no run."""
         self.clock.trace = None
         if self._steps:
             text = json.dumps({"traceEvents": self._events(), "displayTimeUnit": "ms"}, separators=(",", ":"))
-            self.path.write_text(text, encoding="utf-8")
+            with contextlib.suppress(OSError):
+                self.path.write_text(text, encoding="utf-8")
 
     def _begin(self) -> None:
         if self.clock.cuda:  # one wait: host and device count from the same moment

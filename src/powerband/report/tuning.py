@@ -1,4 +1,7 @@
-"""The tuning map: what was measured and what was predicted over two knobs, from ``tuning.json`` in the run folder.
+"""The tuning map: what was measured and what was predicted over two knobs.
+
+It is read from ``tuning.json`` in the run folder, or else from ``NAME.tuning.json`` beside the preset of
+``setup=NAME``:
 
 {"rows": [{"knobs": {"num_envs": 64, "batch": 256}, "steps_per_s": 41000.0, "measured": true}, ...]}
 """
@@ -7,9 +10,11 @@ from __future__ import annotations
 
 import html
 import json
+import re
 from pathlib import Path
 from typing import Any
 
+from powerband.core.config import presets
 from powerband.report.chart import number
 from powerband.report.record import Record
 from powerband.report.tables import rows_table, text
@@ -20,7 +25,7 @@ SHOWN_ROWS = 12
 
 def section(record: Record) -> str:
     """The map and the best settings; empty where the run has no tuning file."""
-    rows = read_rows(record.dir / "tuning.json")
+    rows = next(filter(None, map(read_rows, places(record))), [])
     if not rows:
         return ""
     best = sorted(rows, key=lambda row: -row["steps_per_s"])[:SHOWN_ROWS]
@@ -35,6 +40,13 @@ def section(record: Record) -> str:
     table = rows_table(["setting", "env steps/s", ""], cells)
     note = "Colour is environment steps a second; a dot marks a measured cell, the others are predicted."
     return f"<p class=note>{note}</p><div class=beside>{heat_map(rows)}<div>{table}</div></div>"
+
+
+def places(record: Record) -> list[Path]:
+    """Where a run's tuning file may lie."""
+    setup = re.search(r"\bsetup[= ](\S+)", record.facts.get("command", ""))
+    preset = presets().get(setup[1]) if setup else None
+    return [record.dir / "tuning.json", *([preset.with_suffix(".tuning.json")] if preset else [])]
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:

@@ -26,6 +26,20 @@ COLUMNS = 120
 
 
 @dataclass(frozen=True)
+class Options:
+    csv: bool = False
+    """Print a CSV line a reading, with a header."""
+    once: bool = False
+    """One reading, as it is now."""
+    every: float = 2.0
+    """Seconds between two looks."""
+
+    def __post_init__(self) -> None:
+        if self.every <= 0:
+            raise ValueError(f"every={self.every:g} seconds between two looks is none. Write every=2, or more.")
+
+
+@dataclass(frozen=True)
 class Reading:
     """What is known of a run at one moment; None where it is not.
 
@@ -189,33 +203,33 @@ class Watcher:
         return {"cpu_cores": round(busy, 3), "memory_gib": round(usage(pids)[1] / 2**30, 3)}
 
 
-def watch(folder: Path, kind: str = "text", once: bool = False, every_s: float = 2.0) -> int:
+def watch(folder: Path, options: Options, as_json: bool = False) -> int:
     """Prints a run's readings until it ends: one for each line that it writes and each change of its state.
 
     Args:
         folder: The run folder.
-        kind: text, csv or json (one object a line).
-        once: One reading, as it is now.
-        every_s: Seconds between two looks.
+        options: How often, and how they are printed.
+        as_json: One JSON object a line, instead of either.
 
     Returns:
         Exit status: 1 where the run is dead, else 0.
     """
     watcher, seen = Watcher(folder), None
-    if kind == "csv":
-        csv.writer(sys.stdout).writerow(field.name for field in fields(Reading))
+    table = csv.writer(sys.stdout) if options.csv and not as_json else None
+    if table is not None:
+        table.writerow(field.name for field in fields(Reading))
     while True:
         reading = watcher.read()
         if (reading.state, reading.env_steps) != seen:
             seen = reading.state, reading.env_steps
-            if kind == "csv":
-                csv.writer(sys.stdout).writerow("" if value is None else value for value in asdict(reading).values())
+            if table is not None:
+                table.writerow("" if value is None else value for value in asdict(reading).values())
             else:
-                print(json.dumps(asdict(reading)) if kind == "json" else reading)
+                print(json.dumps(asdict(reading)) if as_json else reading)
             sys.stdout.flush()
-        if once or reading.state in ("dead", "ended"):
+        if options.once or reading.state in ("dead", "ended"):
             return int(reading.state == "dead")
-        time.sleep(every_s)
+        time.sleep(options.every)
 
 
 def _json(path: Path) -> dict[str, Any]:
