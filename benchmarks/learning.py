@@ -51,8 +51,8 @@ DDPG = ("snakes", "algo=ddpg", "opponent=random", "num_envs=16", "threads=1", "g
 
 
 def interval(k: int, updates: int) -> Case:
-    """`updates` updates every k steps of 16 environments, 150 seconds; also judged after 300 episodes."""
-    words = (f"update_interval={16 * k}", f"updates_per_interval={updates}", "time_limit_s=150", "env_steps=100000000")
+    """`updates` updates every k steps of 16 environments, 120 seconds; also judged after 300 episodes."""
+    words = (f"update_interval={16 * k}", f"updates_per_interval={updates}", "time_limit_s=120", "env_steps=100000000")
     words = (*DDPG, *words, "keep_checkpoints=1000")
     return Case(words, (*GAMES, "opponents=random"), "decided_won", at=(60_000,))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib
 import json
 import os
@@ -28,6 +29,7 @@ RECIPES = {
 }
 BENCHES: dict[str, str] = {"update-interval": "powerband.bench.update_interval:run"}
 """Benchmark -> ``module:function`` that takes the words after the name and returns a JSON value."""
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 # -- verbs --------------------------------------------------------------------------------------------------------
@@ -60,8 +62,17 @@ def train(words: list[str]) -> int:
 
     config = replace(resolved.config, run=settings)
     with contextlib.redirect_stdout(sys.stderr) if target else contextlib.nullcontext():
-        with Run.start(config, recipe=name, stage=stage, argv=typed) as run:
-            figures = recipe.STAGES[stage](config, run) or {}
+        try:
+            with Run.start(config, recipe=name, stage=stage, argv=typed) as run:
+                figures = recipe.STAGES[stage](config, run) or {}
+        except OSError as error:
+            if error.errno not in DISK_FULL:
+                raise
+            folder = settings.resume or settings.run_dir
+            raise ConfigError(
+                f"{folder} cannot be written any more: {error.strerror}. Its checkpoints are whole. "
+                f"Free space there, then go on: powerband train {name} resume={folder}."
+            ) from error
     if target and launch.leads():
         counters = {"env_steps": run.env_steps, "grad_steps": run.grad_steps}
         _emit({"recipe": name, "stage": stage, "run_dir": str(run.dir), **counters, **figures}, target)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from powerband.algos.ddpg import DDPG, DDPGConfig
 from powerband.algos.ppo import PPO, PPOConfig
@@ -21,7 +21,7 @@ from powerband.envs.snakes.opponents import PolicyOpponent
 from powerband.loops.off_policy import OffPolicyConfig, off_policy
 from powerband.loops.on_policy import OnPolicyConfig, on_policy
 from powerband.loops.self_play import PastSelves
-from powerband.nets.actor_critic import ActorCritic
+from powerband.nets.torus import TorusConv
 from powerband.recipes.snakes_match import RIVALS, Evaluation, evaluate_run, player, win_rates
 
 describe = (
@@ -106,7 +106,7 @@ def train(config: Config, run: Run) -> dict[str, Any]:
     elif config.opponent != "self":
         on_policy(run, env, learner, config.on_policy)
     else:
-        pool = PastSelves(learner.net, best_actions, config.pool_size, config.snapshot_interval)
+        pool = PastSelves(learner.modules, best_actions, config.pool_size, config.snapshot_interval)
         opponent.act_fn = pool.act
         run.attach("pool", pool, shared=True)
         on_policy(run, env, learner, config.on_policy, after_update=pool.after_update)
@@ -122,14 +122,18 @@ def make_learner(config: Config, spec: EnvSpec, run: Run) -> DDPG | PPO:
 def learner_of(config: Config, spec: EnvSpec, *shared: Any) -> DDPG | PPO:
     """The algorithm of a settled configuration; `shared` is device, precision, noise and what ranks share."""
     if config.algo == "ppo":
-        return PPO(spec, config.ppo, *shared)
+        encoder = TorusConv(*spec.obs.shape[1:]) if config.observation == "planes" else None
+        return PPO(spec, config.ppo, *shared, encoder=encoder)
     communicate = "lstm" if config.algo == "bicnet" else config.ddpg.communicate
     return DDPG(spec, replace(config.ddpg, communicate=communicate), *shared)
 
 
-def best_actions(net: ActorCritic, obs: Tensor) -> Tensor:
-    """(n, 3, D) -> (n, 3): the likeliest actions of a PPO network."""
-    return net(obs.flatten(0, 1))[0].argmax(-1).view(obs.shape[:2])
+def best_actions(modules: nn.ModuleDict, obs: Tensor) -> Tensor:
+    """(n, 3, ...) -> (n, 3): the likeliest actions of a PPO network and its encoder, where it has one."""
+    rows = obs.flatten(0, 1)
+    if "encoder" in modules:
+        rows = modules["encoder"](rows)
+    return modules["net"](rows)[0].argmax(-1).view(obs.shape[:2])
 
 
 def load(folder: Path) -> tuple[Any, str]:
