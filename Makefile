@@ -37,7 +37,9 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
+# The tables of the README, about 15 minutes; benchmarks/learning.py (hours of training) is run by its own words.
 bench: setup
-	$(BIN)/python benchmarks/snakes_env.py --json benchmarks/results/snakes_env.json
-	$(BIN)/python benchmarks/updates.py --json benchmarks/results/updates.json
+	for name in snakes_env snakes_features updates replay vector_env end_to_end; do \
+		$(BIN)/python benchmarks/$$name.py --json benchmarks/results/$$name.json || exit 1; \
+	done
 	$(BIN)/powerband bench update-interval --json benchmarks/results/update_interval.json
