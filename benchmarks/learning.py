@@ -59,6 +59,7 @@ def interval(k: int, updates: int) -> Case:
 
 CASES = {
     "pendulum": Case(("gym", "variant=pendulum", "gpus=none"), ("episodes=100",), "return"),
+    "pendulum-bf16": Case(("gym", "variant=pendulum", "gpus=none", "precision=bf16"), ("episodes=100",), "return"),
     "cartpole": Case(("gym", "variant=cartpole", "gpus=none"), ("episodes=100",), "return"),
     "snakes-demo": Case(("snakes", "variant=demo", "gpus=none", "nproc=2"), GAMES, "decided_won"),
     "snakes-full": Case(
