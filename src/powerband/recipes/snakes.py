@@ -34,7 +34,7 @@ class Config:
     algo: Literal["ddpg", "bicnet", "ppo"] = "ppo"
     """ddpg and bicnet as in the guide; ppo with self-play is the strong agent."""
     observation: Literal["auto", "features", "planes", "fork35", "baseline26"] = "auto"
-    """What a snake sees; auto is features for ppo, baseline26 for ddpg and bicnet."""
+    """What a snake sees; auto is features for ppo, fork35 for ddpg and bicnet."""
     reward: Literal["auto", "mixed", "game", "shaped"] = "auto"
     """mixed is 0.8 own + 0.1 team difference; auto is mixed for ppo, shaped for ddpg and bicnet."""
     opponent: Literal["auto", "self", "random", "greedy", "greedy_torus"] = "auto"
@@ -67,7 +67,7 @@ class Config:
         """The same configuration with every `auto` decided and `episodes` turned into env steps."""
         strong = self.algo == "ppo"
         auto = {
-            "observation": ("baseline26", "features"),
+            "observation": ("fork35", "features"),
             "reward": ("shaped", "mixed"),
             "opponent": ("random", "self"),
         }
@@ -168,12 +168,12 @@ SECTIONS = {"ddpg": ("ddpg", "off_policy"), "bicnet": ("ddpg", "off_policy"), "p
 DEFAULT_STAGE = "train"
 VARIANTS = {
     "demo": {"run.time_limit_s": 75, "run.env_steps": 1_000_000_000, "run.log_interval_s": 5},
-    "full": {"run.time_limit_s": 720, "run.env_steps": 1_000_000_000},
-    "guide": {  # the guide's 3,600 episodes at a sixteenth of its updates: 13 minutes of one core instead of 3.5 hours
+    "full": {"run.time_limit_s": 720, "run.env_steps": 1_000_000_000, "ppo.hidden": (256, 256)},
+    "guide": {  # 3,600 episodes at a 32nd of the guide's updates: 7 minutes of one core instead of 3.5 hours
         "algo": "ddpg",
         "episodes": 3600,
-        "off_policy.num_envs": 16,
-        "off_policy.update_interval": 16,
+        "off_policy.num_envs": 32,
+        "off_policy.update_interval": 32,
         "off_policy.updates_per_interval": 1,
     },
     "smoke": {"run.env_steps": 20_000, "on_policy.num_envs": 16, "ppo.hidden": (32, 32)},
