@@ -14,6 +14,8 @@ from powerband.core.checkpoint import load_checkpoint, resolve_resume
 
 CLOCKS = {"time_s", "charts/SPS", "charts/updates_per_s"}
 """Figures that hold seconds: no two runs have the same."""
+MEASURED = ("perf/share", "perf/idle", "perf/cpu", "perf/memory", "perf/gpu")
+"""Beginnings of figures that are measured on the machine."""
 
 SMALL = {
     "ppo": "snakes algo=ppo variant=smoke on_policy.num_envs=8 num_steps=8 mirrored=0.5 snapshot_interval=3".split(),
@@ -72,4 +74,4 @@ def differences(first: Path, second: Path) -> list[str]:
 def metrics(run_dir: Path) -> list[dict]:
     """The lines of metrics.jsonl without what is measured in seconds."""
     lines = [json.loads(text) for text in (run_dir / "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in line.items() if k not in CLOCKS and not k.startswith("perf/share")} for line in lines]
+    return [{k: v for k, v in line.items() if k not in CLOCKS and not k.startswith(MEASURED)} for line in lines]

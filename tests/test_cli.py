@@ -218,7 +218,7 @@ def test_a_run_of_another_recipe_is_not_resumed(run_folder: Path, capsys: pytest
 
 def test_bench_runs_what_the_table_names(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
     module = types.ModuleType("powerband_toy_bench")
-    module.measure = lambda words: {"words": words}
+    module.measure = lambda words, configure: {"words": words}
     monkeypatch.setitem(sys.modules, "powerband_toy_bench", module)
     monkeypatch.setitem(cli.BENCHES, "toy", "powerband_toy_bench:measure")
     assert cli.main(["bench", "toy", "seconds=1", "--json"]) == 0

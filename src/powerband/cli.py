@@ -27,8 +27,16 @@ RECIPES = {
     "snakes": "3v3 snakes on one device, thousands of boards at a time: ddpg, bicnet, ppo with self-play",
     "gym": "any Gymnasium environment id, your own included: sac, ppo",
 }
-BENCHES: dict[str, str] = {"update-interval": "powerband.bench.update_interval:run"}
-"""Benchmark -> ``module:function`` that takes the words after the name and returns a JSON value."""
+BENCHES: dict[str, str] = {
+    "update-interval": "powerband.bench.update_interval:run",
+    "num-envs": "powerband.bench.knobs:num_envs",
+    "batch": "powerband.bench.knobs:batch",
+    "precision": "powerband.bench.knobs:precision",
+    "scaling": "powerband.bench.knobs:scaling",
+    "peers": "powerband.bench.peers:peers",
+}
+"""Benchmark -> ``module:function`` that takes the words after the name and what reads a recipe's configuration; it
+returns a JSON value."""
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -102,15 +110,45 @@ def evaluate(words: list[str]) -> int:
 
 
 def report(words: list[str]) -> int:
-    """Writes the page of a run and says where it is."""
+    """Writes the page of a run, or one that compares several, and says where it is."""
     target, words = _take_json(words)
-    folder, words = _take_run("report", words)
-    if words:
-        raise ConfigError(f"'{words[0]}' means nothing to report. Write powerband report {folder}.")
+    page = next((Path(word.removeprefix("to=")) for word in words if word.startswith("to=")), None)
+    words = [word for word in words if not word.startswith("to=")]
+    folder, others = _take_run("report", words)
+    from powerband.report.compare import write_comparison
     from powerband.report.page import write_page
 
-    page = write_page(folder)
-    _emit({"report": str(page)} if target else str(page), target)
+    folders = [folder, *map(find_run, others)]
+    written = write_comparison(folders, page) if others else write_page(folder, page)
+    _emit({"report": str(written)} if target else str(written), target)
+    return 0
+
+
+def watch(words: list[str]) -> int:
+    """Follows a running job from its files until it ends; the job is not touched."""
+    target, words = _take_json(words)
+    if target not in ("", "-"):
+        raise ConfigError(
+            f"watch prints one JSON value a line as it goes. Write powerband watch RUN --json > {target}."
+        )
+    folder, words = _take_run("watch", words)
+    kind, once, every_s = "json" if target else "text", False, 2.0
+    for word in words:
+        name, _, value = word.removeprefix("--").partition("=")
+        if name == "csv" and not value:
+            kind = "csv"
+        elif name == "once" and not value:
+            once = True
+        elif name == "every" and value.replace(".", "", 1).isdigit() and float(value) > 0:
+            every_s = float(value)
+        else:
+            raise ConfigError(
+                f"'{word}' means nothing to watch. Write powerband watch {folder} [--csv] [--once] [every=SECONDS]."
+            )
+    from powerband.report.watch import watch as follow
+
+    with contextlib.suppress(KeyboardInterrupt):
+        return follow(folder, kind, once, every_s)
     return 0
 
 
@@ -118,10 +156,17 @@ def bench(words: list[str]) -> int:
     """Runs a benchmark of the table and prints what it measured."""
     target, words = _take_json(words)
     if not words or _asks_help(words[:1]):
-        print("powerband bench NAME [NAME=VALUE ...]\n\n" + "\n".join(f"  {name}" for name in BENCHES))
+        print("powerband bench NAME [RECIPE] [NAME=VALUE ...]\n\n" + "\n".join(f"  {name}" for name in BENCHES))
         return 0
     module, function = BENCHES[_one_of(words[0], BENCHES, "benchmark")].split(":")
-    _emit(getattr(importlib.import_module(module), function)(words[1:]), target)
+    own = importlib.import_module(module)
+    if _asks_help(words[1:]):
+        print(f"{(own.__doc__ or '').strip()}\n\n{fields_table(getattr(own, 'Options', None) or own.Config)}")
+        return 0
+    with contextlib.redirect_stdout(sys.stderr) if target == "-" else contextlib.nullcontext():
+        found = getattr(own, function)(words[1:], _configure)
+    if target:
+        _emit(found, target)
     return 0
 
 
@@ -172,8 +217,13 @@ VERBS: dict[str, tuple[Callable[[list[str]], int], str, str]] = {
         "train: on CPU, one GPU, many GPUs, many machines",
     ),
     "eval": (evaluate, "RUN [NAME=VALUE ...]", "evaluate a checkpoint"),
-    "report": (report, "RUN", "one self-contained HTML page about a run"),
-    "bench": (bench, "NAME [NAME=VALUE ...]", "reproducible tables"),
+    "report": (report, "RUN [RUN ...] [to=FILE.html]", "one self-contained HTML page about a run, or several compared"),
+    "watch": (
+        watch,
+        "RUN [--csv] [--once] [every=SECONDS]",
+        "follow a running job from its files, without touching it",
+    ),
+    "bench": (bench, "NAME [RECIPE] [NAME=VALUE ...]", "reproducible tables"),
     "list": (list_recipes, "", "recipes, stages, variants, hardware presets"),
     "show": (show, "RECIPE [NAME=VALUE ...]", "the resolved configuration, each value with its source"),
 }

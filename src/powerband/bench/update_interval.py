@@ -45,6 +45,8 @@ class Config:
     """Widths of actor and critics; the default takes about as long as the guide's 20 ms update on two cores."""
     threads: int = 0
     """CPU threads of the learner; 0 is all cores."""
+    plot: str = ""
+    """PNG to draw into."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +56,8 @@ class _Setting:
     run: RunConfig = field(default_factory=RunConfig)
 
 
-def run(words: list[str]) -> dict[str, Any]:
-    """Measures every setting in turn and prints the table as it grows.
+def run(words: list[str], configure: Any = None) -> dict[str, Any]:
+    """Measures every setting in turn and prints the table as it grows; it trains no recipe, so `configure` is unused.
 
     Returns:
         {"host", "config", "update_ms", "rows": one dict a setting}.
@@ -81,7 +83,11 @@ def run(words: list[str]) -> dict[str, Any]:
                         flush=True,
                     )
     host = {"machine": platform.platform(), **host_facts(), "threads": threads}
-    return {"host": host, "config": asdict(config), "update_ms": update_ms, "rows": rows}
+    result = {"host": host, "config": asdict(config), "update_ms": update_ms, "rows": rows}
+    if config.plot:
+        save_plot(result, Path(config.plot))
+        print(f"plot: {config.plot}")
+    return result
 
 
 def _measure(config: Config, step_ms: float, num_envs: int, interval: int, overlap: bool) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Console: the start banner, live progress with rate and time left, and the same lines in ``train.log``."""
+"""Console: the start banner, live progress with rate, time left and idle share, the same lines in ``train.log``."""
 
 from __future__ import annotations
 
@@ -7,14 +7,23 @@ import time
 from pathlib import Path
 from typing import Any
 
+from powerband.core.idle import idle
+from powerband.core.pace import FirstRate, Pace
+
 SHOWN = {
     "charts/episodic_return": "return",
     "charts/win": "win",
     "eval/return": "eval",
     "losses/critic": "critic",
+    "losses/actor": "actor",
+    "losses/policy": "policy",
     "losses/value": "value",
     "losses/entropy": "entropy",
 }
+COLUMNS = 120
+"""A plain line is no longer; what does not fit is left out from the right."""
+BAR_COLUMNS = 31
+"""Columns of the live bar and its percentage, before the text."""
 
 
 class Console:
@@ -24,14 +33,13 @@ class Console:
     lines in either case.
 
     Args:
-        env_steps: Budget of environment steps.
-        time_limit_s: Budget of seconds, 0 for none.
+        pace: The run's: share of the budget and time left.
         log: Path of ``train.log``.
         enabled: False is silent.
     """
 
-    def __init__(self, env_steps: int, time_limit_s: float, log: Path, enabled: bool = True) -> None:
-        self.env_steps, self.time_limit_s, self.enabled = env_steps, time_limit_s, enabled
+    def __init__(self, pace: Pace, log: Path, enabled: bool = True) -> None:
+        self.pace, self.enabled = pace, enabled
         self._log = log.open("a", encoding="utf-8") if enabled else None
         self._live: Any = None
         self._task: Any = None
@@ -52,30 +60,35 @@ class Console:
         else:
             print(text, flush=True)
 
+    def estimate(self, first: FirstRate, env_steps: int, elapsed_s: float) -> None:
+        """Says how long the budget will take at the first rate measured, before the first log line may be due."""
+        pace = self.pace
+        left_s = (pace.env_steps - env_steps) / first.rate
+        figures = f"{si(first.rate)} steps/s, {si(first.updates)} updates/s over {first.seconds:.1f} s"
+        if pace.time_limit_s and pace.time_limit_s - elapsed_s < left_s:
+            reached = env_steps + (pace.time_limit_s - elapsed_s) * first.rate
+            self.note(f"estimate: {figures}; the {pace.time_limit_s:g} s will do for {si(reached)} env steps")
+            return
+        apart = " and ".join({"eval": "evaluations", "save": "checkpoints"}[n] for n, k in pace.intervals.items() if k)
+        beside = f", and what {apart} take" if apart else ""
+        self.note(f"estimate: {figures}; {si(pace.env_steps - env_steps)} env steps take {clock(left_s)}{beside}")
+
     def progress(self, env_steps: int, elapsed_s: float, line: dict[str, Any]) -> None:
         """Shows where the run stands at the end of a log interval."""
         if not self.enabled:
             return
-        share, left_s = self.remaining(env_steps, elapsed_s)
-        shown = [f"{name} {line[tag]:.3g}" for tag, name in SHOWN.items() if isinstance(line.get(tag), float)]
-        busiest = max((tag for tag in line if tag.startswith("perf/share/")), key=line.get, default="")
-        if busiest:
-            shown.append(f"most time: {busiest.removeprefix('perf/share/')} {line[busiest]:.0%}")
-        facts = f"{si(line['charts/SPS'])} steps/s  left {clock(left_s)}  {'  '.join(shown)}"
-        text = f"[{clock(elapsed_s)}] {share:4.0%}  {si(env_steps)} steps  {facts}"
+        share, left_s = self.pace.share(env_steps, elapsed_s), self.pace.left_s(env_steps, elapsed_s)
+        facts = [f"{si(env_steps)} steps", f"{si(line['charts/SPS'])} steps/s"]
+        facts += [f"left {clock(left_s)}"] if left_s is not None else []
+        waits = idle(line)
+        facts += [f"idle {waits[0]:.0%} {waits[1]}".rstrip()] if waits else []
+        facts += [f"{name} {line[tag]:.3g}" for tag, name in SHOWN.items() if isinstance(line.get(tag), float)]
+        text = fitted(f"[{clock(elapsed_s)}] {share:4.0%}", facts, COLUMNS)
         self._write(text)
         if sys.stdout.isatty():
-            self._bar(share, f"{si(env_steps)} steps  {facts}")
+            self._bar(share, facts)
         else:
             print(text, flush=True)
-
-    def remaining(self, env_steps: int, elapsed_s: float) -> tuple[float, float]:
-        """Share of the budget that is spent, and the seconds that are left at the pace so far."""
-        share = env_steps / max(self.env_steps, 1)
-        if self.time_limit_s > 0:
-            share = max(share, elapsed_s / self.time_limit_s)
-        share = min(max(share, 1e-9), 1.0)
-        return share, elapsed_s * (1 - share) / share
 
     def close(self, text: str) -> None:
         """Ends the live line and prints a last word."""
@@ -88,20 +101,32 @@ class Console:
             self._log.close()
             self._log = None
 
-    def _bar(self, share: float, facts: str) -> None:
+    def _bar(self, share: float, facts: list[str]) -> None:
         if self._live is None:
             from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
-            columns = (BarColumn(bar_width=24), TaskProgressColumn(), TextColumn("{task.description}"))
+            columns = (BarColumn(bar_width=24), TaskProgressColumn(), TextColumn("{task.description}", markup=False))
             self._live = Progress(*columns, refresh_per_second=4)
             self._task = self._live.add_task("", total=1.0)
             self._live.start()
-        self._live.update(self._task, completed=share, description=facts)
+        width = self._live.console.width - BAR_COLUMNS
+        self._live.update(self._task, completed=share, description=fitted("", facts, width))
 
     def _write(self, text: str) -> None:
         if self._log is not None:
             self._log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
             self._log.flush()
+
+
+def fitted(start: str, facts: list[str], columns: int) -> str:
+    """`start` and as many of `facts`, from the first on, as `columns` have room for."""
+    text = start
+    for fact in facts:
+        longer = f"{text}  {fact}" if text else fact
+        if len(longer) > columns:
+            break
+        text = longer
+    return text
 
 
 def si(value: float) -> str:
@@ -114,6 +139,6 @@ def si(value: float) -> str:
 
 def clock(seconds: float) -> str:
     """Seconds as 1:02:03 or 2:03."""
-    whole = int(seconds)
+    whole = round(seconds)
     hours, minutes, rest = whole // 3600, whole % 3600 // 60, whole % 60
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

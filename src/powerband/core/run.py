@@ -26,10 +26,12 @@ from powerband.core.device import device_names, host_facts, set_threads
 from powerband.core.distributed import Ranks
 from powerband.core.metrics import JsonlSink, Metrics, TensorBoardSink
 from powerband.core.noise import NoiseSource
-from powerband.core.phases import PhaseClock
+from powerband.core.pace import FirstRate, Pace
 from powerband.core.precision import Precision
-from powerband.core.run_folder import find_run
+from powerband.core.run_folder import find_run, note_end, note_processes, process_facts
 from powerband.core.schedule import Every
+from powerband.core.trace import Trace, TracedClock
+from powerband.core.utilisation import Utilisation
 
 AGREEMENT_S = 0.5
 """Seconds between two agreements of the ranks about stopping and logging; one small all-reduce each."""
@@ -57,10 +59,13 @@ class Run:
         settings: RunConfig = config.run
         self.config, self.settings = config, settings
         self.dir, self.ranks, self.device = folder, ranks, ranks.device
-        self.clock = PhaseClock(self.device)
+        self.clock = TracedClock(self.device)
+        self.trace = Trace(folder / "trace.json", self.clock) if ranks.leads else None
+        self.utilisation = Utilisation(self.device)
         self.precision = Precision(settings.precision, self.device)
         self.noise = NoiseSource(settings.seed, self.device, ranks.rank)
-        self.console = Console(settings.env_steps, settings.time_limit_s, folder / "train.log", enabled=ranks.leads)
+        self.pace = Pace(settings.env_steps, settings.time_limit_s, settings.eval_interval, settings.save_interval)
+        self.console = Console(self.pace, folder / "train.log", enabled=ranks.leads)
         sinks: list[Any] = []
         if ranks.leads:
             sinks = [JsonlSink(folder / "metrics.jsonl")]
@@ -71,6 +76,8 @@ class Run:
         self.facts: dict[str, str] = {}
         self.evaluate: Callable[[], dict[str, float]] | None = None
         self._logged = (0, 0)
+        self._first: FirstRate | None = FirstRate() if ranks.leads else None
+        self._noted = False
         self._saved_at = -1
         self._elapsed_before_s = 0.0
         self._signalled = self._stop_reason = ""
@@ -108,7 +115,17 @@ class Run:
             (folder / "run.json").write_text(json.dumps(facts, indent=2))
         ranks.barrier()
         torch.manual_seed(settings.seed)  # the same initial weights on every rank; all later draws are the streams' own
-        return cls(config, folder, ranks)
+        run = cls(config, folder, ranks)
+        if not settings.resume:
+            run._note_processes()
+        return run
+
+    def _note_processes(self) -> None:
+        """Lets others find the processes of this run; a collective."""
+        processes = self.ranks.gather(process_facts())
+        if self.ranks.leads:
+            note_processes(self.dir, processes)
+        self._noted = self.ranks.leads
 
     def __enter__(self) -> Run:
         self._previous_handlers = {
@@ -125,7 +142,10 @@ class Run:
     def __exit__(self, kind: type | None, error: BaseException | None, trace: Any) -> None:
         for number, handler in self._previous_handlers.items():
             signal.signal(number, handler)
-        self.console.close("" if error else f"{self._stop_reason or 'budget reached'}; run folder: {self.dir}")
+        reason = f"{kind.__name__}: {error}" if kind else self._stop_reason or "budget reached"
+        if self._noted:
+            note_end(self.dir, reason)
+        self.console.close("" if error else f"{reason}; run folder: {self.dir}")
         self.metrics.close()
         self.ranks.close()
 
@@ -171,6 +191,7 @@ class Run:
         self.load_state_dict(shared["run"])
         if self.ranks.leads:
             (self.dir / "config.json").write_text(to_json(self.config))
+        self._note_processes()
         self.metrics.rewind(self._logged[0])
         self.console.note(f"resumed from {path} at {self.env_steps} env steps, {self.grad_steps} grad steps")
         return True
@@ -237,6 +258,9 @@ class Run:
         """Counts one iteration (global figures) and does what has fallen due: log, evaluate, save, stop."""
         self.env_steps += env_steps
         self.grad_steps += grad_steps
+        if self._first is not None and self._first.ready(self.env_steps, self.grad_steps):
+            self.console.estimate(self._first, self.env_steps, self.elapsed_s)
+            self._first = None
         stop, log = self._agree()
         if self._log_every.ready(self.env_steps) or (log and not self.settings.log_interval):
             self.log()
@@ -244,6 +268,8 @@ class Run:
             self.run_evaluation()
         if self._save_every.ready(self.env_steps):
             self.save()
+        if self.trace is not None and self.trace.step(env_steps, grad_steps):
+            self.trace = None
         self.running = not stop and self.env_steps < self.settings.env_steps
 
     def finish(self) -> None:
@@ -251,6 +277,9 @@ class Run:
         if self._saved_at != self.env_steps:
             self.save()
         self.log()
+        if self.trace is not None:
+            self.trace.write()
+            self.trace = None
 
     def _agree(self) -> tuple[bool, bool]:
         """(stop, log): what clocks and signals ask for, the same answer on every rank.
@@ -295,6 +324,9 @@ class Run:
         figures = {"charts/SPS": steps / seconds, "charts/updates_per_s": updates / seconds}
         figures["perf/updates_per_env_step"] = updates / steps
         figures |= {f"perf/share/{name}": phases.share(name) for name in phases.host}
+        figures |= self.utilisation.read() if self.ranks.leads else {}
+        apart = {name: (phases.host.get(name, 0.0), phases.counts.get(name, 0)) for name in self.pace.intervals}
+        self.pace.add(steps, seconds, apart)
         line = self.metrics.flush(self.env_steps, self.grad_steps, figures, time_s=self.elapsed_s)
         self.console.progress(self.env_steps, self.elapsed_s, line)
         self._last_log = now
@@ -316,7 +348,8 @@ class Run:
             rows["switches"] = f"TF32 {tf32}, cuDNN benchmark {cudnn.benchmark}, deterministic {cudnn.deterministic}"
         budget = f"{self.settings.env_steps:,} env steps"
         limit = f" or {self.settings.time_limit_s:g} s" if self.settings.time_limit_s else ""
-        self.console.banner({**rows, **self.facts, **sizes, "budget": f"{budget}{limit} over all ranks"})
+        rows |= {**self.facts, **sizes, "budget": f"{budget}{limit} over all ranks"}
+        self.console.banner({**rows, "time": "an estimate follows once the rate is measured, a few seconds from here"})
 
 
 def _claim(settings: RunConfig, recipe: str) -> Path:

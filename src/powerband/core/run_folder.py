@@ -1,8 +1,13 @@
-"""The run folder: finding it from whatever a user names of it."""
+"""The run folder: finding it from whatever a user names of it, and the processes that write into it."""
 
 from __future__ import annotations
 
+import json
+import os
+import platform
+import time
 from pathlib import Path
+from typing import Any
 
 from powerband.core.flags import ConfigError
 
@@ -25,3 +30,30 @@ def find_run(word: str, root: Path = Path("runs")) -> Path:
         if (folder / "run.json").exists() and (folder / "config.json").exists():
             return folder
     raise ConfigError(f"{word} lies in no run folder: none above it has a run.json. Name a run folder, or last.")
+
+
+def process_facts() -> dict[str, Any]:
+    """This process, so that another one can find it: host, id, and the moment it began, which no second one has."""
+    return {"hostname": platform.node(), "pid": os.getpid(), "began": process_began(os.getpid())}
+
+
+def process_began(pid: int) -> int | None:
+    """Clock ticks after boot at which process `pid` began; None where there is none, or no ``/proc``."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    words = stat.rpartition(")")[2].split()
+    return None if words[0] == "Z" else int(words[19])
+
+
+def note_processes(folder: Path, processes: list[dict[str, Any]]) -> None:
+    """Writes ``processes.json``: those of the run that begins, one a rank; a run that went on has its last ones."""
+    (folder / "processes.json").write_text(json.dumps({"began_s": time.time(), "ranks": processes, "ended": None}))
+
+
+def note_end(folder: Path, reason: str) -> None:
+    """Adds to ``processes.json`` that the run ended, and why."""
+    path = folder / "processes.json"
+    facts = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps({**facts, "ended": reason, "ended_s": time.time()}), encoding="utf-8")

@@ -1,20 +1,19 @@
-"""Reads a run's metrics and draws its curves."""
+"""A run's metrics as curves: reading them, choosing what is worth drawing, smoothing and thinning it."""
 
 from __future__ import annotations
 
 import json
 import math
 from pathlib import Path
+from typing import Any
 
-PREFERRED = (
-    "charts/episodic_return",
-    "charts/win",
-    "charts/score",
-    "eval/",
-    "charts/SPS",
-    "losses/",
-    "perf/share/",
-)
+LEARNING = ("charts/episodic_return", "charts/win", "charts/score", "eval/", "charts/")
+LOSSES = ("losses/",)
+APART = ("charts/SPS", "charts/updates_per_s")
+"""Rates: they belong to the machine's curves."""
+BOUNDS = ("_low", "_high")
+POINTS = 300
+"""Points of a curve on a page."""
 
 
 def read_metrics(run_dir: Path) -> list[dict]:
@@ -27,7 +26,7 @@ def read_metrics(run_dir: Path) -> list[dict]:
     if not path.exists():
         raise ValueError(f"{run_dir} has no metrics.jsonl: it is not a run folder, or nothing was logged yet.")
     lines = []
-    for text in path.read_text().splitlines():
+    for text in path.read_text(encoding="utf-8").splitlines():
         try:
             lines.append(json.loads(text))
         except json.JSONDecodeError:
@@ -35,46 +34,52 @@ def read_metrics(run_dir: Path) -> list[dict]:
     return lines
 
 
-def series(metrics: list[dict], tag: str) -> tuple[list[float], list[float]]:
-    """Environment steps and values of one tag where it was logged and is finite."""
-    points = [(line["env_steps"], line[tag]) for line in metrics if isinstance(line.get(tag), int | float)]
+def series(metrics: list[dict], tag: str, over: str = "env_steps") -> tuple[list[float], list[float]]:
+    """`over` (env_steps or time_s) and values of one tag where it was logged and is finite."""
+    points = [(line[over], line[tag]) for line in metrics if _is_figure(line.get(tag))]
     points = [(x, y) for x, y in points if math.isfinite(y)]
     return [x for x, _ in points], [y for _, y in points]
 
 
-def curve_tags(metrics: list[dict]) -> list[str]:
-    """Tags worth drawing, in the order in which a reader asks for them."""
-    tags = {tag for line in metrics for tag, value in line.items() if "/" in tag and isinstance(value, int | float)}
-    ordered = [tag for start in PREFERRED for tag in sorted(tags) if tag.startswith(start)]
-    return list(dict.fromkeys(ordered))
+def curve_tags(metrics: list[dict], starts: tuple[str, ...]) -> list[str]:
+    """Tags that begin with one of `starts`, in the order in which a reader asks for them; no bounds, no rates."""
+    tags = {tag for line in metrics for tag, value in line.items() if "/" in tag and _is_figure(value)}
+    tags = {tag for tag in tags if not tag.endswith(BOUNDS) and tag not in APART}
+    return list(dict.fromkeys(tag for start in starts for tag in sorted(tags) if tag.startswith(start)))
 
 
-def draw_curves(run_dir: Path, path: Path, limit: int = 12) -> Path:
-    """Writes a PNG with one panel a tag (at most `limit`) against environment steps; returns `path`."""
-    import matplotlib
+def is_constant(metrics: list[dict], tag: str) -> bool:
+    """True where a tag has one value only, several times: a line that says nothing."""
+    values = series(metrics, tag)[1]
+    return len(values) > 1 and min(values) == max(values)
 
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
 
-    metrics = read_metrics(run_dir)
-    tags = curve_tags(metrics)[:limit]
-    columns = min(3, max(1, len(tags)))
-    rows = max(1, math.ceil(len(tags) / columns))
-    figure, axes = plt.subplots(rows, columns, figsize=(4.6 * columns, 2.9 * rows), squeeze=False)
-    for axis in axes.flat[len(tags) :]:
-        axis.set_axis_off()
-    for axis, tag in zip(axes.flat, tags, strict=False):
-        steps, values = series(metrics, tag)
-        axis.plot(steps, values, color="#1f6f8b", linewidth=1.6, marker="o" if len(steps) < 12 else None, markersize=3)
-        axis.set_title(tag, fontsize=9, loc="left")
-        axis.grid(alpha=0.25)
-        axis.tick_params(labelsize=8)
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.ticklabel_format(axis="x", style="sci", scilimits=(0, 4))
-        axis.xaxis.get_offset_text().set_fontsize(8)
-        axis.set_xlabel("env steps", fontsize=8)
-    figure.tight_layout()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
-    return path
+def smoothed(values: list[float], points: float) -> list[float]:
+    """Exponential mean over about `points` values, without the pull of its start."""
+    keep, mean, weight, out = 1 - 2 / (max(points, 1.0) + 1), 0.0, 0.0, []
+    for value in values:
+        mean, weight = keep * mean + (1 - keep) * value, keep * weight + (1 - keep)
+        out.append(mean / weight)
+    return out
+
+
+def span(count: int) -> int:
+    """Values that a curve of `count` values is smoothed over: a twentieth of them, none below 20."""
+    return max(1, count // 20) if count >= 20 else 1
+
+
+def thinned(xs: list[float], ys: list[float], limit: int = POINTS) -> tuple[list[float], list[float]]:
+    """At most about `limit` points: means of neighbours; the last point stays the last."""
+    size = math.ceil(len(xs) / limit)
+    if size <= 1:
+        return xs, ys
+    starts = range(0, len(xs), size)
+    return [xs[min(i + size, len(xs)) - 1] for i in starts], [_mean(ys[i : i + size]) for i in starts]
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _is_figure(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
