@@ -46,7 +46,7 @@ def prepare(device: Any = None, environment: MutableMapping[str, str] = os.envir
     """Sets the variables for a rank on `device` (a torch.device; None is any), and returns what was set."""
     if sys.platform != "linux":
         return Rendering()
-    gpu, uuid = _gpu(device) if device is not None and device.type == "cuda" else (None, "")
+    gpu, uuid = identity(device) if device is not None and device.type == "cuda" else (None, "")
     wanted = gpu is not None or not environment.get("MUJOCO_GL")  # else there is nothing that EGL could decide
     no_egl, devices = look_at_egl() if wanted else (missing("egl"), [])
     found = settings(environment, no_egl, missing("osmesa"), gpu, uuid, devices)
@@ -126,12 +126,9 @@ def look_at_egl() -> tuple[str, list[EglDevice]]:
 
 def egl_index(devices: Sequence[EglDevice], gpu: int, uuid: str = "") -> int | None:
     """EGL's number of the GPU that CUDA calls `gpu`: by identity where EGL says it, else by CUDA's number."""
-    for device in devices:
-        if uuid and device.uuid == uuid:
-            return device.index
-    if uuid and any(device.uuid for device in devices):
-        return None  # identities are known and this GPU is not among them: its number would name another one
-    return next((device.index for device in devices if device.cuda == gpu), None)
+    same = [device.index for device in devices if uuid and device.uuid == uuid]
+    numbered = [device.index for device in devices if device.cuda == gpu]
+    return next(iter(same + numbered), None)
 
 
 def forced_software(environment: Mapping[str, str]) -> str:
@@ -163,7 +160,7 @@ def _without_gpu(devices: Sequence[EglDevice]) -> str:
     return f" in software: EGL sees no GPU here ({CONTAINER})"
 
 
-def _gpu(device: Any) -> tuple[int, str]:
+def identity(device: Any) -> tuple[int, str]:
     """(number, 32 hexadecimal digits) of a CUDA device."""
     import torch
 

@@ -110,7 +110,7 @@ class Run:
         ranks.barrier()
         torch.manual_seed(settings.seed)  # the same initial weights on every rank; all later draws are the streams' own
         run = cls(config, folder, ranks)
-        run.facts["rendering"] = renders.line
+        run.facts |= {"rendering": renders.line} if renders.line else {}
         for notice in sorted({line for lines in ranks.gather(list(renders.notices)) for line in lines}):
             run.console.note(notice)
         return run

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from dataclasses import replace
 from typing import Any
 
 from powerband.core.egl import EglDevice, EglError, egl_devices, missing
@@ -16,6 +17,7 @@ from powerband.core.rendering import (
     INSTALL,
     forced_software,
     has_display,
+    identity,
     look_at_egl,
     settings,
 )
@@ -52,6 +54,7 @@ def checks(scope: Scope) -> list[Check]:
         ("osmesa", lambda: backend_row("osmesa", works)),
         ("glfw", lambda: glfw_row(works)),
         ("egl devices", lambda: devices_rows(scope)),
+        *((f"egl {gpu}", lambda gpu=gpu: own_gpu_row(gpu)) for gpu in scope.devices[1:]),
         ("variables", variables_row),
         ("a run sets", lambda: run_row(scope)),
     ]
@@ -202,6 +205,22 @@ def _device_row(device: EglDevice) -> Row:
             **figures,
         )
     return ok(name, text, **figures)
+
+
+def own_gpu_row(gpu: Any, function: str = FUNCTION) -> Row:
+    """Whether a rank on `gpu` renders on it, with the variables that a run sets for that rank."""
+    name = f"egl {gpu}"
+    no_egl, devices = look_at_egl()
+    variables = settings({}, no_egl, "", *identity(gpu), devices).variables
+    if no_egl or "MUJOCO_EGL_DEVICE_ID" not in variables:
+        return skipped(name, "EGL does not say which of its devices this GPU is: see row cuda to egl")
+    outcome = ask(function, [], timeout_s=TIMEOUT_S, environment={"EGL_PLATFORM": None, **variables})
+    where = f"EGL device {variables['MUJOCO_EGL_DEVICE_ID']}"
+    if outcome.problem:
+        advice = "Give this user access to it (groups video and render; /dev/dri in a container)."
+        return fail(name, f"{where}: {outcome.problem}", advice)
+    row = _rendered(name, outcome.value)
+    return replace(row, measured=f"{where}: {row.measured}")
 
 
 def variables_row() -> Row:

@@ -31,21 +31,21 @@ class Row:
     seconds: float = 0.0
 
 
-def ok(name: str, measured: str, **figures: Any) -> Row:
+def ok(name: str, measured: str, /, **figures: Any) -> Row:
     """A row of something that is as it should be."""
     return Row(name, "ok", measured, figures=figures)
 
 
-def warn(name: str, measured: str, advice: str, **figures: Any) -> Row:
+def warn(name: str, measured: str, advice: str, /, **figures: Any) -> Row:
     """A row of something that works and costs something."""
     return Row(name, "warn", measured, advice, figures)
 
 
-def fail(name: str, measured: str, advice: str, **figures: Any) -> Row:
+def fail(name: str, measured: str, advice: str, /, **figures: Any) -> Row:
     """A row of something that does not work."""
     return Row(name, "fail", measured, advice, figures)
 
 
-def skipped(name: str, measured: str, advice: str = "", **figures: Any) -> Row:
+def skipped(name: str, measured: str, advice: str = "", /, **figures: Any) -> Row:
     """A row of something that could not, or need not, be checked here."""
     return Row(name, "skipped", measured, advice, figures)
