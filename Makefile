@@ -4,6 +4,8 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 TORCH  ?= torch==2.13.0
+# What rendering without a display needs of the system, by Debian's names; a run that renders nothing needs none of it.
+RENDER := libegl1 libgl1 libosmesa6
 
 .PHONY: setup demo test test-all lint bench
 
@@ -15,7 +17,16 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -c 'import torch' 2>/dev/null || $(BIN)/pip install --quiet $(TORCH)
 	$(BIN)/python -c 'import torch; print("torch==" + torch.__version__)' > $(VENV)/constraints.txt
 	$(BIN)/pip install --quiet --constraint $(VENV)/constraints.txt --editable '.[gym,cuda,peers,dev]'
+	@$(call rendering)
 	touch $(STAMP)
+
+# Installs what is missing where that is allowed; never fails: it says what to run instead.
+define rendering
+have() { $(BIN)/python -S -c 'import ctypes; [ctypes.CDLL(n) for n in ("libEGL.so.1", "libGL.so.1")]' 2>/dev/null; }; \
+have || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && { timeout 120 apt-get update -qq; \
+for package in $(RENDER); do DEBIAN_FRONTEND=noninteractive timeout 120 apt-get install -y -qq $$package; done; } >/dev/null 2>&1 </dev/null; }; \
+have || echo "To render (videos, cameras) without a display, run: sudo apt-get install -y $(RENDER)"
+endef
 
 # 75 seconds of self-play, then 100 games against each scripted team; the run folder gets a video, a picture, a report.
 demo: RUN := runs/demo-$(shell date +%Y%m%d-%H%M%S)

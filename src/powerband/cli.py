@@ -102,6 +102,9 @@ def evaluate(words: list[str]) -> int:
         return 0
     options = resolve(recipe.Evaluation, words, help_with=f"powerband eval {folder} --help").config
     config = from_json(recipe.Config, (folder / "config.json").read_text(encoding="utf-8"), str(folder / "config.json"))
+    from powerband.core import rendering
+
+    rendering.prepare()
     with contextlib.redirect_stdout(sys.stderr) if target else contextlib.nullcontext():
         table = recipe.evaluate(config, folder, options)
     if target:
@@ -170,6 +173,21 @@ def bench(words: list[str]) -> int:
     return 0
 
 
+def doctor(words: list[str]) -> int:
+    """Checks this machine, section by section; the exit status is 1 where a check failed."""
+    from powerband.doctor.checkup import SECTIONS, run
+
+    target, words = _take_json(words)
+    if _asks_help(words):
+        print(f"powerband doctor {VERBS['doctor'][1]}\n\n" + "\n".join(f"  {k:<12} {v}" for k, v in SECTIONS.items()))
+        return 0
+    chosen = [_one_of(word, SECTIONS, "section of doctor") for word in words]
+    found = run(chosen, {name: lambda name=name: _load(name) for name in RECIPES}, show=target != "-")
+    if target:
+        _emit(found, target)
+    return found["exit_code"]
+
+
 def list_recipes(words: list[str]) -> int:
     """Recipes with their stages and variants, and the hardware presets."""
     target, words = _take_json(words)
@@ -224,13 +242,14 @@ VERBS: dict[str, tuple[Callable[[list[str]], int], str, str]] = {
         "follow a running job from its files, without touching it",
     ),
     "bench": (bench, "NAME [RECIPE] [NAME=VALUE ...]", "reproducible tables"),
+    "doctor": (doctor, "[SECTION ...]", "this machine: GPUs, precision, copies, simulators, rendering, networks"),
     "list": (list_recipes, "", "recipes, stages, variants, hardware presets"),
     "show": (show, "RECIPE [NAME=VALUE ...]", "the resolved configuration, each value with its source"),
 }
 
 
 def main(words: list[str] | None = None) -> int:
-    """Runs one command and returns its exit status: 0, or 2 for what a user can put right."""
+    """Runs one command and returns its exit status: 0, 1 where `doctor` found a fault, 2 for what a user can right."""
     words = sys.argv[1:] if words is None else words
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # torch and numba read it once, when they are imported
     try:

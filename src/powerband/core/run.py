@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from powerband import __version__
-from powerband.core import checkpoint
+from powerband.core import checkpoint, rendering
 from powerband.core.config import ConfigError, RunConfig, to_json
 from powerband.core.console import Console
 from powerband.core.device import device_names, host_facts, set_threads
@@ -101,6 +101,7 @@ class Run:
         settings: RunConfig = config.run
         ranks = Ranks.from_environment(device_names(settings))
         set_threads(settings.threads, ranks.world_size)
+        renders = rendering.prepare(ranks.device)  # before any simulator is imported; worker processes inherit it
         folder = Path(ranks.gather(str(_claim(settings, recipe)) if ranks.leads else "")[0])
         facts = {
             "recipe": recipe,
@@ -116,6 +117,9 @@ class Run:
         ranks.barrier()
         torch.manual_seed(settings.seed)  # the same initial weights on every rank; all later draws are the streams' own
         run = cls(config, folder, ranks)
+        run.facts |= {"rendering": renders.line} if renders.line else {}
+        for notice in sorted({line for lines in ranks.gather(list(renders.notices)) for line in lines}):
+            run.console.note(notice)
         if not settings.resume:
             run._note_processes()
         return run

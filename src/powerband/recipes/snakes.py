@@ -16,7 +16,7 @@ from powerband.core.noise import NoiseSource
 from powerband.core.precision import Precision
 from powerband.core.run import Run
 from powerband.data.types import EnvSpec
-from powerband.envs.snakes.env import SnakesEnv
+from powerband.envs.snakes.env import SnakesEnv, spec_of
 from powerband.envs.snakes.opponents import PolicyOpponent
 from powerband.loops.off_policy import OffPolicyConfig, off_policy
 from powerband.loops.on_policy import OnPolicyConfig, on_policy
@@ -128,6 +128,12 @@ def learner_of(config: Config, spec: EnvSpec, *shared: Any) -> DDPG | PPO:
     return DDPG(spec, replace(config.ddpg, communicate=communicate), *shared)
 
 
+def networks(config: Config, device: Any, precision: Precision) -> tuple[Any, EnvSpec, Any]:
+    """A new learner of a settled configuration, what it sees, and its loop's sizes; `doctor` times it."""
+    spec, loop = spec_of(config.observation), config.on_policy if config.algo == "ppo" else config.off_policy
+    return learner_of(config, spec, device, precision, NoiseSource(0, device)), spec, loop
+
+
 def best_actions(modules: nn.ModuleDict, obs: Tensor) -> Tensor:
     """(n, 3, ...) -> (n, 3): the likeliest actions of a PPO network and its encoder, where it has one."""
     rows = obs.flatten(0, 1)
@@ -141,8 +147,7 @@ def load(folder: Path) -> tuple[Any, str]:
     path, _ = resolve_resume(str(folder))
     run_dir = path.parent.parent
     config = from_json(Config, (run_dir / "config.json").read_text(), str(run_dir / "config.json"))
-    env = SnakesEnv(1, observation=config.observation)
-    learner = learner_of(config, env.spec, "cpu", Precision("fp32", "cpu"), NoiseSource(0))
+    learner = learner_of(config, spec_of(config.observation), "cpu", Precision("fp32", "cpu"), NoiseSource(0))
     learner.load_state_dict(load_checkpoint(path, "shared")[0]["learner"])
     return learner, config.observation
 
