@@ -236,7 +236,11 @@ def env_bound(case: Case) -> Finding | None:
     if claim < limit.ENV_BOUND:
         return None
     facts, seconds = case.facts, case.ledger.seconds.get("env", 0.0) + case.ledger.seconds.get("env_wait", 0.0)
-    each = f", {duration(seconds / facts.iterations)} a step of {facts.num_envs}" if facts.env_steps else ""
+    if facts.env_steps:
+        step_s = seconds * facts.num_envs * facts.world_size / facts.env_steps
+        each = f", {duration(step_s)} a step of {facts.num_envs}"
+    else:
+        each = f", {duration(max(case.ledger.mean_s('env'), case.ledger.mean_s('env_wait')))} each"
     where = f" in {len(facts.worker_rows)} worker(s)" if facts.overlappable else ""
     work = f"; updates take {case.ledger.share('update', 'sample', 'returns'):.0%}"
     return Finding(
@@ -255,7 +259,7 @@ def update_bound(case: Case) -> Finding | None:
         return None
     seconds = sum(case.ledger.seconds.get(name, 0.0) for name in ("update", "sample"))
     grads = case.facts.grad_steps
-    each = f", {duration(seconds / grads)} each" if grads else ""
+    each = f", {duration(seconds / grads if grads else case.ledger.mean_s('update'))} each"
     return Finding(
         "update-bound",
         claim,
