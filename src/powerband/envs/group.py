@@ -154,7 +154,8 @@ class EnvGroup:
 
         ``renderer`` is what an environment says that it draws with, None where none says anything.
         """
-        named = (str(env.renderer) for env in self.envs if getattr(env, "renderer", None))
+        bare = [getattr(env, "unwrapped", env) for env in self.envs]
+        named = (str(env.renderer) for env in bare if getattr(env, "renderer", None))
         costs = {"spent_ns": list(self.spent_ns), "worst_ns": list(self.worst_ns), "cpu_s": time.process_time()}
         return {**costs, "renderer": next(named, None)}
 

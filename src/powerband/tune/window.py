@@ -18,7 +18,9 @@ from powerband.tune.ledger import Ledger
 
 SETTLE_S = 0.7
 """Seconds from the first update on that are not measured: caches, lazy initialisation, the first compile."""
-PROBE_S = 0.5
+COUNTED_ITERATIONS = 2
+"""Iterations in which questions to tensors are counted, before the window: counting slows every operation."""
+PROBE_S = 0.6
 """Seconds that the updates of one probe take, all sizes together."""
 PROBED_SIZES = (1, 4)
 """Batches that are probed, in multiples of the run's own."""
@@ -62,20 +64,15 @@ class Window:
             if self._learning == 1:
                 self._learning_since = time.perf_counter()
                 self._watch_batches(run)
-            elif self._counter is None and self._learning >= 3:
-                self._counter = CountedQuestions()
-                self._counted_from = self._ticks
+                self._counter, self._counted_from = CountedQuestions(), self._ticks
                 self._counter.__enter__()
-            elif self._counter is not None and self._counter.active and self._enough():
+            elif self._counter.active and self._ticks - self._counted_from >= COUNTED_ITERATIONS:
                 self._stop_counting()
-        if self._learning & (self._learning - 1) == 0 and self._learning > 2 and self._settled(run):
+        if self._learning > 1 and self._learning & (self._learning - 1) == 0 and self._settled(run):
             self._begin(run)
 
-    def _enough(self) -> bool:
-        return self._ticks - self._counted_from >= 2
-
     def _settled(self, run: Run) -> bool:
-        """Agreed at iterations 4, 8, 16, ... after the first update."""
+        """Agreed at iterations 2, 4, 8, ... after the first update."""
         waited = time.perf_counter() - self._learning_since
         return bool(run.ranks.max_(torch.tensor([waited >= SETTLE_S], dtype=torch.int64, device=run.device)))
 
@@ -181,7 +178,7 @@ class Window:
                 torch.set_num_threads(count)
                 learner.update(self._batch)
 
-            threads_s = _timed(run, {count: lambda c=count: with_threads(c) for count in (own, fair)}, PROBE_S, 5)
+            threads_s = _timed(run, {count: lambda c=count: with_threads(c) for count in (own, fair)}, PROBE_S)
             torch.set_num_threads(own)
         return {"batch_rows": rows, "update_s": update_s, "threads_s": threads_s}
 
@@ -231,8 +228,11 @@ def _rows_of(batch: Tree, rows: int) -> Tree:
     return tree_map(lambda leaf: leaf[torch.arange(rows, device=leaf.device) % len(leaf)], batch)
 
 
-def _timed(run: Run, calls: dict[int, Any], budget_s: float, least: int = 3) -> dict[int, float]:
-    """Median seconds of each call, taken in turns; every rank makes the same number of calls."""
+def _timed(run: Run, calls: dict[int, Any], budget_s: float, least: int = 5) -> dict[int, float]:
+    """Lower quartile of the seconds of each call, taken in turns; every rank makes the same number of calls.
+
+    A shared machine makes some calls slow and none fast: the quicker ones are nearer to what a call costs.
+    """
 
     def once(call: Any) -> float:
         start = time.perf_counter()
@@ -249,4 +249,4 @@ def _timed(run: Run, calls: dict[int, Any], budget_s: float, least: int = 3) -> 
     for _ in range(rounds):
         for key, call in calls.items():
             times[key].append(once(call))
-    return {key: statistics.median(values) for key, values in times.items()}
+    return {key: sorted(values)[len(values) // 4] for key, values in times.items()}
