@@ -96,6 +96,9 @@ def profile(words: list[str]) -> int:
     target, words = _take_json(words)
     name, words = _take_recipe("profile", words)
     if name is None:
+        from powerband.tune.causes import causes_table
+
+        print(f"\nexit status, by cause:\n{causes_table()}")
         return 0
     own, words = _take_named(words, ("seconds", "apply"))
     from powerband.tune import profile as profiles

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import runs
 
+import powerband
 from powerband import cli
 from powerband.tune.causes import CAUSES
 
@@ -43,6 +44,27 @@ def test_bad_input_is_one_line_and_status_2(words: list[str], part: str, capsys)
     assert printed.out == "" and printed.err.count("\n") == 1 and part in printed.err
 
 
+def test_help_lists_the_causes_with_their_codes(capsys):
+    assert cli.main(["profile", "--help"]) == 0
+    text = capsys.readouterr().out
+    assert "seconds=20" in text and all(f"{code:>3}  {cause}" in text for cause, (code, _) in CAUSES.items())
+
+
+def test_the_best_advice_is_applied_and_compared(tmp_path: Path, monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(powerband.__file__).parents[2] / "benchmarks"))
+    monkeypatch.setenv("POWERBAND_FAULT_MS", "20")
+    report = tmp_path / "profile.json"
+    sac = [word for word in runs.SMALL["sac"] if not word.startswith("env_id")]
+    slow = ["env_id=faulty_envs:SlowPendulum-v0", "num_workers=1", "updates_per_interval=1", "update_interval=4"]
+    code = cli.main(["profile", *sac, *slow, *COMMON, "seconds=2.5", "--apply", f"--json={report}"])
+    found = json.loads(report.read_text())
+    assert code == CAUSES["env-bound"][0]
+    applied = found["applied"]
+    assert (applied["knob"], applied["value"]) == ("num_workers", 2)
+    assert 1.4 < applied["predicted_gain"] <= 2.05  # two of 20 ms one after the other become two at a time
+    assert applied["realised_gain"] == pytest.approx(applied["predicted_gain"], rel=0.25)
+
+
 def test_a_run_too_short_to_measure_says_so(capsys):
     slow = ["gym", "algo=ppo", "env_id=CartPole-v1", "on_policy.num_envs=8", "num_steps=2048", "num_workers=0"]
     code = cli.main(["profile", *slow, *COMMON, "seconds=1"])
@@ -70,3 +92,9 @@ def test_ranks_have_ledgers_of_their_own_and_the_status_is_the_cause(tmp_path: P
         assert seconds["collectives"] > 0
         assert sum(seconds.values()) == pytest.approx(rank["ledger"]["wall_s"], rel=0.02)
         assert seconds["other"] < 0.05 * rank["ledger"]["wall_s"]
+
+
+def test_a_run_leaves_no_threads_to_the_next(monkeypatch, capsys):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    cli.main(["profile", *runs.SMALL["ddpg"], "gpus=none", "threads=3", "seconds=1"])
+    assert "OMP_NUM_THREADS" not in os.environ

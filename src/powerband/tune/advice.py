@@ -141,9 +141,13 @@ class Adviser:
     def threads(self) -> None:
         own, fair = self.facts.threads, max(1, self.facts.cores // self.ranks)
         times = self.facts.threads_s
-        if own in times and fair in times and fair != own:
-            predicted = self.model.with_update_factor(times[fair] / times[own])
-            self.add("threads", fair, predicted, "as many threads as cores; the update was measured with both")
+        if own not in times or fair not in times or fair == own:
+            return
+        predicted: Throughput | float = self.model.with_update_factor(times[fair] / times[own])
+        seen = self.probe(self.knobs.turned("threads", fair)) if self.probe is not None else None
+        if seen is not None and seen.facts[0].iterations:  # acting and stepping boards have threads too
+            predicted = seen.steps_per_s / self.measured.steps_per_s * self.model.steps_per_s
+        self.add("threads", fair, predicted, "as many threads as cores", probed=seen is not None)
 
     def precision(self) -> None:
         if self.knobs.get("precision") != "fp32" or self.ledger.share("update") < 0.3 or self.probe is None:
@@ -159,11 +163,14 @@ class Adviser:
             )
 
     def intervals(self) -> None:
-        for knob, account in (("eval_interval", "eval"), ("save_interval", "save"), ("log_interval_s", "log")):
+        log = "log_interval" if self.knobs.get("log_interval", 0) else "log_interval_s"
+        for knob, account in (("eval_interval", "eval"), ("save_interval", "save"), (log, "log")):
             value, share = self.knobs.get(knob, 0), self.ledger.share(account)
             if value and share >= 0.02:
+                if knob != "log_interval_s":  # an iteration of many steps passes several short intervals at once
+                    value = max(value, round(self.model.steps))
                 rate = self.model.steps_per_s / (1 - share * (1 - 1 / LESS_OFTEN))
-                self.add(knob, value * LESS_OFTEN, rate, f"{account} stands still for {share:.0%} of the time")
+                self.add(knob, value * LESS_OFTEN, rate, f"training stands still for {share:.0%} of the time")
 
     # -- knobs that change learning ---------------------------------------------------------------------------------
 

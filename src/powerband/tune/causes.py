@@ -70,3 +70,8 @@ LEAST_SECONDS = 0.2
 """Below either nothing is judged."""
 
 SOFTWARE_RENDERERS = ("llvmpipe", "softpipe", "swrast", "swiftshader", "osmesa", "software")
+
+
+def causes_table() -> str:
+    """The causes with their exit codes, one a line."""
+    return "\n".join(f"  {code:>3}  {name:<24} {what}" for name, (code, what) in CAUSES.items())

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -57,21 +59,33 @@ def measure(recipe: Recipe, stage: str, config: Any, seconds: float, probe: bool
     Returns:
         None where the run ended by itself before anything could be measured.
     """
-    window = Window(probe)
+    knobs = Knobs(recipe, config)
+    window = Window(probe, count=not knobs.get("compile") and not knobs.get("graph_updates"))
     with tempfile.TemporaryDirectory(prefix="powerband-profile-") as folder:
-        config = Knobs(recipe, config).shortened(run_dir=str(Path(folder) / "run"), seconds=seconds)
-        with contextlib.redirect_stdout(io.StringIO()):
+        config = knobs.shortened(run_dir=str(Path(folder) / "run"), seconds=seconds)
+        with contextlib.redirect_stdout(io.StringIO()), _environment_kept():
             try:
                 with Run.start(config, recipe="profile", stage=stage, argv=[]) as run:
                     run.observe = window
                     recipe.STAGES[stage](config, run)
             except Measured:
                 pass
+            finally:
+                window.close()
     if not window.ledgers:
         return None
     return Measurement(window.ledgers, window.facts, run.ranks.leads)
 
 
-def changed(recipe: Recipe, config: Any, knob: str, value: Any) -> Any:
-    """`config` with one knob turned."""
-    return Knobs(recipe, config).turned(knob, value)
+@contextlib.contextmanager
+def _environment_kept() -> Iterator[None]:
+    """Puts the thread variables back that a run sets for its children: the next run would take them for the user's."""
+    before = {name: os.environ.get(name) for name in ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS")}
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

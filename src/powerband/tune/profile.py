@@ -14,7 +14,6 @@ from typing import Any
 from powerband.core.config import ConfigError
 from powerband.core.launch import is_rank
 from powerband.tune.advice import Advice, advise
-from powerband.tune.causes import CAUSES
 from powerband.tune.diagnose import Diagnosis, diagnose
 from powerband.tune.knobs import Knobs
 from powerband.tune.measure import Measurement, Recipe, measure
@@ -119,7 +118,7 @@ def profile(recipe: Recipe, stage: str, config: Any, options: Options) -> Profil
         )
     found = diagnose(measured.ledgers, measured.facts[0], _unseen(recipe, config, measured))
     several = measured.facts[0].world_size > 1
-    short = max(2.0, options.seconds / 6)
+    short = max(min(2.0, options.seconds), options.seconds / 6)
     probe: Callable[[Any], Measurement | None] | None = None
     if not several and found.cause != "too-short":  # ranks cannot leave their group and meet again in one process
 
@@ -128,9 +127,13 @@ def profile(recipe: Recipe, stage: str, config: Any, options: Options) -> Profil
 
     advice = advise(recipe, config, measured, found, probe)
     applied = None
-    best = next((each for each in advice if each.gain > 1.0 and not each.learning), None)
-    if options.apply and best is not None and not several:
-        applied = _apply(recipe, stage, best, measured, options.seconds)
+    if options.apply:
+        best = next((each for each in advice if each.gain > 1.0 and not each.learning), None)
+        if best is None or several:
+            why = "ranks are profiled once" if several else "no knob that leaves learning alone gains anything"
+            found.remarks.append(f"nothing was applied: {why}.")
+        else:
+            applied = _apply(recipe, stage, best, measured, options.seconds)
     return Profile(measured, found, advice, applied)
 
 
@@ -194,8 +197,3 @@ def leave_report(found: Profile) -> bool:
         return False
     Path(path).write_text(json.dumps({"text": str(found), "table": found.to_dict()}), encoding="utf-8")
     return True
-
-
-def causes_table() -> str:
-    """The causes with their exit codes, for ``--help``."""
-    return "\n".join(f"  {code:>3}  {name:<24} {what}" for name, (code, what) in CAUSES.items())

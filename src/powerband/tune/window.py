@@ -35,14 +35,15 @@ class Window:
 
     Args:
         probe: Time updates of other batches and threads after the window.
+        count: Count questions to tensors before it; not where updates are compiled or captured.
 
     Attributes:
         ledgers: One a rank; filled when the window is over.
         facts: One a rank.
     """
 
-    def __init__(self, probe: bool = True) -> None:
-        self.probe = probe
+    def __init__(self, probe: bool = True, count: bool = True) -> None:
+        self.probe, self.count = probe, count
         self.ledgers: list[Ledger] = []
         self.facts: list[Facts] = []
         self._ticks = self._learning = 0
@@ -64,12 +65,17 @@ class Window:
             if self._learning == 1:
                 self._learning_since = time.perf_counter()
                 self._watch_batches(run)
-                self._counter, self._counted_from = CountedQuestions(), self._ticks
-                self._counter.__enter__()
-            elif self._counter.active and self._ticks - self._counted_from >= COUNTED_ITERATIONS:
+                if self.count:
+                    self._counter, self._counted_from = CountedQuestions(), self._ticks
+                    self._counter.__enter__()
+            elif self.count and self._ticks - self._counted_from >= COUNTED_ITERATIONS:
                 self._stop_counting()
         if self._learning > 1 and self._learning & (self._learning - 1) == 0 and self._settled(run):
             self._begin(run)
+
+    def close(self) -> None:
+        """Ends what the window changed in this process; also after a run that failed."""
+        self._stop_counting()
 
     def _settled(self, run: Run) -> bool:
         """Agreed at iterations 2, 4, 8, ... after the first update."""
