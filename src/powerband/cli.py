@@ -112,6 +112,49 @@ def evaluate(words: list[str]) -> int:
     return 0
 
 
+def profile(words: list[str]) -> int:
+    """Runs a recipe for some seconds and says where the time goes; the exit status is the cause's."""
+    typed = ["profile", *words]
+    target, words = _take_json(words)
+    name, words = _take_recipe("profile", words)
+    if name is None:
+        from powerband.tune.causes import causes_table
+
+        print(f"\nexit status, by cause:\n{causes_table()}")
+        return 0
+    own, words = _take_named(words, ("seconds", "apply"))
+    from powerband.tune import profile as profiles
+
+    options = resolve(profiles.Options, own, help_with=f"powerband profile {name} --help").config
+    recipe, stage, resolved = _configure(name, words)
+    if resolved.config.run.resume:
+        raise ConfigError(
+            "resume is nothing to profile: a profile keeps nothing. Leave it out, the rates are the same."
+        )
+    from powerband.core import launch
+
+    settings = resolved.config.run
+    if hasattr(recipe, "check"):
+        recipe.check(resolved.config, launch.world_size(settings))
+    with profiles.report_of_ranks() as ranks:
+        status = launch.launch(settings, typed)
+        if status is not None:
+            found = ranks.read()
+            if status or found is None:
+                return status or 1
+            _emit(found["table"] if target else found["text"], target)
+            return found["table"]["exit_code"]
+    for line in resolved.notices if launch.leads() else ():
+        print(f"powerband: {line}", file=sys.stderr)
+    found = profiles.profile(recipe, stage, resolved.config, options)
+    if launch.is_rank():  # a status other than 0 would read as a rank that failed
+        if found.measurement.leads and not profiles.leave_report(found):
+            _emit(found.to_dict() if target else str(found), target)
+        return 0
+    _emit(found.to_dict() if target else str(found), target)
+    return found.diagnosis.exit_code
+
+
 def report(words: list[str]) -> int:
     """Writes the page of a run, or one that compares several, and says where it is."""
     target, words = _take_json(words)
@@ -235,6 +278,11 @@ VERBS: dict[str, tuple[Callable[[list[str]], int], str, str]] = {
         "train: on CPU, one GPU, many GPUs, many machines",
     ),
     "eval": (evaluate, "RUN [NAME=VALUE ...]", "evaluate a checkpoint"),
+    "profile": (
+        profile,
+        "RECIPE [seconds=20] [--apply] [NAME=VALUE ...]",
+        "run it for some seconds: where the time goes, what binds it, what each knob would gain",
+    ),
     "report": (report, "RUN [RUN ...] [to=FILE.html]", "one self-contained HTML page about a run, or several compared"),
     "watch": (
         watch,
@@ -331,6 +379,20 @@ def _take_json(words: list[str]) -> tuple[str, list[str]]:
             has_path = position + 1 < len(words) and words[position + 1].endswith(".json")
             return words[position + 1] if has_path else "-", words[:position] + words[position + 1 + has_path :]
     return "", words
+
+
+def _take_named(words: list[str], names: tuple[str, ...]) -> tuple[list[str], list[str]]:
+    """(words that set one of `names`, the others) for ``name=value``, ``--name value`` and bare ``--name``."""
+    taken, others, position = [], [], 0
+    while position < len(words):
+        word, end = words[position], position + 1
+        if word.startswith("--") and "=" not in word:
+            while end < len(words) and not words[end].startswith("--") and "=" not in words[end]:
+                end += 1
+        named = word.removeprefix("--").split("=")[0] in names
+        (taken if named else others).extend(words[position:end])
+        position = end
+    return taken, others
 
 
 def _asks_help(words: list[str]) -> bool:
