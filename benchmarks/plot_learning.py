@@ -1,9 +1,11 @@
-"""Draws docs/pictures/interval-learning.png from the runs of ``benchmarks/learning.py interval-*``.
+"""Draws the learning curves of ``docs/recipes/snakes.md`` from the runs of ``benchmarks/learning.py``.
 
-Left: share of games won against random over wall time; right: the same over episodes. Lines are means over seeds, bands
-run from the lowest to the highest seed.
+``interval``: share of games won against random over wall time and over episodes, of the runs ``interval-*``.
+``strength``: share of decided games that checkpoints of ``snakes-full-*`` win against scripted teams, over wall time.
+Lines are means over seeds, bands run from the lowest to the highest seed.
 
-    python benchmarks/plot_learning.py runs/learning docs/pictures/interval-learning.png
+    python benchmarks/plot_learning.py interval runs/learning docs/pictures/interval-learning.png
+    python benchmarks/plot_learning.py strength runs/learning docs/pictures/snakes-strength.png
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ def curve(folder: Path, x_of: str) -> tuple[np.ndarray, np.ndarray]:
     return x, np.convolve(np.pad(win, (2, 2), "edge"), np.ones(5) / 5, "valid")
 
 
-def main(runs: Path, path: Path) -> None:
+def interval(runs: Path, path: Path) -> None:
+    """Draws the runs ``interval-*``."""
     figure, axes = plt.subplots(1, 2, figsize=(9.5, 3.6), sharey=True)
     for axis, (x_of, scale, label) in zip(
         axes, (("time_s", 1, "seconds"), ("env_steps", EPISODE_STEPS, "episodes")), strict=True
@@ -63,5 +66,37 @@ def main(runs: Path, path: Path) -> None:
     figure.savefig(path, dpi=110)
 
 
+def strength(runs: Path, path: Path, games: int = 100, checkpoints: int = 8) -> None:
+    """Plays the checkpoints of the runs ``snakes-full-*`` against the scripted teams and draws how they do."""
+    from powerband.recipes import snakes
+    from powerband.recipes.snakes_match import RIVALS, play, player, summary
+
+    figure, axis = plt.subplots(figsize=(6, 3.6))
+    for rival, color in (("random", "#8a8f98"), ("greedy", "#1f6f8b"), ("greedy_torus", "#b5446e")):
+        curves = []
+        for folder in sorted(runs.glob("snakes-full-[0-9]")):
+            lines = read_metrics(folder)
+            steps, seconds = ([line[key] for line in lines] for key in ("env_steps", "time_s"))
+            saved = sorted(int(saved.name) for saved in (folder / "checkpoints").iterdir() if saved.name.isdigit())
+            chosen = sorted({saved[int(index)] for index in np.geomspace(1, len(saved), checkpoints) - 1})
+            won = []
+            for step in chosen:
+                own = player(*snakes.load(folder / "checkpoints" / str(step)))
+                won.append(summary(play(own, RIVALS[rival](), games, 10_000))["decided_won"])
+            curves.append((np.interp(chosen, steps, seconds), np.array(won)))
+        grid = np.geomspace(max(x[0] for x, _ in curves), min(x[-1] for x, _ in curves), POINTS)
+        wins = np.stack([np.interp(grid, x, won) for x, won in curves])
+        axis.plot(grid, wins.mean(0), color=color, label=f"against {rival}")
+        axis.fill_between(grid, wins.min(0), wins.max(0), color=color, alpha=0.15, linewidth=0)
+    axis.set_xscale("log")
+    axis.set_xlabel("seconds of training")
+    axis.set_ylabel("decided games won")
+    axis.set_ylim(0, 1.02)
+    axis.grid(alpha=0.25)
+    axis.legend(fontsize=8)
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    {"interval": interval, "strength": strength}[sys.argv[1]](Path(sys.argv[2]), Path(sys.argv[3]))
