@@ -141,8 +141,31 @@ STAGES = {"train": train}
 SECTIONS = {"sac": ("sac", "off_policy"), "ppo": ("ppo", "on_policy")}
 DEFAULT_STAGE = "train"
 VARIANTS = {
-    "pendulum": {"env_id": "Pendulum-v1", "algo": "sac"},
-    "cartpole": {"env_id": "CartPole-v1", "algo": "ppo"},
+    "pendulum": {
+        "env_id": "Pendulum-v1",
+        "algo": "sac",
+        "num_workers": 0,
+        "run.env_steps": 8_000,
+        "run.threads": 1,
+        "off_policy.num_envs": 1,
+        "off_policy.warmup": 300,
+        "off_policy.random_steps": 300,
+        "sac.actor_lr": 1e-3,
+        "sac.critic_lr": 1e-3,
+    },
+    "cartpole": {
+        "env_id": "CartPole-v1",
+        "algo": "ppo",
+        "num_workers": 0,  # a step costs less than waking a worker
+        "run.env_steps": 100_000,
+        "run.threads": 1,
+        "on_policy.num_steps": 32,
+        "on_policy.epochs": 20,
+        "on_policy.minibatches": 1,
+        "on_policy.gamma": 0.98,
+        "on_policy.gae_lambda": 0.8,
+        "ppo.lr": 1e-3,
+    },
 }
 RENAMED = {
     "env": "env_id",
