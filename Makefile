@@ -4,6 +4,8 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 TORCH  ?= torch==2.13.0
+# What rendering without a display needs of the system, by Debian's names; a run that renders nothing needs none of it.
+RENDER := libegl1 libgl1 libosmesa6
 
 .PHONY: setup demo test test-all lint bench
 
@@ -15,7 +17,16 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -c 'import torch' 2>/dev/null || $(BIN)/pip install --quiet $(TORCH)
 	$(BIN)/python -c 'import torch; print("torch==" + torch.__version__)' > $(VENV)/constraints.txt
 	$(BIN)/pip install --quiet --constraint $(VENV)/constraints.txt --editable '.[gym,cuda,peers,dev]'
+	@$(call rendering)
 	touch $(STAMP)
+
+# Installs what is missing where that is allowed; never fails: it says what to run instead.
+define rendering
+have() { $(BIN)/python -S -c 'import ctypes; [ctypes.CDLL(n) for n in ("libEGL.so.1", "libGL.so.1")]' 2>/dev/null; }; \
+have || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && { timeout 120 apt-get update -qq; \
+for package in $(RENDER); do DEBIAN_FRONTEND=noninteractive timeout 120 apt-get install -y -qq $$package; done; } >/dev/null 2>&1 </dev/null; }; \
+have || echo "To render (videos, cameras) without a display, run: sudo apt-get install -y $(RENDER)"
+endef
 
 # 75 seconds of self-play, then 100 games against each scripted team; the run folder gets a video, a picture, a report.
 demo: RUN := runs/demo-$(shell date +%Y%m%d-%H%M%S)
@@ -37,7 +48,9 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
+# The tables of the README, about 15 minutes; benchmarks/learning.py (hours of training) is run by its own words.
 bench: setup
-	$(BIN)/python benchmarks/snakes_env.py --json benchmarks/results/snakes_env.json
-	$(BIN)/python benchmarks/updates.py --json benchmarks/results/updates.json
+	for name in snakes_env snakes_features updates replay vector_env end_to_end; do \
+		$(BIN)/python benchmarks/$$name.py --json benchmarks/results/$$name.json || exit 1; \
+	done
 	$(BIN)/powerband bench update-interval --json benchmarks/results/update_interval.json

@@ -25,8 +25,11 @@ from powerband.report.curves import read_metrics
 RESULTS = Path(__file__).parent / "results" / "learning"
 T_95 = {1: 12.71, 2: 4.303, 3: 3.182, 4: 2.776}
 """Quantile of Student's t for a 95 % interval, by degrees of freedom."""
-OWN_DEMO = "runs/learning/snakes-demo-{seed}"
-"""The run that a case may name as an opponent: the demo of the same seed."""
+DEMO_RUN = "runs/learning/snakes-demo-{seed}"
+"""The run that a case may name as an opponent: the demo of the same seed, annealed to its end."""
+DEMO_LENGTH = "{demo_length}"
+"""Stands for the run's own checkpoint of the length of the demo."""
+DEMO_S = 75.0
 
 
 @dataclass(frozen=True)
@@ -51,19 +54,20 @@ DDPG = ("snakes", "algo=ddpg", "opponent=random", "num_envs=16", "threads=1", "g
 
 
 def interval(k: int, updates: int) -> Case:
-    """`updates` updates every k steps of 16 environments, 150 seconds; also judged after 300 episodes."""
-    words = (f"update_interval={16 * k}", f"updates_per_interval={updates}", "time_limit_s=150", "env_steps=100000000")
-    words = (*DDPG, *words, "keep_checkpoints=1000")
-    return Case(words, (*GAMES, "opponents=random"), "decided_won", at=(60_000,))
+    """`updates` updates of batch 128 every k steps of 16 environments, 90 seconds; also judged after 900 episodes."""
+    words = (f"update_interval={16 * k}", f"updates_per_interval={updates}", "time_limit_s=90", "env_steps=100000000")
+    words = (*DDPG, *words, "global_batch_size=128", "log_interval_s=2", "keep_checkpoints=1000")
+    return Case(words, (*GAMES, "opponents=random"), "decided_won", at=(180_000,))
 
 
 CASES = {
     "pendulum": Case(("gym", "variant=pendulum", "gpus=none"), ("episodes=100",), "return"),
+    "pendulum-bf16": Case(("gym", "variant=pendulum", "gpus=none", "precision=bf16"), ("episodes=100",), "return"),
     "cartpole": Case(("gym", "variant=cartpole", "gpus=none"), ("episodes=100",), "return"),
     "snakes-demo": Case(("snakes", "variant=demo", "gpus=none", "nproc=2"), GAMES, "decided_won"),
     "snakes-full": Case(
-        ("snakes", "variant=full", "gpus=none", "nproc=2"),
-        (*GAMES, f"opponents=random,greedy,greedy_torus,{OWN_DEMO}"),
+        ("snakes", "variant=full", "gpus=none", "nproc=2", "save_interval=500000", "keep_checkpoints=1000"),
+        (*GAMES, f"opponents=random,greedy,greedy_torus,{DEMO_LENGTH},{DEMO_RUN}"),
         "decided_won",
     ),
     "ddpg-guide": Case(("snakes", "variant=guide", "gpus=none", "threads=1"), GAMES, "decided_won"),
@@ -98,7 +102,8 @@ def trained(name: str, case: Case, seed: int, runs: Path) -> Path:
 def judged(case: Case, folder: Path, seed: int) -> dict:
     """Evaluation of the last checkpoint and of those the case names, with what the training took."""
     last = read_metrics(folder)[-1]
-    words = [word.format(seed=seed) for word in case.evaluate]
+    known = {"seed": seed, "demo_length": demo_length(folder) if any(DEMO_LENGTH in w for w in case.evaluate) else ""}
+    words = [word.format(**known) for word in case.evaluate]
     row = {"seed": seed, "train_s": last["time_s"], "env_steps": last["env_steps"], "grad_steps": last["grad_steps"]}
     row["at_end"] = json.loads(powerband("eval", str(folder), *words, "--json"))
     for step in case.at:
@@ -107,6 +112,13 @@ def judged(case: Case, folder: Path, seed: int) -> dict:
         if chosen is not None:
             row[f"at_{step}"] = rows_of(case, folder, chosen, words)
     return row
+
+
+def demo_length(folder: Path) -> Path:
+    """The first checkpoint of a run that is not younger than the demo is long."""
+    steps = next(line["env_steps"] for line in read_metrics(folder) if line["time_s"] >= DEMO_S)
+    saved = sorted(int(path.name) for path in (folder / "checkpoints").iterdir() if path.name.isdigit())
+    return folder / "checkpoints" / str(next(number for number in saved if number >= steps))
 
 
 def rows_of(case: Case, folder: Path, step: int, words: list[str]) -> list[dict]:
@@ -153,7 +165,8 @@ def main() -> None:
         for moment in [key for key in seeds[0] if key.startswith("at_")]:
             for index, first in enumerate(seeds[0][moment]):
                 values = [seed[moment][index][case.figure] for seed in seeds if moment in seed]
-                label = first.get("opponent", first.get("env_id", "")).split("/")[-1].rsplit("-0", 1)[0]
+                label = first.get("opponent", first.get("env_id", ""))
+                label = "own checkpoint of 75 s" if "/checkpoints/" in label else label.split("/")[-1].rsplit("-", 1)[0]
                 result.setdefault(moment, {})[label] = {case.figure: over_seeds(values)}
                 print(name, moment, label, case.figure, over_seeds(values), flush=True)
         RESULTS.mkdir(parents=True, exist_ok=True)

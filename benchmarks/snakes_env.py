@@ -25,8 +25,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import numba  # noqa: E402
 import torch  # noqa: E402
-from envs.snakes.reference import Snakes  # noqa: E402
 
+from envs.snakes.reference import Snakes  # noqa: E402
 from powerband.envs.snakes.board import SnakesState, dump_board  # noqa: E402
 from powerband.envs.snakes.env import SnakesEnv  # noqa: E402
 from powerband.envs.snakes.kernels import Moves, move_boards, restart_all, restart_boards  # noqa: E402

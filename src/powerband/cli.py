@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib
 import json
 import os
@@ -36,6 +37,7 @@ BENCHES: dict[str, str] = {
 }
 """Benchmark -> ``module:function`` that takes the words after the name and what reads a recipe's configuration; it
 returns a JSON value."""
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 # -- verbs --------------------------------------------------------------------------------------------------------
@@ -68,8 +70,17 @@ def train(words: list[str]) -> int:
 
     config = replace(resolved.config, run=settings)
     with contextlib.redirect_stdout(sys.stderr) if target else contextlib.nullcontext():
-        with Run.start(config, recipe=name, stage=stage, argv=typed) as run:
-            figures = recipe.STAGES[stage](config, run) or {}
+        try:
+            with Run.start(config, recipe=name, stage=stage, argv=typed) as run:
+                figures = recipe.STAGES[stage](config, run) or {}
+        except OSError as error:
+            if error.errno not in DISK_FULL:
+                raise
+            folder = settings.resume or settings.run_dir
+            raise ConfigError(
+                f"{folder} cannot be written any more: {error.strerror}. Its checkpoints are whole. "
+                f"Free space there, then go on: powerband train {name} resume={folder}."
+            ) from error
     if target and launch.leads():
         counters = {"env_steps": run.env_steps, "grad_steps": run.grad_steps}
         _emit({"recipe": name, "stage": stage, "run_dir": str(run.dir), **counters, **figures}, target)
@@ -91,11 +102,57 @@ def evaluate(words: list[str]) -> int:
         return 0
     options = resolve(recipe.Evaluation, words, help_with=f"powerband eval {folder} --help").config
     config = from_json(recipe.Config, (folder / "config.json").read_text(encoding="utf-8"), str(folder / "config.json"))
+    from powerband.core import rendering
+
+    rendering.prepare()
     with contextlib.redirect_stdout(sys.stderr) if target else contextlib.nullcontext():
         table = recipe.evaluate(config, folder, options)
     if target:
         _emit(table, target)
     return 0
+
+
+def profile(words: list[str]) -> int:
+    """Runs a recipe for some seconds and says where the time goes; the exit status is the cause's."""
+    typed = ["profile", *words]
+    target, words = _take_json(words)
+    name, words = _take_recipe("profile", words)
+    if name is None:
+        from powerband.tune.causes import causes_table
+
+        print(f"\nexit status, by cause:\n{causes_table()}")
+        return 0
+    own, words = _take_named(words, ("seconds", "apply"))
+    from powerband.tune import profile as profiles
+
+    options = resolve(profiles.Options, own, help_with=f"powerband profile {name} --help").config
+    recipe, stage, resolved = _configure(name, words)
+    if resolved.config.run.resume:
+        raise ConfigError(
+            "resume is nothing to profile: a profile keeps nothing. Leave it out, the rates are the same."
+        )
+    from powerband.core import launch
+
+    settings = resolved.config.run
+    if hasattr(recipe, "check"):
+        recipe.check(resolved.config, launch.world_size(settings))
+    with profiles.report_of_ranks() as ranks:
+        status = launch.launch(settings, typed)
+        if status is not None:
+            found = ranks.read()
+            if status or found is None:
+                return status or 1
+            _emit(found["table"] if target else found["text"], target)
+            return found["table"]["exit_code"]
+    for line in resolved.notices if launch.leads() else ():
+        print(f"powerband: {line}", file=sys.stderr)
+    found = profiles.profile(recipe, stage, resolved.config, options)
+    if launch.is_rank():  # a status other than 0 would read as a rank that failed
+        if found.measurement.leads and not profiles.leave_report(found):
+            _emit(found.to_dict() if target else str(found), target)
+        return 0
+    _emit(found.to_dict() if target else str(found), target)
+    return found.diagnosis.exit_code
 
 
 def report(words: list[str]) -> int:
@@ -150,6 +207,21 @@ def bench(words: list[str]) -> int:
     return 0
 
 
+def doctor(words: list[str]) -> int:
+    """Checks this machine, section by section; the exit status is 1 where a check failed."""
+    from powerband.doctor.checkup import SECTIONS, run
+
+    target, words = _take_json(words)
+    if _asks_help(words):
+        print(f"powerband doctor {VERBS['doctor'][1]}\n\n" + "\n".join(f"  {k:<12} {v}" for k, v in SECTIONS.items()))
+        return 0
+    chosen = [_one_of(word, SECTIONS, "section of doctor") for word in words]
+    found = run(chosen, {name: lambda name=name: _load(name) for name in RECIPES}, show=target != "-")
+    if target:
+        _emit(found, target)
+    return found["exit_code"]
+
+
 def list_recipes(words: list[str]) -> int:
     """Recipes with their stages and variants, and the hardware presets."""
     target, words = _take_json(words)
@@ -197,6 +269,11 @@ VERBS: dict[str, tuple[Callable[[list[str]], int], str, str]] = {
         "train: on CPU, one GPU, many GPUs, many machines",
     ),
     "eval": (evaluate, "RUN [NAME=VALUE ...]", "evaluate a checkpoint"),
+    "profile": (
+        profile,
+        "RECIPE [seconds=20] [--apply] [NAME=VALUE ...]",
+        "run it for some seconds: where the time goes, what binds it, what each knob would gain",
+    ),
     "report": (report, "RUN [RUN ...] [to=FILE.html]", "one self-contained HTML page about a run, or several compared"),
     "watch": (
         watch,
@@ -204,13 +281,14 @@ VERBS: dict[str, tuple[Callable[[list[str]], int], str, str]] = {
         "follow a running job from its files, without touching it",
     ),
     "bench": (bench, "NAME [RECIPE] [NAME=VALUE ...]", "reproducible tables"),
+    "doctor": (doctor, "[SECTION ...]", "this machine: GPUs, precision, copies, simulators, rendering, networks"),
     "list": (list_recipes, "", "recipes, stages, variants, hardware presets"),
     "show": (show, "RECIPE [NAME=VALUE ...]", "the resolved configuration, each value with its source"),
 }
 
 
 def main(words: list[str] | None = None) -> int:
-    """Runs one command and returns its exit status: 0, or 2 for what a user can put right."""
+    """Runs one command and returns its exit status: 0, 1 where `doctor` found a fault, 2 for what a user can right."""
     words = sys.argv[1:] if words is None else words
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # torch and numba read it once, when they are imported
     try:
@@ -292,6 +370,20 @@ def _take_json(words: list[str]) -> tuple[str, list[str]]:
             has_path = position + 1 < len(words) and words[position + 1].endswith(".json")
             return words[position + 1] if has_path else "-", words[:position] + words[position + 1 + has_path :]
     return "", words
+
+
+def _take_named(words: list[str], names: tuple[str, ...]) -> tuple[list[str], list[str]]:
+    """(words that set one of `names`, the others) for ``name=value``, ``--name value`` and bare ``--name``."""
+    taken, others, position = [], [], 0
+    while position < len(words):
+        word, end = words[position], position + 1
+        if word.startswith("--") and "=" not in word:
+            while end < len(words) and not words[end].startswith("--") and "=" not in words[end]:
+                end += 1
+        named = word.removeprefix("--").split("=")[0] in names
+        (taken if named else others).extend(words[position:end])
+        position = end
+    return taken, others
 
 
 def _asks_help(words: list[str]) -> bool:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+
 from contract.contract import MakeEnv, check_env, play
 from contract.fakes import DELAY, NextStepPool, Recall, Sites
-
 from powerband.data.episodes import EpisodeTracker
 from powerband.data.types import Step, VecEnv, rows_like
 from powerband.envs.autoreset import PoolSource

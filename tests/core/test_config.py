@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toy_schema import Config, Ppo, Sac, read, refused
 
 from powerband.core import config as config_module
 from powerband.core.config import ConfigError, RunConfig, from_json, per_rank, scaled_lr, to_json
 from powerband.core.run_folder import find_run
 from powerband.core.schema import fields_of, fields_table
+from toy_schema import Config, Ppo, Sac, read, refused
 
 # -- ways to write it ---------------------------------------------------------------------------------------------
 

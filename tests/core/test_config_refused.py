@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from toy_schema import Config, read, refused
 
 # -- ways to write it wrongly -------------------------------------------------------------------------------------

@@ -3,8 +3,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import runs
 
+import runs
 from powerband.core.console import COLUMNS, Console, clock, fitted
 from powerband.core.idle import idle, largest
 from powerband.core.pace import FirstRate, Pace

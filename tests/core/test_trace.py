@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 
 import pytest
-import runs
 
+import runs
 from powerband.core.trace import STEPS, WARM_STEPS, Trace, TracedClock
 from powerband.report.gantt import ascii_line, spans_of, time_line
 

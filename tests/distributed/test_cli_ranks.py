@@ -9,6 +9,7 @@ import sys
 import time
 
 import pytest
+
 import runs
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "powerband"]

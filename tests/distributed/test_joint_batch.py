@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from distributed.ranks import on_ranks
 
+from distributed.ranks import on_ranks
 from powerband.algos.ddpg import DDPG, DDPGConfig
 from powerband.algos.ppo import PPO, PPOConfig
 from powerband.algos.sac import SAC, SACConfig

@@ -8,10 +8,10 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from contract.contract import assert_same, check_env, play
-from contract.fakes import NextStepPool
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
+from contract.contract import assert_same, check_env, play
+from contract.fakes import NextStepPool
 from powerband.envs.autoreset import GymnasiumSource, PoolSource
 from powerband.envs.gymnasium_env import GymVecEnv
 from powerband.envs.settled import SettledVecEnv

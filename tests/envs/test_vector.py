@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from contract.contract import assert_same, play
 from contract.fakes import Sites
 from envs.faulty import Counting, refuses
-
 from powerband.envs import processes
 from powerband.envs.group import EnvError
 from powerband.envs.gymnasium_env import GymVecEnv

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 
 import pytest
-import runs
 
+import runs
 from powerband import cli
+from powerband.core.checkpoint import resolve_resume
 
 
 def said(capsys, *words: str) -> str:
@@ -77,3 +80,18 @@ def test_resuming_a_damaged_checkpoint(capsys, tmp_path):
     data[len(data) // 2] ^= 4
     victim.write_bytes(data)
     assert "shared.safetensors" in said(capsys, "train", "snakes", f"resume={run_dir}", "env_steps=200")
+
+
+@pytest.mark.parametrize("limit", [6_000, 600_000], ids=["at the metrics", "in the checkpoint"])
+def test_a_full_disk_is_said_and_loses_nothing(limit, tmp_path):
+    """A limit on the size of files stands for the full disk: a write fails in the same place, with the same error."""
+    run_dir = runs.train("ddpg", tmp_path / "run", "env_steps=100", "replay_size=4000")
+    words = [*"train snakes log_interval=4 save_interval=2000".split(), f"resume={run_dir}", "env_steps=4000"]
+    limited = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, ({0}, {0})); from powerband import cli; "
+    script = limited.format(limit) + "sys.exit(cli.main(sys.argv[1:]))"
+    done = subprocess.run([sys.executable, "-c", script, *words], capture_output=True, text=True, timeout=200)
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr and "cannot be written" in done.stderr
+    assert resolve_resume(str(run_dir)) == (run_dir / "checkpoints" / "100", [])
+    runs.resume("ddpg", run_dir, "env_steps=200")
+    assert runs.state(run_dir)["shared/run/env_steps"] == 200

@@ -9,8 +9,8 @@ import sys
 import time
 
 import pytest
-import runs
 
+import runs
 from powerband.core.checkpoint import resolve_resume
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}

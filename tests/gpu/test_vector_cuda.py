@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from contract.contract import assert_same, check_env, play
 
+from contract.contract import assert_same, check_env, play
 from powerband.data.types import Step, tree_map
 from powerband.envs.gymnasium_env import GymVecEnv
 

@@ -25,16 +25,14 @@ def score(run, capsys, episodes: int = 40) -> dict:
 
 
 def test_ppo_balances_the_pole(tmp_path, capsys):
-    run = trained(tmp_path, "gym", "variant=cartpole", "env_steps=25000", "num_workers=0", "threads=1")
-    untrained = trained(
-        tmp_path / "base", "gym", "variant=cartpole", "env_steps=1", "num_workers=0", "epochs=1", "lr=1e-9"
-    )
+    run = trained(tmp_path, "gym", "variant=cartpole", "env_steps=25000")
+    untrained = trained(tmp_path / "base", "gym", "variant=cartpole", "env_steps=1", "epochs=1", "lr=1e-9")
     assert score(run, capsys)["return_low"] > 2 * score(untrained, capsys)["return_high"]
 
 
 def test_sac_swings_the_pendulum_up(tmp_path, capsys):
-    words = ["gym", "variant=pendulum", "num_workers=0", "off_policy.num_envs=1", "sac.hidden=128,128", "threads=1"]
-    sizes = ["env_steps=4500", "global_batch_size=128", "warmup=300", "actor_lr=2e-3", "critic_lr=2e-3"]
+    words = ["gym", "variant=pendulum", "sac.hidden=128,128", "env_steps=4500"]
+    sizes = ["global_batch_size=128", "actor_lr=2e-3", "critic_lr=2e-3"]
     run = trained(tmp_path, *words, *sizes)
     assert score(run, capsys)["return"] > -400  # random play: about -1200
 
@@ -51,7 +49,7 @@ def test_self_play_beats_random_and_its_untrained_self(tmp_path):
 
 @pytest.mark.slow
 def test_sac_reaches_minus_200_on_the_pendulum(tmp_path, capsys):
-    run = trained(tmp_path, "gym", "variant=pendulum", "env_steps=10000")
+    run = trained(tmp_path, "gym", "variant=pendulum")
     assert score(run, capsys, 100)["return"] >= -200
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from contract.fakes import DELAY, NUM_AGENTS, NUM_SITES, NextStepPool, Recall, Sites
 
 import runs
+from contract.fakes import DELAY, NUM_AGENTS, NUM_SITES, NextStepPool, Recall, Sites
 from powerband.algos.ppo import PPO, PPOConfig
 from powerband.core.config import RunConfig
 from powerband.core.run import Run

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 import runs
 
 # (steps before the break, steps in all, log interval): the break falls inside a log interval and inside an episode.

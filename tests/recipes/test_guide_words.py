@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
-import runs
 import torch
 
+import runs
 from powerband import cli
 
 
@@ -92,3 +92,11 @@ def test_every_algorithm_trains_evaluates_and_exports(name, tmp_path, capsys):
     page = (run / "report.html").read_text()
     assert "charts/SPS" in page or "env_steps" in page
     assert "src='http" not in page and 'src="http' not in page
+
+
+@pytest.mark.parametrize("observation", ["features", "planes", "fork35", "baseline26"])
+def test_every_observation_trains_by_self_play_and_plays(observation, tmp_path, capsys):
+    run = runs.train("ppo", tmp_path / "run", "env_steps=400", f"observation={observation}")
+    capsys.readouterr()
+    assert cli.main(["eval", str(run), "episodes=2", "video=false", "opponents=random", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["games"] == 2

@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 
 import pytest
-import runs
 
+import runs
 from powerband import cli
 from powerband.report import watch
 from powerband.report.watch import Watcher

@@ -116,7 +116,8 @@ def _measure(config: Config, step_ms: float, num_envs: int, interval: int, overl
     seconds, steps = last["time_s"] - first["time_s"], last["env_steps"] - first["env_steps"]
     busy, before = 0.0, first["time_s"]
     for line in window:
-        busy += (line.get("perf/share/update", 0) + line.get("perf/share/act", 0)) * (line["time_s"] - before)
+        share = sum(line.get(f"perf/share/{name}", 0) for name in ("update", "sample", "act"))
+        busy += share * (line["time_s"] - before)
         before = line["time_s"]
     return {
         "step_ms": step_ms,

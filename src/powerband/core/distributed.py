@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -27,12 +28,15 @@ class Ranks:
         local_rank: Index on this machine, picks the GPU.
         world_size: Number of processes over all machines.
         device: Where this rank's tensors live.
+        span: Entered around the all-reduce of a training step; a run puts its clock's account there. Barriers and
+            gathers belong to what they end: a checkpoint, an evaluation, a log line.
     """
 
     rank: int = 0
     local_rank: int = 0
     world_size: int = 1
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    span: AbstractContextManager = field(default_factory=nullcontext, compare=False, repr=False)
 
     @classmethod
     def from_environment(cls, devices: list[str], timeout_s: float = 600.0) -> Ranks:
@@ -72,8 +76,9 @@ class Ranks:
     def average_(self, flat: Tensor) -> Tensor:
         """Replaces `flat` by its mean over ranks, in place, with one all-reduce; capturable on CUDA."""
         if self.world_size > 1:
-            dist.all_reduce(flat)
-            flat.div_(self.world_size)
+            with self.span:
+                dist.all_reduce(flat)
+                flat.div_(self.world_size)
         return flat
 
     def sum_(self, tensor: Tensor) -> Tensor:

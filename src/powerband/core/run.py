@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from powerband import __version__
-from powerband.core import checkpoint
+from powerband.core import checkpoint, rendering
 from powerband.core.config import ConfigError, RunConfig, to_json
 from powerband.core.console import Console
 from powerband.core.device import device_names, host_facts, set_threads
@@ -53,6 +53,7 @@ class Run:
         clock: Phase clock; loops put their phases in ``with run.clock("env"):``.
         metrics: Accumulators of the interval that is under way.
         env_steps, grad_steps: Global counters over ranks.
+        observe: Called at the end of each `tick`, with no span open: how a measurement looks on.
     """
 
     def __init__(self, config: Any, folder: Path, ranks: Ranks) -> None:
@@ -62,6 +63,7 @@ class Run:
         self.clock = TracedClock(self.device)
         self.trace = Trace(folder / "trace.json", self.clock) if ranks.leads else None
         self.utilisation = Utilisation(self.device)
+        ranks.span = self.clock("collectives")
         self.precision = Precision(settings.precision, self.device)
         self.noise = NoiseSource(settings.seed, self.device, ranks.rank)
         self.pace = Pace(settings.env_steps, settings.time_limit_s, settings.eval_interval, settings.save_interval)
@@ -75,6 +77,7 @@ class Run:
         self.running = True
         self.facts: dict[str, str] = {}
         self.evaluate: Callable[[], dict[str, float]] | None = None
+        self.observe: Callable[[Run], None] | None = None
         self._logged = (0, 0)
         self._first: FirstRate | None = FirstRate() if ranks.leads else None
         self._noted = False
@@ -101,6 +104,7 @@ class Run:
         settings: RunConfig = config.run
         ranks = Ranks.from_environment(device_names(settings))
         set_threads(settings.threads, ranks.world_size)
+        renders = rendering.prepare(ranks.device)  # before any simulator is imported; worker processes inherit it
         folder = Path(ranks.gather(str(_claim(settings, recipe)) if ranks.leads else "")[0])
         facts = {
             "recipe": recipe,
@@ -116,6 +120,9 @@ class Run:
         ranks.barrier()
         torch.manual_seed(settings.seed)  # the same initial weights on every rank; all later draws are the streams' own
         run = cls(config, folder, ranks)
+        run.facts |= {"rendering": renders.line} if renders.line else {}
+        for notice in sorted({line for lines in ranks.gather(list(renders.notices)) for line in lines}):
+            run.console.note(notice)
         if not settings.resume:
             run._note_processes()
         return run
@@ -131,13 +138,14 @@ class Run:
         self._previous_handlers = {
             number: signal.signal(number, self._on_signal) for number in (signal.SIGTERM, signal.SIGINT)
         }
-        self._begin()
+        self.restart_clocks()
         return self
 
-    def _begin(self) -> None:
+    def restart_clocks(self) -> None:
         """Starts the clocks; again just before the first step, so that compiling and reading count as no training."""
         self._started = self._last_log = self._last_agreement = time.perf_counter()
-        self.clock.read()
+        self._logged = (self.env_steps, self.grad_steps)
+        self.clock.restart()
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: Any) -> None:
         for number, handler in self._previous_handlers.items():
@@ -161,13 +169,17 @@ class Run:
         assert name not in self._attached, name
         self._attached[name] = (part, shared)
 
+    def part(self, name: str) -> Any:
+        """What was attached as `name`; None where nothing was."""
+        return self._attached.get(name, (None,))[0]
+
     def restore(self) -> bool:
         """Loads the checkpoint that ``resume=`` named into everything attached; False where the run is a new one.
 
         Raises:
             CheckpointError: No checkpoint can be verified, or it belongs to another number of ranks or other shapes.
         """
-        self._begin()
+        self.restart_clocks()
         if not self.settings.resume:
             return False
         path, notices = checkpoint.resolve_resume(self.settings.resume)
@@ -271,6 +283,8 @@ class Run:
         if self.trace is not None and self.trace.step(env_steps, grad_steps):
             self.trace = None
         self.running = not stop and self.env_steps < self.settings.env_steps
+        if self.observe is not None:
+            self.observe(self)
 
     def finish(self) -> None:
         """Ends the loop: the last checkpoint, then the last line. A resume goes on with the interval under way."""
@@ -297,8 +311,9 @@ class Run:
         if self.ranks.world_size > 1:
             pace = max((now - self._last_agreement) / self._agreement_interval, 1e-6)
             proposed = max(1, int(AGREEMENT_S / pace))
-            answer = torch.tensor([wants_stop, wants_log, -proposed], dtype=torch.int64, device=self.device)
-            wants_stop, wants_log, fewest = self.ranks.max_(answer).tolist()
+            with self.clock("collectives"):
+                answer = torch.tensor([wants_stop, wants_log, -proposed], dtype=torch.int64, device=self.device)
+                wants_stop, wants_log, fewest = self.ranks.max_(answer).tolist()
             self._agreement_interval = self._until_agreement = -fewest
             self._last_agreement = now
         if wants_stop and not self._stop_reason:
@@ -327,8 +342,9 @@ class Run:
         figures |= self.utilisation.read() if self.ranks.leads else {}
         apart = {name: (phases.host.get(name, 0.0), phases.counts.get(name, 0)) for name in self.pace.intervals}
         self.pace.add(steps, seconds, apart)
-        line = self.metrics.flush(self.env_steps, self.grad_steps, figures, time_s=self.elapsed_s)
-        self.console.progress(self.env_steps, self.elapsed_s, line)
+        with self.clock("log"):  # counted in the next interval: this one has just been read
+            line = self.metrics.flush(self.env_steps, self.grad_steps, figures, time_s=self.elapsed_s)
+            self.console.progress(self.env_steps, self.elapsed_s, line)
         self._last_log = now
         self._logged = (self.env_steps, self.grad_steps)
 

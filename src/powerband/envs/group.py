@@ -7,8 +7,10 @@ and its simulator only.
 
 from __future__ import annotations
 
+import time
 import traceback
 from collections.abc import Callable
+from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
@@ -65,6 +67,7 @@ class EnvGroup:
                 what = str(error) if facts["refused"] else traceback.format_exc()
                 raise EnvError(f"environment {env_id} could not be made: {what}", facts) from error
         self.log: list[list[bytes] | None] = [[] for _ in self.envs]
+        self.spent_ns, self.worst_ns = [0] * len(self.envs), [0] * len(self.envs)
 
     def bind(self, slots: Slots) -> None:
         """Takes views of the group's own rows; made once, written ever after."""
@@ -94,6 +97,8 @@ class EnvGroup:
             return b"L", [None if log is None else b"".join(log) for log in self.log]
         elif word == b"P":
             self.replay(*payload)
+        elif word == b"f":
+            return b"F", self.facts()
         else:
             raise AssertionError(f"unknown word {word!r}")
         return b"k", None
@@ -109,6 +114,7 @@ class EnvGroup:
         ended_any = False
         row = 0
         actions = self._take()
+        spent, worst, since = self.spent_ns, self.worst_ns, perf_counter_ns()
         try:
             for row, env in enumerate(self.envs):
                 self.row_in_hand[self.index] = row
@@ -124,6 +130,11 @@ class EnvGroup:
                     self._begin(row, int(self.episode[row]) + 1)
                 else:
                     _write(self.obs, row, obs)
+                now = perf_counter_ns()
+                took, since = now - since, now
+                spent[row] += took
+                if took > worst[row]:
+                    worst[row] = took
         except Exception as error:
             raise self._error(row, error) from error
         return ended_any
@@ -137,6 +148,16 @@ class EnvGroup:
         self.seed = seed
         for row, log in enumerate(logs):
             self._guarded(self._replay_row, row, log)
+
+    def facts(self) -> dict[str, Any]:
+        """What the steps have cost so far: nanoseconds by environment (resets included), processor seconds in all.
+
+        ``renderer`` is what an environment says that it draws with, None where none says anything.
+        """
+        bare = [getattr(env, "unwrapped", env) for env in self.envs]
+        named = (str(env.renderer) for env in bare if getattr(env, "renderer", None))
+        costs = {"spent_ns": list(self.spent_ns), "worst_ns": list(self.worst_ns), "cpu_s": time.process_time()}
+        return {**costs, "renderer": next(named, None)}
 
     def close(self) -> None:
         """Closes the environments; one that fails to close keeps no other from it."""

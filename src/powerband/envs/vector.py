@@ -160,6 +160,27 @@ class WorkerVecEnv:
         self.send(action)
         return self.recv()
 
+    def facts(self) -> dict[str, Any]:
+        """What the steps have cost so far, in the workers' own words.
+
+        Returns:
+            ``spent_s`` and ``worst_s``: seconds of all steps and of the longest, by environment; ``worker_rows``: the
+            environments of each worker; ``cpu_s``: processor seconds of each worker process; ``renderer``: what the
+            environments draw with, None where they do not say.
+        """
+        assert not self._in_flight, "facts between send and recv"
+        self._ask(b"f", [None] * len(self._workers))
+        parts = [reply for _, reply in self._last_replies]
+        seconds = {
+            name: [ns * 1e-9 for part in parts for ns in part[f"{name[:-2]}_ns"]] for name in ("spent_s", "worst_s")
+        }
+        return {
+            **seconds,
+            "worker_rows": [list(range(worker.rows.start, worker.rows.stop)) for worker in self._workers],
+            "cpu_s": [part["cpu_s"] for part in parts] if self.spec.overlappable else [],
+            "renderer": next((part["renderer"] for part in parts if part["renderer"]), None),
+        }
+
     def state_dict(self) -> dict:
         """Where every live episode stands, by environment: its index, its length, its actions, its last observation."""
         assert not self._in_flight, "state_dict between send and recv"

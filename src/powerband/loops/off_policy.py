@@ -21,7 +21,7 @@ from powerband.core.schedule import UpdateSchedule
 from powerband.data.episodes import EpisodeTracker
 from powerband.data.replay import Replay
 from powerband.data.types import Learner, TensorSpec, Tree, VecEnv, tree_map
-from powerband.loops.position import Position
+from powerband.loops.position import Position, env_accounts
 
 
 @dataclass(frozen=True)
@@ -95,8 +95,14 @@ def off_policy(run: Run, env: VecEnv, learner: Learner, config: OffPolicyConfig)
     schedule = config.schedule()
     tracker = EpisodeTracker(env.num_envs, env.spec.num_agents, env.device)
     position = Position(obs, carry)
+
+    def sampled_update() -> dict[str, Tensor]:
+        with run.clock("sample"):
+            batch = replay.sample(batch_size, sampler)
+        return learner.update(batch)
+
     updates = GraphedUpdates(
-        lambda: learner.update(replay.sample(batch_size, sampler)),
+        sampled_update,
         run.device,
         state=lambda: tensors_in([learner.state_dict(), run.noise.state_dict()]),
         k=config.graph_updates,
@@ -117,16 +123,17 @@ def off_policy(run: Run, env: VecEnv, learner: Learner, config: OffPolicyConfig)
                 run.metrics.add(losses)
 
     clock = run.clock
+    sending, arriving = env_accounts(env)
     while run.running:
         with clock("act"):
             action, extras, carry = learner.act(position.obs, position.carry, explore=True)
             if run.env_steps < config.random_steps:
                 action = _uniform(explorer, env)
-        with clock("env"):
+        with clock(sending):
             env.send(action)
         if overlap:
             update(position.owed)
-        with clock("env"):
+        with clock(arriving):
             step = env.recv()
         with clock("store"):
             replay.add(

@@ -13,7 +13,7 @@ from powerband.core.run import Run
 from powerband.data.episodes import EpisodeTracker
 from powerband.data.rollout import Rollout, gae
 from powerband.data.types import Learner, Step, VecEnv, rows_like, tree_map
-from powerband.loops.position import Position
+from powerband.loops.position import Position, env_accounts
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,7 @@ def on_policy(
         ValueError: Mini-batches that do not divide the rollout.
     """
     gamma, world, clock = config.gamma, run.ranks.world_size, run.clock
+    sending, arriving = env_accounts(env)
     obs = env.reset(run.settings.seed)
     position = Position(obs, learner.initial_carry(env.num_envs))
     tracker = EpisodeTracker(env.num_envs, env.spec.num_agents, env.device)
@@ -86,8 +87,9 @@ def on_policy(
         for t in range(config.num_steps):
             with clock("act"):
                 action, extras, carry = learner.act(position.obs, position.carry, explore=True)
-            with clock("env"):
+            with clock(sending):
                 env.send(action)
+            with clock(arriving):
                 step = env.recv()
             with clock("store"):
                 rollout.store(t, {"obs": position.obs, "action": action, "reward": step.reward, **extras})
@@ -100,7 +102,7 @@ def on_policy(
             position.move(step, carry)
         with clock("act"):
             rollout.store(config.num_steps - 1, {"next_value": learner.value(position.obs, position.carry)})
-        with clock("update"):
+        with clock("returns"):
             data = rollout.data
             # Where an episode was cut, V of its last observation stands in for V of the next episode's first one.
             next_value = torch.where(rows_like(data["truncated"], data["value"]), data["cut_value"], data["next_value"])
@@ -115,9 +117,14 @@ def on_policy(
             )
             data["advantages"] = _normalized(advantage, run) if config.normalize_advantage else advantage
             data["returns"] = returns
-            for _ in range(config.epochs):
-                for batch in rollout.minibatches(config.minibatches, shuffle, memory, carry_at_start):
+        for _ in range(config.epochs):
+            batches = rollout.minibatches(config.minibatches, shuffle, memory, carry_at_start)
+            for _ in range(config.minibatches):
+                with clock("sample"):
+                    batch = next(batches)
+                with clock("update"):
                     run.metrics.add(learner.update(batch))
+        with clock("update"):
             learner.observe(data["obs"])
         if after_update is not None:
             after_update()

@@ -34,3 +34,13 @@ class Position:
         self.obs = tree_map(lambda saved, here: saved.to(here.device), state["obs"], self.obs)
         self.carry = None if state["carry"] is None else state["carry"].to(self.carry.device)
         self.owed = state["owed"]
+
+
+def env_accounts(env: VecEnv) -> tuple[str, str]:
+    """Accounts that `send` and `recv` belong to: stepping in this process, or waiting for the processes that step.
+
+    On CUDA, `send` to worker processes is the copy of the actions to the host.
+    """
+    if not env.spec.overlappable:
+        return "env", "env"
+    return ("h2d" if env.device.type == "cuda" else "env"), "env_wait"

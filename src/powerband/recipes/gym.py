@@ -6,7 +6,7 @@ import json
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from powerband.algos.ppo import PPO, PPOConfig
 from powerband.algos.sac import SAC, SACConfig
@@ -15,6 +15,7 @@ from powerband.core.config import RunConfig, per_rank, scaled_lr
 from powerband.core.noise import NoiseSource
 from powerband.core.precision import Precision
 from powerband.core.run import Run
+from powerband.data.types import EnvSpec
 from powerband.envs.gymnasium_env import GymVecEnv
 from powerband.envs.vector import WorkerVecEnv
 from powerband.loops import evaluate as evaluation
@@ -56,6 +57,15 @@ def make_learner(config: Config, env: WorkerVecEnv, run: Run) -> SAC | PPO:
     section, run.facts["learning rates"] = scaled_lr(section, config.run.lr_scale, world_size)
     kind = SAC if config.algo == "sac" else PPO
     return kind(env.spec, section, run.device, run.precision, run.noise, run.ranks.average_, world_size)
+
+
+def networks(config: Config, device: Any, precision: Precision) -> tuple[Any, EnvSpec, Any]:
+    """A new learner of `config`, what it sees, and its loop's sizes; `doctor` times it."""
+    env = make_env(config, 1, 0, config.run.seed)
+    env.close()
+    if config.algo == "sac":
+        return SAC(env.spec, config.sac, device, precision, NoiseSource(0, device)), env.spec, config.off_policy
+    return PPO(env.spec, config.ppo, device, precision, NoiseSource(0, device)), env.spec, config.on_policy
 
 
 def train(config: Config, run: Run) -> None:
@@ -114,11 +124,8 @@ class Evaluation:
 def evaluate(config: Config, folder: Path, options: Evaluation) -> list[dict]:
     """Plays the newest checkpoint without exploring; the table also goes to ``eval-episodes.json``."""
     path, _ = resolve_resume(str(folder))
-    env = make_env(config, 1, 0, options.seed)
-    shared = ("cpu", Precision("fp32", "cpu"), NoiseSource(0))
-    learner = SAC(env.spec, config.sac, *shared) if config.algo == "sac" else PPO(env.spec, config.ppo, *shared)
+    learner, _, _ = networks(config, "cpu", Precision("fp32", "cpu"))
     learner.load_state_dict(load_checkpoint(path, "shared")[0]["learner"])
-    env.close()
     rows = [
         {
             "env_id": config.env_id,
@@ -134,8 +141,31 @@ STAGES = {"train": train}
 SECTIONS = {"sac": ("sac", "off_policy"), "ppo": ("ppo", "on_policy")}
 DEFAULT_STAGE = "train"
 VARIANTS = {
-    "pendulum": {"env_id": "Pendulum-v1", "algo": "sac"},
-    "cartpole": {"env_id": "CartPole-v1", "algo": "ppo"},
+    "pendulum": {
+        "env_id": "Pendulum-v1",
+        "algo": "sac",
+        "num_workers": 0,
+        "run.env_steps": 8_000,
+        "run.threads": 1,
+        "off_policy.num_envs": 1,
+        "off_policy.warmup": 300,
+        "off_policy.random_steps": 300,
+        "sac.actor_lr": 1e-3,
+        "sac.critic_lr": 1e-3,
+    },
+    "cartpole": {
+        "env_id": "CartPole-v1",
+        "algo": "ppo",
+        "num_workers": 0,  # a step costs less than waking a worker
+        "run.env_steps": 100_000,
+        "run.threads": 1,
+        "on_policy.num_steps": 32,
+        "on_policy.epochs": 20,
+        "on_policy.minibatches": 1,
+        "on_policy.gamma": 0.98,
+        "on_policy.gae_lambda": 0.8,
+        "ppo.lr": 1e-3,
+    },
 }
 RENAMED = {
     "env": "env_id",

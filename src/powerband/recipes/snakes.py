@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from powerband.algos.ddpg import DDPG, DDPGConfig
 from powerband.algos.ppo import PPO, PPOConfig
@@ -16,12 +16,12 @@ from powerband.core.noise import NoiseSource
 from powerband.core.precision import Precision
 from powerband.core.run import Run
 from powerband.data.types import EnvSpec
-from powerband.envs.snakes.env import SnakesEnv
+from powerband.envs.snakes.env import SnakesEnv, spec_of
 from powerband.envs.snakes.opponents import PolicyOpponent
 from powerband.loops.off_policy import OffPolicyConfig, off_policy
 from powerband.loops.on_policy import OnPolicyConfig, on_policy
 from powerband.loops.self_play import PastSelves
-from powerband.nets.actor_critic import ActorCritic
+from powerband.nets.torus import TorusConv
 from powerband.recipes.snakes_match import RIVALS, Evaluation, evaluate_run, player, win_rates
 
 describe = (
@@ -34,7 +34,7 @@ class Config:
     algo: Literal["ddpg", "bicnet", "ppo"] = "ppo"
     """ddpg and bicnet as in the guide; ppo with self-play is the strong agent."""
     observation: Literal["auto", "features", "planes", "fork35", "baseline26"] = "auto"
-    """What a snake sees; auto is features for ppo, baseline26 for ddpg and bicnet."""
+    """What a snake sees; auto is features for ppo, fork35 for ddpg and bicnet."""
     reward: Literal["auto", "mixed", "game", "shaped"] = "auto"
     """mixed is 0.8 own + 0.1 team difference; auto is mixed for ppo, shaped for ddpg and bicnet."""
     opponent: Literal["auto", "self", "random", "greedy", "greedy_torus"] = "auto"
@@ -67,7 +67,7 @@ class Config:
         """The same configuration with every `auto` decided and `episodes` turned into env steps."""
         strong = self.algo == "ppo"
         auto = {
-            "observation": ("baseline26", "features"),
+            "observation": ("fork35", "features"),
             "reward": ("shaped", "mixed"),
             "opponent": ("random", "self"),
         }
@@ -106,7 +106,7 @@ def train(config: Config, run: Run) -> dict[str, Any]:
     elif config.opponent != "self":
         on_policy(run, env, learner, config.on_policy)
     else:
-        pool = PastSelves(learner.net, best_actions, config.pool_size, config.snapshot_interval)
+        pool = PastSelves(learner.modules, best_actions, config.pool_size, config.snapshot_interval)
         opponent.act_fn = pool.act
         run.attach("pool", pool, shared=True)
         on_policy(run, env, learner, config.on_policy, after_update=pool.after_update)
@@ -122,14 +122,24 @@ def make_learner(config: Config, spec: EnvSpec, run: Run) -> DDPG | PPO:
 def learner_of(config: Config, spec: EnvSpec, *shared: Any) -> DDPG | PPO:
     """The algorithm of a settled configuration; `shared` is device, precision, noise and what ranks share."""
     if config.algo == "ppo":
-        return PPO(spec, config.ppo, *shared)
+        encoder = TorusConv(*spec.obs.shape[1:]) if config.observation == "planes" else None
+        return PPO(spec, config.ppo, *shared, encoder=encoder)
     communicate = "lstm" if config.algo == "bicnet" else config.ddpg.communicate
     return DDPG(spec, replace(config.ddpg, communicate=communicate), *shared)
 
 
-def best_actions(net: ActorCritic, obs: Tensor) -> Tensor:
-    """(n, 3, D) -> (n, 3): the likeliest actions of a PPO network."""
-    return net(obs.flatten(0, 1))[0].argmax(-1).view(obs.shape[:2])
+def networks(config: Config, device: Any, precision: Precision) -> tuple[Any, EnvSpec, Any]:
+    """A new learner of a settled configuration, what it sees, and its loop's sizes; `doctor` times it."""
+    spec, loop = spec_of(config.observation), config.on_policy if config.algo == "ppo" else config.off_policy
+    return learner_of(config, spec, device, precision, NoiseSource(0, device)), spec, loop
+
+
+def best_actions(modules: nn.ModuleDict, obs: Tensor) -> Tensor:
+    """(n, 3, ...) -> (n, 3): the likeliest actions of a PPO network and its encoder, where it has one."""
+    rows = obs.flatten(0, 1)
+    if "encoder" in modules:
+        rows = modules["encoder"](rows)
+    return modules["net"](rows)[0].argmax(-1).view(obs.shape[:2])
 
 
 def load(folder: Path) -> tuple[Any, str]:
@@ -137,8 +147,7 @@ def load(folder: Path) -> tuple[Any, str]:
     path, _ = resolve_resume(str(folder))
     run_dir = path.parent.parent
     config = from_json(Config, (run_dir / "config.json").read_text(), str(run_dir / "config.json"))
-    env = SnakesEnv(1, observation=config.observation)
-    learner = learner_of(config, env.spec, "cpu", Precision("fp32", "cpu"), NoiseSource(0))
+    learner = learner_of(config, spec_of(config.observation), "cpu", Precision("fp32", "cpu"), NoiseSource(0))
     learner.load_state_dict(load_checkpoint(path, "shared")[0]["learner"])
     return learner, config.observation
 
@@ -164,12 +173,12 @@ SECTIONS = {"ddpg": ("ddpg", "off_policy"), "bicnet": ("ddpg", "off_policy"), "p
 DEFAULT_STAGE = "train"
 VARIANTS = {
     "demo": {"run.time_limit_s": 75, "run.env_steps": 1_000_000_000, "run.log_interval_s": 5},
-    "full": {"run.time_limit_s": 720, "run.env_steps": 1_000_000_000},
-    "guide": {  # the guide's 3,600 episodes at a sixteenth of its updates: 13 minutes of one core instead of 3.5 hours
+    "full": {"run.time_limit_s": 720, "run.env_steps": 1_000_000_000, "ppo.hidden": (256, 256)},
+    "guide": {  # 3,600 episodes at a 32nd of the guide's updates: 7 minutes of one core instead of 3.5 hours
         "algo": "ddpg",
         "episodes": 3600,
-        "off_policy.num_envs": 16,
-        "off_policy.update_interval": 16,
+        "off_policy.num_envs": 32,
+        "off_policy.update_interval": 32,
         "off_policy.updates_per_interval": 1,
     },
     "smoke": {"run.env_steps": 20_000, "on_policy.num_envs": 16, "ppo.hidden": (32, 32)},

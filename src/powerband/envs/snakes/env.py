@@ -25,6 +25,19 @@ class Opponent(Protocol):
         """(n, 3) int64 absolute actions of team B on `boards`; ``env.team_obs(1, boards)`` is what a network sees."""
 
 
+def spec_of(observation: str) -> EnvSpec:
+    """What boards with this observation give and take; known without building any, which may compile their rules."""
+    return EnvSpec(
+        obs=OBSERVATIONS[observation].spec,
+        action=TensorSpec((TEAM,), torch.int64),
+        num_actions=OBSERVATIONS[observation].num_actions,
+        num_agents=TEAM,
+        max_episode_steps=MAX_STEPS,
+        resume="exact",
+        overlappable=False,
+    )
+
+
 class SnakesEnv:
     """3v3 snakes on N boards; rows of the learner are teams, agents are the three snakes of a team.
 
@@ -103,15 +116,7 @@ class SnakesEnv:
         self._relative = self._observation.relative
         self._kind = REWARDS[reward]
         self._num_actions = self._observation.num_actions
-        self.spec = EnvSpec(
-            obs=self._observation.spec,
-            action=TensorSpec((TEAM,), torch.int64),
-            num_actions=self._num_actions,
-            num_agents=TEAM,
-            max_episode_steps=MAX_STEPS,
-            resume="exact",
-            overlappable=False,
-        )
+        self.spec = spec_of(observation)
         self._moves = [Moves(num_boards, self.num_envs, self.device) for _ in range(2)]
         self._obs = [self.spec.obs.zeros(self.num_envs, device=self.device) for _ in range(2)]
         self._final_obs: list[Tensor | None] = [None, None]

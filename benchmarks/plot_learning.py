@@ -1,0 +1,102 @@
+"""Draws the learning curves of ``docs/recipes/snakes.md`` from the runs of ``benchmarks/learning.py``.
+
+``interval``: share of games won against random over wall time and over episodes, of the runs ``interval-*``.
+``strength``: share of decided games that checkpoints of ``snakes-full-*`` win against scripted teams, over wall time.
+Lines are means over seeds, bands run from the lowest to the highest seed.
+
+    python benchmarks/plot_learning.py interval runs/learning docs/pictures/interval-learning.png
+    python benchmarks/plot_learning.py strength runs/learning docs/pictures/snakes-strength.png
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import numpy as np
+
+from powerband.report.curves import read_metrics
+
+CASES = {
+    "interval-1": ("1 update every step", "#1f6f8b"),
+    "interval-5": ("5 every 5", "#5aa9a3"),
+    "interval-10": ("10 every 10", "#e0a458"),
+    "interval-20": ("20 every 20", "#b5446e"),
+    "interval-5-one-update": ("1 every 5", "#8a8f98"),
+    "interval-20-one-update": ("1 every 20", "#3b3f46"),
+}
+EPISODE_STEPS = 200
+POINTS = 60
+
+
+def curve(folder: Path, x_of: str) -> tuple[np.ndarray, np.ndarray]:
+    """x and the share of games won in training, a mean over five log intervals."""
+    lines = [line for line in read_metrics(folder) if "charts/win" in line]
+    x = np.array([line[x_of] for line in lines], float)
+    win = np.array([line["charts/win"] for line in lines])
+    return x, np.convolve(np.pad(win, (2, 2), "edge"), np.ones(5) / 5, "valid")
+
+
+def interval(runs: Path, path: Path) -> None:
+    """Draws the runs ``interval-*``."""
+    figure, axes = plt.subplots(1, 2, figsize=(9.5, 3.6), sharey=True)
+    for axis, (x_of, scale, label) in zip(
+        axes, (("time_s", 1, "seconds"), ("env_steps", EPISODE_STEPS, "episodes")), strict=True
+    ):
+        for case, (name, color) in CASES.items():
+            curves = [
+                curve(folder, x_of) for folder in sorted(runs.glob(f"{case}-[0-9]*")) if (folder / "policy").exists()
+            ]
+            if not curves:
+                continue
+            grid = np.linspace(max(x[0] for x, _ in curves), min(x[-1] for x, _ in curves), POINTS)
+            wins = np.stack([np.interp(grid, x, win) for x, win in curves])
+            dashed = "--" if "one-update" in case else "-"
+            axis.plot(grid / scale, wins.mean(0), dashed, color=color, label=name)
+            axis.fill_between(grid / scale, wins.min(0), wins.max(0), color=color, alpha=0.12, linewidth=0)
+        axis.set_xlabel(label)
+        axis.grid(alpha=0.25)
+    axes[0].set_ylabel("games won against random")
+    axes[1].legend(fontsize=8, title="updates : steps of 16 boards", title_fontsize=8)
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+
+
+def strength(runs: Path, path: Path, games: int = 100, checkpoints: int = 8) -> None:
+    """Plays the checkpoints of the runs ``snakes-full-*`` against the scripted teams and draws how they do."""
+    from powerband.recipes import snakes
+    from powerband.recipes.snakes_match import RIVALS, play, player, summary
+
+    figure, axis = plt.subplots(figsize=(6, 3.6))
+    for rival, color in (("random", "#8a8f98"), ("greedy", "#1f6f8b"), ("greedy_torus", "#b5446e")):
+        curves = []
+        for folder in sorted(runs.glob("snakes-full-[0-9]")):
+            lines = read_metrics(folder)
+            steps, seconds = ([line[key] for line in lines] for key in ("env_steps", "time_s"))
+            saved = sorted(int(saved.name) for saved in (folder / "checkpoints").iterdir() if saved.name.isdigit())
+            chosen = sorted({saved[int(index)] for index in np.geomspace(1, len(saved), checkpoints) - 1})
+            won = []
+            for step in chosen:
+                own = player(*snakes.load(folder / "checkpoints" / str(step)))
+                won.append(summary(play(own, RIVALS[rival](), games, 10_000))["decided_won"])
+            curves.append((np.interp(chosen, steps, seconds), np.array(won)))
+        grid = np.geomspace(max(x[0] for x, _ in curves), min(x[-1] for x, _ in curves), POINTS)
+        wins = np.stack([np.interp(grid, x, won) for x, won in curves])
+        axis.plot(grid, wins.mean(0), color=color, label=f"against {rival}")
+        axis.fill_between(grid, wins.min(0), wins.max(0), color=color, alpha=0.15, linewidth=0)
+    axis.set_xscale("log")
+    axis.set_xlabel("seconds of training")
+    axis.set_ylabel("decided games won")
+    axis.set_ylim(0, 1.02)
+    axis.grid(alpha=0.25)
+    axis.legend(fontsize=8)
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+
+
+if __name__ == "__main__":
+    {"interval": interval, "strength": strength}[sys.argv[1]](Path(sys.argv[2]), Path(sys.argv[3]))

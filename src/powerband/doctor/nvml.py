@@ -1,0 +1,112 @@
+"""NVML, the driver's own account of its GPUs, by ctypes: no package is needed, and one that may not is told apart."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+CODES = {
+    3: "not supported here",
+    4: "no permission",
+    6: "not found",
+    9: "the driver is not loaded",
+    10: "the driver did not answer in time",
+    15: "a GPU is lost",
+    18: "library and driver have different versions",
+    999: "unknown error",
+}
+SLOWED = {
+    0x2: "application clocks",
+    0x4: "power limit",
+    0x8: "hardware slowdown",
+    0x20: "temperature (software)",
+    0x40: "temperature (hardware)",
+    0x80: "power brake",
+}
+"""Bits of the reasons why clocks are held down."""
+
+
+class NvmlError(RuntimeError):
+    """NVML is not there, or refuses; the text says which."""
+
+
+class _Memory(ctypes.Structure):
+    _fields_ = [("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong)]
+
+
+def open_library() -> Any:
+    """libnvidia-ml.
+
+    Raises:
+        NvmlError: It is not there.
+    """
+    try:
+        return ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError as error:
+        raise NvmlError(f"no NVML ({error})") from error
+
+
+def read_gpus(library: Any) -> dict[str, Any]:
+    """Driver version and, for each GPU of the machine, what NVML may say of it; what it may not is left out.
+
+    Args:
+        library: What `open_library` returns.
+
+    Returns:
+        {"driver", "gpus": [{"name", "uuid", "memory_gib", "free_gib", "temperature_c", "power_w", "power_limit_w",
+        "pcie_gen", "pcie_gen_max", "pcie_width", "pcie_width_max", "slowed"}]}.
+
+    Raises:
+        NvmlError: No permission, no driver, or a library of another version.
+    """
+    _checked(library.nvmlInit_v2(), "nvmlInit")
+    try:
+        driver = ctypes.create_string_buffer(96)
+        _checked(library.nvmlSystemGetDriverVersion(driver, 96), "nvmlSystemGetDriverVersion")
+        count = ctypes.c_uint()
+        _checked(library.nvmlDeviceGetCount_v2(ctypes.byref(count)), "nvmlDeviceGetCount")
+        gpus = [_gpu(library, index) for index in range(count.value)]
+        return {"driver": driver.value.decode(errors="replace"), "gpus": gpus}
+    finally:
+        library.nvmlShutdown()
+
+
+def _gpu(library: Any, index: int) -> dict[str, Any]:
+    handle = ctypes.c_void_p()
+    _checked(library.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(handle)), f"GPU {index}")
+    facts: dict[str, Any] = {"index": index}
+
+    def text(name: str, function: str) -> None:
+        buffer = ctypes.create_string_buffer(96)
+        if getattr(library, function)(handle, buffer, 96) == 0:
+            facts[name] = buffer.value.decode(errors="replace")
+
+    def number(name: str, function: str, *words: int, scale: float = 1, kind: Any = ctypes.c_uint) -> None:
+        value = kind()
+        if getattr(library, function)(handle, *words, ctypes.byref(value)) == 0:
+            facts[name] = value.value if scale == 1 else round(value.value * scale, 1)
+
+    text("name", "nvmlDeviceGetName")
+    text("uuid", "nvmlDeviceGetUUID")
+    memory = _Memory()
+    if library.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)) == 0:
+        facts |= {"memory_gib": round(memory.total / 2**30, 1), "free_gib": round(memory.free / 2**30, 1)}
+    number("temperature_c", "nvmlDeviceGetTemperature", 0)
+    number("power_w", "nvmlDeviceGetPowerUsage", scale=1e-3)
+    number("power_limit_w", "nvmlDeviceGetEnforcedPowerLimit", scale=1e-3)
+    number("pcie_gen", "nvmlDeviceGetCurrPcieLinkGeneration")
+    number("pcie_gen_max", "nvmlDeviceGetMaxPcieLinkGeneration")
+    number("pcie_width", "nvmlDeviceGetCurrPcieLinkWidth")
+    number("pcie_width_max", "nvmlDeviceGetMaxPcieLinkWidth")
+    number("slowed", "nvmlDeviceGetCurrentClocksThrottleReasons", kind=ctypes.c_ulonglong)
+    return facts
+
+
+def slowed(bits: int) -> list[str]:
+    """What holds the clocks down, in words; idling does not count."""
+    return [words for bit, words in SLOWED.items() if bits & bit]
+
+
+def _checked(code: int, what: str) -> None:
+    if code:
+        raise NvmlError(f"NVML: {CODES.get(code, f'error {code}')} ({what})")

@@ -1,0 +1,31 @@
+"""Convolution on a torus: padding takes the cells of the opposite edge. Suffixes: R rows, C channels, H, W cells."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+class TorusConv(nn.Module):
+    """Planes (R, C, H, W) -> features (R, width): three 3 x 3 layers, the last two of stride 2."""
+
+    def __init__(self, planes: int, rows: int, columns: int, channels: int = 32):
+        """
+        Args:
+            planes: C.
+            rows, columns: H, W of the board, 4 or more.
+            channels: Of the first layer; the others have twice as many.
+        """
+        super().__init__()
+        wide = 2 * channels
+        self.layers = nn.ModuleList(
+            nn.Conv2d(i, o, 3, stride, padding=1, padding_mode="circular")
+            for i, o, stride in ((planes, channels, 1), (channels, wide, 2), (wide, wide, 2))
+        )
+        with torch.no_grad():
+            self.width = self.forward(torch.zeros(1, planes, rows, columns)).shape[1]
+
+    def forward(self, x_RCHW: Tensor) -> Tensor:
+        for layer in self.layers:
+            x_RCHW = torch.relu(layer(x_RCHW))
+        return x_RCHW.flatten(1)

@@ -1,0 +1,258 @@
+"""Window: looks on while a real run works, lets it settle, measures for some seconds, then ends the run."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from powerband.core.device import cores
+from powerband.core.run import Run
+from powerband.data.types import Tree, tree_leaves, tree_map
+from powerband.tune.facts import Facts
+from powerband.tune.host import HostMeter
+from powerband.tune.ledger import Ledger
+
+SETTLE_S = 0.7
+"""Seconds from the first update on that are not measured: caches, lazy initialisation, the first compile."""
+COUNTED_ITERATIONS = 2
+"""Iterations in which questions to tensors are counted, before the window: counting slows every operation."""
+PROBE_S = 0.6
+"""Seconds that the updates of one probe take, all sizes together."""
+PROBED_SIZES = (1, 4)
+"""Batches that are probed, in multiples of the run's own."""
+
+
+class Measured(Exception):
+    """Unwinds a run whose window is over: what it has learnt is thrown away with its folder."""
+
+
+class Window:
+    """The observer of one run. All ranks decide alike: what depends on a clock is agreed at iterations they count.
+
+    Args:
+        probe: Time updates of other batches and threads after the window.
+        count: Count questions to tensors before it; not where updates are compiled or captured.
+
+    Attributes:
+        ledgers: One a rank; filled when the window is over.
+        facts: One a rank.
+    """
+
+    def __init__(self, probe: bool = True, count: bool = True) -> None:
+        self.probe, self.count = probe, count
+        self.ledgers: list[Ledger] = []
+        self.facts: list[Facts] = []
+        self._ticks = self._learning = 0
+        self._measuring = False
+        self._batch: Tree | None = None
+        self._batches_seen = 0
+        self._counter: CountedQuestions | None = None
+        self._syncs = 0.0
+
+    def __call__(self, run: Run) -> None:
+        """Called at the end of each of the loop's iterations."""
+        self._ticks += 1
+        if not run.running:
+            self._finish(run)
+        if self._measuring:
+            return
+        if run.grad_steps:
+            self._learning += 1
+            if self._learning == 1:
+                self._learning_since = time.perf_counter()
+                self._watch_batches(run)
+                if self.count:
+                    self._counter, self._counted_from = CountedQuestions(), self._ticks
+                    self._counter.__enter__()
+            elif self.count and self._ticks - self._counted_from >= COUNTED_ITERATIONS:
+                self._stop_counting()
+        if self._learning > 1 and self._learning & (self._learning - 1) == 0 and self._settled(run):
+            self._begin(run)
+
+    def close(self) -> None:
+        """Ends what the window changed in this process; also after a run that failed."""
+        self._stop_counting()
+
+    def _settled(self, run: Run) -> bool:
+        """Agreed at iterations 2, 4, 8, ... after the first update."""
+        waited = time.perf_counter() - self._learning_since
+        return bool(run.ranks.max_(torch.tensor([waited >= SETTLE_S], dtype=torch.int64, device=run.device)))
+
+    def _begin(self, run: Run) -> None:
+        self._stop_counting()
+        self._release(run)
+        self._measuring = True
+        self._start = (run.env_steps, run.grad_steps, self._ticks)
+        self._env_facts = _env_facts(run)
+        self._meter = HostMeter()
+        run.restart_clocks()
+
+    def _finish(self, run: Run) -> None:
+        settled = self._measuring
+        if not settled:  # the run is over before it settled: all of it is the window
+            self._stop_counting()
+            self._release(run)
+            self._start, self._env_facts, self._meter = (0, 0, 0), None, HostMeter()
+        phases = run.clock.whole()
+        host = self._meter.read(phases.wall_s) if settled else None
+        ledger = Ledger.of(phases)
+        facts = self._facts(run, settled)
+        facts |= {} if host is None else {"host": host}
+        if self.probe and self._batch is not None:
+            facts |= self._probe(run)
+        mine = {"ledger": ledger.to_dict(), "facts": Facts(**facts).to_dict()}
+        everyone = run.ranks.gather(mine)
+        self.ledgers = [Ledger.from_dict(rank["ledger"]) for rank in everyone]
+        self.facts = [Facts.from_dict(rank["facts"]) for rank in everyone]
+        raise Measured
+
+    def _facts(self, run: Run, settled: bool) -> dict[str, Any]:
+        env, ticks = run.part("env"), self._ticks - self._start[2]
+        facts: dict[str, Any] = {
+            "iterations": ticks,
+            "env_steps": run.env_steps - self._start[0],
+            "grad_steps": run.grad_steps - self._start[1],
+            "world_size": run.ranks.world_size,
+            "cores": cores(),
+            "threads": torch.get_num_threads(),
+            "syncs_per_iteration": self._syncs,
+            "sync_s": _sync_s(run.device),
+            "settled": settled,
+        }
+        if env is not None:
+            leaves = tree_leaves(env.spec.obs)
+            facts |= {
+                "num_envs": env.num_envs,
+                "overlappable": env.spec.overlappable,
+                "can_overlap": env.spec.overlappable and run.part("replay") is not None,
+                "overlap": run.settings.overlap and env.spec.overlappable,
+                "draws": any(leaf.dtype == torch.uint8 and len(leaf.shape) >= 3 for leaf in leaves),
+            }
+            now, then = _env_facts(run), self._env_facts
+            if now is not None and then is not None:
+                steps = facts["env_steps"] / max(1, run.ranks.world_size * env.num_envs)
+                spent = [b - a for a, b in zip(then["spent_s"], now["spent_s"], strict=True)]
+                facts |= {
+                    "env_step_s": [seconds / max(steps, 1) for seconds in spent],
+                    "env_worst_s": now["worst_s"],
+                    "worker_rows": now["worker_rows"],
+                    "env_cpu_s": sum(now["cpu_s"]) - sum(then["cpu_s"]),
+                    "renderer": now["renderer"] or "",
+                }
+        return facts
+
+    # -- the learner by itself --------------------------------------------------------------------------------------
+
+    def _watch_batches(self, run: Run) -> None:
+        """Keeps the last batch that an update is handed until the window begins."""
+        learner = run.part("learner")
+        if not self.probe or not hasattr(learner, "update"):
+            return
+        update = type(learner).update
+
+        def seen(batch: Tree) -> dict:
+            if run.device.type == "cpu" or not torch.cuda.is_current_stream_capturing():
+                self._batch = batch
+            return update(learner, batch)
+
+        learner.update = seen
+
+    def _release(self, run: Run) -> None:
+        learner = run.part("learner")
+        if learner is not None:
+            learner.__dict__.pop("update", None)
+        if isinstance(self._batch, dict) and "carry" in self._batch:
+            self._batch = None  # whole sequences: their rows are not independent
+        if self._batch is not None:
+            self._batch = tree_map(lambda leaf: leaf.clone(), self._batch)
+
+    def _probe(self, run: Run) -> dict[str, Any]:
+        """Times updates of several batches, and of other thread counts where this machine has too few cores."""
+        learner = run.part("learner")
+        rows = len(tree_leaves(self._batch)[0])
+        batches = {rows * factor: _rows_of(self._batch, rows * factor) for factor in PROBED_SIZES}
+        update_s = _timed(run, {size: lambda b=batch: learner.update(b) for size, batch in batches.items()}, PROBE_S)
+        own, threads_s = torch.get_num_threads(), {}
+        fair = max(1, cores() // run.ranks.world_size)
+        if run.device.type == "cpu" and own > fair:
+
+            def with_threads(count: int) -> None:
+                torch.set_num_threads(count)
+                learner.update(self._batch)
+
+            threads_s = _timed(run, {count: lambda c=count: with_threads(c) for count in (own, fair)}, PROBE_S)
+            torch.set_num_threads(own)
+        return {"batch_rows": rows, "update_s": update_s, "threads_s": threads_s}
+
+    def _stop_counting(self) -> None:
+        if self._counter is not None and self._counter.active:
+            self._counter.__exit__(None, None, None)
+            self._syncs = self._counter.count / max(1, self._ticks - self._counted_from)
+
+
+class CountedQuestions(TorchDispatchMode):
+    """Counts how often Python asks a tensor for its value (item, float, bool): on CUDA each waits for the device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count, self.active = 0, False
+
+    def __enter__(self) -> CountedQuestions:
+        self.active = True
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        self.active = False
+        super().__exit__(*error)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += func is torch.ops.aten._local_scalar_dense.default
+        return func(*args, **(kwargs or {}))
+
+
+def _env_facts(run: Run) -> dict[str, Any] | None:
+    facts = getattr(run.part("env"), "facts", None)
+    return facts() if callable(facts) else None
+
+
+def _sync_s(device: torch.device) -> float:
+    """Seconds of asking a tensor for its value while the device is idle; median of 200."""
+    scalar, times = torch.zeros((), device=device), []
+    for _ in range(200):
+        start = time.perf_counter()
+        scalar.item()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def _rows_of(batch: Tree, rows: int) -> Tree:
+    """The rows of `batch` repeated in turn to make `rows` of them."""
+    return tree_map(lambda leaf: leaf[torch.arange(rows, device=leaf.device) % len(leaf)], batch)
+
+
+def _timed(run: Run, calls: dict[int, Any], budget_s: float, least: int = 5) -> dict[int, float]:
+    """Lower quartile of the seconds of each call, taken in turns; every rank makes the same number of calls.
+
+    A shared machine makes some calls slow and none fast: the quicker ones are nearer to what a call costs.
+    """
+
+    def once(call: Any) -> float:
+        start = time.perf_counter()
+        call()
+        if run.device.type == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter() - start
+
+    for call in calls.values():
+        once(call)
+    round_s = sum(once(call) for call in calls.values())
+    rounds = int(run.ranks.max_(torch.tensor([min(50, max(least, int(budget_s / round_s)))], device=run.device)))
+    times: dict[int, list[float]] = {key: [] for key in calls}
+    for _ in range(rounds):
+        for key, call in calls.items():
+            times[key].append(once(call))
+    return {key: sorted(values)[len(values) // 4] for key, values in times.items()}

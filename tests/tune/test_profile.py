@@ -1,0 +1,100 @@
+"""`powerband profile` from the outside: what it prints, exit status, ranks, bad input, what it leaves behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import powerband
+import runs
+from powerband import cli
+from powerband.tune.causes import CAUSES
+
+COMMON = ["gpus=none", "threads=1", "tensorboard=false"]
+
+
+def test_it_prints_ledger_cause_and_advice_and_leaves_nothing(tmp_path: Path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code = cli.main(["profile", *runs.SMALL["ddpg"], *COMMON, "--seconds", "1.5"])
+    text = capsys.readouterr().out
+    assert code in {code for code, _ in CAUSES.values()} - {30}
+    for part in ("account", "update", "wall", "env steps/s", "knob", "cannot help", "total work is unchanged"):
+        assert part in text
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["seconds=0"], "seconds=0 is outside"),
+        (["seconds=99999"], "seconds=99999 is outside"),
+        (["seconds=soon"], "seconds=soon"),
+        (["resume=last"], "last"),
+        (["updat_interval=3"], "update_interval"),
+    ],
+)
+def test_bad_input_is_one_line_and_status_2(words: list[str], part: str, capsys):
+    assert cli.main(["profile", "gym", *words]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == "" and printed.err.count("\n") == 1 and part in printed.err
+
+
+def test_help_lists_the_causes_with_their_codes(capsys):
+    assert cli.main(["profile", "--help"]) == 0
+    text = capsys.readouterr().out
+    assert "seconds=20" in text and all(f"{code:>3}  {cause}" in text for cause, (code, _) in CAUSES.items())
+
+
+def test_the_best_advice_is_applied_and_compared(tmp_path: Path, monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(powerband.__file__).parents[2] / "benchmarks"))
+    monkeypatch.setenv("POWERBAND_FAULT_MS", "20")
+    report = tmp_path / "profile.json"
+    sac = [word for word in runs.SMALL["sac"] if not word.startswith("env_id")]
+    slow = ["env_id=faulty_envs:SlowPendulum-v0", "num_workers=1", "updates_per_interval=1", "update_interval=4"]
+    code = cli.main(["profile", *sac, *slow, *COMMON, "seconds=2.5", "--apply", f"--json={report}"])
+    found = json.loads(report.read_text())
+    assert code == CAUSES["env-bound"][0]
+    applied = found["applied"]
+    assert (applied["knob"], applied["value"]) == ("num_workers", 2)
+    assert 1.4 < applied["predicted_gain"] <= 2.05  # two of 20 ms one after the other become two at a time
+    assert applied["realised_gain"] == pytest.approx(applied["predicted_gain"], rel=0.25)
+
+
+def test_a_run_too_short_to_measure_says_so(capsys):
+    slow = ["gym", "algo=ppo", "env_id=CartPole-v1", "on_policy.num_envs=8", "num_steps=2048", "num_workers=0"]
+    code = cli.main(["profile", *slow, *COMMON, "seconds=1"])
+    text = capsys.readouterr().out
+    assert code == CAUSES["too-short"][0] == 30
+    assert "too few to judge" in text and "never settled" in text and "Raise seconds" in text
+
+
+def test_ranks_have_ledgers_of_their_own_and_the_status_is_the_cause(tmp_path: Path):
+    report = tmp_path / "profile.json"
+    words = [*runs.SMALL["ddpg"], *COMMON, "--nproc", "2", "seconds=2", f"--json={report}"]
+    result = subprocess.run(
+        [sys.executable, "-m", "powerband", "profile", *words],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    found = json.loads(report.read_text())
+    assert result.returncode == found["exit_code"] == CAUSES[found["cause"]][0], result.stderr
+    assert result.stdout == "" and "ended with" not in result.stderr
+    assert len(found["ranks"]) == 2
+    for rank in found["ranks"]:
+        seconds = rank["ledger"]["seconds"]
+        assert seconds["collectives"] > 0
+        assert sum(seconds.values()) == pytest.approx(rank["ledger"]["wall_s"], rel=0.02)
+        assert seconds["other"] < 0.05 * rank["ledger"]["wall_s"]
+
+
+def test_a_run_leaves_no_threads_to_the_next(monkeypatch, capsys):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    cli.main(["profile", *runs.SMALL["ddpg"], "gpus=none", "threads=3", "seconds=1"])
+    assert "OMP_NUM_THREADS" not in os.environ
