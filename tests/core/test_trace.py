@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import runs
-from powerband.core.trace import STEPS, WARM_STEPS, Trace, TracedClock
+from powerband.core.trace import STEPS, WARM_STEPS, KeptSpan, Trace, TracedClock
 from powerband.report.gantt import ascii_line, spans_of, time_line
 
 
@@ -59,6 +59,18 @@ def test_a_recording_costs_the_accounts_nothing(tmp_path: Path) -> None:
     phases = clock.read()
     assert phases.counts == {"env": WARM_STEPS + 5, "inner": WARM_STEPS + 5}
     assert sum(phases.host.values()) == pytest.approx(phases.wall_s, rel=1e-6)
+
+
+def test_a_span_that_is_kept_is_recorded_as_often_as_it_is_entered(tmp_path: Path) -> None:
+    clock = TracedClock()
+    trace, kept = Trace(tmp_path / "trace.json", clock), KeptSpan(clock, "collectives")
+    for _ in range(WARM_STEPS + STEPS):
+        with clock("update"), kept:
+            pass
+        trace.step(1, 1)
+    spans = spans_of(json.loads((tmp_path / "trace.json").read_text()))
+    assert sum(span.name == "collectives" and span.depth == 1 for span in spans) == STEPS
+    assert clock.read().counts["collectives"] == WARM_STEPS + STEPS
 
 
 def test_a_run_leaves_a_trace_that_the_strip_draws(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from powerband.core.pace import FirstRate, Pace
 from powerband.core.precision import Precision
 from powerband.core.run_folder import find_run, note_end, note_processes, process_facts
 from powerband.core.schedule import Every
-from powerband.core.trace import Trace, TracedClock
+from powerband.core.trace import KeptSpan, Trace, TracedClock
 from powerband.core.utilisation import Utilisation
 
 AGREEMENT_S = 0.5
@@ -63,7 +63,7 @@ class Run:
         self.clock = TracedClock(self.device)
         self.trace = Trace(folder / "trace.json", self.clock) if ranks.leads else None
         self.utilisation = Utilisation(self.device)
-        ranks.span = self.clock("collectives")
+        ranks.span = KeptSpan(self.clock, "collectives")
         self.precision = Precision(settings.precision, self.device)
         self.noise = NoiseSource(settings.seed, self.device, ranks.rank)
         self.pace = Pace(settings.env_steps, settings.time_limit_s, settings.eval_interval, settings.save_interval)

@@ -126,6 +126,20 @@ class Trace:
         return {"name": name, "ph": "X", "pid": 0, "tid": thread, "ts": ts, "dur": duration}
 
 
+class KeptSpan:
+    """The span of one account for whoever keeps it: looked up at each entry, so that a trace sees it too."""
+
+    def __init__(self, clock: TracedClock, name: str) -> None:
+        self.clock, self.name = clock, name
+
+    def __enter__(self) -> Any:
+        self._span = self.clock(self.name)
+        return self._span.__enter__()
+
+    def __exit__(self, *error: Any) -> Any:
+        return self._span.__exit__(*error)
+
+
 class _Recorded:
     """A span of the clock, and beside it one of the trace."""
 
