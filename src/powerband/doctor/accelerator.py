@@ -92,7 +92,8 @@ def _nvml_row(gpu: dict[str, Any]) -> Row:
     if "temperature_c" in gpu:
         parts.append(f"{gpu['temperature_c']} C")
     if "power_w" in gpu:
-        parts.append(f"{gpu['power_w']:g} W of {gpu.get('power_limit_w', '?')} W")
+        limit = f" of {gpu['power_limit_w']:g} W" if "power_limit_w" in gpu else ""
+        parts.append(f"{gpu['power_w']:g} W{limit}")
     if "pcie_gen" in gpu:
         parts.append(
             f"PCIe gen {gpu['pcie_gen']} x{gpu.get('pcie_width', '?')} (can do gen {gpu.get('pcie_gen_max', '?')} "
