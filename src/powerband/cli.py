@@ -12,16 +12,15 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
-from difflib import get_close_matches
 from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 from powerband import __version__
 from powerband.core.config import DEFAULT, ConfigError, Resolved, from_json, presets, resolve, to_dict
 from powerband.core.run_folder import find_run
 from powerband.core.schema import fields_table, value_text
+from powerband.core.words import asks_help, emit, one_of, take_json, take_named
 
 RECIPES = {
     "snakes": "3v3 snakes on one device, thousands of boards at a time: ddpg, bicnet, ppo with self-play",
@@ -46,7 +45,7 @@ DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 def train(words: list[str]) -> int:
     """Reads the configuration, starts ranks where several are asked for, else runs the stage."""
     typed = ["train", *words]
-    target, words = _take_json(words)
+    target, words = take_json(words)
     name, words = _take_recipe("train", words)
     if name is None:
         return 0
@@ -83,13 +82,13 @@ def train(words: list[str]) -> int:
             ) from error
     if target and launch.leads():
         counters = {"env_steps": run.env_steps, "grad_steps": run.grad_steps}
-        _emit({"recipe": name, "stage": stage, "run_dir": str(run.dir), **counters, **figures}, target)
+        emit({"recipe": name, "stage": stage, "run_dir": str(run.dir), **counters, **figures}, target)
     return 0
 
 
 def evaluate(words: list[str]) -> int:
     """Hands a run folder to its recipe's ``evaluate``; the recipe's ``Evaluation`` says what can be set."""
-    target, words = _take_json(words)
+    target, words = take_json(words)
     folder, words = _take_run("eval", words)
     facts = json.loads((folder / "run.json").read_text(encoding="utf-8"))
     recipe = _load(facts["recipe"])
@@ -97,7 +96,7 @@ def evaluate(words: list[str]) -> int:
         raise ConfigError(
             f"recipe {facts['recipe']} has no evaluation. Write powerband report {folder} for its curves."
         )
-    if _asks_help(words):
+    if asks_help(words):
         print(f"powerband eval {folder} [NAME=VALUE ...]\n\n{fields_table(recipe.Evaluation)}")
         return 0
     options = resolve(recipe.Evaluation, words, help_with=f"powerband eval {folder} --help").config
@@ -108,21 +107,21 @@ def evaluate(words: list[str]) -> int:
     with contextlib.redirect_stdout(sys.stderr) if target else contextlib.nullcontext():
         table = recipe.evaluate(config, folder, options)
     if target:
-        _emit(table, target)
+        emit(table, target)
     return 0
 
 
 def profile(words: list[str]) -> int:
     """Runs a recipe for some seconds and says where the time goes; the exit status is the cause's."""
     typed = ["profile", *words]
-    target, words = _take_json(words)
+    target, words = take_json(words)
     name, words = _take_recipe("profile", words)
     if name is None:
         from powerband.tune.causes import causes_table
 
         print(f"\nexit status, by cause:\n{causes_table()}")
         return 0
-    own, words = _take_named(words, ("seconds", "apply"))
+    own, words = take_named(words, ("seconds", "apply"))
     from powerband.tune import profile as profiles
 
     options = resolve(profiles.Options, own, help_with=f"powerband profile {name} --help").config
@@ -142,22 +141,22 @@ def profile(words: list[str]) -> int:
             found = ranks.read()
             if status or found is None:
                 return status or 1
-            _emit(found["table"] if target else found["text"], target)
+            emit(found["table"] if target else found["text"], target)
             return found["table"]["exit_code"]
     for line in resolved.notices if launch.leads() else ():
         print(f"powerband: {line}", file=sys.stderr)
     found = profiles.profile(recipe, stage, resolved.config, options)
     if launch.is_rank():  # a status other than 0 would read as a rank that failed
         if found.measurement.leads and not profiles.leave_report(found):
-            _emit(found.to_dict() if target else str(found), target)
+            emit(found.to_dict() if target else str(found), target)
         return 0
-    _emit(found.to_dict() if target else str(found), target)
+    emit(found.to_dict() if target else str(found), target)
     return found.diagnosis.exit_code
 
 
 def report(words: list[str]) -> int:
     """Writes the page of a run, or one that compares several, and says where it is."""
-    target, words = _take_json(words)
+    target, words = take_json(words)
     page = next((Path(word.removeprefix("to=")) for word in words if word.startswith("to=")), None)
     words = [word for word in words if not word.startswith("to=")]
     folder, others = _take_run("report", words)
@@ -166,13 +165,13 @@ def report(words: list[str]) -> int:
 
     folders = [folder, *map(find_run, others)]
     written = write_comparison(folders, page) if others else write_page(folder, page)
-    _emit({"report": str(written)} if target else str(written), target)
+    emit({"report": str(written)} if target else str(written), target)
     return 0
 
 
 def watch(words: list[str]) -> int:
     """Follows a running job from its files until it ends; the job is not touched."""
-    target, words = _take_json(words)
+    target, words = take_json(words)
     if target not in ("", "-"):
         raise ConfigError(
             f"watch prints one JSON value a line as it goes. Write powerband watch RUN --json > {target}."
@@ -180,7 +179,7 @@ def watch(words: list[str]) -> int:
     folder, words = _take_run("watch", words)
     from powerband.report import watch as watching
 
-    if _asks_help(words):
+    if asks_help(words):
         print(f"powerband watch {folder} [--csv] [--once] [every=SECONDS]\n\n{fields_table(watching.Options)}")
         return 0
     options = resolve(watching.Options, words, help_with=f"powerband watch {folder} --help").config
@@ -191,19 +190,19 @@ def watch(words: list[str]) -> int:
 
 def bench(words: list[str]) -> int:
     """Runs a benchmark of the table and prints what it measured."""
-    target, words = _take_json(words)
-    if not words or _asks_help(words[:1]):
+    target, words = take_json(words)
+    if not words or asks_help(words[:1]):
         print("powerband bench NAME [RECIPE] [NAME=VALUE ...]\n\n" + "\n".join(f"  {name}" for name in BENCHES))
         return 0
-    module, function = BENCHES[_one_of(words[0], BENCHES, "benchmark")].split(":")
+    module, function = BENCHES[one_of(words[0], BENCHES, "benchmark")].split(":")
     own = importlib.import_module(module)
-    if _asks_help(words[1:]):
+    if asks_help(words[1:]):
         print(f"{(own.__doc__ or '').strip()}\n\n{fields_table(getattr(own, 'Options', None) or own.Config)}")
         return 0
     with contextlib.redirect_stdout(sys.stderr) if target == "-" else contextlib.nullcontext():
         found = getattr(own, function)(words[1:], _configure)
     if target:
-        _emit(found, target)
+        emit(found, target)
     return 0
 
 
@@ -211,20 +210,20 @@ def doctor(words: list[str]) -> int:
     """Checks this machine, section by section; the exit status is 1 where a check failed."""
     from powerband.doctor.checkup import SECTIONS, run
 
-    target, words = _take_json(words)
-    if _asks_help(words):
+    target, words = take_json(words)
+    if asks_help(words):
         print(f"powerband doctor {VERBS['doctor'][1]}\n\n" + "\n".join(f"  {k:<12} {v}" for k, v in SECTIONS.items()))
         return 0
-    chosen = [_one_of(word, SECTIONS, "section of doctor") for word in words]
+    chosen = [one_of(word, SECTIONS, "section of doctor") for word in words]
     found = run(chosen, {name: lambda name=name: _load(name) for name in RECIPES}, show=target != "-")
     if target:
-        _emit(found, target)
+        emit(found, target)
     return found["exit_code"]
 
 
 def list_recipes(words: list[str]) -> int:
     """Recipes with their stages and variants, and the hardware presets."""
-    target, words = _take_json(words)
+    target, words = take_json(words)
     if words:
         raise ConfigError(f"'{words[0]}' means nothing to list. Write powerband list, or powerband show {words[0]}.")
     table = {}
@@ -233,7 +232,7 @@ def list_recipes(words: list[str]) -> int:
         table[name] = {"what": line, "stages": list(recipe.STAGES), "variants": list(recipe.VARIANTS)}
     setups = {name: str(path) for name, path in presets().items()}
     if target:
-        _emit({"recipes": table, "setups": setups}, target)
+        emit({"recipes": table, "setups": setups}, target)
         return 0
     for name, row in table.items():
         print(f"{name:<10} {row['what']}")
@@ -244,14 +243,14 @@ def list_recipes(words: list[str]) -> int:
 
 def show(words: list[str]) -> int:
     """The configuration that `train` would run with the same words, each value with its source."""
-    target, words = _take_json(words)
+    target, words = take_json(words)
     name, words = _take_recipe("show", words)
     if name is None:
         return 0
     _, stage, resolved = _configure(name, words)
     if target:
         named = {"recipe": name, "stage": stage, "variant": resolved.variant, "notices": list(resolved.notices)}
-        _emit({**named, "config": to_dict(resolved.config), "sources": resolved.sources}, target)
+        emit({**named, "config": to_dict(resolved.config), "sources": resolved.sources}, target)
         return 0
     for line in resolved.notices:
         print(f"powerband: {line}", file=sys.stderr)
@@ -298,7 +297,7 @@ def main(words: list[str] | None = None) -> int:
         if words[0] == "--version":
             print(f"powerband {__version__}")
             return 0
-        return VERBS[_one_of(words[0], _verbs(), "verb")][0](words[1:])
+        return VERBS[one_of(words[0], _verbs(), "verb")][0](words[1:])
     except ValueError as error:
         if not _is_for_users(error):
             raise
@@ -323,7 +322,7 @@ def _configure(name: str, words: list[str]) -> tuple[ModuleType, str, Resolved]:
     help_with = f"powerband train {name} --help"
     stage = recipe.DEFAULT_STAGE
     if words and not words[0].startswith("-") and "=" not in words[0]:
-        stage, words = _one_of(words[0], recipe.STAGES, f"stage of {name}"), words[1:]
+        stage, words = one_of(words[0], recipe.STAGES, f"stage of {name}"), words[1:]
     sections = getattr(recipe, "SECTIONS", None)
     named = {"variants": recipe.VARIANTS, "renamed": recipe.RENAMED, "sections": sections, "help_with": help_with}
     resolved = resolve(recipe.Config, words, **named)
@@ -338,7 +337,7 @@ def _configure(name: str, words: list[str]) -> tuple[ModuleType, str, Resolved]:
 
 
 def _load(name: str) -> ModuleType:
-    return importlib.import_module(f"powerband.recipes.{_one_of(name, RECIPES, 'recipe')}")
+    return importlib.import_module(f"powerband.recipes.{one_of(name, RECIPES, 'recipe')}")
 
 
 def _take_recipe(verb: str, words: list[str]) -> tuple[str | None, list[str]]:
@@ -348,8 +347,8 @@ def _take_recipe(verb: str, words: list[str]) -> tuple[str | None, list[str]]:
         print(f"powerband {verb} {VERBS[verb][1]}\n\nrecipes:\n" + "\n".join(lines))
         print(f"\n`powerband {verb} RECIPE --help` lists what can be set.")
         return None, []
-    name = _one_of(words[0], RECIPES, "recipe")
-    if _asks_help(words[1:]):
+    name = one_of(words[0], RECIPES, "recipe")
+    if asks_help(words[1:]):
         print(_recipe_help(name))
         return None, []
     return name, words[1:]
@@ -361,53 +360,7 @@ def _take_run(verb: str, words: list[str]) -> tuple[Path, list[str]]:
     return find_run(words[0]), words[1:]
 
 
-def _take_json(words: list[str]) -> tuple[str, list[str]]:
-    """("" or "-" or a path, the other words) for ``--json``, ``--json PATH.json``, ``--json=PATH``."""
-    for position, word in enumerate(words):
-        if word.startswith("--json="):
-            return word.removeprefix("--json=") or "-", words[:position] + words[position + 1 :]
-        if word == "--json":
-            has_path = position + 1 < len(words) and words[position + 1].endswith(".json")
-            return words[position + 1] if has_path else "-", words[:position] + words[position + 1 + has_path :]
-    return "", words
-
-
-def _take_named(words: list[str], names: tuple[str, ...]) -> tuple[list[str], list[str]]:
-    """(words that set one of `names`, the others) for ``name=value``, ``--name value`` and bare ``--name``."""
-    taken, others, position = [], [], 0
-    while position < len(words):
-        word, end = words[position], position + 1
-        if word.startswith("--") and "=" not in word:
-            while end < len(words) and not words[end].startswith("--") and "=" not in words[end]:
-                end += 1
-        named = word.removeprefix("--").split("=")[0] in names
-        (taken if named else others).extend(words[position:end])
-        position = end
-    return taken, others
-
-
-def _asks_help(words: list[str]) -> bool:
-    return any(word in ("-h", "--help") for word in words)
-
-
-def _one_of(word: str, known: Any, what: str) -> str:
-    if word in known:
-        return word
-    near = get_close_matches(word, list(known), n=1)
-    hint = f" Did you mean {near[0]}?" if near else ""
-    raise ConfigError(f"'{word}' is no {what}.{hint} There are: {', '.join(known)}.")
-
-
 # -- what is printed ----------------------------------------------------------------------------------------------
-
-
-def _emit(value: Any, target: str) -> None:
-    """Prints `value`, as JSON where `target` says so, or writes it to the file that `target` names."""
-    if target not in ("", "-"):
-        Path(target).parent.mkdir(parents=True, exist_ok=True)
-        Path(target).write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
-    else:
-        print(value if isinstance(value, str) and not target else json.dumps(value, indent=2))
 
 
 def _verbs() -> list[str]:
@@ -416,7 +369,10 @@ def _verbs() -> list[str]:
 
 def _usage() -> str:
     lines = ["powerband VERB ...  trains policies with the accelerator in its power band", ""]
-    lines += [f"  {f'{name} {VERBS[name][1]}'.strip():<40} {VERBS[name][2]}" for name in _verbs()]
+    for name in _verbs():
+        _, arguments, what = VERBS[name]
+        call = f"{name} {arguments}".strip()
+        lines.append(f"  {call:<34} {what}" if len(call) <= 34 else f"  {call}\n{'':<36} {what}")
     lines += ["", "recipes:", *(f"  {name:<10} {line}" for name, line in RECIPES.items()), ""]
     lines.append("Every verb takes --json [FILE.json]. `powerband train RECIPE --help` lists what can be set.")
     return "\n".join(lines)
