@@ -38,7 +38,8 @@ def test_it_prints_ledger_cause_and_advice_and_leaves_nothing(tmp_path: Path, ca
         (["updat_interval=3"], "update_interval"),
     ],
 )
-def test_bad_input_is_one_line_and_status_2(words: list[str], part: str, capsys):
+def test_bad_input_is_one_line_and_status_2(words: list[str], part: str, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # where there is no run that `last` could name
     assert cli.main(["profile", "gym", *words]) == 2
     printed = capsys.readouterr()
     assert printed.out == "" and printed.err.count("\n") == 1 and part in printed.err
