@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -93,6 +96,31 @@ def test_ranks_have_ledgers_of_their_own_and_the_status_is_the_cause(tmp_path: P
         assert seconds["collectives"] > 0
         assert sum(seconds.values()) == pytest.approx(rank["ledger"]["wall_s"], rel=0.02)
         assert seconds["other"] < 0.05 * rank["ledger"]["wall_s"]
+
+
+def test_a_signal_ends_the_window_and_what_was_seen_is_reported(tmp_path: Path):
+    report = tmp_path / "profile.json"
+    words = [*runs.SMALL["ddpg"], *COMMON, "seconds=300", f"--json={report}"]
+    process = subprocess.Popen([sys.executable, "-m", "powerband", "profile", *words], stderr=subprocess.DEVNULL)
+    end = time.monotonic() + 60
+    while not _measuring(process.pid):
+        assert time.monotonic() < end and process.poll() is None
+        time.sleep(0.2)
+    time.sleep(2.5)
+    process.send_signal(signal.SIGINT)
+    code = process.wait(timeout=60)
+    found = json.loads(report.read_text())
+    assert code == found["exit_code"] and found["wall_s"] < 100
+    assert any("ended early by SIGINT" in remark for remark in found["remarks"])
+
+
+def _measuring(pid: int) -> bool:
+    """True once the run has opened its log: its signal handlers stand by then or a moment later."""
+    opened = []
+    for link in Path(f"/proc/{pid}/fd").glob("*"):
+        with contextlib.suppress(OSError):
+            opened.append(os.readlink(link))
+    return any(path.endswith("metrics.jsonl") for path in opened)
 
 
 def test_a_run_leaves_no_threads_to_the_next(monkeypatch, capsys):

@@ -53,6 +53,7 @@ class Run:
         clock: Phase clock; loops put their phases in ``with run.clock("env"):``.
         metrics: Accumulators of the interval that is under way.
         env_steps, grad_steps: Global counters over ranks.
+        signalled: Name of the signal that asked this rank to end, "" for none.
         observe: Called at the end of each `tick`, with no span open: how a measurement looks on.
     """
 
@@ -83,7 +84,7 @@ class Run:
         self._noted = False
         self._saved_at = -1
         self._elapsed_before_s = 0.0
-        self._signalled = self._stop_reason = ""
+        self.signalled = self._stop_reason = ""
         self._eval_every = Every(settings.eval_interval)
         self._save_every = Every(settings.save_interval)
         self._log_every = Every(settings.log_interval)
@@ -158,9 +159,9 @@ class Run:
         self.ranks.close()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if self._signalled:
+        if self.signalled:
             raise KeyboardInterrupt
-        self._signalled = signal.Signals(number).name
+        self.signalled = signal.Signals(number).name
 
     # -- state --------------------------------------------------------------------------------------------------
 
@@ -306,7 +307,7 @@ class Run:
             return False, False
         now = time.perf_counter()
         limit = self.settings.time_limit_s
-        wants_stop = bool(self._signalled) or (limit > 0 and self.elapsed_s >= limit)
+        wants_stop = bool(self.signalled) or (limit > 0 and self.elapsed_s >= limit)
         wants_log = now - self._last_log >= self.settings.log_interval_s
         if self.ranks.world_size > 1:
             pace = max((now - self._last_agreement) / self._agreement_interval, 1e-6)
@@ -317,7 +318,7 @@ class Run:
             self._agreement_interval = self._until_agreement = -fewest
             self._last_agreement = now
         if wants_stop and not self._stop_reason:
-            self._stop_reason = f"{self._signalled}: saved" if self._signalled else f"time limit of {limit:g} s reached"
+            self._stop_reason = f"{self.signalled}: saved" if self.signalled else f"time limit of {limit:g} s reached"
         return bool(wants_stop), bool(wants_log)
 
     def run_evaluation(self) -> None:

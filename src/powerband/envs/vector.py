@@ -164,18 +164,16 @@ class WorkerVecEnv:
         """What the steps have cost so far, in the workers' own words.
 
         Returns:
-            ``spent_s`` and ``worst_s``: seconds of all steps and of the longest, by environment; ``worker_rows``: the
-            environments of each worker; ``cpu_s``: processor seconds of each worker process; ``renderer``: what the
-            environments draw with, None where they do not say.
+            ``spent_s``, ``worst_s``: seconds of all steps and of the longest, by environment; ``worker_rows``: rows of
+            each worker; ``cpu_s``: processor seconds of each worker process; ``renderer``: None where none is named.
         """
         assert not self._in_flight, "facts between send and recv"
         self._ask(b"f", [None] * len(self._workers))
         parts = [reply for _, reply in self._last_replies]
-        seconds = {
-            name: [ns * 1e-9 for part in parts for ns in part[f"{name[:-2]}_ns"]] for name in ("spent_s", "worst_s")
-        }
+        seconds = {kind: [ns * 1e-9 for part in parts for ns in part[f"{kind}_ns"]] for kind in ("spent", "worst")}
         return {
-            **seconds,
+            "spent_s": seconds["spent"],
+            "worst_s": seconds["worst"],
             "worker_rows": [list(range(worker.rows.start, worker.rows.stop)) for worker in self._workers],
             "cpu_s": [part["cpu_s"] for part in parts] if self.spec.overlappable else [],
             "renderer": next((part["renderer"] for part in parts if part["renderer"]), None),

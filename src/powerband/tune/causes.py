@@ -65,6 +65,8 @@ SOFTWARE_RENDERING = 0.30
 """Stepping or waiting for simulators that draw in software."""
 OTHER_LOAD = 0.25
 """Cores, as a share of all, that other processes use: worth a remark, as all figures are then pessimistic."""
+QUEUED = 0.10
+"""Time that the loop's thread was ready to run and no core was free: worth a remark too."""
 LEAST_ITERATIONS = 3
 LEAST_SECONDS = 0.2
 """Below either nothing is judged."""

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from powerband.core.phases import PhaseClock
 from powerband.tune import causes as limit
+from powerband.tune.case import Case, Finding
 from powerband.tune.facts import Facts
 from powerband.tune.ledger import Ledger, duration
-from powerband.tune.rules import RULES, Case, Finding
+from powerband.tune.rules import RULES
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,9 @@ def _remarks(ledger: Ledger, facts: Facts) -> list[str]:
         others = busy - (ledger.cpu_s * max(1, facts.world_size) + facts.env_cpu_s) / ledger.wall_s
         if others >= limit.OTHER_LOAD * facts.cores:
             notes.append(f"other processes use {others:.1f} of {facts.cores} cores: the figures are pessimistic.")
+    queued = facts.host.loop_queue_s
+    if queued is not None and queued >= limit.QUEUED * ledger.wall_s:
+        notes.append(f"the loop's own thread was ready and had no core for {queued / ledger.wall_s:.0%} of the time.")
     if ledger.share("other") >= 0.05:
         notes.append(f"{ledger.share('other'):.0%} of the time is in no span.")
     return notes

@@ -32,11 +32,13 @@ class Measurement:
         ledgers, facts: One a rank, in rank order.
         steps_per_s: Environment steps a second over all ranks, in the window.
         leads: True in the process that prints.
+        interrupted: Name of the signal that ended the window early, "" for none.
     """
 
     ledgers: list[Ledger]
     facts: list[Facts]
     leads: bool
+    interrupted: str = ""
 
     @property
     def steps_per_s(self) -> float:
@@ -74,7 +76,7 @@ def measure(recipe: Recipe, stage: str, config: Any, seconds: float, probe: bool
                 window.close()
     if not window.ledgers:
         return None
-    return Measurement(window.ledgers, window.facts, run.ranks.leads)
+    return Measurement(window.ledgers, window.facts, run.ranks.leads, window.interrupted)
 
 
 @contextlib.contextmanager

@@ -69,7 +69,10 @@ class Profile:
             "cause": found.cause,
             "exit_code": found.exit_code,
             "sentence": found.sentence,
-            "findings": [{"cause": f.cause, "claim": f.claim, "sentence": f.sentence} for f in found.findings],
+            "findings": [
+                {"cause": f.cause, "claim": f.claim, "sentence": f.sentence, "fix": f.fix, "knobs": f.knobs}
+                for f in found.findings
+            ],
             "remarks": found.remarks,
             "advice": [each.to_dict() for each in self.advice],
             "applied": self.applied,
@@ -120,14 +123,16 @@ def profile(recipe: Recipe, stage: str, config: Any, options: Options) -> Profil
     several = measured.facts[0].world_size > 1
     short = max(min(2.0, options.seconds), options.seconds / 6)
     probe: Callable[[Any], Measurement | None] | None = None
-    if not several and found.cause != "too-short":  # ranks cannot leave their group and meet again in one process
+    if measured.interrupted:
+        found.remarks.append(f"ended early by {measured.interrupted}: nothing more was probed.")
+    elif not several and found.cause != "too-short":  # ranks cannot leave their group and meet again in one process
 
         def probe(changed: Any) -> Measurement | None:
             return measure(recipe, stage, changed, short, probe=False)
 
     advice = advise(recipe, config, measured, found, probe)
     applied = None
-    if options.apply:
+    if options.apply and not measured.interrupted:
         best = next((each for each in advice if each.gain > 1.0 and not each.learning), None)
         if best is None or several:
             why = "ranks are profiled once" if several else "no knob that leaves learning alone gains anything"

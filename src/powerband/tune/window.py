@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -40,16 +41,17 @@ class Window:
     Attributes:
         ledgers: One a rank; filled when the window is over.
         facts: One a rank.
+        interrupted: Name of the signal that ended the window early, "" for none.
     """
 
     def __init__(self, probe: bool = True, count: bool = True) -> None:
         self.probe, self.count = probe, count
         self.ledgers: list[Ledger] = []
         self.facts: list[Facts] = []
+        self.interrupted = ""
         self._ticks = self._learning = 0
         self._measuring = False
         self._batch: Tree | None = None
-        self._batches_seen = 0
         self._counter: CountedQuestions | None = None
         self._syncs = 0.0
 
@@ -92,6 +94,7 @@ class Window:
         run.restart_clocks()
 
     def _finish(self, run: Run) -> None:
+        self.interrupted = run.signalled
         settled = self._measuring
         if not settled:  # the run is over before it settled: all of it is the window
             self._stop_counting()
@@ -99,12 +102,14 @@ class Window:
             self._start, self._env_facts, self._meter = (0, 0, 0), None, HostMeter()
         phases = run.clock.whole()
         host = self._meter.read(phases.wall_s) if settled else None
-        ledger = Ledger.of(phases)
         facts = self._facts(run, settled)
         facts |= {} if host is None else {"host": host}
+        active = None
         if self.probe and self._batch is not None:
             facts |= self._probe(run)
-        mine = {"ledger": ledger.to_dict(), "facts": Facts(**facts).to_dict()}
+            if run.device.type == "cuda" and self.count:  # captured updates are not started one by one
+                active = kernel_active(lambda: run.part("learner").update(self._batch))
+        mine = {"ledger": Ledger.of(phases, active).to_dict(), "facts": Facts(**facts).to_dict()}
         everyone = run.ranks.gather(mine)
         self.ledgers = [Ledger.from_dict(rank["ledger"]) for rank in everyone]
         self.facts = [Facts.from_dict(rank["facts"]) for rank in everyone]
@@ -212,6 +217,25 @@ class CountedQuestions(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.count += func is torch.ops.aten._local_scalar_dense.default
         return func(*args, **(kwargs or {}))
+
+
+def kernel_active(update: Callable[[], object], updates: int = 20) -> float | None:
+    """Share of the time of some updates in which the device ran a kernel; None where the driver does not let us see.
+
+    Not the driver's "utilisation", which counts a device as busy while one kernel waits for another rank.
+    """
+    try:
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            for _ in range(updates):
+                update()
+            torch.cuda.synchronize()
+            wall_s = time.perf_counter() - start
+        kernels_s = sum(event.self_device_time_total for event in seen.key_averages()) * 1e-6
+    except RuntimeError:
+        return None
+    return min(1.0, kernels_s / wall_s) if kernels_s else None
 
 
 def _env_facts(run: Run) -> dict[str, Any] | None:
