@@ -30,8 +30,10 @@ def test_accounts_of_a_real_run_sum_to_its_wall_time(name: str, tmp_path: Path, 
     report = tmp_path / "profile.json"
     words = ["profile", *runs.SMALL[name], "gpus=none", "threads=1", "seconds=1.5", "log_interval_s=0.4"]
     code = cli.main([*words, f"--json={report}"])
-    outside = time.perf_counter() - restarts[-1]  # entering, restoring, and beginning the window once it has settled
+    ended = time.perf_counter()
     found = json.loads(report.read_text())
+    settled = found["ranks"][0]["facts"]["settled"]  # on a busy machine a run may end before
+    outside = ended - restarts[2 if settled else 1]  # entering, restoring, beginning the window
     ledger, wall_s = found["ledger"], found["wall_s"]
     assert 1.4 < wall_s < outside
     assert sum(ledger.values()) == pytest.approx(wall_s, rel=0.02)
@@ -39,7 +41,7 @@ def test_accounts_of_a_real_run_sum_to_its_wall_time(name: str, tmp_path: Path, 
     assert OWN[name] | {"log"} <= {account for account, seconds in ledger.items() if seconds > 0}
     assert set(ledger) <= set(ACCOUNTS)
     assert code == found["exit_code"] == CAUSES[found["cause"]][0]
-    assert found["steps_per_s"] > 0 and found["ranks"][0]["facts"]["settled"] == (len(restarts) == 3)
+    assert found["steps_per_s"] > 0
 
 
 def test_a_span_of_each_account_has_its_durations():
