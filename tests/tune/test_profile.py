@@ -92,6 +92,7 @@ def test_ranks_have_ledgers_of_their_own_and_the_status_is_the_cause(tmp_path: P
     assert result.stdout == "" and "ended with" not in result.stderr
     assert len(found["ranks"]) == 2
     for rank in found["ranks"]:
+        assert 100 * 2**20 < rank["facts"]["memory_bytes"] < 4 * 2**30  # each its own: torch alone takes more than 100
         seconds = rank["ledger"]["seconds"]
         assert seconds["collectives"] > 0
         assert sum(seconds.values()) == pytest.approx(rank["ledger"]["wall_s"], rel=0.02)

@@ -32,6 +32,8 @@ class Facts:
         sync_s: Seconds of one such question.
         host: Processor use.
         settled: False where the window had to begin with the first step.
+        memory_bytes: Memory that this rank needs, a full replay included: on its GPU, or of the machine with its
+            workers. Evaluation and checkpoints are in it where they came in the window. 0 where nobody says.
     """
 
     iterations: int = 0
@@ -57,6 +59,7 @@ class Facts:
     sync_s: float = 0.0
     host: HostUse = field(default_factory=HostUse)
     settled: bool = True
+    memory_bytes: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON; `from_dict` reads it back."""

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from powerband.core import memory
 from powerband.core.device import cores
 from powerband.core.run import Run
 from powerband.data.types import Tree, tree_leaves, tree_map
@@ -91,6 +92,7 @@ class Window:
         self._start = (run.env_steps, run.grad_steps, self._ticks)
         self._env_facts = _env_facts(run)
         self._meter = HostMeter()
+        memory.reset_peak(run.device)
         run.restart_clocks()
 
     def _finish(self, run: Run) -> None:
@@ -127,6 +129,7 @@ class Window:
             "syncs_per_iteration": self._syncs,
             "sync_s": _sync_s(run.device),
             "settled": settled,
+            "memory_bytes": memory.peak(run.device),
         }
         if env is not None:
             leaves = tree_leaves(env.spec.obs)
