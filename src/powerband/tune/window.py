@@ -14,6 +14,7 @@ from powerband.core import memory
 from powerband.core.device import cores
 from powerband.core.run import Run
 from powerband.data.types import Tree, tree_leaves, tree_map
+from powerband.tune import flops
 from powerband.tune.facts import Facts
 from powerband.tune.host import HostMeter
 from powerband.tune.ledger import Ledger
@@ -109,6 +110,9 @@ class Window:
         active = None
         if self.probe and self._batch is not None:
             facts |= self._probe(run)
+            if self.count:
+                facts["update_flops"] = flops.counted(lambda: run.part("learner").update(self._batch))
+                facts["peak_flops_s"] = flops.peak(run.device, run.settings.precision)
             if run.device.type == "cuda" and self.count:  # captured updates are not started one by one
                 active = kernel_active(lambda: run.part("learner").update(self._batch))
         mine = {"ledger": Ledger.of(phases, active).to_dict(), "facts": Facts(**facts).to_dict()}
