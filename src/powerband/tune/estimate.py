@@ -126,11 +126,8 @@ class Estimate:
         limit = f" or {self.budget.time_limit_s:g} s, whichever is first" if self.budget.time_limit_s else ""
         priced = bool(self.options.price_per_hour)
         cost = f"{f'cost {self.options.currency}'.strip():>12}" if priced else ""
-        lines = [
-            f"to {self.budget.env_steps:,} env steps{limit}",
-            "",
-            f"{'ranks':>5}{'env steps/s':>13}{'hours':>9}{'env steps':>15}  {'ended by':<13}{'GiB a rank':>10}{cost}  limit",
-        ]
+        head = f"{'ranks':>5}{'env steps/s':>13}{'hours':>9}{'env steps':>15}  {'ended by':<13}{'GiB a rank':>10}{cost}"
+        lines = [f"to {self.budget.env_steps:,} env steps{limit}", "", f"{head}  limit"]
         for ranks, found in self.forecasts.items():
             if isinstance(found, str):
                 lines.append(f"{ranks:>5}  skipped: {found}")
