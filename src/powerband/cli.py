@@ -11,7 +11,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
@@ -192,6 +192,32 @@ def tune(words: list[str]) -> int:
     return 0
 
 
+def estimate(words: list[str]) -> int:
+    """Runs a recipe's loop for some seconds and says what the whole run will take, on several numbers of ranks."""
+    target, words = take_json(words)
+    name, words = _take_recipe("estimate", words)
+    from powerband.tune import estimate as estimates
+
+    if name is None:
+        print(f"\n{fields_table(estimates.Options)}")
+        return 0
+    own, words = take_named(words, tuple(field.name for field in fields(estimates.Options)))
+    options = resolve(estimates.Options, own, help_with="powerband estimate --help").config
+    recipe, stage, resolved = _configure(name, words)
+    if resolved.config.run.resume:
+        raise ConfigError("resume: a run that exists says itself how long it still takes. Write powerband watch RUN.")
+    from powerband.core import launch
+    from powerband.doctor.collectives import reduce_row
+
+    if launch.is_rank():
+        raise ConfigError("estimate is one process that says what several ranks would take. Start it without launcher.")
+    for line in resolved.notices:
+        print(f"powerband: {line}", file=sys.stderr)
+    found = estimates.estimate(recipe, stage, resolved.config, options, reduce_row)
+    emit({"recipe": name, "stage": stage, **found.to_dict()} if target else str(found), target)
+    return 0
+
+
 def report(words: list[str]) -> int:
     """Writes the page of a run, or one that compares several, and says where it is."""
     target, words = take_json(words)
@@ -315,6 +341,11 @@ VERBS: dict[str, tuple[Callable[[list[str]], int], str, str]] = {
         tune,
         "RECIPE [seconds=60] [learning=fixed] [memory_gib=0] [NAME=VALUE ...]",
         "find the fastest settings on this machine; setup=tuned loads them",
+    ),
+    "estimate": (
+        estimate,
+        "RECIPE [ranks=1,2,4,8] [price_per_hour=0] [NAME=VALUE ...]",
+        "hours, memory and cost of a run before it starts, by its number of ranks",
     ),
     "report": (report, "RUN [RUN ...] [to=FILE.html]", "one self-contained HTML page about a run, or several compared"),
     "watch": (

@@ -29,7 +29,7 @@ def take_named(words: list[str], names: tuple[str, ...]) -> tuple[list[str], lis
         if word.startswith("--") and "=" not in word:
             while end < len(words) and not words[end].startswith("--") and "=" not in words[end]:
                 end += 1
-        named = word.removeprefix("--").split("=")[0] in names
+        named = word.removeprefix("--").split("=")[0].replace("-", "_") in names
         (taken if named else others).extend(words[position:end])
         position = end
     return taken, others

@@ -36,6 +36,7 @@ class Facts:
         settled: False where the window had to begin with the first step.
         memory_bytes: Memory that this rank needs, a full replay included: on its GPU, or of the machine with its
             workers. Evaluation and checkpoints are in it where they came in the window. 0 where nobody says.
+        reductions, reduced_bytes: All-reduces of an iteration, which one rank by itself need not make, and their bytes.
     """
 
     iterations: int = 0
@@ -64,6 +65,8 @@ class Facts:
     host: HostUse = field(default_factory=HostUse)
     settled: bool = True
     memory_bytes: int = 0
+    reductions: float = 0.0
+    reduced_bytes: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON; `from_dict` reads it back."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from powerband.core import memory
 from powerband.core.run import Run
 from powerband.tune.facts import Facts
 from powerband.tune.knobs import Knobs
@@ -61,6 +62,7 @@ def measure(recipe: Recipe, stage: str, config: Any, seconds: float, probe: bool
     Returns:
         None where the run ended by itself before anything could be measured.
     """
+    memory.give_back()  # what an earlier run in this process had is no need of this one
     knobs = Knobs(recipe, config)
     window = Window(probe, count=not knobs.get("compile") and not knobs.get("graph_updates"))
     with tempfile.TemporaryDirectory(prefix="powerband-profile-") as folder:
@@ -68,7 +70,7 @@ def measure(recipe: Recipe, stage: str, config: Any, seconds: float, probe: bool
         with contextlib.redirect_stdout(io.StringIO()), _environment_kept():
             try:
                 with Run.start(config, recipe="profile", stage=stage, argv=[]) as run:
-                    run.observe = window
+                    window.attend(run)
                     recipe.STAGES[stage](config, run)
             except Measured:
                 pass
