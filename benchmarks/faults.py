@@ -41,7 +41,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent))
 
 import faulty_envs as envs
-from powerband import PhaseClock, cli, diagnose
+from powerband import PhaseClock, catalogue, diagnose
 from powerband.core.device import host_facts
 from powerband.tune.measure import measure
 from powerband.tune.profile import Options, profile
@@ -263,7 +263,7 @@ def faults(draw: int = 0) -> list[Fault]:
 
 
 def configured(words: list[str]) -> tuple[Any, str, Any]:
-    recipe, stage, resolved = cli._configure(words[0], words[1:])
+    recipe, stage, resolved = catalogue.configure(words[0], words[1:])
     return recipe, stage, resolved.config
 
 

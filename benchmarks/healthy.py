@@ -14,7 +14,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from powerband.cli import _configure
+from powerband.catalogue import configure
 from powerband.core.device import host_facts
 from powerband.tune.measure import measure
 from powerband.tune.profile import Options, profile
@@ -36,7 +36,7 @@ RUNS = [
 
 def judged(words: list[str], pairs: int, seconds: float) -> dict[str, Any]:
     """Cause and advice of one run, and what the advice did."""
-    recipe, stage, resolved = _configure(words[0], [*words[1:], "gpus=none"])
+    recipe, stage, resolved = configure(words[0], [*words[1:], "gpus=none"])
     found = profile(recipe, stage, resolved.config, Options(seconds))
     row: dict[str, Any] = {"run": " ".join(words), "cause": found.diagnosis.cause, "gains": []}
     best = next((each for each in found.advice if each.gain > 1 and not each.learning), None)

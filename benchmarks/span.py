@@ -54,11 +54,11 @@ def main() -> None:
     result = {"host": host_facts(), "span_ns": span_ns(), "loops": {}}
     print(f"a span: {result['span_ns']['flat']:.0f} ns, inside another {result['span_ns']['nested']:.0f} ns")
     if options.seconds:
-        from powerband import cli
+        from powerband import catalogue
         from powerband.tune.measure import measure
 
         for name, (recipe_name, *words) in LOOPS.items():
-            recipe, stage, resolved = cli._configure(recipe_name, [*words, "gpus=none"])
+            recipe, stage, resolved = catalogue.configure(recipe_name, [*words, "gpus=none"])
             measured = measure(recipe, stage, resolved.config, options.seconds, probe=False)
             ledger = measured.ledgers[0]
             spans = sum(figures.count for figures in ledger.spans.values())

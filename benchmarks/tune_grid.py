@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from powerband.cli import _configure
+from powerband.catalogue import configure
 from powerband.core.device import host_facts
 from powerband.tune.apart import measure_apart
 from powerband.tune.measure import Measurement, measure
@@ -69,7 +69,7 @@ def run(case: str) -> dict[str, Any]:
     """One case: search, grid, finalists."""
     rule, words = CASES[case]
     found = searched(rule, words)
-    recipe, stage, resolved = _configure(words[0], words[1:])
+    recipe, stage, resolved = configure(words[0], words[1:])
     config = resolved.config
 
     def once(setting: Setting, seconds: float) -> Measurement:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import pytest
 
 import powerband
-from powerband import cli
+from powerband import catalogue, cli, measuring
 from powerband.core.config import ConfigError, RunConfig, to_json
 
 STAGED: list[Any] = []
@@ -96,8 +96,10 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
     run.Run = FakeRun
     monkeypatch.setitem(sys.modules, "powerband.recipes.toy", recipe)
     monkeypatch.setitem(sys.modules, "powerband.core.run", run)
-    monkeypatch.setattr(cli, "RECIPES", {"toy": "the toy of the tests"})
-    monkeypatch.setattr(cli, "BENCHES", {})
+    for name in list(catalogue.RECIPES):
+        monkeypatch.delitem(catalogue.RECIPES, name)
+    monkeypatch.setitem(catalogue.RECIPES, "toy", "the toy of the tests")
+    monkeypatch.setattr(measuring, "BENCHES", {})
     for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "SLURM_PROCID"):
         monkeypatch.delenv(name, raising=False)
     STAGED.clear()
@@ -220,7 +222,7 @@ def test_bench_runs_what_the_table_names(monkeypatch: pytest.MonkeyPatch, capsys
     module = types.ModuleType("powerband_toy_bench")
     module.measure = lambda words, configure: {"words": words}
     monkeypatch.setitem(sys.modules, "powerband_toy_bench", module)
-    monkeypatch.setitem(cli.BENCHES, "toy", "powerband_toy_bench:measure")
+    monkeypatch.setitem(measuring.BENCHES, "toy", "powerband_toy_bench:measure")
     assert cli.main(["bench", "toy", "seconds=1", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"words": ["seconds=1"]}
     assert cli.main(["bench", "tay"]) == 2

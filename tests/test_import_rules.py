@@ -21,6 +21,8 @@ LAYERS = [
     {"algos", "envs"},
     {"loops", "tune", "doctor", "report"},
     {"recipes", "bench"},
+    {"catalogue"},
+    {"measuring"},
     {"cli"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names} | {"__main__": len(LAYERS)}
@@ -74,7 +76,9 @@ def faults(source: str, file: Path) -> list[str]:
 FILES = sorted(path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py") if len(path.relative_to(PACKAGE).parts) > 1)
 
 
-@pytest.mark.parametrize("file", [*FILES, Path("cli.py"), Path("__main__.py")], ids=str)
+@pytest.mark.parametrize(
+    "file", [*FILES, *map(Path, ("catalogue.py", "measuring.py", "cli.py", "__main__.py"))], ids=str
+)
 def test_imports_go_down_only(file: Path) -> None:
     assert file.parts[0].removesuffix(".py") in LEVEL, f"{file} belongs to no layer"
     assert faults((PACKAGE / file).read_text(encoding="utf-8"), file) == []

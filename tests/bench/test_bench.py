@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from powerband import cli
+from powerband import catalogue, cli
 from powerband.bench.harness import interleaved, options
 from powerband.bench.knobs import Options
 from powerband.bench.peers import Options as PeerOptions
@@ -108,7 +108,7 @@ def test_both_sides_of_peers_have_the_same_sizes() -> None:
     from powerband.recipes import gym
 
     words = _words(PeerOptions(), "sac")
-    resolved = cli._configure(words[0], words[1:])[2].config
+    resolved = catalogue.configure(words[0], words[1:])[2].config
     assert isinstance(resolved, gym.Config) and resolved.sac.hidden == (256, 256)
     assert (resolved.off_policy.num_envs, resolved.off_policy.global_batch_size) == (4, 256)
     assert resolved.off_policy.schedule().ratio == 1
