@@ -1,6 +1,6 @@
 """The fault suite: bottlenecks injected into the real loops, and what `powerband profile` says of each.
 
-    python benchmarks/faults.py --json benchmarks/results/faults.json [--only NAME ...] [--pairs 5] [--seconds 4]
+    python benchmarks/faults.py --json benchmarks/results/faults.json [--only NAME ...] [--pairs 5] [--draw 1]
 
 For every fault: the cause that is named first, the one that should be, and whether the near-miss (the same fault in a
 dose that does not bind) is left alone. With --pairs, the best advice is run against the setting as it was, in turns,
@@ -13,6 +13,9 @@ environment was asked of two ranks, and gym/sac was evaluated once a window; the
 to its lower quartile; and a run no longer handed its threads to the next one, which had made a near-miss a fault. Two
 faults are stand-ins: where there is no GPU, asking a tensor for its value is made to cost what it would on a busy
 device, and a picture is rasterised by numpy.
+
+``--draw N`` draws every dose, of faults and near-misses, between 0.7 and 1.5 times the written one: a draw that was
+never run before judges thresholds and doses alike.
 """
 
 from __future__ import annotations
@@ -20,7 +23,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import os
+import random
 import statistics
 import subprocess
 import sys
@@ -168,44 +173,57 @@ def figure_at_each_log() -> contextlib.AbstractContextManager:
 # -- the table ----------------------------------------------------------------------------------------------------
 
 
-def faults() -> list[Fault]:
+def faults(draw: int = 0) -> list[Fault]:
+    """The table; doses as written, or drawn around that where `draw` is above 0."""
+    chance = random.Random(draw)
+
+    def dose(value: float) -> float:
+        return value * math.exp(chance.uniform(math.log(0.7), math.log(1.5))) if draw else value
+
+    def every(word: str, steps: int) -> str:
+        return f"{word}={max(1, round(dose(steps)))}"
+
     from powerband.algos.ddpg import DDPG as DDPGLearner
     from powerband.algos.sac import SAC as SACLearner
 
     slow, straggler = "env_id=faulty_envs:SlowPendulum-v0", "env_id=faulty_envs:StragglerPendulum-v0"
     rendered, late = "env_id=faulty_envs:SoftwareRendered-v0", "env_id=faulty_envs:StragglerRank-v0"
-    few = ["updates_per_interval=1", "update_interval=16"]
-    rare = ["updates_per_interval=1", "update_interval=200"]
+    few = ["updates_per_interval=1", every("update_interval", 16)]
+    rare = ["updates_per_interval=1", every("update_interval", 200)]
     threads = 16 * (os.cpu_count() or 1)
     return [
-        Fault("slow env", "snakes/ddpg", "env-bound", [*DDPG, *few], DDPG, slow_boards(40), slow_boards(1)),
-        Fault("slow env", "snakes/ppo", "env-bound", PPO, PPO, slow_boards(20), slow_boards(0.5)),
-        Fault("slow env", "gym/sac", "env-bound", [*SAC, slow, *few], [*SAC, slow], costing(40), costing(1)),
+        Fault("slow env", "snakes/ddpg", "env-bound", [*DDPG, *few], DDPG, slow_boards(dose(40)), slow_boards(dose(1))),
+        Fault("slow env", "snakes/ppo", "env-bound", PPO, PPO, slow_boards(dose(20)), slow_boards(dose(0.5))),
+        Fault(
+            "slow env", "gym/sac", "env-bound", [*SAC, slow, *few], [*SAC, slow], costing(dose(40)), costing(dose(1))
+        ),
         Fault(
             "straggler env", "gym/sac", "env-straggler",
-            [*SAC, straggler, *few], [*SAC, straggler], costing(40), costing(1),
+            [*SAC, straggler, *few], [*SAC, straggler], costing(dose(40)), costing(dose(1)),
         ),
-        Fault("tiny batch", "snakes/ddpg", "small-batch", [*DDPG, "global_batch_size=4"], DDPG),
+        Fault("tiny batch", "snakes/ddpg", "small-batch", [*DDPG, every("global_batch_size", 4)], DDPG),
         Fault("tiny batch", "snakes/ppo", "small-batch", [*PPO, "minibatches=256"], PPO),
-        Fault("tiny batch", "gym/sac", "small-batch", [*SAC, "global_batch_size=4"], SAC),
-        Fault("item", "snakes/ddpg", "host-sync", DDPG, DDPG, asking(DDPGLearner, 20, 2.0), asking(DDPGLearner, 1)),
-        Fault("item", "gym/sac", "host-sync", SAC, SAC, asking(SACLearner, 20, 2.0), asking(SACLearner, 1)),
+        Fault("tiny batch", "gym/sac", "small-batch", [*SAC, every("global_batch_size", 4)], SAC),
+        Fault(
+            "item", "snakes/ddpg", "host-sync", DDPG, DDPG, asking(DDPGLearner, 20, dose(2.0)), asking(DDPGLearner, 1)
+        ),
+        Fault("item", "gym/sac", "host-sync", SAC, SAC, asking(SACLearner, 20, dose(2.0)), asking(SACLearner, 1)),
         Fault(
             "update interval", "snakes/ddpg", "update-bound",
-            [*DDPG, "update_interval=10"], [*DDPG, *rare], advises="update_interval",
+            [*DDPG, every("update_interval", 10)], [*DDPG, *rare], advises="update_interval",
         ),
         Fault(
             "update interval", "gym/sac", "update-bound",
-            [*SAC, "update_interval=10"], [*SAC, *rare], advises="update_interval",
+            [*SAC, every("update_interval", 10)], [*SAC, *rare], advises="update_interval",
         ),
         Fault(
             "rank-0 eval", "snakes/ddpg", "eval-blocking",
-            [*DDPG, "off_policy.num_envs=2", "eval_interval=40", "eval_games=20"],
-            [*DDPG, "off_policy.num_envs=2", "eval_interval=100000"], ranks=2,
+            [*DDPG, "off_policy.num_envs=2", every("eval_interval", 40), "eval_games=20"],
+            [*DDPG, "off_policy.num_envs=2", every("eval_interval", 100000)], ranks=2,
         ),
         Fault(
             "rank-0 eval", "gym/sac", "eval-blocking",
-            [*SAC_RANKS, "eval_interval=20"], [*SAC_RANKS, "eval_interval=100000"], ranks=2,
+            [*SAC_RANKS, every("eval_interval", 20)], [*SAC_RANKS, every("eval_interval", 100000)], ranks=2,
         ),
         Fault(
             "log and figures", "snakes/ddpg", "log-blocking",
@@ -215,19 +233,26 @@ def faults() -> list[Fault]:
             "log and figures", "gym/sac", "log-blocking",
             [*SAC, "log_interval=4"], [*SAC, "log_interval_s=5"], figure_at_each_log, figure_at_each_log,
         ),
-        Fault("checkpoint", "snakes/ddpg", "save-blocking", [*DDPG, "save_interval=1"], [*DDPG, "save_interval=2000"]),
+        Fault(
+            "checkpoint", "snakes/ddpg", "save-blocking",
+            [*DDPG, "save_interval=1"], [*DDPG, every("save_interval", 2000)],
+        ),
         Fault(
             "checkpoint", "snakes/ppo", "save-blocking",
-            [*PPO, "num_steps=4", "minibatches=1", "epochs=1", "save_interval=1"], [*PPO, "save_interval=200000"],
+            [*PPO, "num_steps=4", "minibatches=1", "epochs=1", "save_interval=1"],
+            [*PPO, every("save_interval", 200000)],
         ),
-        Fault("checkpoint", "gym/sac", "save-blocking", [*SAC, "save_interval=4"], [*SAC, "save_interval=2000"]),
+        Fault(
+            "checkpoint", "gym/sac", "save-blocking",
+            [*SAC, "save_interval=4"], [*SAC, every("save_interval", 2000)],
+        ),
         Fault(
             "software rendering", "gym/sac", "software-rendering",
-            [*SAC, rendered, *few], [*SAC, rendered], costing(15), costing(0.2),
+            [*SAC, rendered, *few], [*SAC, rendered], costing(dose(15)), costing(dose(0.2)),
         ),
         Fault(
             "straggler rank", "gym/sac", "rank-straggler",
-            [*SAC_RANKS, late], [*SAC_RANKS, late], costing(60), costing(0.1), ranks=2,
+            [*SAC_RANKS, late], [*SAC_RANKS, late], costing(dose(60)), costing(dose(0.1)), ranks=2,
         ),
         Fault("threads", "snakes/ddpg", "thread-oversubscription", [*DDPG, f"threads={threads}"], DDPG),
         Fault("threads", "gym/sac", "thread-oversubscription", [*SAC, f"threads={threads}"], SAC),
@@ -319,6 +344,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--pairs", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=4.0)
+    parser.add_argument("--draw", type=int, default=0)
     options = parser.parse_args()
     rows: list[dict[str, Any]] = []
 
@@ -331,9 +357,9 @@ def main() -> None:
             flush=True,
         )
         if options.json:
-            save(options.json, rows, options.seconds)
+            save(options.json, rows, options)
 
-    for fault in faults():
+    for fault in faults(options.draw):
         if options.only and fault.name not in options.only:
             continue
         sick, well = judged(fault, False, options.seconds), judged(fault, True, options.seconds)
@@ -364,7 +390,7 @@ def main() -> None:
         keep({**row, "near_miss_left_alone": near_named != "data-wait"})
 
 
-def save(path: Path, rows: list[dict[str, Any]], seconds: float) -> None:
+def save(path: Path, rows: list[dict[str, Any]], options: argparse.Namespace) -> None:
     """Writes what is known so far, with the count of faults whose every loop was judged rightly."""
     names = list(dict.fromkeys(row["fault"] for row in rows))
     right = [name for name in names if all(row["right"] for row in rows if row["fault"] == name)]
@@ -372,7 +398,8 @@ def save(path: Path, rows: list[dict[str, Any]], seconds: float) -> None:
     applied = [row["applied"] for row in rows if row.get("applied")]
     result = {
         "host": host_facts(),
-        "seconds": seconds,
+        "seconds": options.seconds,
+        "draw": options.draw,
         "thresholds": "frozen before the first run of this suite",
         "faults": len(names),
         "named_first": len(right),

@@ -54,9 +54,17 @@ DDPG = ("snakes", "algo=ddpg", "opponent=random", "num_envs=16", "threads=1", "g
 
 
 def interval(k: int, updates: int) -> Case:
-    """`updates` updates of batch 128 every k steps of 16 environments, 90 seconds; also judged after 900 episodes."""
-    words = (f"update_interval={16 * k}", f"updates_per_interval={updates}", "time_limit_s=90", "env_steps=100000000")
-    words = (*DDPG, *words, "global_batch_size=128", "log_interval_s=2", "keep_checkpoints=1000")
+    """`updates` updates of batch 128 every k steps of 16 environments, 2 minutes; also judged after 900 episodes."""
+    words = (f"update_interval={16 * k}", f"updates_per_interval={updates}", "time_limit_s=120", "env_steps=100000000")
+    words = (
+        *DDPG,
+        *words,
+        "global_batch_size=128",
+        "actor_lr=3e-4",
+        "critic_lr=3e-4",
+        "log_interval_s=2",
+        "keep_checkpoints=1000",
+    )
     return Case(words, (*GAMES, "opponents=random"), "decided_won", at=(180_000,))
 
 

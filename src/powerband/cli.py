@@ -17,7 +17,8 @@ from pathlib import Path
 from types import ModuleType
 
 from powerband import __version__
-from powerband.core.config import DEFAULT, ConfigError, Resolved, from_json, presets, resolve, to_dict
+from powerband.core.config import DEFAULT, ConfigError, Resolved, from_json, resolve, to_dict
+from powerband.core.presets import presets
 from powerband.core.run_folder import find_run
 from powerband.core.schema import fields_table, value_text
 from powerband.core.words import asks_help, emit, one_of, take_json, take_named
@@ -180,6 +181,43 @@ def estimate(words: list[str]) -> int:
     return 0
 
 
+def tune(words: list[str]) -> int:
+    """Searches the settings that are fastest on this machine and writes them as a preset."""
+    target, words = take_json(words)
+    name, words = _take_recipe("tune", words)
+    if name is None:
+        return 0
+    own, words = take_named(words, ("seconds", "learning", "memory_gib"))
+    from powerband.core import launch
+    from powerband.tune import preset, search
+
+    options = resolve(search.Options, own, help_with=f"powerband tune {name} --help").config
+    recipe, stage, resolved = _configure(name, words)
+    settings = resolved.config.run
+    if launch.is_rank() or settings.resume or settings.nnodes != "1":
+        said = "a launcher" if launch.is_rank() else "resume" if settings.resume else f"nnodes={settings.nnodes}"
+        raise ConfigError(f"{said}: tune starts short runs of its own here. Write powerband tune {name} without it.")
+    if hasattr(recipe, "check"):
+        recipe.check(resolved.config, launch.world_size(settings))
+    for line in resolved.notices:
+        print(f"powerband: {line}", file=sys.stderr)
+    from powerband.core.console import share_shown
+
+    with share_shown(options.seconds) as progress:
+        found = search.Search(recipe, stage, resolved.config, options, progress).run()
+    path = preset.write_preset(found, name, words)
+    from powerband.report.page import write_map
+
+    page = write_map(path)
+    if target:
+        measured = json.loads(path.with_suffix(".tuning.json").read_text(encoding="utf-8"))
+        emit({**measured, "preset": str(path), "map": str(page)}, target)
+        return 0
+    print(f"{preset.table(found)}\n\npreset: {path}\nmap: {page}")
+    print(f"use it: powerband train {' '.join([name, *preset.kept_words(found, words)])} setup=tuned")
+    return 0
+
+
 def report(words: list[str]) -> int:
     """Writes the page of a run, or one that compares several, and says where it is."""
     target, words = take_json(words)
@@ -304,6 +342,11 @@ VERBS: dict[str, tuple[Callable[[list[str]], int], str, str]] = {
         "RECIPE [ranks=1,2,4,8] [price_per_hour=0] [NAME=VALUE ...]",
         "hours, memory and cost of a run before it starts, by its number of ranks",
     ),
+    "tune": (
+        tune,
+        "RECIPE [seconds=60] [learning=fixed] [memory_gib=0] [NAME=VALUE ...]",
+        "find the fastest settings on this machine; setup=tuned loads them",
+    ),
     "report": (report, "RUN [RUN ...] [to=FILE.html]", "one self-contained HTML page about a run, or several compared"),
     "watch": (
         watch,
@@ -356,6 +399,7 @@ def _configure(name: str, words: list[str]) -> tuple[ModuleType, str, Resolved]:
         stage, words = one_of(words[0], recipe.STAGES, f"stage of {name}"), words[1:]
     sections = getattr(recipe, "SECTIONS", None)
     named = {"variants": recipe.VARIANTS, "renamed": recipe.RENAMED, "sections": sections, "help_with": help_with}
+    named["recipe"] = name
     resolved = resolve(recipe.Config, words, **named)
     if hasattr(recipe, "settle"):
         resolved = replace(resolved, config=recipe.settle(resolved.config))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from powerband.core import config as config_module
+from powerband.core import presets
 from powerband.core.config import ConfigError, RunConfig, from_json, per_rank, scaled_lr, to_json
 from powerband.core.run_folder import find_run
 from powerband.core.schema import fields_of, fields_table
@@ -121,7 +121,7 @@ def test_presets_of_the_user_come_before_the_packages(tmp_path: Path, monkeypatc
         folder.mkdir(parents=True)
         (folder / "box.yaml").write_text(f"run.threads: {threads}\n")
     (package / "cpu.yaml").write_text("run: {gpus: none}\n")
-    monkeypatch.setattr(config_module, "PRESETS", package)
+    monkeypatch.setattr(presets, "PRESETS", package)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
     assert read("setup=box").config.run.threads == 2
     assert read("--setup", "cpu").config.run.gpus == "none"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -27,10 +26,10 @@ from powerband.core.flags import (
     from_yaml,
     parse_value,
 )
+from powerband.core.presets import TUNED, accept, presets, split, tuned_name
 from powerband.core.run_folder import find_run
 from powerband.core.schema import SOURCES, Names, fields_of
 
-PRESETS = Path(__file__).parent.parent / "presets" / "setup"
 DEFAULT = "default"
 
 
@@ -115,6 +114,7 @@ def resolve(
     renamed: Mapping[str, Any] | None = None,
     sections: Mapping[str, tuple[str, ...]] | None = None,
     help_with: str = "powerband list",
+    recipe: str = "",
 ) -> Resolved:
     """Reads every source and returns the configuration.
 
@@ -125,11 +125,12 @@ def resolve(
         renamed: Old name -> new name, or (new name, note); (None, note) refuses the old name with the note.
         sections: Value of ``algo`` -> the sections it reads; without an entry, the section of its own name.
         help_with: Command that lists all names, for messages.
+        recipe: Name of the recipe, by which ``setup=tuned`` finds its preset.
 
     Raises:
         ConfigError: Anything unknown, misspelt, doubled, ambiguous, of a wrong type or out of range.
     """
-    given = from_words(words)
+    given = [Flag("setup", TUNED, flag.source) if _asks_tuned(flag) else flag for flag in from_words(words)]
     named: dict[str, Flag] = {}
     for flag in given:
         if flag.name in SOURCES:
@@ -140,15 +141,15 @@ def resolve(
     own = [flag for flag in given if flag.name not in SOURCES]
     names = Names(fields_of(schema), renamed, sections, help_with)
 
-    sources: list[list[Flag]] = []
-    if "variant" in text:
-        known = variants or {}
-        name = _member(named["variant"], list(known), "variants")
-        sources.append(from_variant(known[name], name))
+    variant = from_variant(*_variant(named["variant"], variants or {})) if "variant" in text else []
+    file = from_yaml(Path(text["config"]).expanduser()) if "config" in text else []
+    sources: list[list[Flag]] = [variant]
     if "setup" in text:
-        sources.append(from_yaml(_preset(named["setup"])))
-    if "config" in text:
-        sources.append(from_yaml(Path(text["config"]).expanduser()))
+        names.choose_algo([*variant, *file, *own])
+        setup, notice = _preset(named["setup"], recipe, names.algo)
+        sources.append(setup)
+        names.notices += [notice] * bool(notice)
+    sources.append(file)
     targets = {old: new if isinstance(new, str) else new[0] for old, new in (renamed or {}).items()}
     resume = [flag for flag in own if targets.get(flag.name, flag.name) in ("resume", "run.resume") and flag.value]
     if resume and "run.resume" in names.fields:
@@ -207,15 +208,29 @@ def _member(flag: Flag, known: list[str], what: str) -> str:
     return str(flag.value)
 
 
-def presets() -> dict[str, Path]:
-    """Hardware presets by name; the user's folder comes before the package's."""
-    user = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "powerband" / "setup"
-    return {path.stem: path for folder in (PRESETS, user) for path in sorted(folder.glob("*.yaml"))}
-
-
-def _preset(flag: Flag) -> Path:
+def _preset(flag: Flag, recipe: str, algo: str) -> tuple[list[Flag], str]:
+    """Settings of the preset that ``setup=`` names, and what to tell the user about it."""
     known = presets()
-    return known[_member(flag, list(known), "presets")]
+    if flag.value == TUNED:
+        flag = dataclasses.replace(flag, value=tuned_name(recipe, algo))
+        if flag.value not in known:
+            words = " ".join(filter(None, (recipe, f"algo={algo}" * bool(algo))))
+            raise ConfigError(
+                f"setup=tuned ({flag.source}): {words} was not tuned for this user. Write powerband tune {words} first."
+            )
+    path = known[_member(flag, list(known), "presets")]
+    settings, header = split(from_yaml(path))
+    return settings, accept(header, path, recipe, algo) if header else ""
+
+
+def _asks_tuned(flag: Flag) -> bool:
+    """True for ``--tuned`` and ``tuned=true``."""
+    return flag.name == TUNED and (flag.value is None or parse_value(flag, bool, True))
+
+
+def _variant(flag: Flag, known: Mapping[str, Any]) -> tuple[Any, str]:
+    name = _member(flag, list(known), "variants")
+    return known[name], name
 
 
 # -- saved configurations -----------------------------------------------------------------------------------------

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +129,35 @@ def fitted(start: str, facts: list[str], columns: int) -> str:
             break
         text = longer
     return text
+
+
+@contextlib.contextmanager
+def share_shown(seconds: float) -> Iterator[Callable[[str, float], None]]:
+    """A bar on stderr for work that knows the share of its budget that is spent; yields what to tell it.
+
+    Args:
+        seconds: The budget, from which the time left is told.
+    """
+    from rich.console import Console as RichConsole
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = RichConsole(stderr=True)
+    columns = (
+        BarColumn(20),
+        TextColumn("{task.percentage:>3.0f} %"),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}"),
+    )
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("", total=1.0)
+
+        def tell(what: str, share: float) -> None:
+            left = f"{what}; {clock(max(0.0, 1 - share) * seconds)} left"
+            bar.update(task, completed=min(1.0, share), description=left)
+            if not console.is_terminal:
+                print(f"{share:>4.0%}  {what}", file=sys.stderr, flush=True)
+
+        yield tell
 
 
 def si(value: float) -> str:

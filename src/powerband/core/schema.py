@@ -77,6 +77,7 @@ class Names:
     Attributes:
         fields: Fields by qualified name.
         notices: What the user should be told about the words found so far.
+        algo: The chosen algorithm; "" before one is chosen, or where the schema knows none.
         preferred: Sections of the chosen algorithm: an unqualified name means theirs where several sections have it.
     """
 
@@ -93,13 +94,14 @@ class Names:
         self.help_with = help_with
         self.notices: list[str] = []
         self.preferred: tuple[str, ...] = ()
+        self.algo = ""
 
     def choose_algo(self, flags: list[Flag]) -> None:
         """Takes the sections of the algorithm that ``algo=`` names last, or that is the default."""
         if "algo" in self.fields:
             said = [flag.value for flag in flags if flag.name == "algo"]
             algo = str(said[-1] if said else self.fields["algo"].default)
-            self.preferred = tuple(self.sections.get(algo, (algo,)))
+            self.algo, self.preferred = algo, tuple(self.sections.get(algo, (algo,)))
 
     def idle(self, path: str) -> bool:
         """True for a setting of an algorithm that was not chosen."""

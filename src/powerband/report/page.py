@@ -70,6 +70,16 @@ def write_page(run_dir: Path, path: Path | None = None) -> Path:
     return save(path or record.dir / "report.html", document(title, head, sections))
 
 
+def write_map(preset: Path) -> Path:
+    """Writes the page of a preset that `tune` wrote: the tuning map and what was measured; returns its path."""
+    measured = preset.with_suffix(".tuning.json")
+    found = json.loads(measured.read_text(encoding="utf-8"))
+    settings = "".join(f"{html.escape(line)}\n" for line in preset.read_text(encoding="utf-8").splitlines())
+    sections = {"Map": tuning.shown(tuning.read_rows(measured)), "Preset": f"<pre>{settings}</pre>"}
+    head = f"<p class=state>{html.escape(found['gain'])}</p><code class=command>powerband tune {found['words']}</code>"
+    return save(preset.with_suffix(".html"), document(f"tuned: {found['words']}", head, sections))
+
+
 def document(title: str, head: str, sections: dict[str, str]) -> str:
     """The whole page: header, a list of its sections, and those of them that have something to show."""
     shown = {name: body for name, body in sections.items() if body}

@@ -14,7 +14,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from powerband.core.config import presets
+from powerband.core.presets import TUNED, presets, tuned_name
 from powerband.report.chart import number
 from powerband.report.record import Record
 from powerband.report.tables import rows_table, text
@@ -25,7 +25,11 @@ SHOWN_ROWS = 12
 
 def section(record: Record) -> str:
     """The map and the best settings; empty where the run has no tuning file."""
-    rows = next(filter(None, map(read_rows, places(record))), [])
+    return shown(next(filter(None, map(read_rows, places(record))), []))
+
+
+def shown(rows: list[dict[str, Any]]) -> str:
+    """The map and the best of `rows`; empty where there are none."""
     if not rows:
         return ""
     best = sorted(rows, key=lambda row: -row["steps_per_s"])[:SHOWN_ROWS]
@@ -44,8 +48,12 @@ def section(record: Record) -> str:
 
 def places(record: Record) -> list[Path]:
     """Where a run's tuning file may lie."""
-    setup = re.search(r"\bsetup[= ](\S+)", record.facts.get("command", ""))
-    preset = presets().get(setup[1]) if setup else None
+    command = record.facts.get("command", "")
+    setup = re.search(r"\bsetup[= ](\S+)", command)
+    name = setup[1] if setup else TUNED if re.search(r"--tuned\b|\btuned=true", command) else ""
+    if name == TUNED:
+        name = tuned_name(record.facts.get("recipe", ""), record.config.get("algo", ""))
+    preset = presets().get(name)
     return [record.dir / "tuning.json", *([preset.with_suffix(".tuning.json")] if preset else [])]
 
 

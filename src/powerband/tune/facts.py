@@ -28,6 +28,8 @@ class Facts:
         batch_rows: Rows of a batch handed to an update, of this rank.
         update_s: Rows -> seconds of one update by itself, each measured right after the window.
         threads_s: Threads -> seconds of one update by itself with so many, at the batch of the run.
+        update_flops: Floating-point operations of one update on this rank; 0 where they were not counted.
+        peak_flops_s: Of a large matrix product on this device, in the run's precision and with its threads.
         syncs_per_iteration: Times an iteration that Python asked a tensor for its value.
         sync_s: Seconds of one such question.
         host: Processor use.
@@ -56,6 +58,8 @@ class Facts:
     batch_rows: int = 0
     update_s: dict[int, float] = field(default_factory=dict)
     threads_s: dict[int, float] = field(default_factory=dict)
+    update_flops: int = 0
+    peak_flops_s: float = 0.0
     syncs_per_iteration: float = 0.0
     sync_s: float = 0.0
     host: HostUse = field(default_factory=HostUse)
@@ -73,6 +77,14 @@ class Facts:
         """What `to_dict` gave, also after a journey as JSON, whose keys are texts."""
         tables = {name: {int(key): value for key, value in saved[name].items()} for name in ("update_s", "threads_s")}
         return cls(**{**saved, **tables, "host": HostUse(**saved["host"])})
+
+    def flops_s(self, update_s: float) -> float:
+        """Floating-point operations a second of this rank while it updates.
+
+        Args:
+            update_s: Seconds of the updates in the window.
+        """
+        return self.update_flops * self.grad_steps / update_s if update_s > 0 else 0.0
 
     @property
     def fixed_update_share(self) -> float | None:

@@ -96,9 +96,18 @@ class Throughput:
         factor = num_envs / self.num_envs
         return replace(self, num_envs=num_envs, steps=self.steps * factor, updates=self.updates * factor)
 
+    def with_ranks(self, ranks: float, comm: float) -> Throughput:
+        """`ranks` times as many ranks that share environments and batch, with so many seconds of collectives each."""
+        rows = max(1, round(self.rows / ranks))
+        return replace(self, num_envs=max(1, round(self.num_envs / ranks)), rows=rows, comm=comm)
+
     def with_schedule(self, update_interval: int, updates_per_interval: int) -> Throughput:
         """Another update ratio: u updates each k transitions."""
         return replace(self, updates=self.steps * updates_per_interval / update_interval)
+
+    def with_updates(self, updates: float) -> Throughput:
+        """Another number of updates of an iteration."""
+        return replace(self, updates=updates)
 
     def with_batch(self, rows: int) -> Throughput:
         """Batches of other sizes, as many of them."""

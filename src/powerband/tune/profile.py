@@ -15,7 +15,9 @@ from powerband.core.config import ConfigError
 from powerband.core.launch import is_rank
 from powerband.tune.advice import Advice, advise
 from powerband.tune.diagnose import Diagnosis, diagnose
+from powerband.tune.facts import Facts
 from powerband.tune.knobs import Knobs
+from powerband.tune.ledger import Ledger
 from powerband.tune.measure import Measurement, Recipe, measure
 
 LEAST_S, MOST_S = 1.0, 600.0
@@ -90,6 +92,7 @@ class Profile:
         else:
             lines += [found.ledger.table(), ""]
         lines.append(f"{m.steps_per_s:,.0f} env steps/s")
+        lines += [line] if (line := _arithmetic(found.ledger, m.facts[0])) else []
         lines.append(f"{found.cause}: {found.sentence}")
         lines += [f"  do: {found.findings[0].fix}"] if found.findings else []
         lines += [f"also {each.cause}: {each.sentence}" for each in found.findings[1:]]
@@ -156,6 +159,17 @@ def _apply(recipe: Recipe, stage: str, best: Advice, before: Measurement, second
         "realised_gain": after.steps_per_s / before.steps_per_s,
         "error": best.steps_per_s / after.steps_per_s - 1,
     }
+
+
+def _arithmetic(ledger: Ledger, facts: Facts) -> str:
+    """What the updates compute a second, beside what this device reaches; "" where it was not counted."""
+    reached = facts.flops_s(ledger.seconds.get("update", 0.0) + ledger.seconds.get("launch", 0.0))
+    if not reached or not facts.peak_flops_s:
+        return ""
+    return (
+        f"updates: {facts.update_flops / 1e6:,.1f} MFLOP each, {reached / 1e9:,.1f} GFLOP/s, "
+        f"{reached / facts.peak_flops_s:.1%} of a large matrix product here (MFU)"
+    )
 
 
 def _unseen(recipe: Recipe, config: Any, measured: Measurement) -> list[str]:

@@ -1,0 +1,387 @@
+"""Search: short runs fit the throughput model, the model ranks every setting, the best three are verified by running.
+
+The present setting is measured beside the three, in turns, and stays where none of them beats it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from powerband.core import memory
+from powerband.core.config import ConfigError
+from powerband.core.device import device_names
+from powerband.tune.advice import WORTH
+from powerband.tune.apart import measure_apart
+from powerband.tune.measure import Measurement, Recipe, measure
+from powerband.tune.model import Throughput, fit
+from powerband.tune.space import Axis, Rule, Setting, Space, values_of
+
+LEAST_S, MOST_S = 20.0, 3600.0
+BASE_S, PROBE_S, VERIFY_S = 2.0, 1.0, 2.0
+"""Seconds of a window: of the run as it stands, of a probe, of a verification."""
+PROBING = 0.5
+"""Share of the budget that is spent on the model; the rest verifies."""
+VERIFIED, ROUNDS = 3, 5
+MEMORY_SHARE = 0.9
+"""Of the free memory, where no limit is given."""
+PARTS = ("env", "wait", "act", "update", "fixed")
+SMALL = 0.01
+"""A part below this share of an iteration is not multiplied: the probe's difference is added."""
+TOO_LARGE = ("out of memory", "can't allocate memory", "not enough memory")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What `powerband tune` can be told beside the settings of the recipe."""
+
+    seconds: float = 60.0
+    """Budget of the search; a probe that has begun is finished."""
+    learning: Rule = "fixed"
+    """fixed moves nothing that changes learning; constant-reuse moves environments and batch; sqrt-lr the rates too."""
+    memory_gib: float = 0.0
+    """Memory that a setting may need, of one GPU or of all processor ranks; 0 is nine tenths of what is free now."""
+
+    def __post_init__(self) -> None:
+        if not LEAST_S <= self.seconds <= MOST_S:
+            raise ConfigError(
+                f"seconds={self.seconds:g} is outside {LEAST_S:g} to {MOST_S:g}: a search needs some probes and some "
+                f"verifications. Write seconds=60."
+            )
+        if self.memory_gib < 0:
+            raise ConfigError(f"memory_gib={self.memory_gib:g} is below 0. Write memory_gib=8, or 0 for what is free.")
+
+
+@dataclass
+class Candidate:
+    """One setting and what is known about it.
+
+    Attributes:
+        setting: Knobs that differ from the present setting; empty is the present one.
+        parts: The alternative of each axis that it is made of.
+        predicted: Environment steps a second by the model.
+        rates: Those that were measured.
+        learning: It changes what is learnt.
+    """
+
+    setting: Setting
+    parts: tuple[Setting, ...] = ()
+    predicted: float = 0.0
+    rates: list[float] = field(default_factory=list)
+    learning: bool = False
+
+    @property
+    def measured(self) -> float | None:
+        """Median of the measured rates."""
+        return statistics.median(self.rates) if self.rates else None
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What a search found.
+
+    Attributes:
+        space: What it chose from.
+        best: The chosen setting; the present one where nothing beats it.
+        present: The setting as it stood.
+        verified: Those that were run side by side, the present one first.
+        candidates: All, the fastest first.
+        notes: What was not tried, and why.
+        seconds: What the search took.
+    """
+
+    space: Space
+    best: Candidate
+    present: Candidate
+    verified: list[Candidate]
+    candidates: list[Candidate]
+    notes: list[str]
+    seconds: float
+
+    @property
+    def gain(self) -> float:
+        """Measured rate of the best over that of the present setting."""
+        return self.best.measured / self.present.measured
+
+    @property
+    def knobs(self) -> list[str]:
+        """Knobs that any candidate turns."""
+        return list(dict.fromkeys(knob for each in self.candidates for knob in each.setting))
+
+    def rows(self, most: int = 96) -> list[dict[str, Any]]:
+        """Measured settings, and the best of those that were only predicted: the tuning map."""
+        known = [each for each in self.candidates if each.rates]
+        rest = [each for each in self.candidates if not each.rates][: max(0, most - len(known))]
+        return [
+            {
+                "knobs": values_of(self.space, each.setting, self.knobs),
+                "steps_per_s": each.measured if each.rates else each.predicted,
+                "predicted_steps_per_s": each.predicted,
+                "measured": bool(each.rates),
+                "rates": each.rates,
+                "changes_learning": each.learning,
+            }
+            for each in known + rest
+        ]
+
+
+class Search:
+    """One search.
+
+    Args:
+        recipe, stage, config: What is tuned.
+        options: Budget and rule.
+        progress: Told what is done and the share of the budget that is spent, 0 to 1.
+    """
+
+    def __init__(
+        self, recipe: Recipe, stage: str, config: Any, options: Options, progress: Callable[[str, float], object]
+    ) -> None:
+        self.recipe, self.stage, self.config, self.options, self.progress = recipe, stage, config, options, progress
+        self.started = time.perf_counter()
+        self.notes: list[str] = []
+        self.limit = int(options.memory_gib * 2**30)
+        self.probes: dict[tuple, Measurement] = {}
+
+    def run(self) -> Tuned:
+        """Probes, predicts, verifies.
+
+        Raises:
+            ConfigError: The run as it stands cannot be measured.
+        """
+        base = self.measure({}, BASE_S, probe=True)
+        if base is None or not base.facts[0].iterations:
+            raise ConfigError(
+                f"nothing could be measured in {BASE_S:g} s of this run: an iteration takes longer, or it ended. Take "
+                f"the limit out of the settings, or make its iterations smaller."
+            )
+        device = device_names(self.config.run)[0]
+        gpus = 0 if device == "cpu" else torch.cuda.device_count()
+        free = memory.free(device)
+        if not self.limit and free is not None:
+            self.limit = int(MEMORY_SHARE * (free + base.facts[0].memory_bytes))
+        self.space = Space(self.recipe, self.config, base.facts[0], self.options.learning, gpus)
+        model, factors = self.fitted(base)
+        candidates = self.predicted(model, factors, base)
+        for each in candidates:
+            if key(each.setting) in self.probes:
+                each.rates.append(self.probes[key(each.setting)].steps_per_s)
+        present = Candidate({}, (), base.steps_per_s, [base.steps_per_s])
+        verified = self.verified(present, sorted(candidates, key=lambda each: -each.predicted))
+        # The windows of the probes are short and apart in time: only those taken in turns are compared.
+        best = max(verified, key=lambda each: each.measured)
+        best = best if best.measured >= WORTH * present.measured else present
+        ranked = sorted([present, *candidates], key=lambda each: -(each.measured or each.predicted))
+        self.progress("done", 1.0)
+        return Tuned(self.space, best, present, verified, ranked, self.notes, time.perf_counter() - self.started)
+
+    # -- measuring --------------------------------------------------------------------------------------------------
+
+    @property
+    def spent(self) -> float:
+        """Share of the budget."""
+        return (time.perf_counter() - self.started) / self.options.seconds
+
+    def measure(self, setting: Setting, seconds: float, probe: bool = False) -> Measurement | None:
+        """A short run with `setting`; None where it does not fit into memory or ended before it could be measured."""
+        named = as_words(setting)
+        self.progress(named, min(1.0, self.spent))
+        config = self.space.config_of(setting) if setting else self.config
+        try:
+            if config.run.nproc > 1:
+                return measure_apart(self.recipe, self.stage, config, seconds)
+            return measure(self.recipe, self.stage, config, seconds, probe)
+        except (RuntimeError, MemoryError) as error:
+            if isinstance(error, RuntimeError) and not any(text in str(error) for text in TOO_LARGE):
+                raise
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+            self.notes.append(f"{named}: does not fit into memory.")
+            return None
+
+    # -- the model --------------------------------------------------------------------------------------------------
+
+    def fitted(self, base: Measurement) -> tuple[Throughput, dict[tuple, dict[str, float]]]:
+        """The model of the present setting, and what each probed alternative makes of each part of it.
+
+        Returns:
+            The model; and by `key` of an alternative what `turned` says, with "rest": what its parts do not explain.
+        """
+        model = fit(base.ledgers[0], base.facts[0])
+        self.bytes = (float(base.facts[0].memory_bytes), 0.0)
+        envs = next((axis for axis in self.space.axes if axis.name == "environments"), None)
+        if envs is not None:
+            model = self.sized(envs, base, model)
+        overlap, self.comm = self.space.facts.overlap, {base.facts[0].world_size: model.comm}
+        self.rest = 1 / (base.steps_per_s * total(seconds_of(model), overlap))
+        factors: dict[tuple, dict[str, float]] = {}
+        for axis in self.space.axes:
+            for setting in () if axis.modelled else axis.settings:
+                if self.spent > PROBING:
+                    self.notes.append(f"{as_words(setting)}: not probed, half the budget was spent before.")
+                    continue
+                seen = self.measure(setting, PROBE_S)
+                if seen is None or not seen.facts[0].iterations:
+                    continue
+                self.probes[key(setting)] = seen
+                other = fit(seen.ledgers[0], seen.facts[0])
+                self.comm[seen.facts[0].world_size] = other.comm
+                before = seconds_of(self.resized(model, setting))
+                factor = turned(before, seconds_of(other))
+                expected = total(changed(before, [factor]), setting.get("overlap", overlap))
+                factors[key(setting)] = {**factor, "rest": 1 / (seen.steps_per_s * expected) / self.rest}
+        return model, factors
+
+    def sized(self, envs: Axis, base: Measurement, model: Throughput) -> Throughput:
+        """The model with what grows with the environments, from a probe with four times as many.
+
+        Where so many do not fit into memory, the most that do are found by bisection and are the last on offer.
+        """
+        n = self.space.knobs.get("num_envs")
+        size = max((each["num_envs"] for each in envs.settings if n < each["num_envs"] <= 4 * n), default=n)
+        seen: dict[int, Measurement] = {}
+
+        def fits(size: int) -> bool:
+            found = self.measure({"num_envs": size}, PROBE_S)
+            if found is not None and found.facts[0].iterations:
+                seen[size] = found
+            return size in seen
+
+        if size > n and not fits(size):
+            size = memory.largest_that_fits(fits, n, size, max(1, n // 4))
+            self.space.limit_environments(envs, size)
+        if size not in seen:
+            return model
+        probe, found = {"num_envs": size}, seen[size]
+        self.probes[key(probe)] = found
+        slope = max(0.0, (found.facts[0].memory_bytes - base.facts[0].memory_bytes) / (size - n))
+        self.bytes = (base.facts[0].memory_bytes - slope * n, slope)
+        return fit(base.ledgers[0], base.facts[0], (found.ledgers[0], found.facts[0]))
+
+    def predicted(
+        self, model: Throughput, factors: dict[tuple, dict[str, float]], base: Measurement
+    ) -> list[Candidate]:
+        """Every setting that can be had, fits into memory and is made of alternatives that are known."""
+        known = [
+            [{}, *(each for each in axis.settings if axis.modelled or key(each) in factors)] for axis in self.space.axes
+        ]
+        changing = {key(each) for axis in self.space.axes if axis.learning for each in axis.settings}
+        found = []
+        for combination in itertools.product(*known):
+            parts = tuple(part for part in combination if part)
+            setting = self.space.complete(list(parts)) if parts else None
+            if setting is None or not self.fits(setting):
+                continue
+            probed = [factors[key(part)] for part in parts if key(part) in factors]
+            seconds = changed(seconds_of(self.resized(model, setting)), probed)
+            rest = self.rest * math.prod(each["rest"] for each in probed)
+            rate = 1 / (total(seconds, setting.get("overlap", self.space.facts.overlap)) * rest)
+            found.append(Candidate(setting, parts, rate, learning=any(key(part) in changing for part in parts)))
+        return found
+
+    def resized(self, model: Throughput, setting: Setting) -> Throughput:
+        """The model at other sizes and shared by other ranks, without the factors of what was probed."""
+        space, n = self.space, self.space.knobs.get("num_envs")
+        config = space.config_of(setting)
+        growth = setting.get("num_envs", n) / n if n else 1.0
+        scale = space.batch_rows(config) / space.batch_rows(self.config)
+        model = model.with_envs(round(model.num_envs * growth))
+        if "minibatches" in space.knobs:  # a rollout has as many mini-batches however many environments it is made of
+            count = setting.get("minibatches", space.knobs.get("minibatches")) / space.knobs.get("minibatches")
+            model = model.with_updates(model.updates / growth * count)
+        elif "update_interval" in setting:
+            model = model.with_schedule(setting["update_interval"], setting["updates_per_interval"])
+        model = model.with_batch(max(1, round(model.rows * scale)))
+        now, ranks = space.facts.world_size, setting.get("nproc", space.facts.world_size)
+        return model if ranks == now else model.with_ranks(ranks / now, self.comm.get(ranks, model.comm))
+
+    def fits(self, setting: Setting) -> bool:
+        """Whether the setting's memory is within the limit, by the line through what was measured."""
+        fixed, each = self.bytes
+        ranks = setting.get("nproc", self.space.facts.world_size)
+        envs = setting.get("num_envs", self.space.knobs.get("num_envs", 0))
+        if self.space.gpus:  # each rank has a GPU of its own, and its share of the environments
+            return not self.limit or fixed + each * envs / ranks <= self.limit
+        return not self.limit or fixed * ranks + each * envs <= self.limit
+
+    # -- verifying --------------------------------------------------------------------------------------------------
+
+    def verified(self, present: Candidate, ranked: list[Candidate]) -> list[Candidate]:
+        """The present setting and the best that the model knows, in turns, until the budget is spent; two rounds."""
+        chosen = [present, *ranked[:VERIFIED]]
+        rates: dict[int, list[float]] = {id(each): [] for each in chosen}
+        longest = 0.0
+        for number in range(ROUNDS):
+            began = time.perf_counter()
+            if number >= 2 and self.spent + longest / self.options.seconds > 1.0:
+                break
+            for each in list(chosen):
+                seen = self.measure(each.setting, VERIFY_S)
+                if seen is not None and seen.facts[0].iterations:
+                    rates[id(each)].append(seen.steps_per_s)
+                elif each is not present:
+                    chosen.remove(each)
+            longest = max(longest, time.perf_counter() - began)
+        for each in chosen:
+            each.rates = rates[id(each)] or each.rates
+        return [each for each in chosen if each.rates]
+
+
+def key(setting: Setting) -> tuple:
+    """`setting` as a key of a dict."""
+    return tuple(sorted(setting.items()))
+
+
+def as_words(setting: Setting) -> str:
+    """`setting` as it would be typed."""
+    texts = {knob: f"{value:.4g}" if isinstance(value, float) else value for knob, value in setting.items()}
+    return " ".join(f"{knob}={text}" for knob, text in texts.items()) or "as it stands"
+
+
+def seconds_of(model: Throughput) -> dict[str, float]:
+    """Seconds of each part for each environment step, over all ranks."""
+    n, steps = model.num_envs, max(model.steps, 1e-9)
+    parts = {
+        "env": model.env(n),
+        "wait": model.wait(n),
+        "act": model.act(n),
+        "update": model.updates * model.update(model.rows),
+        "comm": model.updates * model.comm,
+        "fixed": model.fixed,
+    }
+    return {part: seconds / steps for part, seconds in parts.items()}
+
+
+def total(seconds: dict[str, float], overlap: bool) -> float:
+    """Seconds of an environment step."""
+    updates = seconds["update"] + seconds["comm"]
+    together = max(seconds["wait"], updates) if overlap else seconds["wait"] + updates
+    return seconds["env"] + seconds["act"] + seconds["fixed"] + together
+
+
+def turned(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
+    """What a probe made of each part: a factor; where the part was next to nothing, seconds to add (``+part``)."""
+    least = SMALL * sum(before.values())
+    found: dict[str, float] = {}
+    for part in PARTS:
+        if before[part] > least:
+            found[part] = after[part] / before[part]
+        else:
+            found[f"+{part}"] = after[part] - before[part]
+    return found
+
+
+def changed(seconds: dict[str, float], factors: list[dict[str, float]]) -> dict[str, float]:
+    """`seconds` under several probed alternatives together."""
+    found = dict(seconds)
+    for each in factors:
+        for part in PARTS:
+            found[part] = max(0.0, found[part] * each.get(part, 1.0) + each.get(f"+{part}", 0.0))
+    return found

@@ -1,0 +1,32 @@
+"""Operations of an update against what the layers' sizes say, and the figure that a profile makes of them."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from powerband import cli
+from powerband.tune import flops
+from powerband.tune.facts import Facts
+
+
+def test_forward_and_backward_of_a_perceptron_are_counted_exactly() -> None:
+    net, x = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 3)), torch.randn(7, 20)
+    # A layer: one product forward, one for its weights, one for its input; the first one's input needs no gradient.
+    expected = 2 * 7 * (2 * 20 * 64 + 3 * 64 * 3)
+    assert flops.counted(lambda: net(x).sum().backward()) == expected
+    with torch.autocast("cpu", torch.bfloat16):
+        assert flops.counted(lambda: net(x).float().sum().backward()) == expected
+
+
+def test_the_rate_is_that_of_the_updates_alone() -> None:
+    assert Facts(update_flops=10**9, grad_steps=50).flops_s(0.5) == 1e11
+    assert Facts().flops_s(0.0) == 0.0
+
+
+def test_a_profile_says_what_share_of_the_peak_its_updates_reach(capsys) -> None:
+    words = "snakes algo=ddpg gpus=none threads=1 tensorboard=false global_batch_size=64 ddpg.hidden=32 seconds=1"
+    cli.main(["profile", *words.split()])
+    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("updates:"))
+    share = float(line.split("% of")[0].split()[-1])
+    assert "MFLOP each" in line and 0 < share < 100
