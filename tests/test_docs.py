@@ -1,4 +1,4 @@
-"""Pages in two languages stay equal: as many headings, table rows and code blocks, links to each other, no dead link."""
+"""Pages in two languages stay equal: as many headings, table rows and code blocks, links to each other, none dead."""
 
 from __future__ import annotations
 

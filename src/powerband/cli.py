@@ -155,32 +155,6 @@ def profile(words: list[str]) -> int:
     return found.diagnosis.exit_code
 
 
-def estimate(words: list[str]) -> int:
-    """Runs a recipe's loop for some seconds and says what the whole run will take, on several numbers of ranks."""
-    target, words = take_json(words)
-    name, words = _take_recipe("estimate", words)
-    from powerband.tune import estimate as estimates
-
-    if name is None:
-        print(f"\n{fields_table(estimates.Options)}")
-        return 0
-    own, words = take_named(words, tuple(field.name for field in fields(estimates.Options)))
-    options = resolve(estimates.Options, own, help_with="powerband estimate --help").config
-    recipe, stage, resolved = _configure(name, words)
-    if resolved.config.run.resume:
-        raise ConfigError("resume: a run that exists says itself how long it still takes. Write powerband watch RUN.")
-    from powerband.core import launch
-    from powerband.doctor.collectives import reduce_row
-
-    if launch.is_rank():
-        raise ConfigError("estimate is one process that says what several ranks would take. Start it without launcher.")
-    for line in resolved.notices:
-        print(f"powerband: {line}", file=sys.stderr)
-    found = estimates.estimate(recipe, stage, resolved.config, options, reduce_row)
-    emit({"recipe": name, "stage": stage, **found.to_dict()} if target else str(found), target)
-    return 0
-
-
 def tune(words: list[str]) -> int:
     """Searches the settings that are fastest on this machine and writes them as a preset."""
     target, words = take_json(words)
@@ -215,6 +189,34 @@ def tune(words: list[str]) -> int:
         return 0
     print(f"{preset.table(found)}\n\npreset: {path}\nmap: {page}")
     print(f"use it: powerband train {' '.join([name, *preset.kept_words(found, words)])} setup=tuned")
+    return 0
+
+
+def estimate(words: list[str]) -> int:
+    """Runs a recipe's loop for some seconds and says what the whole run will take, on several numbers of ranks."""
+    target, words = take_json(words)
+    name, words = _take_recipe("estimate", words)
+    from powerband.tune import estimate as estimates
+
+    if name is None:
+        print(f"\n{fields_table(estimates.Options)}")
+        return 0
+    own, words = take_named(words, tuple(field.name for field in fields(estimates.Options)))
+    options = resolve(estimates.Options, own, help_with="powerband estimate --help").config
+    recipe, stage, resolved = _configure(name, words)
+    if resolved.config.run.resume:
+        raise ConfigError("resume: a run that exists says itself how long it still takes. Write powerband watch RUN.")
+    from powerband.core import launch
+    from powerband.core.console import share_shown
+    from powerband.doctor.collectives import reduce_row
+
+    if launch.is_rank():
+        raise ConfigError("estimate is one process that says what several ranks would take. Start it without launcher.")
+    for line in resolved.notices:
+        print(f"powerband: {line}", file=sys.stderr)
+    with share_shown((len(options.ranks) + 1) * (options.seconds + estimates.START_S)) as progress:
+        found = estimates.estimate(recipe, stage, resolved.config, options, reduce_row, progress)
+    emit({"recipe": name, "stage": stage, **found.to_dict()} if target else str(found), target)
     return 0
 
 
@@ -337,15 +339,15 @@ VERBS: dict[str, tuple[Callable[[list[str]], int], str, str]] = {
         "RECIPE [seconds=20] [--apply] [NAME=VALUE ...]",
         "run it for some seconds: where the time goes, what binds it, what each knob would gain",
     ),
-    "estimate": (
-        estimate,
-        "RECIPE [ranks=1,2,4,8] [price_per_hour=0] [NAME=VALUE ...]",
-        "hours, memory and cost of a run before it starts, by its number of ranks",
-    ),
     "tune": (
         tune,
         "RECIPE [seconds=60] [learning=fixed] [memory_gib=0] [NAME=VALUE ...]",
         "find the fastest settings on this machine; setup=tuned loads them",
+    ),
+    "estimate": (
+        estimate,
+        "RECIPE [ranks=1,2,4,8] [price_per_hour=0] [NAME=VALUE ...]",
+        "hours, memory and cost of a run before it starts, by its number of ranks",
     ),
     "report": (report, "RUN [RUN ...] [to=FILE.html]", "one self-contained HTML page about a run, or several compared"),
     "watch": (

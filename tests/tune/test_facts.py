@@ -34,7 +34,7 @@ def test_workers_say_what_the_steps_of_each_environment_cost(num_workers: int):
         env.step(torch.zeros(4, 1))
     facts = env.facts()
     env.close()
-    assert facts["spent_s"][3] >= 5 * 8e-3 > 3 * max(facts["spent_s"][:3])
+    assert facts["spent_s"][3] >= 5 * 8e-3 > max(facts["spent_s"][:3])
     assert facts["worst_s"][3] >= 8e-3 and facts["renderer"] is None
     assert facts["worker_rows"] == ([[0, 1], [2, 3]] if num_workers else [[0, 1, 2, 3]])
     assert len(facts["cpu_s"]) == num_workers and all(spent > 0 for spent in facts["cpu_s"])

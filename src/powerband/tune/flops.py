@@ -6,15 +6,16 @@ data sheet: on CPUs no data sheet has one.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from powerband.doctor.precision import LARGE, TYPES, speed
-
-LESS = {"cpu": (512, 512, 512)}
-"""A smaller product where a large one would take most of a second."""
+SIZE = {"cpu": 512, "cuda": 8192}
+"""Rows, inner size and columns of the large product."""
+TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+TRIALS = 6
 
 
 def counted(update: Callable[[], object]) -> int:
@@ -25,6 +26,14 @@ def counted(update: Callable[[], object]) -> int:
 
 
 def peak(device: torch.device, precision: str) -> float:
-    """Operations a second of a large matrix product in `precision`."""
-    kind = TYPES["tf32" if precision == "fp32" and device.type == "cuda" else precision]
-    return 1e9 * speed(LESS.get(device.type, LARGE[device.type]), kind, device)
+    """Operations a second of a large matrix product in `precision`; the best of some, the first of which warms up."""
+    size, seconds = SIZE[device.type], float("inf")
+    left, right = (torch.randn(size, size, device=device).to(TYPES[precision]) for _ in range(2))
+    into = torch.empty_like(left)
+    for _ in range(TRIALS):
+        start = time.perf_counter()
+        torch.mm(left, right, out=into)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        seconds = min(seconds, time.perf_counter() - start)
+    return 2 * size**3 / seconds
