@@ -128,13 +128,15 @@ def estimate(words: list[str]) -> int:
     if resolved.config.run.resume:
         raise ConfigError("resume: a run that exists says itself how long it still takes. Write powerband watch RUN.")
     from powerband.core import launch
+    from powerband.core.console import share_shown
     from powerband.doctor.collectives import reduce_row
 
     if launch.is_rank():
         raise ConfigError("estimate is one process that says what several ranks would take. Start it without launcher.")
     for line in resolved.notices:
         print(f"powerband: {line}", file=sys.stderr)
-    found = estimates.estimate(recipe, stage, resolved.config, options, reduce_row)
+    with share_shown((len(options.ranks) + 1) * (options.seconds + estimates.START_S)) as progress:
+        found = estimates.estimate(recipe, stage, resolved.config, options, reduce_row, progress)
     emit({"recipe": name, "stage": stage, **found.to_dict()} if target else str(found), target)
     return 0
 

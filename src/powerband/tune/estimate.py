@@ -24,6 +24,8 @@ LEAST_S, MOST_S = 1.0, 600.0
 MOST_RANKS = 1024
 APART_S = 2.0
 """Seconds of the run that is made for evaluations and checkpoints alone."""
+START_S = 3.0
+"""Seconds that a start-up may take, for the time that is shown as left."""
 GIB = 2**30
 
 Reduce = Callable[[str, list[str]], Any]
@@ -142,13 +144,21 @@ class Estimate:
         return "\n".join([*lines, "", *(f"note: {note}" for note in self.notes)])
 
 
-def estimate(recipe: Recipe, stage: str, config: Any, options: Options, reduce: Reduce) -> Estimate:
+def estimate(
+    recipe: Recipe,
+    stage: str,
+    config: Any,
+    options: Options,
+    reduce: Reduce,
+    progress: Callable[[str, float], None] = lambda doing, share: None,
+) -> Estimate:
     """Measures each share of the work, and what lies between ranks, and says what the whole run will take.
 
     Args:
         recipe, stage, config: What is to be trained; the configuration is settled.
         options: Numbers of ranks, seconds, price.
         reduce: Times all-reduces between two ranks of this machine.
+        progress: Told what is measured now, and the share of the work that is done, 0 to 1.
 
     Raises:
         ConfigError: Nothing could be measured with any number of ranks.
@@ -168,11 +178,13 @@ def estimate(recipe: Recipe, stage: str, config: Any, options: Options, reduce: 
 
     names = device_names(next(iter(shares.values())).run)
     per_gpu = names != ["cpu"]
+    progress("all-reduces", 0.0)
     comm, problem = (None, "") if max(shares) == 1 else _comm(options, per_gpu, reduce)
     free_bytes = memory.free(names[0])
     seen: dict[int, Measurement] = {}
     apart: dict[str, float] | None = None
-    for ranks, share in shares.items():
+    for done, (ranks, share) in enumerate(shares.items(), 1):
+        progress(f"the share of one rank of {ranks}", done / (len(shares) + 1))
         if any(each.interrupted for each in seen.values()):
             forecasts[ranks] = "not measured: the estimate was asked to end."
             continue

@@ -16,7 +16,21 @@ class Reductions:
     """
 
     def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Begins anew."""
         self.count = self.size = 0
+
+    def figures(self, factor: float) -> dict[str, float]:
+        """As facts of an iteration, which is `factor` times what was counted."""
+        return {"reductions": self.count * factor, "reduced_bytes": self.size * factor}
+
+    def within(self, call: Callable[[], object]) -> Reductions:
+        """Those of one call alone."""
+        self.clear()
+        call()
+        return self
 
     def noting(self, average: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
         """`average`, with each of its calls counted."""

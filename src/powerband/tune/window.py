@@ -98,7 +98,7 @@ class Window:
         self._release(run)
         self._measuring = True
         self._start = (run.env_steps, run.grad_steps, self._ticks)
-        self._reductions.count = self._reductions.size = 0
+        self._reductions.clear()
         self._env_facts = _env_facts(run)
         self._meter = HostMeter()
         memory.reset_peak(run.device)
@@ -118,10 +118,12 @@ class Window:
         active = None
         if self.probe and self._batch is not None:
             facts |= self._probe(run)
+            each = self._reductions.within(lambda: run.part("learner").update(self._batch))
+            own = each.figures(facts["grad_steps"] / max(facts["iterations"], 1))
+            facts |= max(facts, own, key=lambda seen: seen["reductions"])  # a graph's replay calls nothing of ours
             if self.count:
                 facts["update_flops"] = flops.counted(lambda: run.part("learner").update(self._batch))
                 facts["peak_flops_s"] = flops.peak(run.device, run.settings.precision)
-            facts |= self._reductions_of_updates(run, facts)
             if run.device.type == "cuda" and self.count:  # captured updates are not started one by one
                 active = kernel_active(lambda: run.part("learner").update(self._batch))
         mine = {"ledger": Ledger.of(phases, active).to_dict(), "facts": Facts(**facts).to_dict()}
@@ -143,8 +145,7 @@ class Window:
             "sync_s": _sync_s(run.device),
             "settled": settled,
             "memory_bytes": memory.peak(run.device),
-            "reductions": self._reductions.count / max(ticks, 1),
-            "reduced_bytes": self._reductions.size / max(ticks, 1),
+            **self._reductions.figures(1 / max(ticks, 1)),
         }
         if env is not None:
             leaves = tree_leaves(env.spec.obs)
@@ -210,15 +211,6 @@ class Window:
             threads_s = _timed(run, {count: lambda c=count: with_threads(c) for count in (own, fair)}, PROBE_S)
             torch.set_num_threads(own)
         return {"batch_rows": rows, "update_s": update_s, "threads_s": threads_s}
-
-    def _reductions_of_updates(self, run: Run, facts: dict[str, Any]) -> dict[str, float]:
-        """All-reduces of an iteration where the window saw fewer: a graph's replay calls nothing of ours."""
-        seen = self._reductions
-        seen.count = seen.size = 0
-        run.part("learner").update(self._batch)
-        updates = facts["grad_steps"] / max(facts["iterations"], 1)
-        own = {"reductions": seen.count * updates, "reduced_bytes": seen.size * updates}
-        return own if own["reductions"] > facts["reductions"] else {}
 
     def _stop_counting(self) -> None:
         if self._counter is not None and self._counter.active:
