@@ -45,6 +45,8 @@ class DDPGConfig:
     """Probability of a uniform action vector at the start."""
     epsilon_decay: float = 0.99998
     """Factor on epsilon for each environment step (of one environment; N environments count N)."""
+    logit_penalty: float = 1e-3
+    """Weight of the mean squared logit in the actor's loss: keeps the softmax out of corners without a gradient."""
     compile: bool = False
     """torch.compile the two losses."""
 
@@ -161,8 +163,13 @@ class DDPG:
         return F.mse_loss(q, target), q.detach().mean()
 
     def _actor_loss(self, obs: Tensor) -> Tensor:
-        """-mean Q(s, mu(s)); the critic's weights get no gradient."""
-        return -self.critic(torch.cat([obs, softmax(self.actor(obs))], -1)).mean()
+        """-mean Q(s, mu(s)) + logit_penalty mean logit^2; the critic's weights get no gradient.
+
+        Source of the penalty: the code of Lowe et al. 2017 (MADDPG).
+        """
+        logits = self.actor(obs)
+        q = self.critic(torch.cat([obs, softmax(logits)], -1)).mean()
+        return self.config.logit_penalty * logits.float().square().mean() - q
 
     def initial_carry(self, num_envs: int) -> None:
         return None
