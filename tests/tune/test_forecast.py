@@ -19,6 +19,7 @@ from powerband.loops.off_policy import OffPolicyConfig
 from powerband.loops.on_policy import OnPolicyConfig
 from powerband.recipes import gym
 from powerband.tune.comm import Comm
+from powerband.tune.estimate import Estimate, Options
 from powerband.tune.facts import Facts
 from powerband.tune.forecast import Budget, Forecast
 from powerband.tune.ledger import Ledger, SpanFigures
@@ -164,3 +165,18 @@ def test_all_reduces_are_counted_where_one_rank_makes_none():
 def test_a_gpu_alone_has_a_stated_assumption():
     assert "assumed (PCIe" in str(Comm.pcie()) and Comm.pcie().to_dict()["source"] == "assumed"
     assert SimpleNamespace(**LINK.to_dict()).rates == [{"bytes": 1, "gb_per_s": 1.0}]
+
+
+@pytest.mark.parametrize(("per_gpu", "price_per", "cost"), [(True, "auto", 12.0), (True, "machine", 6.0),
+                                                            (False, "auto", 6.0), (False, "gpu", 12.0)])  # fmt: skip
+def test_a_price_is_for_a_gpu_or_for_the_machine(per_gpu: bool, price_per: str, cost: float):
+    found = forecast(2, Budget(10**9, time_limit_s=7200.0))  # two hours, 3 GiB a rank
+    options = Options(price_per_hour=3.0, price_per=price_per, currency="CHF")
+    whole = Estimate(options, found.budget, {2: found, 3: "no"}, LINK, per_gpu, 5 * 2**30, ["a note"])
+    assert whole.cost(found) == pytest.approx(cost)
+    assert whole.fits(found) is per_gpu  # one of 3 GiB fits into 5 on each GPU, two do not on one machine
+    text = str(whole)
+    assert "cost CHF" in text and f"{cost:.2f}" in text and "3  skipped: no" in text and "note: a note" in text
+    assert ("(does not fit)" in text) is not per_gpu
+    free = Estimate(Options(), found.budget, {2: found}, LINK, per_gpu, None, [])
+    assert free.cost(found) is None and free.fits(found) is None and "cost" not in str(free)
