@@ -87,7 +87,7 @@ class PlainDDPG:
 def our_ddpg(inputs: int, agents: int, batch: int, precision: str, compile: bool = False) -> Update:
     spec = EnvSpec(TensorSpec((agents, inputs)), TensorSpec((agents,), torch.int64), num_actions=4, num_agents=agents)
     source = NoiseSource(0)
-    learner = DDPG(spec, DDPGConfig(compile=compile), "cpu", Precision(precision), source)
+    learner = DDPG(spec, DDPGConfig(compile=compile, logit_penalty=0.0), "cpu", Precision(precision), source)
     fields = {
         "obs": spec.obs,
         "next_obs": spec.obs,

@@ -33,7 +33,7 @@ def batch(n=8, seed=0):
 
 @pytest.mark.parametrize("communicate", ["none", "lstm"])
 def test_update_equals_a_plain_one(communicate):
-    ours = learner(communicate=communicate, actor_lr=1e-2, critic_lr=1e-2, tau=0.1)
+    ours = learner(communicate=communicate, actor_lr=1e-2, critic_lr=1e-2, tau=0.1, logit_penalty=0.3)
     actor, critic = copy.deepcopy(ours.actor), copy.deepcopy(ours.critic)
     target_actor, target_critic = copy.deepcopy(actor), copy.deepcopy(critic)
     actor_adam = torch.optim.Adam(actor.parameters(), 1e-2)
@@ -53,7 +53,8 @@ def test_update_equals_a_plain_one(communicate):
         critic_loss.backward()
         nn.utils.clip_grad_norm_(critic.parameters(), 1.0)
         critic_adam.step()
-        actor_loss = -critic(torch.cat([data["obs"], F.softmax(actor(data["obs"]), -1)], -1)).mean()
+        logits = actor(data["obs"])
+        actor_loss = -critic(torch.cat([data["obs"], F.softmax(logits, -1)], -1)).mean() + 0.3 * (logits**2).mean()
         actor_adam.zero_grad()
         actor_loss.backward()
         nn.utils.clip_grad_norm_(actor.parameters(), 1.0)
