@@ -7,10 +7,12 @@ they need). The loop is `faulty_loop.py`, the same file for all three; how each 
 powerband is used as on any loop that is not its own: a `PhaseClock` and `diagnose`. What `powerband profile` measures
 besides on its own recipes (`faults.py`) is not used: each environment's step, updates of other batches and threads.
 
-RIGHT below was written before this suite was first run; one smoke run of each tool had been seen. It is meant
+RIGHT below was written before this suite was run; smoke runs had been seen (slow env, item, tiny batch, checkpoint
+under powerband, slow env under TraceML, tiny batch under Fournex). It is meant
 generously: a verdict that points at the right place counts, if less than one that names the cause; the table tells them
 apart. A fault's healthy near-miss must not get the same label first: what is said of every loop says nothing. After a
 trial of the loader its near-miss was given 20 ms of work a batch, as in `faults.py`: without it, waiting took a tenth.
+The first straggler was thrown away, as none of its workers was slow: the fault was put right and run again.
 """
 
 from __future__ import annotations
