@@ -230,6 +230,16 @@ def train(dose: Dose, tool: Untimed, seconds: float, folder: Path, device: torch
                 with tool.phase("save", update):
                     save(agent, optimizer, replay, folder)
     env.close()
+
+    def learn(batch: dict[str, torch.Tensor]) -> None:
+        loss = agent(batch)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        for _ in range(dose.questions):
+            loss.item()
+
+    tool.finish(learn, batch)
     return update
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import nn
+
+from powerband.tune.ledger import Ledger
 
 
 class Untimed:
@@ -25,12 +27,15 @@ class Untimed:
     def phase(self, name: str, step: int = 0) -> contextlib.AbstractContextManager:
         return contextlib.nullcontext()
 
+    def finish(self, update: Callable[[Any], None], batch: Any) -> None:
+        """Is handed one update of the loop, and a batch for it, once the loop is over."""
+
     def verdict(self) -> dict[str, Any]:
         return {}
 
 
 class Powerband(Untimed):
-    """A span for each part; reading the loss belongs to the update, as in `examples/diagnose_your_own_loop.py`."""
+    """A span for each part, and one update with a batch at the end, as in `examples/diagnose_your_own_loop.py`."""
 
     def start(self, device: torch.device) -> None:
         from powerband import PhaseClock
@@ -38,12 +43,16 @@ class Powerband(Untimed):
         self.clock = PhaseClock(device)
 
     def phase(self, name: str, step: int = 0) -> contextlib.AbstractContextManager:
-        return self.clock("update" if name in ("forward", "backward", "optimizer", "read") else name)
+        return self.clock("update" if name == "read" else name)
+
+    def finish(self, update: Callable[[Any], None], batch: Any) -> None:
+        self.ledger = Ledger.of(self.clock.whole())
+        self.own = {"update": update, "batch": batch}
 
     def verdict(self) -> dict[str, Any]:
         from powerband import diagnose
 
-        found = diagnose(self.clock)
+        found = diagnose(self.ledger, **self.own)
         labels = [each.cause for each in found.findings] or [found.cause]
         ledger = {name: round(found.ledger.share(name), 3) for name in found.ledger.seconds}
         return {"labels": labels, "words": f"{found.cause}: {found.sentence}", "seen": ledger}

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -19,9 +18,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from powerband import PhaseClock, diagnose
+from powerband.tune.diagnose import Diagnosis
 
 
-def dqn(steps: int, clock: PhaseClock, batch: int = 64, seed: int = 0) -> nn.Module:
+def dqn(steps: int, clock: PhaseClock, batch: int = 64, seed: int = 0) -> Diagnosis:
     """Double DQN on CartPole in one page. The `with clock(...)` lines are all that was added to it."""
     torch.manual_seed(seed)
     draw = np.random.default_rng(seed)
@@ -33,6 +33,17 @@ def dqn(steps: int, clock: PhaseClock, batch: int = 64, seed: int = 0) -> nn.Mod
     actions, rewards = np.zeros(size, np.int64), np.zeros(size, np.float32)
     terminals = np.zeros(size, np.float32)
     obs, _ = env.reset(seed=seed)
+
+    def update(batch: tuple[torch.Tensor, ...]) -> None:
+        s, a, r, s2, d = batch
+        with torch.no_grad():
+            best = net(s2).argmax(1, keepdim=True)
+            y = r + 0.99 * (1 - d) * target(s2).gather(1, best).squeeze(1)
+        loss = F.smooth_l1_loss(net(s).gather(1, a.unsqueeze(1)).squeeze(1), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
     clock.restart()  # building networks and importing is no training
     for step in range(steps):
         with clock("act"):
@@ -58,20 +69,15 @@ def dqn(steps: int, clock: PhaseClock, batch: int = 64, seed: int = 0) -> nn.Mod
             s, s2, r, d = (torch.from_numpy(b[rows]) for b in (obs_buffer, next_buffer, rewards, terminals))
             a = torch.from_numpy(actions[rows])
         with clock("update"):
-            with torch.no_grad():
-                best = net(s2).argmax(1, keepdim=True)
-                y = r + 0.99 * (1 - d) * target(s2).gather(1, best).squeeze(1)
-            loss = F.smooth_l1_loss(net(s).gather(1, a.unsqueeze(1)).squeeze(1), y)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+            update((s, a, r, s2, d))
             if step % 250 == 0:
                 target.load_state_dict(net.state_dict())
     env.close()
-    return net
+    # With an update and a batch, the verdict also tells a tiny batch, .item() in the step, and too many threads.
+    return diagnose(clock, update=update, batch=(s, a, r, s2, d))
 
 
-def sb3(steps: int, clock: PhaseClock) -> Any:
+def sb3(steps: int, clock: PhaseClock) -> Diagnosis:
     """PPO of Stable-Baselines3 with a callback that puts its parts into accounts."""
     from stable_baselines3 import PPO
     from stable_baselines3.common.callbacks import BaseCallback
@@ -97,7 +103,7 @@ def sb3(steps: int, clock: PhaseClock) -> Any:
 
     model = PPO("MlpPolicy", "CartPole-v1", n_steps=256, batch_size=64, n_epochs=4, seed=0, device="cpu")
     model.learn(steps, callback=Accounts())
-    return model
+    return diagnose(clock)
 
 
 LOOPS = {"dqn": dqn, "sb3": sb3}
@@ -109,8 +115,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=5_000)
     options = parser.parse_args()
     clock = PhaseClock()
-    LOOPS[options.loop](options.steps, clock)
-    print(diagnose(clock))
+    print(LOOPS[options.loop](options.steps, clock))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from powerband.envs.slow import SlowEnv, Tracking, make_slow
 from powerband.envs.vector import WorkerVecEnv
 from powerband.tune.facts import Facts
 from powerband.tune.host import HostMeter, HostUse
-from powerband.tune.window import CountedQuestions
+from powerband.tune.probes import CountedQuestions
 
 
 def drawing() -> SlowEnv:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from powerband.core.phases import PhaseClock
 from powerband.tune import causes as limit
+from powerband.tune import probes
 from powerband.tune.case import Case, Finding
 from powerband.tune.facts import Facts
 from powerband.tune.ledger import Ledger, duration
@@ -44,7 +46,12 @@ class Diagnosis:
 
 
 def diagnose(
-    measured: PhaseClock | Ledger | Sequence[Ledger], facts: Facts | None = None, remarks: Sequence[str] = ()
+    measured: PhaseClock | Ledger | Sequence[Ledger],
+    facts: Facts | None = None,
+    remarks: Sequence[str] = (),
+    *,
+    update: Callable[[Any], object] | None = None,
+    batch: Any = None,
 ) -> Diagnosis:
     """Says where the time of a loop goes and what binds it.
 
@@ -52,10 +59,15 @@ def diagnose(
         measured: A clock whose spans cover the loop; or the ledgers of all ranks.
         facts: What else is known; a clock alone is judged by its accounts.
         remarks: Put before those that are found here.
+        update, batch: One update of the loop and a batch for it (a tensor, or dicts, lists, tuples of them, rows
+            first). It is timed by itself, once the clock was read, which tells a tiny batch, questions to tensors and
+            too many threads from slow updates. It learns from the batch some dozen times: diagnose at the end.
     """
     if isinstance(measured, PhaseClock):
         measured = Ledger.of(measured.whole())
     ledgers = [measured] if isinstance(measured, Ledger) else list(measured)
+    if update is not None:
+        facts = probes.of_loop(update, batch, ledgers[0])
     known, facts = facts is not None, facts or Facts()
     mean = _mean(ledgers)
     notes = [*remarks, *_remarks(mean, facts)]

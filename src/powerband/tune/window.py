@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import statistics
 import time
-from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from powerband.core import memory
 from powerband.core.device import cores
 from powerband.core.run import Run
 from powerband.data.types import Tree, tree_leaves, tree_map
-from powerband.tune import flops
+from powerband.tune import flops, probes
 from powerband.tune.facts import Facts
 from powerband.tune.host import HostMeter
 from powerband.tune.ledger import Ledger
@@ -24,10 +21,6 @@ SETTLE_S = 0.7
 """Seconds from the first update on that are not measured: caches, lazy initialisation, the first compile."""
 COUNTED_ITERATIONS = 2
 """Iterations in which questions to tensors are counted, before the window: counting slows every operation."""
-PROBE_S = 0.6
-"""Seconds that the updates of one probe take, all sizes together."""
-PROBED_SIZES = (1, 4)
-"""Batches that are probed, in multiples of the run's own."""
 
 
 class Measured(Exception):
@@ -55,7 +48,7 @@ class Window:
         self._ticks = self._learning = 0
         self._measuring = False
         self._batch: Tree | None = None
-        self._counter: CountedQuestions | None = None
+        self._counter: probes.CountedQuestions | None = None
         self._syncs = 0.0
         self._reductions = Reductions()
 
@@ -77,7 +70,7 @@ class Window:
                 self._learning_since = time.perf_counter()
                 self._watch_batches(run)
                 if self.count:
-                    self._counter, self._counted_from = CountedQuestions(), self._ticks
+                    self._counter, self._counted_from = probes.CountedQuestions(), self._ticks
                     self._counter.__enter__()
             elif self.count and self._ticks - self._counted_from >= COUNTED_ITERATIONS:
                 self._stop_counting()
@@ -117,7 +110,7 @@ class Window:
         facts |= {} if host is None else {"host": host}
         active = None
         if self.probe and self._batch is not None:
-            facts |= self._probe(run)
+            facts |= probes.of_update(run.part("learner").update, self._batch, run.device, run.ranks)
             each = self._reductions.within(lambda: run.part("learner").update(self._batch))
             own = each.figures(facts["grad_steps"] / max(facts["iterations"], 1))
             facts |= max(facts, own, key=lambda seen: seen["reductions"])  # a graph's replay calls nothing of ours
@@ -125,7 +118,7 @@ class Window:
                 facts["update_flops"] = flops.counted(lambda: run.part("learner").update(self._batch))
                 facts["peak_flops_s"] = flops.peak(run.device, run.settings.precision)
             if run.device.type == "cuda" and self.count:  # captured updates are not started one by one
-                active = kernel_active(lambda: run.part("learner").update(self._batch))
+                active = probes.kernel_active(lambda: run.part("learner").update(self._batch))
         mine = {"ledger": Ledger.of(phases, active).to_dict(), "facts": Facts(**facts).to_dict()}
         everyone = run.ranks.gather(mine)
         self.ledgers = [Ledger.from_dict(rank["ledger"]) for rank in everyone]
@@ -142,7 +135,7 @@ class Window:
             "cores": cores(),
             "threads": torch.get_num_threads(),
             "syncs_per_iteration": self._syncs,
-            "sync_s": _sync_s(run.device),
+            "sync_s": probes.question_s(run.device),
             "settled": settled,
             "memory_bytes": memory.peak(run.device),
             **self._reductions.figures(1 / max(ticks, 1)),
@@ -194,108 +187,12 @@ class Window:
         if self._batch is not None:
             self._batch = tree_map(lambda leaf: leaf.clone(), self._batch)
 
-    def _probe(self, run: Run) -> dict[str, Any]:
-        """Times updates of several batches, and of other thread counts where this machine has too few cores."""
-        learner = run.part("learner")
-        rows = len(tree_leaves(self._batch)[0])
-        batches = {rows * factor: _rows_of(self._batch, rows * factor) for factor in PROBED_SIZES}
-        update_s = _timed(run, {size: lambda b=batch: learner.update(b) for size, batch in batches.items()}, PROBE_S)
-        own, threads_s = torch.get_num_threads(), {}
-        fair = max(1, cores() // run.ranks.world_size)
-        if run.device.type == "cpu" and own > fair:
-
-            def with_threads(count: int) -> None:
-                torch.set_num_threads(count)
-                learner.update(self._batch)
-
-            threads_s = _timed(run, {count: lambda c=count: with_threads(c) for count in (own, fair)}, PROBE_S)
-            torch.set_num_threads(own)
-        return {"batch_rows": rows, "update_s": update_s, "threads_s": threads_s}
-
     def _stop_counting(self) -> None:
         if self._counter is not None and self._counter.active:
             self._counter.__exit__(None, None, None)
             self._syncs = self._counter.count / max(1, self._ticks - self._counted_from)
 
 
-class CountedQuestions(TorchDispatchMode):
-    """Counts how often Python asks a tensor for its value (item, float, bool): on CUDA each waits for the device."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.count, self.active = 0, False
-
-    def __enter__(self) -> CountedQuestions:
-        self.active = True
-        return super().__enter__()
-
-    def __exit__(self, *error: Any) -> None:
-        self.active = False
-        super().__exit__(*error)
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.count += func is torch.ops.aten._local_scalar_dense.default
-        return func(*args, **(kwargs or {}))
-
-
-def kernel_active(update: Callable[[], object], updates: int = 20) -> float | None:
-    """Share of the time of some updates in which the device ran a kernel; None where the driver does not let us see.
-
-    Not the driver's "utilisation", which counts a device as busy while one kernel waits for another rank.
-    """
-    try:
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
-            torch.cuda.synchronize()
-            start = time.perf_counter()
-            for _ in range(updates):
-                update()
-            torch.cuda.synchronize()
-            wall_s = time.perf_counter() - start
-        kernels_s = sum(event.self_device_time_total for event in seen.key_averages()) * 1e-6
-    except RuntimeError:
-        return None
-    return min(1.0, kernels_s / wall_s) if kernels_s else None
-
-
 def _env_facts(run: Run) -> dict[str, Any] | None:
     facts = getattr(run.part("env"), "facts", None)
     return facts() if callable(facts) else None
-
-
-def _sync_s(device: torch.device) -> float:
-    """Seconds of asking a tensor for its value while the device is idle; median of 200."""
-    scalar, times = torch.zeros((), device=device), []
-    for _ in range(200):
-        start = time.perf_counter()
-        scalar.item()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times)
-
-
-def _rows_of(batch: Tree, rows: int) -> Tree:
-    """The rows of `batch` repeated in turn to make `rows` of them."""
-    return tree_map(lambda leaf: leaf[torch.arange(rows, device=leaf.device) % len(leaf)], batch)
-
-
-def _timed(run: Run, calls: dict[int, Any], budget_s: float, least: int = 5) -> dict[int, float]:
-    """Lower quartile of the seconds of each call, taken in turns; every rank makes the same number of calls.
-
-    A shared machine makes some calls slow and none fast: the quicker ones are nearer to what a call costs.
-    """
-
-    def once(call: Any) -> float:
-        start = time.perf_counter()
-        call()
-        if run.device.type == "cuda":
-            torch.cuda.synchronize()
-        return time.perf_counter() - start
-
-    for call in calls.values():
-        once(call)
-    round_s = sum(once(call) for call in calls.values())
-    rounds = int(run.ranks.max_(torch.tensor([min(50, max(least, int(budget_s / round_s)))], device=run.device)))
-    times: dict[int, list[float]] = {key: [] for key in calls}
-    for _ in range(rounds):
-        for key, call in calls.items():
-            times[key].append(once(call))
-    return {key: sorted(values)[len(values) // 4] for key, values in times.items()}
