@@ -43,6 +43,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import faulty_envs as envs
 from powerband import PhaseClock, catalogue, diagnose
 from powerband.core.device import host_facts
+from powerband.tune.apart import short_run
 from powerband.tune.measure import measure
 from powerband.tune.profile import Options, profile
 
@@ -310,7 +311,7 @@ def realised(fault: Fault, pairs: int, seconds: float) -> dict[str, Any] | None:
         rates = []
         for setting in (config, best.config):
             with fault.inject():
-                rates.append(measure(recipe, stage, setting, seconds, probe=False).steps_per_s)
+                rates.append(short_run(recipe, stage, setting, seconds, probe=False).steps_per_s)
         gains.append(rates[1] / rates[0])
     gain = statistics.median(gains)
     return {"knob": best.knob, "value": best.value, "predicted_gain": best.gain, "realised_gain": gain,

@@ -16,7 +16,7 @@ from typing import Any
 
 from powerband.catalogue import configure
 from powerband.core.device import host_facts
-from powerband.tune.measure import measure
+from powerband.tune.apart import short_run
 from powerband.tune.profile import Options, profile
 
 HARMFUL = 0.95
@@ -43,7 +43,9 @@ def judged(words: list[str], pairs: int, seconds: float) -> dict[str, Any]:
     if best is not None:
         row |= {"knob": best.knob, "value": best.value, "predicted_gain": best.gain}
         for _ in range(pairs):
-            rates = [measure(recipe, stage, config, seconds, probe=False) for config in (resolved.config, best.config)]
+            rates = [
+                short_run(recipe, stage, config, seconds, probe=False) for config in (resolved.config, best.config)
+            ]
             row["gains"].append(rates[1].steps_per_s / rates[0].steps_per_s)
     row["harmful"] = bool(row["gains"]) and statistics.median(row["gains"]) < HARMFUL
     return row

@@ -23,8 +23,8 @@ import torch
 
 from powerband.catalogue import configure
 from powerband.core.device import host_facts
-from powerband.tune.apart import measure_apart
-from powerband.tune.measure import Measurement, measure
+from powerband.tune.apart import short_run
+from powerband.tune.measure import Measurement
 from powerband.tune.search import as_words, key
 from powerband.tune.space import Axis, Setting, Space
 
@@ -74,10 +74,9 @@ def run(case: str) -> dict[str, Any]:
 
     def once(setting: Setting, seconds: float) -> Measurement:
         changed = space.config_of(setting) if setting else config
-        how = measure_apart if changed.run.nproc > 1 else measure
-        return how(recipe, stage, changed, seconds)
+        return short_run(recipe, stage, changed, seconds, probe=False)
 
-    base = measure(recipe, stage, config, GRID_S, probe=False)
+    base = short_run(recipe, stage, config, GRID_S, probe=False)
     space = Space(recipe, config, base.facts[0], rule, torch.cuda.device_count())
     grid = []
     for setting in grid_of(space):

@@ -27,6 +27,7 @@ class Loop:
     update_interval: int = 1
     updates_per_interval: int = 0
     warmup: int = 1000
+    graph_updates: int = 0
 
 
 @dataclass(frozen=True)
@@ -142,3 +143,37 @@ def test_knobs_are_those_of_the_running_algorithm():
     assert turned.on_policy.num_envs == 7 and turned.off_policy.num_envs == 4
     short = Knobs(recipe, Two()).shortened("here", 5.0)
     assert short.off_policy.warmup == 8 and short.run.time_limit_s == 5.0 and short.run.run_dir == "here"
+
+
+def test_graphs_are_predicted_from_the_time_the_device_waits_for_the_host(monkeypatch):
+    monkeypatch.setattr("powerband.tune.advice.device_names", lambda run: ["cuda:0"])
+    config = Config(off_policy=Loop(graph_updates=0, num_envs=4, update_interval=1))
+    ledger, facts = simulated(config)
+    half = {**ledger.seconds, "launch": ledger.seconds["update"] / 2, "update": ledger.seconds["update"] / 2}
+    waiting = replace(ledger, seconds=half)
+    found = advise(RECIPE, config, Measurement([waiting], [facts], True), diagnose(waiting, facts))
+    graphs = next(each for each in found if each.knob == "graph_updates")
+    saved = half["launch"] / waiting.wall_s
+    assert graphs.value == 4 and graphs.gain == pytest.approx(1 / (1 - saved), rel=0.02)
+
+
+def test_two_ranks_are_tried_in_a_run_of_their_own_where_there_are_cores():
+    config = Config()
+    ledger, facts = simulated(config)
+    tried = []
+
+    def probe(changed: Config) -> Measurement:
+        tried.append(changed.run)
+        own, seen = simulated(changed, 100)
+        return Measurement([replace(own, wall_s=own.wall_s / 1.5)], [seen], True)
+
+    def knobs(cores: int) -> dict:
+        measured = Measurement([ledger], [replace(facts, cores=cores)], True)
+        found = diagnose(ledger, measured.facts[0])
+        return {each.knob: each for each in advise(RECIPE, config, measured, found, probe, with_ranks=True)}
+
+    ranks = knobs(cores=4)["nproc"]
+    assert ranks.gain == pytest.approx(1.5, rel=0.02) and ranks.probed and not ranks.learning
+    assert (ranks.config.run.nproc, ranks.config.run.threads) == (2, 2) and any(run.nproc == 2 for run in tried)
+    tried.clear()
+    assert "nproc" not in knobs(cores=1) and all(run.nproc == 1 for run in tried)

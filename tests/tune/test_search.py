@@ -142,8 +142,7 @@ class World:
 @pytest.fixture
 def tuned(monkeypatch: pytest.MonkeyPatch):
     def run(world: World, config: Config | None = None, **options: Any) -> Tuned:
-        monkeypatch.setattr(searching, "measure", world.measure)
-        monkeypatch.setattr(searching, "measure_apart", world.measure)
+        monkeypatch.setattr(searching, "short_run", world.measure)
         monkeypatch.setattr(searching.memory, "free", lambda device: 256 * GIB)
         return Search(RECIPE, "train", config or Config(), Options(**options), lambda *told: None).run()
 

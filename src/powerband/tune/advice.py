@@ -6,7 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
+
 from powerband.core.config import ConfigError
+from powerband.core.device import device_names
 from powerband.tune.diagnose import Diagnosis
 from powerband.tune.knobs import Knobs
 from powerband.tune.measure import Measurement, Recipe
@@ -78,6 +81,7 @@ class Adviser:
         self.recipe, self.knobs, self.measured, self.found = recipe, Knobs(recipe, config), measured, found
         self.facts, self.ledger, self.probe = measured.facts[0], found.ledger, probe
         self.ranks = self.facts.world_size
+        self.gpus = 0 if device_names(config.run)[0] == "cpu" else torch.cuda.device_count()
         self.model = fit(self.ledger, self.facts)
         self.advice: list[Advice] = []
 
@@ -162,6 +166,32 @@ class Adviser:
                 "precision", "bf16", self.model.with_update_factor(after / before), "bfloat16 products", probed=True
             )
 
+    def graphs(self) -> None:
+        """Captured updates: the host no longer starts kernels one by one, so the device does not wait for it."""
+        due = self.facts.grad_steps // max(self.facts.iterations, 1)
+        launch, update = self.ledger.seconds.get("launch", 0.0), self.ledger.seconds.get("update", 0.0)
+        if self.knobs.get("graph_updates") == 0 and launch and due:
+            why = "the device waits for the host to start kernels; a graph starts them together"
+            self.add("graph_updates", due, self.model.with_update_factor(update / (update + launch)), why)
+
+    def nproc(self) -> None:
+        """Two ranks, where there are cores or GPUs for them; they share environments and batch."""
+        if self.ranks > 1 or self.probe is None or (self.gpus or self.facts.cores) < 2:
+            return
+        also = {} if self.gpus else {"threads": max(1, self.facts.cores // 2)}
+        config = self.knobs.config
+        try:
+            for knob, value in {"nproc": 2, **also}.items():
+                config = Knobs(self.recipe, config).turned(knob, value)
+            if hasattr(self.recipe, "check"):
+                self.recipe.check(config, 2)
+            seen = self.probe(config)
+        except (ConfigError, ValueError):  # sizes that do not divide, GPUs that were named one by one
+            return
+        if seen is not None and seen.facts[0].iterations:
+            predicted = seen.steps_per_s / self.measured.steps_per_s * self.model.steps_per_s
+            self.add("nproc", 2, predicted, "two ranks share environments and batch", probed=True, **also)
+
     def intervals(self) -> None:
         log = "log_interval" if self.knobs.get("log_interval", 0) else "log_interval_s"
         for knob, account in (("eval_interval", "eval"), ("save_interval", "save"), (log, "log")):
@@ -230,7 +260,12 @@ class Adviser:
 
 
 def advise(
-    recipe: Recipe, config: Any, measured: Measurement, found: Diagnosis, probe: Probe | None = None
+    recipe: Recipe,
+    config: Any,
+    measured: Measurement,
+    found: Diagnosis,
+    probe: Probe | None = None,
+    with_ranks: bool = False,
 ) -> list[Advice]:
     """Every knob that would gain, the largest gain first, those that leave learning alone before the others.
 
@@ -239,11 +274,14 @@ def advise(
         measured: Its window.
         found: Its diagnosis.
         probe: Runs a changed configuration for some seconds; None derives what can be derived.
+        with_ranks: Try twice the ranks too.
     """
     if found.cause == "too-short" or not measured.facts[0].iterations or not measured.facts[0].num_envs:
         return []
     adviser = Adviser(recipe, config, measured, found, probe)
     adviser.num_envs()  # first: it fits what grows with the environments
-    for knob in ("overlap", "num_workers", "threads", "precision", "intervals", "ratio", "batch", "epochs"):
+    for knob in ("overlap", "num_workers", "threads", "precision", "graphs", "intervals", "ratio", "batch", "epochs"):
         getattr(adviser, knob)()
+    if with_ranks:
+        adviser.nproc()
     return sorted(adviser.advice, key=lambda each: (each.gain <= 1.0, each.learning, -each.gain))

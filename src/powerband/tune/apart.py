@@ -12,10 +12,17 @@ from typing import Any
 from powerband.core.config import ConfigError, to_json
 from powerband.tune.facts import Facts
 from powerband.tune.ledger import Ledger
-from powerband.tune.measure import Measurement, Recipe
+from powerband.tune.measure import Measurement, Recipe, measure
 
 PATIENCE_S = 120.0
 """Beyond its window, a run apart may take this long: starting, compiling, ending."""
+
+
+def short_run(recipe: Recipe, stage: str, config: Any, seconds: float, probe: bool = True) -> Measurement | None:
+    """As `measure`: in this process, or with several ranks in processes of their own."""
+    if config.run.nproc > 1:
+        return measure_apart(recipe, stage, config, seconds)
+    return measure(recipe, stage, config, seconds, probe)
 
 
 def measure_apart(recipe: Recipe, stage: str, config: Any, seconds: float) -> Measurement | None:

@@ -14,6 +14,7 @@ from typing import Any
 from powerband.core.config import ConfigError
 from powerband.core.launch import is_rank
 from powerband.tune.advice import Advice, advise
+from powerband.tune.apart import short_run
 from powerband.tune.diagnose import Diagnosis, diagnose
 from powerband.tune.facts import Facts
 from powerband.tune.knobs import Knobs
@@ -21,6 +22,8 @@ from powerband.tune.ledger import Ledger
 from powerband.tune.measure import Measurement, Recipe, measure
 
 LEAST_S, MOST_S = 1.0, 600.0
+RANKS_S = 10.0
+"""From so many seconds on, a profile also tries more ranks: they start in processes of their own, which takes time."""
 SELDOM = 20
 """Windows between two evaluations or checkpoints from which on their cost is no longer worth a remark."""
 REPORT = "POWERBAND_PROFILE_REPORT"
@@ -131,9 +134,9 @@ def profile(recipe: Recipe, stage: str, config: Any, options: Options) -> Profil
     elif not several and found.cause != "too-short":  # ranks cannot leave their group and meet again in one process
 
         def probe(changed: Any) -> Measurement | None:
-            return measure(recipe, stage, changed, short, probe=False)
+            return short_run(recipe, stage, changed, short, probe=False)
 
-    advice = advise(recipe, config, measured, found, probe)
+    advice = advise(recipe, config, measured, found, probe, with_ranks=options.seconds >= RANKS_S)
     applied = None
     if options.apply and not measured.interrupted:
         best = next((each for each in advice if each.gain > 1.0 and not each.learning), None)
@@ -146,7 +149,7 @@ def profile(recipe: Recipe, stage: str, config: Any, options: Options) -> Profil
 
 
 def _apply(recipe: Recipe, stage: str, best: Advice, before: Measurement, seconds: float) -> dict[str, Any] | None:
-    after = measure(recipe, stage, best.config, seconds, probe=False)
+    after = short_run(recipe, stage, best.config, seconds, probe=False)
     if after is None:
         return None
     return {

@@ -19,8 +19,8 @@ from powerband.core import memory
 from powerband.core.config import ConfigError
 from powerband.core.device import device_names
 from powerband.tune.advice import WORTH
-from powerband.tune.apart import measure_apart
-from powerband.tune.measure import Measurement, Recipe, measure
+from powerband.tune.apart import short_run
+from powerband.tune.measure import Measurement, Recipe
 from powerband.tune.model import Throughput, fit
 from powerband.tune.space import Axis, Rule, Setting, Space, values_of
 
@@ -195,9 +195,7 @@ class Search:
         self.progress(named, min(1.0, self.spent))
         config = self.space.config_of(setting) if setting else self.config
         try:
-            if config.run.nproc > 1:
-                return measure_apart(self.recipe, self.stage, config, seconds)
-            return measure(self.recipe, self.stage, config, seconds, probe)
+            return short_run(self.recipe, self.stage, config, seconds, probe)
         except (RuntimeError, MemoryError) as error:
             if isinstance(error, RuntimeError) and not any(text in str(error) for text in TOO_LARGE):
                 raise
