@@ -119,8 +119,8 @@ def off_policy(run: Run, env: VecEnv, learner: Learner, config: OffPolicyConfig)
 
     def update(due: int) -> None:
         with run.clock("update"):
-            for losses in updates.run(due):
-                run.metrics.add(losses)
+            for losses, made in updates.run(due):
+                run.learned(losses, made)
 
     clock = run.clock
     sending, arriving = env_accounts(env)

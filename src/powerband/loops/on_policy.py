@@ -123,7 +123,7 @@ def on_policy(
                 with clock("sample"):
                     batch = next(batches)
                 with clock("update"):
-                    run.metrics.add(learner.update(batch))
+                    run.learned(learner.update(batch))
         with clock("update"):
             learner.observe(data["obs"])
         if after_update is not None:
