@@ -46,7 +46,9 @@ def explained(
         inputs = [f"{leaf} ({said})" for leaf, said in list(fault["leaves"].items())[:4]]
         if fault["update"]:
             held = f"no bad value of an environment, only {', '.join(inputs)}" if inputs else "finite values only"
-            words.append(f"The batch{rank} held {held}: the networks diverged.")
+            words.append(
+                f"{'The batches of all ranks' if several else 'The batch'} held {held}: the networks diverged."
+            )
         hint, fix = trend(fault["trail"], settings)
         words.append(f"{hint} {where} {good}")
     words.append(f"{fix}, then go on: {again}" if again else f"{fix}, then start anew.")

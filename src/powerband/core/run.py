@@ -12,7 +12,6 @@ import json
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
@@ -25,10 +24,10 @@ from powerband.core import checkpoint, rendering
 from powerband.core.config import RunConfig, to_json
 from powerband.core.device import device_names, host_facts, set_threads
 from powerband.core.distributed import Ranks
+from powerband.core.ending import end_if_not_finite, final_error
 from powerband.core.guard import Guard
 from powerband.core.journal import Journal
 from powerband.core.noise import NoiseSource
-from powerband.core.not_finite import NotFinite, explained
 from powerband.core.precision import Precision
 from powerband.core.run_folder import claim, note_end, note_processes, process_facts
 from powerband.core.schedule import Every
@@ -145,9 +144,7 @@ class Run:
         if self.ranks.world_size == 1:  # of several, one that ends makes the launcher end the others: they finish first
             for number, handler in self._previous_handlers.items():
                 signal.signal(number, handler)
-        final = error
-        if isinstance(error, Exception) and not isinstance(error, NotFinite) and self._looks_bad():
-            final = self._not_finite([asdict(self.guard.fault)])  # the error is what came of it, on this rank alone
+        final = final_error(self, error)
         reason = f"{type(final).__name__}: {final}" if final else self._stop_reason or "budget reached"
         if self._noted:
             note_end(self.dir, reason)
@@ -238,7 +235,7 @@ class Run:
         Raises:
             NotFinite: It would hold what is not finite; nothing is written.
         """
-        self._end_if_not_finite(inspect=True)
+        end_if_not_finite(self, inspect=True)
         with self.clock("save"):
             writer = checkpoint.CheckpointWriter(self.dir, self.env_steps)
             own = {name: part.state_dict() for name, (part, shared) in self._attached.items() if not shared}
@@ -320,14 +317,14 @@ class Run:
             self._agreement_interval = self._until_agreement = -fewest
             self._last_agreement = now
         if bad:
-            self._end_if_not_finite()
+            end_if_not_finite(self)
         if wants_stop and not self._stop_reason:
             self._stop_reason = f"{self.signalled}: saved" if self.signalled else f"time limit of {limit:g} s reached"
         return bool(wants_stop), bool(wants_log)
 
     def run_evaluation(self) -> None:
         """Runs the recipe's evaluation and logs its figures under ``eval/``; rank 0 plays, the others wait."""
-        self._end_if_not_finite()
+        end_if_not_finite(self)
         with self.clock("eval"):
             if self.ranks.leads and self.evaluate is not None:
                 for name, value in self.evaluate().items():
@@ -341,45 +338,3 @@ class Run:
     def banner(self, sizes: dict[str, str]) -> None:
         """Prints what this run is before its first step: machine, ranks, precision, what the recipe says, sizes."""
         self.journal.banner({**self.facts, **sizes})
-
-    # -- losses that are not finite -------------------------------------------------------------------------------
-
-    def _end_if_not_finite(self, inspect: bool = False) -> None:
-        """Ends the run on all ranks where one has seen what is not finite. A collective.
-
-        Args:
-            inspect: Look at weights and at the replay too, as before a checkpoint.
-
-        Raises:
-            NotFinite: On the leading rank; the others end quietly with the same exit status.
-        """
-        guard, learner, replay = self.guard, self.part("learner"), self.part("replay")
-        bad = guard.look()
-        if inspect and not bad:
-            bad = guard.inspect(learner and learner.state_dict(), getattr(replay, "columns", None))
-        if self.ranks.world_size > 1:
-            bad = bool(self.ranks.max_(torch.tensor([bad], dtype=torch.int64, device=self.device)))
-        if bad:
-            faults = self.ranks.gather(None if guard.fault is None else asdict(guard.fault))
-            found = self._not_finite([fault for fault in faults if fault])
-            raise found if self.ranks.leads else SystemExit(2)
-
-    def _looks_bad(self) -> bool:
-        try:
-            return self.guard.look()
-        except RuntimeError:  # the device itself is out of order: then the error that is under way tells more
-            return False
-
-    def _not_finite(self, faults: list[dict[str, Any]]) -> NotFinite:
-        """Saves this rank's batch and words the end of the run."""
-        folder = self.dir / "nan"
-        failed = self.guard.save(folder, self.env_steps, self.grad_steps)
-        try:
-            path, _ = checkpoint.resolve_resume(str(self.dir))
-            good = f"Nothing was saved since; the checkpoint of env step {path.name} is good."
-            again = f"powerband train {self.recipe} resume={self.dir}"
-        except checkpoint.CheckpointError:
-            good, again = "There is no checkpoint yet (save_interval writes them along the way).", ""
-        where = f"The batch could not be saved ({failed})." if failed else f"The batch and its losses lie in {folder}."
-        settings = getattr(self.part("learner"), "config", None)
-        return explained(faults, self.env_steps, where, good, again, settings)
