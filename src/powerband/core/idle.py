@@ -40,7 +40,7 @@ def causes_of_idleness(phases: Phases, ranks: Ranks) -> dict[str, float]:
     causes: dict[str, float] = {}
     for name in {name for each in everyone for name in each}:
         mean = sum(each.get(name, 0.0) for each in everyone) / len(everyone)
-        if name == "collectives":
+        if name == "collectives" and len(everyone) > 1:
             least = min(each.get(name, 0.0) for each in everyone)
             causes[STRAGGLER] = causes.get(STRAGGLER, 0.0) + mean - least
             mean = least

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,7 +25,7 @@ def ran_out(error: BaseException) -> str:
     if not typed and not (isinstance(error, RuntimeError) and any(words in str(error) for words in SAID)):
         return ""
     said = " ".join(str(error).split()) or type(error).__name__
-    said = said.partition("] . ")[2] or said  # after the source line that PyTorch's own check stands in
+    said = re.sub(r"^\[[^\]]*\][^.]*\. ", "", said)  # the source line and condition that PyTorch's own check names
     sentences = said.split(". ")
     return ". ".join(sentences[:2])[:200].rstrip(". ")
 
