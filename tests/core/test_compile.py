@@ -16,8 +16,8 @@ def test_on_the_cpu_it_is_a_loop():
         return {"losses/x": counter.clone()}
 
     updates = GraphedUpdates(update, "cpu", k=4)
-    assert [float(loss["losses/x"]) for loss in updates.run(3)] == [1, 2, 3]
-    assert updates.run(0) == [] and len(updates.run(9)) == 9 and updates.graph is None
+    assert [(float(loss["losses/x"]), made) for loss, made in updates.run(3)] == [(1, 1), (2, 1), (3, 1)]
+    assert list(updates.run(0)) == [] and len(list(updates.run(9))) == 9 and updates.graph is None
 
 
 def test_capture_needs_to_know_the_state():

@@ -3,11 +3,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 import runs
+from distributed.ranks import on_ranks
 from powerband.core.console import COLUMNS, Console, clock, fitted
-from powerband.core.idle import idle, largest
+from powerband.core.distributed import Ranks
+from powerband.core.idle import CAUSES, STRAGGLER, causes_of_idleness, idle, largest
 from powerband.core.pace import FirstRate, Pace
+from powerband.core.phases import Phases
+from powerband.tune.causes import CAUSES as PROFILED
 
 LINE = {"charts/SPS": 12_345.0, "charts/episodic_return": -1234.5, "losses/critic": 1.2e-7, "losses/actor": -123456.0}
 LINE |= {"losses/policy": -1.23e-5, "losses/value": 0.5, "losses/entropy": 1.0, "eval/return": -1e-9, "charts/win": 0.5}
@@ -29,6 +34,35 @@ def test_what_the_device_says_of_its_idle_time_goes_before_the_accounts() -> Non
     assert idle({"charts/SPS": 1.0}) is None and largest({}) == ("", 0.0)
     assert idle({"perf/share/update": 1.0}) == (0.0, "")
     assert largest(LINE) == ("update", 0.4)
+
+
+def test_idle_time_is_logged_under_the_causes_that_the_accounts_decide() -> None:
+    host = {"act": 1.0, "update": 4.0, "env": 1.5, "env_wait": 0.5, "collectives": 1.0, "eval": 0.5, "store": 0.5}
+    phases = Phases(10.0, {**host, "other": 1.0}, {}, 9.0, {})
+    causes = causes_of_idleness(phases, Ranks())
+    expected = {"env-bound": 0.2, "comm-bound": 0.1, "eval-blocking": 0.05, "store": 0.05, "other": 0.1}
+    assert causes == pytest.approx({f"perf/idle/{cause}": share for cause, share in expected.items()})
+    assert idle(causes) == (pytest.approx(0.5), "env-bound")
+    assert {*CAUSES.values(), STRAGGLER} <= set(PROFILED), "a cause has one name, whoever says it"
+
+
+def test_on_a_device_its_own_time_counts() -> None:
+    phases = Phases(10.0, {"update": 0.5, "env": 8.0, "other": 1.5}, {"update": 6.0, "env": 3.0}, 9.0, {})
+    causes = causes_of_idleness(phases, Ranks())
+    assert causes == pytest.approx({"perf/idle/env-bound": 0.3, "perf/idle/other": 0.1})
+
+
+def waits(ranks: Ranks) -> dict[str, torch.Tensor]:
+    """Rank 0 steps 3 s and rank 1 waits for it; both spend a second in collectives anyway."""
+    slow = {"update": 6.0, "env": 3.0, "collectives": 1.0}
+    phases = Phases(10.0, slow if ranks.rank == 0 else {"update": 6.0, "collectives": 4.0}, {}, 9.0, {})
+    return {name: torch.tensor(share) for name, share in causes_of_idleness(phases, ranks).items()}
+
+
+def test_waiting_for_a_slow_rank_is_told_from_collectives(tmp_path: Path) -> None:
+    for causes in on_ranks(waits, 2, tmp_path):
+        shares = {name.removeprefix("perf/idle/"): float(share) for name, share in causes.items()}
+        assert shares == pytest.approx({"comm-bound": 0.1, "rank-straggler": 0.15, "env-bound": 0.15})
 
 
 def test_the_first_estimate_names_the_budget_that_ends_the_run(tmp_path: Path, capsys) -> None:

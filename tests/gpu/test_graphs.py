@@ -69,8 +69,8 @@ def test_replays_follow_eager(make, precision):
     eager, eager_learner = make(precision, 0)
     graphed, graphed_learner = make(precision, 5, check_interval=3)
     for _ in range(6):
-        eager.run(12)
-        graphed.run(12)
+        list(eager.run(12))
+        assert [made for _, made in graphed.run(12)][-2:] == [1, 1]
     assert graphed.graph is not None and graphed.replays == 10
     for mine, theirs in zip(
         tensors_in(graphed_learner.state_dict()), tensors_in(eager_learner.state_dict()), strict=True
@@ -87,17 +87,17 @@ def test_an_update_that_a_graph_cannot_hold_falls_back_with_a_warning():
         return {"losses/x": state.clone()}
 
     updates = GraphedUpdates(update, "cuda", lambda: [state], 2)
-    updates.run(2)
+    list(updates.run(2))
     with pytest.warns(UserWarning, match="go on without a graph"):
-        updates.run(2)
-    assert updates.graph is None and len(updates.run(4)) == 4
+        assert [made for _, made in updates.run(2)] == [1, 1]
+    assert updates.graph is None and len(list(updates.run(4))) == 4
 
 
 def test_update_does_not_synchronise():
     updates, _ = sac_updates("bf16", 0)
-    updates.run(2)
+    list(updates.run(2))
     torch.cuda.set_sync_debug_mode("error")
     try:
-        updates.run(3)
+        list(updates.run(3))
     finally:
         torch.cuda.set_sync_debug_mode("default")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -68,22 +68,27 @@ class GraphedUpdates:
         self.replays = 0
         self.updated = False
 
-    def run(self, count: int) -> list[Losses]:
-        """Makes `count` updates. The first call is eager: it creates whatever updates create once.
+    def run(self, count: int) -> Iterator[tuple[Losses, int]]:
+        """Makes `count` updates, each when the one before was taken. The first are eager: they create what stays.
 
-        Returns:
-            Losses of each eager update, and the mean over k of each replay (copies).
+        Yields:
+            Losses of an eager update, and 1; means over the updates of a replay (copies), and k.
         """
-        results: list[Losses] = []
         while self.k and self.updated and count >= self.k:
             if self.graph is None:
                 self._capture()
-            results.append(self._replay())
+            elif self.replays and self.replays % self.check_interval == 0:
+                self._check()
+            if self.graph is None:  # the check failed: the rest is eager
+                break
+            self.graph.replay()
+            self.replays += 1
             count -= self.k
+            yield {key: loss.clone() for key, loss in self.losses.items()}, self.k
         for _ in range(count):
-            results.append(self.update())
+            losses = self.update()
             self.updated = True
-        return results
+            yield losses, 1
 
     def _k_updates(self) -> Losses:
         series: dict[str, list[Tensor]] = {}
@@ -114,15 +119,6 @@ class GraphedUpdates:
             self.losses = self._k_updates()
         self.graph = graph
         self._check()  # the first replay is always checked: an empty graph would be silent
-
-    def _replay(self) -> Losses:
-        if self.replays and self.replays % self.check_interval == 0:
-            self._check()
-        if self.graph is None:
-            return self._k_updates()
-        self.graph.replay()
-        self.replays += 1
-        return {key: loss.clone() for key, loss in self.losses.items()}
 
     def _check(self) -> None:
         """One replay and k eager updates from one state must end in one state, which is then put back.

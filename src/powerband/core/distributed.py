@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import os
 import time
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -17,6 +18,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+
+def lost_a_rank(error: BaseException) -> bool:
+    """True where a collective failed because another process of the group is gone."""
+    gone = ("Connection closed by peer", "Connection reset by peer", "remote worker")
+    return isinstance(error, dist.DistError) or (
+        isinstance(error, RuntimeError) and any(words in str(error) for words in gone)
+    )
 
 
 @dataclass
@@ -126,6 +135,15 @@ class Ranks:
         self.max_(high)
         self.max_(low)
         return bool(torch.equal(high, low.neg()))
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Inside, this rank's collectives return at once: for what one rank tries by itself before it ends."""
+        world_size, self.world_size = self.world_size, 1
+        try:
+            yield
+        finally:
+            self.world_size = world_size
 
     def ids(self, count: int) -> Tensor:
         """Global ids (count,) int64 of this rank's `count` environments or samples; no two ranks share one."""

@@ -175,7 +175,10 @@ class FlatAdam:
         return state
 
     def load_state_dict(self, state: dict) -> None:
-        """Copies `state` in place, so that captured graphs stay valid."""
+        """Copies `state` in place, so that captured graphs stay valid; the rate stays the configuration's.
+
+        A resume may be told another rate; where a loop anneals it, it sets the rate anew at each iteration.
+        """
         for key, tensor in self.adam.state[self.flat].items():
             if tensor.shape != state[key].shape:
                 raise ValueError(
@@ -183,7 +186,6 @@ class FlatAdam:
                     f"resume with the configuration the checkpoint was written with."
                 )
             tensor.copy_(state[key])
-        self.lr = float(state["lr"])
         if self.scaler is not None and "scaler" in state:
             self.scaler.load_state_dict(state["scaler"])
 

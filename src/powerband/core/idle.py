@@ -5,10 +5,48 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from powerband.core.distributed import Ranks
+from powerband.core.phases import Phases
+
 SHARE = "perf/share/"
 IDLE = "perf/idle/"
 LEARNING = ("act", "sample", "returns", "update")
 """Accounts in which the learner computes."""
+CAUSES = {
+    "env": "env-bound",
+    "env_wait": "env-bound",
+    "data_wait": "data-wait",
+    "eval": "eval-blocking",
+    "save": "save-blocking",
+    "log": "log-blocking",
+    "collectives": "comm-bound",
+}
+"""Account -> the cause that `profile` names when it binds; other accounts decide no cause and keep their names."""
+STRAGGLER = "rank-straggler"
+"""Cause of the time in collectives beyond that of the rank that spends least in them: nobody is waited for there."""
+
+
+def causes_of_idleness(phases: Phases, ranks: Ranks) -> dict[str, float]:
+    """``perf/idle/<cause>``: shares of the wall time in which the learner does not compute, means over ranks.
+
+    On CUDA the shares are those of the stream: from the moment at which earlier work has ended until the account
+    ends, so that waiting which the device does not notice is none. A collective where there are several ranks.
+    """
+    spent = phases.device if phases.device else phases.host
+    rest = max(0.0, phases.wall_s - sum(spent.values()))
+    waits = {name: seconds for name, seconds in {**spent, "other": spent.get("other", 0.0) + rest}.items() if seconds}
+    mine = {name: seconds / max(phases.wall_s, 1e-9) for name, seconds in waits.items() if name not in LEARNING}
+    everyone = ranks.gather(mine)
+    causes: dict[str, float] = {}
+    for name in {name for each in everyone for name in each}:
+        mean = sum(each.get(name, 0.0) for each in everyone) / len(everyone)
+        if name == "collectives" and len(everyone) > 1:
+            least = min(each.get(name, 0.0) for each in everyone)
+            causes[STRAGGLER] = causes.get(STRAGGLER, 0.0) + mean - least
+            mean = least
+        cause = CAUSES.get(name, name)
+        causes[cause] = causes.get(cause, 0.0) + mean
+    return {f"{IDLE}{cause}": share for cause, share in sorted(causes.items())}
 
 
 def shares(line: Mapping[str, Any], prefix: str = SHARE) -> dict[str, float]:
@@ -23,8 +61,7 @@ def shares(line: Mapping[str, Any], prefix: str = SHARE) -> dict[str, float]:
 def idle(line: Mapping[str, Any]) -> tuple[float, str] | None:
     """(share of the wall time, 0 to 1, in which the learner waits; what for), None where nothing was measured.
 
-    Where a run logs ``perf/idle/<cause>``, those figures (of the device) speak; else what the loop's own accounts
-    leave to `LEARNING`.
+    Where a run logs ``perf/idle/<cause>``, those figures speak; else what the loop's own accounts leave to `LEARNING`.
     """
     causes = shares(line, IDLE)
     if not causes:

@@ -38,8 +38,8 @@ class Metrics:
         self._scalars: dict[str, float] = {}
 
     @torch.no_grad()
-    def add(self, figures: dict[str, Tensor], weight: int = 1) -> None:
-        """Adds 0-d tensors with `weight`; two launches, no synchronisation."""
+    def add(self, figures: dict[str, Tensor], weight: int = 1) -> Tensor:
+        """Adds 0-d tensors with `weight`; two launches, no synchronisation. Returns them as one (n,) float64."""
         names = tuple(figures)
         stacked = torch.stack(list(figures.values())).double()
         if names in self._sums:
@@ -47,6 +47,7 @@ class Metrics:
         else:
             self._sums[names] = stacked * weight
         self._counts[names] = self._counts.get(names, 0) + weight
+        return stacked
 
     @torch.no_grad()
     def masked(self, name: str, values: Tensor, mask: Tensor) -> None:

@@ -1,8 +1,9 @@
 """Run: what a loop is handed. One training run on this rank: its device, folder, counters, clock, metrics, checkpoints.
 
-A loop calls `attach` for everything that has state, `restore` once, and `tick` after each of its iterations; `tick`
-counts, logs, evaluates and saves, each at its own cadence, and ends the run at its budget, at a signal, or at its
-time limit. All ranks decide alike: what depends on a clock or a signal is agreed between them first.
+A loop calls `attach` for everything that has state, `restore` once, `learned` after each update and `tick` after each
+of its iterations; `tick` counts, logs, evaluates and saves, each at its own cadence, and ends the run at its budget, at
+a signal, at its time limit, or where a loss is not finite any more. All ranks decide alike: what depends on a clock, a
+signal or a batch is agreed between them first.
 """
 
 from __future__ import annotations
@@ -20,18 +21,16 @@ from torch import Tensor
 
 from powerband import __version__
 from powerband.core import checkpoint, rendering
-from powerband.core.config import ConfigError, RunConfig, to_json
-from powerband.core.console import Console
+from powerband.core.config import RunConfig, to_json
 from powerband.core.device import device_names, host_facts, set_threads
 from powerband.core.distributed import Ranks
-from powerband.core.metrics import JsonlSink, Metrics, TensorBoardSink
+from powerband.core.ending import end_if_not_finite, final_error
+from powerband.core.guard import Guard
+from powerband.core.journal import Journal
 from powerband.core.noise import NoiseSource
-from powerband.core.pace import FirstRate, Pace
 from powerband.core.precision import Precision
-from powerband.core.run_folder import find_run, note_end, note_processes, process_facts
+from powerband.core.run_folder import claim, note_end, note_processes, process_facts
 from powerband.core.schedule import Every
-from powerband.core.trace import KeptSpan, Trace, TracedClock
-from powerband.core.utilisation import Utilisation
 
 AGREEMENT_S = 0.5
 """Seconds between two agreements of the ranks about stopping and logging; one small all-reduce each."""
@@ -50,8 +49,11 @@ class Run:
         dir: The run folder.
         ranks: This process among the others.
         device: Where this rank's networks and batches live.
+        journal: What the run says about itself.
         clock: Phase clock; loops put their phases in ``with run.clock("env"):``.
         metrics: Accumulators of the interval that is under way.
+        console: What a person sees.
+        guard: Looks for losses that are not finite.
         env_steps, grad_steps: Global counters over ranks.
         signalled: Name of the signal that asked this rank to end, "" for none.
         observe: Called at the end of each `tick`, with no span open: how a measurement looks on.
@@ -61,33 +63,23 @@ class Run:
         settings: RunConfig = config.run
         self.config, self.settings = config, settings
         self.dir, self.ranks, self.device = folder, ranks, ranks.device
-        self.clock = TracedClock(self.device)
-        self.trace = Trace(folder / "trace.json", self.clock) if ranks.leads else None
-        self.utilisation = Utilisation(self.device)
-        ranks.span = KeptSpan(self.clock, "collectives")
+        self.journal = Journal(folder, settings, ranks)
+        self.clock, self.metrics, self.console = self.journal.clock, self.journal.metrics, self.journal.console
         self.precision = Precision(settings.precision, self.device)
+        self.guard = Guard(ranks, scaled=settings.precision == "fp16")
         self.noise = NoiseSource(settings.seed, self.device, ranks.rank)
-        self.pace = Pace(settings.env_steps, settings.time_limit_s, settings.eval_interval, settings.save_interval)
-        self.console = Console(self.pace, folder / "train.log", enabled=ranks.leads)
-        sinks: list[Any] = []
-        if ranks.leads:
-            sinks = [JsonlSink(folder / "metrics.jsonl")]
-            sinks += [TensorBoardSink(folder)] if settings.tensorboard else []
-        self.metrics = Metrics(sinks, ranks)
         self.env_steps = self.grad_steps = 0
         self.running = True
         self.facts: dict[str, str] = {}
         self.evaluate: Callable[[], dict[str, float]] | None = None
         self.observe: Callable[[Run], None] | None = None
-        self._logged = (0, 0)
-        self._first: FirstRate | None = FirstRate() if ranks.leads else None
+        self.recipe = ""
         self._noted = False
         self._saved_at = -1
         self._elapsed_before_s = 0.0
         self.signalled = self._stop_reason = ""
         self._eval_every = Every(settings.eval_interval)
         self._save_every = Every(settings.save_interval)
-        self._log_every = Every(settings.log_interval)
         self._agreement_interval = self._until_agreement = 1
         self._attached: dict[str, tuple[Stateful, bool]] = {}
         self.attach("noise", self.noise)
@@ -106,7 +98,7 @@ class Run:
         ranks = Ranks.from_environment(device_names(settings))
         set_threads(settings.threads, ranks.world_size)
         renders = rendering.prepare(ranks.device)  # before any simulator is imported; worker processes inherit it
-        folder = Path(ranks.gather(str(_claim(settings, recipe)) if ranks.leads else "")[0])
+        folder = Path(ranks.gather(str(claim(settings.resume, settings.run_dir, recipe)) if ranks.leads else "")[0])
         facts = {
             "recipe": recipe,
             "stage": stage,
@@ -121,6 +113,7 @@ class Run:
         ranks.barrier()
         torch.manual_seed(settings.seed)  # the same initial weights on every rank; all later draws are the streams' own
         run = cls(config, folder, ranks)
+        run.recipe = recipe
         run.facts |= {"rendering": renders.line} if renders.line else {}
         for notice in sorted({line for lines in ranks.gather(list(renders.notices)) for line in lines}):
             run.console.note(notice)
@@ -144,19 +137,21 @@ class Run:
 
     def restart_clocks(self) -> None:
         """Starts the clocks; again just before the first step, so that compiling and reading count as no training."""
-        self._started = self._last_log = self._last_agreement = time.perf_counter()
-        self._logged = (self.env_steps, self.grad_steps)
-        self.clock.restart()
+        self._started = self._last_agreement = time.perf_counter()
+        self.journal.restart(self.env_steps, self.grad_steps)
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: Any) -> None:
-        for number, handler in self._previous_handlers.items():
-            signal.signal(number, handler)
-        reason = f"{kind.__name__}: {error}" if kind else self._stop_reason or "budget reached"
+        if self.ranks.world_size == 1:  # of several, one that ends makes the launcher end the others: they finish first
+            for number, handler in self._previous_handlers.items():
+                signal.signal(number, handler)
+        final = final_error(self, error)
+        reason = f"{type(final).__name__}: {final}" if final else self._stop_reason or "budget reached"
         if self._noted:
             note_end(self.dir, reason)
-        self.console.close("" if error else f"{reason}; run folder: {self.dir}")
-        self.metrics.close()
+        self.journal.close("" if final else f"{reason}; run folder: {self.dir}")
         self.ranks.close()
+        if final is not error:
+            raise final from error
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self.signalled:
@@ -205,7 +200,7 @@ class Run:
         if self.ranks.leads:
             (self.dir / "config.json").write_text(to_json(self.config))
         self._note_processes()
-        self.metrics.rewind(self._logged[0])
+        self.metrics.rewind(self.journal.logged[0])
         self.console.note(f"resumed from {path} at {self.env_steps} env steps, {self.grad_steps} grad steps")
         return True
 
@@ -214,22 +209,20 @@ class Run:
         return {
             "env_steps": self.env_steps,
             "grad_steps": self.grad_steps,
-            "logged": list(self._logged),
             "elapsed_s": self.elapsed_s,
             "eval_every": self._eval_every.state_dict(),
             "save_every": self._save_every.state_dict(),
-            "log_every": self._log_every.state_dict(),
+            **self.journal.state_dict(),
         }
 
     def load_state_dict(self, state: dict) -> None:
         """Restores `state_dict`."""
         self.env_steps = self._saved_at = state["env_steps"]
-        self.grad_steps = state["grad_steps"]
-        self._logged = tuple(state["logged"])
+        self.grad_steps = self.guard.updates = state["grad_steps"]
+        self.journal.load_state_dict(state)
         self._elapsed_before_s = state["elapsed_s"]
         self._eval_every.load_state_dict(state["eval_every"])
         self._save_every.load_state_dict(state["save_every"])
-        self._log_every.load_state_dict(state["log_every"])
 
     def export_policy(self, tensors: dict[str, Tensor]) -> None:
         """Writes ``policy/``: the weights that act, and the configuration they were trained with."""
@@ -237,7 +230,12 @@ class Run:
             checkpoint.export_policy(self.dir, json.loads(to_json(self.config)), tensors)
 
     def save(self) -> None:
-        """Writes a whole-state checkpoint of all ranks; the one before it stays until this one is complete."""
+        """Writes a whole-state checkpoint of all ranks; the one before it stays until this one is complete.
+
+        Raises:
+            NotFinite: It would hold what is not finite; nothing is written.
+        """
+        end_if_not_finite(self, inspect=True)
         with self.clock("save"):
             writer = checkpoint.CheckpointWriter(self.dir, self.env_steps)
             own = {name: part.state_dict() for name, (part, shared) in self._attached.items() if not shared}
@@ -267,22 +265,24 @@ class Run:
         spent = self.elapsed_s / limit if limit > 0 else 0.0
         return min(1.0, max(self.env_steps / max(self.settings.env_steps, 1), spent))
 
+    def learned(self, losses: dict[str, Tensor], updates: int = 1) -> None:
+        """Takes in what an update returned, or the means over `updates` of them. No host synchronisation on CUDA."""
+        self.guard.watch(tuple(losses), self.metrics.add(losses, updates), updates)
+
     def tick(self, env_steps: int, grad_steps: int) -> None:
         """Counts one iteration (global figures) and does what has fallen due: log, evaluate, save, stop."""
         self.env_steps += env_steps
         self.grad_steps += grad_steps
-        if self._first is not None and self._first.ready(self.env_steps, self.grad_steps):
-            self.console.estimate(self._first, self.env_steps, self.elapsed_s)
-            self._first = None
+        self.journal.step(self.env_steps, self.grad_steps, self.elapsed_s)
+        self.guard.tick()
         stop, log = self._agree()
-        if self._log_every.ready(self.env_steps) or (log and not self.settings.log_interval):
+        if self.journal.line_due(self.env_steps, log):
             self.log()
         if self.evaluate is not None and self._eval_every.ready(self.env_steps):
             self.run_evaluation()
         if self._save_every.ready(self.env_steps):
             self.save()
-        if self.trace is not None and self.trace.step(env_steps, grad_steps):
-            self.trace = None
+        self.journal.trace(env_steps, grad_steps)
         self.running = not stop and self.env_steps < self.settings.env_steps
         if self.observe is not None:
             self.observe(self)
@@ -292,12 +292,10 @@ class Run:
         if self._saved_at != self.env_steps:
             self.save()
         self.log()
-        if self.trace is not None:
-            self.trace.write()
-            self.trace = None
+        self.journal.finish()
 
     def _agree(self) -> tuple[bool, bool]:
-        """(stop, log): what clocks and signals ask for, the same answer on every rank.
+        """(stop, log): what clocks and signals ask for, the same answer on every rank; a loss not finite ends the run.
 
         Ranks cannot look at their own clocks: one would log or stop alone and the others would wait in a collective
         for ever. They ask each other at iterations that all of them can count to, about every AGREEMENT_S seconds.
@@ -308,21 +306,25 @@ class Run:
         now = time.perf_counter()
         limit = self.settings.time_limit_s
         wants_stop = bool(self.signalled) or (limit > 0 and self.elapsed_s >= limit)
-        wants_log = now - self._last_log >= self.settings.log_interval_s
+        wants_log = self.journal.wants_line()
+        bad = self.guard.fault is not None
         if self.ranks.world_size > 1:
             pace = max((now - self._last_agreement) / self._agreement_interval, 1e-6)
             proposed = max(1, int(AGREEMENT_S / pace))
             with self.clock("collectives"):
-                answer = torch.tensor([wants_stop, wants_log, -proposed], dtype=torch.int64, device=self.device)
-                wants_stop, wants_log, fewest = self.ranks.max_(answer).tolist()
+                answer = torch.tensor([wants_stop, wants_log, bad, -proposed], dtype=torch.int64, device=self.device)
+                wants_stop, wants_log, bad, fewest = self.ranks.max_(answer).tolist()
             self._agreement_interval = self._until_agreement = -fewest
             self._last_agreement = now
+        if bad:
+            end_if_not_finite(self)
         if wants_stop and not self._stop_reason:
             self._stop_reason = f"{self.signalled}: saved" if self.signalled else f"time limit of {limit:g} s reached"
         return bool(wants_stop), bool(wants_log)
 
     def run_evaluation(self) -> None:
         """Runs the recipe's evaluation and logs its figures under ``eval/``; rank 0 plays, the others wait."""
+        end_if_not_finite(self)
         with self.clock("eval"):
             if self.ranks.leads and self.evaluate is not None:
                 for name, value in self.evaluate().items():
@@ -331,63 +333,8 @@ class Run:
 
     def log(self) -> None:
         """Ends the interval: rates, phase shares and the means of what was accumulated, to every sink."""
-        now = time.perf_counter()
-        seconds = max(now - self._last_log, 1e-9)
-        steps, updates = self.env_steps - self._logged[0], self.grad_steps - self._logged[1]
-        if steps == 0:
-            return
-        phases = self.clock.read()
-        figures = {"charts/SPS": steps / seconds, "charts/updates_per_s": updates / seconds}
-        figures["perf/updates_per_env_step"] = updates / steps
-        figures |= {f"perf/share/{name}": phases.share(name) for name in phases.host}
-        figures |= self.utilisation.read() if self.ranks.leads else {}
-        apart = {name: (phases.host.get(name, 0.0), phases.counts.get(name, 0)) for name in self.pace.intervals}
-        self.pace.add(steps, seconds, apart)
-        with self.clock("log"):  # counted in the next interval: this one has just been read
-            line = self.metrics.flush(self.env_steps, self.grad_steps, figures, time_s=self.elapsed_s)
-            self.console.progress(self.env_steps, self.elapsed_s, line)
-        self._last_log = now
-        self._logged = (self.env_steps, self.grad_steps)
+        self.guard.note(self.journal.write(self.env_steps, self.grad_steps, self.elapsed_s))
 
     def banner(self, sizes: dict[str, str]) -> None:
         """Prints what this run is before its first step: machine, ranks, precision, what the recipe says, sizes."""
-        host = host_facts()
-        gpus = ", ".join(f"{gpu['name']} {gpu['memory_gib']:.0f} GiB" for gpu in host["gpus"])
-        rows = {
-            "run folder": str(self.dir),
-            "machine": f"{host['cpu']}, {host['cores']} cores, {host['memory_gib']:.0f} GiB; {gpus or 'no GPU'}",
-            "versions": f"powerband {__version__}, torch {host['torch']}, Python {host['python']}",
-            "ranks": f"{self.ranks.world_size} on {self.device.type}, {torch.get_num_threads()} threads each",
-            "precision": self.settings.precision,
-        }
-        if self.device.type == "cuda":
-            tf32, cudnn = host["tf32_matmul"], torch.backends.cudnn
-            rows["switches"] = f"TF32 {tf32}, cuDNN benchmark {cudnn.benchmark}, deterministic {cudnn.deterministic}"
-        budget = f"{self.settings.env_steps:,} env steps"
-        limit = f" or {self.settings.time_limit_s:g} s" if self.settings.time_limit_s else ""
-        rows |= {**self.facts, **sizes, "budget": f"{budget}{limit} over all ranks"}
-        self.console.banner({**rows, "time": "an estimate follows once the rate is measured, a few seconds from here"})
-
-
-def _claim(settings: RunConfig, recipe: str) -> Path:
-    """The run folder: the one that is resumed, or a new one.
-
-    Raises:
-        ConfigError: It holds another run, or cannot be written.
-    """
-    if settings.resume:
-        return find_run(settings.resume)
-    folder = Path(settings.run_dir or f"runs/{recipe}-{time.strftime('%Y%m%d-%H%M%S')}").expanduser()
-    if (folder / "run.json").exists():
-        raise ConfigError(
-            f"run_dir={folder} holds a run already, and nothing is overwritten. "
-            f"Choose another run_dir, or go on with it: resume={folder}."
-        )
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / ".writable"
-        probe.write_text("yes")
-        probe.unlink()
-    except OSError as error:
-        raise ConfigError(f"run_dir={folder} cannot be written ({error.strerror}). Choose another run_dir.") from error
-    return folder
+        self.journal.banner({**self.facts, **sizes})

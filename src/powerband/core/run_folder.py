@@ -1,4 +1,4 @@
-"""The run folder: finding it from whatever a user names of it, and the processes that write into it."""
+"""The run folder: claiming it, finding it from whatever a user names of it, and the processes that write into it."""
 
 from __future__ import annotations
 
@@ -31,6 +31,30 @@ def find_run(word: str, root: Path = Path("runs")) -> Path:
         if (folder / "run.json").exists() and (folder / "config.json").exists():
             return folder
     raise ConfigError(f"{word} lies in no run folder: none above it has a run.json. Name a run folder, or last.")
+
+
+def claim(resume: str, run_dir: str, recipe: str) -> Path:
+    """The folder of a run that begins: the one that `resume` names, `run_dir`, or a new one under ``runs``.
+
+    Raises:
+        ConfigError: It holds another run, or cannot be written.
+    """
+    if resume:
+        return find_run(resume)
+    folder = Path(run_dir or f"runs/{recipe}-{time.strftime('%Y%m%d-%H%M%S')}").expanduser()
+    if (folder / "run.json").exists():
+        raise ConfigError(
+            f"run_dir={folder} holds a run already, and nothing is overwritten. "
+            f"Choose another run_dir, or go on with it: resume={folder}."
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / ".writable"
+        probe.write_text("yes")
+        probe.unlink()
+    except OSError as error:
+        raise ConfigError(f"run_dir={folder} cannot be written ({error.strerror}). Choose another run_dir.") from error
+    return folder
 
 
 def process_facts() -> dict[str, Any]:

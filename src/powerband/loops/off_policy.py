@@ -21,6 +21,7 @@ from powerband.core.schedule import UpdateSchedule
 from powerband.data.episodes import EpisodeTracker
 from powerband.data.replay import Replay
 from powerband.data.types import Learner, TensorSpec, Tree, VecEnv, tree_map
+from powerband.loops.learning import Learning
 from powerband.loops.position import Position, env_accounts
 
 
@@ -61,6 +62,12 @@ class OffPolicyConfig:
             )
         self.schedule()
 
+    def batch_words(self, rows: int, world_size: int, sequences: bool = False) -> str:
+        """The word that makes batches of `rows` on each rank."""
+        if self.batch_size_per_rank:
+            return f"batch_size_per_rank={rows}"
+        return f"global_batch_size={rows * world_size}" + (f" ({rows} on each rank)" if world_size > 1 else "")
+
     def schedule(self) -> UpdateSchedule:
         """The owner of the update ratio, built from these words."""
         return UpdateSchedule(self.update_interval, self.updates_per_interval or None, self.warmup)
@@ -86,12 +93,19 @@ def off_policy(run: Run, env: VecEnv, learner: Learner, config: OffPolicyConfig)
         warnings.warn("overlap=true has no effect: this environment steps inside this process.", stacklevel=2)
         overlap = False
 
+    learning = Learning(run, learner, config)
     obs = env.reset(run.settings.seed)
     carry = learner.initial_carry(env.num_envs)
     explorer = run.noise("random actions", env.num_envs)
     sampler = run.noise("replay", batch_size)
-    _, extras, _ = learner.act(obs, carry, explore=False)
-    replay = Replay(capacity, env.num_envs, run.device, _fields(env, extras))
+    _, extras, _ = learning.act(obs, carry, explore=False)
+    fields = _fields(env, extras)
+    replay = learning.allocated(
+        "replay_size",
+        capacity,
+        lambda rows: Replay(rows, env.num_envs, run.device, fields),
+        lambda: Replay(env.num_envs, env.num_envs, "cpu", fields).rows[0].nbytes,
+    )
     schedule = config.schedule()
     tracker = EpisodeTracker(env.num_envs, env.spec.num_agents, env.device)
     position = Position(obs, carry)
@@ -99,7 +113,7 @@ def off_policy(run: Run, env: VecEnv, learner: Learner, config: OffPolicyConfig)
     def sampled_update() -> dict[str, Tensor]:
         with run.clock("sample"):
             batch = replay.sample(batch_size, sampler)
-        return learner.update(batch)
+        return learning.update(batch)
 
     updates = GraphedUpdates(
         sampled_update,
@@ -119,14 +133,14 @@ def off_policy(run: Run, env: VecEnv, learner: Learner, config: OffPolicyConfig)
 
     def update(due: int) -> None:
         with run.clock("update"):
-            for losses in updates.run(due):
-                run.metrics.add(losses)
+            for losses, made in updates.run(due):
+                run.learned(losses, made)
 
     clock = run.clock
     sending, arriving = env_accounts(env)
     while run.running:
         with clock("act"):
-            action, extras, carry = learner.act(position.obs, position.carry, explore=True)
+            action, extras, carry = learning.act(position.obs, position.carry)
             if run.env_steps < config.random_steps:
                 action = _uniform(explorer, env)
         with clock(sending):

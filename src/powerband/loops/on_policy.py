@@ -13,6 +13,7 @@ from powerband.core.run import Run
 from powerband.data.episodes import EpisodeTracker
 from powerband.data.rollout import Rollout, gae
 from powerband.data.types import Learner, Step, VecEnv, rows_like, tree_map
+from powerband.loops.learning import Learning
 from powerband.loops.position import Position, env_accounts
 
 
@@ -39,6 +40,14 @@ class OnPolicyConfig:
         """Refuses environments that cannot be shared among `world_size` ranks."""
         per_rank("num_envs", self.num_envs, world_size)
 
+    def batch_words(self, rows: int, world_size: int, sequences: bool = False) -> str:
+        """The word that makes mini-batches of `rows` (with memory, whole sequences) or fewer on each rank."""
+        envs = self.num_envs // world_size
+        total = envs if sequences else envs * self.num_steps
+        count = next(count for count in range(-(-total // rows), total + 1) if total % count == 0)
+        each = f"{total // count} {'sequences' if sequences else 'rows'}"
+        return f"minibatches={count} ({each}{' on each rank' if world_size > 1 else ''})"
+
 
 def on_policy(
     run: Run, env: VecEnv, learner: Learner, config: OnPolicyConfig, after_update: Callable[[], None] | None = None
@@ -57,6 +66,7 @@ def on_policy(
     """
     gamma, world, clock = config.gamma, run.ranks.world_size, run.clock
     sending, arriving = env_accounts(env)
+    learning = Learning(run, learner, config)
     obs = env.reset(run.settings.seed)
     position = Position(obs, learner.initial_carry(env.num_envs))
     tracker = EpisodeTracker(env.num_envs, env.spec.num_agents, env.device)
@@ -86,7 +96,7 @@ def on_policy(
         carry_at_start = position.carry
         for t in range(config.num_steps):
             with clock("act"):
-                action, extras, carry = learner.act(position.obs, position.carry, explore=True)
+                action, extras, carry = learning.act(position.obs, position.carry)
             with clock(sending):
                 env.send(action)
             with clock(arriving):
@@ -123,7 +133,7 @@ def on_policy(
                 with clock("sample"):
                     batch = next(batches)
                 with clock("update"):
-                    run.metrics.add(learner.update(batch))
+                    run.learned(learning.update(batch, data))
         with clock("update"):
             learner.observe(data["obs"])
         if after_update is not None:

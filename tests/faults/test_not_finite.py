@@ -1,0 +1,123 @@
+"""Losses that are not finite end a run in words, with its batch, and never reach a checkpoint."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+import runs
+from powerband import cli
+from powerband.core.checkpoint import resolve_resume
+
+TESTS = Path(__file__).parents[1]
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+ENVIRONMENT["PYTHONPATH"] = os.pathsep.join([str(TESTS), str(Path(cli.__file__).parents[1])])
+COMMON = "gym num_workers=0 gpus=none threads=1 tensorboard=false".split()
+LONG = "env_steps=1000000"
+SAC = "algo=sac sac.hidden=16,16 off_policy.num_envs=4 warmup=40 random_steps=40 global_batch_size=32".split()
+PPO = "algo=ppo ppo.hidden=16 on_policy.num_envs=4 num_steps=16 minibatches=2".split()
+
+
+def train(*words: str, **variables: str) -> tuple[int, str]:
+    """(exit status, what it wrote to standard error) of a run in a process of its own."""
+    command = [sys.executable, "-m", "powerband", "train", *words]
+    done = subprocess.run(command, env=ENVIRONMENT | variables, capture_output=True, text=True, timeout=150)
+    return done.returncode, done.stderr
+
+
+def facts(run_dir: Path, rank: int = 0) -> dict:
+    return json.loads((run_dir / "nan" / f"rank{rank}.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("algo", "env", "leaf", "own_process"),
+    [
+        (SAC, "NanReward-v0", "reward", True),
+        (PPO, "InfObsDiscrete-v0", "obs", True),
+        (SAC, "InfObs-v0", "next_obs", False),
+        (SAC, "HugeReward-v0", "reward", False),
+        (PPO, "NanReward-v0", "reward", False),
+    ],
+)
+def test_an_environment_that_gave_them_is_named_with_its_leaf(algo, env, leaf, own_process, tmp_path, capsys):
+    run = tmp_path / "run"
+    words = [*COMMON, *algo, f"env_id=faults.failing_envs:{env}", f"run_dir={run}", LONG]
+    status, said = train(*words) if own_process else (cli.main(["train", *words]), capsys.readouterr().err)
+    assert status == 2 and "Traceback" not in said and said.count("\n") == 1, said
+    found = facts(run)
+    assert f"update {found['update']} " in said and f"An environment made them: {leaf} (" in said
+    assert str(run / "nan") in said and "no checkpoint yet" in said and "diverged" not in said
+    assert any(name in said for name in found["bad"]) and found["environment"][0].split(" ")[0] == leaf
+    batch = load_file(run / "nan" / "rank0.safetensors")
+    assert len(batch["reward"]) == 32 and found["batch_update"] == found["update"]
+    if found["environment"] == [leaf]:
+        assert not batch[leaf].isfinite().all() or batch[leaf].abs().max() > 1e18
+    assert not (run / "checkpoints").exists() and not (run / "policy").exists()
+
+
+@pytest.mark.parametrize(("algo", "rates"), [(SAC, ("actor_lr", "critic_lr")), (PPO, ("lr",))])
+def test_a_divergence_is_told_from_it_and_the_run_goes_on_from_its_checkpoint_at_another_rate(algo, rates, tmp_path):
+    run = tmp_path / "run"
+    env, save = "env_id=faults.failing_envs:Healthy-v0", "save_interval=64"
+    assert cli.main(["train", *COMMON, *algo, env, save, f"run_dir={run}", "env_steps=192"]) == 0
+    before = runs.state(run)
+    hot, sane = [f"{rate}=1e12" for rate in rates], [f"{rate}=1e-4" for rate in rates]
+    again = ["gym", f"resume={run}", "anneal_lr=false"] if algo is PPO else ["gym", f"resume={run}"]
+    status, said = train(*again, *hot, LONG)
+    assert status == 2 and "Traceback" not in said, said
+    assert "finite values only: the networks diverged" in said and "An environment made" not in said
+    assert f"powerband train gym resume={run}" in said
+    found = facts(run)
+    assert found["update"] > before["shared/run/grad_steps"] and found["environment"] == []
+    good, notices = resolve_resume(str(run))
+    assert notices == [] and f"the checkpoint of env step {good.name} is good" in said
+    for name, leaf in runs.state(run).items():
+        assert not hasattr(leaf, "isfinite") or leaf.isfinite().all(), name
+    assert cli.main(["train", *again, *sane, f"env_steps={int(good.name) + 128}"]) == 0
+    assert runs.state(run)["shared/run/env_steps"] == int(good.name) + 128
+
+
+def test_values_that_no_update_has_seen_yet_are_not_saved(tmp_path, capsys):
+    """They lie in the replay: a checkpoint with them would fail again after each resume."""
+    run = tmp_path / "run"
+    words = [*COMMON, *SAC, LONG, "env_id=faults.failing_envs:NanReward-v0", "update_interval=100", "save_interval=20"]
+    status, said = cli.main(["train", *words, f"run_dir={run}"]), capsys.readouterr().err
+    assert status == 2 and "about to be learned from and saved" in said and "reward (4 of" in said, said
+    good, _ = resolve_resume(str(run))
+    assert good.name == "180" and facts(run)["update"] == 0
+    assert load_file(run / "nan" / "rank0.safetensors")["reward"].isnan().tolist() == [True] * 4
+    assert runs.state(run)["rank0/replay/rows"].isfinite().all()
+
+
+@pytest.mark.parametrize("algo", [SAC, PPO], ids=["sac", "ppo"])
+def test_two_ranks_end_together_and_name_the_rank_whose_environment_it_was(algo, tmp_path):
+    run = tmp_path / "run"
+    env = "env_id=faults.failing_envs:NanReward-v0"
+    words = [*COMMON, *algo, LONG, env, f"run_dir={run}", "nproc=2", "save_interval=64"]
+    status, said = train(*words, FAILING_RANK="1")
+    assert status == 2 and "Traceback" not in said, said
+    assert said.count("powerband: ") == 1 and "An environment of rank 1 made them: reward (1 of" in said, said
+    assert facts(run, 1)["environment"] == ["reward"] and facts(run, 0)["environment"] == []
+    assert facts(run, 1)["update"] == facts(run, 0)["update"], "averaged gradients: both see it in one update"
+    for name, leaf in runs.state(run).items():
+        assert not hasattr(leaf, "isfinite") or leaf.isfinite().all(), name
+
+
+@pytest.mark.parametrize(
+    ("algo", "rates"),
+    [(SAC, ("actor_lr", "critic_lr")), pytest.param(PPO, ("lr",), marks=pytest.mark.slow)],
+    ids=["sac", "ppo"],
+)
+def test_two_ranks_that_diverge_end_together(algo, rates, tmp_path):
+    run = tmp_path / "run"
+    hot = [f"{rate}=1e12" for rate in rates]
+    env = "env_id=faults.failing_envs:Healthy-v0"
+    status, said = train(*COMMON, *algo, LONG, env, f"run_dir={run}", "nproc=2", *hot)
+    assert status == 2 and "Traceback" not in said and said.count("powerband: ") == 1, said
+    assert "the networks diverged" in said and (run / "nan" / "rank1.safetensors").exists()

@@ -1,0 +1,101 @@
+"""Memory that runs out ends a run with the knob, the rank and the value that fits. Learners refuse rows on request."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from distributed.ranks import on_ranks
+from faults.short_of_memory import limit
+from powerband import cli
+from powerband.algos.ppo import PPO
+from powerband.algos.sac import SAC
+from powerband.core.distributed import Ranks
+
+TESTS = Path(__file__).parents[1]
+SCRIPT = str(TESTS / "faults" / "short_of_memory.py")
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", SCRIPT]
+COMMON = "gym env_id=faults.failing_envs:Healthy-v0 num_workers=0 gpus=none threads=1 tensorboard=false".split()
+SAC_WORDS = "algo=sac sac.hidden=16,16 off_policy.num_envs=4 warmup=40 random_steps=40 global_batch_size=32".split()
+PPO_WORDS = "algo=ppo ppo.hidden=16 on_policy.num_envs=4 num_steps=16 minibatches=2".split()
+
+
+def ends(capsys, *words: str) -> str:
+    """What a run says that ends with status 2."""
+    assert cli.main(["train", *COMMON, "env_steps=400", *words]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "Traceback" not in said
+    return said
+
+
+@pytest.mark.parametrize(
+    ("algo", "method", "rows", "expected", "fixed"),
+    [
+        (SAC_WORDS, "update", 11, "an update of 32 rows", "global_batch_size=11"),
+        ([*SAC_WORDS, "batch_size_per_rank=30"], "update", 29, "an update of 30 rows", "batch_size_per_rank=29"),
+        (PPO_WORDS, "update", 11, "an update of 32 rows", "minibatches=8"),
+        ([*PPO_WORDS, "ppo.gru=8"], "update", 0, "an update of 2 sequences", ""),
+        (PPO_WORDS, "act", 3, "choosing actions for 4 environments", "num_envs=3"),
+        (SAC_WORDS, "act", 0, "choosing actions for 4 environments", ""),
+    ],
+)
+def test_the_knob_and_the_value_that_fits(algo, method, rows, expected, fixed, capsys, tmp_path, monkeypatch):
+    for kind in (SAC, PPO):
+        monkeypatch.setattr(kind, method, getattr(kind, method))  # so that it is put back
+        limit(kind, method, rows)
+    said = ends(capsys, *algo, f"run_dir={tmp_path / 'run'}")
+    assert f"ran out of memory in {expected} (CUDA out of memory. Tried to allocate" in said
+    if not fixed:
+        assert "Not even one row fits" in said
+        return
+    assert re.search(rf"Write {fixed}\b", said), said
+    words = [word for word in algo if word.split("=")[0].split(".")[-1] != fixed.split("=")[0]]
+    again = ["train", *COMMON, "env_steps=400", *words, fixed, f"run_dir={tmp_path / 'again'}"]
+    assert cli.main(again) == 0, "what was advised must train"
+
+
+def test_a_replay_that_the_machine_has_no_memory_for(capsys, tmp_path):
+    said = ends(capsys, *SAC_WORDS, f"run_dir={tmp_path / 'run'}", "replay_size=1000000000000")
+    assert "replay_size=1000000000000 does not fit: 1000000000000 rows of 36 bytes" in said
+    fits = int(re.search(r"Write replay_size=(\d+)", said)[1])
+    assert 2**27 < fits * 36 < 2**50
+
+
+def test_a_replay_that_the_allocator_refuses(capsys, tmp_path, monkeypatch):
+    """Where the machine does not say what is free, the allocator does: the address space ends before this size."""
+    monkeypatch.setattr("powerband.loops.learning.free_bytes", lambda device: 0)
+    said = ends(capsys, *SAC_WORDS, f"run_dir={tmp_path / 'run'}", "replay_size=1000000000000000")
+    assert "can't allocate memory" in said and "No row fits" in said
+
+
+def test_one_rank_of_two_says_what_fits_and_takes_the_other_along(tmp_path):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "POWERBAND_TEST_ROWS": "update:11:1"}
+    source = str(Path(cli.__file__).parents[1])
+    environment["PYTHONPATH"] = os.pathsep.join([str(TESTS), source])
+    words = ["train", *COMMON, *SAC_WORDS, "env_steps=100000", f"run_dir={tmp_path / 'run'}"]
+    done = subprocess.run([*TORCHRUN, *words], env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode != 0
+    said = [line for line in done.stderr.splitlines() if line.startswith("powerband: ")]
+    assert any("rank 1 of 2 ran out of memory in an update of 16 rows" in line for line in said), done.stderr
+    assert any("By trying, 11 fit. Write global_batch_size=22 (11 on each rank)." in line for line in said)
+    assert "powerband: rank 0 ends because another one did" in done.stderr and "[rank0]" not in done.stderr
+
+
+def alone(ranks: Ranks) -> dict[str, torch.Tensor]:
+    """Rank 1 averages by itself while rank 0 is elsewhere; then both average together."""
+    by_itself = torch.tensor([float(ranks.rank)])
+    if ranks.rank == 1:
+        with ranks.alone():
+            ranks.average_(by_itself)
+    return {"alone": by_itself, "together": ranks.average_(torch.tensor([float(ranks.rank)]))}
+
+
+def test_collectives_can_be_switched_off_for_one_rank(tmp_path):
+    for rank, result in enumerate(on_ranks(alone, 2, tmp_path)):
+        assert result["alone"].item() == rank and result["together"].item() == 0.5
