@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from powerband.core.config import ConfigError, RunConfig, per_rank
+from powerband.core.room import OutOfRoom
 from powerband.tune import search as searching
 from powerband.tune.facts import Facts
 from powerband.tune.ledger import Ledger
@@ -74,6 +75,9 @@ class World:
     gib: tuple[float, float] = (1.0, 0.01)
     memory_gib: float = 64.0
     noise: float = 0.01
+    too_large: Exception = field(
+        default_factory=lambda: RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+    )
 
     def __post_init__(self) -> None:
         self.runs: list[Config] = []
@@ -107,7 +111,7 @@ class World:
         loop, ranks = config.off_policy, config.run.nproc
         memory = (self.gib[0] + self.gib[1] * loop.num_envs / ranks) * GIB
         if memory > self.memory_gib * GIB:
-            raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+            raise self.too_large
         factor = 1 + self.random.uniform(-self.noise, self.noise)
         parts = {name: part * factor for name, part in self.parts(config).items()}
         if config.run.overlap:
@@ -220,8 +224,9 @@ def test_sizes_that_do_not_divide_by_the_ranks_are_not_offered(tuned) -> None:
     assert {each.setting.get("nproc", 1) for each in found.candidates} == {1, 2}
 
 
-def test_what_does_not_fit_into_memory_is_neither_offered_nor_run_again(tuned) -> None:
-    world = World(gib=(1.0, 0.5), memory_gib=20.0)  # 16 environments need 9 GiB, 32 need 17, 64 need 33
+@pytest.mark.parametrize("said", [RuntimeError("CUDA out of memory."), OutOfRoom("this process ran out of memory")])
+def test_what_does_not_fit_into_memory_is_neither_offered_nor_run_again(tuned, said: Exception) -> None:
+    world = World(gib=(1.0, 0.5), memory_gib=20.0, too_large=said)  # 16 environments need 9 GiB, 32 need 17, 64 need 33
     found = tuned(world, learning="constant-reuse", memory_gib=20.0)
     assert max(each.setting.get("num_envs", 16) for each in found.candidates) == 36  # the last of 16, 20, ... that fits
     assert any("does not fit into memory" in note for note in found.notes)

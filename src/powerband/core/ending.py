@@ -11,7 +11,7 @@ from powerband.core import checkpoint
 from powerband.core.config import ConfigError
 from powerband.core.distributed import lost_a_rank
 from powerband.core.not_finite import NotFinite, explained
-from powerband.core.room import ran_out
+from powerband.core.room import OutOfRoom, ran_out
 
 if TYPE_CHECKING:
     from powerband.core.run import Run
@@ -63,7 +63,7 @@ def final_error(run: Run, error: BaseException | None) -> BaseException | None:
     if run.ranks.world_size > 1 and lost_a_rank(error):
         return SystemExit(f"powerband: rank {run.ranks.rank} ends because another one did; that one says why.")
     if said := ran_out(error):
-        return ConfigError(
+        return OutOfRoom(
             f"rank {run.ranks.rank} of {run.ranks.world_size} ran out of memory ({said}), not in an update: what is "
             f"held for each environment and step does not fit. Lower num_envs, or num_steps where there are rollouts."
         )

@@ -14,7 +14,6 @@ import contextlib
 import gc
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -80,22 +79,6 @@ def free(device: Any = "cpu") -> int | None:
         return torch.cuda.mem_get_info(device)[0]
     known = [left for left in (_available(), cgroup_left()) if left is not None]
     return min(known) if known else None
-
-
-def largest_that_fits(fits: Callable[[int], bool], low: int, high: int, step: int = 1) -> int:
-    """The largest of low, low + step, low + 2 step, ... below `high` for which `fits` is true, by bisection.
-
-    Args:
-        fits: Tries one; true for everything below one that fits.
-        low: Known to fit.
-        high: Known not to fit.
-        step: Granularity, such as the number of ranks.
-    """
-    below, above = 0, -(-(high - low) // step)
-    while above - below > 1:
-        middle = (below + above) // 2
-        below, above = (middle, above) if fits(low + middle * step) else (below, middle)
-    return low + below * step
 
 
 def cgroup_left(proc: Path = PROC, root: Path = CGROUP) -> int | None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
+
+from powerband.core import memory
+from powerband.core.flags import ConfigError
 
 SAID = (
     "out of memory",  # CUDA's driver and runtime, numba's too
@@ -17,6 +19,10 @@ SAID = (
     "CUDNN_STATUS_ALLOC_FAILED",
 )
 """What an error says where memory ran out and it has no type of its own."""
+
+
+class OutOfRoom(ConfigError):
+    """Memory ran out: where, on which rank, which setting asked for it, and what fits."""
 
 
 def ran_out(error: BaseException) -> str:
@@ -85,14 +91,5 @@ def free_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
-    except (OSError, StopIteration):
-        return 0
-    try:
-        limit, used = (Path(f"/sys/fs/cgroup/memory.{name}").read_text().strip() for name in ("max", "current"))
-        free = min(free, max(0, int(limit) - int(used)))
-    except (OSError, ValueError):
-        pass  # no control group of the second version, or "max": no limit
-    return free // int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    free = memory.free(device)
+    return 0 if free is None else free // int(os.environ.get("LOCAL_WORLD_SIZE", 1))

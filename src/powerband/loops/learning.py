@@ -12,17 +12,12 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from powerband.core.config import ConfigError
-from powerband.core.room import free_bytes, largest_that_fits, ran_out, tried
+from powerband.core.room import OutOfRoom, free_bytes, largest_that_fits, ran_out, tried
 from powerband.core.run import Run
 from powerband.data.types import Learner, Tree, tree_leaves, tree_map
 
 SPARED = 0.1
 """Share of the free memory that a replay leaves to everything else."""
-
-
-class OutOfRoom(ConfigError):
-    """Memory ran out: where, on which rank, which setting asked for it, and what fits."""
 
 
 class Sizes(Protocol):

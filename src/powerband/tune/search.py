@@ -18,6 +18,7 @@ import torch
 from powerband.core import memory
 from powerband.core.config import ConfigError
 from powerband.core.device import device_names
+from powerband.core.room import OutOfRoom, largest_that_fits, ran_out
 from powerband.tune.advice import WORTH
 from powerband.tune.apart import short_run
 from powerband.tune.measure import Measurement, Recipe
@@ -35,7 +36,6 @@ MEMORY_SHARE = 0.9
 PARTS = ("env", "wait", "act", "update", "fixed")
 SMALL = 0.01
 """A part below this share of an iteration is not multiplied: the probe's difference is added."""
-TOO_LARGE = ("out of memory", "can't allocate memory", "not enough memory")
 
 
 @dataclass(frozen=True)
@@ -196,8 +196,8 @@ class Search:
         config = self.space.config_of(setting) if setting else self.config
         try:
             return short_run(self.recipe, self.stage, config, seconds, probe)
-        except (RuntimeError, MemoryError) as error:
-            if isinstance(error, RuntimeError) and not any(text in str(error) for text in TOO_LARGE):
+        except (RuntimeError, MemoryError, OutOfRoom) as error:
+            if not isinstance(error, OutOfRoom) and not ran_out(error):
                 raise
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
@@ -253,7 +253,8 @@ class Search:
             return size in seen
 
         if size > n and not fits(size):
-            size = memory.largest_that_fits(fits, n, size, max(1, n // 4))
+            step = max(1, n // 4)
+            size = largest_that_fits(fits, n + step, size - step, step) or n
             self.space.limit_environments(envs, size)
         if size not in seen:
             return model
