@@ -240,7 +240,7 @@ def test_a_budget_that_is_spent_says_what_was_not_probed(tuned, monkeypatch) -> 
     monkeypatch.setattr(searching, "time", SimpleNamespace(perf_counter=lambda: float(next(clock))))
     found = tuned(world, seconds=30)
     assert any("not probed" in note for note in found.notes)
-    assert len(found.present.rates) == 2  # verified all the same, twice
+    assert len(found.present.rates) == 1 and len(found.verified) > 1  # verified all the same
 
 
 @pytest.mark.parametrize(

@@ -313,13 +313,13 @@ class Search:
     # -- verifying --------------------------------------------------------------------------------------------------
 
     def verified(self, present: Candidate, ranked: list[Candidate]) -> list[Candidate]:
-        """The present setting and the best that the model knows, in turns, until the budget is spent; two rounds."""
+        """The present setting and the best that the model knows, in turns: one round, and more as the budget allows."""
         chosen = [present, *ranked[:VERIFIED]]
         rates: dict[int, list[float]] = {id(each): [] for each in chosen}
         longest = 0.0
         for number in range(ROUNDS):
             began = time.perf_counter()
-            if number >= 2 and self.spent + longest / self.options.seconds > 1.0:
+            if number and self.spent + longest / self.options.seconds > 1.0:
                 break
             for each in list(chosen):
                 seen = self.measure(each.setting, VERIFY_S)
