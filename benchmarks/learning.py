@@ -54,7 +54,7 @@ DDPG = ("snakes", "algo=ddpg", "opponent=random", "num_envs=16", "threads=1", "g
 
 
 def interval(k: int, updates: int) -> Case:
-    """`updates` updates of batch 128 every k steps of 16 environments, 75 s; also judged after 600 episodes."""
+    """`updates` updates of batch 128 every k steps of 16 environments, 75 s; also judged after 400 episodes."""
     words = (f"update_interval={16 * k}", f"updates_per_interval={updates}", "time_limit_s=75", "env_steps=100000000")
     words = (
         *DDPG,
@@ -65,7 +65,7 @@ def interval(k: int, updates: int) -> Case:
         "log_interval_s=2",
         "keep_checkpoints=1000",
     )
-    return Case(words, (*GAMES, "opponents=random"), "decided_won", at=(120_000,))
+    return Case(words, (*GAMES, "opponents=random"), "decided_won", at=(80_000,))
 
 
 CASES = {
