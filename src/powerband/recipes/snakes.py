@@ -174,7 +174,7 @@ DEFAULT_STAGE = "train"
 VARIANTS = {
     "demo": {"run.time_limit_s": 75, "run.env_steps": 1_000_000_000, "run.log_interval_s": 5},
     "full": {"run.time_limit_s": 720, "run.env_steps": 1_000_000_000, "ppo.hidden": (256, 256)},
-    "guide": {  # 3,600 episodes at a 32nd of the guide's updates: 7 minutes of one core instead of 3.5 hours
+    "guide": {  # 3,600 episodes at a 32nd of the guide's updates: 10 minutes of one core instead of hours
         "algo": "ddpg",
         "episodes": 3600,
         "off_policy.num_envs": 32,
