@@ -14,7 +14,7 @@ from powerband.core.schema import fields_table
 from powerband.core.words import asks_help, emit, one_of, take_json, take_named
 
 USAGE = {
-    "profile": "RECIPE [seconds=20] [--apply] [NAME=VALUE ...]",
+    "profile": "RECIPE [seconds=20] [probe=true] [--apply] [NAME=VALUE ...]",
     "tune": "RECIPE [seconds=60] [learning=fixed] [memory_gib=0] [NAME=VALUE ...]",
     "estimate": "RECIPE [ranks=1,2,4,8] [price_per_hour=0] [NAME=VALUE ...]",
     "bench": "NAME [RECIPE] [NAME=VALUE ...]",
@@ -43,7 +43,7 @@ def profile(words: list[str]) -> int:
 
         print(f"\nexit status, by cause:\n{causes_table()}")
         return 0
-    own, words = take_named(words, ("seconds", "apply"))
+    own, words = take_named(words, ("seconds", "probe", "apply"))
     from powerband.tune import profile as profiles
 
     options = resolve(profiles.Options, own, help_with=f"powerband profile {name} --help").config

@@ -26,7 +26,7 @@ def short_run(recipe: Recipe, stage: str, config: Any, seconds: float, probe: bo
 
 
 def measure_apart(recipe: Recipe, stage: str, config: Any, seconds: float) -> Measurement | None:
-    """As `measure`, through ``powerband profile`` in a process that starts the ranks.
+    """As `measure` without its probes, through ``powerband profile`` in a process that starts the ranks.
 
     Returns:
         None where nothing could be measured.
@@ -38,7 +38,16 @@ def measure_apart(recipe: Recipe, stage: str, config: Any, seconds: float) -> Me
         settings, found = Path(folder) / "config.yaml", Path(folder) / "found.json"
         settings.write_text(to_json(config), encoding="utf-8")  # JSON is YAML
         name = recipe.__name__.rpartition(".")[2]
-        words = ["profile", name, stage, "--config", str(settings), f"seconds={seconds:g}", f"--json={found}"]
+        words = [
+            "profile",
+            name,
+            stage,
+            "--config",
+            str(settings),
+            f"seconds={seconds:g}",
+            "probe=false",
+            f"--json={found}",
+        ]
         try:
             done = subprocess.run(
                 [sys.executable, "-m", "powerband", *words],

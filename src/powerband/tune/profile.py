@@ -36,6 +36,8 @@ class Options:
 
     seconds: float = 20.0
     """Seconds that are measured, after the first updates; probes and start-up come on top."""
+    probe: bool = True
+    """Time updates by themselves and try changed settings afterwards; false measures the window alone."""
     apply: bool = False
     """Run the best advice for the same time and compare it with what was predicted."""
 
@@ -119,7 +121,7 @@ def profile(recipe: Recipe, stage: str, config: Any, options: Options) -> Profil
     Raises:
         ConfigError: The run ended before anything could be measured.
     """
-    measured = measure(recipe, stage, config, options.seconds)
+    measured = measure(recipe, stage, config, options.seconds, options.probe)
     if measured is None:
         raise ConfigError(
             f"the run ended before anything could be measured in {options.seconds:g} s. "
@@ -131,7 +133,9 @@ def profile(recipe: Recipe, stage: str, config: Any, options: Options) -> Profil
     probe: Callable[[Any], Measurement | None] | None = None
     if measured.interrupted:
         found.remarks.append(f"ended early by {measured.interrupted}: nothing more was probed.")
-    elif not several and found.cause != "too-short":  # ranks cannot leave their group and meet again in one process
+    elif (
+        options.probe and not several and found.cause != "too-short"
+    ):  # ranks cannot leave their group and meet again in one process
 
         def probe(changed: Any) -> Measurement | None:
             return short_run(recipe, stage, changed, short, probe=False)
