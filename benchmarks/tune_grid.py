@@ -120,9 +120,11 @@ def main() -> None:
     parser.add_argument("cases", nargs="*", default=["ppo", "ddpg", "sac"], metavar="case", help=", ".join(CASES))
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
-    rows = [run(case) for case in arguments.cases]
-    if arguments.json:
-        arguments.json.write_text(json.dumps({"host": host_facts(), "rows": rows}, indent=2) + "\n")
+    rows = []
+    for case in arguments.cases:
+        rows.append(run(case))
+        if arguments.json:
+            arguments.json.write_text(json.dumps({"host": host_facts(), "rows": rows}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -263,3 +263,18 @@ def test_any_other_failure_of_a_run_is_not_swallowed(tuned, monkeypatch) -> None
     world.measure = broken
     with pytest.raises(RuntimeError, match="mat1"):
         tuned(world)
+
+
+def test_a_setting_that_its_run_refuses_is_noted_and_the_search_goes_on(tuned) -> None:
+    world = World()
+    measured = world.measure
+
+    def refusing(recipe: Any, stage: str, config: Config, *rest: Any) -> Measurement:
+        if config.num_workers == 8:
+            raise ConfigError("num_workers=8 does not fit")
+        return measured(recipe, stage, config, *rest)
+
+    world.measure = refusing
+    found = tuned(world)
+    assert any("num_workers=8: refused" in note for note in found.notes)
+    assert all(each.setting.get("num_workers") != 8 for each in found.candidates)

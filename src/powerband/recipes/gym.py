@@ -11,7 +11,7 @@ from typing import Any, Literal
 from powerband.algos.ppo import PPO, PPOConfig
 from powerband.algos.sac import SAC, SACConfig
 from powerband.core.checkpoint import load_checkpoint, resolve_resume
-from powerband.core.config import RunConfig, per_rank, scaled_lr
+from powerband.core.config import ConfigError, RunConfig, per_rank, scaled_lr
 from powerband.core.noise import NoiseSource
 from powerband.core.precision import Precision
 from powerband.core.run import Run
@@ -107,8 +107,15 @@ def summary(figures: dict) -> dict[str, float]:
 
 
 def check(config: Config, world_size: int) -> None:
-    """Refuses sizes that do not divide by the ranks, before any rank is started."""
-    (config.off_policy if config.algo == "sac" else config.on_policy).check(world_size)
+    """Refuses sizes that do not divide by the ranks, and idle workers, before any rank is started."""
+    loop = config.off_policy if config.algo == "sac" else config.on_policy
+    loop.check(world_size)
+    most = loop.num_envs // world_size
+    if config.num_workers > most:
+        raise ConfigError(
+            f"num_workers={config.num_workers} are of each rank, and each of {world_size} rank(s) has {most} "
+            f"environments. Write num_workers={most} or less, 0 to step in the training process."
+        )
 
 
 @dataclass(frozen=True)

@@ -196,7 +196,10 @@ class Search:
         config = self.space.config_of(setting) if setting else self.config
         try:
             return short_run(self.recipe, self.stage, config, seconds, probe)
-        except (RuntimeError, MemoryError, OutOfRoom) as error:
+        except (RuntimeError, MemoryError, ConfigError) as error:
+            if isinstance(error, ConfigError) and not isinstance(error, OutOfRoom) and setting:
+                self.notes.append(f"{named}: refused ({error})")
+                return None
             if not isinstance(error, OutOfRoom) and not ran_out(error):
                 raise
             if torch.cuda.is_available():
