@@ -1,99 +1,112 @@
-"""What the guard costs: runs of the real loops with it and without it, in turns, by processor time.
+"""What the guard costs an update: blocks of the same updates with it and without it, in turns, by processor time.
 
     python benchmarks/guard.py --json benchmarks/results/guard.json
 
-Without: `Guard.watch`, `hold`, `tick` and the loop's `Learning` do nothing but call the learner. The figure is the
-median over rounds of the processor time with it over that without it; one call by itself is timed beside it.
+Both sides draw a batch, update and add the losses up, as the loops do; one side also goes through the loop's `Learning`
+and the guard. Small networks on one thread: what an update costs beside the guard is least there.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import io
 import json
+import random
 import statistics
-import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 
-from powerband import cli
 from powerband.core.device import host_facts
 from powerband.core.distributed import Ranks
 from powerband.core.guard import Guard
+from powerband.core.metrics import Metrics
 from powerband.loops.learning import Learning
+from updates import our_ddpg, our_ppo, our_sac
 
-COMMON = "gpus=none threads=1 tensorboard=false log_interval_s=1000"
-LOOPS = {
-    "snakes/ddpg": f"snakes algo=ddpg ddpg.hidden=64 global_batch_size=64 warmup=200 env_steps=1200 {COMMON}",
-    "gym/sac 64x64": f"gym variant=pendulum env_steps=1500 {COMMON}",
-    "gym/ppo": f"gym variant=cartpole env_steps=20000 {COMMON}",
+CASES: dict[str, Callable[[], Any]] = {
+    "sac, 256, obs 3, 256-256": lambda: our_sac(3, 1, 256, "fp32"),
+    "ddpg, 64 x 3 agents, 256-256": lambda: our_ddpg(26, 3, 64, "fp32"),
+    "ppo, 64, obs 100, 128-128": lambda: our_ppo(64, "fp32"),
 }
-"""Small networks: what an update costs beside the guard is least there."""
 
 
-@contextlib.contextmanager
-def without() -> Any:
-    """The loops as if there was no guard."""
-    kept = {name: getattr(Guard, name) for name in ("watch", "hold", "tick")}
-    calls = Learning.act, Learning.update
-    for name in kept:
-        setattr(Guard, name, lambda self, *given: None)
-    Learning.act = lambda self, obs, carry, explore=True: self.learner.act(obs, carry, explore=explore)
-    Learning.update = lambda self, batch, whole=None: self.learner.update(batch)
-    try:
-        yield
-    finally:
-        for name, method in kept.items():
-            setattr(Guard, name, method)
-        Learning.act, Learning.update = calls
+class Update:
+    """Calls an update as a learner: the batch is what it is handed, for the guard to hold."""
+
+    def __init__(self, update: Callable[[], Any]) -> None:
+        self.own = update
+
+    def update(self, batch: Any) -> Any:
+        return self.own()
 
 
-def run(words: str) -> float:
-    """Processor seconds of one run in this process."""
-    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
-        start = time.process_time()
-        assert cli.main(["train", *words.split(), f"run_dir={folder}/run"]) == 0
-        return time.process_time() - start
+def sides(update: Callable[[], Any]) -> dict[str, Callable[[], None]]:
+    """One update with the guard, and one without."""
+    ranks = Ranks()
+    guard, learner, batch = Guard(ranks), Update(update), {"obs": torch.zeros(64, 3)}
+    metrics = {True: Metrics([], ranks), False: Metrics([], ranks)}
+    learning = Learning(SimpleNamespace(guard=guard, ranks=ranks), learner, None)
+
+    def guarded() -> None:
+        losses = learning.update(batch)
+        guard.watch(tuple(losses), metrics[True].add(losses))
+        guard.tick()
+
+    def plain() -> None:
+        metrics[False].add(learner.update(batch))
+
+    return {"guarded": guarded, "plain": plain}
 
 
-def call_us(count: int = 20_000) -> float:
-    """Microseconds of `hold` and `watch` for an update with eight figures."""
-    guard, batch, names = Guard(Ranks()), {"obs": torch.zeros(4)}, tuple("abcdefgh")
-    figures = torch.rand(8, dtype=torch.float64)
-    times = []
-    for _ in range(9):
-        start = time.process_time()
-        for _ in range(count):
-            guard.hold(batch)
-            guard.watch(names, figures)
-        times.append((time.process_time() - start) / count)
-    return statistics.median(times) * 1e6
+def measure(calls: dict[str, Callable[[], None]], blocks: int, updates: int) -> dict[str, list[float]]:
+    """Processor microseconds an update, of each block."""
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for index in range(blocks):
+        for name in calls if index % 2 else reversed(list(calls)):
+            start = time.process_time()
+            for _ in range(updates):
+                calls[name]()
+            times[name].append((time.process_time() - start) / updates * 1e6)
+    return times
+
+
+def resampled(values: list[float], draws: int = 2000) -> tuple[float, float]:
+    """95 % interval of the median, by bootstrap."""
+    source = random.Random(0)
+    medians = sorted(statistics.median(source.choices(values, k=len(values))) for _ in range(draws))
+    return medians[draws // 40], medians[-draws // 40]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--blocks", type=int, default=300, help="blocks of each side")
+    parser.add_argument("--updates", type=int, default=20, help="updates in a block")
     options = parser.parse_args()
-    result: dict[str, Any] = {"host": host_facts(), "watch_us": call_us(), "loops": {}}
-    print(f"hold and watch: {result['watch_us']:.2f} us an update")
-    for name, words in LOOPS.items():
-        run(words)  # compiles, imports
-        ratios, seconds = [], []
-        for index in range(options.rounds):
-            pair = {}
-            for guarded in (True, False) if index % 2 else (False, True):
-                with contextlib.nullcontext() if guarded else without():
-                    pair[guarded] = run(words)
-            ratios.append(pair[True] / pair[False])
-            seconds.append(pair[False])
-        ratio = statistics.median(ratios)
-        result["loops"][name] = {"words": words, "ratio": ratio, "ratios": ratios, "seconds": seconds}
-        print(f"{name:<14} {ratio - 1:+.2%} (rounds {min(ratios) - 1:+.2%} to {max(ratios) - 1:+.2%})")
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    result: dict[str, Any] = {"host": host_facts(), "cases": {}}
+
+    losses = {f"losses/{index}": torch.rand(()) for index in range(8)}
+    nothing = sides(lambda: losses)
+    own = measure(nothing, 100, 500)
+    result["own_us"] = statistics.median(a - b for a, b in zip(own["guarded"], own["plain"], strict=True))
+    print(f"the guard by itself, eight figures: {result['own_us']:.2f} us an update")
+    for name, build in CASES.items():
+        calls = sides(build())
+        measure(calls, 2, options.updates)
+        times = measure(calls, options.blocks, options.updates)
+        ratios = [a / b - 1 for a, b in zip(times["guarded"], times["plain"], strict=True)]
+        update_us, (low, high) = statistics.median(times["plain"]), resampled(ratios)
+        share = result["own_us"] / update_us
+        paired = {"median": statistics.median(ratios), "low": low, "high": high}
+        result["cases"][name] = {"update_us": update_us, "share": share, "paired": paired}
+        print(f"{name:<30} update {update_us:6.0f} us  guard {share:.2%}; in turns {paired['median']:+.2%}", end="")
+        print(f" (95 %: {low:+.2%} to {high:+.2%})")
     if options.json:
         options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(json.dumps(result, indent=2) + "\n")

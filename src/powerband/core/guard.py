@@ -34,12 +34,13 @@ HUGE = 1e18
 
 
 class Seen(NamedTuple):
-    """Figures of an update (means over `count` of them where a graph made them together), on the device."""
+    """Figures of an update, or means over `count` of them where a graph made them together."""
 
     update: int
     count: int
     names: tuple[str, ...]
-    figures: Tensor
+    values: Any
+    """(n,) float64 on a GPU until the host has read them, then a list of floats."""
 
 
 @dataclass
@@ -114,13 +115,14 @@ class Guard:
             count: Updates that they are the means of.
         """
         self.updates += count
-        seen = Seen(self.updates, count, names, figures)
         self._batches.append((self.updates, self._batch if count == 1 else self._captured))
         if self._cuda:
-            self._fresh.append(seen)
+            self._fresh.append(Seen(self.updates, count, names, figures))
         elif self.fault is None:
+            values = figures.tolist()
+            seen = Seen(self.updates, count, names, values)
             self._trail.append(seen)
-            if not all(map(math.isfinite, figures.tolist())):
+            if not math.isfinite(sum(values)):
                 self._found(seen)
 
     def note(self, line: dict[str, Any]) -> None:
@@ -140,13 +142,13 @@ class Guard:
         self._looked = time.perf_counter()
         if self.fault is not None or not fresh:
             return self.fault is not None
-        table = torch.cat([seen.figures for seen in fresh]).tolist()
+        table = torch.cat([seen.values for seen in fresh]).tolist()
         start = 0
         for seen in fresh:
-            row = table[start : start + len(seen.names)]
-            start += len(row)
+            seen = seen._replace(values=table[start : start + len(seen.names)])
+            start += len(seen.names)
             self._trail.append(seen)
-            if not all(map(math.isfinite, row)) and self._found(seen):
+            if not math.isfinite(sum(seen.values)) and self._found(seen):
                 break
         return self.fault is not None
 
@@ -174,7 +176,7 @@ class Guard:
 
     def _found(self, seen: Seen) -> bool:
         """Records the first bad update; False where only scaled gradients are not finite."""
-        figures = dict(zip(seen.names, seen.figures.tolist(), strict=True))
+        figures = dict(zip(seen.names, seen.values, strict=True))
         bad = [name for name, value in figures.items() if not math.isfinite(value)]
         if self.scaled:
             bad = [name for name in bad if not _is_norm(name)]
@@ -202,7 +204,7 @@ class Guard:
             for name, value in means.items() if update < first else ():
                 found.setdefault(name, []).append((update, value))
         for seen in self._trail:
-            for name, value in zip(seen.names, seen.figures.tolist(), strict=True) if seen.update < before else ():
+            for name, value in zip(seen.names, seen.values, strict=True) if seen.update < before else ():
                 if _is_norm(name):
                     found.setdefault(name, []).append((seen.update, value))
         return {name: [pair for pair in pairs if math.isfinite(pair[1])] for name, pairs in found.items()}
