@@ -42,6 +42,7 @@ class Channel:
         word = self._exactly(1)
         if word.islower():
             return word, None
+        # The other end of the socket pair is this process's own child or parent: nobody else can write to it.
         return word, pickle.loads(self._exactly(struct.unpack("<Q", self._exactly(8))[0]))
 
     def _exactly(self, size: int) -> bytes:
