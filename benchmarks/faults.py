@@ -42,6 +42,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import faulty_envs as envs
 from powerband import PhaseClock, catalogue, diagnose
+from powerband.bench.harness import wait_as_runs_do
 from powerband.core.device import host_facts
 from powerband.tune.apart import short_run
 from powerband.tune.measure import measure
@@ -340,6 +341,7 @@ def slow_loader(load_s: float, work_s: float) -> str:
 
 
 def main() -> None:
+    wait_as_runs_do()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--only", nargs="*", default=[])

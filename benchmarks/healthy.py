@@ -14,6 +14,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+from powerband.bench.harness import wait_as_runs_do
 from powerband.catalogue import configure
 from powerband.core.device import host_facts
 from powerband.tune.apart import short_run
@@ -52,6 +53,7 @@ def judged(words: list[str], pairs: int, seconds: float) -> dict[str, Any]:
 
 
 def main() -> None:
+    wait_as_runs_do()
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--json", type=Path)
     parser.add_argument("--pairs", type=int, default=3)

@@ -13,6 +13,7 @@ import statistics
 import time
 from pathlib import Path
 
+from powerband.bench.harness import wait_as_runs_do
 from powerband.core.device import host_facts
 from powerband.core.phases import PhaseClock
 
@@ -47,6 +48,7 @@ def span_ns(rounds: int = 15, spans: int = 20_000) -> dict[str, float]:
 
 
 def main() -> None:
+    wait_as_runs_do()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--seconds", type=float, default=5.0, help="of each loop; 0 measures the span alone")

@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+from powerband.bench.harness import wait_as_runs_do
 from powerband.catalogue import configure
 from powerband.core.device import host_facts
 from powerband.tune.apart import short_run
@@ -116,6 +117,7 @@ def run(case: str) -> dict[str, Any]:
 
 
 def main() -> None:
+    wait_as_runs_do()
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("cases", nargs="*", default=["ppo", "ddpg", "sac"], metavar="case", help=", ".join(CASES))
     parser.add_argument("--json", type=Path)

@@ -91,7 +91,7 @@ def test_threads_are_shared_among_ranks(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("RANK", "0")  # torchrun's own OMP_NUM_THREADS=1 is nobody's wish
     assert device.threads_a_rank(0, 2) == 4
     environment = device.thread_environment(3, 2)
-    assert environment == {"OMP_NUM_THREADS": "3", "NUMBA_NUM_THREADS": "3", "OMP_WAIT_POLICY": "passive"}
+    assert environment == {"OMP_NUM_THREADS": "3", "NUMBA_NUM_THREADS": "3", **device.WAITING}
 
 
 def test_set_threads_reaches_torch() -> None:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from powerband.core.config import COMMAND_LINE, ConfigError, Resolved, resolve
-from powerband.core.device import cores, host_facts
+from powerband.core.device import WAITING, cores, host_facts
 from powerband.core.idle import idle, shares
 
 Configure = Callable[[str, list[str]], tuple[Any, str, Resolved]]
@@ -87,6 +87,15 @@ def measure(words: list[str], seconds: float) -> dict[str, Any]:
         "cpu_cores": figures.get("perf/cpu_cores"),
         "start_s": start_s,
     }
+
+
+def wait_as_runs_do() -> None:
+    """Starts this script anew with the variables that the command line sets: torch has read them when it was imported.
+
+    For benchmarks that run a recipe in their own process.
+    """
+    if not WAITING.keys() & os.environ.keys():
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **WAITING})
 
 
 def print_now(line: str) -> None:
