@@ -21,6 +21,8 @@ SMALL = {
     "ppo": "snakes algo=ppo variant=smoke on_policy.num_envs=8 num_steps=8 mirrored=0.5 snapshot_interval=3".split(),
     "ddpg": "snakes algo=ddpg ddpg.hidden=32 off_policy.num_envs=4 global_batch_size=32 warmup=40".split(),
     "bicnet": "snakes algo=bicnet ddpg.hidden=16 off_policy.num_envs=4 global_batch_size=16 warmup=40".split(),
+    "coma": "uav algo=coma variant=smoke on_policy.num_envs=3 budget=4 minibatch_rows=25".split(),
+    "iac": "uav algo=iac variant=smoke on_policy.num_envs=3 budget=4 minibatch_rows=25".split(),
     "sac": "gym env_id=Pendulum-v1 algo=sac sac.hidden=32,32 off_policy.num_envs=2 warmup=40 random_steps=40".split(),
     "cartpole": "gym env_id=CartPole-v1 algo=ppo ppo.hidden=16 on_policy.num_envs=4 num_steps=16 minibatches=2".split(),
 }

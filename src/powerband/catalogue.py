@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 from dataclasses import replace
 from types import ModuleType
 
@@ -14,6 +15,7 @@ from powerband.core.schema import fields_table
 from powerband.core.words import asks_help, one_of
 
 RECIPES = {
+    "uav": "a team of UAVs maps a hidden field, thousands of missions at a time: coma, iac",
     "snakes": "3v3 snakes on one device, thousands of boards at a time: ddpg, bicnet, ppo with self-play",
     "gym": "any Gymnasium environment id, your own included: sac, ppo",
 }
@@ -31,6 +33,9 @@ def configure(name: str, words: list[str]) -> tuple[ModuleType, str, Resolved]:
     stage = recipe.DEFAULT_STAGE
     if words and not words[0].startswith("-") and "=" not in words[0]:
         stage, words = one_of(words[0], recipe.STAGES, f"stage of {name}"), words[1:]
+    named_file = os.environ.get(getattr(recipe, "CONFIG_VARIABLE", ""), "")
+    if named_file and not any(word.startswith("--config") for word in words):
+        words = ["--config", named_file, *words]  # the file that an older project's environment variable names
     sections = getattr(recipe, "SECTIONS", None)
     named = {"variants": recipe.VARIANTS, "renamed": recipe.RENAMED, "sections": sections, "help_with": help_with}
     named["recipe"] = name

@@ -10,12 +10,17 @@ import powerband
 SOURCE = Path(powerband.__path__[0])
 FORBIDDEN = {"item", "cpu", "numpy", "tolist", "nonzero", "print", "synchronize"}
 PER_CALL = {
+    "algos/coma.py": {
+        *("update", "act", "probability", "targets", "observe", "critic_inputs", "unmasked"),
+        *("_mixed", "_values", "_critic_loss", "_actor_loss"),
+    },
     "algos/ddpg.py": {"update", "act", "_critic_loss", "_actor_loss"},
     "algos/sac.py": {"update", "act", "_policy", "_critic_loss", "_actor_loss"},
     "algos/ppo.py": {"update", "act", "value", "observe", "_loss", "_forward", "_features", "_state", "_mask"},
     "core/flat.py": {"step", "update", "frozen"},
     "core/noise.py": {"mix_", "bits", "uniform", "normal", "integers", "permutation"},
     "data/rollout.py": {"store", "gae", "lambda_returns", "minibatches"},
+    "nets/map_net.py": {"forward"},
     "nets/mlp.py": {"forward"},
     "nets/dense.py": {"forward", "backward", "affine", "output", "relu_", "relu_backward"},
     "nets/recurrent.py": {"forward"},

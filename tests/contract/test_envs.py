@@ -44,6 +44,18 @@ def snakes(num_envs: int, seed: int, first_env: int) -> VecEnv:
     return SnakesEnv(num_envs, seed=seed, first_board=first_env, mirrored=0.0, opponents=[(1.0, RandomOpponent())])
 
 
+def uav(num_envs: int, seed: int, first_env: int) -> VecEnv:
+    from powerband.envs.uav.env import UavEnv
+    from powerband.envs.uav.world import World
+
+    world = World(map_cells=44, budget=5, failure_rate=0.2)
+    return UavEnv(num_envs, world, seed=seed, first_env=first_env, threads=1)
+
+
+def whole_budget(obs: dict) -> torch.Tensor:
+    return (obs["maps"][:, :, 0] == 1).flatten(1).all(1)
+
+
 # One line an environment: how it is made, and what is known of it.
 ENVS: dict[str, tuple[MakeEnv, dict]] = {
     "pendulum, in process": (gym("Pendulum-v1", 0), dict(terminates=False)),
@@ -54,6 +66,7 @@ ENVS: dict[str, tuple[MakeEnv, dict]] = {
     "sites": (workers(Sites, 2), dict(steps=60, is_first_obs=lambda obs: obs["extra"]["step"] == 0)),
     "next-step pool": (pool, dict(steps=60, terminates=True, is_first_obs=lambda obs: obs[:, 1] == 0)),
     "snakes": (snakes, dict(steps=420, terminates=False)),
+    "uav": (uav, dict(steps=40, terminates=True, is_first_obs=whole_budget)),
     "slow tracking": (workers((make_slow, {"step_ms": 0.0}), 1), dict(terminates=False)),
 }
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from distributed.ranks import on_ranks
+from powerband.algos.coma import COMA, COMAConfig
 from powerband.algos.ddpg import DDPG, DDPGConfig
 from powerband.algos.ppo import PPO, PPOConfig
 from powerband.algos.sac import SAC, SACConfig
@@ -13,11 +14,15 @@ from powerband.core.distributed import Ranks
 from powerband.core.noise import NoiseSource
 from powerband.core.precision import Precision
 from powerband.data.types import EnvSpec, TensorSpec
+from powerband.envs.uav.env import spec_of as uav_spec
+from powerband.envs.uav.world import World
 
 BATCH, UPDATES = 64, 5
 
 
 def spec_of(name: str) -> EnvSpec:
+    if name == "coma":
+        return uav_spec(World())
     if name == "sac":
         low, high = torch.tensor([-2.0, -1.0]), torch.tensor([2.0, 1.0])
         return EnvSpec(TensorSpec((7,)), TensorSpec((2,)), low=low, high=high)
@@ -26,6 +31,11 @@ def spec_of(name: str) -> EnvSpec:
 
 def joint_batch(name: str, index: int) -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(index)
+    if name == "coma":
+        inputs = torch.rand(BATCH, 12, 11, 11, generator=generator)
+        action = torch.randint(6, (BATCH,), generator=generator)
+        mask = (torch.rand(BATCH, 6, generator=generator) < 0.7).scatter(1, action.unsqueeze(1), True)
+        return {"inputs": inputs, "action": action, "mask": mask, "returns": torch.randn(BATCH, generator=generator)}
     agents = () if name == "sac" else (3,)
 
     def normal(*tail: int) -> torch.Tensor:
@@ -50,6 +60,7 @@ def joint_batch(name: str, index: int) -> dict[str, torch.Tensor]:
 def train(ranks: Ranks, name: str) -> dict[str, torch.Tensor]:
     torch.manual_seed(0)
     kinds = {
+        "coma": (COMA, COMAConfig(width=16, actor_lr=1e-3, critic_lr=1e-3)),
         "sac": (SAC, SACConfig(hidden=(32, 32))),
         "ddpg": (DDPG, DDPGConfig(hidden=32)),
         "ppo": (PPO, PPOConfig(hidden=(32,))),
@@ -73,7 +84,7 @@ def train(ranks: Ranks, name: str) -> dict[str, torch.Tensor]:
     return {key: value.clone() for key, value in parameters.items()}
 
 
-@pytest.mark.parametrize("name", ["sac", "ddpg", "ppo"])
+@pytest.mark.parametrize("name", ["sac", "ddpg", "ppo", "coma"])
 def test_two_ranks_equal_one_rank_on_the_joint_batch(name, tmp_path):
     alone = train(Ranks(), name)
     first, second = on_ranks(train, 2, tmp_path, name)

@@ -77,17 +77,19 @@ def test_the_resolved_configuration_is_saved_with_the_run(tmp_path):
     assert saved["off_policy"]["global_batch_size"] == 32
 
 
-@pytest.mark.parametrize("name", ["ppo", "ddpg", "bicnet", "sac", "cartpole"])
+@pytest.mark.parametrize("name", ["ppo", "ddpg", "bicnet", "sac", "cartpole", "coma", "iac"])
 def test_every_algorithm_trains_evaluates_and_exports(name, tmp_path, capsys):
     from safetensors.torch import load_file
 
     run = runs.train(name, tmp_path / "run", "env_steps=200")
     assert all(torch.isfinite(tensor).all() for tensor in load_file(run / "policy" / "model.safetensors").values())
-    words = ["episodes=2"] if name in ("sac", "cartpole") else ["episodes=2", "video=false", "opponents=random"]
+    words = ["episodes=2", "video=false", "opponents=random"]
+    words = ["episodes=2"] if name in ("sac", "cartpole") else words
+    words = ["missions=2", "planners=none"] if name in ("coma", "iac") else words
     capsys.readouterr()
     assert cli.main(["eval", str(run), *words, "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)
-    assert row.get("games", row.get("episodes")) == 2
+    assert next(row[word] for word in ("games", "episodes", "missions") if word in row) == 2
     assert cli.main(["report", str(run)]) == 0
     page = (run / "report.html").read_text()
     assert "charts/SPS" in page or "env_steps" in page

@@ -49,8 +49,11 @@ def num_envs(words: list[str], configure: Configure) -> dict[str, Any]:
 
 
 def batch(words: list[str], configure: Configure) -> dict[str, Any]:
-    """Transitions of an update, of off-policy algorithms."""
-    return _turn("batch", "global_batch_size", words or ["gym"], configure, _around)
+    """Transitions of an update: of algorithms with a replay, and of mini-batches that are said in rows."""
+    words = words or ["gym"]
+    rest = _with_recipe(options(Options, words, "powerband bench batch")[1])
+    in_rows = _size(configure, rest, "minibatch_rows")
+    return _turn("batch", "minibatch_rows" if in_rows else "global_batch_size", words, configure, _around)
 
 
 def precision(words: list[str], configure: Configure) -> dict[str, Any]:

@@ -40,7 +40,8 @@ class RunConfig:
     seed: int = 0
     """One seed for everything; streams of environments and purposes are derived from it."""
     gpus: str = "auto"
-    """GPUs by index inside CUDA_VISIBLE_DEVICES, such as 0,2; all; none or cpu; auto is one GPU where there is one."""
+    """GPUs by index inside CUDA_VISIBLE_DEVICES, such as 0,2; all; none or cpu; cuda is the first one; auto is one GPU
+    where there is one."""
     nproc: int = 1
     """Ranks on this machine; with gpus=none they are CPU ranks. Several GPUs are one rank each without this word."""
     nnodes: str = "1"
@@ -73,6 +74,14 @@ class RunConfig:
     """Newest checkpoints that are kept."""
     tensorboard: bool = True
     """Write TensorBoard events beside metrics.jsonl."""
+    tf32: bool = True
+    """Let CUDA compute fp32 products and convolutions in TF32."""
+    cudnn_benchmark: bool = True
+    """Let cuDNN try its convolution algorithms on the first batch of every shape and keep the fastest."""
+    cudnn_deterministic: bool = False
+    """Only cuDNN algorithms that give the same bits each time; slower, and it overrules cudnn_benchmark."""
+    detect_anomaly: bool = False
+    """Name the operation whose gradient is not finite; slow, for looking for a fault."""
     lr_scale: Literal["none", "sqrt", "linear"] = "none"
     """Multiply learning rates by the square root of the number of ranks, by the number, or not at all; printed."""
 
@@ -82,7 +91,7 @@ class RunConfig:
         for name, limit in least.items():
             if getattr(self, name) < limit:
                 raise ConfigError(f"{name}={getattr(self, name)} is below {limit}. Write {name}={limit} or more.")
-        if not re.fullmatch(r"auto|all|none|cpu|\d+(,\d+)*,?", self.gpus.replace(" ", "")):
+        if not re.fullmatch(r"auto|all|none|cpu|cuda(:\d+)?|\d+(,\d+)*,?", self.gpus.replace(" ", "")):
             raise ConfigError(f"gpus={self.gpus} names no GPUs. Write gpus=0,2, gpus=all, gpus=none or gpus=auto.")
         nodes = re.fullmatch(r"(\d+)(?::(\d+))?", self.nnodes)
         if not nodes or not 1 <= int(nodes[1]) <= int(nodes[2] or nodes[1]):

@@ -74,9 +74,6 @@ class Journal:
             "ranks": f"{self.ranks.world_size} on {self.ranks.device.type}, {torch.get_num_threads()} threads each",
             "precision": settings.precision,
         }
-        if self.ranks.device.type == "cuda":
-            tf32, cudnn = host["tf32_matmul"], torch.backends.cudnn
-            own["switches"] = f"TF32 {tf32}, cuDNN benchmark {cudnn.benchmark}, deterministic {cudnn.deterministic}"
         limit = f" or {settings.time_limit_s:g} s" if settings.time_limit_s else ""
         last = {
             "budget": f"{settings.env_steps:,} env steps{limit} over all ranks",

@@ -22,7 +22,7 @@ from torch import Tensor
 from powerband import __version__
 from powerband.core import checkpoint, rendering
 from powerband.core.config import RunConfig, to_json
-from powerband.core.device import device_names, host_facts, set_threads
+from powerband.core.device import device_names, host_facts, set_switches, set_threads
 from powerband.core.distributed import Ranks
 from powerband.core.ending import end_if_not_finite, final_error
 from powerband.core.guard import Guard
@@ -97,6 +97,7 @@ class Run:
         settings: RunConfig = config.run
         ranks = Ranks.from_environment(device_names(settings))
         set_threads(settings.threads, ranks.world_size)
+        switches = set_switches(settings)
         renders = rendering.prepare(ranks.device)  # before any simulator is imported; worker processes inherit it
         folder = Path(ranks.gather(str(claim(settings.resume, settings.run_dir, recipe)) if ranks.leads else "")[0])
         facts = {
@@ -114,6 +115,7 @@ class Run:
         torch.manual_seed(settings.seed)  # the same initial weights on every rank; all later draws are the streams' own
         run = cls(config, folder, ranks)
         run.recipe = recipe
+        run.facts |= {"switches": switches} if ranks.device.type == "cuda" or settings.detect_anomaly else {}
         run.facts |= {"rendering": renders.line} if renders.line else {}
         for notice in sorted({line for lines in ranks.gather(list(renders.notices)) for line in lines}):
             run.console.note(notice)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from powerband.core.noise import Noise
-from powerband.data.types import Tree, rows_like, tree_map
+from powerband.data.types import Tree, rows_like, tree_leaves, tree_map
 
 
 class Rollout:
@@ -46,20 +46,9 @@ class Rollout:
             tree_map(lambda storage, value: storage[t].copy_(value), self.data[name], tree)
 
     def minibatches(
-        self,
-        count: int,
-        source: Noise | torch.Generator,
-        sequences: bool = False,
-        carry: Tensor | None = None,
+        self, count: int, source: Noise | torch.Generator, sequences: bool = False, carry: Tensor | None = None
     ) -> Iterator[dict[str, Tree]]:
-        """Yields every sample once, in random order, in `count` parts of equal size.
-
-        Args:
-            count: Number of parts.
-            source: Noise with one id a sample (a sequence with `sequences`), or a generator on the CPU or the device.
-            sequences: Parts are whole environments (T, n, ...) instead of single samples (n, ...).
-            carry: (N, ...) the carry before the first step; parts get theirs as "carry", and "starts" (T, n) bool,
-                which marks the steps that begin an episode (`data` must hold terminated and truncated).
+        """Yields every sample once in `count` parts of equal size; for the rest see the function `minibatches`.
 
         Raises:
             ValueError: The samples do not divide by `count`.
@@ -68,23 +57,45 @@ class Rollout:
         if total % count:
             what = "environments (sequences are not split)" if sequences else "samples of the rollout"
             raise ValueError(f"{count} mini-batches do not divide {total} {what}; choose a divisor of {total}.")
-        if isinstance(source, Noise):
-            assert source.keys.numel() == total, "a shuffle needs one noise id a sample"
-            order = source.permutation()
-        else:
-            order = torch.randperm(total, generator=source, device=source.device).to(self.device)
-        data, axis = self.data, 1
-        if sequences:
-            if carry is not None:
-                data = {**data, "starts": episode_starts(data["terminated"] | data["truncated"])}
-        else:
-            axis = 0
-            data = tree_map(lambda leaf: leaf.flatten(0, 1), data)
-        for index in order.view(count, -1).unbind():
-            part = tree_map(lambda leaf, index=index: leaf.index_select(axis, index), data)
-            if sequences and carry is not None:
-                part["carry"] = carry.index_select(0, index)
-            yield part
+        return minibatches(self.data, total // count, source, sequences, carry)
+
+
+def minibatches(
+    data: dict[str, Tree],
+    size: int,
+    source: Noise | torch.Generator,
+    sequences: bool = False,
+    carry: Tensor | None = None,
+) -> Iterator[dict[str, Tree]]:
+    """Yields every sample of `data` once, in random order; the last part may be smaller than the others.
+
+    Args:
+        data: Name -> tree of tensors (T, N, ...).
+        size: Samples in a part.
+        source: Noise with one id a sample (a sequence with `sequences`), or a generator on the CPU or the device.
+        sequences: Parts are whole environments (T, n, ...) instead of single samples (n, ...).
+        carry: (N, ...) the carry before the first step; parts get theirs as "carry", and "starts" (T, n) bool,
+            which marks the steps that begin an episode (`data` must hold terminated and truncated).
+    """
+    first = tree_leaves(data)[0]
+    total = first.shape[1] if sequences else first.shape[0] * first.shape[1]
+    if isinstance(source, Noise):
+        assert source.keys.numel() == total, "a shuffle needs one noise id a sample"
+        order = source.permutation()
+    else:
+        order = torch.randperm(total, generator=source, device=source.device).to(first.device)
+    axis = 1
+    if sequences:
+        if carry is not None:
+            data = {**data, "starts": episode_starts(data["terminated"] | data["truncated"])}
+    else:
+        axis = 0
+        data = tree_map(lambda leaf: leaf.flatten(0, 1), data)
+    for index in order.split(size):
+        part = tree_map(lambda leaf, index=index: leaf.index_select(axis, index), data)
+        if sequences and carry is not None:
+            part["carry"] = carry.index_select(0, index)
+        yield part
 
 
 def episode_starts(ended: Tensor) -> Tensor:

@@ -84,7 +84,7 @@ def rows_of_update(loop: Any) -> int:
     """Rows of one update as a loop's sizes say: its batch, or a mini-batch of its rollout."""
     if hasattr(loop, "global_batch_size"):
         return loop.batch_size_per_rank or loop.global_batch_size
-    return loop.num_envs * loop.num_steps // loop.minibatches
+    return loop.minibatch_rows or loop.num_envs * loop.num_steps // loop.minibatches
 
 
 def observations(spec: EnvSpec, device: torch.device, *lead: int) -> Tree:
@@ -102,8 +102,13 @@ def observations(spec: EnvSpec, device: torch.device, *lead: int) -> Tree:
 
 
 def made_up_batch(learner: Learner, spec: EnvSpec, device: torch.device, rows: int) -> dict[str, Tree]:
-    """A batch of `rows` rows with everything that the loops hand to `update`; sequences where there is memory."""
+    """A batch of `rows` rows with everything that the loops hand to `update`; sequences where there is memory.
+
+    Where the learner makes its own targets of a rollout, every agent of a step is a row.
+    """
     agents = () if spec.num_agents is None else (spec.num_agents,)
+    own_targets = hasattr(learner, "targets")
+    rows = max(1, rows // spec.num_agents) if own_targets else rows
     memory = learner.initial_carry(1) is not None
     steps = min(SEQUENCE, rows) if memory else 1
     rows = rows // steps
@@ -119,6 +124,9 @@ def made_up_batch(learner: Learner, spec: EnvSpec, device: torch.device, rows: i
         batch[name] = torch.randn(*lead, *agents, device=device)
     for name in ("terminated", "truncated"):
         batch[name] = torch.zeros(lead, dtype=torch.bool, device=device)
+    if own_targets:
+        rollout = learner.targets(tree_map(lambda leaf: leaf.unsqueeze(0), batch), 0.99, 0.8)
+        return {name: values.flatten(0, 1) for name, values in rollout.items()}
     if memory:
         batch |= {"carry": first, "starts": torch.zeros(lead, dtype=torch.bool, device=device)}
     return batch

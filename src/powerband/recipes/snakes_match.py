@@ -15,6 +15,7 @@ from powerband.envs.snakes.board import SnakesState
 from powerband.envs.snakes.env import SnakesEnv
 from powerband.envs.snakes.opponents import GreedyOpponent, PolicyOpponent, RandomOpponent
 from powerband.loops.evaluate import evaluate, mean_interval, wilson
+from powerband.report.film import save_picture, write_video
 
 RIVALS: dict[str, Callable[[], Any]] = {
     "random": RandomOpponent,
@@ -135,7 +136,7 @@ def evaluate_run(folder: Path, options: Evaluation, load: Callable[[Path], tuple
         )
         if frames:
             label = name if name in RIVALS else Path(name).name
-            draw.write_video(frames, folder / "videos" / f"{label}.mp4", fps=10)
-            draw.save_picture(folder / f"game-{label}.png", frames[len(frames) * 3 // 4])
+            write_video(frames, folder / "videos" / f"{label}.mp4", fps=10)
+            save_picture(folder / f"game-{label}.png", frames[len(frames) * 3 // 4])
     (folder / "eval-games.json").write_text(json.dumps({"options": options.__dict__, "rows": rows}, indent=2))
     return rows

@@ -251,6 +251,9 @@ class Adviser:
         if mini and mini % 2 == 0 and "epochs" in self.knobs:
             why = "half as many mini-batches of twice the size"
             self.add("minibatches", mini // 2, self.model.with_minibatches(0.5), why, learning=True)
+        if "minibatch_rows" in self.knobs:
+            rows, why = self.knobs.get("minibatch_rows"), "half as many mini-batches of twice the size"
+            self.add("minibatch_rows", 2 * rows, self.model.with_minibatches(0.5), why, learning=True)
 
     def epochs(self) -> None:
         epochs = self.knobs.get("epochs")

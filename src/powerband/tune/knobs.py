@@ -33,6 +33,8 @@ class Knobs:
                     self.places.setdefault(inner.name, f"{field.name}.{inner.name}")
             elif field.name not in sections:
                 self.places[field.name] = field.name
+        if "minibatch_rows" in self.places:  # two ways to say one size: the other has no effect
+            del self.places["minibatches" if self.get("minibatch_rows") else "minibatch_rows"]
 
     def __contains__(self, knob: str) -> bool:
         return knob in self.places

@@ -298,6 +298,8 @@ class Search:
         if "minibatches" in space.knobs:  # a rollout has as many mini-batches however many environments it is made of
             count = setting.get("minibatches", space.knobs.get("minibatches")) / space.knobs.get("minibatches")
             model = model.with_updates(model.updates / growth * count)
+        elif "minibatch_rows" in space.knobs:
+            model = model.with_updates(model.updates / scale)
         elif "update_interval" in setting:
             model = model.with_schedule(setting["update_interval"], setting["updates_per_interval"])
         model = model.with_batch(max(1, round(model.rows * scale)))

@@ -33,7 +33,8 @@ def share_of(recipe: Any, config: Any, ranks: int) -> Any:
     config = dataclasses.replace(config, run=dataclasses.replace(config.run, **alone))
     if ranks == 1:
         return config
-    sizes = ["num_envs", "replay_size"] + ["global_batch_size"] * (not Knobs(recipe, config).get("batch_size_per_rank"))
+    sizes = ["num_envs", "replay_size", "minibatch_rows"]
+    sizes += ["global_batch_size"] * (not Knobs(recipe, config).get("batch_size_per_rank"))
     for knob in sizes:
         knobs = Knobs(recipe, config)
         if knob in knobs:

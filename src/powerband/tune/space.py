@@ -94,6 +94,8 @@ class Space:
         knobs = Knobs(self.recipe, config)
         if "global_batch_size" in knobs:
             return float(knobs.get("batch_size_per_rank") * config.run.nproc or knobs.get("global_batch_size"))
+        if "minibatch_rows" in knobs:
+            return float(knobs.get("minibatch_rows"))
         return knobs.get("num_envs") * knobs.get("num_steps") / knobs.get("minibatches")
 
     def learning_rates(self) -> dict[str, float]:
@@ -174,6 +176,10 @@ class Space:
             counts = {int(minibatches / factor) for factor in GROWTH if minibatches / factor >= 1} - {minibatches}
             rows = envs * self.knobs.get("num_steps", 1)
             found += [{"minibatches": count} for count in sorted(counts) if rows % count == 0]
+        if "minibatch_rows" in self.knobs:
+            rows = self.knobs.get("minibatch_rows")
+            sizes = sorted({int(rows * factor) for factor in GROWTH} - {rows, 0})
+            found += [{"minibatch_rows": size} for size in sizes]
         return Axis("batch", tuple(found), learning=True, modelled=True)
 
     def _allowed(self, setting: Setting) -> bool:

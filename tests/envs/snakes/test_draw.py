@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from powerband.envs.snakes.draw import BEAN, GRID, HEADER, PAPER, SHADES, draw_board, save_picture, write_video
+from powerband.envs.snakes.draw import BEAN, GRID, HEADER, PAPER, SHADES, draw_board
+from powerband.report.film import save_picture, write_video
 
 from .reference_obs import load, random_boards
 

@@ -15,6 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from powerband.envs.arrays import device_array
+
 from .rules import BEANS, CELLS, COLS, FREE, JUMP, ROWS, SNAKES, START_LENGTH, neighbour
 
 
@@ -115,17 +117,6 @@ class SnakesState:
                     "resume with the same number of boards"
                 )
             own.copy_(state[field.name])
-
-
-def device_array(tensor: Tensor) -> Any:
-    """The memory of a contiguous `tensor` as a numpy view (CPU) or a numba device array (CUDA)."""
-    assert tensor.is_contiguous()
-    if tensor.device.type == "cpu":
-        return tensor.detach().numpy()
-    from numba import cuda
-
-    with torch.cuda.device(tensor.device):
-        return cuda.as_cuda_array(tensor.detach())
 
 
 def load_board(

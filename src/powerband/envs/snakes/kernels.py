@@ -12,8 +12,11 @@ import numpy as np
 import torch
 from numba import njit, prange
 
+from powerband.envs import hashing
+from powerband.envs.arrays import device_array
+
 from . import rewards, rules
-from .board import SnakesState, device_array
+from .board import SnakesState
 from .rewards import FIGURES, write_row
 from .rules import GAME_OVER, RUNNING, SNAKES, TEAM, reset_board, step_board, turned
 
@@ -97,7 +100,7 @@ def cpu_loops() -> tuple[Any, Any, Any]:
     numba's disk cache looks at the file of the loop only and would miss a change of the rules. What a closure holds is
     part of the cache's key, so a number made of the files that the loops are compiled from closes that hole.
     """
-    stamp = zlib.crc32(b"".join(Path(module.__file__).read_bytes() for module in (rules, rewards)))
+    stamp = zlib.crc32(b"".join(Path(module.__file__).read_bytes() for module in (hashing, rules, rewards)))
 
     @njit(nogil=True, cache=True, _nrt=False)
     def move(s, start, stop, mirrored, relative, seed, kind, m):

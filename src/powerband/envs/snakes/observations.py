@@ -35,9 +35,11 @@ from numba import njit, prange
 from torch import Tensor
 
 from powerband.data.types import TensorSpec
+from powerband.envs import hashing
+from powerband.envs.arrays import device_array
 
 from . import features, flood, rules
-from .board import SnakesState, device_array
+from .board import SnakesState
 from .features import NUM_FEATURES, clipped, wrapped, write_features
 from .flood import alive, inlined, scratch, survey
 from .rules import BEANS, CELLS, COLS, MAX_STEPS, ROWS, SNAKE, SNAKES, TEAM, neighbour
@@ -204,7 +206,7 @@ def cpu_loops() -> tuple[Any, Any]:
 
     Rows k with due[k] False are left alone where `masked`. For the stamp see `kernels.cpu_loops`.
     """
-    parts = (rules, flood, features)
+    parts = (hashing, rules, flood, features)
     stamp = zlib.crc32(b"".join(Path(module.__file__).read_bytes() for module in parts))
 
     @njit(nogil=True, cache=True, _nrt=False)

@@ -17,12 +17,16 @@ import torch
 from numba import njit
 from torch import Tensor
 
+from powerband.envs import hashing
+from powerband.envs.arrays import device_array
+from powerband.envs.hashing import below, draw, stream_key
+
 from . import features, flood, rules
-from .board import SnakesState, device_array
+from .board import SnakesState
 from .features import wrapped
 from .flood import alive, inlined
 from .observations import OBSERVATIONS, relative_to_absolute
-from .rules import BEAN, BEANS, COLS, ROWS, TEAM, below, board_key, draw, neighbour
+from .rules import BEAN, BEANS, COLS, ROWS, TEAM, neighbour
 
 RANDOM, GREEDY, GREEDY_TORUS = 0, 1, 2
 SLOT = 3072  # the first of the random slots left to opponents
@@ -67,7 +71,7 @@ def choose(s, b, team, kind, seed, actions):
     for slot in range(TEAM):
         i = TEAM * team + slot
         if kind == RANDOM:
-            actions[slot] = below(draw(board_key(seed, s.board_id[b]), s.tick[b], SLOT + i), 4)
+            actions[slot] = below(draw(stream_key(seed, s.board_id[b]), s.tick[b], SLOT + i), 4)
         elif alive(s, b, i):
             actions[slot], used = greedy(s, b, i, used, kind == GREEDY_TORUS)
         else:
@@ -77,7 +81,7 @@ def choose(s, b, team, kind, seed, actions):
 @cache
 def cpu_loop() -> Any:
     """The loop over boards start.. for the rows of `actions` (n, 3). For the stamp see `kernels.cpu_loops`."""
-    stamp = zlib.crc32(b"".join(Path(module.__file__).read_bytes() for module in (rules, flood, features)))
+    stamp = zlib.crc32(b"".join(Path(module.__file__).read_bytes() for module in (hashing, rules, flood, features)))
 
     @njit(nogil=True, cache=True, _nrt=False)
     def choose_all(s, start, team, kind, seed, actions):

@@ -1,0 +1,302 @@
+"""COMA: a central critic judges each agent's action against what its policy would have done; and IAC, without that.
+
+Source: Foerster et al. 2018 (arXiv 1705.08926), equations 3 and 4; sizes and schedules of Westheider et al. 2023
+(arXiv 2303.01150). Suffixes: T steps, N environments, A agents, K actions, C channels, R rows (of T, N and A).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from powerband.core.compile import compiled
+from powerband.core.flat import FlatAdam, FlatTarget
+from powerband.core.noise import NoiseSource
+from powerband.core.precision import Precision
+from powerband.data.rollout import lambda_returns
+from powerband.data.types import EnvSpec, Tree
+from powerband.nets.map_net import MapNet
+
+Choose = Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor]]
+"""(probability (N, A, K), noise (N, A) or None for the likeliest) -> action (N, A), mask (N, A, K) bool."""
+CHUNK = 2048
+"""Rows of which targets are computed at a time: activations of a whole rollout would not fit a cache, or a GPU."""
+
+
+@dataclass(frozen=True)
+class COMAConfig:
+    actor_lr: float = 1e-5
+    """Adam learning rate of the actor."""
+    critic_lr: float = 1e-4
+    """Adam learning rate of the critic."""
+    epsilon_start: float = 0.5
+    """Share of uniform choice in the policy at the start."""
+    epsilon_end: float = 0.02
+    """And after `epsilon_episodes`."""
+    epsilon_episodes: int = 10_000
+    """Episodes over all ranks in which the share falls linearly."""
+    target_interval: int = 10
+    """Rollouts after which the target critic becomes a copy of the critic."""
+    width: int = 256
+    """Channels of every layer of both networks."""
+    max_grad_norm: float | None = 10.0
+    """Gradients are clipped to this 2-norm, actor and critic each."""
+    entropy_coef: float = 0.0
+    """Weight of an entropy bonus beside the exploration of epsilon."""
+    normalize_advantage: bool = False
+    """Advantages of a mini-batch to mean 0 and deviation 1 (each rank its own part)."""
+    compile: bool = False
+    """torch.compile the losses."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.epsilon_end <= self.epsilon_start <= 1:
+            raise ValueError(
+                f"epsilon_start={self.epsilon_start}, epsilon_end={self.epsilon_end}: exploration falls, within 0..1."
+            )
+        for name in ("epsilon_episodes", "target_interval", "width"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)} is below 1. Write {name}=1 or more.")
+
+
+class COMA:
+    """On-policy learner of a team with one shared actor over feature maps.
+
+    The policy is pi = (1 - epsilon) softmax + epsilon / K, masked and brought back to sum 1; it is the same while a
+    rollout is collected and while it is learned from. Observations: ``maps`` (N, A, C, 11, 11) what each agent sees,
+    ``state`` (N, C', 11, 11) what the critic sees besides, ``cell`` (N, A) int64 where each agent is on the maps; the
+    critic also sees the actions of the others, (a + 1) / K at their cells.
+    """
+
+    def __init__(
+        self,
+        spec: EnvSpec,
+        config: COMAConfig,
+        device: torch.device | str,
+        precision: Precision,
+        noise: NoiseSource,
+        average: Callable[[Tensor], object] | None = None,
+        world_size: int = 1,
+        choose: Choose | None = None,
+        counterfactual: bool = True,
+    ):
+        """
+        Args:
+            spec: Of the environments.
+            config: Hyper-parameters.
+            device: Where networks live.
+            precision: Of the networks; logits, values and losses are float32.
+            noise: Streams of random numbers of this rank.
+            average: Replaces a flat gradient by its mean over ranks.
+            world_size: Number of ranks (epsilon counts the episodes of all).
+            counterfactual: COMA: a central critic of all actions, and the policy's mean over the own action as
+                baseline. False is IAC: each agent's critic sees what its actor sees and values the state alone.
+            choose: Draws actions where one agent's mask depends on another's choice; None masks nothing.
+        """
+        self.spec, self.config, self.precision, self.noise = spec, config, precision, noise
+        self.counterfactual = counterfactual
+        self.world_size, self.choose = world_size, choose or unmasked
+        self.num_actions, seen = spec.num_actions, spec.obs["maps"].shape[1]
+        inputs = seen + spec.obs["state"].shape[0] + 1 if counterfactual else seen
+        self.actor = MapNet(seen, spec.num_actions, config.width).to(device)
+        self.critic = MapNet(inputs, spec.num_actions if self.counterfactual else 1, config.width).to(device)
+        self.target = deepcopy(self.critic)
+        shared = {"precision": precision, "max_grad_norm": config.max_grad_norm, "average": average}
+        self.actor_adam = FlatAdam([self.actor], config.actor_lr, **shared)
+        self.critic_adam = FlatAdam([self.critic], config.critic_lr, **shared)
+        self.copied = FlatTarget(self.critic_adam, [self.target], tau=1.0)
+        self.epsilon = torch.full((), config.epsilon_start, device=device)
+        self.rollouts = self.episodes = 0
+        self._critic_loss = compiled(self._critic_loss, config.compile)
+        self._actor_loss = compiled(self._actor_loss, config.compile)
+
+    @property
+    def lr(self) -> float | Tensor:
+        """Learning rate of the actor; setting it keeps the critic's in proportion (annealing)."""
+        return self.actor_adam.lr
+
+    @lr.setter
+    def lr(self, lr: float) -> None:
+        self.actor_adam.lr = lr
+        self.critic_adam.lr = lr * (self.config.critic_lr / self.config.actor_lr)
+
+    # -- acting -----------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def probability(self, obs: Tree) -> Tensor:
+        """(N, A, K) float32: the policy before the mask."""
+        maps = obs["maps"]
+        with self.precision.autocast(maps.shape[0] * maps.shape[1]):
+            logits = self.actor(maps.flatten(0, 1))
+        return self._mixed(logits).view(*maps.shape[:2], -1)
+
+    @torch.no_grad()
+    def act(self, obs: Tree, carry: Tensor | None, explore: bool) -> tuple[Tensor, dict[str, Tensor], Tensor | None]:
+        """Draws actions (N, A) int64, or takes the likeliest; also gives the mask (N, A, K) they were drawn under."""
+        probability = self.probability(obs)
+        n, agents = probability.shape[:2]
+        noise = self.noise("coma/act", n).uniform(agents) if explore else None
+        action, mask = self.choose(probability, noise)
+        return action, {"mask": mask}, None
+
+    def _mixed(self, logits: Tensor) -> Tensor:
+        """(..., K) -> (..., K): some share of uniform choice."""
+        return (1 - self.epsilon) * logits.float().softmax(-1) + self.epsilon / self.num_actions
+
+    # -- learning ---------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def targets(self, data: dict[str, Tree], gamma: float, td_lambda: float) -> dict[str, Tensor]:
+        """What mini-batches are made of, from a rollout that ends where its episodes end.
+
+        Args:
+            data: obs, action, mask, reward (T, N, A ...), terminated and truncated (T, N).
+            gamma: Discount of a step.
+            td_lambda: Decay of the trace.
+
+        Returns:
+            inputs (T, N A, C, 11, 11) of the critic, of which the first maps are the actor's; action, returns (T, N A);
+            mask (T, N A, K).
+        """
+        steps, envs = data["terminated"].shape
+        inputs = critic_inputs(data["obs"], data["action"], self.num_actions) if self.counterfactual else None
+        inputs = data["obs"]["maps"].flatten(0, 2) if inputs is None else inputs
+        values = torch.cat([self._values(self.target, part) for part in inputs.split(CHUNK)])
+        values = values.view(*data["action"].shape, -1)
+        if self.counterfactual:
+            values = values.gather(-1, data["action"].unsqueeze(-1))
+        values = values.squeeze(-1)
+        # The value behind the last step is never read: the episodes have ended there.
+        following = torch.cat([values[1:], torch.zeros_like(values[:1])])
+        ends = data["terminated"], data["truncated"]
+        returns = lambda_returns(data["reward"], following, *ends, gamma, td_lambda)
+        return {
+            "inputs": inputs.view(steps, -1, *inputs.shape[1:]),
+            "action": data["action"].flatten(1),
+            "mask": data["mask"].flatten(1, 2),
+            "returns": returns.flatten(1),
+        }
+
+    def update(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        """One step of the critic towards the targets, then one of the actor with the new critic.
+
+        Args:
+            batch: inputs (R, C, 11, 11), action (R,) int64, mask (R, K) bool, returns (R,).
+
+        Returns:
+            0-d figures, detached.
+        """
+        loss, figures = self._critic_loss(batch)
+        figures["losses/critic_grad_norm"] = self.critic_adam.step(loss)
+        loss, actor_figures = self._actor_loss(batch)
+        figures |= actor_figures
+        figures["losses/actor_grad_norm"] = self.actor_adam.step(loss)
+        return figures
+
+    def _values(self, critic: nn.Module, inputs: Tensor) -> Tensor:
+        """(R, K): Q of every own action; IAC (R, 1): V."""
+        with self.precision.autocast():
+            return critic(inputs)
+
+    def _critic_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        """Mean of (Q(s, a) - G)^2, IAC of (V(s) - G)^2."""
+        values = self._values(self.critic, batch["inputs"])
+        if self.counterfactual:
+            values = values.gather(1, batch["action"].unsqueeze(1))
+        loss = (values.squeeze(1) - batch["returns"]).square().mean()
+        return loss, {"losses/critic": loss.detach()}
+
+    def _actor_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        """-mean(A log pi(a)); A = Q(s, a) - sum_a' pi(a') Q(s, a'), IAC: A = G - V(s)."""
+        config, action = self.config, batch["action"].unsqueeze(1)
+        seen = self.spec.obs["maps"].shape[1]
+        with self.precision.autocast():
+            logits = self.actor(batch["inputs"][:, :seen])
+        allowed = self._mixed(logits) * batch["mask"]
+        policy = allowed / allowed.sum(1, keepdim=True)
+        with torch.no_grad():
+            values = self._values(self.critic, batch["inputs"])
+            if self.counterfactual:
+                advantage = (values.gather(1, action) - (policy * values).sum(1, keepdim=True)).squeeze(1)
+            else:
+                advantage = batch["returns"] - values.squeeze(1)
+            spread = advantage.std(correction=0)  # the last mini-batch may be a single row
+            if config.normalize_advantage:
+                advantage = (advantage - advantage.mean()) / (spread + 1e-8)
+        log_prob = policy.gather(1, action).squeeze(1).clamp(min=1e-8).log()
+        entropy = -(policy * policy.clamp(min=1e-8).log()).sum(1).mean()
+        loss = -(advantage * log_prob).mean()
+        figures = {"losses/actor": loss.detach(), "losses/entropy": entropy.detach(), "losses/advantage": spread}
+        return loss - config.entropy_coef * entropy, figures
+
+    def observe(self, obs: Tree) -> None:
+        """A rollout is over: epsilon falls with its episodes; every so often the target becomes the critic."""
+        config, steps = self.config, self.spec.max_episode_steps
+        self.rollouts += 1
+        self.episodes += obs["cell"].shape[0] * obs["cell"].shape[1] // steps * self.world_size
+        done = min(self.episodes / config.epsilon_episodes, 1.0)
+        self.epsilon.fill_(config.epsilon_start + done * (config.epsilon_end - config.epsilon_start))
+        if self.rollouts % config.target_interval == 0:
+            self.copied.update()
+
+    # -- state ------------------------------------------------------------------------------------------------------
+
+    def initial_carry(self, num_envs: int) -> None:
+        """No memory."""
+
+    def policy_state(self) -> dict[str, Tensor]:
+        """The actor, for the exported policy."""
+        return self.actor.state_dict()
+
+    def state_dict(self) -> dict:
+        """Everything that training goes on from (live tensors, not copies)."""
+        names = ("actor", "critic", "target", "actor_adam", "critic_adam", "noise")
+        parts = {name: getattr(self, name).state_dict() for name in names}
+        return {**parts, "epsilon": self.epsilon, "rollouts": self.rollouts, "episodes": self.episodes}
+
+    def load_state_dict(self, state: dict) -> None:
+        """Restores `state_dict`, in place."""
+        for name in ("actor", "critic", "target", "actor_adam", "critic_adam", "noise"):
+            getattr(self, name).load_state_dict(state[name])
+        self.epsilon.copy_(state["epsilon"])
+        self.rollouts, self.episodes = state["rollouts"], state["episodes"]
+
+
+def critic_inputs(obs: dict[str, Tensor], action: Tensor, num_actions: int) -> Tensor:
+    """What the central critic sees of every step and agent.
+
+    Args:
+        obs: maps (T, N, A, C, H, W), state (T, N, C', H, W), cell (T, N, A) int64.
+        action: (T, N, A) int64.
+        num_actions: K.
+
+    Returns:
+        (T N A, C + C' + 1, H, W): the agent's maps, the state, and the other agents' actions.
+    """
+    maps, state = obs["maps"].flatten(0, 1), obs["state"].flatten(0, 1)
+    rows, agents, seen, height, width = maps.shape
+    out = maps.new_zeros(rows, agents, seen + state.shape[1] + 1, height, width)
+    out[:, :, :seen] = maps
+    out[:, :, seen:-1] = state.unsqueeze(1)
+    planes = maps.new_zeros(rows, agents, height * width)
+    own = torch.eye(agents, dtype=torch.bool, device=maps.device)
+    cells, values = obs["cell"].flatten(0, 1), (action.flatten(0, 1) + 1).to(maps.dtype) / num_actions
+    for j in range(agents):  # one after the other: where agents share a cell, the last of them is shown
+        at = cells[:, j].view(-1, 1, 1).expand(-1, agents, 1)
+        there = planes.gather(2, at)
+        planes.scatter_(2, at, torch.where(own[j].view(1, -1, 1), there, values[:, j].view(-1, 1, 1)))
+    out[:, :, -1] = planes.view(rows, agents, height, width)
+    return out.flatten(0, 1)
+
+
+def unmasked(probability: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Every action of every agent is allowed."""
+    mask = torch.ones_like(probability, dtype=torch.bool)
+    if noise is None:
+        return probability.argmax(-1), mask
+    cumulative = probability.cumsum(-1)
+    action = (noise.unsqueeze(-1) * cumulative[..., -1:] >= cumulative[..., :-1]).sum(-1)
+    return action, mask

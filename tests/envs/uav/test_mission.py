@@ -1,0 +1,181 @@
+"""Missions against the plain one of `reference.py`: fusion, maps, masks, rewards; draws by their statistics."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from powerband.envs.uav.env import UavEnv
+from powerband.envs.uav.world import LATTICE, UNITS, World, belief_tables
+
+from .reference import PlainMission
+
+WORLDS = {
+    "as published": World(),
+    "coarse, three UAVs, drawn ranges, lost messages": World(
+        n_agents=3, map_cells=121, budget=9, random_comm_range=True, failure_rate=0.3
+    ),
+    "a field, two altitudes, crowded": World(
+        n_agents=8, map_cells=64, budget=5, altitudes_m=(6.0, 12.0), sensor_noise=(0.1, 0.3), truth="field"
+    ),
+}
+
+
+def noise_of(world: World) -> list[float]:
+    """Flip probabilities as the whole units of log odds make them."""
+    return (1 / (1 + np.exp(world.steps / UNITS))).tolist()
+
+
+def measured(env: UavEnv, n: int, i: int) -> np.ndarray:
+    """(M, M): what UAV i of mission n measured last, 0 or 1; -1 where it saw nothing."""
+    x, y, z = env.missions.position[n, i].tolist()
+    (low, high), cells = env.world.footprints, env.world.map_cells
+    rows, cols = slice(low[z, x], high[z, x]), slice(low[z, y], high[z, y])
+    found = np.full((cells, cells), -1)
+    height, width = rows.stop - rows.start, cols.stop - cols.start
+    found[rows, cols] = env.missions.measured[n, i, :height, :width].numpy() > 0
+    return found
+
+
+def heard(env: UavEnv, n: int) -> list[set[int]]:
+    agents = range(env.world.n_agents)
+    return [{j for j in agents if int(env.missions.heard[n, i]) >> j & 1} for i in agents]
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_a_mission_is_the_plain_one(name):
+    world, rows = WORLDS[name], 2
+    env = UavEnv(rows, world, seed=5, threads=1)
+    obs = env.reset(11)
+    generator = torch.Generator().manual_seed(0)
+    plain = [
+        PlainMission(world.map_cells, noise_of(world), list(world.altitudes_m), env.missions.position[n], world.budget)
+        for n in range(rows)
+    ]
+    for n, mission in enumerate(plain):
+        mission.take_in([measured(env, n, i) for i in range(world.n_agents)], heard(env, n))
+    for step in range(world.num_steps):
+        compare(env, obs, plain)
+        probability = torch.rand(rows, world.n_agents, 6, generator=generator)
+        action, mask = env.masked_sample(probability, torch.rand(rows, world.n_agents, generator=generator))
+        for n, mission in enumerate(plain):
+            assert mask[n].tolist() == mission.masks(action[n].tolist())
+            assert bool(mask[n].gather(1, action[n].unsqueeze(1)).all())
+        if step == world.num_steps - 1:
+            break
+        taken = env.step(action)
+        obs = taken.obs
+        for n, mission in enumerate(plain):
+            mission.move(action[n].tolist())
+            reward = mission.take_in([measured(env, n, i) for i in range(world.n_agents)], heard(env, n))
+            assert taken.reward[n].tolist() == pytest.approx([reward] * world.n_agents, abs=2e-4)
+
+
+def compare(env: UavEnv, obs: dict, plain: list[PlainMission]) -> None:
+    score = env.score()
+    for n, mission in enumerate(plain):
+        assert env.missions.position[n].tolist() == [list(position) for position in mission.position]
+        p = torch.sigmoid(env.missions.belief[n].double() / UNITS).numpy()
+        np.testing.assert_allclose(p, mission.maps, atol=2e-5)  # the limits are whole units of log odds
+        for i in range(env.world.n_agents):
+            np.testing.assert_allclose(obs["maps"][n, i], mission.uav_maps(i), atol=2e-5)
+        np.testing.assert_allclose(obs["state"][n], mission.team_maps(), atol=2e-5)
+        truth, found = (
+            env.missions.truth[n].numpy().astype(bool),
+            mission.maps[-1] > 0.5 + 1e-9,
+        )  # a yes and a no cancel, but for rounding
+        hits = (truth & found).sum()
+        f1 = 2 * hits / max(2 * hits + (truth ^ found).sum(), 1)
+        assert float(score["f1"][n]) == pytest.approx(f1, abs=1e-6)
+        h = -(p[-1] * np.log2(p[-1]) + (1 - p[-1]) * np.log2(1 - p[-1]))
+        assert float(score["roi_entropy"][n]) == pytest.approx(h[truth].mean(), abs=1e-5)
+
+
+def test_sums_kept_on_the_way_are_those_of_the_whole_map():
+    world = World(map_cells=130, budget=6)
+    env = UavEnv(3, world, seed=2, threads=1)
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(6):
+        env.step(torch.randint(0, 6, (3, 4), generator=generator))
+    weighted, _, likely = (torch.from_numpy(table) for table in belief_tables())
+    cells = np.arange(world.map_cells)
+    share = np.stack(
+        [
+            np.maximum(np.minimum(11 * cells + 11, 130 * (row + 1)) - np.maximum(11 * cells, 130 * row), 0)
+            for row in range(LATTICE)
+        ]
+    )
+    share = torch.from_numpy(share)
+    belief = env.missions.belief.long() + (len(weighted) - 1) // 2
+    for part, table in enumerate((weighted, likely)):
+        whole = torch.einsum("ry,nkyx,cx->nkrc", share, table[belief], share)
+        assert torch.equal(env.missions.sums[:, :, part], whole)
+
+
+def test_threads_and_ranks_change_no_bit():
+    world = World(map_cells=121, budget=4)
+    generator = torch.Generator().manual_seed(3)
+    actions = [torch.randint(0, 6, (6, 4), generator=generator) for _ in range(7)]
+    states = []
+    for threads in (1, 2):
+        env = UavEnv(6, world, seed=9, threads=min(threads, torch.get_num_threads() or 1))
+        for action in actions:
+            env.step(action)
+        states.append(env.state_dict()["missions"])
+    second_rank = UavEnv(3, world, seed=9, first_env=3, threads=1)
+    for action in actions:
+        second_rank.step(action[3:])
+    for name, whole in states[0].items():
+        assert torch.equal(states[1][name], whole), name
+        assert torch.equal(second_rank.state_dict()["missions"][name], whole[3:]), name
+
+
+def test_cells_are_measured_wrongly_as_often_as_the_sensor_says():
+    world = World()
+    env = UavEnv(4, world, seed=1, threads=1)
+    counts = {z: [0, 0] for z in range(3)}
+    flips = []
+    for _ in range(world.num_steps):
+        for n in range(4):
+            for i in range(4):
+                found, z = measured(env, n, i), int(env.missions.position[n, i, 2])
+                seen = found >= 0
+                wrong = (found != env.missions.truth[n].numpy()) & seen
+                counts[z][0] += int(wrong.sum())
+                counts[z][1] += int(seen.sum())
+                if z == 2:
+                    flips.append(wrong[200:260, 200:260].reshape(-1))
+        env.step(torch.full((4, 4), 5))  # down, then along the ground
+    for z, (wrong, seen) in counts.items():
+        noise = world.sensor_noise[z]
+        assert seen > 10_000
+        assert wrong / seen == pytest.approx(noise, abs=5 * (noise * (1 - noise) / seen) ** 0.5 + 2e-5)
+
+
+def test_worlds_are_drawn_as_they_should_be():
+    env = UavEnv(400, World(map_cells=22, budget=1), seed=0, threads=1)
+    share = env.missions.truth.float().mean((1, 2))
+    assert 0.26 < float(share.min()) < 0.34 and 0.56 < float(share.max()) < 0.64
+    assert float(share.mean()) == pytest.approx(0.45, abs=0.02)
+    sides = {tuple(corner.tolist()) for corner in env.missions.truth[:, [0, 0, -1, -1], [0, -1, 0, -1]]}
+    assert sides == {(1, 1, 0, 0), (0, 0, 1, 1), (1, 0, 1, 0), (0, 1, 0, 1)}
+    cells = env.missions.position[:, :, 0] * LATTICE + env.missions.position[:, :, 1]
+    assert all(len(set(team)) == 4 for team in cells.tolist())
+    assert torch.bincount(cells.flatten(), minlength=121).min() > 0
+    assert bool((env.missions.position[:, :, 2] == 2).all())
+    fields = UavEnv(40, World(map_cells=64, budget=1, truth="field"), seed=0, threads=1).missions.truth.float()
+    assert 0.29 < float(fields.mean((1, 2)).min()) and float(fields.mean((1, 2)).max()) < 0.61
+    edges = (fields[:, 1:] != fields[:, :-1]).float().mean()
+    assert float(edges) < 0.05, "neighbours are mostly alike"
+    drawn = UavEnv(200, World(map_cells=22, budget=1, random_comm_range=True), seed=0, threads=1).missions.comm_range
+    assert sorted(set(drawn.tolist())) == [0.0, 15.0, 25.0, 100.0]
+
+
+def test_messages_reach_as_far_as_the_range():
+    far, near = (UavEnv(50, World(map_cells=22, budget=1, comm_range_m=r), seed=4, threads=1) for r in (100.0, 0.0))
+    assert bool((far.missions.heard == 15).all())
+    assert bool((near.missions.heard == torch.tensor([1, 2, 4, 8])).all())
+    lost = UavEnv(400, World(map_cells=22, budget=1, comm_range_m=100.0, failure_rate=0.25), seed=4, threads=1)
+    heard = sum(int(mask) >> j & 1 for mask in lost.missions.heard.flatten() for j in range(4))
+    assert (heard - 1600) / (400 * 12) == pytest.approx(0.75, abs=0.03)
