@@ -39,13 +39,13 @@ class Case:
     Attributes:
         train: Words after ``powerband train``.
         evaluate: Words after ``powerband eval RUN``; ``{seed}`` stands for the seed.
-        figure: Key of the rows of the evaluation whose interval over seeds is stated.
+        figures: Keys of the rows of the evaluation whose intervals over seeds are stated.
         at: Checkpoints that are evaluated beside the last, by env steps.
     """
 
     train: tuple[str, ...]
     evaluate: tuple[str, ...]
-    figure: str
+    figures: tuple[str, ...]
     at: tuple[int, ...] = ()
 
 
@@ -65,20 +65,28 @@ def interval(k: int, updates: int) -> Case:
         "log_interval_s=2",
         "keep_checkpoints=1000",
     )
-    return Case(words, (*GAMES, "opponents=random"), "decided_won", at=(80_000,))
+    return Case(words, (*GAMES, "opponents=random"), ("decided_won",), at=(80_000,))
 
 
 CASES = {
-    "pendulum": Case(("gym", "variant=pendulum", "gpus=none"), ("episodes=100",), "return"),
-    "pendulum-bf16": Case(("gym", "variant=pendulum", "gpus=none", "precision=bf16"), ("episodes=100",), "return"),
-    "cartpole": Case(("gym", "variant=cartpole", "gpus=none"), ("episodes=100",), "return"),
-    "snakes-demo": Case(("snakes", "variant=demo", "gpus=none", "nproc=2"), GAMES, "decided_won"),
+    "pendulum": Case(("gym", "variant=pendulum", "gpus=none"), ("episodes=100",), ("return",)),
+    "pendulum-bf16": Case(("gym", "variant=pendulum", "gpus=none", "precision=bf16"), ("episodes=100",), ("return",)),
+    "cartpole": Case(("gym", "variant=cartpole", "gpus=none"), ("episodes=100",), ("return",)),
+    "snakes-demo": Case(("snakes", "variant=demo", "gpus=none", "nproc=2"), GAMES, ("decided_won",)),
     "snakes-full": Case(
         ("snakes", "variant=full", "gpus=none", "nproc=2", "save_interval=500000", "keep_checkpoints=1000"),
         (*GAMES, f"opponents=random,greedy,greedy_torus,{DEMO_LENGTH},{DEMO_RUN}"),
-        "decided_won",
+        ("decided_won",),
     ),
-    "ddpg-guide": Case(("snakes", "variant=guide", "gpus=none", "threads=1"), GAMES, "decided_won"),
+    "ddpg-guide": Case(("snakes", "variant=guide", "gpus=none", "threads=1"), GAMES, ("decided_won",)),
+    **{
+        f"uav-{algo}": Case(
+            ("uav", "variant=fast", f"algo={algo}", "gpus=none", "threads=1"),
+            ("missions=100", "video=false"),
+            ("f1_mean", "roi_entropy_mean", "f1_end", "roi_entropy_end"),
+        )
+        for algo in ("coma", "iac")
+    },
     **{f"interval-{k}": interval(k, k) for k in (1, 5, 10, 20)},
     **{f"interval-{k}-one-update": interval(k, 1) for k in (5, 20)},
 }
@@ -172,11 +180,12 @@ def main() -> None:
         result["eval"] = "powerband eval RUN " + " ".join(case.evaluate)
         for moment in [key for key in seeds[0] if key.startswith("at_")]:
             for index, first in enumerate(seeds[0][moment]):
-                values = [seed[moment][index][case.figure] for seed in seeds if moment in seed]
-                label = first.get("opponent", first.get("env_id", ""))
+                label = next((first[key] for key in ("opponent", "policy", "env_id") if key in first), "")
                 label = "own checkpoint of 75 s" if "/checkpoints/" in label else label.split("/")[-1].rsplit("-", 1)[0]
-                result.setdefault(moment, {})[label] = {case.figure: over_seeds(values)}
-                print(name, moment, label, case.figure, over_seeds(values), flush=True)
+                for figure in case.figures:
+                    spread = over_seeds([seed[moment][index][figure] for seed in seeds if moment in seed])
+                    result.setdefault(moment, {}).setdefault(label, {})[figure] = spread
+                    print(name, moment, label, figure, spread, flush=True)
         RESULTS.mkdir(parents=True, exist_ok=True)
         (RESULTS / f"{name}.json").write_text(json.dumps({**result, "runs": seeds}, indent=2) + "\n")
 

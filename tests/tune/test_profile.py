@@ -16,6 +16,8 @@ import pytest
 import powerband
 import runs
 from powerband import cli
+from powerband.catalogue import configure
+from powerband.tune.apart import short_run
 from powerband.tune.causes import CAUSES
 
 COMMON = ["gpus=none", "threads=1", "tensorboard=false"]
@@ -74,7 +76,18 @@ def test_a_run_too_short_to_measure_says_so(capsys):
     code = cli.main(["profile", *slow, *COMMON, "seconds=1"])
     text = capsys.readouterr().out
     assert code == CAUSES["too-short"][0] == 30
-    assert "too few to judge" in text and "never settled" in text and "Raise seconds" in text
+    assert "too few to judge" in text and "Measure longer" in text
+
+
+def test_a_window_shorter_than_an_iteration_holds_whole_iterations_that_learn():
+    """Steps of the warm-up cost no update: a window with them in it would flatter long iterations."""
+    words = ["algo=ddpg", "off_policy.num_envs=48", "warmup=96", "gpus=none", "threads=1"]
+    recipe, stage, resolved = configure("snakes", words)
+    for probe in (False, True):
+        facts = short_run(recipe, stage, resolved.config, 0.3, probe).facts[0]
+        assert facts.settled and facts.iterations >= 1
+        assert facts.grad_steps == facts.env_steps == 48 * facts.iterations
+    assert facts.update_s, "and updates by themselves were timed"
 
 
 def test_ranks_have_ledgers_of_their_own_and_the_status_is_the_cause(tmp_path: Path):

@@ -61,7 +61,14 @@ class Window:
         """Called at the end of each of the loop's iterations."""
         self._ticks += 1
         if not run.running:
-            self._finish(run)
+            if self._measuring or not run.grad_steps or self._agreed(run, bool(run.signalled)):
+                self._finish(run)
+            # Iterations take longer than the window. It begins now and holds one or two: had it begun with the first
+            # step, it would hold those of the warm-up, which cost no update.
+            run.running = True
+            if self._batch is not None or not self.probe:
+                self._begin(run)
+                return
         if self._measuring:
             return
         if run.grad_steps:
@@ -83,8 +90,11 @@ class Window:
 
     def _settled(self, run: Run) -> bool:
         """Agreed at iterations 2, 4, 8, ... after the first update."""
-        waited = time.perf_counter() - self._learning_since
-        return bool(run.ranks.max_(torch.tensor([waited >= SETTLE_S], dtype=torch.int64, device=run.device)))
+        return self._agreed(run, time.perf_counter() - self._learning_since >= SETTLE_S)
+
+    def _agreed(self, run: Run, mine: bool) -> bool:
+        """True on all ranks where it is on one."""
+        return bool(run.ranks.max_(torch.tensor([mine], dtype=torch.int64, device=run.device)))
 
     def _begin(self, run: Run) -> None:
         self._stop_counting()

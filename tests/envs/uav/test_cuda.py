@@ -1,0 +1,141 @@
+"""The CUDA kernels without a GPU: NVVM compiles them, and numba's simulator runs them to the bits of the CPU loops."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SRC = Path(__file__).parents[3] / "src"
+
+COMPILE = """
+import types
+import numba
+import torch
+from numba import cuda
+from numba.cuda import cuda_paths, dispatcher
+
+# numba-cuda asks the current device for its generation while it compiles, and looks for NVRTC, which it does not need.
+dispatcher.get_current_device = lambda: types.SimpleNamespace(compute_capability=(9, 0))
+cuda_paths._get_nvrtc_path = lambda: None
+try:
+    from numba.cuda.cudadrv import nvvm
+    nvvm.NVVM()
+    assert cuda_paths.get_cuda_paths()["libdevice"].info
+except Exception as error:
+    print("MISSING", type(error).__name__, str(error).splitlines()[0])
+    raise SystemExit
+from powerband.envs.uav import cuda as kernels
+from powerband.envs.uav.state import Missions
+from powerband.envs.uav.world import World
+
+world, cpu = World(map_cells=22), torch.device("cpu")
+s = numba.typeof(Missions.empty(2, world, 0, cpu).arrays)
+w = numba.typeof(world.arrays(cpu))
+n, flag = numba.int64, numba.boolean
+action, mask = numba.int64[:, ::1], numba.boolean[:, :, ::1]
+real, value = numba.float32[:, ::1], numba.float32[:, :, ::1]
+maps, team = numba.float32[:, :, :, :, ::1], numba.float32[:, :, :, ::1]
+for kernel, arguments in (
+    (kernels.begin_missions, (n, flag)),
+    (kernels.move_missions, (n, action)),
+    (kernels.measure_rows, (n,)),
+    (kernels.fuse_rows, ()),
+    (kernels.write_maps, (n, maps, team)),
+    (kernels.choose_moves, (value, real, flag, action, mask)),
+    (kernels.count_rows, (n, numba.int64[:, ::1])),
+    (kernels.plan_moves, (real, flag, action, mask, value)),
+):
+    ptx, _ = cuda.compile_ptx(kernel.py_func, (s, w, *arguments), cc=(9, 0))
+    assert ".visible .entry" in ptx
+    print("PTX", len(ptx.splitlines()))
+"""
+
+PLAY = """
+import os
+import numpy as np
+import torch
+from powerband.envs.uav.env import UavEnv
+from powerband.envs.uav.planning import expected_gains
+from powerband.envs.uav.state import MissionArrays, Missions
+from powerband.envs.uav.world import World
+
+world = World(n_agents=3, map_cells=23, budget=3, failure_rate=0.2, random_comm_range=True)
+N, SEED = 2, 12345
+device = os.environ.get("NUMBA_ENABLE_CUDASIM") == "1"
+missions, tables = Missions.empty(N, world, 7, torch.device("cpu")), world.arrays(torch.device("cpu"))
+uav, team = np.zeros((N, 3, 7, 11, 11), np.float32), np.zeros((N, 4, 11, 11), np.float32)
+chosen, mask = np.zeros((N, 3), np.int64), np.zeros((N, 3, 6), bool)
+value, counts, gains = np.zeros((N, 3, 6), np.float32), np.zeros((N, 4), np.int64), expected_gains(world)
+if device:
+    from numba import cuda
+    from powerband.envs.uav import cuda as kernels
+    np.seterr(over="ignore")
+    s = MissionArrays(*map(cuda.to_device, missions.arrays))
+    w = tables._replace(**{k: cuda.to_device(v) for k, v in tables._asdict().items() if isinstance(v, np.ndarray)})
+    uav, team, chosen, mask, value, counts, gains = map(cuda.to_device, (uav, team, chosen, mask, value, counts, gains))
+    launches = {"choose": (kernels.choose_moves, 1), "greedy": (kernels.plan_moves, 1),
+                "write": (kernels.write_maps, 4), "count": (kernels.count_rows, 23)}
+
+    def launch(kernel, each, *arguments):
+        kernel[-(-N * each // 16), 16](s, w, *arguments)
+
+    def run(name, *arguments):
+        if name in launches:
+            return launch(*launches[name], *arguments)
+        launch(*((kernels.begin_missions, 1) if name == "begin" else (kernels.move_missions, 1)), *arguments)
+        launch(kernels.measure_rows, 3 * s.measured.shape[2], arguments[0])
+        launch(kernels.fuse_rows, 4 * 23)
+else:
+    from powerband.envs.uav.kernels import cpu_loops
+    s, w = missions.arrays, tables
+    run = lambda name, *arguments: cpu_loops(False)[name](s, w, *arguments)
+
+rng = np.random.default_rng(0)
+run("begin", SEED, True)
+for t in range(4):
+    run("write", t, uav, team)
+    noise, probability = rng.random((N, 3)).astype(np.float32), rng.random((N, 3, 6)).astype(np.float32)
+    if t % 2:
+        run("choose", probability, noise, t == 1, chosen, mask)
+    else:
+        run("greedy", gains, t == 2, chosen, mask, value)
+    run("step", SEED, chosen)
+    run("count", 3, counts)
+    parts = {**s._asdict(), "uav": uav, "team": team, "chosen": chosen, "mask": mask, "value": value, "counts": counts}
+    for name, array in parts.items():
+        array = array.copy_to_host() if device else array
+        if array.dtype == np.float32:
+            array = array.round(4) + np.float32(0)
+        print(t, name, array.tolist())
+"""
+
+
+def run(script: str, **environment: str) -> str:
+    """Output of `script` in a Python of its own."""
+    env = {**os.environ, "PYTHONPATH": str(SRC), "OMP_NUM_THREADS": "1", **environment}
+    done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, timeout=250)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def test_kernels_compile_to_ptx():
+    pytest.importorskip("numba.cuda.cuda_paths", reason="numba-cuda is not installed")
+    homes = [Path(home) for home in (os.environ.get("CUDA_HOME", ""), "/usr/local/cuda") if home]
+    if shutil.which("nvcc"):
+        homes.append(Path(shutil.which("nvcc")).resolve().parents[1])
+    folders = [str(home / part) for home in homes for part in ("nvvm/lib64", "lib64", "lib")]
+    path = ":".join([*folders, os.environ.get("LD_LIBRARY_PATH", "")])
+    output = run(COMPILE, LD_LIBRARY_PATH=path, NUMBA_FORCE_CUDA_CC="9.0")
+    if "MISSING" in output:
+        pytest.skip(f"no NVVM here: {output.strip()}")
+    assert output.count("PTX") == 8
+
+
+def test_simulated_kernels_fly_like_the_cpu():
+    pytest.importorskip("numba.cuda", reason="numba-cuda is not installed")
+    simulated = run(PLAY, NUMBA_ENABLE_CUDASIM="1", NUMBA_DISABLE_JIT="1")
+    assert simulated == run(PLAY)
+    assert simulated

@@ -1,0 +1,35 @@
+"""Missions on a GPU: the same as on the CPU, and the learner beside them, on torch's stream."""
+
+import pytest
+import torch
+
+from powerband.envs.uav.env import UavEnv
+from powerband.envs.uav.planners import GreedyPlanner
+from powerband.envs.uav.world import World
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device: torch.cuda.is_available() is False"),
+]
+
+
+@pytest.mark.parametrize("world", [World(), World(n_agents=8, map_cells=121, failure_rate=0.2, truth="field")])
+def test_same_missions_as_on_the_cpu(world):
+    pytest.importorskip("numba.cuda", reason="numba-cuda is not installed")
+    on_cpu, on_gpu = UavEnv(5, world, seed=3, threads=1), UavEnv(5, world, seed=3, device="cuda")
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(world.num_steps + 3):
+        probability = torch.rand(5, world.n_agents, 6, generator=generator)
+        noise = torch.rand(5, world.n_agents, generator=generator)
+        action, mask = on_cpu.masked_sample(probability, noise)
+        there, mask_there = on_gpu.masked_sample(probability.cuda(), noise.cuda())
+        assert torch.equal(there.cpu(), action) and torch.equal(mask_there.cpu(), mask)
+        a, b = on_cpu.step(action), on_gpu.step(there)
+        torch.testing.assert_close(b.reward.cpu(), a.reward, atol=1e-5, rtol=1e-5)
+        for name, value in a.obs.items():
+            torch.testing.assert_close(b.obs[name].cpu(), value, atol=1e-5, rtol=1e-5)
+        for name, value in a.episode.items():
+            torch.testing.assert_close(b.episode[name].cpu(), value, atol=1e-5, rtol=1e-5)
+    for name, value in on_cpu.state_dict()["missions"].items():
+        assert torch.equal(on_gpu.state_dict()["missions"][name].cpu(), value), name
+    assert torch.equal(GreedyPlanner().act(on_gpu).cpu(), GreedyPlanner().act(on_cpu))
