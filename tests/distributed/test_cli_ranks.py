@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -50,6 +51,18 @@ def test_two_ranks_of_the_launcher_share_sizes_and_agree(tmp_path):
     assert not (state["rank0/replay/rows"] == state["rank1/replay/rows"]).all(1).any(), (
         "two ranks stored one transition"
     )
+
+
+def test_ranks_notice_the_time_limit_though_updates_make_their_iterations_a_hundred_times_as_long(tmp_path):
+    run = tmp_path / "run"
+    words = ["snakes", "algo=ddpg", "off_policy.num_envs=4", "warmup=2000", "global_batch_size=512", "time_limit_s=4"]
+    process = start(POWERBAND, "train", *words, "gpus=none", "nproc=2", "tensorboard=false", f"run_dir={run}")
+    said = finish(process)
+    assert process.returncode == 0, said
+    last = runs.metrics(run)[-1]
+    assert last["grad_steps"] > 0 and "time limit of 4 s reached" in said
+    times = [json.loads(text)["time_s"] for text in (run / "metrics.jsonl").read_text().splitlines()]
+    assert times[-1] < 12
 
 
 def test_torchrun_starts_the_same_run(tmp_path):

@@ -273,6 +273,8 @@ class Run:
 
     def tick(self, env_steps: int, grad_steps: int) -> None:
         """Counts one iteration (global figures) and does what has fallen due: log, evaluate, save, stop."""
+        if grad_steps and not self.grad_steps:  # from here on an iteration takes many times as long
+            self._agreement_interval = self._until_agreement = 1
         self.env_steps += env_steps
         self.grad_steps += grad_steps
         self.journal.step(self.env_steps, self.grad_steps, self.elapsed_s)
@@ -312,7 +314,7 @@ class Run:
         bad = self.guard.fault is not None
         if self.ranks.world_size > 1:
             pace = max((now - self._last_agreement) / self._agreement_interval, 1e-6)
-            proposed = max(1, int(AGREEMENT_S / pace))
+            proposed = min(max(1, int(AGREEMENT_S / pace)), 2 * self._agreement_interval)
             with self.clock("collectives"):
                 answer = torch.tensor([wants_stop, wants_log, bad, -proposed], dtype=torch.int64, device=self.device)
                 wants_stop, wants_log, bad, fewest = self.ranks.max_(answer).tolist()
