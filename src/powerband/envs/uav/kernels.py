@@ -62,10 +62,11 @@ def cpu_loops(parallel: bool) -> dict[str, Any]:
     Only the second may run on two Python threads at a time.
 
     numba's disk cache looks at the file of the loop only and would miss a change of the rules. What a closure holds is
-    part of the cache's key, so a number made of the files that the loops are compiled from closes that hole.
+    part of the cache's key, so a number made of the files that the loops are compiled from closes that hole; it tells
+    the two kinds of loops apart too.
     """
     parts = (hashing, world, rules, mapping, features, planning, score)
-    stamp = zlib.crc32(b"".join(Path(module.__file__).read_bytes() for module in parts))
+    stamp = 2 * zlib.crc32(b"".join(Path(module.__file__).read_bytes() for module in parts)) + parallel
 
     @njit(nogil=True, cache=True, parallel=parallel)
     def begin(s, w, seed, drawn):
