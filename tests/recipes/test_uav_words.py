@@ -38,6 +38,12 @@ def test_budgets_in_iterations_and_in_episodes():
         settled("num_steps=20")
 
 
+@pytest.mark.parametrize("word", ["minibatches=4", "on_policy.normalize_advantage=false"])
+def test_words_that_would_change_nothing_are_refused(word):
+    with pytest.raises(ConfigError, match="coma.normalize_advantage=true"):
+        settled(word)
+
+
 def test_a_params_file_of_that_nesting_is_read(tmp_path, monkeypatch):
     params = tmp_path / "params.yaml"
     params.write_text(

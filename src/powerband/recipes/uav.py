@@ -59,6 +59,11 @@ class Config:
                 f"num_steps={loop.num_steps} is no whole number of missions of {steps} moves (budget + 1). "
                 f"Write num_steps=0, or a multiple of {steps}."
             )
+        if loop.minibatches != 1 or not loop.normalize_advantage:
+            raise ConfigError(
+                "minibatches and on_policy.normalize_advantage are ppo's and change nothing here. "
+                "Write minibatch_rows=128, coma.normalize_advantage=true."
+            )
         if self.batches < 1 or (not loop.num_envs and not loop.minibatch_rows):
             raise ConfigError("missions are counted from batches times minibatch_rows: both are 1 or more.")
         num_steps = loop.num_steps or steps
