@@ -105,7 +105,7 @@ WAITING = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "20000"}
 
 Threads that spin for milliseconds take the cores from simulator workers; threads that sleep at once are woken some
 hundred times an update, and two of them were slower than one (an update of DDPG, 512 teams: 15 ms spinning, 17 looking
-for a while, 28 asleep, 21 on one thread; whole runs 1.1 to 2.4 times as fast as asleep).
+for a while, 28 asleep, 21 on one thread; whole runs 1.3 to 1.9 times as fast as asleep: `benchmarks/waiting.py`).
 """
 
 
