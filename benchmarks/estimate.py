@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 
 from powerband import cli
-from powerband.bench.harness import measure
+from powerband.bench.harness import measure, wait_as_runs_do
 from powerband.core.device import cores, host_facts
 
 RECIPES = {
@@ -62,6 +62,7 @@ def compare(name: str, ranks: list[int], seconds: float, rounds: int) -> list[di
 
 
 def main() -> None:
+    wait_as_runs_do()
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--json", type=Path, help="write the figures here")
     parser.add_argument("--recipes", nargs="+", choices=RECIPES, default=list(RECIPES))

@@ -25,8 +25,8 @@ from powerband.bench.harness import wait_as_runs_do
 from powerband.catalogue import configure
 from powerband.core.device import host_facts
 from powerband.tune.apart import short_run
+from powerband.tune.candidates import as_words, key
 from powerband.tune.measure import Measurement
-from powerband.tune.search import as_words, key
 from powerband.tune.space import Axis, Setting, Space
 
 POINTS, FINALISTS, ROUNDS = 48, 5, 5

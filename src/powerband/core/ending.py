@@ -30,7 +30,7 @@ def end_if_not_finite(run: Run, inspect: bool = False) -> None:
     guard, learner, replay = run.guard, run.part("learner"), run.part("replay")
     bad = guard.look()
     if inspect and not bad:
-        bad = guard.inspect(learner and learner.state_dict(), getattr(replay, "columns", None))
+        bad = guard.inspect(learner and learner.state_dict(), getattr(replay, "held", None))
     if run.ranks.world_size > 1:
         bad = bool(run.ranks.max_(torch.tensor([bad], dtype=torch.int64, device=run.device)))
     if bad:

@@ -237,8 +237,8 @@ class Run:
         Raises:
             NotFinite: It would hold what is not finite; nothing is written.
         """
-        end_if_not_finite(self, inspect=True)
         with self.clock("save"):
+            end_if_not_finite(self, inspect=True)
             writer = checkpoint.CheckpointWriter(self.dir, self.env_steps)
             own = {name: part.state_dict() for name, (part, shared) in self._attached.items() if not shared}
             hashes = writer.write(f"rank{self.ranks.rank}", own)

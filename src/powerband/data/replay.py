@@ -75,6 +75,11 @@ class Replay:
     def __len__(self) -> int:
         return self.size
 
+    @property
+    def held(self) -> dict[str, Tree]:
+        """The transitions that are held: views, each leaf (len(self), ...)."""
+        return self._fields_of(self.rows[: self.size])
+
     def _fields_of(self, rows: Tensor) -> dict[str, Tree]:
         """Views of `rows` (n, words): every field (n, ...) in its shape and dtype."""
 

@@ -12,7 +12,8 @@ from powerband.core.device import host_facts
 from powerband.core.presets import fingerprint, tuned_name, user_presets
 from powerband.core.schema import value_text
 from powerband.core.words import take_named
-from powerband.tune.search import Candidate, Tuned, as_words
+from powerband.tune.candidates import Candidate, as_words
+from powerband.tune.search import Tuned
 from powerband.tune.space import as_paths
 
 

@@ -1,16 +1,15 @@
-"""Search: short runs fit the throughput model, the model ranks every setting, the best three are verified by running.
+"""Search: short runs fit the throughput model, the model ranks every setting, the best are verified by running.
 
-The present setting is measured beside the three, in turns, and stays where none of them beats it.
+The present setting is measured beside them, in turns, and stays where none of them beats it.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,8 +20,10 @@ from powerband.core.device import device_names
 from powerband.core.room import OutOfRoom, largest_that_fits, ran_out
 from powerband.tune.advice import WORTH
 from powerband.tune.apart import short_run
+from powerband.tune.candidates import Candidate, as_words, key, unlike
 from powerband.tune.measure import Measurement, Recipe
 from powerband.tune.model import Throughput, fit
+from powerband.tune.parts import changed, seconds_of, total, turned
 from powerband.tune.space import Axis, Rule, Setting, Space, values_of
 
 LEAST_S, MOST_S = 20.0, 3600.0
@@ -30,12 +31,10 @@ BASE_S, PROBE_S, VERIFY_S = 2.0, 1.0, 2.0
 """Seconds of a window: of the run as it stands, of a probe, of a verification."""
 PROBING = 0.5
 """Share of the budget that is spent on the model; the rest verifies."""
-VERIFIED, ROUNDS = 3, 5
+ROUNDS, FIRST_ROUND, LATER_ROUNDS = 5, 5, 3
+"""Rounds of verification; settings of the first one, and how many of them go on."""
 MEMORY_SHARE = 0.9
 """Of the free memory, where no limit is given."""
-PARTS = ("env", "wait", "act", "update", "fixed")
-SMALL = 0.01
-"""A part below this share of an iteration is not multiplied: the probe's difference is added."""
 
 
 @dataclass(frozen=True)
@@ -57,30 +56,6 @@ class Options:
             )
         if self.memory_gib < 0:
             raise ConfigError(f"memory_gib={self.memory_gib:g} is below 0. Write memory_gib=8, or 0 for what is free.")
-
-
-@dataclass
-class Candidate:
-    """One setting and what is known about it.
-
-    Attributes:
-        setting: Knobs that differ from the present setting; empty is the present one.
-        parts: The alternative of each axis that it is made of.
-        predicted: Environment steps a second by the model.
-        rates: Those that were measured.
-        learning: It changes what is learnt.
-    """
-
-    setting: Setting
-    parts: tuple[Setting, ...] = ()
-    predicted: float = 0.0
-    rates: list[float] = field(default_factory=list)
-    learning: bool = False
-
-    @property
-    def measured(self) -> float | None:
-        """Median of the measured rates."""
-        return statistics.median(self.rates) if self.rates else None
 
 
 @dataclass(frozen=True)
@@ -318,74 +293,27 @@ class Search:
     # -- verifying --------------------------------------------------------------------------------------------------
 
     def verified(self, present: Candidate, ranked: list[Candidate]) -> list[Candidate]:
-        """The present setting and the best that the model knows, in turns: one round, and more as the budget allows."""
-        chosen = [present, *ranked[:VERIFIED]]
+        """The present setting and the best that the model knows, in turns; after a round the slower ones drop out.
+
+        Another round begins while the budget allows one.
+        """
+        chosen = [present, *unlike(ranked, LATER_ROUNDS, FIRST_ROUND)]
         rates: dict[int, list[float]] = {id(each): [] for each in chosen}
-        longest = 0.0
         for number in range(ROUNDS):
-            began = time.perf_counter()
-            if number and self.spent + longest / self.options.seconds > 1.0:
-                break
+            longest = 0.0
             for each in list(chosen):
+                began = time.perf_counter()
                 seen = self.measure(each.setting, VERIFY_S)
+                longest = max(longest, time.perf_counter() - began)
                 if seen is not None and seen.facts[0].iterations:
                     rates[id(each)].append(seen.steps_per_s)
                 elif each is not present:
                     chosen.remove(each)
-            longest = max(longest, time.perf_counter() - began)
-        for each in chosen:
-            each.rates = rates[id(each)] or each.rates
+            for each in chosen:
+                each.rates = rates[id(each)] or each.rates
+            if number == 0:
+                fastest = sorted(chosen[1:], key=lambda each: -(each.measured or 0.0))
+                chosen = [present, *fastest[:LATER_ROUNDS]]
+            if self.spent + longest * len(chosen) / self.options.seconds > 1.0:
+                break
         return [each for each in chosen if each.rates]
-
-
-def key(setting: Setting) -> tuple:
-    """`setting` as a key of a dict."""
-    return tuple(sorted(setting.items()))
-
-
-def as_words(setting: Setting) -> str:
-    """`setting` as it would be typed."""
-    texts = {knob: f"{value:.4g}" if isinstance(value, float) else value for knob, value in setting.items()}
-    return " ".join(f"{knob}={text}" for knob, text in texts.items()) or "as it stands"
-
-
-def seconds_of(model: Throughput) -> dict[str, float]:
-    """Seconds of each part for each environment step, over all ranks."""
-    n, steps = model.num_envs, max(model.steps, 1e-9)
-    parts = {
-        "env": model.env(n),
-        "wait": model.wait(n),
-        "act": model.act(n),
-        "update": model.updates * model.update(model.rows),
-        "comm": model.updates * model.comm,
-        "fixed": model.fixed,
-    }
-    return {part: seconds / steps for part, seconds in parts.items()}
-
-
-def total(seconds: dict[str, float], overlap: bool) -> float:
-    """Seconds of an environment step."""
-    updates = seconds["update"] + seconds["comm"]
-    together = max(seconds["wait"], updates) if overlap else seconds["wait"] + updates
-    return seconds["env"] + seconds["act"] + seconds["fixed"] + together
-
-
-def turned(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
-    """What a probe made of each part: a factor; where the part was next to nothing, seconds to add (``+part``)."""
-    least = SMALL * sum(before.values())
-    found: dict[str, float] = {}
-    for part in PARTS:
-        if before[part] > least:
-            found[part] = after[part] / before[part]
-        else:
-            found[f"+{part}"] = after[part] - before[part]
-    return found
-
-
-def changed(seconds: dict[str, float], factors: list[dict[str, float]]) -> dict[str, float]:
-    """`seconds` under several probed alternatives together."""
-    found = dict(seconds)
-    for each in factors:
-        for part in PARTS:
-            found[part] = max(0.0, found[part] * each.get(part, 1.0) + each.get(f"+{part}", 0.0))
-    return found

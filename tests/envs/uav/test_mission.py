@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from powerband.data.types import tree_leaves
 from powerband.envs.uav.env import UavEnv
+from powerband.envs.uav.planners import GreedyPlanner
 from powerband.envs.uav.world import LATTICE, UNITS, World, belief_tables
 
 from .reference import PlainMission
@@ -92,6 +94,21 @@ def compare(env: UavEnv, obs: dict, plain: list[PlainMission]) -> None:
         assert float(score["roi_entropy"][n]) == pytest.approx(h[truth].mean(), abs=1e-5)
 
 
+def test_centred_maps_are_those_of_the_map_seen_from_the_uav():
+    plain, centred = (UavEnv(2, World(map_cells=121, centred_maps=centred), seed=4, threads=1) for centred in (0, 1))
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(5):
+        maps, shown = plain.observe()["maps"], centred.observe()["maps"]
+        for n, i in np.ndindex(2, 4):
+            x, y, _ = plain.missions.position[n, i].tolist()
+            around = torch.nn.functional.pad(maps[n, i, 3:], (5, 5, 5, 5))[:, x : x + LATTICE, y : y + LATTICE]
+            assert torch.equal(shown[n, i, 3:], around)
+        assert torch.equal(shown[:, :, :3], maps[:, :, :3])
+        action, _ = plain.masked_sample(torch.ones(2, 4, 6), torch.rand(2, 4, generator=generator))
+        plain.step(action)
+        centred.step(action)
+
+
 def test_sums_kept_on_the_way_are_those_of_the_whole_map():
     world = World(map_cells=130, budget=6)
     env = UavEnv(3, world, seed=2, threads=1)
@@ -117,18 +134,26 @@ def test_threads_and_ranks_change_no_bit():
     world = World(map_cells=121, budget=4)
     generator = torch.Generator().manual_seed(3)
     actions = [torch.randint(0, 6, (6, 4), generator=generator) for _ in range(7)]
-    states = []
-    for threads in (1, 2):
-        env = UavEnv(6, world, seed=9, threads=min(threads, torch.get_num_threads() or 1))
-        for action in actions:
-            env.step(action)
-        states.append(env.state_dict()["missions"])
+    envs = [UavEnv(6, world, seed=9, threads=threads) for threads in (1, 2)]
     second_rank = UavEnv(3, world, seed=9, first_env=3, threads=1)
-    for action in actions:
+    even = torch.full((6, 4, 6), 1 / 6)
+    for action in actions:  # five moves end a mission: the next one begins on the way
+        one, two = (env.step(action) for env in envs)
         second_rank.step(action[3:])
+        noise = torch.rand(6, 4, generator=generator)
+        for a, b in zip(tree_leaves(one.obs), tree_leaves(two.obs), strict=True):
+            assert torch.equal(a, b)
+        assert torch.equal(one.reward, two.reward)
+        for (name, a), b in zip(envs[0].score().items(), envs[1].score().values(), strict=True):
+            assert torch.equal(a, b), name
+        for a, b in zip(*(env.masked_sample(even, noise) for env in envs), strict=True):
+            assert torch.equal(a, b)
+        assert torch.equal(*(GreedyPlanner().act(env) for env in envs))
+    states = [env.state_dict()["missions"] for env in (*envs, second_rank)]
+    assert states[0]["tick"].tolist() == [9] * 6 and states[0]["episode"].tolist() == [2] * 6
     for name, whole in states[0].items():
         assert torch.equal(states[1][name], whole), name
-        assert torch.equal(second_rank.state_dict()["missions"][name], whole[3:]), name
+        assert torch.equal(states[2][name], whole[3:]), name
 
 
 def test_cells_are_measured_wrongly_as_often_as_the_sensor_says():

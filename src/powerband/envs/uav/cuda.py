@@ -17,7 +17,7 @@ from numba import cuda
 from .features import write_team, write_uav
 from .mapping import begin_step, begin_sums, measure_row, row_fuser
 from .planning import plan
-from .rules import draw_split, exchange, move, pick, start
+from .rules import draw_split, exchange, move_team, pick, start
 from .score import count_row
 from .state import Missions
 from .world import WorldArrays
@@ -41,8 +41,6 @@ def begin_missions(s, w, seed, drawn):
     """One thread a mission."""
     n = cuda.grid(1)
     if n < s.position.shape[0]:
-        s.episode[n] += 1
-        s.tick[n] += 1
         start(s, w, n, seed)
         if drawn:
             draw_split(s, w, n, seed)
@@ -57,9 +55,7 @@ def move_missions(s, w, seed, action):
     """One thread a mission."""
     n = cuda.grid(1)
     if n < s.position.shape[0]:
-        for i in range(w.agents):
-            move(s, w, n, i, action[n, i])
-        s.tick[n] += 1
+        move_team(s, w, n, action)
         exchange(s, w, n, seed)
         begin_step(s, w, n)
 

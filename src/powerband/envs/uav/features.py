@@ -8,7 +8,8 @@ of altitudes + 1) where a UAV is, 1 where none is, 0 off the map; 3 W H; 4 W H i
 Maps of the team (all measurements): 0 positions, (altitude + 1) / number of altitudes, 0 where none is; 1 W H;
 2 probability; 3 footprints: 1 what was measured last, one half elsewhere.
 
-All are area averages over blocks. Where UAVs share a cell, the last of them is shown.
+All are area averages over blocks. Where UAVs share a cell, the last of them is shown. In a world with `centred_maps`
+maps 3 to 6 of a UAV have itself in the middle too, and 0 off the map.
 """
 
 import numpy as np
@@ -139,6 +140,26 @@ def write_uav(s, w, n, i, step, out):
     # 1 on the own footprint, 0 on what the others saw besides: all that was seen counts -1/2, the own footprint +1.
     add_footprints(s, w, n, heard, -0.5, out[6])
     add_footprints(s, w, n, own, 1.0, out[6])
+    if w.centred:
+        for k in range(3, UAV_MAPS):
+            centre(s, n, i, out[k])
+
+
+@inlined
+def centre(s, n, i, out):
+    """Moves `out` (11, 11) so that UAV `i` is in the middle; 0 where that is off the map.
+
+    Each row and each value within a row is read before it is overwritten.
+    """
+    down, right = s.position[n, i, 0] - CENTRE, s.position[n, i, 1] - CENTRE
+    for a in range(LATTICE):
+        row = a if down >= 0 else LATTICE - 1 - a
+        for b in range(LATTICE):
+            col = b if right >= 0 else LATTICE - 1 - b
+            if 0 <= row + down < LATTICE and 0 <= col + right < LATTICE:
+                out[row, col] = out[row + down, col + right]
+            else:
+                out[row, col] = 0.0
 
 
 @inlined

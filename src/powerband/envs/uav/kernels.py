@@ -20,7 +20,7 @@ from . import features, mapping, planning, rules, score, world
 from .features import write_team, write_uav
 from .mapping import begin_step, begin_sums, high_y, low_y, measure_row, row_fuser, sources_of
 from .planning import plan
-from .rules import draw_split, exchange, move, pick, start
+from .rules import draw_split, exchange, move_team, pick, start
 from .score import count_row
 from .state import Missions
 from .world import WorldArrays
@@ -55,11 +55,24 @@ def take_in(s, w, n, seed):
             fuse_row(s, w, n, k, y)
 
 
+@inlined
+def count_map(s, w, n, k, counts):
+    """Adds what `count_row` finds in map `k` to `counts` (N, 4)."""
+    for y in range(w.cells):
+        hits, false, missed, entropy = count_row(s, w, n, k, y)
+        counts[n, 0] += hits
+        counts[n, 1] += false
+        counts[n, 2] += missed
+        counts[n, 3] += entropy
+
+
 @cache
 def cpu_loops(parallel: bool) -> dict[str, Any]:
     """Loops over missions by name, on numba's threads where `parallel`, else on the thread that calls.
 
-    Only the second may run on two Python threads at a time.
+    Only the second may run on two Python threads at a time. Whatever a loop writes, functions write that it calls:
+    numba takes `s.tick[n] += 1` in the loop itself for a sum over the missions, each thread adds to a copy of its own,
+    and nothing arrives.
 
     numba's disk cache looks at the file of the loop only and would miss a change of the rules. What a closure holds is
     part of the cache's key, so a number made of the files that the loops are compiled from closes that hole; it tells
@@ -71,8 +84,6 @@ def cpu_loops(parallel: bool) -> dict[str, Any]:
     @njit(nogil=True, cache=True, parallel=parallel)
     def begin(s, w, seed, drawn):
         for n in prange(s.position.shape[0] + 0 * stamp):
-            s.episode[n] += 1
-            s.tick[n] += 1
             start(s, w, n, seed)
             if drawn:
                 draw_split(s, w, n, seed)
@@ -83,9 +94,7 @@ def cpu_loops(parallel: bool) -> dict[str, Any]:
     @njit(nogil=True, cache=True, parallel=parallel)
     def step(s, w, seed, action):
         for n in prange(s.position.shape[0] + 0 * stamp):
-            for i in range(w.agents):
-                move(s, w, n, i, action[n, i])
-            s.tick[n] += 1
+            move_team(s, w, n, action)
             take_in(s, w, n, seed)
 
     @njit(nogil=True, cache=True, parallel=parallel)
@@ -104,12 +113,7 @@ def cpu_loops(parallel: bool) -> dict[str, Any]:
     @njit(nogil=True, cache=True, parallel=parallel)
     def count(s, w, k, counts):
         for n in prange(s.position.shape[0] + 0 * stamp):
-            for y in range(w.cells):
-                hits, false, missed, entropy = count_row(s, w, n, k, y)
-                counts[n, 0] += hits
-                counts[n, 1] += false
-                counts[n, 2] += missed
-                counts[n, 3] += entropy
+            count_map(s, w, n, k, counts)
 
     @njit(nogil=True, cache=True, parallel=parallel)
     def greedy(s, w, gains, shared, chosen, mask, value):

@@ -74,6 +74,14 @@ def move(s, w, n, i, action):
 
 
 @inlined
+def move_team(s, w, n, action):
+    """Moves all UAVs by `action` (N, A); what is drawn from here on is drawn anew."""
+    for i in range(w.agents):
+        move(s, w, n, i, action[n, i])
+    s.tick[n] += 1
+
+
+@inlined
 def allowed_moves(s, w, n, i):
     """The moves that stay in the lattice and within the altitudes, as bits."""
     x, y, z = s.position[n, i, 0], s.position[n, i, 1], s.position[n, i, 2]
@@ -163,7 +171,9 @@ def exchange(s, w, n, seed):
 
 @inlined
 def start(s, w, n, seed):
-    """Puts the UAVs on random cells, each its own, at the highest altitude, and draws the mission's range."""
+    """A new mission: the UAVs on random cells, each its own, at the highest altitude, and the mission's range."""
+    s.episode[n] += 1
+    s.tick[n] += 1
     key = stream_key(seed, s.mission[n])
     for i in range(w.agents):
         cell = below(draw(key, s.tick[n], i), LATTICE * LATTICE - i)

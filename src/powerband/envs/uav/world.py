@@ -57,6 +57,7 @@ class WorldArrays(NamedTuple):
     failure: int
     drawn_range: bool
     comm_range: float
+    centred: bool
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,9 @@ class World:
     """Hidden field: split is a half plane from one of four sides, field a Gaussian random field; 30 to 60 % are ROI."""
     map_file: str = ""
     """A hidden field of one's own for all missions: .npy of 0 and 1, or a black and white .png; map_cells squared."""
+
+    centred_maps: bool = False
+    """All maps of a UAV have itself in the middle, not its positions alone."""
 
     def __post_init__(self) -> None:
         if self.budget < 1:
@@ -207,6 +211,7 @@ class World:
             failure=round(self.failure_rate * 2**32),
             drawn_range=self.random_comm_range,
             comm_range=float(self.comm_range_m),
+            centred=self.centred_maps,
         )
 
 
