@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from powerband.algos.coma import COMA, COMAConfig, critic_inputs, unmasked
+from powerband.algos.coma import COMA, COMAConfig, unmasked
 from powerband.core.noise import NoiseSource
 from powerband.core.precision import Precision
 from powerband.data.types import EnvSpec, TensorSpec
+from powerband.nets.map_net import critic_inputs
 
 T, N, A, K = 5, 3, 4, 6
 
@@ -82,9 +83,9 @@ def test_targets_are_td_lambda_of_the_target_critic_and_stop_at_ends():
     assert found["inputs"].shape == (T, N * A, 12, 11, 11) and found["mask"].shape == (T, N * A, K)
 
 
-@pytest.mark.parametrize("counterfactual", [True, False])
-def test_losses_are_the_formulas(counterfactual):
-    coma, data = learner(counterfactual=counterfactual, epsilon_start=0.3), rollout()
+@pytest.mark.parametrize(("counterfactual", "sampled"), [(True, False), (True, True), (False, False)])
+def test_losses_are_the_formulas(counterfactual, sampled):
+    coma, data = learner(counterfactual, epsilon_start=0.3, sampled_advantage=sampled), rollout()
     batch = {name: values.flatten(0, 1) for name, values in coma.targets(data, 0.9, 0.7).items()}
     values = coma.critic(batch["inputs"]).detach()
     rows = torch.arange(len(values))
@@ -95,7 +96,7 @@ def test_losses_are_the_formulas(counterfactual):
     policy = (0.7 * logits.softmax(1) + 0.3 / K) * batch["mask"]
     policy = policy / policy.sum(1, keepdim=True)
     baseline = (policy.detach() * values).sum(1) if counterfactual else values[:, 0]
-    advantage = (chosen if counterfactual else batch["returns"]) - baseline
+    advantage = (chosen if counterfactual and not sampled else batch["returns"]) - baseline
     loss, _ = coma._actor_loss(batch)
     torch.testing.assert_close(loss, -(advantage * policy[rows, batch["action"]].log()).mean())
 

@@ -19,7 +19,7 @@ from powerband.core.noise import NoiseSource
 from powerband.core.precision import Precision
 from powerband.data.rollout import lambda_returns
 from powerband.data.types import EnvSpec, Tree
-from powerband.nets.map_net import MapNet
+from powerband.nets.map_net import MapNet, critic_inputs
 
 Choose = Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor]]
 """(probability (N, A, K), noise (N, A) or None for the likeliest) -> action (N, A), mask (N, A, K) bool."""
@@ -45,6 +45,8 @@ class COMAConfig:
     """Channels of every layer of both networks."""
     max_grad_norm: float | None = 10.0
     """Gradients are clipped to this 2-norm, actor and critic each."""
+    sampled_advantage: bool = False
+    """An action is worth what followed it, G - sum pi Q, not what the critic says, Q(s, a) - sum pi Q (IAC: always)."""
     entropy_coef: float = 0.0
     """Weight of an entropy bonus beside the exploration of epsilon."""
     normalize_advantage: bool = False
@@ -210,7 +212,7 @@ class COMA:
         return loss, {"losses/critic": loss.detach()}
 
     def _actor_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        """-mean(A log pi(a)); A = Q(s, a) - sum_a' pi(a') Q(s, a'), IAC: A = G - V(s)."""
+        """-mean(A log pi(a)); A = Q(s, a) - sum pi Q, sampled: A = G - sum pi Q, IAC: A = G - V(s)."""
         config, action = self.config, batch["action"].unsqueeze(1)
         seen = self.spec.obs["maps"].shape[1]
         with self.precision.autocast():
@@ -219,10 +221,10 @@ class COMA:
         policy = allowed / allowed.sum(1, keepdim=True)
         with torch.no_grad():
             values = self._values(self.critic, batch["inputs"])
-            if self.counterfactual:
-                advantage = (values.gather(1, action) - (policy * values).sum(1, keepdim=True)).squeeze(1)
-            else:
-                advantage = batch["returns"] - values.squeeze(1)
+            baseline = (policy * values).sum(1) if self.counterfactual else values.squeeze(1)
+            sampled = config.sampled_advantage or not self.counterfactual
+            worth = batch["returns"] if sampled else values.gather(1, action).squeeze(1)
+            advantage = worth - baseline
             spread = advantage.std(correction=0)  # the last mini-batch may be a single row
             if config.normalize_advantage:
                 advantage = (advantage - advantage.mean()) / (spread + 1e-8)
@@ -263,33 +265,6 @@ class COMA:
             getattr(self, name).load_state_dict(state[name])
         self.epsilon.copy_(state["epsilon"])
         self.rollouts, self.episodes = state["rollouts"], state["episodes"]
-
-
-def critic_inputs(obs: dict[str, Tensor], action: Tensor, num_actions: int) -> Tensor:
-    """What the central critic sees of every step and agent.
-
-    Args:
-        obs: maps (T, N, A, C, H, W), state (T, N, C', H, W), cell (T, N, A) int64.
-        action: (T, N, A) int64.
-        num_actions: K.
-
-    Returns:
-        (T N A, C + C' + 1, H, W): the agent's maps, the state, and the other agents' actions.
-    """
-    maps, state = obs["maps"].flatten(0, 1), obs["state"].flatten(0, 1)
-    rows, agents, seen, height, width = maps.shape
-    out = maps.new_zeros(rows, agents, seen + state.shape[1] + 1, height, width)
-    out[:, :, :seen] = maps
-    out[:, :, seen:-1] = state.unsqueeze(1)
-    planes = maps.new_zeros(rows, agents, height * width)
-    own = torch.eye(agents, dtype=torch.bool, device=maps.device)
-    cells, values = obs["cell"].flatten(0, 1), (action.flatten(0, 1) + 1).to(maps.dtype) / num_actions
-    for j in range(agents):  # one after the other: where agents share a cell, the last of them is shown
-        at = cells[:, j].view(-1, 1, 1).expand(-1, agents, 1)
-        there = planes.gather(2, at)
-        planes.scatter_(2, at, torch.where(own[j].view(1, -1, 1), there, values[:, j].view(-1, 1, 1)))
-    out[:, :, -1] = planes.view(rows, agents, height, width)
-    return out.flatten(0, 1)
 
 
 def unmasked(probability: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor]:
