@@ -9,6 +9,7 @@ import pytest
 
 import runs
 from powerband import cli
+from powerband.tune import estimate as estimating
 
 COMMON = ["gpus=none", "threads=1", "tensorboard=false"]
 LINK = ["latency_us=50", "bandwidth_gb_s=1"]
@@ -47,7 +48,21 @@ def test_json_has_every_row_and_what_it_rests_on(tmp_path: Path, monkeypatch):
     assert not [path for path in tmp_path.iterdir() if path != report]
 
 
-def test_the_table_says_what_ends_the_run_and_what_limits_it(capsys):
+def test_ranks_that_fit_on_this_machine_are_run_as_they_will_be(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(estimating, "cores", lambda: 2)
+    monkeypatch.setattr(estimating, "_comm", lambda *asked: pytest.fail("nothing is forecast here"))
+    report = tmp_path / "estimate.json"
+    words = [*runs.SMALL["sac"], *COMMON, "num_workers=0", "ranks=1,2", "seconds=1", f"--json={report}"]
+    assert cli.main(["estimate", *words]) == 0
+    found = json.loads(report.read_text())
+    one, two = found["rows"]
+    assert one["iteration"]["env_steps"] == two["iteration"]["env_steps"] == 2
+    assert one["iteration"]["parts"]["comm"] == 0 < two["iteration"]["parts"]["comm"]
+    assert found["comm"] is None and found["notes"][0] == "1, 2 ranks ran here as they will."
+
+
+def test_the_table_says_what_ends_the_run_and_what_limits_it(capsys, monkeypatch):
+    monkeypatch.setattr(estimating, "cores", lambda: 1)  # two ranks are more than fit: forecast
     words = [*runs.SMALL["cartpole"], *COMMON, "num_workers=0", "env_steps=1e9", "time_limit_s=7200", "seconds=1"]
     assert cli.main(["estimate", *words, "ranks=2"]) == 0  # what is between ranks is measured
     text = capsys.readouterr().out
@@ -100,6 +115,7 @@ def test_help_lists_its_own_words(capsys):
 
 
 def test_ranks_that_cannot_talk_leave_the_row_of_one(capsys, monkeypatch):
+    monkeypatch.setattr(estimating, "cores", lambda: 1)
     from powerband.doctor import collectives
     from powerband.doctor.row import fail
 

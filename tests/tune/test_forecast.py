@@ -19,7 +19,8 @@ from powerband.loops.off_policy import OffPolicyConfig
 from powerband.loops.on_policy import OnPolicyConfig
 from powerband.recipes import gym
 from powerband.tune.comm import Comm
-from powerband.tune.estimate import Estimate, Options
+from powerband.tune.estimate import Options
+from powerband.tune.estimate_table import Estimate
 from powerband.tune.facts import Facts
 from powerband.tune.forecast import Budget, Forecast
 from powerband.tune.ledger import Ledger, SpanFigures

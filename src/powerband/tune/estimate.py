@@ -1,20 +1,23 @@
 """Estimate: hours, memory and cost of a run on 1, 2, 4, 8 ranks before it starts, from some seconds of its real loop.
 
-Sizes are over all ranks, so a rank of R does an R-th of the work. That share is run alone for some seconds, with the
-threads it would have, and what several ranks add (all-reduces, cores that they share) is put on top of what was seen.
+As many ranks as this machine has GPUs, or cores where there is none, are run for some seconds as they will be. More are
+forecast: sizes are over all ranks, so a rank of R does an R-th of the work. That share is run alone, with the threads
+it would have, and what several ranks add (all-reduces, cores that they share) is put on top of what was seen.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from powerband.core import memory
 from powerband.core.config import ConfigError
 from powerband.core.device import cores, device_names
+from powerband.tune.apart import short_run
 from powerband.tune.comm import Comm
 from powerband.tune.diagnose import diagnose
+from powerband.tune.estimate_table import Estimate
 from powerband.tune.forecast import CADENCES, Budget, Forecast
 from powerband.tune.knobs import Knobs
 from powerband.tune.measure import Measurement, Recipe, measure
@@ -26,7 +29,6 @@ APART_S = 2.0
 """Seconds of the run that is made for evaluations and checkpoints alone."""
 START_S = 3.0
 """Seconds that a start-up may take, for the time that is shown as left."""
-GIB = 2**30
 
 Reduce = Callable[[str, list[str]], Any]
 """(backend, devices) -> a row with status, measured and figures: how `doctor` times all-reduces between two ranks."""
@@ -39,7 +41,7 @@ class Options:
     ranks: tuple[int, ...] = (1, 2, 4, 8)
     """Numbers of ranks on one machine: GPUs, or processes where there is none."""
     seconds: float = 5.0
-    """Seconds that each number of ranks is measured for, after the first updates; start-up comes on top."""
+    """Seconds that each number of ranks is measured for, once it learns; start-up comes on top."""
     price_per_hour: float = 0.0
     """Price of an hour, in whatever currency; 0 leaves the cost out."""
     price_per: Literal["auto", "gpu", "machine"] = "auto"
@@ -47,9 +49,9 @@ class Options:
     currency: str = ""
     """Shown with the cost."""
     latency_us: float = 0.0
-    """Microseconds of a message between ranks, instead of measuring it; needs bandwidth_gb_s."""
+    """Microseconds of a message between ranks, to forecast all rows for such a link; needs bandwidth_gb_s."""
     bandwidth_gb_s: float = 0.0
-    """Gigabytes a second between ranks, instead of measuring them; needs latency_us."""
+    """Gigabytes a second between ranks; needs latency_us."""
 
     def __post_init__(self) -> None:
         if not self.ranks or not all(1 <= count <= MOST_RANKS for count in self.ranks):
@@ -68,80 +70,6 @@ class Options:
                 f"latency_us={self.latency_us:g} and bandwidth_gb_s={self.bandwidth_gb_s:g}: a link has both. "
                 f"Write, for example, latency_us=10 bandwidth_gb_s=12, or neither."
             )
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """What a run will take.
-
-    Attributes:
-        options: What was asked.
-        budget: What ends the run.
-        forecasts: Number of ranks -> its forecast, or why there is none.
-        comm: What all-reduces cost; None where no row needs it, or it could not be measured.
-        per_gpu: A rank has a GPU of its own.
-        free_bytes: Memory that is free on the GPU, or on the machine for all ranks together; None where nobody says.
-        notes: Assumptions, and what else should be known to read the figures.
-    """
-
-    options: Options
-    budget: Budget
-    forecasts: dict[int, Forecast | str]
-    comm: Comm | None
-    per_gpu: bool
-    free_bytes: int | None
-    notes: list[str]
-
-    def cost(self, found: Forecast) -> float | None:
-        """Price of a run; None without a price."""
-        price, each = self.options.price_per_hour, self.options.price_per
-        if not price:
-            return None
-        count = found.ranks if each == "gpu" or (each == "auto" and self.per_gpu) else 1
-        return found.seconds / 3600 * price * count
-
-    def fits(self, found: Forecast) -> bool | None:
-        """Whether the ranks fit into what is free now; None where nobody says."""
-        if self.free_bytes is None or not found.memory_bytes:
-            return None
-        return found.memory_bytes * (1 if self.per_gpu else found.ranks) <= self.free_bytes
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON: ``rows``, and all that they rest on."""
-        rows = []
-        for ranks, found in self.forecasts.items():
-            if isinstance(found, str):
-                rows.append({"ranks": ranks, "skipped": found})
-            else:
-                rows.append({**found.to_dict(), "cost": self.cost(found), "fits": self.fits(found)})
-        return {
-            "rows": rows,
-            "budget": {"env_steps": self.budget.env_steps, "time_limit_s": self.budget.time_limit_s},
-            "comm": None if self.comm is None else self.comm.to_dict(),
-            "free_bytes": self.free_bytes,
-            "price_per_hour": self.options.price_per_hour or None,
-            "currency": self.options.currency,
-            "notes": self.notes,
-        }
-
-    def __str__(self) -> str:
-        limit = f" or {self.budget.time_limit_s:g} s, whichever is first" if self.budget.time_limit_s else ""
-        priced = bool(self.options.price_per_hour)
-        cost = f"{f'cost {self.options.currency}'.strip():>12}" if priced else ""
-        head = f"{'ranks':>5}{'env steps/s':>13}{'hours':>9}{'env steps':>15}  {'ended by':<13}{'GiB a rank':>10}{cost}"
-        lines = [f"to {self.budget.env_steps:,} env steps{limit}", "", f"{head}  limit"]
-        for ranks, found in self.forecasts.items():
-            if isinstance(found, str):
-                lines.append(f"{ranks:>5}  skipped: {found}")
-                continue
-            price = f"{self.cost(found):>12,.2f}" if priced else ""
-            part, share = found.limit
-            full = " (does not fit)" if self.fits(found) is False else ""
-            lines.append(
-                f"{ranks:>5}{found.steps_per_s:>13,.0f}{_hours(found.seconds):>9}{found.env_steps:>15,}  "
-                f"{found.ends_by:<13}{found.memory_bytes / GIB:>10.2f}{price}  {part} {share:.0%}{full}"
-            )
-        return "\n".join([*lines, "", *(f"note: {note}" for note in self.notes)])
 
 
 def estimate(
@@ -178,35 +106,53 @@ def estimate(
 
     names = device_names(next(iter(shares.values())).run)
     per_gpu = names != ["cpu"]
+    here = {ranks for ranks in shares if ranks == 1 or (ranks <= _room(per_gpu) and not options.latency_us)}
     progress("all-reduces", 0.0)
-    comm, problem = (None, "") if max(shares) == 1 else _comm(options, per_gpu, reduce)
+    comm, problem = (None, "") if here == set(shares) else _comm(options, per_gpu, reduce)
     free_bytes = memory.free(names[0])
     seen: dict[int, Measurement] = {}
     apart: dict[str, float] | None = None
     for done, (ranks, share) in enumerate(shares.items(), 1):
-        progress(f"the share of one rank of {ranks}", done / (len(shares) + 1))
+        together = ranks in here
+        doing = f"the share of one rank of {ranks}" if not together else f"{ranks} rank{'s' * (ranks > 1)}"
+        progress(doing, done / (len(shares) + 1))
         if any(each.interrupted for each in seen.values()):
             forecasts[ranks] = "not measured: the estimate was asked to end."
             continue
-        if ranks > 1 and comm is None:
+        if not together and comm is None:
             forecasts[ranks] = problem
             continue
-        measured = measure(recipe, stage, share, options.seconds, probe=bool(knobs.get("graph_updates")))
+        if together and ranks > 1:
+            share = replace(config, run=replace(config.run, nproc=ranks, gpus="auto" if per_gpu else "none"))
+        try:
+            measured = short_run(recipe, stage, share, options.seconds, probe=bool(knobs.get("graph_updates")))
+        except (MemoryError, ConfigError) as error:
+            if not together or ranks == 1:
+                raise
+            forecasts[ranks] = f"{ranks} ranks could not be run: {error}"
+            continue
         if measured is None or not measured.facts[0].iterations:
             forecasts[ranks] = f"nothing could be measured in {options.seconds:g} s. Raise seconds."
             continue
         seen[ranks] = measured
-        window = ranks, measured.ledgers[0], measured.facts[0], comm, budget
-        forecast = Forecast.of(*window, apart or {})
+        window = ranks, measured.ledgers[0], measured.facts[0], None if together else comm, budget
+        forecast = Forecast.of(*window, apart or {}, not together)
         if forecast.unknown and apart is None and not measured.interrupted:
-            apart = _apart(recipe, stage, share, measured, forecast.unknown)
-            forecast = Forecast.of(*window, apart)
+            apart = _apart(recipe, stage, shares[ranks], measured, forecast.unknown)
+            forecast = Forecast.of(*window, apart, not together)
         forecasts[ranks] = forecast
     if not seen:
         raise ConfigError(next(iter(forecasts.values())))
     ordered = dict(sorted(forecasts.items()))
-    notes = _notes(knobs, budget, ordered, seen, comm, per_gpu)
+    notes = _notes(knobs, budget, ordered, seen, here, comm, per_gpu)
     return Estimate(options, budget, ordered, comm, per_gpu, free_bytes, notes)
+
+
+def _room(per_gpu: bool) -> int:
+    """Ranks that this machine can run side by side."""
+    import torch
+
+    return torch.cuda.device_count() if per_gpu else cores()
 
 
 def _comm(options: Options, per_gpu: bool, reduce: Reduce) -> tuple[Comm | None, str]:
@@ -241,21 +187,23 @@ def _notes(
     budget: Budget,
     forecasts: dict[int, Forecast | str],
     seen: dict[int, Measurement],
+    here: set[int],
     comm: Comm | None,
     per_gpu: bool,
 ) -> list[str]:
     """Assumptions behind the figures, and what was odd about the windows they come from."""
     count = cores()
-    notes = [
-        "each row is one rank's share of the work, run alone here; start-up (imports, simulators, compiling) and the "
-        "checkpoint at the end come on top."
-    ]
     rows = {ranks: found for ranks, found in forecasts.items() if isinstance(found, Forecast)}
-    if comm is not None and max(rows) > 1:
+    ran, shared = ([str(ranks) for ranks in rows if (ranks in here) == together] for together in (True, False))
+    notes = [f"{', '.join(ran)} rank{'s' * (ran != ['1'])} ran here as they will."] if ran else []
+    if shared:
+        notes.append(f"rows of {', '.join(shared)} are one rank's share of the work, run alone here.")
+    notes.append("start-up (imports, simulators, compiling) and the checkpoint at the end come on top.")
+    if comm is not None and shared:
         facts = seen[max(rows)].facts[0]
         mib = facts.reduced_bytes / max(facts.reductions, 1e-9) / 2**20
         notes.append(f"{facts.reductions:.3g} all-reduces of {mib:.3g} MiB an iteration over a ring; {comm}.")
-    if per_gpu and max(rows) > 1:
+    if per_gpu and shared:
         notes.append(f"{max(rows)} ranks are {max(rows)} GPUs like this one, in one machine, whose cores are {count}.")
     crowded = [ranks for ranks in rows if ranks > count]
     if crowded and not per_gpu:
@@ -285,8 +233,3 @@ def _notes(
         for remark in [found.sentence] * (found.cause == "too-short") + found.remarks:
             odd.setdefault(remark, []).append(ranks)
     return notes + [f"row of {', '.join(map(str, where))}: {remark}" for remark, where in odd.items()]
-
-
-def _hours(seconds: float) -> str:
-    """Hours with three figures, so that a run of a minute is no 0.0."""
-    return f"{seconds / 3600:.3g}" if seconds < 3600 * 1000 else f"{seconds / 3600:,.0f}"

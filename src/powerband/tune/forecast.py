@@ -1,4 +1,6 @@
-"""Forecast: rate, time and end of a run on some ranks, from the window of one rank's share of it.
+"""Forecast: rate, time and end of a run on some ranks, from a window of them, or of one rank's share of the work.
+
+Where the ranks can run here, a window of them all has everything in it. Else a rank does its share alone:
 
     iteration = max(share alone + t_comm, processor seconds of all ranks / cores)
 
@@ -21,6 +23,7 @@ PARTS = {
     "env": ("env", "env_wait"),
     "act": ("act", "store", "h2d"),
     "update": ("update", "sample", "returns", "launch"),
+    "comm": ("collectives",),
 }
 """What limits a row -> the accounts that are its seconds; all others are "other"."""
 CADENCES = {"eval": "eval_interval", "save": "save_interval"}
@@ -68,36 +71,45 @@ class Forecast:
 
     @classmethod
     def of(
-        cls, ranks: int, ledger: Ledger, facts: Facts, comm: Comm | None, budget: Budget, apart: dict[str, float]
+        cls,
+        ranks: int,
+        ledger: Ledger,
+        facts: Facts,
+        comm: Comm | None,
+        budget: Budget,
+        apart: dict[str, float],
+        alone: bool = True,
     ) -> Forecast:
-        """From a window of the share of one rank.
+        """From a window of the share of one rank, or of all ranks.
 
         Args:
             ranks: How many share the work.
-            ledger, facts: Of the window.
-            comm: What an all-reduce costs; None with one rank.
+            ledger, facts: Of the window; of several ranks, of the leading one.
+            comm: What an all-reduce costs; None with one rank, and where all ranks ran.
             budget: What ends the run.
             apart: Seconds of an evaluation and of a checkpoint as seen elsewhere; the window's own come first.
+            alone: The window is of one rank's share, not of all ranks.
         """
         iterations = max(facts.iterations, 1)
         seen = {name: seconds / iterations for name, seconds in ledger.seconds.items() if name not in CADENCES}
         known = {part: sum(seen.get(name, 0.0) for name in names) for part, names in PARTS.items()}
         parts = {**known, "other": sum(seen.values()) - sum(known.values())}
-        alone = sum(parts.values())
+        own_s = sum(parts.values())
 
         model = fit(ledger, facts)
         updates = max(model.updates, 1e-12)
         comm_s = 0.0 if comm is None else comm.seconds(ranks, facts.reductions, facts.reduced_bytes)
         joined = replace(model, comm=model.comm + comm_s / updates)
-        parts["comm"] = joined.iteration_s - model.iteration_s  # with overlap, workers step meanwhile
+        added_s = joined.iteration_s - model.iteration_s  # with overlap, workers step meanwhile
+        parts["comm"] += added_s
         update_s = joined.iteration_s - replace(joined, updates=0.0).iteration_s
 
         trained = 1 - ledger.share(*CADENCES)
         cpu_s = (ledger.cpu_s + facts.env_cpu_s) / iterations * trained
         busy = ranks * cpu_s / max(facts.cores, 1)
-        parts["cores"] = max(0.0, busy - alone - parts["comm"])
+        parts["cores"] = max(0.0, busy - own_s - added_s) if alone else 0.0
         own = {name: ledger.mean_s(name) for name in CADENCES if ledger.mean_s(name)}
-        steps = facts.env_steps / iterations * ranks
+        steps = facts.env_steps / iterations * (ranks if alone else 1)
         return cls(ranks, budget, steps, parts, update_s, {**apart, **own}, facts.memory_bytes)
 
     @property
