@@ -53,3 +53,56 @@ class Counting:
 
 def refuses() -> Counting:
     raise ValueError("size=0 is below 1")
+
+
+FAULTS = ("raises", "exits", "is killed", "hangs", "not finite", "reward not finite", "wrong shape", "wrong dtype")
+
+
+class Chained:
+    """Obs (3,): the seed of the episode, steps since its reset, the sum of its actions: a transition shows whose it is.
+
+    Args:
+        rare: One step in about so many fails, by a hash of the episode's seed and the step; 0 fails never.
+        faults: Ways to fail, one is drawn by the same hash.
+        length: Steps of an episode.
+    """
+
+    def __init__(self, rare: int = 0, faults: tuple[str, ...] = FAULTS, length: int = 50) -> None:
+        from gymnasium.spaces import Box
+
+        self.rare, self.faults, self.length = rare, faults, length
+        self.observation_space = Box(-np.inf, np.inf, (3,), np.float64)
+        self.action_space = Box(-1.0, 1.0, (1,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[np.ndarray, dict]:
+        self.seed, self.steps, self.total = seed % 65_536, 0, 0.0
+        return self._obs(), {}
+
+    def step(self, action: np.ndarray) -> tuple[Any, float, bool, bool, dict]:
+        self.steps += 1
+        self.total += float(action[0])
+        reward = self.total / 2
+        drawn = hash((self.seed, self.steps, 77))
+        if self.rare and drawn % self.rare == 0:
+            return self._fail(self.faults[drawn // self.rare % len(self.faults)], reward)
+        return self._obs(), reward, False, self.steps == self.length, {}
+
+    def close(self) -> None:
+        pass
+
+    def _obs(self) -> np.ndarray:
+        return np.array([self.seed, self.steps, self.total])
+
+    def _fail(self, fault: str, reward: float) -> Any:
+        if fault == "raises":
+            raise RuntimeError("the gripper broke")
+        if fault == "exits":
+            os._exit(3)
+        if fault == "is killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if fault == "hangs":
+            time.sleep(600)
+        if fault == "reward not finite":
+            return self._obs(), float("nan"), False, False, {}
+        obs = {"not finite": self._obs() * np.nan, "wrong shape": np.zeros(4), "wrong dtype": self._obs() * 1j}[fault]
+        return obs, reward, False, False, {}

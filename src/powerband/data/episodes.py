@@ -43,20 +43,21 @@ class EpisodeTracker:
             metrics: Is handed every figure with the mask of the rows that ended.
 
         Returns:
-            Figures (N,) float32, valid where ``step.ended``: ``charts/episodic_return``, ``charts/episodic_length`` and
-            ``charts/<name>`` of each figure that the environment reports.
+            Figures (N,) float32, valid where ``step.ended`` and not ``step.lost``: ``charts/episodic_return``,
+            ``charts/episodic_length`` and ``charts/<name>`` of each figure that the environment reports.
         """
         ended = step.ended
         self.returns += step.reward if self.num_agents is None else step.reward.mean(1)
         self.lengths += 1
         figures = {"charts/episodic_return": self.returns.clone(), "charts/episodic_length": self.lengths.clone()}
         figures.update((f"charts/{name}", values) for name, values in step.episode.items())
-        self.ended += ended.sum()
+        whole = ended if step.lost is None else ended & ~step.lost
+        self.ended += whole.sum()
         self.returns.masked_fill_(ended, 0.0)
         self.lengths.masked_fill_(ended, 0.0)
         if metrics is not None:
             for name, values in figures.items():
-                metrics.masked(name, values, ended)
+                metrics.masked(name, values, whole)
         return figures
 
     @torch.no_grad()

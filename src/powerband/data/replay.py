@@ -97,23 +97,30 @@ class Replay:
 
         return tree_map(view, self.layout)
 
-    def add(self, transitions: dict[str, Tree]) -> None:
+    def add(self, transitions: dict[str, Tree], lost: Tensor | None = None) -> None:
         """Stores one transition of each environment, over the oldest where the ring is full.
 
         Args:
             transitions: The trees of `fields`, each leaf (num_envs, ...).
+            lost: (num_envs,) bool: rows that hold no transition and are left out; None where all do.
         """
-        start, first = self.position, min(self.num_envs, self.capacity - self.position)
+        count = self.num_envs
+        given = {name: transitions[name] for name in self.columns}
+        if lost is not None:
+            kept = (~lost).nonzero().squeeze(1)
+            count = len(kept)
+            given = tree_map(lambda leaf: leaf.index_select(0, kept.to(leaf.device)), given)
+        start, first = self.position, min(count, self.capacity - self.position)
 
         def store(column: Tensor, value: Tensor) -> None:
             column[start : start + first].copy_(value[:first])
-            if first < self.num_envs:
-                column[: self.num_envs - first].copy_(value[first:])
+            if first < count:
+                column[: count - first].copy_(value[first:])
 
-        tree_map(store, self.columns, {name: transitions[name] for name in self.columns})
-        self.position = (start + self.num_envs) % self.capacity
+        tree_map(store, self.columns, given)
+        self.position = (start + count) % self.capacity
         if self.size < self.capacity:
-            self.size = min(self.size + self.num_envs, self.capacity)
+            self.size = min(self.size + count, self.capacity)
             self.filled.fill_(self.size)
 
     def sample(self, n: int, source: Noise | torch.Generator) -> dict[str, Tree]:

@@ -73,7 +73,7 @@ class EnvSpec:
 
 @dataclass
 class Step:
-    """One transition of every environment; autoreset is already settled, so every row is a real transition.
+    """One transition of every environment; autoreset is already settled: every row but a lost one is a real transition.
 
     Attributes:
         obs: Tree (N, ...): what to act on next; the first observation of a new episode where one ended.
@@ -82,6 +82,8 @@ class Step:
         truncated: (N,) bool: the episode was cut; bootstrap from `final_obs`.
         final_obs: None where no row ended, else a tree (N, ...) whose rows are valid where `ended`.
         episode: Figures of an episode, (N,) float32 each, valid where it ended ("success", "win", ...).
+        lost: None, or (N,) bool: rows whose simulator failed in this step. They count as truncated; what they hold is
+            no transition and must not be learned from; `obs` is the first of a new episode.
     """
 
     obs: Tree
@@ -90,6 +92,7 @@ class Step:
     truncated: Tensor
     final_obs: Tree | None = None
     episode: dict[str, Tensor] = field(default_factory=dict)
+    lost: Tensor | None = None
 
     @property
     def ended(self) -> Tensor:

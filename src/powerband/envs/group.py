@@ -23,6 +23,10 @@ Field = tuple[tuple[str, ...], np.ndarray, tuple[int, ...], int]
 """Keys that lead to a leaf of an observation, its slots, its shape, and the value that is stored as 0."""
 REPLAY_LIMIT = 100_000
 """Steps of one episode whose actions are kept for a resume; a longer episode ends as a truncation there."""
+NONE = -1
+"""In ``row_in_hand``: no environment."""
+KINDS = {"f": "fiub", "i": "iub", "u": "iub", "b": "iub"}
+"""Kind of a stored number -> kinds that an observation may be of."""
 
 
 class EnvError(RuntimeError):
@@ -47,13 +51,23 @@ class EnvGroup:
         first_env: Global index of the environment in row 0.
         index: Which worker this is.
         figures: Names of `info` values that are read when an episode ends.
+        supervised: An environment that fails in a step is made anew and the others go on; values that are not finite
+            are a failure too. Else the first failure ends the step with EnvError.
     """
 
     def __init__(
-        self, makes: list[tuple[Callable, dict]], first_row: int, first_env: int, index: int, figures: tuple[str, ...]
+        self,
+        makes: list[tuple[Callable, dict]],
+        first_row: int,
+        first_env: int,
+        index: int,
+        figures: tuple[str, ...],
+        supervised: bool = False,
     ) -> None:
-        self.first_row, self.first_env, self.index, self.figures = first_row, first_env, index, figures
+        self.makes, self.first_row, self.first_env = makes, first_row, first_env
+        self.index, self.figures, self.supervised = index, figures, supervised
         self.seed = 0
+        self.faults: list[dict[str, Any]] = []
         self.envs: list[Any] = []
         for env_id, (make, kwargs) in enumerate(makes, start=first_env + first_row):
             try:
@@ -66,7 +80,6 @@ class EnvGroup:
                 facts = {"env_id": env_id, "doing": "make", "refused": isinstance(error, (ValueError, ImportError))}
                 what = str(error) if facts["refused"] else traceback.format_exc()
                 raise EnvError(f"environment {env_id} could not be made: {what}", facts) from error
-        self.log: list[list[bytes] | None] = [[] for _ in self.envs]
         self.spent_ns, self.worst_ns = [0] * len(self.envs), [0] * len(self.envs)
 
     def bind(self, slots: Slots) -> None:
@@ -76,9 +89,9 @@ class EnvGroup:
         self.action, self.reward = arrays["action"], arrays["reward"]
         self.terminated, self.truncated = arrays["terminated"], arrays["truncated"]
         self.episode, self.length, self.resumed = arrays["episode"], arrays["length"], arrays["resumed"]
+        self.log, self.lost, self.stepped = arrays["log"], arrays["lost"], arrays["stepped"]
         self.figure = {name: arrays[f"figure/{name}"] for name in self.figures}
         self.row_in_hand = slots.arrays["row_in_hand"]
-        self.action_bytes = self.action[0].nbytes
         self.discrete = self.spaces.num_actions is not None and self.spaces.action.shape == ()
         self.obs, self.final_obs = (
             [(path, arrays["/".join((kind, *path))], leaf.shape, leaf.start) for path, leaf in self.spaces.obs_paths()]
@@ -88,13 +101,14 @@ class EnvGroup:
     def answer(self, word: bytes, payload: Any) -> tuple[bytes, Any]:
         """Does what a word of the parent asks for; returns the word and payload to reply with."""
         if word == b"s":
-            return (b"e" if self.step() else b"k"), None
+            return self._told(self.step())
+        if word == b"S":
+            self.restore(*payload)
+            return self._told(True)
         if word == b"R":
             self.reset(payload)
         elif word == b"B":
             self.bind(payload)
-        elif word == b"l":
-            return b"L", [None if log is None else b"".join(log) for log in self.log]
         elif word == b"P":
             self.replay(*payload)
         elif word == b"f":
@@ -111,43 +125,116 @@ class EnvGroup:
 
     def step(self) -> bool:
         """Steps every environment with its action in the slots; resets those that ended. True where one did."""
-        ended_any = False
-        row = 0
-        actions = self._take()
-        spent, worst, since = self.spent_ns, self.worst_ns, perf_counter_ns()
+        ended = False
+        for row, action in enumerate(self._own_type(self.action.copy())):  # environments may change their actions
+            ended |= self._step(row, action)
+        self.row_in_hand[self.index] = NONE
+        return ended
+
+    def restore(self, seed: int, steps: int, failed: int) -> None:
+        """Takes over from a worker that is gone, and makes what is left of the step under way.
+
+        Every live episode is reset with its seed and its logged actions are repeated. It goes on only where that leads
+        to the observation in the slots, bit for bit.
+
+        Args:
+            seed: Seed of the run.
+            steps: How often each row has been stepped when this step is over.
+            failed: Row of this group that the worker had in hand, `NONE` for none: its episode is cut.
+        """
+        self.seed = seed
+        actions = self._own_type(self.action.copy())
+        for row in range(len(self.envs)):
+            if row == failed:
+                self._lose(row)
+            elif not self._guarded(self._repeat, row):
+                self._note(row, "not restored", "it does not repeat itself under the same seed and actions")
+                self._lose(row)
+            elif self.stepped[row] < steps:
+                self._step(row, actions[row])
+            self.stepped[row] = steps
+        self.row_in_hand[self.index] = NONE
+
+    def _told(self, ended: bool) -> tuple[bytes, Any]:
+        """The reply to a step: `e` where an episode ended, `k` where none did, `T` with failures."""
+        if not self.faults:
+            return (b"e" if ended else b"k"), None
+        faults, self.faults = self.faults, []
+        return b"T", faults
+
+    def _step(self, row: int, action: Any) -> bool:
+        """Steps one environment; True where its episode ended."""
+        self.row_in_hand[self.index] = row
+        since = perf_counter_ns()
         try:
-            for row, env in enumerate(self.envs):
-                self.row_in_hand[self.index] = row
-                obs, reward, terminated, truncated, info = env.step(actions[row])
-                self.length[row] += 1
-                self.reward[row] = reward
-                self.terminated[row] = terminated
-                self.truncated[row] = truncated
-                if terminated or truncated:
-                    ended_any = True
-                    _write(self.final_obs, row, obs)
-                    self._report(row, info)
-                    self._begin(row, int(self.episode[row]) + 1)
-                else:
-                    _write(self.obs, row, obs)
-                now = perf_counter_ns()
-                took, since = now - since, now
-                spent[row] += took
-                if took > worst[row]:
-                    worst[row] = took
+            length = int(self.length[row])
+            if length < len(self.log[row]):
+                self.log[row, length] = self.action[row]
+            obs, reward, terminated, truncated, info = self.envs[row].step(action)
+            ended = bool(terminated or truncated)
+            self._write(self.final_obs if ended else self.obs, row, obs)
+            if self.supervised and not np.isfinite(reward).all():
+                raise ValueError(f"reward is {reward}")
+            if ended:
+                self._report(row, info)
+            self.reward[row] = reward
+            self.terminated[row] = terminated
+            self.truncated[row] = truncated
+            self.length[row] += 1
+            if ended:
+                self._begin(row, int(self.episode[row]) + 1)
+        except Exception as error:
+            if not self.supervised:
+                raise self._error(row, error) from error
+            self._note(row, "raised", f"{type(error).__name__}: {error}", traceback.format_exc())
+            self._make_anew(row)
+            self._lose(row)
+            ended = True
+        self.stepped[row] += 1
+        took = perf_counter_ns() - since
+        self.spent_ns[row] += took
+        if took > self.worst_ns[row]:
+            self.worst_ns[row] = took
+        return ended
+
+    def _note(self, row: int, kind: str, what: str, trace: str = "") -> None:
+        """Keeps what is known of a failure, and the actions that led to it, for the parent."""
+        length = int(self.length[row])
+        kept = self.log[row, : length + 1].copy() if length < len(self.log[row]) else None
+        facts = {name: value for name, value in self._facts(row).items() if name != "doing"}
+        self.faults.append({**facts, "kind": kind, "what": what, "trace": trace, "actions": kept})
+
+    def _make_anew(self, row: int) -> None:
+        """Replaces an environment; one that cannot be closed either is left behind."""
+        make, kwargs = self.makes[row]
+        try:
+            self.envs[row].close()
+        except Exception:
+            traceback.print_exc()
+        try:
+            self.envs[row] = make(**kwargs)
         except Exception as error:
             raise self._error(row, error) from error
-        return ended_any
 
-    def replay(self, seed: int, logs: list[bytes | None]) -> None:
-        """Starts the episodes named in the slots again and repeats their actions.
+    def _lose(self, row: int) -> None:
+        """The step of this row is no transition: its episode is cut, and the next one begins."""
+        self.lost[row] = self.truncated[row] = True
+        self.terminated[row], self.reward[row] = False, 0.0
+        for (_, final, *_), (_, obs, *_) in zip(self.final_obs, self.obs, strict=True):
+            final[row] = obs[row]
+        for values in self.figure.values():
+            values[row] = 0.0
+        self._guarded(self._begin, row, int(self.episode[row]) + 1)
+
+    def replay(self, seed: int, logged: list[bool]) -> None:
+        """Starts the episodes named in the slots again and repeats their actions where they are `logged`.
 
         ``resumed`` says of each row whether that led to the very observation in the slots; where it did not, the row
         is at the start of its next episode.
         """
         self.seed = seed
-        for row, log in enumerate(logs):
-            self._guarded(self._replay_row, row, log)
+        for row, known in enumerate(logged):
+            self._guarded(self._replay_row, row, known)
 
     def facts(self) -> dict[str, Any]:
         """What the steps have cost so far: nanoseconds by environment (resets included), processor seconds in all.
@@ -170,8 +257,7 @@ class EnvGroup:
     def _begin(self, row: int, episode: int) -> None:
         self.episode[row], self.length[row] = episode, 0
         obs, _ = self.envs[row].reset(seed=self._seed(row))
-        self.log[row] = []
-        _write(self.obs, row, obs)
+        self._write(self.obs, row, obs)
 
     def _report(self, row: int, info: dict[str, Any]) -> None:
         for name, values in self.figure.items():
@@ -179,55 +265,70 @@ class EnvGroup:
                 raise ValueError(f"figure {name!r} is not in the last info of the episode: {sorted(info)}")
             values[row] = info[name]
 
-    def _take(self) -> list[Any]:
-        """The actions in the environments' own type, and into the logs; copies, as environments may change them."""
-        data, size = self.action.tobytes(), self.action_bytes
-        for row, log in enumerate(self.log):
-            if log is not None:
-                log.append(data[row * size : (row + 1) * size])
-                if len(log) > REPLAY_LIMIT:
-                    self.log[row] = None
-        return self._own_type(self.action)
-
     def _own_type(self, actions: np.ndarray) -> list[Any]:
         if self.discrete:
             return (actions + self.spaces.action.start).tolist()
         return list(actions.astype(self.spaces.action_dtype))
 
-    def _replay_row(self, row: int, log: bytes | None) -> None:
-        length = int(self.length[row])
-        if log is not None:
-            actions = np.frombuffer(log, self.action.dtype).reshape(length, *self.action.shape[1:])
-            obs, _ = self.envs[row].reset(seed=self._seed(row))
-            ended = False
-            for action in self._own_type(actions):
-                if ended:
-                    break
-                obs, _, terminated, truncated, _ = self.envs[row].step(action)
-                ended = terminated or truncated
-            self.log[row] = [log]
-            _write(self.final_obs, row, obs)
-            pairs = zip(self.final_obs, self.obs, strict=True)
-            same = all(here[1][row].tobytes() == saved[1][row].tobytes() for here, saved in pairs)
-            self.resumed[row] = same and not ended
-        else:
-            self.resumed[row] = False
+    def _replay_row(self, row: int, logged: bool) -> None:
+        self.resumed[row] = logged and self._repeat(row)
         if not self.resumed[row]:
             self._begin(row, int(self.episode[row]) + 1)
+
+    def _repeat(self, row: int) -> bool:
+        """Resets the live episode and repeats its actions; True where that led to the observation in the slots."""
+        length = int(self.length[row])
+        if length > len(self.log[row]):
+            return False
+        obs, _ = self.envs[row].reset(seed=self._seed(row))
+        for action in self._own_type(self.log[row, :length].copy()):
+            obs, _, terminated, truncated, _ = self.envs[row].step(action)
+            if terminated or truncated:
+                return False
+        there = [(array, self._checked(field, obs)) for field in self.obs for array in [field[1]]]
+        return all(array[row].tobytes() == value.astype(array.dtype).tobytes() for array, value in there)
+
+    def _write(self, fields: list[Field], row: int, obs: Any) -> None:
+        """Copies an observation into its slots."""
+        for field in fields:
+            field[1][row] = self._checked(field, obs)
+
+    def _checked(self, field: Field, obs: Any) -> np.ndarray:
+        """One leaf of an observation, as its slots count it.
+
+        Raises:
+            ValueError: Another shape (it would be broadcast silently), another kind of number (it would be rounded),
+                or, supervised, what is not finite.
+        """
+        path, array, shape, start = field
+        for key in path:
+            obs = obs[key]
+        value = np.asarray(obs)
+        if value.shape != shape:
+            raise ValueError(f"observation {path} has shape {value.shape}, its space says {shape}")
+        if value.dtype.kind not in KINDS[array.dtype.kind]:
+            raise ValueError(f"observation {path} is {value.dtype}, which does not go into {array.dtype}")
+        if self.supervised and value.dtype.kind == "f" and not np.isfinite(value).all():
+            raise ValueError(f"observation {path} holds what is not finite")
+        return value - start if start else value
 
     def _seed(self, row: int) -> int:
         return episode_seed(self.seed, self.first_env + self.first_row + row, int(self.episode[row]))
 
-    def _guarded(self, call: Callable, row: int, *args: Any) -> None:
+    def _guarded(self, call: Callable, row: int, *args: Any) -> Any:
         self.row_in_hand[self.index] = row
         try:
-            call(row, *args)
+            return call(row, *args)
         except Exception as error:
             raise self._error(row, error) from error
 
-    def _error(self, row: int, error: Exception) -> EnvError:
+    def _facts(self, row: int) -> dict[str, Any]:
+        """Which environment this is, and where it stands."""
         env_id, episode, step = self.first_env + self.first_row + row, int(self.episode[row]), int(self.length[row])
-        facts = {"env_id": env_id, "episode": episode, "step": step, "seed": self._seed(row), "doing": "step"}
+        return {"env_id": env_id, "episode": episode, "step": step, "seed": self._seed(row), "doing": "step"}
+
+    def _error(self, row: int, error: Exception) -> EnvError:
+        facts = self._facts(row)
         return EnvError(f"{describe(facts)} raised {type(error).__name__}\n{traceback.format_exc()}", facts)
 
 
@@ -237,14 +338,3 @@ def describe(facts: dict[str, Any]) -> str:
         f"environment {facts['env_id']}, after {facts['step']} steps of its episode {facts['episode']} "
         f"(reset seed {facts['seed']}),"
     )
-
-
-def _write(fields: list[Field], row: int, obs: Any) -> None:
-    """Copies an observation into its slots; a shape that is not the stated one would be broadcast silently."""
-    for path, array, shape, start in fields:
-        value = obs
-        for key in path:
-            value = value[key]
-        if (value.shape if isinstance(value, np.ndarray) else np.shape(value)) != shape:
-            raise ValueError(f"observation {path} has shape {np.shape(value)}, its space says {shape}")
-        array[row] = value - start if start else value

@@ -37,7 +37,7 @@ class WorkerProcess:
     """
 
     def __init__(self, order: dict[str, Any], rows: slice, memory_fd: int) -> None:
-        place = order["place"]
+        self.order, place = order, order["place"]
         self.rows, self.index, self.memory_fd = rows, place["index"], memory_fd
         here, there = socket.socketpair()
         # The death signal goes with the thread that started a child; only the main thread lives as long as the process.
@@ -62,11 +62,28 @@ class WorkerProcess:
             self.channel.send(word, payload)
 
     def recv(self) -> tuple[bytes, Any]:
-        """Waits for the reply. Raises EnvError when an environment failed, EOFError when the worker is gone."""
+        """Waits for the reply.
+
+        Raises:
+            EnvError: An environment failed.
+            EOFError: The worker is gone.
+            TimeoutError: It took longer than its `patience`.
+        """
         word, payload = self.channel.recv()
         if word == b"E":
             raise EnvError(*payload)
         return word, payload
+
+    def patience(self, seconds: float) -> None:
+        """From here on `recv` waits so long at the most."""
+        self.channel.sock.settimeout(seconds)
+
+    def again(self) -> WorkerProcess:
+        """Ends the process, however it is, and starts another for the same environments."""
+        self.process.kill()
+        self.process.wait()
+        self.channel.sock.close()
+        return WorkerProcess(self.order, self.rows, self.memory_fd)
 
 
 class LocalWorker:
@@ -84,6 +101,9 @@ class LocalWorker:
     def send(self, word: bytes, payload: Any = None) -> None:
         self.order = (word, payload)
 
+    def patience(self, seconds: float) -> None:
+        """Nobody else can end what hangs in this process."""
+
     def recv(self) -> tuple[bytes, Any]:
         if self.group is None:
             self.group = EnvGroup(self.makes, **self.place)
@@ -94,7 +114,9 @@ class LocalWorker:
 Worker = WorkerProcess | LocalWorker
 
 
-def start(makes: list[tuple[Any, dict]], num_workers: int, first_env: int, figures: tuple[str, ...]) -> list[Worker]:
+def start(
+    makes: list[tuple[Any, dict]], num_workers: int, first_env: int, figures: tuple[str, ...], supervised: bool
+) -> list[Worker]:
     """Starts `num_workers` workers over equal shares of `makes` (0: one in this process); each then says its spaces.
 
     Raises:
@@ -105,7 +127,7 @@ def start(makes: list[tuple[Any, dict]], num_workers: int, first_env: int, figur
             "this script starts environments while a worker imports it for the function that makes them: "
             'put what runs under `if __name__ == "__main__":`, or move the function into a module.'
         )
-    place = {"first_env": first_env, "figures": figures}
+    place = {"first_env": first_env, "figures": figures, "supervised": supervised}
     if num_workers == 0:
         return [LocalWorker(makes, slice(0, len(makes)), {**place, "index": 0, "first_row": 0})]
     bounds = [len(makes) * index // num_workers for index in range(num_workers + 1)]

@@ -19,8 +19,12 @@ _ALIGNMENT = 64
 """Bytes; every array starts on a cache line of its own."""
 
 
-def layout(spaces: Spaces, num_envs: int, num_workers: int, figures: tuple[str, ...]) -> Layout:
-    """Arrays that `num_envs` environments and their workers exchange, in the order in which they lie in memory."""
+def layout(spaces: Spaces, num_envs: int, num_workers: int, figures: tuple[str, ...], log_steps: int) -> Layout:
+    """Arrays that `num_envs` environments and their workers exchange, in the order in which they lie in memory.
+
+    ``log`` holds the actions of the live episodes, `log_steps` of them at most: memory that outlives a worker, of which
+    only what is written is taken. It lies last.
+    """
     agents = () if spaces.num_agents is None else (spaces.num_agents,)
     obs = {"/".join(("", *path)): ((num_envs, *leaf.shape), leaf.dtype) for path, leaf in spaces.obs_paths()}
     return {
@@ -34,7 +38,10 @@ def layout(spaces: Spaces, num_envs: int, num_workers: int, figures: tuple[str, 
         "episode": ((num_envs,), "int64"),
         "length": ((num_envs,), "int64"),
         "resumed": ((num_envs,), "bool"),
+        "lost": ((num_envs,), "bool"),
+        "stepped": ((num_envs,), "int64"),
         "row_in_hand": ((max(1, num_workers),), "int64"),
+        "log": ((num_envs, log_steps, *spaces.action.shape), spaces.action.dtype),
     }
 
 
@@ -43,6 +50,7 @@ class Slots:
 
     Attributes:
         memory: The block.
+        starts: Name -> byte at which its array begins.
         arrays: Name -> array; a write is seen by every process that maps the block.
     """
 
@@ -55,6 +63,7 @@ class Slots:
         if fd is not None and os.fstat(fd).st_size < end:
             os.ftruncate(fd, end)
         self.memory = mmap.mmap(-1 if fd is None else fd, end)
+        self.starts = dict(zip(fields, starts, strict=True))
         self.arrays = {
             name: np.ndarray(shape, dtype, buffer=self.memory, offset=start)
             for start, (name, (shape, dtype)) in zip(starts, fields.items(), strict=True)

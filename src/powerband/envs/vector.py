@@ -1,28 +1,29 @@
 """WorkerVecEnv: CPU simulators in worker processes, several environments each, stepped by one word a worker.
 
 Actions go and results come through one block of shared memory; a step costs one byte to each worker and one byte
-back. Waiting is a blocking read, so a worker that dies is an end of file, never a hang.
+back. Waiting is a blocking read, so a worker that dies is an end of file, never a hang. Supervised, it is started again
+and its other environments go on where they were.
 """
 
 from __future__ import annotations
 
-import mmap
-import signal
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from powerband.data.types import ResumeLevel, Step, Tree, tree_paths
-from powerband.envs.group import EnvError, describe
-from powerband.envs.processes import CLOSE_S, Worker, start, stop
-from powerband.envs.seeds import episode_seed
+from powerband.envs.crew import Crew
+from powerband.envs.group import REPLAY_LIMIT
+from powerband.envs.processes import start, stop
 from powerband.envs.slots import Slots, layout
 from powerband.envs.spaces import Spaces
 from powerband.envs.spec import env_spec, nested
+from powerband.envs.supervision import Fault, Record, Supervision
 
 Make = Callable[..., Any] | tuple[Callable[..., Any], dict[str, Any]]
 
@@ -44,8 +45,11 @@ class WorkerVecEnv:
         resume: "replayed" where environments are deterministic: a resume repeats the actions of the live episodes.
             "truncated": a resume ends them.
         pin: Page-lock the shared memory for CUDA; None does so where `device` is CUDA.
+        supervision: Go on where a simulator fails in a step (`Step.lost`); None ends with EnvError.
+        tell: With `supervision`, is handed each failure that was recovered from.
 
     Attributes:
+        record: With `supervision`, the failures so far.
         resumed: (N,) bool on the CPU: after `load_state_dict`, the rows whose live episode goes on. In the others
             `observe` gives the first of a new episode.
 
@@ -65,6 +69,8 @@ class WorkerVecEnv:
         figures: tuple[str, ...] = (),
         resume: ResumeLevel = "replayed",
         pin: bool | None = None,
+        supervision: Supervision | None = None,
+        tell: Callable[[Fault], object] | None = None,
     ) -> None:
         self.num_envs, self.device, self.seed, self.first_env = len(makes), torch.device(device), seed, first_env
         if not 0 <= num_workers <= self.num_envs or not self.num_envs:
@@ -73,15 +79,17 @@ class WorkerVecEnv:
                 f"Choose num_workers between 0 (in this process) and num_envs."
             )
         pairs = [make if isinstance(make, tuple) else (make, {}) for make in makes]
-        self._workers = start(pairs, num_workers, first_env, figures)
+        self.record = None if supervision is None else Record(supervision, tell)
+        self._workers = start(pairs, num_workers, first_env, figures, supervision is not None)
+        self._crew = Crew(self._workers, first_env, self.record)
         self._stopped = weakref.finalize(self, stop, self._workers)
         self._in_flight = self._pinned = False
         try:
-            self._bind([reply[1] for reply in self._replies()], figures, resume)
+            self._bind([reply[1] for reply in self._crew.replies()], figures, resume)
         except BaseException:
             self.close()
             raise
-        self._pinned = self.device.type == "cuda" and pin is not False and _page_lock(self._slots.memory)
+        self._pinned = self.device.type == "cuda" and pin is not False and _page_lock(self._slots)
         self._copied: torch.cuda.Event | None = None
 
     def _bind(self, spaces: list[Spaces], figures: tuple[str, ...], resume: ResumeLevel) -> None:
@@ -89,9 +97,10 @@ class WorkerVecEnv:
         if any(other != spaces[0] for other in spaces):
             raise ValueError(f"environments of one vector have one kind of spaces, these differ: {spaces}.")
         self.spec = env_spec(spaces[0], resume, overlappable=self._workers[0].process is not None)
-        fields = layout(spaces[0], self.num_envs, len(self._workers), figures)
+        logged = min(spaces[0].max_episode_steps or REPLAY_LIMIT, REPLAY_LIMIT)
+        fields = layout(spaces[0], self.num_envs, len(self._workers), figures, logged)
         self._slots = Slots(fields, self._workers[0].memory_fd)
-        self._ask(b"B", [fields if worker.process else self._slots for worker in self._workers])
+        self._crew.bind(fields, self._slots)
         self._tensors = {name: torch.from_numpy(array) for name, array in self._slots.arrays.items()}
         self._action = self._tensors["action"]
         self._paths = [path for path, _ in spaces[0].obs_paths()]
@@ -103,8 +112,8 @@ class WorkerVecEnv:
     def reset(self, seed: int | None = None) -> Tree:
         """Starts episode 0 of every environment under `seed` (None: the seed it has). Returns obs (N, ...)."""
         assert not self._in_flight, "reset between send and recv"
-        self.seed = self.seed if seed is None else seed
-        self._ask(b"R", [self.seed] * len(self._workers))
+        self.seed = self._crew.seed = self.seed if seed is None else seed
+        self._crew.ask(b"R", [self.seed] * len(self._workers))
         self.resumed.fill_(True)
         return self.observe()
 
@@ -130,25 +139,26 @@ class WorkerVecEnv:
         if self.spec.low is not None:
             torch.clamp(self._action, self.spec.low, self.spec.high, out=self._action)
         self._in_flight = True
-        for worker in self._workers:
-            worker.send(b"s")
+        self._crew.step()
 
     def recv(self) -> Step:
         """Waits for all environments; every row is a real transition.
 
         Raises:
-            EnvError: An environment raised, or its worker died; names environment, episode, step and seed.
+            EnvError: An environment raised, or its worker died; names environment, episode, step and seed. Supervised,
+                only where that happened too often.
         """
         assert self._in_flight, "recv without send"
-        words = [word for word, _ in self._replies()]
+        words = self._crew.stepped()
         self._in_flight = False
         step = Step(
             obs=self._tree("obs"),
             reward=self._delivered("reward"),
             terminated=self._delivered("terminated"),
             truncated=self._delivered("truncated"),
-            final_obs=self._tree("final_obs") if b"e" in words else None,
+            final_obs=self._tree("final_obs") if any(word in b"eT" for word in words) else None,
             episode={name: self._delivered(f"figure/{name}") for name in self._figures},
+            lost=self._taken("lost") if self.record is not None and self._slots.arrays["lost"].any() else None,
         )
         if self._pinned:
             self._copied = torch.cuda.Event()
@@ -168,8 +178,7 @@ class WorkerVecEnv:
             each worker; ``cpu_s``: processor seconds of each worker process; ``renderer``: None where none is named.
         """
         assert not self._in_flight, "facts between send and recv"
-        self._ask(b"f", [None] * len(self._workers))
-        parts = [reply for _, reply in self._last_replies]
+        parts = self._crew.ask(b"f", [None] * len(self._workers))
         seconds = {kind: [ns * 1e-9 for part in parts for ns in part[f"{kind}_ns"]] for kind in ("spent", "worst")}
         return {
             "spent_s": seconds["spent"],
@@ -182,15 +191,16 @@ class WorkerVecEnv:
     def state_dict(self) -> dict:
         """Where every live episode stands, by environment: its index, its length, its actions, its last observation."""
         assert not self._in_flight, "state_dict between send and recv"
-        self._ask(b"l", [None] * len(self._workers))
-        logs = [log for _, worker_logs in self._last_replies for log in worker_logs]
+        log, length = self._slots.arrays["log"], self._slots.arrays["length"]
+        logged = length <= log.shape[1]
+        kept = [log[row, : length[row]].tobytes() for row in range(self.num_envs) if logged[row]]
         return {
             "seed": self.seed,
             "first_env": self.first_env,
             "episode": self._tensors["episode"].clone(),
             "length": self._tensors["length"].clone(),
-            "logged": torch.tensor([log is not None for log in logs]),
-            "actions": torch.frombuffer(bytearray(b"".join(log or b"" for log in logs) or b"\0"), dtype=torch.uint8),
+            "logged": torch.from_numpy(logged),
+            "actions": torch.frombuffer(bytearray(b"".join(kept) or b"\0"), dtype=torch.uint8),
             "obs": self.observe(),
         }
 
@@ -210,14 +220,14 @@ class WorkerVecEnv:
                 f"the saved state is of {saved[0]} environments from number {saved[1]} on, these are {here[0]} from "
                 f"number {here[1]} on: resume with the same num_envs and number of ranks."
             )
-        self.seed = state["seed"]
+        self.seed = self._crew.seed = state["seed"]
         for name in ("episode", "length"):
             self._tensors[name].copy_(state[name])
         for name, leaf in tree_paths(state["obs"], "obs"):
             self._tensors[name].copy_(leaf)
         kept = (state["logged"] & (self.spec.resume == "replayed")).tolist()
-        logs = _cut(state["actions"], state["length"].tolist(), kept, self._action[0].nbytes)
-        self._ask(b"P", [(self.seed, logs[worker.rows]) for worker in self._workers])
+        _fill(self._slots.arrays["log"], state["actions"], state["length"].tolist(), state["logged"].tolist())
+        self._crew.ask(b"P", [(self.seed, kept[worker.rows]) for worker in self._workers])
         self.resumed = self._tensors["resumed"].clone()
         cut = int((~self.resumed).sum())
         if cut:
@@ -234,69 +244,36 @@ class WorkerVecEnv:
             self._pinned = False
         self._stopped()
 
-    # -- workers ----------------------------------------------------------------------------------------------------
-
-    def _ask(self, word: bytes, payloads: list[Any]) -> None:
-        for worker, payload in zip(self._workers, payloads, strict=True):
-            worker.send(word, payload)
-        self._last_replies = self._replies()
-
-    def _replies(self) -> list[tuple[bytes, Any]]:
-        """One reply of every worker; all are heard before a failure is handled, so that none is left in the middle."""
-        replies, failed = [], []
-        for worker in self._workers:
-            try:
-                replies.append(worker.recv())
-            except EnvError as error:
-                failed.append((worker, error))
-            except (EOFError, ConnectionError):
-                failed.append((worker, self._obituary(worker)))
-        for worker, error in failed:
-            self._handle(worker, error)
-        return replies
-
-    def _handle(self, worker: Worker, error: EnvError) -> None:
-        """The one place where a failed worker is handled: the run ends with its name."""
-        if error.facts.get("refused"):
-            raise ValueError(str(error)) from None
-        raise error
-
-    def _obituary(self, worker: Worker) -> EnvError:
-        """What is known of a worker that ended by itself: how, and which environment it had in hand."""
-        code = worker.process.wait(timeout=CLOSE_S)
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
-        first, last = (self.first_env + row for row in (worker.rows.start, worker.rows.stop - 1))
-        who = f"worker {worker.index} (environments {first} to {last}) {how}"
-        if not hasattr(self, "_slots"):
-            return EnvError(f"{who} while its environments were made.", {"env_id": first, "doing": "make"})
-        arrays = self._slots.arrays
-        row = worker.rows.start + int(arrays["row_in_hand"][worker.index])
-        facts = {name: int(arrays[key][row]) for name, key in (("episode", "episode"), ("step", "length"))}
-        facts |= {"env_id": self.first_env + row, "doing": "step"}
-        facts["seed"] = episode_seed(self.seed, facts["env_id"], facts["episode"])
-        return EnvError(f"{who}; it had {describe(facts)} in hand.", facts)
-
     # -- shared memory ----------------------------------------------------------------------------------------------
 
     def _delivered(self, name: str) -> Tensor:
         """A copy of one array on the device."""
         return self._tensors[name].to(self.device, non_blocking=self._pinned, copy=True)
 
+    def _taken(self, name: str) -> Tensor:
+        """The same, and the array is cleared."""
+        found = self._delivered(name)
+        self._tensors[name].zero_()
+        return found
+
     def _tree(self, kind: str) -> Tree:
         return nested([(path, self._delivered("/".join((kind, *path)))) for path in self._paths])
 
 
-def _cut(actions: Tensor, lengths: list[int], logged: list[bool], action_bytes: int) -> list[bytes | None]:
-    """Cuts the joined action logs (bytes,) into one an environment; None where no log was kept."""
-    sizes = [length * action_bytes if kept else 0 for length, kept in zip(lengths, logged, strict=True)]
-    parts = actions[: sum(sizes)].split(sizes)
-    return [part.numpy().tobytes() if kept else None for part, kept in zip(parts, logged, strict=True)]
+def _fill(log: Any, actions: Tensor, lengths: list[int], logged: list[bool]) -> None:
+    """Lays out the joined actions (bytes,) of a saved state as logs, one an environment."""
+    data, at, size = actions.numpy().tobytes(), 0, log[0, 0].nbytes
+    for row, (length, known) in enumerate(zip(lengths, logged, strict=True)):
+        if known and length <= log.shape[1]:
+            part = np.frombuffer(data, log.dtype, length * log[0, 0].size, at)
+            log[row, :length] = part.reshape(length, *log.shape[2:])
+        at += length * size if known else 0
 
 
-def _page_lock(block: mmap.mmap) -> bool:
-    """Page-locks shared memory for CUDA's asynchronous copies; False, with a warning, where the driver refuses."""
-    memory = torch.frombuffer(block, dtype=torch.uint8)
-    code = int(torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.numel(), 0))
+def _page_lock(slots: Slots) -> bool:
+    """Page-locks what travels for CUDA's asynchronous copies; False, with a warning, where the driver refuses."""
+    memory = torch.frombuffer(slots.memory, dtype=torch.uint8)
+    code = int(torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), slots.starts["log"], 0))
     if code:
         warnings.warn(f"shared memory is not page-locked (CUDA error {code}): copies will be slower.", stacklevel=3)
     return code == 0

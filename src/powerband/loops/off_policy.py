@@ -158,7 +158,8 @@ def off_policy(run: Run, env: VecEnv, learner: Learner, config: OffPolicyConfig)
                     "terminated": step.terminated,
                     "next_obs": step.next_obs(),
                     **extras,
-                }
+                },
+                step.lost,
             )
             tracker.add(step, run.metrics)
             position.move(step, carry)

@@ -39,6 +39,7 @@ class Advantages:
     def __init__(self, run: Run, learner: Learner, gamma: float, gae_lambda: float, normalize: bool) -> None:
         self.run, self.learner = run, learner
         self.gamma, self.gae_lambda, self.normalize = gamma, gae_lambda, normalize
+        self._lost: list[tuple[int, Tensor]] = []
 
     def after_step(self, t: int, rollout: Rollout, step: Step, carry: Tensor | None) -> None:
         """Stores V of where the step before led to, and V of the last observation where step t truncated an episode.
@@ -53,15 +54,22 @@ class Advantages:
             if values is None:
                 rollout.store(t, {"cut_value": torch.zeros_like(step.reward)})
                 values = rollout.data["cut_value"]
-            if step.final_obs is None:
-                return
-            if step.truncated.device.type != "cpu":
-                values[t].copy_(self.learner.value(step.final_obs, carry))
-                return
-            rows = step.truncated.nonzero().squeeze(1)
-            if len(rows):
-                last = tree_map(lambda leaf: leaf.index_select(0, rows), step.final_obs)
-                values[t, rows] = self.learner.value(last, None if carry is None else carry.index_select(0, rows))
+            if step.final_obs is not None:
+                self._value_cuts(values[t], step, carry)
+            if step.lost is not None:  # no transition: nothing followed, and nothing is learned from it
+                values[t, step.lost] = now = rollout.data["value"][t, step.lost]
+                rollout.data["reward"][t, step.lost] = (1 - self.gamma) * now
+                self._lost.append((t, step.lost))
+
+    def _value_cuts(self, values: Tensor, step: Step, carry: Tensor | None) -> None:
+        """Writes V of the last observations into `values` (N, ...)."""
+        if step.truncated.device.type != "cpu":
+            values.copy_(self.learner.value(step.final_obs, carry))
+            return
+        rows = step.truncated.nonzero().squeeze(1)
+        if len(rows):
+            last = tree_map(lambda leaf: leaf.index_select(0, rows), step.final_obs)
+            values[rows] = self.learner.value(last, None if carry is None else carry.index_select(0, rows))
 
     def finish(self, rollout: Rollout, obs: Tree, carry: Tensor | None) -> dict[str, Tree]:
         """The rollout with ``advantages`` and ``returns``."""
@@ -75,6 +83,9 @@ class Advantages:
             advantage, returns = gae(data["reward"], data["value"], next_value, *ends, self.gamma, self.gae_lambda)
             data["advantages"] = self._normalized(advantage) if self.normalize else advantage
             data["returns"] = returns
+            for t, rows in self._lost:
+                data["advantages"][t, rows] = 0.0
+            self._lost.clear()
         return data
 
     def _normalized(self, advantage: Tensor) -> Tensor:
