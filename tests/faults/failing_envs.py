@@ -14,7 +14,7 @@ class Failing(gymnasium.Env):
     """Obs (3,) uniform noise, reward minus the squared action; episodes of 20 steps.
 
     Args:
-        fault: "nan reward", "inf obs", "huge reward", or "" for none.
+        fault: "nan reward", "inf obs", "huge reward", "breaks" (raises), "dies" (its process), or "" for none.
         step: Step (of this environment, over all episodes) at which it happens, once.
         discrete: Takes one of two actions.
         only_env: Only the environment whose first seed is the first of the process does so; -1 lets all.
@@ -42,13 +42,17 @@ class Failing(gymnasium.Env):
                 obs[1] = np.inf
             if self.fault == "huge reward":
                 reward = 1e30
+            if self.fault == "breaks":
+                raise RuntimeError("the gripper broke")
+            if self.fault == "dies":
+                os._exit(3)
         return obs, reward, False, self.steps >= 20, {}
 
     def _obs(self) -> np.ndarray:
         return self.random.uniform(-1, 1, 3).astype(np.float32)
 
 
-for fault in ("", "nan reward", "inf obs", "huge reward"):
+for fault in ("", "nan reward", "inf obs", "huge reward", "breaks", "dies"):
     for discrete in (False, True):
         name = "".join(word.capitalize() for word in fault.split()) or "Healthy"
         gymnasium.register(

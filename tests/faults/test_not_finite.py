@@ -18,7 +18,7 @@ from powerband.core.checkpoint import resolve_resume
 TESTS = Path(__file__).parents[1]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 ENVIRONMENT["PYTHONPATH"] = os.pathsep.join([str(TESTS), str(Path(cli.__file__).parents[1])])
-COMMON = "gym num_workers=0 gpus=none threads=1 tensorboard=false".split()
+COMMON = "gym num_workers=0 gpus=none threads=1 tensorboard=false supervise=false".split()
 LONG = "env_steps=1000000"
 SAC = "algo=sac sac.hidden=16,16 off_policy.num_envs=4 warmup=40 random_steps=40 global_batch_size=32".split()
 PPO = "algo=ppo ppo.hidden=16 on_policy.num_envs=4 num_steps=16 minibatches=2".split()

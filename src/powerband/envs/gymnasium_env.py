@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from powerband.data.types import ResumeLevel
 from powerband.envs.by_id import make_gym
+from powerband.envs.supervision import Fault, Supervision
 from powerband.envs.vector import WorkerVecEnv
 
 
@@ -22,6 +24,8 @@ def GymVecEnv(  # noqa: N802  reads like the other environments; it is a WorkerV
     *,
     figures: tuple[str, ...] = (),
     resume: ResumeLevel = "replayed",
+    supervision: Supervision | None = None,
+    tell: Callable[[Fault], object] | None = None,
 ) -> WorkerVecEnv:
     """`num_envs` environments of one id.
 
@@ -39,6 +43,7 @@ def GymVecEnv(  # noqa: N802  reads like the other environments; it is a WorkerV
         env_kwargs: Keyword arguments of the environment.
         figures: Names of `info` values of an episode's last step that are reported, for example "success".
         resume: "truncated" for an environment that does not repeat itself under the same seed and actions.
+        supervision, tell: Whether to go on where a simulator fails, and who is told; as `WorkerVecEnv`.
 
     Raises:
         ValueError: An unknown id (the nearest ones are named), a space without a tensor form, a missing package.
@@ -52,4 +57,6 @@ def GymVecEnv(  # noqa: N802  reads like the other environments; it is a WorkerV
         first_env=first_env,
         figures=figures,
         resume=resume,
+        supervision=supervision,
+        tell=tell,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -17,6 +18,7 @@ from powerband.core.precision import Precision
 from powerband.core.run import Run
 from powerband.data.types import EnvSpec
 from powerband.envs.gymnasium_env import GymVecEnv
+from powerband.envs.supervision import Fault, Supervision
 from powerband.envs.vector import WorkerVecEnv
 from powerband.loops import evaluate as evaluation
 from powerband.loops.off_policy import OffPolicyConfig, off_policy
@@ -33,6 +35,10 @@ class Config:
     """sac learns off-policy and wants continuous actions; ppo takes both kinds."""
     num_workers: int = -1
     """Worker processes of each rank; 0 steps in the training process, -1 is one a core, at most one an environment."""
+    supervise: bool = True
+    """A simulator that fails is made anew, and the others go on: its episode is cut and counted. False ends the run."""
+    worker_deadline_s: float = 60.0
+    """Seconds that a worker may take for a step before it is ended as hanging and started again (supervise)."""
     eval_episodes: int = 20
     """Episodes of an evaluation."""
     run: RunConfig = field(default_factory=lambda: RunConfig(env_steps=20_000))
@@ -43,12 +49,20 @@ class Config:
 
 
 def make_env(
-    config: Config, num_envs: int, workers: int, seed: int, rank: int = 0, device: str = "cpu"
+    config: Config,
+    num_envs: int,
+    workers: int,
+    seed: int,
+    rank: int = 0,
+    device: str = "cpu",
+    tell: Callable[[Fault], object] | None = None,
 ) -> WorkerVecEnv:
-    """`num_envs` environments of this rank."""
+    """`num_envs` environments of this rank; `tell` is handed each failure that was recovered from."""
     if workers < 0:
         workers = min(num_envs, os.cpu_count() or 1)
-    return GymVecEnv(config.env_id, num_envs, workers, device, seed, first_env=rank * num_envs)
+    patience = Supervision(deadline_s=config.worker_deadline_s) if config.supervise else None
+    words = {"first_env": rank * num_envs, "supervision": patience, "tell": tell}
+    return GymVecEnv(config.env_id, num_envs, workers, device, seed, **words)
 
 
 def make_learner(config: Config, env: WorkerVecEnv, run: Run) -> SAC | PPO:
@@ -72,7 +86,12 @@ def train(config: Config, run: Run) -> None:
     """Trains on ``env_id``."""
     loop = config.off_policy if config.algo == "sac" else config.on_policy
     num_envs = per_rank("num_envs", loop.num_envs, run.ranks.world_size)
-    env = make_env(config, num_envs, config.num_workers, config.run.seed, run.ranks.rank, run.device)
+
+    def tell(fault: Fault) -> None:
+        run.console.note(str(fault))
+        run.metrics.scalar("charts/env_failures", sum(env.record.counts.values()))
+
+    env = make_env(config, num_envs, config.num_workers, config.run.seed, run.ranks.rank, run.device, tell)
     try:
         learner = make_learner(config, env, run)
         run.evaluate = lambda: summary(play(config, learner, config.eval_episodes))
