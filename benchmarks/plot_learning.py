@@ -1,15 +1,18 @@
-"""Draws the learning curves of ``docs/recipes/snakes.md`` from the runs of ``benchmarks/learning.py``.
+"""Draws the learning curves of ``docs/recipes`` from the runs of ``benchmarks/learning.py``.
 
 ``interval``: share of games won against random over wall time and over episodes, of the runs ``interval-*``.
 ``strength``: share of decided games that checkpoints of ``snakes-full-*`` win against scripted teams, over wall time.
+``uav``: return of missions in training over wall time, of the runs ``uav-coma-*``, ``uav-iac-*``, and of the planners.
 Lines are means over seeds, bands run from the lowest to the highest seed.
 
     python benchmarks/plot_learning.py interval runs/learning docs/pictures/interval-learning.png
     python benchmarks/plot_learning.py strength runs/learning docs/pictures/snakes-strength.png
+    python benchmarks/plot_learning.py uav runs/learning docs/pictures/uav-learning.png
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -21,6 +24,7 @@ import numpy as np
 
 from powerband.report.curves import read_metrics
 
+RESULTS = Path(__file__).parent / "results" / "learning"
 CASES = {
     "interval-1": ("1 update every step", "#1f6f8b"),
     "interval-5": ("5 every 5", "#5aa9a3"),
@@ -100,5 +104,34 @@ def strength(runs: Path, path: Path, games: int = 100, checkpoints: int = 8) -> 
     figure.savefig(path, dpi=110)
 
 
+def uav(runs: Path, path: Path) -> None:
+    """Draws the runs ``uav-*``, and what the planners earn on the missions of the evaluation."""
+    figure, axis = plt.subplots(figsize=(6, 3.6))
+    for algo, color in (("coma", "#1f6f8b"), ("iac", "#e0a458")):
+        curves = []
+        for folder in sorted(runs.glob(f"uav-{algo}-[0-9]")):
+            lines = [line for line in read_metrics(folder) if "charts/episodic_return" in line]
+            earned = np.array([line["charts/episodic_return"] for line in lines])
+            smooth = np.convolve(np.pad(earned, (2, 2), "edge"), np.ones(5) / 5, "valid")
+            curves.append((np.array([line["time_s"] for line in lines]), smooth))
+        grid = np.linspace(max(x[0] for x, _ in curves), min(x[-1] for x, _ in curves), POINTS)
+        earned = np.stack([np.interp(grid, x, y) for x, y in curves])
+        axis.plot(grid, earned.mean(0), color=color, label=algo)
+        axis.fill_between(grid, earned.min(0), earned.max(0), color=color, alpha=0.15, linewidth=0)
+    known = json.loads((RESULTS / "uav-coma.json").read_text())["runs"][0]["at_end"]
+    for row in known:
+        if row["policy"] in ("random", "lawnmower 10 m", "greedy"):
+            axis.axhline(row["return"], color="#8a8f98", linestyle=":", linewidth=1)
+            axis.annotate(
+                row["policy"], (grid[-1], row["return"]), ha="right", va="bottom", fontsize=8, color="#3b3f46"
+            )
+    axis.set_xlabel("seconds of training on one core")
+    axis.set_ylabel("return of a mission")
+    axis.grid(alpha=0.25)
+    axis.legend(fontsize=8, loc="lower right")
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+
+
 if __name__ == "__main__":
-    {"interval": interval, "strength": strength}[sys.argv[1]](Path(sys.argv[2]), Path(sys.argv[3]))
+    {"interval": interval, "strength": strength, "uav": uav}[sys.argv[1]](Path(sys.argv[2]), Path(sys.argv[3]))

@@ -15,18 +15,15 @@ from typing import Any
 
 import numpy as np
 
+from powerband.envs.fields import held, write
 from powerband.envs.seeds import episode_seed
 from powerband.envs.slots import Slots
 from powerband.envs.spaces import Spaces
 
-Field = tuple[tuple[str, ...], np.ndarray, tuple[int, ...], int]
-"""Keys that lead to a leaf of an observation, its slots, its shape, and the value that is stored as 0."""
 REPLAY_LIMIT = 100_000
 """Steps of one episode whose actions are kept for a resume; a longer episode ends as a truncation there."""
 NONE = -1
 """In ``row_in_hand``: no environment."""
-KINDS = {"f": "fiub", "i": "iub", "u": "iub", "b": "iub"}
-"""Kind of a stored number -> kinds that an observation may be of."""
 
 
 class EnvError(RuntimeError):
@@ -172,7 +169,7 @@ class EnvGroup:
                 self.log[row, length] = self.action[row]
             obs, reward, terminated, truncated, info = self.envs[row].step(action)
             ended = bool(terminated or truncated)
-            self._write(self.final_obs if ended else self.obs, row, obs)
+            write(self.final_obs if ended else self.obs, row, obs, self.supervised)
             if self.supervised and not np.isfinite(reward).all():
                 raise ValueError(f"reward is {reward}")
             if ended:
@@ -257,7 +254,7 @@ class EnvGroup:
     def _begin(self, row: int, episode: int) -> None:
         self.episode[row], self.length[row] = episode, 0
         obs, _ = self.envs[row].reset(seed=self._seed(row))
-        self._write(self.obs, row, obs)
+        write(self.obs, row, obs, self.supervised)
 
     def _report(self, row: int, info: dict[str, Any]) -> None:
         for name, values in self.figure.items():
@@ -285,32 +282,7 @@ class EnvGroup:
             obs, _, terminated, truncated, _ = self.envs[row].step(action)
             if terminated or truncated:
                 return False
-        there = [(array, self._checked(field, obs)) for field in self.obs for array in [field[1]]]
-        return all(array[row].tobytes() == value.astype(array.dtype).tobytes() for array, value in there)
-
-    def _write(self, fields: list[Field], row: int, obs: Any) -> None:
-        """Copies an observation into its slots."""
-        for field in fields:
-            field[1][row] = self._checked(field, obs)
-
-    def _checked(self, field: Field, obs: Any) -> np.ndarray:
-        """One leaf of an observation, as its slots count it.
-
-        Raises:
-            ValueError: Another shape (it would be broadcast silently), another kind of number (it would be rounded),
-                or, supervised, what is not finite.
-        """
-        path, array, shape, start = field
-        for key in path:
-            obs = obs[key]
-        value = np.asarray(obs)
-        if value.shape != shape:
-            raise ValueError(f"observation {path} has shape {value.shape}, its space says {shape}")
-        if value.dtype.kind not in KINDS[array.dtype.kind]:
-            raise ValueError(f"observation {path} is {value.dtype}, which does not go into {array.dtype}")
-        if self.supervised and value.dtype.kind == "f" and not np.isfinite(value).all():
-            raise ValueError(f"observation {path} holds what is not finite")
-        return value - start if start else value
+        return held(self.obs, row, obs)
 
     def _seed(self, row: int) -> int:
         return episode_seed(self.seed, self.first_env + self.first_row + row, int(self.episode[row]))
