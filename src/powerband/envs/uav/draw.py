@@ -84,12 +84,12 @@ def draw_mission(
                 belief.plot(*np.stack([at[-1], SPACING_M * way[-1, j, :2]]).T, color="black", lw=0.8, ls=":")
     for axis in (truth, belief):
         axis.set(xlim=(-3, AREA_M + 3), ylim=(-3, AREA_M + 3), xlabel="x (m)", ylabel="y (m)", aspect="equal")
-    truth.legend(loc="upper left", fontsize=7, framealpha=0.7)
+    truth.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2, fontsize=8, frameon=False)
     time = range(len(moments))
     scores.plot(time, [moment.f1 for moment in moments], marker="o", label="F1 of the region of interest")
     scores.plot(time, [moment.roi_entropy for moment in moments], marker="s", label="entropy over it (bits)")
     scores.set(xlim=(0, max(steps, len(moments) - 1, 1)), ylim=(0, 1.02), xlabel="moves", title="how good the map is")
-    scores.legend(loc="center right", fontsize=8)
+    scores.legend(loc="lower left", fontsize=8)
     scores.grid(alpha=0.3)
     if title:
         figure.suptitle(title)
