@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from powerband.core.gpm import Gpm
+
 TICKS_PER_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
@@ -59,7 +61,8 @@ class Utilisation:
         Returns:
             ``perf/cpu_cores`` (cores busy on average), ``perf/memory_gib``, and on a GPU ``perf/gpu_active`` (share of
             the driver's last sample window in which any kernel ran: 1 on a hung collective too),
-            ``perf/gpu_memory_gib`` and ``perf/gpu_power`` (share of the limit, which a waiting kernel does not draw).
+            ``perf/gpu_memory_gib`` and ``perf/gpu_power`` (share of the limit, which a waiting kernel does not draw);
+            from Hopper on the counters of `gpm` (multiprocessors, warps, tensor cores, memory bandwidth).
         """
         now, pids = time.perf_counter(), with_children(os.getpid())
         seconds, self._at = max(now - self._at, 1e-9), now
@@ -89,6 +92,7 @@ class GPU:
 
     def __init__(self, nvml: ctypes.CDLL, handle: ctypes.c_void_p) -> None:
         self._nvml, self._handle = nvml, handle
+        self._gpm = Gpm.of(nvml, handle)
 
     @classmethod
     def of(cls, device: Any) -> GPU | None:
@@ -116,4 +120,4 @@ class GPU:
         draws = self._nvml.nvmlDeviceGetPowerUsage(self._handle, ctypes.byref(power))
         if not draws and not self._nvml.nvmlDeviceGetEnforcedPowerLimit(self._handle, ctypes.byref(limit)):
             figures["perf/gpu_power"] = power.value / max(limit.value, 1)
-        return figures
+        return figures | (self._gpm.read() if self._gpm is not None else {})
