@@ -33,6 +33,8 @@ PROBING = 0.5
 """Share of the budget that is spent on the model; the rest verifies."""
 ROUNDS, FIRST_ROUND, LATER_ROUNDS = 5, 5, 3
 """Rounds of verification; settings of the first one, and how many of them go on."""
+LEAST_VERIFIED = 2
+"""Settings that are verified whatever it takes."""
 MEMORY_SHARE = 0.9
 """Of the free memory, where no limit is given."""
 
@@ -295,13 +297,19 @@ class Search:
     def verified(self, present: Candidate, ranked: list[Candidate]) -> list[Candidate]:
         """The present setting and the best that the model knows, in turns; after a round the slower ones drop out.
 
-        Another round begins while the budget allows one.
+        Another run begins while the budget allows one, but for the first `LEAST_VERIFIED`.
         """
-        chosen = [present, *unlike(ranked, LATER_ROUNDS, FIRST_ROUND)]
+        alike = unlike(ranked, LATER_ROUNDS, FIRST_ROUND)
+        best, others = alike[:LATER_ROUNDS], alike[LATER_ROUNDS:]
+        mixed = [each for pair in itertools.zip_longest(best, others) for each in pair if each is not None]
+        chosen = [present, *mixed]
         rates: dict[int, list[float]] = {id(each): [] for each in chosen}
         for number in range(ROUNDS):
             longest = 0.0
-            for each in list(chosen):
+            for position, each in enumerate(list(chosen)):
+                if number == 0 and position > LEAST_VERIFIED and self.spent + longest / self.options.seconds > 1.0:
+                    chosen.remove(each)
+                    continue
                 began = time.perf_counter()
                 seen = self.measure(each.setting, VERIFY_S)
                 longest = max(longest, time.perf_counter() - began)
