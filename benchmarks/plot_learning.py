@@ -128,7 +128,7 @@ def uav(runs: Path, path: Path) -> None:
     axis.set_xlabel("seconds of training on one core")
     axis.set_ylabel("return of a mission")
     axis.grid(alpha=0.25)
-    axis.legend(fontsize=8, loc="lower right")
+    axis.legend(fontsize=8, loc="center right")
     figure.tight_layout()
     figure.savefig(path, dpi=110)
 
