@@ -123,7 +123,8 @@ def estimate(
             forecasts[ranks] = problem
             continue
         if together and ranks > 1:
-            share = replace(config, run=replace(config.run, nproc=ranks, gpus="auto" if per_gpu else "none"))
+            here_alone = {"nnodes": "1", "rdzv_endpoint": "", "gpus": "auto" if per_gpu else "none"}
+            share = replace(config, run=replace(config.run, nproc=ranks, **here_alone))
         try:
             measured = short_run(recipe, stage, share, options.seconds, probe=bool(knobs.get("graph_updates")))
         except (MemoryError, ConfigError) as error:
