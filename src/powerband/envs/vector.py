@@ -251,8 +251,8 @@ class WorkerVecEnv:
         return self._tensors[name].to(self.device, non_blocking=self._pinned, copy=True)
 
     def _taken(self, name: str) -> Tensor:
-        """The same, and the array is cleared."""
-        found = self._delivered(name)
+        """The same, and the array is cleared: not before the copy is made."""
+        found = self._tensors[name].to(self.device, copy=True)
         self._tensors[name].zero_()
         return found
 
