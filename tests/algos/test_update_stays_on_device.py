@@ -11,7 +11,7 @@ SOURCE = Path(powerband.__path__[0])
 FORBIDDEN = {"item", "cpu", "numpy", "tolist", "nonzero", "print", "synchronize"}
 PER_CALL = {
     "algos/coma.py": {
-        *("update", "act", "probability", "targets", "observe", "critic_inputs", "unmasked"),
+        *("update", "act", "probability", "targets", "observe", "unmasked"),
         *("_mixed", "_values", "_critic_loss", "_actor_loss"),
     },
     "algos/ddpg.py": {"update", "act", "_critic_loss", "_actor_loss"},
@@ -20,7 +20,7 @@ PER_CALL = {
     "core/flat.py": {"step", "update", "frozen"},
     "core/noise.py": {"mix_", "bits", "uniform", "normal", "integers", "permutation"},
     "data/rollout.py": {"store", "gae", "lambda_returns", "minibatches"},
-    "nets/map_net.py": {"forward"},
+    "nets/map_net.py": {"forward", "critic_inputs"},
     "nets/mlp.py": {"forward"},
     "nets/dense.py": {"forward", "backward", "affine", "output", "relu_", "relu_backward"},
     "nets/recurrent.py": {"forward"},
