@@ -29,6 +29,8 @@ from powerband.tune.space import Axis, Rule, Setting, Space, values_of
 LEAST_S, MOST_S = 20.0, 3600.0
 BASE_S, PROBE_S, VERIFY_S = 2.0, 1.0, 2.0
 """Seconds of a window: of the run as it stands, of a probe, of a verification."""
+VERIFY_ITERATIONS, LONGEST_VERIFY_S = 3, 5.0
+"""A verification holds so many iterations of a slow loop, within this many seconds: one alone is a draw of luck."""
 PROBING = 0.5
 """Share of the budget that is spent on the model; the rest verifies."""
 ROUNDS, FIRST_ROUND, LATER_ROUNDS = 5, 5, 3
@@ -294,6 +296,12 @@ class Search:
 
     # -- verifying --------------------------------------------------------------------------------------------------
 
+    def verify_s(self, each: Candidate) -> float:
+        """Seconds of a verification of `each`, by the iterations that it is predicted to do."""
+        facts, n = self.space.facts, self.space.knobs.get("num_envs")
+        steps = facts.env_steps / facts.iterations * (each.setting.get("num_envs", n) / n if n else 1.0)
+        return min(LONGEST_VERIFY_S, max(VERIFY_S, VERIFY_ITERATIONS * steps / each.predicted))
+
     def verified(self, present: Candidate, ranked: list[Candidate]) -> list[Candidate]:
         """The present setting and the best that the model knows, in turns; after a round the slower ones drop out.
 
@@ -311,7 +319,7 @@ class Search:
                     chosen.remove(each)
                     continue
                 began = time.perf_counter()
-                seen = self.measure(each.setting, VERIFY_S)
+                seen = self.measure(each.setting, self.verify_s(each))
                 longest = max(longest, time.perf_counter() - began)
                 if seen is not None and seen.facts[0].iterations:
                     rates[id(each)].append(seen.steps_per_s)
