@@ -24,6 +24,10 @@ SMALL = {
     "coma": "uav algo=coma variant=smoke on_policy.num_envs=3 budget=4 minibatch_rows=25".split(),
     "iac": "uav algo=iac variant=smoke on_policy.num_envs=3 budget=4 minibatch_rows=25".split(),
     "sac": "gym env_id=Pendulum-v1 algo=sac sac.hidden=32,32 off_policy.num_envs=2 warmup=40 random_steps=40".split(),
+    "metaworld": (
+        "metaworld variant=smoke backend=workers num_workers=0 sac.hidden=16 warmup=60 random_steps=60 "
+        "collect.interval=100 collect.samples=40 final_episodes=0 horizon=30 project={run_dir}"
+    ).split(),
     "cartpole": "gym env_id=CartPole-v1 algo=ppo ppo.hidden=16 on_policy.num_envs=4 num_steps=16 minibatches=2".split(),
 }
 COMMON = "gpus=none threads=1 tensorboard=false".split()
@@ -31,7 +35,8 @@ COMMON = "gpus=none threads=1 tensorboard=false".split()
 
 def train(name: str, run_dir: Path, *words: str) -> Path:
     """Trains one of `SMALL` and returns its run folder."""
-    assert cli.main(["train", *SMALL[name], *COMMON, f"run_dir={run_dir}", *words]) == 0
+    own = [word.format(run_dir=run_dir) for word in SMALL[name]]
+    assert cli.main(["train", *own, *COMMON, f"run_dir={run_dir}", *words]) == 0
     return run_dir
 
 

@@ -7,6 +7,7 @@ import json
 import os
 from dataclasses import replace
 from types import ModuleType
+from typing import Any
 
 from powerband.core.config import ConfigError, Resolved, resolve
 from powerband.core.presets import presets
@@ -17,6 +18,7 @@ from powerband.core.words import asks_help, one_of
 RECIPES = {
     "uav": "a team of UAVs maps a hidden field, thousands of missions at a time: coma, iac",
     "snakes": "3v3 snakes on one device, thousands of boards at a time: ddpg, bicnet, ppo with self-play",
+    "metaworld": "Meta-World's manipulation tasks: SAC experts, trajectory transformer, collective policy, student",
     "gym": "any Gymnasium environment id, your own included: sac, ppo",
 }
 """Recipe -> what it is, in a line."""
@@ -31,6 +33,7 @@ def configure(name: str, words: list[str]) -> tuple[ModuleType, str, Resolved]:
     recipe = load(name)
     help_with = f"powerband train {name} --help"
     stage = recipe.DEFAULT_STAGE
+    words, said = _translated(words, getattr(recipe, "WORDS", {}), recipe.STAGES)
     if words and not words[0].startswith("-") and "=" not in words[0]:
         stage, words = one_of(words[0], recipe.STAGES, f"stage of {name}"), words[1:]
     named_file = os.environ.get(getattr(recipe, "CONFIG_VARIABLE", ""), "")
@@ -41,13 +44,37 @@ def configure(name: str, words: list[str]) -> tuple[ModuleType, str, Resolved]:
     named["recipe"] = name
     resolved = resolve(recipe.Config, words, **named)
     if hasattr(recipe, "settle"):
-        resolved = replace(resolved, config=recipe.settle(resolved.config))
+        told = recipe.notices(resolved.config) if hasattr(recipe, "notices") else []
+        resolved = replace(
+            resolved,
+            config=recipe.settle(resolved.config, stage),
+            notices=(*resolved.notices, *said, *told),
+        )
+    if resolved.config.run.env_steps < 1:
+        raise ConfigError("env_steps=0 is below 1. Write env_steps=1 or more.")
     if resolved.config.run.resume:
         folder = find_run(resolved.config.run.resume)
         trained = json.loads((folder / "run.json").read_text(encoding="utf-8")).get("recipe")
         if trained != name:
             raise ConfigError(f"{folder} is a run of {trained}, not of {name}. Write powerband train {trained} ...")
     return recipe, stage, resolved
+
+
+def _translated(words: list[str], known: dict[str, str], stages: Any) -> tuple[list[str], list[str]]:
+    """Words with those of an older command line in today's, a stage first; and what to tell the user about them."""
+    kept, stage, said = [], [], []
+    for word in words:
+        plain = word.lower().replace('"', "").replace("'", "")
+        if plain not in known:
+            kept.append(word)
+            continue
+        new = known[plain]
+        said.append(f"{word}: {f'this is {new} here' if new else 'it needs no word here'}.")
+        if new in stages:
+            stage = [new]
+        elif new and new not in kept:
+            kept.append(new)
+    return stage + kept, said
 
 
 def load(name: str) -> ModuleType:

@@ -56,6 +56,22 @@ def whole_budget(obs: dict) -> torch.Tensor:
     return (obs["maps"][:, :, 0] == 1).flatten(1).all(1)
 
 
+def metaworld(backend: str) -> MakeEnv:
+    """Episodes of six steps; skipped, with the reason, where the simulator is not installed."""
+
+    def make(num_envs: int, seed: int, first_env: int) -> VecEnv:
+        from powerband.envs.metaworld.env import Tasks, metaworld_envs
+
+        pytest.importorskip({"workers": "metaworld", "envpool": "envpool"}[backend])
+        return metaworld_envs(Tasks("push", 6, backend=backend), num_envs, 0, seed=seed, first_env=first_env)
+
+    return make
+
+
+def at_rest(obs: torch.Tensor) -> torch.Tensor:
+    return (obs[:, :18] == obs[:, 18:36]).all(1)
+
+
 # One line an environment: how it is made, and what is known of it.
 ENVS: dict[str, tuple[MakeEnv, dict]] = {
     "pendulum, in process": (gym("Pendulum-v1", 0), dict(terminates=False)),
@@ -67,6 +83,8 @@ ENVS: dict[str, tuple[MakeEnv, dict]] = {
     "next-step pool": (pool, dict(steps=60, terminates=True, is_first_obs=lambda obs: obs[:, 1] == 0)),
     "snakes": (snakes, dict(steps=420, terminates=False)),
     "uav": (uav, dict(steps=40, terminates=True, is_first_obs=whole_budget)),
+    "metaworld, in process": (metaworld("workers"), dict(steps=20, terminates=False, is_first_obs=at_rest)),
+    "metaworld, pool": (metaworld("envpool"), dict(steps=20, terminates=False, is_first_obs=at_rest)),
     "slow tracking": (workers((make_slow, {"step_ms": 0.0}), 1), dict(terminates=False)),
 }
 

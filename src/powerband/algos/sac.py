@@ -48,8 +48,15 @@ class SACConfig:
     """Temperature at the start."""
     policy_interval: int = 1
     """Actor and temperature are updated at each of this many critic updates."""
+    target_interval: int = 1
+    """The target critics follow at each of this many critic updates."""
     compile: bool = False
     """torch.compile the losses."""
+
+    def __post_init__(self) -> None:
+        for name in ("policy_interval", "target_interval"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)} is below 1. Write {name}=1, at every critic update.")
 
 
 class Temperature(nn.Module):
@@ -155,7 +162,8 @@ class SAC:
                     loss, log_prob = self._actor_loss(obs, normal[:, 1], alpha)
                 figures["losses/actor_grad_norm"] = self.actor_adam.step(loss)
             figures |= {"losses/actor": loss.detach(), "losses/entropy": -log_prob, "losses/alpha": alpha}
-        self.target.update()
+        if self.updates % self.config.target_interval == 0:
+            self.target.update()
         return figures
 
     def _policy(self, obs: Tensor, normal: Tensor) -> tuple[Tensor, Tensor]:
@@ -198,6 +206,24 @@ class SAC:
         mean_log_prob = log_prob.detach().mean()
         alpha_loss = -self.temperature.log_alpha * (mean_log_prob + self.target_entropy)
         return (alpha * log_prob - q).mean() + alpha_loss, mean_log_prob
+
+    @torch.no_grad()
+    def labels(self, batch: dict[str, Tree]) -> dict[str, Tensor]:
+        """What these networks say about transitions, for a network that is to learn from them.
+
+        Args:
+            batch: obs, next_obs (B, ...).
+
+        Returns:
+            ``mu`` (B, D): tanh of the mean, in [-1, 1]. ``log_std`` (B, D): of the Gaussian before the tanh.
+            ``q_target`` (B,): min Q'(s', a') - alpha log pi(a' | s'), a' drawn.
+        """
+        mean, log_std = self.actor(features(batch["obs"], 1)).chunk(2, -1)
+        next_obs = features(batch["next_obs"], 1)
+        action, log_prob = self._policy(next_obs, self.noise("sac/labels", len(mean)).normal(self.dim))
+        q = self.target_critic(torch.cat([next_obs, action], -1)).squeeze(-1).amin(0)
+        q = q - self.temperature.log_alpha.exp() * log_prob
+        return {"mu": torch.tanh(mean), "log_std": log_std.clamp(LOG_STD_MIN, LOG_STD_MAX), "q_target": q}
 
     def initial_carry(self, num_envs: int) -> None:
         return None

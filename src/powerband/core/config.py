@@ -59,7 +59,7 @@ class RunConfig:
     resume: str = ""
     """Go on with a run: its folder, a checkpoint, any file in either, or last."""
     env_steps: int = 1_000_000
-    """Budget in environment steps over all ranks."""
+    """Budget in environment steps over all ranks; 0 leaves it to the stage, where a recipe has several."""
     time_limit_s: float = 0.0
     """Seconds after which the run saves and ends; 0 is no limit."""
     log_interval: int = 0
@@ -87,7 +87,7 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         least = dict.fromkeys(("threads", "time_limit_s", "log_interval", "log_interval_s", "eval_interval"), 0)
-        least |= {"save_interval": 0, "nproc": 1, "env_steps": 1, "keep_checkpoints": 1}
+        least |= {"save_interval": 0, "nproc": 1, "env_steps": 0, "keep_checkpoints": 1}
         for name, limit in least.items():
             if getattr(self, name) < limit:
                 raise ConfigError(f"{name}={getattr(self, name)} is below {limit}. Write {name}={limit} or more.")

@@ -56,6 +56,7 @@ class Run:
         guard: Looks for losses that are not finite.
         env_steps, grad_steps: Global counters over ranks.
         signalled: Name of the signal that asked this rank to end, "" for none.
+        enough: Set by whoever finds that the run has reached its end, to the reason; all ranks end then.
         observe: Called at the end of each `tick`, with no span open: how a measurement looks on.
     """
 
@@ -77,7 +78,7 @@ class Run:
         self._noted = False
         self._saved_at = -1
         self._elapsed_before_s = 0.0
-        self.signalled = self._stop_reason = ""
+        self.signalled = self.enough = self._stop_reason = ""
         self._eval_every = Every(settings.eval_interval)
         self._save_every = Every(settings.save_interval)
         self._agreement_interval = self._until_agreement = 1
@@ -309,7 +310,7 @@ class Run:
             return False, False
         now = time.perf_counter()
         limit = self.settings.time_limit_s
-        wants_stop = bool(self.signalled) or (limit > 0 and self.elapsed_s >= limit)
+        wants_stop = bool(self.signalled or self.enough) or (limit > 0 and self.elapsed_s >= limit)
         wants_log = self.journal.wants_line()
         bad = self.guard.fault is not None
         if self.ranks.world_size > 1:
@@ -323,7 +324,8 @@ class Run:
         if bad:
             end_if_not_finite(self)
         if wants_stop and not self._stop_reason:
-            self._stop_reason = f"{self.signalled}: saved" if self.signalled else f"time limit of {limit:g} s reached"
+            said = f"{self.signalled}: saved" if self.signalled else self.enough
+            self._stop_reason = said or f"time limit of {limit:g} s reached"
         return bool(wants_stop), bool(wants_log)
 
     def run_evaluation(self) -> None:

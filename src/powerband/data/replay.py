@@ -123,6 +123,17 @@ class Replay:
             self.size = min(self.size + count, self.capacity)
             self.filled.fill_(self.size)
 
+    def newest(self, count: int) -> dict[str, Tree]:
+        """The `count` transitions that entered last, the oldest of them first: the trees of `fields`, copies.
+
+        Raises:
+            ValueError: The replay does not hold so many.
+        """
+        if not 0 < count <= self.size:
+            raise ValueError(f"{count} newest transitions were asked for, the replay holds {self.size}.")
+        index = torch.arange(self.position - count, self.position, device=self.rows.device) % self.capacity
+        return self._fields_of(self.rows.index_select(0, index))
+
     def sample(self, n: int, source: Noise | torch.Generator) -> dict[str, Tree]:
         """Draws n transitions uniformly, with replacement.
 

@@ -47,7 +47,7 @@ def recipe_row(title: str, load: Callable[[], Any], algo: str | None, device: to
         if not hasattr(recipe, "networks"):
             return skipped(title, "this recipe has no networks(config, device, precision) to be timed")
         config = recipe.Config(**({"algo": algo} if algo else {}))
-        config = recipe.settle(config) if hasattr(recipe, "settle") else config
+        config = recipe.settle(config, recipe.DEFAULT_STAGE) if hasattr(recipe, "settle") else config
         name = config.run.precision if device.type == "cuda" or config.run.precision != "fp16" else "fp32"
         learner, spec, loop = recipe.networks(config, device, Precision(name, device))
     except ModuleNotFoundError as error:

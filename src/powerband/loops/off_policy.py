@@ -8,6 +8,7 @@ the replay as it was before the step under way, one step of lag.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -20,7 +21,7 @@ from powerband.core.run import Run
 from powerband.core.schedule import UpdateSchedule
 from powerband.data.episodes import EpisodeTracker
 from powerband.data.replay import Replay
-from powerband.data.types import Learner, TensorSpec, Tree, VecEnv, tree_map
+from powerband.data.types import Learner, Step, TensorSpec, Tree, VecEnv, tree_map
 from powerband.loops.learning import Learning
 from powerband.loops.position import Position, env_accounts
 
@@ -73,7 +74,13 @@ class OffPolicyConfig:
         return UpdateSchedule(self.update_interval, self.updates_per_interval or None, self.warmup)
 
 
-def off_policy(run: Run, env: VecEnv, learner: Learner, config: OffPolicyConfig) -> None:
+def off_policy(
+    run: Run,
+    env: VecEnv,
+    learner: Learner,
+    config: OffPolicyConfig,
+    after_step: Callable[[Step, Replay], object] | None = None,
+) -> None:
     """Trains `learner` on `env` until the run's budget is spent.
 
     Args:
@@ -81,6 +88,7 @@ def off_policy(run: Run, env: VecEnv, learner: Learner, config: OffPolicyConfig)
         env: This rank's environments.
         learner: Acts and updates.
         config: Sizes, over all ranks, and the update ratio.
+        after_step: Is shown each step of the environments once it is in the replay.
 
     Raises:
         ConfigError: Sizes that do not divide by the ranks, or a batch larger than the replay.
@@ -163,6 +171,8 @@ def off_policy(run: Run, env: VecEnv, learner: Learner, config: OffPolicyConfig)
             )
             tracker.add(step, run.metrics)
             position.move(step, carry)
+            if after_step is not None:
+                after_step(step, replay)
         due = schedule.due(env.num_envs * world)
         if overlap:
             due, position.owed = position.owed, due

@@ -113,7 +113,7 @@ def evaluate(config: Config, folder: Path, options: Evaluation) -> list[dict]:
     return evaluate_run(folder, config.world, networks(config, "cpu", Precision("fp32", "cpu"))[0], options)
 
 
-def settle(config: Config) -> Config:
+def settle(config: Config, stage: str) -> Config:
     """What is trained, saved and shown."""
     return config.settled()
 

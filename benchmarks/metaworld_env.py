@@ -1,0 +1,120 @@
+"""Steps a second of Meta-World, 16 environments of each of its ten tasks: ours beside EnvPool, Gymnasium and SB3.
+
+The contenders take turns on the same cores in one run; actions are drawn uniformly, resets are included as they come.
+
+    python benchmarks/metaworld_env.py --json benchmarks/results/metaworld_env.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import math
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from powerband.core.device import host_facts
+from powerband.envs.metaworld.env import Tasks, metaworld_envs
+from powerband.envs.metaworld.tasks import TEN, pool_id
+
+HORIZON = 500
+Stepper = tuple[Callable[[np.ndarray], object], Callable[[], object]]
+"""(step once with these actions, close)."""
+
+
+def ours(task: str, num_envs: int, workers: int, backend: str) -> Stepper:
+    env = metaworld_envs(Tasks(task, HORIZON, backend=backend), num_envs, workers)
+    env.reset(0)
+    return lambda actions: env.step(torch.from_numpy(actions)), env.close
+
+
+def envpool_as_shipped(task: str, num_envs: int, threads: int) -> Stepper:
+    import envpool
+
+    env = envpool.make_gymnasium(pool_id(task), num_envs=num_envs, num_threads=threads, partially_observable=False)
+    env.reset()
+    return env.step, env.close
+
+
+def one(task: str):
+    import gymnasium
+    import metaworld  # noqa: F401  registers the ids
+
+    return gymnasium.make("Meta-World/MT1", env_name=f"{task}-v3", disable_env_checker=True)
+
+
+def gymnasium_async(task: str, num_envs: int) -> Stepper:
+    import gymnasium
+
+    env = gymnasium.vector.AsyncVectorEnv([functools.partial(one, task)] * num_envs)
+    env.reset(seed=0)
+    return env.step, env.close
+
+
+def sb3_subproc(task: str, num_envs: int) -> Stepper:
+    from stable_baselines3.common.vec_env import SubprocVecEnv
+
+    env = SubprocVecEnv([functools.partial(one, task)] * num_envs, start_method="forkserver")
+    env.reset()
+    return env.step, env.close
+
+
+def compare(task: str, num_envs: int, workers: int, rounds: int, round_s: float) -> dict[str, list[float]]:
+    """Steps a second of each contender in each round."""
+    contenders = {
+        "powerband": ours(task, num_envs, workers, "auto"),
+        "powerband, workers": ours(task, num_envs, workers, "workers"),
+        "EnvPool": envpool_as_shipped(task, num_envs, workers),
+        "gymnasium AsyncVectorEnv": gymnasium_async(task, num_envs),
+        "SB3 SubprocVecEnv": sb3_subproc(task, num_envs),
+    }
+    draw = np.random.default_rng(0)
+    actions = draw.uniform(-1, 1, (64, num_envs, 4)).astype(np.float32)
+    rates: dict[str, list[float]] = {name: [] for name in contenders}
+    for _ in range(rounds):
+        for name, (step, _) in contenders.items():
+            step(actions[0])
+            steps, start = 0, time.perf_counter()
+            while (elapsed := time.perf_counter() - start) < round_s:
+                step(actions[steps % len(actions)])
+                steps += 1
+            rates[name].append(steps * num_envs / elapsed)
+    for _, close in contenders.values():
+        close()
+    return rates
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("tasks", nargs="*", default=list(TEN))
+    parser.add_argument("--num-envs", type=int, default=16)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--round-s", type=float, default=1.5)
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    table: dict[str, dict[str, float]] = {}
+    for task in given.tasks:
+        rates = compare(task, given.num_envs, given.workers, given.rounds, given.round_s)
+        table[task] = {name: statistics.median(values) for name, values in rates.items()}
+        print(f"{task:<22}" + "  ".join(f"{name} {rate:,.0f}" for name, rate in table[task].items()), flush=True)
+    names = list(next(iter(table.values())))
+    mean = {name: math.exp(statistics.mean(math.log(row[name]) for row in table.values())) for name in names}
+    ratios = {name: mean["powerband"] / mean[name] for name in names[1:]}
+    for name, ratio in ratios.items():
+        print(f"powerband {mean['powerband']:,.0f} steps/s is {ratio:.2f} times {name} ({mean[name]:,.0f})")
+    if given.json:
+        found = {"host": host_facts(), "num_envs": given.num_envs, "workers": given.workers, "tasks": table}
+        found |= {"geometric_mean": mean, "powerband_over": ratios}
+        given.json.write_text(json.dumps(found, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

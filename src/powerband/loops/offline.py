@@ -1,0 +1,82 @@
+"""The offline loop: recorded rows, one update a batch. Representation, distillation and imitation learn in it.
+
+What is counted as an environment step is a recorded one that an update was made of.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from torch import Tensor
+
+from powerband.core.config import ConfigError, per_rank
+from powerband.core.run import Run
+from powerband.data.feed import Feed
+from powerband.data.types import Tree
+from powerband.loops.learning import Learning
+
+
+@dataclass(frozen=True)
+class OfflineConfig:
+    global_batch_size: int = 128
+    """Recorded rows of one update, over all ranks."""
+    place: Literal["auto", "device", "host"] = "auto"
+    """Where the rows lie: on the device, where a batch is one gather, or in host memory; auto is the device if they
+    fit into half of what is free there."""
+    loader_threads: int = 0
+    """Threads that make batches ahead where rows lie in host memory."""
+
+    def __post_init__(self) -> None:
+        for name, least in {"global_batch_size": 1, "loader_threads": 0}.items():
+            if getattr(self, name) < least:
+                raise ConfigError(f"{name}={getattr(self, name)} is below {least}. Write {name}={least} or more.")
+
+    def batch_words(self, rows: int, world_size: int, sequences: bool = False) -> str:
+        """The word that makes batches of `rows` on each rank."""
+        return f"offline.global_batch_size={rows * world_size}"
+
+    def check(self, world_size: int) -> None:
+        """Refuses a batch that cannot be shared among `world_size` ranks."""
+        per_rank("offline.global_batch_size", self.global_batch_size, world_size)
+
+
+class OfflineLearner(Protocol):
+    def update(self, batch: Tree) -> dict[str, Tensor]: ...
+    def state_dict(self) -> dict: ...
+    def load_state_dict(self, state: dict) -> None: ...
+
+
+def offline(run: Run, learner: OfflineLearner, feed: Feed, config: OfflineConfig) -> None:
+    """Trains `learner` on the batches of `feed` until the run's budget is spent.
+
+    Args:
+        run: Device, counters, clock, metrics, checkpoints.
+        learner: Updates.
+        feed: Batches of this rank; a resume goes on with the next one.
+        config: Sizes, over all ranks.
+    """
+    world = run.ranks.world_size
+    learning: Any = Learning(run, learner, config)
+    run.attach("learner", learner, shared=True)
+    run.attach("feed", feed)
+    together = feed.batch * world
+    run.banner(
+        {
+            "recorded": f"{feed.rows:,} rows; an epoch is {feed.rows / together:,.0f} updates",
+            "batch": f"{together} over {world} rank(s) = {feed.batch} each",
+            "updates": f"{-(-run.settings.env_steps // together):,}; env steps count the recorded ones that they use",
+        }
+    )
+    run.restore()
+    clock = run.clock
+    try:
+        while run.running:
+            with clock("data"):
+                batch = feed.next()
+            with clock("update"):
+                run.learned(learning.update(batch))
+            run.tick(together, 1)
+        run.finish()
+    finally:
+        feed.close()

@@ -1,0 +1,282 @@
+"""Scores of metaworld: success on the 50 goals, tables of policies, how well a code tells tasks apart, pictures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from powerband.core.config import ConfigError
+from powerband.core.run import Run
+from powerband.data.types import VecEnv
+from powerband.envs.encoded import EncodedVecEnv
+from powerband.envs.metaworld.env import metaworld_envs
+from powerband.envs.metaworld.single import MetaWorldEnv, scripted
+from powerband.envs.metaworld.tasks import MT10, TEN
+from powerband.loops.evaluate import Policy, evaluate, mean_interval, wilson
+from powerband.nets.collective import state_of
+from powerband.nets.trajectory import TrajectoryEncoder
+from powerband.recipes.metaworld import Config, Evaluation, networks
+from powerband.recipes.metaworld_learn import Recorded
+from powerband.recipes.metaworld_project import (
+    REWARD_SCALE,
+    MissingStage,
+    collective_of,
+    encoder_of,
+    expert_of,
+    load_policy,
+)
+
+SIDE_BY_SIDE = 10
+"""Environments of an evaluation; each plays every tenth of the 50 goals."""
+PROBED = 4000
+"""Trajectories of each half of a probe at most."""
+
+
+class Trials:
+    """Environments for evaluations, made once: the 50 goals in turn, by the metaworld package itself.
+
+    Args:
+        config: Task and horizon.
+        coded: Wraps them, where the policy wants more than the bare observation.
+    """
+
+    def __init__(self, config: Config, coded: Callable[[VecEnv], VecEnv] | None = None) -> None:
+        self.config, self.coded = config, coded
+        self.env: VecEnv | None = None
+
+    def __enter__(self) -> Trials:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        if self.env is not None:
+            self.env.close()
+
+    def play(self, policy: Policy, episodes: int) -> dict[str, Tensor]:
+        """One row an episode; goals go on where the evaluation before left them."""
+        if self.env is None:
+            count = min(SIDE_BY_SIDE, episodes) if self.config.task != MT10 else len(TEN)
+            bare = metaworld_envs(self.config.simulated(), count, 0, cycled=True)
+            self.env = bare if self.coded is None else self.coded(bare)
+        return evaluate(self.env, policy, episodes, 10_000)
+
+    def figures(self, policy: Policy, episodes: int) -> dict[str, float]:
+        """Share of episodes that succeeded with its interval, and mean return."""
+        rows = self.play(policy, episodes)
+        wins, trials = float(rows["success"].sum()), len(rows["success"])
+        low, high = wilson(wins, trials)
+        mean, _, _ = mean_interval(rows["return"])
+        return {"success": wins / trials, "success_low": low, "success_high": high, "return": mean, "episodes": trials}
+
+    def final(self, run: Run, policy: Policy, episodes: int) -> dict[str, float]:
+        """`figures` at the end of a stage, on the leading rank; said and logged."""
+        if not run.ranks.leads or not episodes:
+            run.ranks.barrier()
+            return {}
+        figures = self.figures(policy, episodes)
+        for name, value in figures.items():
+            run.metrics.scalar(f"final/{name}", value)
+        low, high = figures["success_low"], figures["success_high"]
+        run.console.note(
+            f"{self.config.task}: {figures['success']:.0%} of {figures['episodes']} episodes on the 50 goals "
+            f"[{low:.0%}, {high:.0%}], mean return {figures['return']:,.0f}"
+        )
+        run.ranks.barrier()
+        return figures
+
+
+def acting(learner: Any) -> Policy:
+    """A learner without exploring."""
+    return lambda obs, carry: learner.act(obs, carry, explore=False)[::2]
+
+
+def by_collective(config: Config) -> tuple[Policy, Callable[[VecEnv], VecEnv]]:
+    """The collective policy, and what its environments are wrapped in."""
+    encoder, net = encoder_of(config), collective_of(config)
+
+    def coded(env: VecEnv) -> VecEnv:
+        sizes = encoder.config
+        return EncodedVecEnv(env, encoder.encode, state_of, sizes.code, sizes.length, REWARD_SCALE, whole=False)
+
+    @torch.no_grad()
+    def act(obs: Any, carry: None) -> tuple[Tensor, None]:
+        return net.policy(obs["z"], obs["s"])[0], None
+
+    return act, coded
+
+
+def by_rule(task: str) -> Policy:
+    """Meta-World's own hand-written policy."""
+    rule = scripted(task)
+    return lambda obs, carry: (torch.stack([torch.from_numpy(rule(row)).float() for row in obs.numpy()]), None)
+
+
+def table(config: Config, run: Run) -> list[dict[str, Any]]:
+    """A row for each task and policy that there is; experts or a collective network that are missing are left out."""
+    from dataclasses import replace
+
+    rows = []
+    for task in config.tasks:
+        own = replace(config, task=task)
+        for name in ("expert", "collective", "scripted"):
+            coded = None
+            try:
+                if name == "expert":
+                    policy = acting(expert_of(config, task))
+                elif name == "collective":
+                    policy, coded = by_collective(config)
+                else:
+                    policy = by_rule(task)
+            except MissingStage as missing:
+                run.console.note(str(missing))
+                continue
+            with Trials(own, coded) as trials:
+                rows.append({"task": task, "policy": name, **trials.figures(policy, config.final_episodes)})
+            run.console.note(
+                f"{task} {name}: {rows[-1]['success']:.0%} [{rows[-1]['success_low']:.0%}, "
+                f"{rows[-1]['success_high']:.0%}]"
+            )
+    if not rows:
+        raise ConfigError("there is nothing to evaluate. Write powerband train metaworld expert task=reach first.")
+    return rows
+
+
+def as_text(rows: list[dict[str, Any]]) -> str:
+    """Tasks down, policies across."""
+    policies = list(dict.fromkeys(row["policy"] for row in rows))
+    lines = [f"{'task':<22}" + "".join(f"{name:>22}" for name in policies)]
+    for task in dict.fromkeys(row["task"] for row in rows):
+        own = {row["policy"]: row for row in rows if row["task"] == task}
+        cells = [
+            f"{own[name]['success']:.0%} [{own[name]['success_low']:.0%}, {own[name]['success_high']:.0%}]"
+            if name in own
+            else "-"
+            for name in policies
+        ]
+        lines.append(f"{task:<22}" + "".join(f"{cell:>22}" for cell in cells))
+    return "\n".join(lines)
+
+
+# -- the code of a task -------------------------------------------------------------------------------------------
+
+
+def probe(
+    config: Config, recorded: Recorded, train: Tensor, held_out: Tensor, encoder: TrajectoryEncoder, folder: Path
+) -> dict[str, Any]:
+    """How well a linear map reads the task off the code, on held-out pieces; a random encoder beside it.
+
+    Writes a picture of the codes, on their two main axes, to ``tasks.png``.
+
+    Returns:
+        ``probe``, ``probe_random``: accuracies; ``chance``: of naming the most frequent task.
+    """
+    encoder = encoder.cpu()
+    generator = torch.Generator().manual_seed(config.run.seed)
+    chosen = [rows[torch.randperm(len(rows), generator=generator)[:PROBED]] for rows in (train, held_out)]
+    batches = [
+        {name: part.cpu() for name, part in recorded.trajectories(rows, encoder.config.length, whole=True).items()}
+        for rows in chosen
+    ]
+    random = TrajectoryEncoder(encoder.config)
+    codes = {name: [net.encode(batch) for batch in batches] for name, net in (("", encoder), ("_random", random))}
+    tasks = [batch["task"] for batch in batches]
+    figures: dict[str, Any] = {
+        f"probe{name}": linear_probe(z[0], tasks[0], z[1], tasks[1]) for name, z in codes.items()
+    }
+    figures["chance"] = float(torch.bincount(tasks[1]).max() / len(tasks[1]))
+    figures |= {"tasks": list(recorded.tasks), "held_out": len(tasks[1])}
+    _draw(codes[""][1], tasks[1], recorded.tasks, figures["probe"], folder / "tasks.png")
+    return figures
+
+
+def linear_probe(z: Tensor, task: Tensor, z_test: Tensor, task_test: Tensor) -> float:
+    """Accuracy on the second half of a multinomial logistic regression fitted on the first."""
+    mean, std = z.mean(0), z.std(0).clamp(min=1e-6)
+    z, z_test = (z - mean) / std, (z_test - mean) / std
+    linear = torch.nn.Linear(z.shape[1], int(max(task.max(), task_test.max())) + 1)
+    torch.nn.init.zeros_(linear.weight)
+    torch.nn.init.zeros_(linear.bias)
+    optimiser = torch.optim.LBFGS(linear.parameters(), max_iter=200, line_search_fn="strong_wolfe")
+
+    def loss() -> Tensor:
+        optimiser.zero_grad()
+        value = torch.nn.functional.cross_entropy(linear(z), task) + 1e-4 * linear.weight.square().sum()
+        value.backward()
+        return value
+
+    optimiser.step(loss)
+    with torch.no_grad():
+        return float((linear(z_test).argmax(1) == task_test).float().mean())
+
+
+def _draw(z: Tensor, task: Tensor, names: tuple[str, ...], accuracy: float, path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    centred = z - z.mean(0)
+    axes = torch.linalg.svd(centred, full_matrices=False)[2][:2]
+    xy = (centred @ axes.T).numpy()
+    figure, axis = pyplot.subplots(figsize=(6.4, 5.2), layout="constrained")
+    for index, name in enumerate(names):
+        own = (task == index).numpy()
+        axis.scatter(*xy[own].T, s=4, alpha=0.5, label=name)
+    axis.set(xlabel="first axis of z", ylabel="second axis of z")
+    axis.set_title(f"codes of held-out trajectories; a linear probe names the task in {accuracy:.1%}", fontsize=10)
+    axis.legend(markerscale=3, fontsize=8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)
+
+
+# -- one run ------------------------------------------------------------------------------------------------------
+
+
+def evaluate_run(config: Config, folder: Path, options: Evaluation) -> list[dict]:
+    """Success of a run's exported policy on the 50 goals, a film of one episode, a picture of its end."""
+    from powerband.core.precision import Precision
+
+    stage = json.loads((folder / "run.json").read_text(encoding="utf-8"))["stage"]
+    if stage not in ("expert", "student"):
+        raise ConfigError(
+            f"{folder} is a run of {stage}, whose policy is not one network alone. Write powerband train metaworld "
+            f"evaluate project={config.project}."
+        )
+    if config.task == MT10:
+        raise ConfigError("task=mt10: its success is in the run's metrics, final/success.")
+    _, tensors = load_policy(folder, f"powerband train metaworld {stage} task={config.task}")
+    sac, _, _ = networks(config, "cpu", Precision("fp32", "cpu"))
+    sac.actor.load_state_dict({name: tensor for name, tensor in tensors.items() if name not in ("centre", "scale")})
+    with Trials(config) as trials:
+        row = {"task": config.task, "policy": stage, **trials.figures(acting(sac), options.episodes)}
+    rows = [row]
+    if options.video:
+        row["video"] = str(film(config, acting(sac), folder, options.size))
+    (folder / "evaluation.json").write_text(json.dumps(rows, indent=2))
+    return rows
+
+
+def film(config: Config, policy: Policy, folder: Path, size: int) -> Path:
+    """One episode by Meta-World's own renderer, to ``videos/<task>.mp4`` and ``<task>.png``."""
+    from powerband.report.film import save_picture, write_video
+
+    env = MetaWorldEnv(config.task, config.horizon, "cycled", render_size=size, reward_version=config.reward_version)
+    frames = []
+    try:
+        obs, _ = env.reset()
+        for step in range(config.horizon):
+            action, _ = policy(torch.from_numpy(obs).float().unsqueeze(0), None)
+            obs, _, _, truncated, info = env.step(action[0].numpy())
+            if step % 2 == 0:
+                frames.append(env.render())
+            if truncated or (info["success"] and len(frames) > 60):
+                break
+    finally:
+        env.close()
+    save_picture(folder / f"{config.task}.png", frames[-1])
+    return write_video(frames, folder / "videos" / f"{config.task}.mp4", fps=20)
