@@ -45,6 +45,26 @@ def test_dense_in_bfloat16_is_near_float32_and_ends_in_float32():
         assert mine.dtype == torch.float32 and (mine - theirs).norm() < 0.08 * theirs.norm()
 
 
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
+@pytest.mark.parametrize("kind", [MLP, TwinMLP])
+def test_exact_inputs_tell_millimetres_apart_in_bfloat16(kind, activation):
+    """0.850 m and 0.851 m are one number in bfloat16: nothing behind it could tell them apart."""
+    x = torch.tensor([[0.850, 0.1], [0.851, 0.1]]).repeat(300, 1).requires_grad_()
+    spread = {}
+    for exact in (False, True):
+        torch.manual_seed(0)
+        net = kind(2, (64, 64), 1, activation=activation, exact_inputs=exact)
+        with torch.autocast("cpu", torch.bfloat16):
+            out = net(x)
+        spread[exact] = float((out[..., 0, :] - out[..., 1, :]).detach().abs().max())
+        expected = net(x)
+        assert (out - expected).norm() < 0.05 * expected.norm()
+        inputs = [x, *net.parameters()]
+        for mine, theirs in zip(gradients(out, inputs), gradients(expected, inputs), strict=True):
+            assert mine.dtype == torch.float32 and (mine - theirs).norm() < 0.1 * theirs.norm()
+    assert spread[False] == 0.0 < spread[True]
+
+
 def test_relu_through_bits():
     x = torch.randn(1000).bfloat16()
     x[:3] = torch.tensor([0.0, -0.0, float("inf")])

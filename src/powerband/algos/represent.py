@@ -60,7 +60,7 @@ class Represent:
         Returns:
             0-d figures, detached.
         """
-        # Dropout draws from torch's own generator: seeded by update and rank, a resume draws what would have been drawn.
+        # Dropout draws from torch's own generator: seeded by update and rank, a resume draws what it would have drawn.
         torch.manual_seed((self.noise.seed * 1_000_003 + self.noise.rank) * 1_000_003 + self.updates)
         self.updates += 1
         with self.precision.autocast():

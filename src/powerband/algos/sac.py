@@ -104,8 +104,8 @@ class SAC:
         self.scale = ((spec.high - spec.low) / 2).to(device, torch.float32)
         self.target_entropy = -float(self.dim) if config.target_entropy is None else config.target_entropy
         inputs = num_features(spec.obs, None)
-        self.actor = MLP(inputs, config.hidden, 2 * self.dim).to(device)
-        self.critic = TwinMLP(inputs + self.dim, config.hidden, 1).to(device)
+        self.actor = MLP(inputs, config.hidden, 2 * self.dim, exact_inputs=True).to(device)
+        self.critic = TwinMLP(inputs + self.dim, config.hidden, 1, exact_inputs=True).to(device)
         self.temperature = Temperature(config.initial_alpha).to(device)
         self.target_critic = copy.deepcopy(self.critic)
         shared = {"precision": precision, "average": average}

@@ -57,12 +57,13 @@ class Dense(torch.autograd.Function):
     """x -> affine, ReLU, ..., affine (, ReLU). Parameters and gradients float32, inner products in `dtype`."""
 
     @staticmethod
-    def forward(ctx, x: Tensor, dtype: torch.dtype, open_end: bool, *parameters: Tensor) -> Tensor:
+    def forward(ctx, x: Tensor, dtype: torch.dtype, open_end: bool, exact_inputs: bool, *parameters: Tensor) -> Tensor:
         """
         Args:
             x: (R, I), or (E, R, I) for an ensemble.
             dtype: Of the inner matrix products.
             open_end: True where the last layer has no ReLU; it is then computed and returned in float32.
+            exact_inputs: The first layer reads `x` in its own type, whatever the others compute in.
             parameters: weight, bias of each layer: (O, I) and (O,), or (E, O, I) and (E, 1, O).
         """
         weights, biases = parameters[0::2], parameters[1::2]
@@ -71,8 +72,11 @@ class Dense(torch.autograd.Function):
         torch.set_autocast_enabled("cpu", False)  # a sixth of the cost of entering and leaving `torch.autocast`
         narrow = [weight.to(dtype) for weight in weights]
         inputs = [x.to(dtype)]
-        for weight, bias in zip(narrow[:inner], biases, strict=False):
-            inputs.append(relu_(affine(inputs[-1], weight, bias.to(dtype))))
+        for layer, (weight, bias) in enumerate(zip(narrow[:inner], biases, strict=False)):
+            if layer == 0 and exact_inputs:
+                inputs.append(relu_(affine(x, weights[0], bias)).to(dtype))
+            else:
+                inputs.append(relu_(affine(inputs[-1], weight, bias.to(dtype))))
         out = output(inputs[-1], weights[-1], biases[-1]) if open_end else inputs[-1]
         torch.set_autocast_enabled("cpu", autocast)
         ctx.save_for_backward(*inputs, *narrow)
@@ -85,7 +89,7 @@ class Dense(torch.autograd.Function):
         layers, open_end = ctx.layers, ctx.open_end
         saved: Sequence[Tensor] = ctx.saved_tensors
         inputs, weights = saved[:-layers], saved[-layers:]
-        of_weights = ctx.needs_input_grad[3]
+        of_weights = ctx.needs_input_grad[4]
         gradients: list[Tensor | None] = []
         grad = grad.to(weights[0].dtype)
         if not open_end:
@@ -97,7 +101,7 @@ class Dense(torch.autograd.Function):
             if layer:
                 grad = relu_backward(grad @ weights[layer], inputs[layer])
         of_x = (grad @ weights[0]).float() if ctx.needs_input_grad[0] else None
-        return (of_x, None, None, *(reversed(gradients) if of_weights else (None,) * (2 * layers)))
+        return (of_x, None, None, None, *(reversed(gradients) if of_weights else (None,) * (2 * layers)))
 
 
 def applies(x: Tensor, activation: str) -> bool:

@@ -157,7 +157,7 @@ def evaluate(config: Config, folder: Path, options: Evaluation) -> list[dict]:
     return evaluate_run(folder, options, load)
 
 
-def settle(config: Config) -> Config:
+def settle(config: Config, stage: str) -> Config:
     """What is trained, saved and shown."""
     return config.settled()
 
