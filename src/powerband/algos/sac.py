@@ -50,6 +50,8 @@ class SACConfig:
     """Actor and temperature are updated at each of this many critic updates."""
     target_interval: int = 1
     """The target critics follow at each of this many critic updates."""
+    obs_scale: float = 1.0
+    """Observations are multiplied by this before the networks: positions in metres are small for their first layer."""
     compile: bool = False
     """torch.compile the losses."""
 
@@ -124,7 +126,7 @@ class SAC:
         Returns:
             (N, D) float32 in the environment's units; {}; None.
         """
-        obs = features(obs, 1)
+        obs = self._features(obs)
         with self.precision.autocast(obs.shape[0]):
             if explore:
                 action, _ = self._policy(obs, self.noise("sac/act", obs.shape[0]).normal(self.dim))
@@ -141,7 +143,7 @@ class SAC:
         Returns:
             0-d figures, detached.
         """
-        obs, next_obs = features(batch["obs"], 1), features(batch["next_obs"], 1)
+        obs, next_obs = self._features(batch["obs"]), self._features(batch["next_obs"])
         action = (batch["action"] - self.centre) / self.scale
         goes_on = (~batch["terminated"]).float()
         normal = self.noise("sac/update", obs.shape[0]).normal(2, self.dim)
@@ -165,6 +167,11 @@ class SAC:
         if self.updates % self.config.target_interval == 0:
             self.target.update()
         return figures
+
+    def _features(self, obs: Tree) -> Tensor:
+        """(B, F) as the networks see them."""
+        rows = features(obs, 1)
+        return rows if self.config.obs_scale == 1.0 else rows * self.config.obs_scale
 
     def _policy(self, obs: Tensor, normal: Tensor) -> tuple[Tensor, Tensor]:
         """(B, F) and standard normal (B, D) -> actions (B, D) in (-1, 1), their log-probabilities (B,).
@@ -218,8 +225,8 @@ class SAC:
             ``mu`` (B, D): tanh of the mean, in [-1, 1]. ``log_std`` (B, D): of the Gaussian before the tanh.
             ``q_target`` (B,): min Q'(s', a') - alpha log pi(a' | s'), a' drawn.
         """
-        mean, log_std = self.actor(features(batch["obs"], 1)).chunk(2, -1)
-        next_obs = features(batch["next_obs"], 1)
+        mean, log_std = self.actor(self._features(batch["obs"])).chunk(2, -1)
+        next_obs = self._features(batch["next_obs"])
         action, log_prob = self._policy(next_obs, self.noise("sac/labels", len(mean)).normal(self.dim))
         q = self.target_critic(torch.cat([next_obs, action], -1)).squeeze(-1).amin(0)
         q = q - self.temperature.log_alpha.exp() * log_prob

@@ -21,6 +21,8 @@ from powerband.envs.metaworld.env import Backend, Tasks
 from powerband.envs.metaworld.tasks import ACTION, MT10, OBS, TEN, task_named
 from powerband.loops.off_policy import OffPolicyConfig
 from powerband.loops.offline import OfflineConfig
+from powerband.recipes.metaworld_words import RENAMED as RENAMED
+from powerband.recipes.metaworld_words import WORDS as WORDS
 
 describe = "Meta-World: SAC experts, trajectory transformer, collective policy, student; each stage a command"
 BUDGETS = {
@@ -258,60 +260,3 @@ VARIANTS = {
         "student.fade_steps": 200,
     },
 }
-RENAMED = {
-    "env.benchmark.env_name": "task",
-    "env_name": "task",
-    "worker.multitask.num_envs": ("off_policy.num_envs", "as many simulations, over all ranks"),
-    "experiment.num_train_steps": ("run.env_steps", "environment steps, over all ranks"),
-    "experiment.num_student_online_trainsteps2": "student_steps",
-    "experiment.init_steps_stu2": ("off_policy.random_steps", "warmup is apart: off_policy.warmup"),
-    "experiment.init_steps": ("off_policy.random_steps", "warmup is apart: off_policy.warmup"),
-    "experiment.num_actor_train_step": "distill.actor_updates",
-    "experiment.num_critic_train_step": "distill.critic_updates",
-    "experiment.col_sampling_freq": "collect.interval",
-    "experiment.save_freq": ("run.save_interval", "environment steps"),
-    "experiment.eval_freq": ("run.eval_interval", "environment steps"),
-    "replay_buffer.batch_size": ("off_policy.global_batch_size", "over all ranks"),
-    "replay_buffer.capacity": "off_policy.replay_size",
-    "col_replay_buffer.batch_size": ("offline.global_batch_size", "over all ranks"),
-    "col_replay_buffer.capacity": "collect.size",
-    "agent.builder.actor_update_freq": "sac.policy_interval",
-    "worker.builder.actor_update_freq": "sac.policy_interval",
-    "agent.builder.critic_target_update_freq": "sac.target_interval",
-    "worker.builder.critic_target_update_freq": "sac.target_interval",
-    "student.builder.actor_update_freq": "sac.policy_interval",
-    "student.builder.critic_target_update_freq": "sac.target_interval",
-    "transformer_collective_network.builder.actor_update_freq": (
-        None,
-        "Distillation learns the policy first and the critics after it, and has no targets: write "
-        "distill.actor_updates and distill.critic_updates.",
-    ),
-    "transformer_collective_network.builder.critic_target_update_freq": (
-        None,
-        "Distillation has no target critics: its targets are the experts' own.",
-    ),
-    "gpu_optimizations.compile_model": "sac.compile",
-    "gpu_optimization.compile_model": "sac.compile",
-    "gpu_optimizations.gradient_checkpointing": "represent.net.gradient_checkpointing",
-    "gpu_optimizations.gradient_clipping": "distill.max_grad_norm",
-    "gpu_optimizations.num_workers": "offline.loader_threads",
-    "distributed.world_size": ("run.nproc", "ranks on this machine; with GPUs write gpus=all, one rank each"),
-    "distributed.rank": (None, "Ranks number themselves: write gpus=0,1 or nproc=2, or start with torchrun."),
-    "distributed.backend": (None, "NCCL is used between GPUs and gloo between CPU ranks; nothing is to be chosen."),
-}
-WORDS = {
-    "--config-name=gpu_server_collective_config": "variant=gpu-server",
-    "setup=gpu_server_metaworld": "variant=gpu-server",
-    "env=metaworld-mt1": "",
-    "gpu_optimizations.use_amp=true": "precision=bf16",
-    "gpu_optimizations.use_amp=false": "precision=fp32",
-    "gpu_optimization.use_amp=true": "precision=bf16",
-    "gpu_optimization.use_amp=false": "precision=fp32",
-    "experiment.mode=train_worker": "expert",
-    "experiment.mode=online_distill_collective_transformer": "online_distill",
-    "experiment.mode=train_representation_transformer": "represent",
-    "experiment.mode=distill_collective_transformer": "distill",
-    "experiment.mode=evaluate_collective_transformer": "evaluate",
-    "experiment.mode=train_student": "student",
-}
-"""Whole words of the older command line, and what they are here: a stage, a setting, or nothing."""
