@@ -119,6 +119,16 @@ class SAC:
         self._critic_loss = compiled(self._critic_loss, config.compile)
         self._actor_loss = compiled(self._actor_loss, config.compile)
 
+    @property
+    def lr(self) -> float | Tensor:
+        """Learning rate of the actor; setting it keeps the critics' in proportion (annealing)."""
+        return self.actor_adam.lr
+
+    @lr.setter
+    def lr(self, lr: float) -> None:
+        self.actor_adam.lr = lr
+        self.critic_adam.lr = lr * (self.config.critic_lr / self.config.actor_lr)
+
     @torch.no_grad()
     def act(self, obs: Tree, carry: None, explore: bool) -> tuple[Tensor, dict[str, Tensor], None]:
         """Samples actions; explore=False takes the mean.

@@ -44,6 +44,15 @@ class Student:
         self.weight = torch.tensor(config.bonus, device=self.sac.centre.device)
         self.acted = 0
 
+    @property
+    def lr(self) -> float | Tensor:
+        """As `SAC.lr`."""
+        return self.sac.lr
+
+    @lr.setter
+    def lr(self, lr: float) -> None:
+        self.sac.lr = lr
+
     def act(self, obs: Tree, carry: None, explore: bool) -> tuple[Tensor, dict[str, Tensor], None]:
         """As `SAC.act`; exploring counts steps and lets the bonus fade."""
         if explore:

@@ -44,6 +44,8 @@ class OffPolicyConfig:
     """Transitions that enter replay before the first update, over all ranks."""
     random_steps: int = 0
     """Transitions with uniformly drawn continuous actions at the start, over all ranks."""
+    anneal_from: float = 1.0
+    """Share of the budget from which on learning rates fall linearly to 0 at its end; 1 leaves them as they are."""
     graph_updates: int = 0
     """On CUDA, updates with their sampling in one graph replay, checked against eager; 0 launches each by itself."""
 
@@ -53,6 +55,10 @@ class OffPolicyConfig:
         Raises:
             ConfigError: Names the size, the limit and values that fit.
         """
+        if not 0 <= self.anneal_from <= 1:
+            raise ConfigError(
+                f"anneal_from={self.anneal_from} is outside 0 to 1. Write anneal_from=0.5, or 1 for never."
+            )
         per_rank("num_envs", self.num_envs, world_size)
         capacity = per_rank("replay_size", self.replay_size, world_size)
         batch = self.batch_size_per_rank or per_rank("global_batch_size", self.global_batch_size, world_size)
@@ -101,6 +107,9 @@ def off_policy(
         warnings.warn("overlap=true has no effect: this environment steps inside this process.", stacklevel=2)
         overlap = False
 
+    if config.anneal_from < 1 and not hasattr(learner, "lr"):
+        raise ConfigError("anneal_from has no effect on this algorithm: it has no rate to set. Leave it out.")
+    initial_lr = float(learner.lr) if config.anneal_from < 1 else 0.0
     learning = Learning(run, learner, config)
     obs = env.reset(run.settings.seed)
     carry = learner.initial_carry(env.num_envs)
@@ -147,6 +156,8 @@ def off_policy(
     clock = run.clock
     sending, arriving = env_accounts(env)
     while run.running:
+        if config.anneal_from < 1:
+            learner.lr = initial_lr * min(1.0, (1.0 - run.progress) / (1.0 - config.anneal_from))
         with clock("act"):
             action, extras, carry = learning.act(position.obs, position.carry)
             if run.env_steps < config.random_steps:
@@ -194,6 +205,9 @@ def _sizes(
         "environments": f"{env.num_envs * world} over {world} rank(s) = {env.num_envs} each",
         "batch": each + other,
         "replay": f"{config.replay_size} transitions over all ranks, learning after {config.warmup}",
+        "annealing": f"learning rates fall to 0 from {config.anneal_from:.0%} of the budget on"
+        if config.anneal_from < 1
+        else "none",
         "update ratio": f"{schedule.updates_per_interval} updates every {schedule.update_interval} transitions: "
         f"{schedule.ratio:g} updates a transition, {'while simulators step' if overlap else 'serial'}",
     }
