@@ -54,6 +54,8 @@ def test_the_pipeline_leaves_what_each_stage_is_to_leave(piped):
         (task, policy) for task in ("reach", "drawer-close") for policy in ("expert", "collective", "scripted")
     ]
     assert (piped / "students" / "reach" / "policy" / "model.safetensors").exists()
+    final = json.loads((piped / "runs" / "student-reach" / "final.json").read_text())
+    assert final["episodes"] == 4 and final["env_steps"] == 600
 
 
 def test_the_pipeline_goes_on_where_it_ended(piped, tmp_path, capfd):

@@ -73,13 +73,12 @@ class Trials:
         return {"success": wins / trials, "success_low": low, "success_high": high, "return": mean, "episodes": trials}
 
     def final(self, run: Run, policy: Policy, episodes: int) -> dict[str, float]:
-        """`figures` at the end of a stage, on the leading rank; said and logged."""
+        """`figures` at the end of a stage, on the leading rank; said, and written to ``final.json`` of the run."""
         if not run.ranks.leads or not episodes:
             run.ranks.barrier()
             return {}
         figures = self.figures(policy, episodes)
-        for name, value in figures.items():
-            run.metrics.scalar(f"final/{name}", value)
+        (run.dir / "final.json").write_text(json.dumps({**figures, "env_steps": run.env_steps}, indent=2))
         low, high = figures["success_low"], figures["success_high"]
         run.console.note(
             f"{self.config.task}: {figures['success']:.0%} of {figures['episodes']} episodes on the 50 goals "
@@ -248,7 +247,7 @@ def evaluate_run(config: Config, folder: Path, options: Evaluation) -> list[dict
             f"evaluate project={config.project}."
         )
     if config.task == MT10:
-        raise ConfigError("task=mt10: its success is in the run's metrics, final/success.")
+        raise ConfigError("task=mt10: its success is in final.json of the run.")
     _, tensors = load_policy(folder, f"powerband train metaworld {stage} task={config.task}")
     sac, _, _ = networks(config, "cpu", Precision("fp32", "cpu"))
     sac.actor.load_state_dict({name: tensor for name, tensor in tensors.items() if name not in ("centre", "scale")})
