@@ -103,9 +103,10 @@ def test_a_scripted_teacher_labels_without_values(piped, tmp_path, capfd):
     assert "critics learn from none of the rows" in capfd.readouterr().out
 
 
-def test_eval_scores_and_films_a_run(piped):
+def test_eval_scores_and_films_a_run(piped, capfd):
     assert cli.main(["eval", str(piped / "runs" / "expert-reach"), "episodes=2", "size=64"]) == 0
     folder = piped / "runs" / "expert-reach"
+    assert "mean return" in capfd.readouterr().out
     row = json.loads((folder / "evaluation.json").read_text())[0]
     assert row["task"] == "reach" and row["episodes"] == 2 and Path(row["video"]).stat().st_size > 500
     assert cli.main(["eval", str(piped / "runs" / "represent")]) == 2

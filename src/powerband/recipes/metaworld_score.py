@@ -254,8 +254,10 @@ def evaluate_run(config: Config, folder: Path, options: Evaluation) -> list[dict
     with Trials(config) as trials:
         row = {"task": config.task, "policy": stage, **trials.figures(acting(sac), options.episodes)}
     rows = [row]
+    print(as_text(rows), f"mean return {row['return']:,.0f}", sep="\n")
     if options.video:
         row["video"] = str(film(config, acting(sac), folder, options.size))
+        print(f"film: {row['video']}")
     (folder / "evaluation.json").write_text(json.dumps(rows, indent=2))
     return rows
 

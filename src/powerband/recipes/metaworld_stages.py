@@ -173,7 +173,7 @@ def distill(config: Config, run: Run) -> dict:
     recorded.encode(encoder, run.device)
     learner = Distill(
         config.distill,
-        config_of_code(encoder),
+        encoder.config.code,
         run.device,
         run.precision,
         run.noise,
@@ -190,11 +190,6 @@ def distill(config: Config, run: Run) -> dict:
     if run.ranks.leads and not run.signalled:
         save_policy(folder_of(config, "collective"), config, dict(learner.net.state_dict()))
     return {}
-
-
-def config_of_code(encoder: Any) -> int:
-    """Entries of an encoder's code."""
-    return encoder.config.code
 
 
 def evaluate(config: Config, run: Run) -> dict:

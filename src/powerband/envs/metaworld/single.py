@@ -19,8 +19,6 @@ from powerband.envs.metaworld.tasks import GOALS, INSTALL, OBS, NotInstalled
 Goals = Literal["drawn", "cycled", "given"]
 GOAL_SEED = 42
 """Seed of the 50 goals that are cycled."""
-PLAIN = {"offsamples": 0}
-"""Quality settings of the renderer: without multisampling, shadows and reflections a frame costs a tenth."""
 
 
 class MetaWorldEnv:
@@ -64,14 +62,11 @@ class MetaWorldEnv:
         self.env = kinds[f"{task}-v3"](**extra, **({"camera_name": "corner2"} if extra else {}))
         self.task, self.horizon, self.goals = task, horizon, goals
         self.next_goal, self.goal_stride = first_goal, goal_stride
-        if reward_version not in ("v1", "v2") or not hasattr(self.env, "reward_function_version"):
-            if reward_version != "v2":
-                raise ValueError(f"reward_version={reward_version}: {task} has only v2. Write reward_version=v2.")
-        else:
+        if reward_version != "v2":
+            if reward_version != "v1" or not hasattr(self.env, "reward_function_version"):
+                raise ValueError(f"reward_version={reward_version}: {task} has no such. Write reward_version=v2.")
             self.env.reward_function_version = reward_version
-        self.code = np.zeros(0)
-        if one_hot is not None:
-            self.code = np.eye(one_hot[1])[one_hot[0]]
+        self.code = np.zeros(0) if one_hot is None else np.eye(one_hot[1])[one_hot[0]]
         self.env.max_path_length = horizon
         self.env.set_task(_goals_of(task)[0])
         size = OBS + len(self.code)
@@ -142,7 +137,6 @@ def scripted(task: str) -> Any:
 
 
 def _package() -> Any:
-    os.environ.setdefault("MUJOCO_GL", "egl")
     try:
         from metaworld import env_dict
     except ModuleNotFoundError as missing:
@@ -152,7 +146,7 @@ def _package() -> Any:
 
 @cache
 def _goals_of(task: str) -> list[Any]:
-    """The 50 goals of a task; making them costs half a second, so they are kept as a file a process can share."""
+    """The 50 goals of a task; making them costs half a second, so a process makes them once."""
     from metaworld import MT1
 
     return list(MT1(f"{task}-v3", seed=GOAL_SEED).train_tasks)
@@ -164,19 +158,11 @@ def goal_vectors(task: str) -> Iterator[np.ndarray]:
 
 
 def _plain(env: Any) -> str:
-    """Takes multisampling, shadows and reflections out before the renderer exists; returns what it draws with."""
-    env.model.vis.quality.offsamples = PLAIN["offsamples"]
-    frame = env.render()
-    viewer = env.mujoco_renderer.viewer
-    if viewer is not None and hasattr(viewer, "scn"):
-        for flag in _flags():
-            viewer.scn.flags[flag] = 0
-    assert frame is not None
-    return os.environ["MUJOCO_GL"]
-
-
-def _flags() -> tuple[int, ...]:
+    """Takes multisampling, shadows, reflections and sky out: a frame then costs a tenth. Returns what it draws with."""
     import mujoco
 
-    flags = mujoco.mjtRndFlag
-    return int(flags.mjRND_SHADOW), int(flags.mjRND_REFLECTION), int(flags.mjRND_SKYBOX)
+    env.model.vis.quality.offsamples = 0  # read when the renderer is made, which the first frame does
+    env.render()
+    for flag in (mujoco.mjtRndFlag.mjRND_SHADOW, mujoco.mjtRndFlag.mjRND_REFLECTION, mujoco.mjtRndFlag.mjRND_SKYBOX):
+        env.mujoco_renderer.viewer.scn.flags[flag] = 0
+    return os.environ.get("MUJOCO_GL", "")
