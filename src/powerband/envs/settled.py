@@ -142,7 +142,8 @@ class SettledVecEnv:
         return nested(leaves)
 
     def _tensor(self, array: Any, dtype: torch.dtype) -> Tensor:
-        return torch.tensor(np.asarray(array), dtype=dtype, device=self.device)
+        """A copy: sources may write into their arrays again."""
+        return torch.from_numpy(np.ascontiguousarray(array)).to(self.device, dtype, copy=True)
 
     def _figure(self, info: dict[str, Any], name: str, ended: np.ndarray) -> Tensor:
         if name not in info:
