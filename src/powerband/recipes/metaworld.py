@@ -187,13 +187,6 @@ def evaluate(config: Config, folder: Path, options: Evaluation) -> list[dict]:
 NAMES = ("expert", "online_distill", "represent", "distill", "evaluate", "student", "student_finetune", "pipeline")
 STAGES = {name: _stage(name) for name in NAMES}
 DEFAULT_STAGE = "expert"
-FOR_ALL = {
-    "off_policy.num_envs": 16,
-    "off_policy.global_batch_size": 2048,
-    "off_policy.replay_size": 500_000,
-    "off_policy.update_interval": 16,
-    "offline.global_batch_size": 2048,
-}
 VARIANTS = {
     "single": {},
     "cpu": {  # half the rows of `single` in an update, in bf16: a third of the time
@@ -206,7 +199,11 @@ VARIANTS = {
         "represent_updates": 1_000,
     },
     "gpu-server": {
-        **FOR_ALL,
+        "off_policy.num_envs": 16,
+        "off_policy.global_batch_size": 2048,
+        "off_policy.replay_size": 500_000,
+        "off_policy.update_interval": 16,
+        "offline.global_batch_size": 2048,
         "collect.interval": 5_000,
         "collect.samples": 1_600,
         "collect.size": 5_000_000,

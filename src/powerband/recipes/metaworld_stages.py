@@ -225,7 +225,8 @@ def _learn_from(config: Config, run: Run, encoder: Any, collective: Any, finetun
     try:
         section, parts = _sac(config, run)
         if finetune:
-            section = replace(section, hidden=tuple(layer.out_features for layer in collective.actor.hidden))
+            widths = tuple(layer.out_features for layer in collective.actor.hidden)
+            section = replace(section, hidden=widths, obs_scale=1.0)  # what the collective network learned from
             learner: Any = SAC(env.spec, section, *parts)
             own = sac_tensors(learner)
             for part in ("actor", "critic"):

@@ -7,8 +7,6 @@ goal, or the goals are taken in turn, success is what was reached at any step, a
 from __future__ import annotations
 
 import os
-import pickle
-from collections.abc import Iterator
 from functools import cache
 from typing import Any, Literal
 
@@ -150,11 +148,6 @@ def _goals_of(task: str) -> list[Any]:
     from metaworld import MT1
 
     return list(MT1(f"{task}-v3", seed=GOAL_SEED).train_tasks)
-
-
-def goal_vectors(task: str) -> Iterator[np.ndarray]:
-    """The parameters that the 50 goals are made of."""
-    return (pickle.loads(goal.data)["rand_vec"] for goal in _goals_of(task))
 
 
 def _plain(env: Any) -> str:
