@@ -15,6 +15,7 @@ import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -105,15 +106,20 @@ def main() -> None:
         rates = compare(task, given.num_envs, given.workers, given.rounds, given.round_s)
         table[task] = {name: statistics.median(values) for name, values in rates.items()}
         print(f"{task:<22}" + "  ".join(f"{name} {rate:,.0f}" for name, rate in table[task].items()), flush=True)
+        found = {"host": host_facts(), "num_envs": given.num_envs, "workers": given.workers, **summary(table)}
+        if given.json:  # after each task: the peers take minutes to start, and a run may be cut short
+            given.json.write_text(json.dumps(found, indent=2) + "\n")
+    mean = found["geometric_mean"]
+    for name, ratio in found["powerband_over"].items():
+        print(f"powerband {mean['powerband']:,.0f} steps/s is {ratio:.2f} times {name} ({mean[name]:,.0f})")
+
+
+def summary(table: dict[str, dict[str, float]]) -> dict[str, Any]:
+    """The table with its geometric means over tasks, and ours over the others'."""
     names = list(next(iter(table.values())))
     mean = {name: math.exp(statistics.mean(math.log(row[name]) for row in table.values())) for name in names}
     ratios = {name: mean["powerband"] / mean[name] for name in names[1:]}
-    for name, ratio in ratios.items():
-        print(f"powerband {mean['powerband']:,.0f} steps/s is {ratio:.2f} times {name} ({mean[name]:,.0f})")
-    if given.json:
-        found = {"host": host_facts(), "num_envs": given.num_envs, "workers": given.workers, "tasks": table}
-        found |= {"geometric_mean": mean, "powerband_over": ratios}
-        given.json.write_text(json.dumps(found, indent=2) + "\n")
+    return {"tasks": table, "geometric_mean": mean, "powerband_over": ratios}
 
 
 if __name__ == "__main__":

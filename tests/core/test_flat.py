@@ -1,6 +1,8 @@
 """The flat optimiser and targets against torch.optim.Adam and a loop over parameters."""
 
 import copy
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -135,3 +137,43 @@ def test_target_follows():
 def test_errors_say_what_to_do(make, words):
     with pytest.raises(ValueError, match=words):
         make()
+
+
+class Scaled:
+    """Loss scaling, as fp16 asks for on CUDA, where there is none."""
+
+    def scaler(self) -> torch.amp.GradScaler:
+        return torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=3)
+
+
+def test_loss_scaling_changes_nothing_but_skips_steps_that_are_not_finite():
+    scaled, plain = network(), network()
+    flat, reference = FlatAdam([scaled], 1e-2, precision=Scaled()), FlatAdam([plain], 1e-2, precision=FP32)
+    for step in range(8):
+        x = torch.randn(16, 5, generator=torch.Generator().manual_seed(step))
+        if step == 4:
+            before = flat.flat.detach().clone()
+            flat.step(loss_of(scaled, x) * float("inf"))
+            assert torch.equal(flat.flat, before) and flat.scaler.get_scale() == 2.0**10
+            continue
+        torch.testing.assert_close(flat.step(loss_of(scaled, x)), reference.step(loss_of(plain, x)))
+    assert flat.state_dict()["step"] == reference.state_dict()["step"] == 7
+    torch.testing.assert_close(flat.flat, reference.flat, rtol=1e-5, atol=1e-6)
+
+
+def test_nothing_imports_the_compiler_that_was_not_asked_to_compile():
+    """It takes over a second of each start of each rank."""
+    code = """
+import sys, torch
+from powerband.algos.sac import SAC, SACConfig
+from powerband.core.noise import NoiseSource
+from powerband.core.precision import Precision
+from powerband.data.types import EnvSpec, TensorSpec
+one = torch.ones(2)
+spec = EnvSpec(obs=TensorSpec((3,)), action=TensorSpec((2,)), low=-one, high=one)
+sac = SAC(spec, SACConfig(hidden=(8,)), "cpu", Precision("bf16", "cpu"), NoiseSource(0, "cpu"))
+batch = {"obs": torch.zeros(4, 3), "next_obs": torch.zeros(4, 3), "action": torch.zeros(4, 2)}
+sac.update(batch | {"reward": torch.zeros(4), "terminated": torch.zeros(4, dtype=torch.bool)})
+assert "torch._dynamo" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -30,10 +30,15 @@ NAMED = {
 }
 
 
-def vector(num_envs: int, num_workers: int, told: list[Fault] | None = None, deadline_s=0.3, **words) -> WorkerVecEnv:
+def vector(num_envs: int, num_workers: int, told: list[Fault] | None = None, deadline_s=5.0, **words) -> WorkerVecEnv:
     tell = (told if told is not None else []).append
     patience = Supervision(deadline_s=deadline_s, most=10_000)
     return WorkerVecEnv([(Chained, words)] * num_envs, num_workers=num_workers, supervision=patience, tell=tell)
+
+
+def of_rows(told: list[Fault]) -> list[Fault]:
+    """On a busy machine a worker between two environments may be taken for hanging too, which loses nothing."""
+    return [fault for fault in told if fault.env_id is not None]
 
 
 def played(env: WorkerVecEnv, steps: int, seed: int = 3) -> tuple[int, int]:
@@ -68,9 +73,10 @@ def played(env: WorkerVecEnv, steps: int, seed: int = 3) -> tuple[int, int]:
 @pytest.mark.parametrize("fault", FAULTS)
 def test_each_failure_is_named_and_the_others_lose_nothing(fault: str) -> None:
     told: list[Fault] = []
-    env = vector(5, 2, told, rare=150, faults=(fault,))
+    env = vector(5, 2, told, deadline_s=0.3 if fault == "hangs" else 5.0, rare=150, faults=(fault,))
     real, lost = played(env, 60)
     env.close()
+    told = of_rows(told)
     assert lost == len(told) > 0 and real == 5 * 60 - lost
     kind, what = NAMED[fault]
     for each in told:
@@ -92,11 +98,11 @@ def test_a_failure_can_be_reproduced() -> None:
 
 def test_all_failures_mixed_over_and_over() -> None:
     told: list[Fault] = []
-    env = vector(6, 3, told, rare=200)
+    env = vector(6, 3, told, deadline_s=1.0, rare=200)
     real, lost = played(env, 200)
     env.close()
     assert {fault.kind for fault in told} == {"raised", "died", "hung"}
-    assert lost == len(told) > 3 and real + lost == 6 * 200
+    assert lost == len(of_rows(told)) > 3 and real + lost == 6 * 200
 
 
 def test_a_worker_killed_at_rest_is_started_again_and_no_row_is_lost() -> None:

@@ -58,6 +58,55 @@ def views_of(flat: Tensor, parameters: Sequence[nn.Parameter]) -> list[Tensor]:
     return views
 
 
+class FusedAdam:
+    """Adam on one tensor by torch's fused operator, with what `torch.amp.GradScaler` asks of an optimiser.
+
+    `torch.optim.Adam` runs the same operator: making one imports torch's compiler, over a second of each start of each
+    rank, and a step spends as long around the operator as in it.
+
+    Attributes:
+        state: ``step`` (), ``exp_avg``, ``exp_avg_sq`` (P,): there from the start, before a capture or a resume.
+    """
+
+    _step_supports_amp_scaling = True
+
+    def __init__(self, flat: nn.Parameter, lr: float | Tensor, betas: tuple[float, float], eps: float):
+        self.param_groups = [{"params": [flat]}]
+        self.lr, self.betas, self.eps = lr, betas, eps
+        self.state = {
+            "step": torch.zeros((), device=flat.device),
+            "exp_avg": torch.zeros_like(flat.data),
+            "exp_avg_sq": torch.zeros_like(flat.data),
+        }
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Moves the parameters, unless the scaler found a gradient that is not finite."""
+        (flat,) = self.param_groups[0]["params"]
+        step = self.state["step"]
+        found_inf = getattr(self, "found_inf", None)  # the scaler sets it and grad_scale around a step
+        step += 1
+        torch._fused_adam_(
+            [flat.data],
+            [flat.grad],
+            [self.state["exp_avg"]],
+            [self.state["exp_avg_sq"]],
+            [],
+            [step],
+            lr=self.lr,
+            beta1=self.betas[0],
+            beta2=self.betas[1],
+            weight_decay=0.0,
+            eps=self.eps,
+            amsgrad=False,
+            maximize=False,
+            grad_scale=getattr(self, "grad_scale", None),
+            found_inf=found_inf,
+        )
+        if found_inf is not None:
+            step -= found_inf.squeeze()
+
+
 class FlatAdam:
     """Adam over all parameters of `modules` as one tensor, with clipping, loss scaling and the average over ranks.
 
@@ -104,35 +153,21 @@ class FlatAdam:
         self.max_grad_norm = max_grad_norm
         self.average = average
         self.scaler = precision.scaler()
-        on_gpu = values.is_cuda
         # On CUDA the rate is a tensor: a captured graph reads it anew at each replay.
-        self.adam = torch.optim.Adam(
-            [self.flat],
-            lr=torch.tensor(lr, device=values.device) if on_gpu else lr,
-            betas=betas,
-            eps=eps,
-            fused=True,
-            capturable=on_gpu,
-        )
-        # Created now, not at the first step, so that the state exists before a capture or a resume.
-        self.adam.state[self.flat] = {
-            "step": torch.zeros((), device=values.device),
-            "exp_avg": torch.zeros_like(values),
-            "exp_avg_sq": torch.zeros_like(values),
-        }
+        rate = torch.tensor(lr, device=values.device) if values.is_cuda else lr
+        self.adam = FusedAdam(self.flat, rate, betas, eps)
 
     @property
     def lr(self) -> float | Tensor:
         """Learning rate; a 0-d tensor on CUDA."""
-        return self.adam.param_groups[0]["lr"]
+        return self.adam.lr
 
     @lr.setter
     def lr(self, lr: float) -> None:
-        group = self.adam.param_groups[0]
-        if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(lr)
+        if isinstance(self.adam.lr, Tensor):
+            self.adam.lr.fill_(lr)
         else:
-            group["lr"] = float(lr)
+            self.adam.lr = float(lr)
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
@@ -169,7 +204,7 @@ class FlatAdam:
 
     def state_dict(self) -> dict:
         """Moments, step and rate (live tensors, not copies); the parameters are in their modules' state dicts."""
-        state = {**self.adam.state[self.flat], "lr": self.lr}
+        state = {**self.adam.state, "lr": self.lr}
         if self.scaler is not None:
             state["scaler"] = self.scaler.state_dict()
         return state
@@ -179,7 +214,7 @@ class FlatAdam:
 
         A resume may be told another rate; where a loop anneals it, it sets the rate anew at each iteration.
         """
-        for key, tensor in self.adam.state[self.flat].items():
+        for key, tensor in self.adam.state.items():
             if tensor.shape != state[key].shape:
                 raise ValueError(
                     f"optimiser state {key} has {state[key].numel()} elements, these networks need {tensor.numel()}; "

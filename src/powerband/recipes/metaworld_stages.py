@@ -25,7 +25,7 @@ from powerband.envs.metaworld.env import metaworld_envs
 from powerband.envs.metaworld.single import scripted
 from powerband.envs.metaworld.tasks import MT10
 from powerband.envs.supervision import Supervision
-from powerband.loops.off_policy import OffPolicyConfig, off_policy
+from powerband.loops.off_policy import off_policy
 from powerband.loops.offline import offline
 from powerband.nets.collective import state_of
 from powerband.recipes import metaworld_score as score
@@ -114,14 +114,15 @@ def online_distill(config: Config, run: Run) -> dict:
 
     steps, world = config.run.env_steps, run.ranks.world_size
     sizes = config.off_policy
-    loop = OffPolicyConfig(
-        num_envs=sizes.num_envs,
-        global_batch_size=sizes.global_batch_size,
-        replay_size=-(-steps // (sizes.num_envs * world)) * sizes.num_envs * world,
-        update_interval=8,
+    random = min(8_000, sizes.random_steps or 8_000)
+    loop = replace(
+        sizes,
+        replay_size=-(-steps // (sizes.num_envs * world)) * sizes.num_envs * world,  # every step is kept
+        update_interval=config.imitate.update_interval,
         updates_per_interval=1,
-        warmup=min(8_000, sizes.random_steps or 8_000),
-        random_steps=min(8_000, sizes.random_steps or 8_000),
+        warmup=random,
+        random_steps=random,
+        anneal_from=1.0,
     )
     env = _envs(config, run)
     try:
