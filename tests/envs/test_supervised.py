@@ -132,6 +132,22 @@ def test_slow_is_not_hung() -> None:
     assert not told
 
 
+def test_a_simulator_may_load_for_longer_than_a_step_may_take() -> None:
+    told: list[Fault] = []
+    words = {"rare": 20, "faults": ("is killed",)}
+    patience = Supervision(deadline_s=1.0)
+    env = WorkerVecEnv([(SlowToLoad, words)] * 2, num_workers=2, supervision=patience, tell=told.append)
+    _, lost = played(env, 30)
+    env.close()
+    assert lost == len(told) > 0 and {fault.kind for fault in told} == {"died"}
+
+
+class SlowToLoad(Chained):
+    def __init__(self, **words) -> None:
+        time.sleep(1.3)
+        super().__init__(**words)
+
+
 class Slow(Chained):
     def step(self, action: np.ndarray):
         time.sleep(0.3)

@@ -13,6 +13,8 @@ from powerband.envs.slots import Layout, Slots
 from powerband.envs.supervision import Fault, Record
 
 FAILURES = (EnvError, EOFError, ConnectionError, TimeoutError)
+START_S = 60.0
+"""Seconds that a worker may take to be started again, where the deadline of a step is shorter: simulators load slowly."""
 
 
 class Crew:
@@ -97,10 +99,12 @@ class Crew:
             fault = {"kind": "raised", "what": str(error), "worker": index, "actions": self._logged(facts), **known}
             worker = self.workers[index] = worker.again()
             try:
-                worker.patience(self.record.settings.deadline_s)
+                deadline_s = self.record.settings.deadline_s
+                worker.patience(max(START_S, deadline_s))
                 worker.recv()
                 worker.send(b"B", self.fields)
                 worker.recv()
+                worker.patience(deadline_s)
                 worker.send(b"S", (self.seed, self.steps, row))
                 reply = worker.recv()
             except FAILURES as another:
