@@ -134,10 +134,10 @@ def test_slow_is_not_hung() -> None:
 
 def test_a_simulator_may_load_for_longer_than_a_step_may_take() -> None:
     told: list[Fault] = []
-    words = {"rare": 20, "faults": ("is killed",)}
+    words = {"rare": 15, "faults": ("is killed",)}
     patience = Supervision(deadline_s=1.0)
     env = WorkerVecEnv([(SlowToLoad, words)] * 2, num_workers=2, supervision=patience, tell=told.append)
-    _, lost = played(env, 30)
+    _, lost = played(env, 20)
     env.close()
     assert lost == len(told) > 0 and {fault.kind for fault in told} == {"died"}
 

@@ -14,7 +14,7 @@ from powerband.envs.supervision import Fault, Record
 
 FAILURES = (EnvError, EOFError, ConnectionError, TimeoutError)
 START_S = 60.0
-"""Seconds that a worker may take to be started again, where the deadline of a step is shorter: simulators load slowly."""
+"""Seconds that a worker may take to start again, where the deadline of a step is shorter: simulators load slowly."""
 
 
 class Crew:
