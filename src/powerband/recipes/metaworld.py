@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
@@ -157,9 +158,8 @@ def _stage(name: str) -> Any:
     """A stage, imported when it runs: the simulators and figures of the others stay out."""
 
     def run_stage(config: Config, run: Any) -> dict | None:
-        from powerband.recipes import metaworld_stages
-
-        return getattr(metaworld_stages, name)(config, run)
+        module = "metaworld_pipeline" if name == "pipeline" else "metaworld_stages"
+        return getattr(import_module(f"powerband.recipes.{module}"), name)(config, run)
 
     run_stage.__name__ = name
     return run_stage

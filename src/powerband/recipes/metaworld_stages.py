@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,7 @@ from powerband.algos.imitate import Imitate
 from powerband.algos.represent import Represent
 from powerband.algos.sac import SAC
 from powerband.algos.student import Student
-from powerband.core.config import ConfigError, per_rank, scaled_lr, to_json
+from powerband.core.config import ConfigError, per_rank, scaled_lr
 from powerband.core.run import Run
 from powerband.data.types import VecEnv
 from powerband.envs.encoded import EncodedVecEnv
@@ -32,10 +30,10 @@ from powerband.recipes import metaworld_score as score
 from powerband.recipes.metaworld import Config
 from powerband.recipes.metaworld_collect import Collector, labelled, ordered, write_rows
 from powerband.recipes.metaworld_learn import Recorded, feed_of
+from powerband.recipes.metaworld_probe import probe
 from powerband.recipes.metaworld_project import (
     REWARD_SCALE,
     collective_of,
-    command,
     encoder_of,
     expert_of,
     folder_of,
@@ -161,7 +159,7 @@ def represent(config: Config, run: Run) -> dict:
         return {}
     where = folder_of(config, "encoder")
     save_policy(where, config, dict(learner.encoder.state_dict()))
-    figures = score.probe(config, recorded, train, held_out, learner.encoder, where)
+    figures = probe(config, recorded, train, held_out, learner.encoder, where)
     (where / "probe.json").write_text(json.dumps(figures, indent=2))
     return figures
 
@@ -250,37 +248,3 @@ def _learn_from(config: Config, run: Run, encoder: Any, collective: Any, finetun
         save_policy(where, config, learner.policy_state())
         (where / "evaluation.json").write_text(json.dumps({**final, "env_steps": run.env_steps}, indent=2))
     return final
-
-
-def pipeline(config: Config, run: Run) -> dict:
-    """All stages in order, each a command of its own; what is done already is not done again."""
-    steps = [("expert", task) for task in config.tasks] + [("online_distill", task) for task in config.tasks]
-    steps += [("represent", ""), ("distill", ""), ("evaluate", ""), ("student", config.tasks[0])]
-    project = Path(config.project)
-    project.mkdir(parents=True, exist_ok=True)
-    settings = run.dir / "pipeline.yaml"
-    kept = json.loads(to_json(replace(config, run=replace(config.run, env_steps=0, run_dir="", resume=""))))
-    settings.write_text(json.dumps(kept, indent=1), encoding="utf-8")  # JSON is YAML
-    done = []
-    for number, (stage, task) in enumerate(steps, start=1):
-        name = "-".join(filter(None, (stage, task)))
-        folder, mark = project / "runs" / name, project / "runs" / f"{name}.done"
-        run.console.note(f"stage {number} of {len(steps)}: {name}" + (" is done already" if mark.exists() else ""))
-        if mark.exists():
-            continue
-        words = ["train", "metaworld", stage, "--config", str(settings), f"run_dir={folder}", f"project={project}"]
-        words += [f"task={task}"] * bool(task)
-        if (folder / "checkpoints").exists():
-            words = ["train", "metaworld", stage, f"resume={folder}"]
-        elif folder.exists():  # it ended before its first checkpoint: what it said stays beside the new attempt
-            tries = len(list(folder.parent.glob(f"{name}-ended-*")))
-            folder.rename(folder.parent / f"{name}-ended-{tries + 1}")
-        status = subprocess.run([sys.executable, "-m", "powerband", *words]).returncode
-        if status or run.signalled:
-            raise ConfigError(
-                f"stage {name} ended with status {status}; it says why above. What is done stays: "
-                f"write {command(config, 'pipeline')} again to go on."
-            )
-        mark.write_text("")
-        done.append(name)
-    return {"done": done, "project": str(project)}
