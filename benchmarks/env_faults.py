@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import os
 import statistics
 import sys
 import time
@@ -24,6 +25,7 @@ import numpy as np
 import torch
 
 from powerband.core.device import host_facts
+from powerband.core.utilisation import with_children
 from powerband.envs.processes import start, stop
 from powerband.envs.seeds import episode_seed
 from powerband.envs.supervision import Fault, Supervision
@@ -215,7 +217,10 @@ def main() -> None:
         else:
             real, lost = cheetah(steps, rare, 8, 2, told)
         table[name] = summary(told, real, lost, started, time.monotonic() - began)
+        table[name]["orphans"] = len(with_children(os.getpid())) - 1
         print(name, json.dumps(table[name]), flush=True)
+        if args.json:
+            args.json.write_text(json.dumps(table, indent=2) + "\n")
     table["peers"] = peers(args.patience)
     if args.json:
         args.json.write_text(json.dumps(table, indent=2) + "\n")

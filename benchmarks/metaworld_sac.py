@@ -199,6 +199,8 @@ def learn(given: argparse.Namespace) -> dict[str, Any]:
         peer = theirs(words)
         rows.append({"seed": seed, "powerband": mine, "sb3": peer})
         print(seed, mine["curve"][-1:], peer["curve"][-1:], flush=True)
+        if given.json:  # a seed takes a quarter of an hour, and a run may be cut short
+            given.json.write_text(json.dumps({"host": host_facts(), "threads": 1, "rows": rows}, indent=2) + "\n")
     return {"rows": rows}
 
 
