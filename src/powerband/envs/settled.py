@@ -13,7 +13,7 @@ from torch import Tensor
 from powerband.data.types import Step, Tree
 from powerband.envs.seeds import episode_seed
 from powerband.envs.spaces import Spaces
-from powerband.envs.spec import DTYPES, env_spec, nested
+from powerband.envs.spec import env_spec, nested
 
 
 class Settled(NamedTuple):
@@ -97,9 +97,9 @@ class SettledVecEnv:
         self._obs = self._tree(settled.obs)
         return Step(
             obs=self._obs,
-            reward=self._tensor(settled.reward, torch.float32),
-            terminated=self._tensor(settled.terminated, torch.bool),
-            truncated=self._tensor(settled.truncated, torch.bool),
+            reward=self._tensor(settled.reward, "float32"),
+            terminated=self._tensor(settled.terminated, "bool"),
+            truncated=self._tensor(settled.truncated, "bool"),
             final_obs=None if settled.final_obs is None else self._tree(settled.final_obs),
             episode={name: self._figure(settled.info, name, ended) for name in self.figures},
         )
@@ -138,15 +138,15 @@ class SettledVecEnv:
             for key in path:
                 value = value[key]
             value = np.asarray(value) - leaf.start if leaf.start else value
-            leaves.append((path, self._tensor(value, DTYPES[leaf.dtype])))
+            leaves.append((path, self._tensor(value, leaf.dtype)))
         return nested(leaves)
 
-    def _tensor(self, array: Any, dtype: torch.dtype) -> Tensor:
-        """A copy: sources may write into their arrays again."""
-        return torch.from_numpy(np.ascontiguousarray(array)).to(self.device, dtype, copy=True)
+    def _tensor(self, array: Any, dtype: str) -> Tensor:
+        """A copy: sources may write into their arrays again. Of few rows numpy makes one sooner than torch."""
+        return torch.from_numpy(np.array(array, dtype, order="C")).to(self.device)
 
     def _figure(self, info: dict[str, Any], name: str, ended: np.ndarray) -> Tensor:
         if name not in info:
             assert not ended.any(), f"figure {name!r} is not in the info of an episode that ended: {sorted(info)}"
             return torch.zeros(self.num_envs, device=self.device)
-        return self._tensor(info[name], torch.float32)
+        return self._tensor(info[name], "float32")
