@@ -1,7 +1,7 @@
 """SAC on Meta-World beside Stable-Baselines3: env steps a second at one update ratio, and time to 80 % on reach.
 
-Both have the same networks, batch, rates, update ratio, number of environments, warm-up, horizon and threads. SB3 steps
-the metaworld package in its SubprocVecEnv and in its DummyVecEnv; the better counts.
+Both have the same networks, batch, rates, discount, update ratio, number of environments, warm-up, horizon and
+threads. SB3 steps the metaworld package in its SubprocVecEnv and in its DummyVecEnv; the better counts.
 
     python benchmarks/metaworld_sac.py rate --json benchmarks/results/metaworld_sac.json
     python benchmarks/metaworld_sac.py learn --seeds 0 1 2 --json benchmarks/results/metaworld_learn.json
@@ -24,6 +24,8 @@ from powerband.core.device import host_facts
 RATIOS = {"1 update a step, 4 environments": (4, 4, 4), "1 update in 16 steps, 16 environments": (16, 16, 1)}
 """Name -> (environments, update interval, updates each time)."""
 BATCH, WARMUP = 256, 2_000
+OBS_SCALE = 5.0
+"""What `variant=cpu` multiplies observations by; SB3 has it in the environment."""
 
 
 def ours(envs: int, interval: int, updates: int, seconds: float, precision: str) -> float:
@@ -62,10 +64,12 @@ def one(seed: int):
 
         def reset(self, *, seed=None, options=None):
             self.turn += 1
-            return self.env.reset(seed=seed_of + 1000 * self.turn)
+            obs, info = self.env.reset(seed=seed_of + 1000 * self.turn)
+            return obs * OBS_SCALE, info
 
         def step(self, action):
-            return self.env.step(action)
+            obs, *rest = self.env.step(action)
+            return obs * OBS_SCALE, *rest
 
         def close(self) -> None:
             self.env.close()
@@ -90,7 +94,8 @@ def sb3(words: dict[str, Any]) -> dict[str, Any]:
     model = SAC(
         "MlpPolicy", env, batch_size=BATCH, learning_starts=words["warmup"], seed=words["seed"], device="cpu",
         train_freq=(max(1, words["interval"] // words["envs"]), "step"), gradient_steps=words["updates"],
-        policy_kwargs={"net_arch": [256, 256]}, buffer_size=140_000,
+        policy_kwargs={"net_arch": [256, 256]}, buffer_size=140_000, gamma=words["gamma"],
+        learning_rate=lambda left: 3e-4 * min(1.0, left / 0.5),
     )  # fmt: skip
     notes: list[tuple[float, int, int]] = []
     curve: list[dict[str, float]] = []
@@ -104,7 +109,9 @@ def sb3(words: dict[str, Any]) -> dict[str, Any]:
                 return len(notes) < 2 or notes[-1][0] - notes[0][0] < words["seconds"]
             if self.num_timesteps // words["every"] > len(curve):
                 began = time.perf_counter()
-                wins = success(lambda obs: self.model.predict(obs, deterministic=True)[0], words["episodes"])
+                wins = success(
+                    lambda obs: self.model.predict(obs * OBS_SCALE, deterministic=True)[0], words["episodes"]
+                )
                 played[0] += time.perf_counter() - began
                 spent = time.perf_counter() - started - played[0]
                 curve.append({"env_steps": self.num_timesteps, "time_s": spent, "success": wins})
@@ -142,10 +149,10 @@ def learned(seed: int, precision: str, every: int, episodes: int) -> dict[str, A
     """Our expert until 80 % of `episodes` succeed; seconds without evaluations, read from its log."""
     with tempfile.TemporaryDirectory() as folder:
         words = [
-            "train", "metaworld", "expert", "variant=cpu", "updates_per_interval=2", f"precision={precision}",
+            "train", "metaworld", "expert", "variant=cpu", f"precision={precision}",
             "task=reach", f"run.seed={seed}", f"eval_interval={every}", f"eval_episodes={episodes}",
             "final_episodes=0", "collect.interval=0", f"project={folder}/project", f"run_dir={folder}/run",
-            "tensorboard=false", "sac.policy_interval=1", "sac.target_interval=1", f"log_interval={every}",
+            "tensorboard=false", f"log_interval={every}",
         ]  # fmt: skip
         child = subprocess.Popen([sys.executable, "-m", "powerband", *words], stdout=subprocess.DEVNULL)
         path, rows = Path(folder) / "run" / "metrics.jsonl", []
@@ -178,7 +185,7 @@ def rate(given: argparse.Namespace) -> dict[str, Any]:
                 rows[f"powerband {precision}"].append(ours(envs, interval, updates, given.seconds, precision))
             for vector in ("subproc", "dummy"):
                 words = {"envs": envs, "interval": interval, "updates": updates, "seconds": given.seconds, "seed": 0}
-                words |= {"vector": vector, "warmup": WARMUP, "steps": 10**9}
+                words |= {"vector": vector, "warmup": WARMUP, "steps": 10**9, "gamma": 0.99}
                 rows[f"SB3 {vector}"].append(theirs(words)["steps_per_s"])
         medians = {who: statistics.median(values) for who, values in rows.items()}
         best = max(medians["SB3 subproc"], medians["SB3 dummy"])
@@ -195,7 +202,7 @@ def learn(given: argparse.Namespace) -> dict[str, Any]:
     for seed in given.seeds:
         mine = learned(seed, given.precision, given.every, given.episodes)
         words = {"envs": 4, "interval": 4, "updates": 2, "seconds": 0, "seed": seed, "vector": "dummy"}
-        words |= {"warmup": 5_000, "steps": 100_000, "every": given.every, "episodes": given.episodes}
+        words |= {"warmup": 5_000, "steps": 100_000, "every": given.every, "episodes": given.episodes, "gamma": 0.95}
         peer = theirs(words)
         rows.append({"seed": seed, "powerband": mine, "sb3": peer})
         print(seed, mine["curve"][-1:], peer["curve"][-1:], flush=True)

@@ -92,6 +92,7 @@ def labelled(rows: int, seed: int) -> dict[str, torch.Tensor]:
         "log_std": torch.full((rows, 4), -1.0),
         "reward": state[:, 0],
         "q_target": 2 * z[:, 1],
+        "gamma": torch.full((rows,), 0.5),
     }
 
 
@@ -112,7 +113,7 @@ def test_distillation_takes_over_the_policy_then_values_with_the_reward_in_them(
     batch = labelled(256, 7)
     with torch.no_grad():
         q = learner.net.value(batch["z"], batch["state"], batch["action"]).mean(0)
-    target = batch["reward"] + 0.99 * batch["q_target"]
+    target = batch["reward"] + batch["gamma"] * batch["q_target"]
     assert float((q - target).square().mean()) < 0.2 * float(target.square().mean())
     assert float((q - batch["q_target"]).square().mean()) > float((q - target).square().mean())
 

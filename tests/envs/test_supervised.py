@@ -105,6 +105,17 @@ def test_all_failures_mixed_over_and_over() -> None:
     assert lost == len(of_rows(told)) > 3 and real + lost == 6 * 200
 
 
+def test_a_failure_is_told_though_its_worker_dies_in_the_same_step() -> None:
+    told: list[Fault] = []
+    makes = [(Counting, {"fault": fault, "step": 5}) for fault in ("raises", "is killed", "")]
+    env = WorkerVecEnv(makes, num_workers=1, supervision=Supervision(deadline_s=5.0), tell=told.append)
+    env.reset(0)
+    lost = [env.step(torch.zeros(3, 1)).lost for _ in range(5)]
+    env.close()
+    assert lost[:4] == [None] * 4 and lost[4].tolist() == [True, True, False]
+    assert sorted((fault.env_id, fault.kind) for fault in told) == [(0, "raised"), (1, "died")]
+
+
 def test_a_worker_killed_at_rest_is_started_again_and_no_row_is_lost() -> None:
     told: list[Fault] = []
     env = vector(4, 2, told)

@@ -105,6 +105,11 @@ def test_words_that_mean_nothing_here_are_refused_with_what_to_write(word, inste
         read(word)
 
 
+@pytest.mark.parametrize("word", ["update_interval", "updates_per_interval", "gamma", "anneal_from", "obs_scale"])
+def test_short_words_of_an_expert_belong_to_one_section(word):
+    read(f"{word}=1")
+
+
 def test_budgets_are_the_stages_own():
     assert read("task=drawer-close")[1].run.env_steps == 200_000
     assert read("task=reach", "expert_steps=7")[1].run.env_steps == 7

@@ -22,8 +22,6 @@ class DistillConfig:
     """Updates of the values, after those of the policy."""
     lr: float = 2e-4
     """Adam learning rate."""
-    gamma: float = 0.99
-    """Discount of the values that are taken over."""
     hidden: tuple[int, ...] = (300, 300)
     """Widths of the hidden layers."""
     spread: float = 0.2
@@ -56,8 +54,8 @@ class Distill:
         """One step of the policy, or once its updates are done, of the critics.
 
         Args:
-            batch: z (B, Z), state (B, 21), action, mu, log_std (B, A), reward, q_target (B,);
-                q_target is nan where nobody knows it.
+            batch: z (B, Z), state (B, 21), action, mu, log_std (B, A), reward, q_target, gamma (B,);
+                q_target is nan where nobody knows it, gamma is the discount of the expert who said it.
 
         Returns:
             0-d figures, detached.
@@ -71,7 +69,7 @@ class Distill:
             return {"losses/distill_actor": loss.detach(), "losses/actor_grad_norm": norm}
         with self.precision.autocast():
             q = self.net.value(batch["z"], batch["state"], batch["action"])
-            target = batch["reward"] + self.config.gamma * batch["q_target"]
+            target = batch["reward"] + batch["gamma"] * batch["q_target"]
             known = torch.isfinite(target)
             error = torch.where(known, (q - torch.where(known, target, 0.0)).square(), 0.0)
             loss = (error.sum(1) / known.sum().clamp(min=1)).sum()

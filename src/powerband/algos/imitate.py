@@ -28,7 +28,7 @@ class ImitateConfig:
     """Widths of its hidden layers."""
     teacher_from: int = 40_000
     """Environment steps, over all ranks, from which on the teacher acts; before, the temporary policy does."""
-    update_interval: int = 8
+    steps_per_update: int = 8
     """Environment steps, over all ranks, of each of its updates; off_policy.update_interval is the experts' and
     students'."""
 

@@ -59,16 +59,16 @@ class Crew:
         """Hears all workers after a step.
 
         Returns:
-            Their words: k for nothing, e where an episode ended, T where an environment failed.
+            Their words: k for nothing, e where an episode ended or was cut.
 
         Raises:
             EnvError: An environment failed that cannot be recovered, or failures are too many.
         """
-        replies = self.replies(recover=self.record is not None)
-        for word, faults in replies:
-            for facts in faults if word == b"T" else ():
-                self.record.add(Fault(worker=self._worker_of(facts["env_id"]), **facts))
-        return {word for word, _ in replies}
+        words = {word for word, _ in self.replies(recover=self.record is not None)}
+        for worker in self.workers:
+            while worker.faults:
+                self.record.add(Fault(worker=worker.index, **worker.faults.pop(0)))
+        return words
 
     def replies(self, recover: bool = False) -> list[tuple[bytes, Any]]:
         """One reply of every worker; all are heard before a failure is handled, so that none is left in the middle."""
@@ -145,8 +145,3 @@ class Crew:
             return None
         log, step = self.slots.arrays["log"][facts["env_id"] - self.first_env], facts["step"]
         return log[: step + 1].copy() if step < len(log) else None
-
-    def _worker_of(self, env_id: int) -> int:
-        """Index of the worker that steps an environment."""
-        row = env_id - self.first_env
-        return next(worker.index for worker in self.workers if worker.rows.start <= row < worker.rows.stop)

@@ -50,6 +50,10 @@ class EnvGroup:
         figures: Names of `info` values that are read when an episode ends.
         supervised: An environment that fails in a step is made anew and the others go on; values that are not finite
             are a failure too. Else the first failure ends the step with EnvError.
+
+    Attributes:
+        tell: With `supervised`, is handed what is known of each failure, at once: the process may not live until the
+            step ends.
     """
 
     def __init__(
@@ -64,7 +68,7 @@ class EnvGroup:
         self.makes, self.first_row, self.first_env = makes, first_row, first_env
         self.index, self.figures, self.supervised = index, figures, supervised
         self.seed = 0
-        self.faults: list[dict[str, Any]] = []
+        self.tell: Callable[[dict[str, Any]], object] | None = None
         self.envs: list[Any] = []
         for env_id, (make, kwargs) in enumerate(makes, start=first_env + first_row):
             try:
@@ -98,10 +102,10 @@ class EnvGroup:
     def answer(self, word: bytes, payload: Any) -> tuple[bytes, Any]:
         """Does what a word of the parent asks for; returns the word and payload to reply with."""
         if word == b"s":
-            return self._told(self.step())
+            return (b"e" if self.step() else b"k"), None
         if word == b"S":
             self.restore(*payload)
-            return self._told(True)
+            return b"e", None
         if word == b"R":
             self.reset(payload)
         elif word == b"B":
@@ -152,13 +156,6 @@ class EnvGroup:
             self.stepped[row] = steps
         self.row_in_hand[self.index] = NONE
 
-    def _told(self, ended: bool) -> tuple[bytes, Any]:
-        """The reply to a step: `e` where an episode ended, `k` where none did, `T` with failures."""
-        if not self.faults:
-            return (b"e" if ended else b"k"), None
-        faults, self.faults = self.faults, []
-        return b"T", faults
-
     def _step(self, row: int, action: Any) -> bool:
         """Steps one environment; True where its episode ended."""
         self.row_in_hand[self.index] = row
@@ -195,11 +192,11 @@ class EnvGroup:
         return ended
 
     def _note(self, row: int, kind: str, what: str, trace: str = "") -> None:
-        """Keeps what is known of a failure, and the actions that led to it, for the parent."""
+        """Tells the parent what is known of a failure, and the actions that led to it."""
         length = int(self.length[row])
         kept = self.log[row, : length + 1].copy() if length < len(self.log[row]) else None
         facts = {name: value for name, value in self._facts(row).items() if name != "doing"}
-        self.faults.append({**facts, "kind": kind, "what": what, "trace": trace, "actions": kept})
+        self.tell({**facts, "kind": kind, "what": what, "trace": trace, "actions": kept})
 
     def _make_anew(self, row: int) -> None:
         """Replaces an environment; one that cannot be closed either is left behind."""

@@ -34,9 +34,13 @@ class WorkerProcess:
             script where they need it; ``place``, the other arguments of EnvGroup.
         rows: Rows of its environments in the slots.
         memory_fd: File descriptor of the shared memory.
+
+    Attributes:
+        faults: What was said of failed environments, until somebody takes it.
     """
 
     def __init__(self, order: dict[str, Any], rows: slice, memory_fd: int) -> None:
+        self.faults: list[dict[str, Any]] = []
         self.order, place = order, order["place"]
         self.rows, self.index, self.memory_fd = rows, place["index"], memory_fd
         here, there = socket.socketpair()
@@ -69,7 +73,9 @@ class WorkerProcess:
             EOFError: The worker is gone.
             TimeoutError: It took longer than its `patience`.
         """
-        word, payload = self.channel.recv()
+        while (reply := self.channel.recv())[0] == b"N":
+            self.faults.append(reply[1])
+        word, payload = reply
         if word == b"E":
             raise EnvError(*payload)
         return word, payload
@@ -79,11 +85,13 @@ class WorkerProcess:
         self.channel.sock.settimeout(seconds)
 
     def again(self) -> WorkerProcess:
-        """Ends the process, however it is, and starts another for the same environments."""
+        """Ends the process, however it is, and starts another for the same environments; what it said stays said."""
         self.process.kill()
         self.process.wait()
         self.channel.sock.close()
-        return WorkerProcess(self.order, self.rows, self.memory_fd)
+        fresh = WorkerProcess(self.order, self.rows, self.memory_fd)
+        fresh.faults = self.faults
+        return fresh
 
 
 class LocalWorker:
@@ -96,6 +104,7 @@ class LocalWorker:
     def __init__(self, makes: list[tuple[Any, dict]], rows: slice, place: dict[str, Any]) -> None:
         self.makes, self.rows, self.place = makes, rows, place
         self.group: EnvGroup | None = None
+        self.faults: list[dict[str, Any]] = []
         self.order: tuple[bytes, Any] = (b"M", None)
 
     def send(self, word: bytes, payload: Any = None) -> None:
@@ -107,6 +116,7 @@ class LocalWorker:
     def recv(self) -> tuple[bytes, Any]:
         if self.group is None:
             self.group = EnvGroup(self.makes, **self.place)
+            self.group.tell = self.faults.append
             return b"D", self.group.spaces
         return self.group.answer(*self.order)
 

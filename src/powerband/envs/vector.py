@@ -156,7 +156,7 @@ class WorkerVecEnv:
             reward=self._delivered("reward"),
             terminated=self._delivered("terminated"),
             truncated=self._delivered("truncated"),
-            final_obs=self._tree("final_obs") if any(word in b"eT" for word in words) else None,
+            final_obs=self._tree("final_obs") if b"e" in words else None,
             episode={name: self._delivered(f"figure/{name}") for name in self._figures},
             lost=self._taken("lost") if self.record is not None and self._slots.arrays["lost"].any() else None,
         )

@@ -99,6 +99,7 @@ def _make_group(channel: Channel, memory_fd: int) -> EnvGroup | None:
         facts = {"env_id": first, "doing": "make", "refused": refused}
         channel.send(b"E", (f"environment {first} could not be made: {what}", facts))
         return None
+    group.tell = lambda fault: channel.send(b"N", fault)
     channel.send(b"D", group.spaces)
     return group
 

@@ -108,14 +108,14 @@ def labelled(rows: dict[str, Tensor], expert: SAC) -> dict[str, Tensor]:
     return {**rows, **{name: torch.cat([part[name] for part in parts]) for name in parts[0]}}
 
 
-def write_rows(config: Config, run: Run, what: str, rows: dict[str, Tensor], teacher: str) -> None:
-    """Writes the rows of all ranks into the project, with what they are."""
+def write_rows(config: Config, run: Run, what: str, rows: dict[str, Tensor], teacher: str, gamma: float) -> None:
+    """Writes the rows of all ranks into the project, with what they are; `gamma` is of the values in q_target."""
     facts: dict[str, Any] = {
         "what": f"metaworld {what}",
         "task": config.task,
         "reward_version": config.reward_version,
         "horizon": config.horizon,
-        "gamma": config.sac.gamma,
+        "gamma": gamma,
         "teacher": teacher,
         "env_steps": run.env_steps,
         "order": "rows go on from the one before, but where start is true",

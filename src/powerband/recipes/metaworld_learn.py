@@ -90,10 +90,11 @@ class Recorded:
         return {**self.past.windows(rows, length, longest), "task": self.fields["task"][rows]}
 
     def labels(self, rows: Tensor) -> dict[str, Tensor]:
-        """Code, state, action, reward and the expert's labels of `rows`."""
+        """Code, state, action, reward, the expert's labels and its discount of `rows`."""
         rows = rows.to(self.fields["task"].device)
         return {
-            name: self.fields[name][rows] for name in ("z", "state", "action", "mu", "log_std", "reward", "q_target")
+            name: self.fields[name][rows]
+            for name in ("z", "state", "action", "mu", "log_std", "reward", "q_target", "gamma")
         }
 
     @torch.no_grad()

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from powerband.algos.sac import SAC
@@ -116,7 +117,7 @@ def collective_of(config: Config, device: Any = "cpu") -> Collective:
 
 
 def data_of(config: Config, what: str, task: str, stage: str) -> dict[str, Tensor]:
-    """Recorded rows of one task.
+    """Recorded rows of one task, with the discount of their values as ``gamma`` (rows,).
 
     Raises:
         MissingStage: There are none.
@@ -130,4 +131,5 @@ def data_of(config: Config, what: str, task: str, stage: str) -> dict[str, Tenso
     other = [f"{name} {facts.get(name)}, wanted {value}" for name, value in wanted.items() if facts.get(name) != value]
     if other:
         raise ConfigError(f"{folder} holds other data ({'; '.join(other)}). Write {command(config, stage, task)}.")
-    return read_shards(folder)
+    rows = read_shards(folder)
+    return {**rows, "gamma": torch.full((len(rows["start"]),), float(facts["gamma"]))}

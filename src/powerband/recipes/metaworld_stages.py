@@ -93,7 +93,7 @@ def expert(config: Config, run: Run) -> dict:
         save_policy(where, config, sac_tensors(learner))
         (where / "evaluation.json").write_text(json.dumps({**final, "env_steps": run.env_steps}, indent=2))
     if collector.chunks and config.task != MT10:
-        write_rows(config, run, "experts", labelled(collector.rows(), learner), "expert")
+        write_rows(config, run, "experts", labelled(collector.rows(), learner), "expert", config.sac.gamma)
     return final
 
 
@@ -116,7 +116,7 @@ def online_distill(config: Config, run: Run) -> dict:
     loop = replace(
         sizes,
         replay_size=-(-steps // (sizes.num_envs * world)) * sizes.num_envs * world,  # every step is kept
-        update_interval=config.imitate.update_interval,
+        update_interval=config.imitate.steps_per_update,
         updates_per_interval=1,
         warmup=random,
         random_steps=random,
@@ -140,7 +140,8 @@ def online_distill(config: Config, run: Run) -> dict:
         mu = torch.cat([acts(part) for part in rows["obs"].split(1024)])
         unknown = torch.full((len(mu),), float("nan"))
         rows |= {"mu": mu, "log_std": torch.full_like(mu, -2.0), "q_target": unknown}
-    write_rows(config, run, "online", rows, config.teacher)
+    gamma = config.sac.gamma if teacher is None else teacher.config.gamma
+    write_rows(config, run, "online", rows, config.teacher, gamma)
     return {"rows": len(rows["obs"]) * run.ranks.world_size}
 
 
