@@ -45,6 +45,7 @@ def profile(words: list[str]) -> int:
         return 0
     own, words = take_named(words, ("seconds", "probe", "apply"))
     from powerband.tune import profile as profiles
+    from powerband.tune import ranks_report
 
     options = resolve(profiles.Options, own, help_with=f"powerband profile {name} --help").config
     recipe, stage, resolved = configure(name, words)
@@ -57,7 +58,7 @@ def profile(words: list[str]) -> int:
     settings = resolved.config.run
     if hasattr(recipe, "check"):
         recipe.check(resolved.config, launch.world_size(settings))
-    with profiles.report_of_ranks() as ranks:
+    with ranks_report.report_of_ranks() as ranks:
         status = launch.launch(settings, typed)
         if status is not None:
             found = ranks.read()
@@ -69,7 +70,7 @@ def profile(words: list[str]) -> int:
         print(f"powerband: {line}", file=sys.stderr)
     found = profiles.profile(recipe, stage, resolved.config, options)
     if launch.is_rank():  # a status other than 0 would read as a rank that failed
-        if found.measurement.leads and not profiles.leave_report(found):
+        if found.measurement.leads and not ranks_report.leave_report(str(found), found.to_dict()):
             emit(found.to_dict() if target else str(found), target)
         return 0
     emit(found.to_dict() if target else str(found), target)

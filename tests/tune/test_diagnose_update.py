@@ -48,6 +48,16 @@ def test_questions_to_tensors_are_counted_where_each_is_slow(monkeypatch) -> Non
     assert found.cause == "host-sync" and "4 times an iteration" in found.sentence
 
 
+@pytest.mark.parametrize("ask", [lambda tensor: tensor.item(), bool, float, int, lambda tensor: [0, 1][tensor]])
+def test_every_way_of_asking_is_counted_once_and_none_is_changed(ask) -> None:
+    before = dict(torch.Tensor.__dict__)
+    with probes.CountedQuestions() as asked:
+        for asker in (torch.tensor(1), torch.nn.Parameter(torch.tensor(1), requires_grad=False)):
+            assert ask(asker) == 1
+            asker.add(1).sum()
+    assert asked.count == 2 and dict(torch.Tensor.__dict__) == before
+
+
 def test_the_clock_is_read_before_the_update_is_probed() -> None:
     clock = looped(lambda batch: time.sleep(2e-3), torch.zeros(4))
     found = diagnose(clock, update=lambda batch: time.sleep(2e-3), batch=torch.zeros(4))

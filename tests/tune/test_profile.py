@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,6 +18,7 @@ import powerband
 import runs
 from powerband import cli
 from powerband.catalogue import configure
+from powerband.core.config import ConfigError
 from powerband.tune.apart import short_run
 from powerband.tune.causes import CAUSES
 
@@ -141,3 +143,19 @@ def test_a_run_leaves_no_threads_to_the_next(monkeypatch, capsys):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     cli.main(["profile", *runs.SMALL["ddpg"], "gpus=none", "threads=3", "seconds=1"])
     assert "OMP_NUM_THREADS" not in os.environ
+
+
+def test_ranks_that_fail_are_quoted_and_none_is_left():
+    _, stage, resolved = configure("snakes", ["algo=ppo", "gpus=none", "nproc=2"])
+    unknown = SimpleNamespace(__name__="powerband.recipes.snaiks", STAGES={})
+    with pytest.raises(ConfigError, match=r"nproc=2: rank [01] ended with status 2 .*snaiks"):
+        short_run(unknown, stage, resolved.config, 1.0)
+    left = [path for path in Path("/proc").glob("[0-9]*/cmdline") if b"snaiks" in _bytes(path)]
+    assert not left
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -17,6 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from powerband.core.children import end, ending
 
 
 @dataclass(frozen=True)
@@ -76,22 +77,6 @@ def ask(
     if status is None:
         return Outcome(problem=f"gave no answer within {timeout_s:g} s and was ended", kind="hang", output=printed)
     return Outcome(problem=ending(status), kind="crash", output=printed)
-
-
-def end(process: subprocess.Popen) -> None:
-    """Kills a process that leads a session, and what it started, where any of it is left; returns when it is gone."""
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        pass
-    process.wait()
-
-
-def ending(status: int) -> str:
-    """How a process ended, in words: "died of SIGSEGV", "ended with status 1"."""
-    if status < 0:
-        return f"died of {signal.Signals(-status).name}"
-    return f"ended with status {status} and without an answer"
 
 
 def describe(error: BaseException) -> str:

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import socket
-import subprocess
-import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
-from powerband.doctor.child import end, ending
+from powerband.core.children import end, start_ranks, watch_ranks
 from powerband.doctor.row import Row, fail, ok, skipped, warn
 from powerband.doctor.scope import Check, Scope
 
@@ -44,9 +39,10 @@ def reduce_row(backend: str, devices: list[str], program: str = RANK, timeout_s:
     with tempfile.TemporaryDirectory() as folder:
         said = [Path(folder) / f"rank{rank}.jsonl" for rank in range(WORLD)]
         outputs = [Path(folder) / f"rank{rank}.txt" for rank in range(WORLD)]
-        processes = _start(devices, program, said, outputs)
+        commands = [["-c", program, str(path), json.dumps(devices)] for path in said]
+        processes = start_ranks(commands, outputs, {"OMP_NUM_THREADS": "1"})
         try:
-            problem = _watch(processes, said, timeout_s)
+            problem = watch_ranks(processes, timeout_s, lambda rank: _stage(said[rank]))
         finally:
             for process in processes:
                 end(process)
@@ -89,52 +85,6 @@ def _measured(backend: str, result: dict[str, Any]) -> Row:
             **figures,
         )
     return ok(backend, text, **figures)
-
-
-def _start(devices: list[str], program: str, said: list[Path], outputs: list[Path]) -> list[subprocess.Popen]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    started = []
-    for rank in range(WORLD):
-        environment = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
-            "RANK": str(rank),
-            "LOCAL_RANK": str(rank),
-            "WORLD_SIZE": str(WORLD),
-            "LOCAL_WORLD_SIZE": str(WORLD),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port),
-            "OMP_NUM_THREADS": "1",
-        }
-        with outputs[rank].open("wb") as sink:
-            started.append(
-                subprocess.Popen(
-                    [sys.executable, "-c", program, str(said[rank]), json.dumps(devices)],
-                    stdin=subprocess.DEVNULL,
-                    stdout=sink,
-                    stderr=sink,
-                    env=environment,
-                    start_new_session=True,
-                )
-            )
-    return started
-
-
-def _watch(processes: list[subprocess.Popen], said: list[Path], timeout_s: float) -> str:
-    """Waits until all ranks have ended well, or one has not, or the time is over; what went wrong, "" for nothing."""
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        states = [process.poll() for process in processes]
-        for rank, status in enumerate(states):
-            if status:
-                return f"rank {rank} {ending(status)} while {_stage(said[rank])}; the other rank was ended"
-        if all(status == 0 for status in states):
-            return ""
-        time.sleep(0.05)
-    waiting = [f"rank {rank} while {_stage(said[rank])}" for rank, each in enumerate(processes) if each.poll() is None]
-    return f"not done after {timeout_s:g} s: {', '.join(waiting)}; the ranks were ended"
 
 
 def _stage(path: Path) -> str:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
+from powerband.core.children import end, start_ranks, watch_ranks
 from powerband.core.config import ConfigError, to_json
+from powerband.core.device import thread_environment
 from powerband.tune.facts import Facts
 from powerband.tune.ledger import Ledger
 from powerband.tune.measure import Measurement, Recipe, measure
+from powerband.tune.ranks_report import REPORT, RanksReport
 
 PATIENCE_S = 120.0
 """Beyond its window, a run apart may take this long: starting, compiling, ending."""
@@ -26,7 +26,7 @@ def short_run(recipe: Recipe, stage: str, config: Any, seconds: float, probe: bo
 
 
 def measure_apart(recipe: Recipe, stage: str, config: Any, seconds: float) -> Measurement | None:
-    """As `measure` without its probes, through ``powerband profile`` in a process that starts the ranks.
+    """As `measure` without its probes, through ``powerband profile`` in ranks that are started here.
 
     Returns:
         None where nothing could be measured.
@@ -34,36 +34,36 @@ def measure_apart(recipe: Recipe, stage: str, config: Any, seconds: float) -> Me
     Raises:
         ConfigError: The ranks failed.
     """
+    ranks, threads = config.run.nproc, config.run.threads
     with tempfile.TemporaryDirectory(prefix="powerband-tune-") as folder:
-        settings, found = Path(folder) / "config.yaml", Path(folder) / "found.json"
+        settings, report = Path(folder) / "config.yaml", RanksReport(Path(folder) / "report.json")
         settings.write_text(to_json(config), encoding="utf-8")  # JSON is YAML
         name = recipe.__name__.rpartition(".")[2]
-        words = [
-            "profile",
-            name,
-            stage,
-            "--config",
-            str(settings),
-            f"seconds={seconds:g}",
-            "probe=false",
-            f"--json={found}",
-        ]
+        words = ["-m", "powerband", "profile", name, stage, f"--config={settings}", f"seconds={seconds:g}"]
+        outputs = [Path(folder) / f"rank{rank}.txt" for rank in range(ranks)]
+        environment = {**thread_environment(threads, ranks), REPORT: str(report.path)}
+        processes = start_ranks([[*words, "probe=false"]] * ranks, outputs, environment)
         try:
-            done = subprocess.run(
-                [sys.executable, "-m", "powerband", *words],
-                capture_output=True,
-                text=True,
-                timeout=seconds + PATIENCE_S,
-            )
-        except subprocess.TimeoutExpired:
-            return None
-        if not found.exists():
-            said = " ".join(done.stderr.strip().splitlines()[-2:])[-400:]
+            problem = watch_ranks(processes, seconds + PATIENCE_S, lambda rank: _said(outputs[rank]))
+        finally:
+            for process in processes:
+                end(process)
+        if problem:
+            said = " ".join(map(_said, outputs))
             if "out of memory" in said:
                 raise MemoryError(said)
-            raise ConfigError(f"nproc={config.run.nproc} ended with status {done.returncode}: {said}")
-        table = json.loads(found.read_text(encoding="utf-8"))
-    ranks = table["ranks"]
+            raise ConfigError(f"nproc={ranks}: {problem}")
+        found = report.read()
+    if found is None:
+        return None
+    table = found["table"]
     return Measurement(
-        [Ledger.from_dict(rank["ledger"]) for rank in ranks], [Facts.from_dict(rank["facts"]) for rank in ranks], True
+        [Ledger.from_dict(rank["ledger"]) for rank in table["ranks"]],
+        [Facts.from_dict(rank["facts"]) for rank in table["ranks"]],
+        True,
     )
+
+
+def _said(output: Path) -> str:
+    """The end of what a rank printed."""
+    return f"saying '{' '.join(output.read_text(errors='replace').strip().splitlines()[-2:])[-400:]}'"

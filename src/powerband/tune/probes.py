@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from powerband.core.device import cores
 from powerband.core.distributed import Ranks
@@ -68,24 +67,41 @@ def of_update(update: Callable[[Any], object], batch: Any, device: torch.device,
     return {"batch_rows": rows, "update_s": update_s, "threads_s": threads_s}
 
 
-class CountedQuestions(TorchDispatchMode):
-    """Counts how often Python asks a tensor for its value (item, float, bool): on CUDA each waits for the device."""
+QUESTIONS = ("item", "__bool__", "__float__", "__int__", "__index__")
+"""Methods by which Python asks a tensor for its value."""
+
+
+class CountedQuestions:
+    """Counts how often Python asks a tensor for its value: on CUDA each such question waits for the device.
+
+    The methods are counted where they are called, not torch's operators below them: a dispatch mode would see more,
+    and imports torch's compiler, which takes longer than many a window.
+    """
 
     def __init__(self) -> None:
-        super().__init__()
         self.count, self.active = 0, False
 
     def __enter__(self) -> CountedQuestions:
         self.active = True
-        return super().__enter__()
+        self._before = {name: Tensor.__dict__[name] for name in QUESTIONS if name in Tensor.__dict__}
+        for name in QUESTIONS:
+            setattr(Tensor, name, self._counting(getattr(Tensor, name)))
+        return self
 
     def __exit__(self, *error: Any) -> None:
         self.active = False
-        super().__exit__(*error)
+        for name in QUESTIONS:
+            if name in self._before:
+                setattr(Tensor, name, self._before[name])
+            else:  # it is the base class's
+                delattr(Tensor, name)
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.count += func is torch.ops.aten._local_scalar_dense.default
-        return func(*args, **(kwargs or {}))
+    def _counting(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(tensor: Tensor) -> Any:
+            self.count += 1
+            return method(tensor)
+
+        return counted
 
 
 def kernel_active(update: Callable[[], object], updates: int = 20) -> float | None:

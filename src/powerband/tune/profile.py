@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from powerband.core.config import ConfigError
-from powerband.core.launch import is_rank
 from powerband.tune.advice import Advice, advise
 from powerband.tune.apart import short_run
 from powerband.tune.diagnose import Diagnosis, diagnose
@@ -26,8 +20,6 @@ RANKS_S = 10.0
 """From so many seconds on, a profile also tries more ranks: they start in processes of their own, which takes time."""
 SELDOM = 20
 """Windows between two evaluations or checkpoints from which on their cost is no longer worth a remark."""
-REPORT = "POWERBAND_PROFILE_REPORT"
-"""Environment variable: where the leading rank leaves its report for the process that started the ranks."""
 
 
 @dataclass(frozen=True)
@@ -188,38 +180,3 @@ def _unseen(recipe: Recipe, config: Any, measured: Measurement) -> list[str]:
         if 0 < every <= SELDOM * steps and not measured.ledgers[0].seconds.get(account):
             found.append(f"{knob}={every} was not reached in {steps} steps: its cost is not measured.")
     return found
-
-
-class RanksReport:
-    """Where the leading rank leaves its profile for the process that starts the ranks."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def read(self) -> dict[str, Any] | None:
-        """``text`` and ``table`` of the profile; None where no rank got that far."""
-        return json.loads(self.path.read_text(encoding="utf-8")) if self.path.exists() else None
-
-
-@contextlib.contextmanager
-def report_of_ranks() -> Iterator[RanksReport]:
-    """Names a place for the ranks' report in their environment, unless this process is a rank itself."""
-    if is_rank():
-        yield RanksReport(Path(os.environ.get(REPORT, "")))
-        return
-    with tempfile.TemporaryDirectory(prefix="powerband-profile-") as folder:
-        path = Path(folder) / "report.json"
-        os.environ[REPORT] = str(path)
-        try:
-            yield RanksReport(path)
-        finally:
-            os.environ.pop(REPORT, None)
-
-
-def leave_report(found: Profile) -> bool:
-    """Leaves the profile for the process that started this rank; False where nobody waits for one."""
-    path = os.environ.get(REPORT)
-    if not path:
-        return False
-    Path(path).write_text(json.dumps({"text": str(found), "table": found.to_dict()}), encoding="utf-8")
-    return True
