@@ -236,11 +236,26 @@ def test_what_does_not_fit_into_memory_is_neither_offered_nor_run_again(tuned, s
 
 
 def test_a_budget_that_is_spent_says_what_was_not_probed(tuned, monkeypatch) -> None:
-    world, clock = World(), itertools.count(0, 6)  # a look at the clock every six seconds
+    world, clock = World(), itertools.count(0, 5)  # a look at the clock every five seconds
     monkeypatch.setattr(searching, "time", SimpleNamespace(perf_counter=lambda: float(next(clock))))
     found = tuned(world, seconds=30)
     assert any("not probed" in note for note in found.notes)
     assert len(found.present.rates) == 1 and len(found.verified) > 1  # verified all the same
+
+
+def test_a_first_run_that_compiled_is_repeated_and_costs_no_budget(tuned, monkeypatch) -> None:
+    world, now = World(), [0.0]
+    measured = world.measure
+    monkeypatch.setattr(searching, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+
+    def compiling(recipe: Any, stage: str, config: Config, *rest: Any, **words: Any) -> Measurement:
+        now[0] += 1.0 if world.runs else 60.0
+        return measured(recipe, stage, config, *rest, **words)
+
+    world.measure = compiling
+    found = tuned(world, seconds=30)
+    assert world.runs[0] == world.runs[1] and not found.notes
+    assert found.seconds == len(world.runs) - 1
 
 
 @pytest.mark.parametrize(

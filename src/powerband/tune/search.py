@@ -29,6 +29,8 @@ from powerband.tune.space import Axis, Rule, Setting, Space, values_of
 LEAST_S, MOST_S = 20.0, 3600.0
 BASE_S, PROBE_S, VERIFY_S = 2.0, 1.0, 2.0
 """Seconds of a window: of the run as it stands, of a probe, of a verification."""
+COLD_S = 12.0
+"""A first run that takes so much longer than its window was compiling: it is repeated, and the budget begins anew."""
 VERIFY_ITERATIONS, LONGEST_VERIFY_S = 3, 5.0
 """A verification holds so many iterations of a slow loop, within this many seconds: one alone is a draw of luck."""
 PROBING = 0.5
@@ -46,7 +48,7 @@ class Options:
     """What `powerband tune` can be told beside the settings of the recipe."""
 
     seconds: float = 60.0
-    """Budget of the search; a probe that has begun is finished."""
+    """Budget of the search without a first compile; a probe that has begun is finished."""
     learning: Rule = "fixed"
     """fixed moves nothing that changes learning; constant-reuse moves environments and batch; sqrt-lr the rates too."""
     memory_gib: float = 0.0
@@ -136,6 +138,9 @@ class Search:
             ConfigError: The run as it stands cannot be measured.
         """
         base = self.measure({}, BASE_S, probe=True)
+        if time.perf_counter() - self.started > BASE_S + COLD_S:  # compiled for the first time, which comes once
+            self.started = time.perf_counter()
+            base = self.measure({}, BASE_S, probe=True)
         if base is None or not base.facts[0].iterations:
             raise ConfigError(
                 f"nothing could be measured in {BASE_S:g} s of this run: an iteration takes longer, or it ended. Take "
