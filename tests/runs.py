@@ -23,6 +23,7 @@ SMALL = {
     "bicnet": "snakes algo=bicnet ddpg.hidden=16 off_policy.num_envs=4 global_batch_size=16 warmup=40".split(),
     "coma": "uav algo=coma variant=smoke on_policy.num_envs=3 budget=4 minibatch_rows=25".split(),
     "iac": "uav algo=iac variant=smoke on_policy.num_envs=3 budget=4 minibatch_rows=25".split(),
+    "sketchnav": "sketchnav variant=smoke".split(),
     "sac": "gym env_id=Pendulum-v1 algo=sac sac.hidden=32,32 off_policy.num_envs=2 warmup=40 random_steps=40".split(),
     "metaworld": (
         "metaworld variant=smoke backend=workers num_workers=0 sac.hidden=16 warmup=60 random_steps=60 "

@@ -56,6 +56,19 @@ def whole_budget(obs: dict) -> torch.Tensor:
     return (obs["maps"][:, :, 0] == 1).flatten(1).all(1)
 
 
+def sketchnav(num_envs: int, seed: int, first_env: int) -> VecEnv:
+    from powerband.envs.sketchnav.env import SketchNavEnv
+    from powerband.envs.sketchnav.episodes import Scenes, draw_episodes
+
+    episodes = draw_episodes(Scenes(most_m=8.5, plans=4, goals=2, starts=20, sketch_px=16), "train", 0)
+    words = {"pixels": 16, "threads": 1, "seed": seed, "first_env": first_env}
+    return SketchNavEnv(num_envs, episodes, **words)
+
+
+def at_the_start(obs: dict) -> torch.Tensor:
+    return (obs["gps"] == 0).all(1)
+
+
 def metaworld(backend: str) -> MakeEnv:
     """Episodes of six steps; skipped, with the reason, where the simulator is not installed."""
 
@@ -83,6 +96,7 @@ ENVS: dict[str, tuple[MakeEnv, dict]] = {
     "next-step pool": (pool, dict(steps=60, terminates=True, is_first_obs=lambda obs: obs[:, 1] == 0)),
     "snakes": (snakes, dict(steps=420, terminates=False)),
     "uav": (uav, dict(steps=40, terminates=True, is_first_obs=whole_budget)),
+    "sketchnav": (sketchnav, dict(steps=60, terminates=True, is_first_obs=at_the_start)),
     "metaworld, in process": (metaworld("workers"), dict(steps=20, terminates=False, is_first_obs=at_rest)),
     "metaworld, pool": (metaworld("envpool"), dict(steps=20, terminates=False, is_first_obs=at_rest)),
     "slow tracking": (workers((make_slow, {"step_ms": 0.0}), 1), dict(terminates=False)),

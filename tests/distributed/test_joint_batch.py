@@ -13,11 +13,15 @@ from powerband.algos.sac import SAC, SACConfig
 from powerband.core.distributed import Ranks
 from powerband.core.noise import NoiseSource
 from powerband.core.precision import Precision
-from powerband.data.types import EnvSpec, TensorSpec
+from powerband.data.types import EnvSpec, TensorSpec, Tree, tree_map
+from powerband.envs.sketchnav.env import spec_of as sketchnav_spec
+from powerband.envs.sketchnav.world import Rules
 from powerband.envs.uav.env import spec_of as uav_spec
 from powerband.envs.uav.world import World
+from powerband.nets.sketch_net import SketchNet, SketchNetConfig
 
 BATCH, UPDATES = 64, 5
+STEPS, PIXELS, SKETCHES = 6, 36, 9
 
 
 def spec_of(name: str) -> EnvSpec:
@@ -26,11 +30,40 @@ def spec_of(name: str) -> EnvSpec:
     if name == "sac":
         low, high = torch.tensor([-2.0, -1.0]), torch.tensor([2.0, 1.0])
         return EnvSpec(TensorSpec((7,)), TensorSpec((2,)), low=low, high=high)
+    if name == "sketchnav":
+        return sketchnav_spec(PIXELS, Rules())
     return EnvSpec(TensorSpec((3, 7)), TensorSpec((3,), torch.int64), num_actions=4, num_agents=3)
+
+
+def sequences(generator: torch.Generator) -> dict[str, torch.Tensor]:
+    """Whole sequences (STEPS, BATCH, ...) of a navigator with memory, as the on-policy loop hands them over."""
+
+    def normal() -> torch.Tensor:
+        return torch.randn(STEPS, BATCH, generator=generator)
+
+    def drawn(spec: TensorSpec) -> torch.Tensor:
+        if spec.dtype == torch.uint8:
+            return torch.randint(256, (STEPS, BATCH, *spec.shape), dtype=torch.uint8, generator=generator)
+        if spec.dtype == torch.int64:
+            return torch.randint(SKETCHES, (STEPS, BATCH), generator=generator)
+        return torch.randn(STEPS, BATCH, *spec.shape, generator=generator)
+
+    return {
+        "obs": tree_map(drawn, spec_of("sketchnav").obs),
+        "action": torch.randint(4, (STEPS, BATCH), generator=generator),
+        "log_prob": -normal().abs(),
+        "value": normal(),
+        "advantages": normal(),
+        "returns": normal(),
+        "starts": torch.rand(STEPS, BATCH, generator=generator) < 0.2,
+        "carry": torch.randn(BATCH, 16, generator=generator),
+    }
 
 
 def joint_batch(name: str, index: int) -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(index)
+    if name == "sketchnav":
+        return sequences(generator)
     if name == "coma":
         inputs = torch.rand(BATCH, 12, 11, 11, generator=generator)
         action = torch.randint(6, (BATCH,), generator=generator)
@@ -64,8 +97,13 @@ def train(ranks: Ranks, name: str) -> dict[str, torch.Tensor]:
         "sac": (SAC, SACConfig(hidden=(32, 32))),
         "ddpg": (DDPG, DDPGConfig(hidden=32)),
         "ppo": (PPO, PPOConfig(hidden=(32,))),
+        "sketchnav": (PPO, PPOConfig(hidden=(16,), gru=16, activation="relu")),
     }
     kind, config = kinds[name]
+    words = {}
+    if name == "sketchnav":
+        sketches = torch.randint(256, (SKETCHES, 3, PIXELS, PIXELS), dtype=torch.uint8)
+        words["encoder"] = SketchNet(sketches, PIXELS, SketchNetConfig(width=16))
     learner = kind(
         spec_of(name),
         config,
@@ -74,17 +112,24 @@ def train(ranks: Ranks, name: str) -> dict[str, torch.Tensor]:
         NoiseSource(0, "cpu", ranks.rank),
         ranks.average_,
         ranks.world_size,
+        **words,
     )
     part = BATCH // ranks.world_size
     rows = slice(ranks.rank * part, (ranks.rank + 1) * part)
+
+    def share(key: str, value: Tree) -> Tree:
+        """This rank's rows; of sequences they are the second axis."""
+        whole = name == "sketchnav" and key != "carry"
+        return tree_map(lambda leaf: leaf[:, rows] if whole else leaf[rows], value)
+
     for index in range(UPDATES):
-        learner.update({key: value[rows] for key, value in joint_batch(name, index).items()})
+        learner.update({key: share(key, value) for key, value in joint_batch(name, index).items()})
     parameters = dict(learner.policy_state())
     assert ranks.same_everywhere(list(parameters.values()))
     return {key: value.clone() for key, value in parameters.items()}
 
 
-@pytest.mark.parametrize("name", ["sac", "ddpg", "ppo", "coma"])
+@pytest.mark.parametrize("name", ["sac", "ddpg", "ppo", "coma", "sketchnav"])
 def test_two_ranks_equal_one_rank_on_the_joint_batch(name, tmp_path):
     alone = train(Ranks(), name)
     first, second = on_ranks(train, 2, tmp_path, name)

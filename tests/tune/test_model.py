@@ -177,3 +177,20 @@ def test_two_ranks_are_tried_in_a_run_of_their_own_where_there_are_cores():
     assert (ranks.config.run.nproc, ranks.config.run.threads) == (2, 2) and any(run.nproc == 2 for run in tried)
     tried.clear()
     assert "nproc" not in knobs(cores=1) and all(run.nproc == 1 for run in tried)
+
+
+@pytest.mark.parametrize(("second", "advised"), [(1.12, True), (0.9, False)])
+def test_a_small_gain_of_one_short_run_is_measured_again(second: float, advised: bool):
+    config, gains = Config(), iter([1.1, second])
+    ledger, facts = simulated(config)
+
+    def probe(changed: Config) -> Measurement:
+        own, seen = simulated(config, 100)
+        factor = next(gains) if changed.run.nproc == 2 else 1.0
+        return Measurement([replace(own, wall_s=own.wall_s / factor)], [seen], True)
+
+    measured = Measurement([ledger], [replace(facts, cores=4)], True)
+    found = advise(RECIPE, config, measured, diagnose(ledger, measured.facts[0]), probe, with_ranks=True)
+    ranks = [each for each in found if each.knob == "nproc"]
+    assert bool(ranks) == advised and next(gains, None) is None
+    assert not ranks or ranks[0].gain == pytest.approx(1.11, rel=0.02)

@@ -26,6 +26,8 @@ COLUMNS = 120
 """A plain line is no longer; what does not fit is left out from the right."""
 BAR_COLUMNS = 31
 """Columns of the live bar and its percentage, before the text."""
+PLAIN_S = 10.0
+"""Seconds between two lines about work that counts, where there is no terminal."""
 
 
 class Console:
@@ -156,6 +158,41 @@ def share_shown(seconds: float) -> Iterator[Callable[[str, float], None]]:
             bar.update(task, completed=min(1.0, share), description=left)
             if not console.is_terminal:
                 print(f"{share:>4.0%}  {what}", file=sys.stderr, flush=True)
+
+        yield tell
+
+
+@contextlib.contextmanager
+def count_shown(what: str, total: int, unit: str) -> Iterator[Callable[[int], None]]:
+    """A bar on stderr with rate and time left for work that counts; yields what to tell the number that is done.
+
+    Args:
+        what: What is being done.
+        total: How many there are.
+        unit: What is counted.
+    """
+    from rich.console import Console as RichConsole
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console, started = RichConsole(stderr=True), time.monotonic()
+    columns = (
+        TextColumn(what),
+        BarColumn(20),
+        MofNCompleteColumn(),
+        TextColumn(f"{{task.fields[rate]}} {unit}/s"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task, told = bar.add_task("", total=total, rate=""), started
+
+        def tell(done: int) -> None:
+            nonlocal told
+            now = time.monotonic()
+            rate = done / max(now - started, 1e-9)
+            bar.update(task, completed=done, rate=si(rate))
+            if not console.is_terminal and now - told >= PLAIN_S:
+                told, left = now, clock((total - done) / max(rate, 1e-9))
+                print(f"{what}: {done} of {total}, {si(rate)} {unit}/s, {left} left", file=sys.stderr, flush=True)
 
         yield tell
 

@@ -12,6 +12,8 @@ from typing import Any
 
 from powerband.core.flags import ConfigError
 
+PICKLES = (".pth", ".pt", ".ckpt", ".pkl")
+
 
 def find_run(word: str, root: Path = Path("runs")) -> Path:
     """The run folder that `word` names: the folder itself, anything below it, or ``last`` for the newest in `root`.
@@ -25,6 +27,11 @@ def find_run(word: str, root: Path = Path("runs")) -> Path:
             raise ConfigError(f"'last': there is no run in {root.absolute()}. Name a run folder.")
         return runs[-1].parent
     path = Path(word).expanduser()
+    if path.suffix in PICKLES:
+        raise ConfigError(
+            f"{word}: {path.suffix} files are pickles, which run code when they are read, so none is read. Name a run "
+            f"folder of powerband, whose checkpoints are safetensors."
+        )
     if not path.exists():
         raise ConfigError(f"{word} does not exist. Name a run folder, a checkpoint, a file in either, or last.")
     for folder in (path.absolute(), *path.absolute().parents):

@@ -18,6 +18,8 @@ from powerband.tune.model import Throughput, fit
 Probe = Callable[[Any], Measurement | None]
 WORTH = 1.03
 """A smaller gain is not advised: it drowns in the noise of a short run."""
+SURE = 1.2
+"""A smaller gain that one short run showed is measured once more, beside the run as it stands."""
 LESS_OFTEN = 10
 """Factor by which a blocking interval is lengthened."""
 
@@ -108,9 +110,21 @@ class Adviser:
                 config = Knobs(self.recipe, config).turned(other, setting)
         except (ConfigError, ValueError):
             return
+        if probed and not learning and gain < SURE:
+            again = self.compared(config)
+            if again < WORTH:
+                return
+            gain = (gain + again) / 2
         rate = gain * self.measured.steps_per_s
         now = self.knobs.get(knob)
         self.advice.append(Advice(knob, now, value, rate, gain, why, learning, probed, None if useless else config))
+
+    def compared(self, config: Any) -> float:
+        """Rate of a changed configuration over that of the run as it stands, one after the other; 0 for no answer."""
+        seen = [self.probe(each) for each in (self.knobs.config, config)]
+        if any(each is None or not each.facts[0].iterations for each in seen):
+            return 0.0
+        return seen[1].steps_per_s / seen[0].steps_per_s
 
     # -- knobs that leave learning as it is -------------------------------------------------------------------------
 

@@ -6,7 +6,6 @@ The present setting is measured beside them, in turns, and stays where none of t
 from __future__ import annotations
 
 import itertools
-import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,24 +16,21 @@ import torch
 from powerband.core import memory
 from powerband.core.config import ConfigError
 from powerband.core.device import device_names
-from powerband.core.room import OutOfRoom, largest_that_fits, ran_out
+from powerband.core.room import OutOfRoom, ran_out
 from powerband.tune.advice import WORTH
 from powerband.tune.apart import short_run
-from powerband.tune.candidates import Candidate, as_words, key, unlike
+from powerband.tune.candidates import Candidate, as_words, unlike
+from powerband.tune.fitting import Fitting
 from powerband.tune.measure import Measurement, Recipe
-from powerband.tune.model import Throughput, fit
-from powerband.tune.parts import changed, seconds_of, total, turned
-from powerband.tune.space import Axis, Rule, Setting, Space, values_of
+from powerband.tune.space import Rule, Setting, Space, values_of
 
 LEAST_S, MOST_S = 20.0, 3600.0
-BASE_S, PROBE_S, VERIFY_S = 2.0, 1.0, 2.0
-"""Seconds of a window: of the run as it stands, of a probe, of a verification."""
+BASE_S, VERIFY_S = 2.0, 2.0
+"""Seconds of a window: of the run as it stands, of a verification."""
 COLD_S = 12.0
 """A first run that takes so much longer than its window was compiling: it is repeated, and the budget begins anew."""
 VERIFY_ITERATIONS, LONGEST_VERIFY_S = 3, 5.0
 """A verification holds so many iterations of a slow loop, within this many seconds: one alone is a draw of luck."""
-PROBING = 0.5
-"""Share of the budget that is spent on the model; the rest verifies."""
 ROUNDS, FIRST_ROUND, LATER_ROUNDS = 5, 5, 3
 """Rounds of verification; settings of the first one, and how many of them go on."""
 LEAST_VERIFIED = 2
@@ -129,7 +125,6 @@ class Search:
         self.started = time.perf_counter()
         self.notes: list[str] = []
         self.limit = int(options.memory_gib * 2**30)
-        self.probes: dict[tuple, Measurement] = {}
 
     def run(self) -> Tuned:
         """Probes, predicts, verifies.
@@ -152,11 +147,9 @@ class Search:
         if not self.limit and free is not None:
             self.limit = int(MEMORY_SHARE * (free + base.facts[0].memory_bytes))
         self.space = Space(self.recipe, self.config, base.facts[0], self.options.learning, gpus)
-        model, factors = self.fitted(base)
-        candidates = self.predicted(model, factors, base)
-        for each in candidates:
-            if key(each.setting) in self.probes:
-                each.rates.append(self.probes[key(each.setting)].steps_per_s)
+        fitting = Fitting(self.space, base, self.measure, lambda: self.spent, self.limit)
+        candidates = fitting.candidates()
+        self.notes += fitting.notes
         present = Candidate({}, (), base.steps_per_s, [base.steps_per_s])
         verified = self.verified(present, sorted(candidates, key=lambda each: -each.predicted))
         # The windows of the probes are short and apart in time: only those taken in turns are compared.
@@ -190,114 +183,6 @@ class Search:
                 torch.cuda.empty_cache()
             self.notes.append(f"{named}: does not fit into memory.")
             return None
-
-    # -- the model --------------------------------------------------------------------------------------------------
-
-    def fitted(self, base: Measurement) -> tuple[Throughput, dict[tuple, dict[str, float]]]:
-        """The model of the present setting, and what each probed alternative makes of each part of it.
-
-        Returns:
-            The model; and by `key` of an alternative what `turned` says, with "rest": what its parts do not explain.
-        """
-        model = fit(base.ledgers[0], base.facts[0])
-        self.bytes = (float(base.facts[0].memory_bytes), 0.0)
-        envs = next((axis for axis in self.space.axes if axis.name == "environments"), None)
-        if envs is not None:
-            model = self.sized(envs, base, model)
-        overlap, self.comm = self.space.facts.overlap, {base.facts[0].world_size: model.comm}
-        self.rest = 1 / (base.steps_per_s * total(seconds_of(model), overlap))
-        factors: dict[tuple, dict[str, float]] = {}
-        for axis in self.space.axes:
-            for setting in () if axis.modelled else axis.settings:
-                if self.spent > PROBING:
-                    self.notes.append(f"{as_words(setting)}: not probed, half the budget was spent before.")
-                    continue
-                seen = self.measure(setting, PROBE_S)
-                if seen is None or not seen.facts[0].iterations:
-                    continue
-                self.probes[key(setting)] = seen
-                other = fit(seen.ledgers[0], seen.facts[0])
-                self.comm[seen.facts[0].world_size] = other.comm
-                before = seconds_of(self.resized(model, setting))
-                factor = turned(before, seconds_of(other))
-                expected = total(changed(before, [factor]), setting.get("overlap", overlap))
-                factors[key(setting)] = {**factor, "rest": 1 / (seen.steps_per_s * expected) / self.rest}
-        return model, factors
-
-    def sized(self, envs: Axis, base: Measurement, model: Throughput) -> Throughput:
-        """The model with what grows with the environments, from a probe with four times as many.
-
-        Where so many do not fit into memory, the most that do are found by bisection and are the last on offer.
-        """
-        n = self.space.knobs.get("num_envs")
-        size = max((each["num_envs"] for each in envs.settings if n < each["num_envs"] <= 4 * n), default=n)
-        seen: dict[int, Measurement] = {}
-
-        def fits(size: int) -> bool:
-            found = self.measure({"num_envs": size}, PROBE_S)
-            if found is not None and found.facts[0].iterations:
-                seen[size] = found
-            return size in seen
-
-        if size > n and not fits(size):
-            step = max(1, n // 4)
-            size = largest_that_fits(fits, n + step, size - step, step) or n
-            self.space.limit_environments(envs, size)
-        if size not in seen:
-            return model
-        probe, found = {"num_envs": size}, seen[size]
-        self.probes[key(probe)] = found
-        slope = max(0.0, (found.facts[0].memory_bytes - base.facts[0].memory_bytes) / (size - n))
-        self.bytes = (base.facts[0].memory_bytes - slope * n, slope)
-        return fit(base.ledgers[0], base.facts[0], (found.ledgers[0], found.facts[0]))
-
-    def predicted(
-        self, model: Throughput, factors: dict[tuple, dict[str, float]], base: Measurement
-    ) -> list[Candidate]:
-        """Every setting that can be had, fits into memory and is made of alternatives that are known."""
-        known = [
-            [{}, *(each for each in axis.settings if axis.modelled or key(each) in factors)] for axis in self.space.axes
-        ]
-        changing = {key(each) for axis in self.space.axes if axis.learning for each in axis.settings}
-        found = []
-        for combination in itertools.product(*known):
-            parts = tuple(part for part in combination if part)
-            setting = self.space.complete(list(parts)) if parts else None
-            if setting is None or not self.fits(setting):
-                continue
-            probed = [factors[key(part)] for part in parts if key(part) in factors]
-            seconds = changed(seconds_of(self.resized(model, setting)), probed)
-            rest = self.rest * math.prod(each["rest"] for each in probed)
-            rate = 1 / (total(seconds, setting.get("overlap", self.space.facts.overlap)) * rest)
-            found.append(Candidate(setting, parts, rate, learning=any(key(part) in changing for part in parts)))
-        return found
-
-    def resized(self, model: Throughput, setting: Setting) -> Throughput:
-        """The model at other sizes and shared by other ranks, without the factors of what was probed."""
-        space, n = self.space, self.space.knobs.get("num_envs")
-        config = space.config_of(setting)
-        growth = setting.get("num_envs", n) / n if n else 1.0
-        scale = space.batch_rows(config) / space.batch_rows(self.config)
-        model = model.with_envs(round(model.num_envs * growth))
-        if "minibatches" in space.knobs:  # a rollout has as many mini-batches however many environments it is made of
-            count = setting.get("minibatches", space.knobs.get("minibatches")) / space.knobs.get("minibatches")
-            model = model.with_updates(model.updates / growth * count)
-        elif "minibatch_rows" in space.knobs:
-            model = model.with_updates(model.updates / scale)
-        elif "update_interval" in setting:
-            model = model.with_schedule(setting["update_interval"], setting["updates_per_interval"])
-        model = model.with_batch(max(1, round(model.rows * scale)))
-        now, ranks = space.facts.world_size, setting.get("nproc", space.facts.world_size)
-        return model if ranks == now else model.with_ranks(ranks / now, self.comm.get(ranks, model.comm))
-
-    def fits(self, setting: Setting) -> bool:
-        """Whether the setting's memory is within the limit, by the line through what was measured."""
-        fixed, each = self.bytes
-        ranks = setting.get("nproc", self.space.facts.world_size)
-        envs = setting.get("num_envs", self.space.knobs.get("num_envs", 0))
-        if self.space.gpus:  # each rank has a GPU of its own, and its share of the environments
-            return not self.limit or fixed + each * envs / ranks <= self.limit
-        return not self.limit or fixed * ranks + each * envs <= self.limit
 
     # -- verifying --------------------------------------------------------------------------------------------------
 

@@ -1,43 +1,17 @@
 """The CUDA kernels without a GPU: NVVM compiles them, and numba's simulator runs them to the bits of the CPU loops."""
 
-import os
-import shutil
-import subprocess
-import sys
-from pathlib import Path
-
-import pytest
-
-SRC = Path(__file__).parents[3] / "src"
+from envs.cuda_child import both, count_compiled
 
 COMPILE = """
-import types
-import numba
-import torch
-from numba import cuda
-from numba.cuda import cuda_paths, dispatcher
-from numba.cuda.cudadrv.error import CudaSupportError, NvvmSupportError
 from powerband.envs.snakes.board import SnakesState
 from powerband.envs.snakes.cuda import move, restart
 from powerband.envs.snakes.kernels import Moves
 
-# numba-cuda asks the current device for its generation while it compiles, and looks for NVRTC, which it does not need.
-dispatcher.get_current_device = lambda: types.SimpleNamespace(compute_capability=(9, 0))
-cuda_paths._get_nvrtc_path = lambda: None
-try:
-    from numba.cuda.cudadrv import nvvm
-    nvvm.NVVM()
-    assert cuda_paths.get_cuda_paths()["libdevice"].info
-except Exception as error:
-    print("MISSING", type(error).__name__, str(error).splitlines()[0])
-    raise SystemExit
 s = numba.typeof(SnakesState.empty(2).arrays)
 m = numba.typeof(Moves(2, 4, torch.device("cpu")).arrays)
 n, seed, flag = numba.int64, numba.uint64, numba.boolean
 for kernel, arguments in ((move, (s, n, flag, seed, n, m)), (restart, (s, numba.uint8[::1], seed))):
-    ptx, _ = cuda.compile_ptx(kernel.py_func, arguments, cc=(9, 0))
-    assert ".visible .entry" in ptx and "call" not in ptx.split(".visible .entry")[1], "not all inlined"
-    print("PTX", len(ptx.splitlines()))
+    assert "call" not in compiled(kernel, *arguments).split(".visible .entry")[1], "not all inlined"
 """
 
 PLAY = """
@@ -85,29 +59,10 @@ for t in range(60):
 """
 
 
-def run(script: str, **environment: str) -> str:
-    """Output of `script` in a Python of its own."""
-    env = {**os.environ, "PYTHONPATH": str(SRC), "OMP_NUM_THREADS": "1", **environment}
-    done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, timeout=250)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
-
-
 def test_kernels_compile_to_ptx():
-    pytest.importorskip("numba.cuda.cuda_paths", reason="numba-cuda is not installed")
-    homes = [Path(home) for home in (os.environ.get("CUDA_HOME", ""), "/usr/local/cuda") if home]
-    if shutil.which("nvcc"):
-        homes.append(Path(shutil.which("nvcc")).resolve().parents[1])
-    folders = [str(home / part) for home in homes for part in ("nvvm/lib64", "lib64", "lib")]
-    path = ":".join([*folders, os.environ.get("LD_LIBRARY_PATH", "")])
-    output = run(COMPILE, LD_LIBRARY_PATH=path, NUMBA_FORCE_CUDA_CC="9.0")
-    if "MISSING" in output:
-        pytest.skip(f"no NVVM here: {output.strip()}")
-    assert output.count("PTX") == 2
+    assert count_compiled(COMPILE) == 2
 
 
 def test_simulated_kernels_play_like_the_cpu():
-    pytest.importorskip("numba.cuda", reason="numba-cuda is not installed")
-    simulated = run(PLAY, NUMBA_ENABLE_CUDASIM="1", NUMBA_DISABLE_JIT="1")
-    assert simulated == run(PLAY)
-    assert simulated
+    simulated, plain = both(PLAY)
+    assert simulated == plain and simulated

@@ -1,41 +1,19 @@
 """The CUDA kernels of observations and opponents without a GPU: NVVM compiles them, numba's simulator runs them to the
 bits of the CPU loops."""
 
-import os
-from pathlib import Path
-
-import pytest
-
-from .test_cuda import SRC, run
-
-PATHS = os.pathsep.join([str(SRC), str(Path(__file__).parents[2])])
+from envs.cuda_child import both, count_compiled
 
 COMPILE = """
-import types
-import numba
-from numba import cuda
-from numba.cuda import cuda_paths, dispatcher
 from powerband.envs.snakes.board import SnakesState
 from powerband.envs.snakes.cuda_observe import choose_rows, observe_rows
 from powerband.envs.snakes.flood import scratch
 
-dispatcher.get_current_device = lambda: types.SimpleNamespace(compute_capability=(9, 0))
-cuda_paths._get_nvrtc_path = lambda: None
-try:
-    from numba.cuda.cudadrv import nvvm
-    nvvm.NVVM()
-    assert cuda_paths.get_cuda_paths()["libdevice"].info
-except Exception as error:
-    print("MISSING", type(error).__name__, str(error).splitlines()[0])
-    raise SystemExit
 s, memory = numba.typeof(SnakesState.empty(2).arrays), [numba.typeof(part) for part in scratch(2)]
 n, seed, flag = numba.int64, numba.uint64, numba.boolean
 where = (s, n, numba.int64[::1], flag, flag[::1], flag, n, n)
 jobs = ((observe_rows, (*where, *memory, numba.float32[:, :, ::1])), (choose_rows, (s, n, n, n, seed, n[:, ::1])))
 for kernel, arguments in jobs:
-    ptx, _ = cuda.compile_ptx(kernel.py_func, arguments, cc=(9, 0))
-    assert ".visible .entry" in ptx and "call" not in ptx.split(".visible .entry")[1], "not all inlined"
-    print("PTX", len(ptx.splitlines()))
+    assert "call" not in compiled(kernel, *arguments).split(".visible .entry")[1], "not all inlined"
 """
 
 SHOW = """
@@ -84,18 +62,9 @@ for kind, opponent in opponents.items():
 
 
 def test_kernels_compile_to_ptx():
-    pytest.importorskip("numba.cuda.cuda_paths", reason="numba-cuda is not installed")
-    homes = [Path(home) for home in (os.environ.get("CUDA_HOME", ""), "/usr/local/cuda") if home]
-    folders = [str(home / part) for home in homes for part in ("nvvm/lib64", "lib64", "lib")]
-    path = ":".join([*folders, os.environ.get("LD_LIBRARY_PATH", "")])
-    output = run(COMPILE, LD_LIBRARY_PATH=path, NUMBA_FORCE_CUDA_CC="9.0")
-    if "MISSING" in output:
-        pytest.skip(f"no NVVM here: {output.strip()}")
-    assert output.count("PTX") == 2
+    assert count_compiled(COMPILE) == 2
 
 
 def test_simulated_kernels_write_the_same_bits():
-    pytest.importorskip("numba.cuda", reason="numba-cuda is not installed")
-    simulated = run(SHOW, PYTHONPATH=PATHS, NUMBA_ENABLE_CUDASIM="1", NUMBA_DISABLE_JIT="1")
-    assert simulated == run(SHOW, PYTHONPATH=PATHS)
-    assert simulated.count("\n") == 22
+    simulated, plain = both(SHOW)
+    assert simulated == plain and simulated.count("\n") == 22

@@ -1,32 +1,8 @@
 """The CUDA kernels without a GPU: NVVM compiles them, and numba's simulator runs them to the bits of the CPU loops."""
 
-import os
-import shutil
-import subprocess
-import sys
-from pathlib import Path
-
-import pytest
-
-SRC = Path(__file__).parents[3] / "src"
+from envs.cuda_child import both, count_compiled
 
 COMPILE = """
-import types
-import numba
-import torch
-from numba import cuda
-from numba.cuda import cuda_paths, dispatcher
-
-# numba-cuda asks the current device for its generation while it compiles, and looks for NVRTC, which it does not need.
-dispatcher.get_current_device = lambda: types.SimpleNamespace(compute_capability=(9, 0))
-cuda_paths._get_nvrtc_path = lambda: None
-try:
-    from numba.cuda.cudadrv import nvvm
-    nvvm.NVVM()
-    assert cuda_paths.get_cuda_paths()["libdevice"].info
-except Exception as error:
-    print("MISSING", type(error).__name__, str(error).splitlines()[0])
-    raise SystemExit
 from powerband.envs.uav import cuda as kernels
 from powerband.envs.uav.state import Missions
 from powerband.envs.uav.world import World
@@ -48,9 +24,7 @@ for kernel, arguments in (
     (kernels.count_rows, (n, numba.int64[:, ::1])),
     (kernels.plan_moves, (real, flag, action, mask, value)),
 ):
-    ptx, _ = cuda.compile_ptx(kernel.py_func, (s, w, *arguments), cc=(9, 0))
-    assert ".visible .entry" in ptx
-    print("PTX", len(ptx.splitlines()))
+    compiled(kernel, s, w, *arguments)
 """
 
 PLAY = """
@@ -113,29 +87,10 @@ for t in range(4):
 """
 
 
-def run(script: str, **environment: str) -> str:
-    """Output of `script` in a Python of its own."""
-    env = {**os.environ, "PYTHONPATH": str(SRC), "OMP_NUM_THREADS": "1", **environment}
-    done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, timeout=250)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
-
-
 def test_kernels_compile_to_ptx():
-    pytest.importorskip("numba.cuda.cuda_paths", reason="numba-cuda is not installed")
-    homes = [Path(home) for home in (os.environ.get("CUDA_HOME", ""), "/usr/local/cuda") if home]
-    if shutil.which("nvcc"):
-        homes.append(Path(shutil.which("nvcc")).resolve().parents[1])
-    folders = [str(home / part) for home in homes for part in ("nvvm/lib64", "lib64", "lib")]
-    path = ":".join([*folders, os.environ.get("LD_LIBRARY_PATH", "")])
-    output = run(COMPILE, LD_LIBRARY_PATH=path, NUMBA_FORCE_CUDA_CC="9.0")
-    if "MISSING" in output:
-        pytest.skip(f"no NVVM here: {output.strip()}")
-    assert output.count("PTX") == 8
+    assert count_compiled(COMPILE) == 8
 
 
 def test_simulated_kernels_fly_like_the_cpu():
-    pytest.importorskip("numba.cuda", reason="numba-cuda is not installed")
-    simulated = run(PLAY, NUMBA_ENABLE_CUDASIM="1", NUMBA_DISABLE_JIT="1")
-    assert simulated == run(PLAY)
-    assert simulated
+    simulated, plain = both(PLAY)
+    assert simulated == plain

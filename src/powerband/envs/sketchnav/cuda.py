@@ -1,0 +1,68 @@
+"""The CUDA kernels around the functions of the CPU loops. Import it only where numba-cuda is installed."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+from numba import cuda
+
+from .motion import begin_row, follow, step_row
+from .state import Agents
+from .view import see_column
+from .world import WorldArrays
+
+THREADS_PER_BLOCK = 64
+
+warnings.filterwarnings("ignore", message="Grid size .* under-utilization")
+
+
+@cuda.jit
+def begin_agents(s, w, seed, stride, ended_only):
+    """One thread an agent."""
+    n = cuda.grid(1)
+    if n < s.heading.shape[0] and (s.ended[n] or not ended_only):
+        begin_row(s, w, n, seed, stride)
+
+
+@cuda.jit
+def step_agents(s, w, action):
+    """One thread an agent."""
+    n = cuda.grid(1)
+    if n < s.heading.shape[0]:
+        step_row(s, w, n, action[n])
+
+
+@cuda.jit
+def see_columns(s, w, rgb, depth, scale, offset, top, ended_only):
+    """One thread a column; neighbours in a warp are neighbours in the picture, so that their pixels lie together."""
+    thread = cuda.grid(1)
+    n = thread // w.pixels
+    if n < s.heading.shape[0] and (s.ended[n] or not ended_only):
+        see_column(s, w, n, thread % w.pixels, rgb, depth, scale, offset, top)
+
+
+@cuda.jit
+def ask_experts(s, w):
+    """One thread an agent."""
+    n = cuda.grid(1)
+    if n < s.heading.shape[0]:
+        s.expert[n] = follow(s, w, n)
+
+
+def launch(kernel: Any, each: int, agents: Agents, world: WorldArrays, *arguments: Any) -> None:
+    """Runs `kernel` with `each` threads an agent on torch's current stream, ordered with torch's work."""
+    device = agents.heading.device
+    with torch.cuda.device(device):
+        stream = cuda.external_stream(torch.cuda.current_stream(device).cuda_stream)
+        blocks = -(-agents.num_envs * each // THREADS_PER_BLOCK)
+        kernel[blocks, THREADS_PER_BLOCK, stream](agents.arrays, world, *arguments)
+
+
+LAUNCHES = {
+    "begin": lambda agents, world, *rest: launch(begin_agents, 1, agents, world, *rest),
+    "step": lambda agents, world, *rest: launch(step_agents, 1, agents, world, *rest),
+    "see": lambda agents, world, *rest: launch(see_columns, world.pixels, agents, world, *rest),
+    "expert": lambda agents, world, *rest: launch(ask_experts, 1, agents, world, *rest),
+}

@@ -1,0 +1,87 @@
+"""Steps and pictures of all agents, on CPU threads or on CUDA, around the same scalar functions."""
+
+from __future__ import annotations
+
+import zlib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numba
+from numba import njit, prange
+from torch import Tensor
+
+from powerband.envs import hashing
+from powerband.envs.arrays import device_array
+
+from . import distance, episodes, motion, surfaces, view, world
+from .motion import begin_row, follow, step_row
+from .state import Agents
+from .view import see_column
+from .world import WorldArrays
+
+# numba's OpenMP layer shares its pool with torch and sets torch's number of threads; this one keeps to itself.
+numba.config.THREADING_LAYER = "workqueue"
+
+
+@hashing.inlined
+def ask(s, w, n):
+    """Writes what the follower does."""
+    s.expert[n] = follow(s, w, n)
+
+
+@cache
+def cpu_loops(parallel: bool) -> dict[str, Any]:
+    """Loops over agents by name, on numba's threads where `parallel`, else on the thread that calls.
+
+    As of `envs.uav.kernels.cpu_loops`: functions write whatever a loop writes, and a number made of the files that the
+    loops are compiled from is part of the disk cache's key.
+    """
+    parts = (hashing, world, motion, view, distance, episodes, surfaces)
+    stamp = 2 * zlib.crc32(b"".join(Path(module.__file__).read_bytes() for module in parts)) + parallel
+
+    @njit(nogil=True, cache=True, parallel=parallel)
+    def begin(s, w, seed, stride, ended_only):
+        for n in prange(s.heading.shape[0] + 0 * stamp):
+            if s.ended[n] or not ended_only:
+                begin_row(s, w, n, seed, stride)
+
+    @njit(nogil=True, cache=True, parallel=parallel)
+    def step(s, w, action):
+        for n in prange(s.heading.shape[0] + 0 * stamp):
+            step_row(s, w, n, action[n])
+
+    @njit(nogil=True, cache=True, parallel=parallel)
+    def see(s, w, rgb, depth, scale, offset, top, ended_only):
+        for n in prange(s.heading.shape[0] + 0 * stamp):
+            if s.ended[n] or not ended_only:
+                for column in range(w.pixels):
+                    see_column(s, w, n, column, rgb, depth, scale, offset, top)
+
+    @njit(nogil=True, cache=True, parallel=parallel)
+    def expert(s, w):
+        for n in prange(s.heading.shape[0] + 0 * stamp):
+            ask(s, w, n)
+
+    return {"begin": begin, "step": step, "see": see, "expert": expert}
+
+
+def run(name: str, agents: Agents, world: WorldArrays, threads: int, *arguments: Any) -> None:
+    """Runs one of the loops on all agents, on CPU threads or on torch's current stream.
+
+    Args:
+        name: begin, step, see or expert.
+        agents: Read and written.
+        world: Tables on the device of the agents.
+        threads: CPU threads.
+        arguments: As the loop takes them; tensors are handed over as arrays.
+    """
+    given = [device_array(value) if isinstance(value, Tensor) else value for value in arguments]
+    if agents.heading.device.type == "cpu":
+        if threads > 1:
+            numba.set_num_threads(threads)
+        cpu_loops(threads > 1)[name](agents.arrays, world, *given)
+    else:
+        from . import cuda
+
+        cuda.LAUNCHES[name](agents, world, *given)

@@ -1,0 +1,103 @@
+"""One agent whose pictures MuJoCo renders: a Gymnasium environment for supervised workers, `renderer=mujoco`.
+
+Moves, rewards and ends of episodes are those of `SketchNavEnv`; only camera and depth come from GL.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+SCENES = 8
+"""Plans whose scenes are kept: building one takes some ten milliseconds, and each holds a GL context."""
+
+
+class MujocoNavEnv:
+    """As `SketchNavEnv` with one row.
+
+    Args:
+        file: Episodes, as `Episodes.save` writes them.
+        rules: Fields of `Rules`.
+        pixels: S, along the pictures.
+    """
+
+    def __init__(self, file: str, rules: dict[str, Any], pixels: int) -> None:
+        from pathlib import Path
+
+        from gymnasium.spaces import Box, Dict, Discrete
+
+        from .env import LEAST_PX, SketchNavEnv
+        from .episodes import Episodes
+        from .world import NUM_ACTIONS, Rules
+
+        self.rules, self.pixels = Rules(**rules), pixels
+        # The ray caster draws what nobody looks at: as little as it can.
+        episodes = _without_sketches(Episodes.load(Path(file))[0])
+        self.nav = SketchNavEnv(1, episodes, self.rules, pixels=LEAST_PX, threads=1)
+        self.scenes: OrderedDict[int, Any] = OrderedDict()
+        self.max_episode_steps = self.rules.max_steps
+        self.action_space = Discrete(NUM_ACTIONS)
+        self.observation_space = Dict(
+            {
+                "rgb": Box(0, 255, (3, pixels, pixels), np.uint8),
+                "depth": Box(0, 255, (1, pixels, pixels), np.uint8),
+                "gps": Box(-np.inf, np.inf, (2,), np.float32),
+                "compass": Box(-np.pi, np.pi, (1,), np.float32),
+                "episode": Discrete(len(self.nav.episodes)),
+            }
+        )
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[dict[str, np.ndarray], dict]:
+        """The next episode; with a seed, the one that it draws."""
+        return self._seen(self.nav.reset(seed)), {}
+
+    def step(self, action: int) -> tuple[dict[str, np.ndarray], float, bool, bool, dict]:
+        """One action; the episode's figures are in the info of its last step."""
+        import torch
+
+        nav = self.nav
+        nav.move(torch.tensor([int(action)]))
+        ended = int(nav.agents.ended[0])
+        figures = {name: float(value[0]) for name, value in nav.figures().items()} if ended else {}
+        return self._seen(nav.observe()), float(nav.agents.reward[0]), ended == 1, ended == 2, figures
+
+    def close(self) -> None:
+        """Frees the GL contexts."""
+        while self.scenes:
+            self.scenes.popitem()[1].close()
+
+    def _seen(self, obs: dict[str, Any]) -> dict[str, np.ndarray]:
+        from .episodes import HEADINGS, UNIT_M
+        from .world import FAR_M, NEAR_M
+
+        nav = self.nav
+        plan = int(nav.episodes.plan[int(nav.agents.episode[0])])
+        x, y = (nav.agents.at[0].double() * UNIT_M).tolist()
+        rgb, depth = self._scene(plan).see(x, y, 2 * np.pi * int(nav.agents.heading[0]) / HEADINGS)
+        share = np.clip((depth - NEAR_M) / (FAR_M - NEAR_M), 0, 1)
+        return {
+            "rgb": rgb.transpose(2, 0, 1),
+            "depth": (255 * share + 0.5).astype(np.uint8)[None],
+            "gps": obs["gps"][0].numpy().copy(),
+            "compass": obs["compass"][0].numpy().copy(),
+            "episode": np.int64(int(obs["episode"][0])),
+        }
+
+    def _scene(self, plan: int) -> Any:
+        from .mujoco_scene import MujocoView
+
+        if plan in self.scenes:
+            self.scenes.move_to_end(plan)
+        else:
+            if len(self.scenes) == SCENES:
+                self.scenes.popitem(last=False)[1].close()
+            self.scenes[plan] = MujocoView(self.nav.episodes.cells_of(plan), self.pixels)
+        return self.scenes[plan]
+
+
+def _without_sketches(episodes: Any) -> Any:
+    """A policy looks them up by the number of the episode: workers need not hold them."""
+    return replace(episodes, sketch=episodes.sketch[:, :, :1, :1].contiguous())

@@ -1,0 +1,164 @@
+"""Episodes of sketchnav walked for a score: policies and baselines on the same episodes, with intervals; pictures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from powerband.algos.ppo import PPO
+from powerband.core.checkpoint import load_checkpoint, resolve_resume
+from powerband.envs.sketchnav.baselines import ForwardAndTurn, RandomWalk
+from powerband.envs.sketchnav.env import SketchNavEnv
+from powerband.envs.sketchnav.episodes import Episodes
+from powerband.envs.sketchnav.picture import draw_episode, film_episode
+from powerband.loops.evaluate import evaluate, mean_interval, wilson
+from powerband.recipes.sketchnav_sets import episodes_of
+from powerband.report.film import save_picture, write_video
+
+if TYPE_CHECKING:
+    from powerband.recipes.sketchnav import Config
+
+Act = Callable[[SketchNavEnv, Any, Tensor | None], tuple[Tensor, Tensor | None]]
+"""(agents, observations, carry) -> (actions, carry)."""
+ROWS = 64
+FIGURES = ("spl", "soft_spl", "distance_to_goal", "length")
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What `powerband eval` can be told about a run of sketchnav."""
+
+    splits: tuple[str, ...] = ("val_seen", "val_unseen")
+    """val_seen (new episodes in plans of the training), val_unseen (new plans), train."""
+    sketches: tuple[str, ...] = ()
+    """Levels: smooth, abstract, true, blank; none is that of the run (mixed: smooth and abstract)."""
+    policies: tuple[str, ...] = ("random", "forward-and-turn", "policy", "expert")
+    """Who walks; policy is the run's."""
+    plans: int = 0
+    """Plans of a split; 0 is as the run has it."""
+    video: bool = True
+    """Draw three episodes of the policy, and a film of the first."""
+    threads: int = 0
+    """CPU threads; 0 is as torch decides."""
+
+
+def walk(
+    episodes: Episodes,
+    config: Config,
+    act: Act,
+    carry: Callable[[int], Tensor | None] = lambda rows: None,
+    device: torch.device | str = "cpu",
+    count: int = 0,
+) -> dict[str, Tensor]:
+    """Every episode once (or the first `count`); figures (episodes,) each."""
+    count = count or len(episodes)
+    rows = next(rows for rows in range(min(ROWS, count), 0, -1) if count % rows == 0)
+    env = SketchNavEnv(rows, episodes, config.rules, pixels=config.pixels, in_turns=True, device=device)
+    return evaluate(env, lambda obs, memory: act(env, obs, memory), count, 0, carry(rows))
+
+
+def likeliest(learner: PPO, episodes: Episodes) -> Act:
+    """A learner as a policy that does not explore, with the sketches of `episodes`."""
+    learner.encoder.sketches = episodes.sketch.to(learner.adam.flat.device)
+    learner.encoder.forget()
+    return lambda env, obs, memory: learner.act(obs, memory, explore=False)[::2]
+
+
+def summary(figures: dict[str, Tensor]) -> dict[str, float]:
+    """Success with its Wilson interval, and means with theirs, by name."""
+    trials, won = len(figures["success"]), float(figures["success"].sum())
+    low, high = wilson(won, trials)
+    found = {"success": won / trials, "success_low": low, "success_high": high}
+    for name in FIGURES:
+        found[name], found[f"{name}_low"], found[f"{name}_high"] = mean_interval(figures[name])
+    return found
+
+
+class HeldOut:
+    """The learner on episodes in plans that it does not see, for the curves of its training.
+
+    Args:
+        config: Of the run; the episodes are drawn when the first evaluation is due.
+        learner: Its encoder is lent the episodes' sketches.
+        device: Of both.
+    """
+
+    def __init__(self, config: Config, learner: PPO, device: torch.device) -> None:
+        self.config, self.learner, self.device = config, learner, device
+        self.episodes: Episodes | None = None
+
+    def __call__(self) -> dict[str, float]:
+        """Means by name."""
+        if self.episodes is None:
+            self.episodes = episodes_of(self.config, "val_unseen")
+        encoder, count = self.learner.encoder, min(self.config.eval_episodes, len(self.episodes))
+        own = encoder.sketches
+        try:
+            act = likeliest(self.learner, self.episodes)
+            found = summary(walk(self.episodes, self.config, act, self.learner.initial_carry, self.device, count))
+        finally:
+            encoder.sketches = own
+            encoder.forget()
+        return {name: value for name, value in found.items() if not name.endswith(("_low", "_high"))}
+
+
+def evaluate_run(config: Config, folder: Path, learner: PPO, options: Evaluation) -> list[dict]:
+    """The table, also as ``eval-sketchnav.json``; pictures and a film in ``videos/``."""
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    path, _ = resolve_resume(str(folder))
+    learner.load_state_dict(load_checkpoint(path, "shared")[0]["learner"])
+    if options.plans:
+        config = replace(config, eval_plans=options.plans)
+    level = config.scenes.sketch
+    levels = options.sketches or (("smooth", "abstract") if level == "mixed" else (level,))
+    rows = []
+    for split in options.splits:
+        for sketch in levels:
+            episodes = episodes_of(config, split, sketch=sketch)
+            for name in options.policies:
+                act, carry = policy_of(name, learner, episodes)
+                figures = walk(episodes, config, act, carry)
+                row = {"split": split, "sketch": sketch, "policy": name, "episodes": len(episodes)}
+                rows.append({**row, **summary(figures)})
+            if options.video and "policy" in options.policies:
+                act, carry = policy_of("policy", learner, episodes)
+                _draw(folder / "videos" / f"{split}-{sketch}", config, episodes, act, carry)
+    (folder / "eval-sketchnav.json").write_text(json.dumps({"options": vars(options), "rows": rows}, indent=2))
+    return rows
+
+
+def policy_of(name: str, learner: PPO, episodes: Episodes) -> tuple[Act, Callable[[int], Tensor | None]]:
+    """A policy by its name in a table, and its first carry.
+
+    Raises:
+        ValueError: An unknown name.
+    """
+    nothing = lambda rows: None  # noqa: E731
+    known: dict[str, Callable[[], Act]] = {
+        "random": lambda: RandomWalk(),
+        "forward-and-turn": lambda: ForwardAndTurn(),
+        "expert": lambda: lambda env, obs, memory: (env.expert(), None),
+        "policy": lambda: likeliest(learner, episodes),
+    }
+    if name not in known:
+        raise ValueError(f"policies={name} is none of {', '.join(known)}.")
+    return known[name](), learner.initial_carry if name == "policy" else nothing
+
+
+def _draw(
+    stem: Path, config: Config, episodes: Episodes, act: Act, carry: Callable[[int], Tensor | None], count: int = 3
+) -> None:
+    """Pictures of the first episodes and a film of the first."""
+    for number in range(min(count, len(episodes))):
+        env = SketchNavEnv(1, episodes, config.rules, pixels=config.pixels, in_turns=True, first_env=number)
+        frames = film_episode(env, act, carry(1))
+        save_picture(stem.with_name(f"{stem.name}-{number}.png"), draw_episode(frames[-1]))
+        if number == 0:
+            write_video((draw_episode(frame) for frame in frames), stem, fps=10)

@@ -1,0 +1,75 @@
+"""The CUDA kernels without a GPU: NVVM compiles them, and numba's simulator runs them to the bits of the CPU loops."""
+
+from envs.cuda_child import both, count_compiled
+
+COMPILE = """
+from powerband.envs.sketchnav import cuda as kernels
+from powerband.envs.sketchnav.episodes import Scenes, draw_episodes
+from powerband.envs.sketchnav.state import Agents
+from powerband.envs.sketchnav.world import Rules, world_arrays
+
+cpu = torch.device("cpu")
+episodes = draw_episodes(Scenes(most_m=8.0, plans=1, goals=1, starts=1, sketch_px=36), "train", 0)
+s = numba.typeof(Agents.empty(2, 0, cpu).arrays)
+w = numba.typeof(world_arrays(episodes, Rules(), 36, False, cpu))
+n, flag, real = numba.int64, numba.boolean, numba.float64
+pictures = numba.uint8[:, :, :, ::1]
+compiled(kernels.begin_agents, s, w, n, n, flag)
+compiled(kernels.step_agents, s, w, n[::1])
+compiled(kernels.see_columns, s, w, pictures, pictures, real, real, real, flag)
+compiled(kernels.see_columns, s, w, pictures, numba.float32[:, :, :, ::1], real, real, real, flag)
+compiled(kernels.ask_experts, s, w)
+"""
+
+PLAY = """
+import os
+import numpy as np
+import torch
+from powerband.envs.sketchnav.episodes import Scenes, draw_episodes
+from powerband.envs.sketchnav.state import AgentArrays, Agents
+from powerband.envs.sketchnav.world import Rules, world_arrays
+
+N, SEED, SIZE = 2, 12345, 16
+device = os.environ.get("NUMBA_ENABLE_CUDASIM") == "1"
+cpu = torch.device("cpu")
+episodes = draw_episodes(Scenes(most_m=8.0, plans=1, goals=2, starts=1, sketch_px=16), "train", 0)
+agents, w = Agents.empty(N, 3, cpu), world_arrays(episodes, Rules(expert_bonus=0.1, max_steps=4), SIZE, False, cpu)
+s, rgb, depth = agents.arrays, np.zeros((N, 3, SIZE, SIZE), np.uint8), np.zeros((N, 1, SIZE, SIZE), np.uint8)
+if device:
+    from numba import cuda
+    from powerband.envs.sketchnav import cuda as kernels
+    np.seterr(over="ignore")
+    s = AgentArrays(*map(cuda.to_device, s))
+    w = w._replace(**{k: cuda.to_device(v) for k, v in w._asdict().items() if isinstance(v, np.ndarray)})
+    rgb, depth = cuda.to_device(rgb), cuda.to_device(depth)
+    named = {"begin": (kernels.begin_agents, 1), "step": (kernels.step_agents, 1), "see": (kernels.see_columns, SIZE)}
+
+    def run(name, *arguments):
+        kernel, each = named[name]
+        kernel[-(-N * each // 16), 16](s, w, *arguments)
+else:
+    from powerband.envs.sketchnav.kernels import cpu_loops
+    run = lambda name, *arguments: cpu_loops(False)[name](s, w, *arguments)
+
+rng = np.random.default_rng(0)
+run("begin", SEED, N, False)
+for t in range(7):
+    action = rng.integers(1, 4, N) if t else np.ones(N, np.int64)
+    run("step", cuda.to_device(action) if device else action)
+    run("see", rgb, depth, 50.0, -20.0, 255.0, False)
+    run("begin", SEED, N, True)
+    for name, array in {**s._asdict(), "rgb": rgb, "depth": depth}.items():
+        array = array.copy_to_host() if device else array
+        if array.dtype in (np.float32, np.float64):
+            array = array.round(4) + array.dtype.type(0)
+        print(t, name, array.tolist())
+"""
+
+
+def test_kernels_compile_to_ptx() -> None:
+    assert count_compiled(COMPILE) == 5
+
+
+def test_simulated_kernels_walk_and_see_like_the_cpu() -> None:
+    simulated, plain = both(PLAY)
+    assert simulated == plain and simulated

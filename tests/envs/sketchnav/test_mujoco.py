@@ -1,0 +1,106 @@
+"""The same plans rendered by MuJoCo: depth agrees with the ray caster's, and furniture stands where it should."""
+
+import math
+import os
+
+import numpy as np
+import pytest
+import torch
+
+from envs.cuda_child import run
+from powerband.envs.sketchnav.env import SketchNavEnv
+from powerband.envs.sketchnav.episodes import UNIT_M, Scenes, draw_episodes
+from powerband.envs.sketchnav.mujoco_scene import boxes
+
+
+def test_boxes_cover_each_cell_once_in_its_code() -> None:
+    cells = np.random.default_rng(0).integers(0, 3, (20, 30)).astype(np.uint8)
+    again = np.full(cells.shape, 99)
+    for code, x0, y0, x1, y1 in boxes(cells):
+        assert (again[y0:y1, x0:x1] == 99).all()
+        again[y0:y1, x0:x1] = code
+    assert (again == cells).all() and len(boxes(np.zeros((9, 9), np.uint8))) == 1
+
+
+COMPARE = """
+import math
+import numpy as np
+import torch
+from powerband.core import rendering
+
+rendering.prepare()
+import mujoco
+from powerband.envs.sketchnav.env import SketchNavEnv
+from powerband.envs.sketchnav.episodes import UNIT_M, Scenes, draw_episodes
+from powerband.envs.sketchnav.mujoco_scene import MujocoView
+
+episodes = draw_episodes(Scenes(most_m=10, plans=2, goals=2, starts=2, sketch_px=36), "train", 4)
+env = SketchNavEnv(len(episodes), episodes, pixels=64, in_turns=True, threads=1)
+try:
+    views = [MujocoView(episodes.cells_of(plan), 64) for plan in range(2)]
+except (mujoco.FatalError, RuntimeError, ImportError, AttributeError) as error:
+    print("MISSING", error)
+    raise SystemExit
+generator, off = torch.Generator().manual_seed(0), []
+for _ in range(4):
+    for _ in range(5):
+        env.step(torch.randint(1, 4, (env.num_envs,), generator=generator))
+    _, depth = env.view_m()
+    for row in range(env.num_envs):
+        x, y = (env.agents.at[row].double() * UNIT_M).tolist()
+        view = views[int(episodes.plan[int(env.agents.episode[row])])]
+        _, seen = view.see(x, y, math.radians(10 * int(env.agents.heading[row])))
+        off.append(np.abs(seen - depth[row, 0].numpy()))
+off = np.stack(off)
+print(np.median(off), (off < 0.03).mean())
+"""
+
+
+def test_depth_of_both_renderers_agrees() -> None:
+    """In a process of its own: MuJoCo takes its renderer when it is imported, which another test may have done."""
+    pytest.importorskip("mujoco", reason="mujoco is not installed")
+    said = run(COMPARE)
+    if "MISSING" in said:
+        pytest.skip(f"MuJoCo cannot render here: {said.strip()}")
+    median, within = map(float, said.split())
+    assert median < 0.005
+    assert within > 0.97, "but at edges, where neighbouring pixels differ by metres"
+
+
+def test_workers_walk_the_same_and_see_what_mujoco_draws(tmp_path, monkeypatch) -> None:
+    pytest.importorskip("mujoco", reason="mujoco is not installed")
+    from powerband.core import rendering
+    from powerband.envs.sketchnav.mujoco_env import MujocoNavEnv
+    from powerband.envs.vector import WorkerVecEnv
+
+    for name, value in (found := rendering.prepare(environment=dict(os.environ))).variables.items():
+        monkeypatch.setenv(name, value)  # workers inherit it
+    if not found.variables and "MUJOCO_GL" not in os.environ:
+        pytest.skip("neither EGL nor OSMesa is installed")
+
+    scenes = Scenes(most_m=9, plans=2, goals=1, starts=2, sketch_px=36)
+    draw_episodes(scenes, "train", 4).save(tmp_path / "set.safetensors", scenes, "train", 4)
+    words = {"file": str(tmp_path / "set.safetensors"), "rules": {"max_steps": 7}, "pixels": 48}
+    figures = ("success", "spl", "soft_spl", "distance_to_goal")
+    env = WorkerVecEnv([(MujocoNavEnv, words)] * 2, num_workers=2, seed=1, figures=figures)
+    try:
+        obs = env.reset(1)
+        assert obs["rgb"].shape == (2, 3, 48, 48) and obs["depth"].dtype == torch.uint8
+        plain = SketchNavEnv(2, draw_episodes(scenes, "train", 4), pixels=48, threads=1)
+        ended = 0
+        for number in range(16):
+            plain.agents.episode.copy_(obs["episode"])
+            turned = torch.round(obs["compass"][:, 0] * 36 / (2 * math.pi)).long() % 36
+            start = plain.episodes.start[obs["episode"], :2]
+            plain.agents.at.copy_(start + torch.round(obs["gps"].double() / UNIT_M).long())
+            plain.agents.heading.copy_(turned)
+            near = (obs["depth"].int() - plain.observe()["depth"].int()).abs()
+            assert float((near <= 3).float().mean()) > 0.95
+            step = env.step(torch.full((2,), 1 + number % 3))
+            ended += int(step.truncated.sum())
+            if step.ended.any():
+                assert bool((step.episode["distance_to_goal"][step.ended] > 0).all())
+            obs = step.obs
+        assert ended == 4
+    finally:
+        env.close()

@@ -1,0 +1,79 @@
+"""The navigator's encoder: sketches are encoded once an episode, kept until weights change, and trained."""
+
+import pytest
+import torch
+
+from powerband.nets.sketch_net import PictureNet, SketchNet, SketchNetConfig
+
+ROWS = 6
+
+
+def made(**words) -> tuple[SketchNet, dict]:
+    torch.manual_seed(0)
+    sketches = torch.randint(0, 256, (5, 3, 36, 36), dtype=torch.uint8)
+    obs = {
+        "rgb": torch.randint(0, 256, (ROWS, 3, 40, 40), dtype=torch.uint8),
+        "depth": torch.randint(0, 256, (ROWS, 1, 40, 40), dtype=torch.uint8),
+        "gps": torch.randn(ROWS, 2),
+        "compass": torch.randn(ROWS, 1),
+        "episode": torch.tensor([3, 0, 3, 3, 4, 0]),
+    }
+    return SketchNet(sketches, 40, SketchNetConfig(width=8, **words)), obs
+
+
+def test_rows_of_one_episode_share_a_code_that_is_computed_once() -> None:
+    net, obs = made()
+    seen = []
+    net.sketch.register_forward_pre_hook(lambda module, inputs: seen.append(len(inputs[0])))
+    with torch.no_grad():
+        first, again = net(obs), net(obs)
+        moved = net({**obs, "episode": torch.tensor([3, 0, 3, 3, 4, 1])})
+    assert seen == [3, 4] and torch.equal(first, again)
+    assert torch.equal(first[0, :8], first[2, :8]) and not torch.equal(first[0, :8], first[1, :8])
+    assert torch.equal(moved[:5], first[:5]) and not torch.equal(moved[5], first[5])
+    one = net.sketch(1 - net.sketches[4:5].float() / 255)
+    assert torch.allclose(first[4, :8], one[0], atol=1e-6)
+
+
+def test_codes_are_computed_anew_after_learning_and_after_loading() -> None:
+    net, obs = made()
+    with torch.no_grad():
+        before = net(obs)
+    net(obs).sum().backward()
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.add_(0.1 * parameter.grad)
+        after = net(obs)
+    assert not torch.equal(before[:, :8], after[:, :8])
+    other, _ = made()
+    with torch.no_grad():
+        assert torch.equal(other(obs), before)
+        other.load_state_dict(net.state_dict())
+        assert torch.equal(other(obs), after)
+
+
+def test_every_sense_reaches_the_features_and_can_be_switched_off() -> None:
+    net, obs = made()
+    assert net.width == 3 * 8 + 32
+    out = net(obs)
+    for name in ("rgb", "depth", "gps", "compass", "episode"):
+        changed = {**obs, name: torch.roll(obs[name], 1, 0)}
+        assert not torch.equal(net(changed), out), name
+    blind, _ = made(use_rgb=False, use_pose=False)
+    assert blind.width == 2 * 8
+    out = blind(obs)
+    for name in ("rgb", "gps", "compass"):
+        assert torch.equal(blind({**obs, name: torch.roll(obs[name], 1, 0)}), out)
+
+
+def test_every_weight_is_trained() -> None:
+    net, obs = made()
+    net(obs).square().sum().backward()
+    assert all(parameter.grad is not None and bool(parameter.grad.any()) for parameter in net.parameters())
+
+
+def test_bad_sizes_are_refused() -> None:
+    with pytest.raises(ValueError, match="20 pixels is too small"):
+        PictureNet(3, 20, 8)
+    with pytest.raises(ValueError, match="channels=0"):
+        SketchNetConfig(channels=0)

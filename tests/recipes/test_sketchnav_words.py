@@ -1,0 +1,129 @@
+"""Every word of the guide of sketchnav changes behaviour or is refused with the word to use."""
+
+from __future__ import annotations
+
+import shutil
+from operator import attrgetter
+from pathlib import Path
+
+import pytest
+import torch
+
+import runs
+from powerband import cli
+from powerband.catalogue import configure
+from powerband.core.config import ConfigError
+from powerband.data.recording import Recording, read_recording
+from powerband.envs.sketchnav.world import STOP
+
+WORK = [
+    (["--gpu-ids", "0,2"], "run.gpus", "0,2"),
+    (["--num-gpus", "3"], "run.gpus", "0,1,2"),
+    (["--model-dir", "out"], "run.run_dir", "out"),
+    (["NUM_PROCESSES=12"], "on_policy.num_envs", 12),
+    (["CHECKPOINT_INTERVAL=500"], "run.save_interval", 500),
+    (["GPU_IDS=1"], "run.gpus", "1"),
+    (["DATASET.DATA_PATH=mine.safetensors"], "episode_file", "mine.safetensors"),
+    (["RL.PPO.num_steps=75"], "on_policy.num_steps", 75),
+    (["RL.PPO.num_mini_batch=4"], "on_policy.minibatches", 4),
+    (["RL.PPO.ppo_epoch=2"], "on_policy.epochs", 2),
+    (["RL.PPO.clip_param=0.3"], "ppo.clip", 0.3),
+    (["RL.PPO.lr=0.001"], "ppo.lr", 1e-3),
+    (["RL.PPO.entropy_coef=0.2"], "ppo.entropy_coef", 0.2),
+    (["RL.PPO.value_loss_coef=0.7"], "ppo.value_coef", 0.7),
+    (["RL.PPO.max_grad_norm=0.2"], "ppo.max_grad_norm", 0.2),
+    (["RL.PPO.gamma=0.9"], "on_policy.gamma", 0.9),
+    (["RL.PPO.tau=0.8"], "on_policy.gae_lambda", 0.8),
+]
+
+
+@pytest.mark.parametrize(("words", "place", "value"), WORK, ids=lambda value: str(value))
+def test_a_word_sets_what_it_is_called_here(words: list[str], place: str, value: object) -> None:
+    resolved = configure("sketchnav", words)[2]
+    assert attrgetter(place)(resolved.config) == value
+    assert attrgetter(place)(configure("sketchnav", [])[2].config) != value
+
+
+def test_a_file_of_the_older_nesting_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "ppo.yaml"
+    file.write_text("NUM_PROCESSES: 6\nRL:\n  PPO:\n    num_steps: 50\n    lr: 1e-4\n")
+    config = configure("sketchnav", ["--config", str(file)])[2].config
+    assert (config.on_policy.num_envs, config.on_policy.num_steps, config.ppo.lr) == (6, 50, 1e-4)
+
+
+@pytest.mark.parametrize(
+    ("word", "use"),
+    [
+        ("--exp-config=a.yaml", "--config FILE.yaml"),
+        ("--run-type=eval", "powerband eval RUN"),
+        ("--eval-best=true", "powerband eval RUN"),
+        ("USE_SYNC_VECENV=true", "num_envs=1"),
+        ("DEBUG=true", "log_interval_s=1"),
+        ("TORCH_GPU_ID=0", "gpus=0,2"),
+        ("DATASET.SCENES_DIR=/data", "scenes.plans"),
+    ],
+)
+def test_a_word_that_means_nothing_is_refused_with_the_one_to_use(word: str, use: str) -> None:
+    with pytest.raises(ConfigError, match="there is no") as said:
+        configure("sketchnav", [word])
+    assert use in str(said.value)
+
+
+def test_pickled_checkpoints_are_refused_with_the_reason(tmp_path: Path) -> None:
+    (tmp_path / "ckpt.5.pth").write_bytes(b"")
+    with pytest.raises(ConfigError, match="pickles, which run code when they are read"):
+        configure("sketchnav", ["--resume-from", str(tmp_path / "ckpt.5.pth")])
+
+
+def test_one_agent_in_one_process_is_a_run(tmp_path: Path) -> None:
+    """The guide's single-process debugging."""
+    run_dir = runs.train("sketchnav", tmp_path / "run", "NUM_PROCESSES=1", "env_steps=16")
+    assert runs.metrics(run_dir)
+
+
+def test_training_resumes_bit_by_bit_and_is_evaluated(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    whole = runs.train("sketchnav", tmp_path / "whole", "anneal_lr=false")
+    half = runs.train("sketchnav", tmp_path / "half", "anneal_lr=false", "env_steps=32")
+    runs.resume("sketchnav", half, "env_steps=64")
+    assert runs.differences(whole, half) == []
+    capsys.readouterr()
+    assert cli.main(["eval", str(whole), "splits=val_unseen", "threads=1"]) == 0
+    text = capsys.readouterr().out
+    assert all(name in text for name in ("random", "forward-and-turn", "policy", "expert", "success"))
+    assert (whole / "eval-sketchnav.json").exists() and list((whole / "videos").iterdir())
+
+
+def test_episodes_are_written_and_trained_on(tmp_path: Path) -> None:
+    words = [*runs.SMALL["sketchnav"], *runs.COMMON]
+    assert cli.main(["train", "sketchnav", "episodes", *words[1:], f"run_dir={tmp_path / 'sets'}"]) == 0
+    file = tmp_path / "sets" / "episodes-train.safetensors"
+    plain = runs.train("sketchnav", tmp_path / "plain")
+    read = runs.train("sketchnav", tmp_path / "read", f"episode_file={file}")
+    assert runs.differences(plain, read) == []
+    other = tmp_path / "other.safetensors"
+    other.write_bytes(b"none")
+    recipe, _, resolved = configure("sketchnav", [f"episode_file={other}"])
+    with pytest.raises(ConfigError, match="powerband train sketchnav episodes"):
+        recipe.check(resolved.config, 1)
+
+
+def test_demonstrations_are_recorded_once_and_gone_on_with(tmp_path: Path) -> None:
+    words = [*runs.SMALL["sketchnav"][1:], *runs.COMMON, f"demos_dir={tmp_path / 'demos'}"]
+
+    def record(name: str) -> dict:
+        assert cli.main(["train", "sketchnav", "demos", *words, f"run_dir={tmp_path / name}"]) == 0
+        return read_recording(tmp_path / "demos")[0]
+
+    whole = record("first")
+    assert sorted(set(whole["episode"].tolist())) == [0, 1, 2, 3]
+    ends = whole["episode"].diff(append=torch.tensor([-1])) != 0
+    assert bool((whole["action"][ends] == STOP).all()) and bool((whole["action"][~ends] != STOP).all())
+    assert bool((whole["gps"][0] == 0).all()) and whole["rgb"].shape[1:] == (3, 36, 36)
+    facts = read_recording(tmp_path / "demos")[1]
+    shutil.rmtree(tmp_path / "demos")
+    part = Recording(tmp_path / "demos", facts)  # as a process leaves it that was killed after two episodes
+    for number in (1, 2):
+        rows = whole["episode"] == number
+        part.add(number, {name: value[rows] for name, value in whole.items() if name != "episode"})
+    again = record("second")
+    assert all(torch.equal(again[name], value) for name, value in whole.items())
