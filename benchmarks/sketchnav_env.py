@@ -77,6 +77,9 @@ def plain(episodes: Episodes, pixels: int) -> Callable[[], int]:
 def miniworld(pixels: int) -> Callable[[], int]:
     """Random actions in MiniWorld's FourRooms."""
     import gymnasium
+    import pyglet
+
+    pyglet.options["headless"] = True
     import miniworld  # noqa: F401
 
     env = gymnasium.make("MiniWorld-FourRooms-v0", obs_width=pixels, obs_height=pixels)

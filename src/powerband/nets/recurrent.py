@@ -32,14 +32,15 @@ class GRU(nn.Module):
         Returns:
             (T, B, H) outputs, and the last carry (B, H); float32.
         """
-        reset_x, update_x, new_x = self.inputs(x_TBI).float().chunk(3, -1)
         outputs = []
-        for t in range(x_TBI.shape[0]):
+        # unbind, not an index each step: the gradient of an index is a tensor of all steps, zeros but for one.
+        for t, gates_x in enumerate(self.inputs(x_TBI).float().unbind(0)):
             if starts_TB is not None:
                 carry_BH = carry_BH * ~starts_TB[t].unsqueeze(-1)
+            reset_x, update_x, new_x = gates_x.chunk(3, -1)
             reset_h, update_h, new_h = self.carry(carry_BH).float().chunk(3, -1)
-            update = torch.sigmoid(update_x[t] + update_h)
-            new = torch.tanh(new_x[t] + torch.sigmoid(reset_x[t] + reset_h) * new_h)
+            update = torch.sigmoid(update_x + update_h)
+            new = torch.tanh(new_x + torch.sigmoid(reset_x + reset_h) * new_h)
             carry_BH = torch.lerp(new, carry_BH, update)
             outputs.append(carry_BH)
         return torch.stack(outputs), carry_BH

@@ -152,13 +152,12 @@ def evaluate(config: Config, folder: Path, options: Evaluation) -> list[dict]:
     path, _ = resolve_resume(str(folder))
     learner, _, _ = networks(config, "cpu", Precision("fp32", "cpu"))
     learner.load_state_dict(load_checkpoint(path, "shared")[0]["learner"])
-    rows = [
-        {
-            "env_id": config.env_id,
-            "episodes": options.episodes,
-            **summary(play(config, learner, options.episodes, options.seed)),
-        }
-    ]
+    found = summary(play(config, learner, options.episodes, options.seed))
+    print(
+        f"{config.env_id}: return {found['return']:,.1f} [{found['return_low']:,.1f}, {found['return_high']:,.1f}] over "
+        f"{options.episodes} episodes of {found['length']:,.0f} steps"
+    )
+    rows = [{"env_id": config.env_id, "episodes": options.episodes, **found}]
     (folder / "eval-episodes.json").write_text(json.dumps({"options": options.__dict__, "rows": rows}, indent=2))
     return rows
 

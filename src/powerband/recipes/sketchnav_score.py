@@ -109,7 +109,7 @@ class HeldOut:
 
 
 def evaluate_run(config: Config, folder: Path, learner: PPO, options: Evaluation) -> list[dict]:
-    """The table, also as ``eval-sketchnav.json``; pictures and a film in ``videos/``."""
+    """Walks, prints the table, and writes ``eval-sketchnav.json``; pictures and a film go to ``videos/``."""
     if options.threads:
         torch.set_num_threads(options.threads)
     path, _ = resolve_resume(str(folder))
@@ -127,11 +127,24 @@ def evaluate_run(config: Config, folder: Path, learner: PPO, options: Evaluation
                 figures = walk(episodes, config, act, carry)
                 row = {"split": split, "sketch": sketch, "policy": name, "episodes": len(episodes)}
                 rows.append({**row, **summary(figures)})
+                print(_line(rows[-1]), flush=True)
             if options.video and "policy" in options.policies:
                 act, carry = policy_of("policy", learner, episodes)
                 _draw(folder / "videos" / f"{split}-{sketch}", config, episodes, act, carry)
     (folder / "eval-sketchnav.json").write_text(json.dumps({"options": vars(options), "rows": rows}, indent=2))
     return rows
+
+
+def _line(row: dict) -> str:
+    def cell(name: str, digits: int) -> str:
+        low, high = row[f"{name}_low"], row[f"{name}_high"]
+        return f"{row[name]:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+
+    return (
+        f"{row['split']:<11}{row['sketch']:<9}{row['policy']:<16}{row['episodes']:>5} episodes   success "
+        f"{cell('success', 3)}   SPL {cell('spl', 3)}   soft SPL {cell('soft_spl', 3)}   "
+        f"{cell('distance_to_goal', 1)} m to go"
+    )
 
 
 def policy_of(name: str, learner: PPO, episodes: Episodes) -> tuple[Act, Callable[[int], Tensor | None]]:
