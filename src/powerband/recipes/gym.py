@@ -153,10 +153,9 @@ def evaluate(config: Config, folder: Path, options: Evaluation) -> list[dict]:
     learner, _, _ = networks(config, "cpu", Precision("fp32", "cpu"))
     learner.load_state_dict(load_checkpoint(path, "shared")[0]["learner"])
     found = summary(play(config, learner, options.episodes, options.seed))
-    print(
-        f"{config.env_id}: return {found['return']:,.1f} [{found['return_low']:,.1f}, {found['return_high']:,.1f}] over "
-        f"{options.episodes} episodes of {found['length']:,.0f} steps"
-    )
+    interval = f"[{found['return_low']:,.1f}, {found['return_high']:,.1f}]"
+    mean, length = f"{found['return']:,.1f}", f"{found['length']:,.0f}"
+    print(f"{config.env_id}: return {mean} {interval} over {options.episodes} episodes of {length} steps")
     rows = [{"env_id": config.env_id, "episodes": options.episodes, **found}]
     (folder / "eval-episodes.json").write_text(json.dumps({"options": options.__dict__, "rows": rows}, indent=2))
     return rows

@@ -153,7 +153,8 @@ class Search:
         present = Candidate({}, (), base.steps_per_s, [base.steps_per_s])
         verified = self.verified(present, sorted(candidates, key=lambda each: -each.predicted))
         # The windows of the probes are short and apart in time: only those taken in turns are compared.
-        best = max(verified, key=lambda each: each.measured)
+        often = [each for each in verified if len(each.rates) >= len(present.rates)]  # one good turn is luck
+        best = max(often, key=lambda each: each.measured)
         best = best if best.measured >= WORTH * present.measured else present
         ranked = sorted([present, *candidates], key=lambda each: -(each.measured or each.predicted))
         self.progress("done", 1.0)
@@ -195,31 +196,44 @@ class Search:
     def verified(self, present: Candidate, ranked: list[Candidate]) -> list[Candidate]:
         """The present setting and the best that the model knows, in turns; after a round the slower ones drop out.
 
-        Another run begins while the budget allows one, but for the first `LEAST_VERIFIED`.
+        Another run begins while the budget allows one, but for the first `LEAST_VERIFIED`; a later round has as many of
+        the fastest as the budget allows.
         """
         alike = unlike(ranked, LATER_ROUNDS, FIRST_ROUND)
         best, others = alike[:LATER_ROUNDS], alike[LATER_ROUNDS:]
         mixed = [each for pair in itertools.zip_longest(best, others) for each in pair if each is not None]
         chosen = [present, *mixed]
         rates: dict[int, list[float]] = {id(each): [] for each in chosen}
+        took: dict[int, float] = {}
         for number in range(ROUNDS):
-            longest = 0.0
             for position, each in enumerate(list(chosen)):
-                if number == 0 and position > LEAST_VERIFIED and self.spent + longest / self.options.seconds > 1.0:
+                late = self.spent + max(took.values(), default=0.0) / self.options.seconds > 1.0
+                if number == 0 and position > LEAST_VERIFIED and late:
                     chosen.remove(each)
                     continue
                 began = time.perf_counter()
                 seen = self.measure(each.setting, self.verify_s(each))
-                longest = max(longest, time.perf_counter() - began)
+                took[id(each)] = time.perf_counter() - began
                 if seen is not None and seen.facts[0].iterations:
                     rates[id(each)].append(seen.steps_per_s)
                 elif each is not present:
                     chosen.remove(each)
             for each in chosen:
                 each.rates = rates[id(each)] or each.rates
+            fastest = sorted(chosen[1:], key=lambda each: -(each.measured or 0.0))[:LATER_ROUNDS]
             if number == 0:
-                fastest = sorted(chosen[1:], key=lambda each: -(each.measured or 0.0))
-                chosen = [present, *fastest[:LATER_ROUNDS]]
-            if self.spent + longest * len(chosen) / self.options.seconds > 1.0:
+                seen_once = [present, *fastest]
+            chosen = self.affordable([present, *fastest], took)
+            if len(chosen) < 2:
                 break
-        return [each for each in chosen if each.rates]
+        return [each for each in seen_once if each.rates]
+
+    def affordable(self, chosen: list[Candidate], took: dict[int, float]) -> list[Candidate]:
+        """The first of `chosen` that can be measured once more within the budget."""
+        left, kept = (1 - self.spent) * self.options.seconds, []
+        for each in chosen:
+            left -= took[id(each)]
+            if left < 0:
+                break
+            kept.append(each)
+        return kept
