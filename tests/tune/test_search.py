@@ -190,6 +190,20 @@ def test_most_settings_are_predicted_and_few_are_run(tuned) -> None:
     assert sorted(map(abs, errors))[len(errors) // 2] < 0.15
 
 
+def test_the_best_of_another_number_of_ranks_is_run_whatever_the_model_says(tuned, monkeypatch) -> None:
+    world, now = World(comm_s=4e-3), [0.0]
+    measured = world.measure
+    monkeypatch.setattr(searching, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+
+    def dear(recipe: Any, stage: str, config: Config, *rest: Any, **words: Any) -> Measurement:
+        now[0] += 9.0 if config.run.nproc > 1 else 2.0  # two ranks take their time to start
+        return measured(recipe, stage, config, *rest, **words)
+
+    world.measure = dear
+    found = tuned(world, learning="constant-reuse", seconds=60)
+    assert len({each.setting.get("nproc", 1) for each in found.verified[1:]}) > 1
+
+
 def test_what_cannot_be_beaten_stays(tuned) -> None:
     run = RunConfig(gpus="none", threads=1, nproc=1, overlap=True)
     world = World(half=1.5, comm_s=1.0, oversubscribed=0.5, env_s=1e-5)

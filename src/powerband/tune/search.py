@@ -202,6 +202,11 @@ class Search:
         alike = unlike(ranked, LATER_ROUNDS, FIRST_ROUND)
         best, others = alike[:LATER_ROUNDS], alike[LATER_ROUNDS:]
         mixed = [each for pair in itertools.zip_longest(best, others) for each in pair if each is not None]
+        # Between one number of ranks and another the model errs most: the best of another one comes second.
+        ranks = [each.setting.get("nproc", self.space.facts.world_size) for each in ranked]
+        rival = next((each for each, own in zip(ranked, ranks, strict=True) if own != ranks[0]), None)
+        if rival is not None:
+            mixed = [mixed[0], rival, *(each for each in mixed[1:] if each is not rival)][:FIRST_ROUND]
         chosen = [present, *mixed]
         rates: dict[int, list[float]] = {id(each): [] for each in chosen}
         took: dict[int, float] = {}
