@@ -24,14 +24,14 @@ def made(**words) -> tuple[SketchNet, dict]:
 def test_rows_of_one_episode_share_a_code_that_is_computed_once() -> None:
     net, obs = made()
     seen = []
-    net.sketch.register_forward_pre_hook(lambda module, inputs: seen.append(len(inputs[0])))
+    net.sketch.net.register_forward_pre_hook(lambda module, inputs: seen.append(len(inputs[0])))
     with torch.no_grad():
         first, again = net(obs), net(obs)
         moved = net({**obs, "episode": torch.tensor([3, 0, 3, 3, 4, 1])})
     assert seen == [3, 4] and torch.equal(first, again)
     assert torch.equal(first[0, :8], first[2, :8]) and not torch.equal(first[0, :8], first[1, :8])
     assert torch.equal(moved[:5], first[:5]) and not torch.equal(moved[5], first[5])
-    one = net.sketch(1 - net.sketches[4:5].float() / 255)
+    one = net.sketch.net(1 - net.sketch.sketches[4:5].float() / 255)
     assert torch.allclose(first[4, :8], one[0], atol=1e-6)
 
 
@@ -50,6 +50,15 @@ def test_codes_are_computed_anew_after_learning_and_after_loading() -> None:
         assert torch.equal(other(obs), before)
         other.load_state_dict(net.state_dict())
         assert torch.equal(other(obs), after)
+
+
+def test_another_set_of_sketches_can_be_shown() -> None:
+    net, obs = made()
+    with torch.no_grad():
+        before = net(obs)
+        net.sketch.show(net.sketch.sketches.flip(0))
+        after = net({**obs, "episode": 4 - obs["episode"]})
+    assert torch.equal(before, after)
 
 
 def test_every_sense_reaches_the_features_and_can_be_switched_off() -> None:

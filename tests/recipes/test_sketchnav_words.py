@@ -61,6 +61,7 @@ def test_a_file_of_the_older_nesting_is_read(tmp_path: Path) -> None:
         ("DEBUG=true", "log_interval_s=1"),
         ("TORCH_GPU_ID=0", "gpus=0,2"),
         ("DATASET.SCENES_DIR=/data", "scenes.plans"),
+        ("RL.DIFFUSION.lr=1e-4", "still to come"),
     ],
 )
 def test_a_word_that_means_nothing_is_refused_with_the_one_to_use(word: str, use: str) -> None:
@@ -118,7 +119,7 @@ def test_demonstrations_are_recorded_once_and_gone_on_with(tmp_path: Path) -> No
     assert sorted(set(whole["episode"].tolist())) == [0, 1, 2, 3]
     ends = whole["episode"].diff(append=torch.tensor([-1])) != 0
     assert bool((whole["action"][ends] == STOP).all()) and bool((whole["action"][~ends] != STOP).all())
-    assert bool((whole["gps"][0] == 0).all()) and whole["rgb"].shape[1:] == (3, 36, 36)
+    assert bool((whole["gps"][0] == 0).all()) and whole["depth"].shape[1:] == (1, 36, 36)
     facts = read_recording(tmp_path / "demos")[1]
     shutil.rmtree(tmp_path / "demos")
     part = Recording(tmp_path / "demos", facts)  # as a process leaves it that was killed after two episodes

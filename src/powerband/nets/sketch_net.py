@@ -13,7 +13,7 @@ KERNELS = ((8, 4), (4, 2), (3, 2))
 LEAST_PX = 36
 """Below so many pixels nothing is left for the last kernel."""
 GPS_M = 10.0
-POSE_WIDTH = 32
+POSE, POSE_WIDTH = 4, 32
 
 
 @dataclass(frozen=True)
@@ -70,28 +70,21 @@ class PictureNet(nn.Module):
         return torch.relu(self.linear(x_RCHW.flatten(1)))
 
 
-class SketchNet(nn.Module):
-    """Encoder of a navigator's observations.
+class EpisodeCodes(nn.Module):
+    """Codes of sketches, which do not change while an episode lasts.
 
-    A sketch does not change while its episode lasts. It is encoded once an episode in each update, and between updates
-    once an episode: codes are kept until a forward pass with gradients, after which weights change.
+    A sketch is encoded once an episode in each update, and between updates once an episode: codes are kept until a
+    forward pass with gradients, after which weights change.
     """
 
-    def __init__(self, sketches: Tensor, pixels: int, config: SketchNetConfig):
+    def __init__(self, net: nn.Module, sketches: Tensor):
         """
         Args:
+            net: (n, 3, s, s) floats, 0 where the page is white -> (n, width).
             sketches: (E, 3, s, s) uint8, by number of the episode; not part of the state.
-            pixels: Side of the camera's pictures.
-            config: Widths and senses.
         """
         super().__init__()
-        self.config, self.sketches = config, sketches
-        self.sketch = PictureNet(3, sketches.shape[-1], config.width, config.channels)
-        self.rgb = PictureNet(3, pixels, config.width, config.channels) if config.use_rgb else None
-        self.depth = PictureNet(1, pixels, config.width, config.channels) if config.use_depth else None
-        self.pose = nn.Linear(4, POSE_WIDTH) if config.use_pose else None
-        senses = 1 + config.use_rgb + config.use_depth
-        self.width = senses * config.width + (POSE_WIDTH if config.use_pose else 0)
+        self.net, self.sketches = net, sketches
         self._kept: tuple[Tensor, Tensor] | None = None
         self.register_load_state_dict_post_hook(lambda module, _: module.forget())
 
@@ -99,20 +92,12 @@ class SketchNet(nn.Module):
         """Encode all sketches anew: weights or sketches have changed."""
         self._kept = None
 
-    def forward(self, obs: dict[str, Tensor]) -> Tensor:
-        """Observations with leaves (R, ...), as `SketchNavEnv` gives them -> (R, width)."""
-        parts = [self.codes(obs["episode"])]
-        for name in ("rgb", "depth"):
-            net = getattr(self, name)
-            if net is not None:
-                parts.append(net(_unit(obs[name])))
-        if self.pose is not None:
-            turn = obs["compass"]
-            pose = torch.cat([obs["gps"] / GPS_M, turn.sin(), turn.cos()], 1)
-            parts.append(torch.relu(self.pose(pose)))
-        return torch.cat([part.float() for part in parts], 1)
+    def show(self, sketches: Tensor) -> None:
+        """Episodes of another set from now on: (E', 3, s, s) uint8."""
+        self.sketches = sketches
+        self.forget()
 
-    def codes(self, episode: Tensor) -> Tensor:
+    def forward(self, episode: Tensor) -> Tensor:
         """(R,) int64 numbers of episodes -> (R, width) codes of their sketches."""
         learning = torch.is_grad_enabled()
         if learning:
@@ -120,12 +105,49 @@ class SketchNet(nn.Module):
         elif self._kept is not None and torch.equal(self._kept[0], episode):
             return self._kept[1]
         numbers, where = torch.unique(episode, return_inverse=True)
-        codes = self.sketch(1 - _unit(self.sketches.index_select(0, numbers)))[where]
+        codes = self.net(1 - unit(self.sketches.index_select(0, numbers)))[where]
         if not learning:
             self._kept = (episode.clone(), codes)
         return codes
 
 
-def _unit(picture: Tensor) -> Tensor:
+class SketchNet(nn.Module):
+    """Encoder of a navigator's observations."""
+
+    def __init__(self, sketches: Tensor, pixels: int, config: SketchNetConfig):
+        """
+        Args:
+            sketches: (E, 3, s, s) uint8, by number of the episode.
+            pixels: Side of the camera's pictures.
+            config: Widths and senses.
+        """
+        super().__init__()
+        sizes = config.width, config.channels
+        self.sketch = EpisodeCodes(PictureNet(3, sketches.shape[-1], *sizes), sketches)
+        self.rgb = PictureNet(3, pixels, *sizes) if config.use_rgb else None
+        self.depth = PictureNet(1, pixels, *sizes) if config.use_depth else None
+        self.pose = nn.Linear(POSE, POSE_WIDTH) if config.use_pose else None
+        senses = 1 + config.use_rgb + config.use_depth
+        self.width = senses * config.width + (POSE_WIDTH if config.use_pose else 0)
+
+    def forward(self, obs: dict[str, Tensor]) -> Tensor:
+        """Observations with leaves (R, ...), as `SketchNavEnv` gives them -> (R, width)."""
+        parts = [self.sketch(obs["episode"])]
+        for name in ("rgb", "depth"):
+            net = getattr(self, name)
+            if net is not None:
+                parts.append(net(unit(obs[name])))
+        if self.pose is not None:
+            parts.append(torch.relu(self.pose(pose_of(obs))))
+        return torch.cat([part.float() for part in parts], 1)
+
+
+def pose_of(obs: dict[str, Tensor]) -> Tensor:
+    """(R, 4): tens of metres since the start, sine and cosine of the heading."""
+    turn = obs["compass"]
+    return torch.cat([obs["gps"] / GPS_M, turn.sin(), turn.cos()], 1)
+
+
+def unit(picture: Tensor) -> Tensor:
     """Bytes as floats in 0..1."""
     return picture.float().mul_(1 / 255)

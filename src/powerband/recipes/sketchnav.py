@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
+
 from powerband.algos.ppo import PPO, PPOConfig
 from powerband.core.config import ConfigError, RunConfig, per_rank, scaled_lr
 from powerband.core.noise import NoiseSource
@@ -104,8 +106,6 @@ def demos(config: Config, run: Run) -> None:
 
 def networks(config: Config, device: Any, precision: Precision) -> tuple[Any, EnvSpec, Any]:
     """A new learner of `config`, what it sees, and its loop's sizes; `doctor` times it."""
-    import torch
-
     spec, size = spec_of(config.pixels, config.rules), config.scenes.sketch_px
     sketches = torch.full((1, 3, size, size), 255, dtype=torch.uint8, device=device)
     net = SketchNet(sketches, config.pixels, config.net)

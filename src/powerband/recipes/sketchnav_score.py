@@ -65,8 +65,7 @@ def walk(
 
 def likeliest(learner: PPO, episodes: Episodes) -> Act:
     """A learner as a policy that does not explore, with the sketches of `episodes`."""
-    learner.encoder.sketches = episodes.sketch.to(learner.adam.flat.device)
-    learner.encoder.forget()
+    learner.encoder.sketch.show(episodes.sketch.to(learner.adam.flat.device))
     return lambda env, obs, memory: learner.act(obs, memory, explore=False)[::2]
 
 
@@ -97,14 +96,13 @@ class HeldOut:
         """Means by name."""
         if self.episodes is None:
             self.episodes = episodes_of(self.config, "val_unseen")
-        encoder, count = self.learner.encoder, min(self.config.eval_episodes, len(self.episodes))
-        own = encoder.sketches
+        codes, count = self.learner.encoder.sketch, min(self.config.eval_episodes, len(self.episodes))
+        own = codes.sketches
         try:
             act = likeliest(self.learner, self.episodes)
             found = summary(walk(self.episodes, self.config, act, self.learner.initial_carry, self.device, count))
         finally:
-            encoder.sketches = own
-            encoder.forget()
+            codes.show(own)
         return {name: value for name, value in found.items() if not name.endswith(("_low", "_high"))}
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from powerband.core.console import count_shown
-from powerband.envs.sketchnav.episodes import Episodes, Split, draw_episodes
+from powerband.envs.sketchnav.episodes import Episodes, Scenes, Split, draw_episodes
 
 if TYPE_CHECKING:
     from powerband.core.console import Console
@@ -32,8 +33,13 @@ def episodes_of(config: Config, split: Split, console: Console | None = None, sk
         )
     if sketch:
         scenes = replace(scenes, sketch=sketch)
-    if console is None:
-        return draw_episodes(scenes, split, config.run.seed)
-    console.note(f"drawing {scenes.count:,} episodes in {scenes.plans:,} plans of {split}")
+    if console is not None:
+        console.note(f"drawing {scenes.count:,} episodes in {scenes.plans:,} plans of {split}")
+    return _drawn(scenes, split, config.run.seed)
+
+
+@lru_cache(maxsize=4)
+def _drawn(scenes: Scenes, split: Split, seed: int) -> Episodes:
+    """Drawn once a process: a profile or a search runs the same recipe many times."""
     with count_shown(f"plans of {split}", scenes.plans, "plans") as tell:
-        return draw_episodes(scenes, split, config.run.seed, tell)
+        return draw_episodes(scenes, split, seed, tell)

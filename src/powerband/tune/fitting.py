@@ -20,6 +20,8 @@ from powerband.tune.space import Axis, Setting, Space
 
 PROBE_S = 1.0
 """Seconds of a probe's window."""
+LEAST_OF_ALONE = 0.7
+"""A probe's updates are believed down to this share of what updates by themselves say: one window may be disturbed."""
 PROBING = 0.5
 """Share of the budget that is spent on the model; the rest verifies."""
 
@@ -140,7 +142,8 @@ class Fitting:
             return model
         self.probes[key(largest)] = seen
         other, rows = fit(seen.ledgers[0], seen.facts[0]), model.rows
-        update = Affine.through(rows, model.update(rows), rows * scale(largest), other.update(other.rows))
+        least = LEAST_OF_ALONE * model.update(rows * scale(largest))
+        update = Affine.through(rows, model.update(rows), rows * scale(largest), max(least, other.update(other.rows)))
         return replace(model, update=update)
 
     def predicted(self, model: Throughput, factors: dict[tuple, dict[str, float]]) -> list[Candidate]:

@@ -1,5 +1,6 @@
 """Sketches and the sets of episodes that hold them: seeded, readable, of the colours they should have; bad files."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -96,6 +97,13 @@ def test_episodes_are_as_the_scenes_say() -> None:
         assert navigable(found.cells_of(plan))[y // 6400, x // 6400]
         way = found.way_of(episode)
         assert np.hypot(*np.diff(way, axis=0).T).sum() == pytest.approx(float(found.length[episode]), rel=0.005)
+
+
+def test_only_the_sketches_depend_on_their_level() -> None:
+    drawn = [vars(draw_episodes(replace(SCENES, sketch=level), "train", 0)) for level in ("smooth", "blank", "mixed")]
+    for name, value in drawn[0].items():
+        assert all(torch.equal(other[name], value) for other in drawn[1:]) == (name != "sketch"), name
+    assert torch.equal(drawn[2]["sketch"][::2], drawn[0]["sketch"][::2])
 
 
 def test_splits_share_plans_where_they_should() -> None:

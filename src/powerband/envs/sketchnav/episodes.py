@@ -175,7 +175,7 @@ class Episodes:
 def draw_episodes(
     scenes: Scenes, split: Split, seed: int, progress: Callable[[int], object] = lambda done: None
 ) -> Episodes:
-    """Draws the episodes of a split.
+    """Draws the episodes of a split; they are the same whatever the level of the sketches.
 
     Args:
         scenes: What they are drawn from.
@@ -223,7 +223,9 @@ def draw_episodes(
                 parts["way"].append(way * CELL_UNITS + CELL_UNITS // 2)
                 parts["left"].append(left)
                 ends = [tuple((np.array(cell) + 0.5) * CELL_M) for cell in (start, target)]
-                page = draw_sketch(plan, *ends, metres, scenes.level(len(parts["sketch"])), rng)
+                drawn = len(parts["sketch"])
+                hand = np.random.default_rng([seed, 1 + len(SPLITS) + SPLITS.index(split), drawn])
+                page = draw_sketch(plan, *ends, metres, scenes.level(drawn), hand)
                 parts["sketch"].append(shrunk(page, scenes.sketch_px))
             goals += 1
         progress(number + 1)
