@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 import torch
 
+from envs.cuda_child import run
 from powerband.envs.snakes.observations import NUM_PLANES, OBSERVATIONS, relative_to_absolute
 from powerband.envs.snakes.rules import turned
 
 from . import reference_obs
 from .reference_obs import LEFT_OF, RIGHT_OF, load, random_boards
-from .test_cuda import run
 
 PLAIN = ("baseline26", "fork35", "planes")
 
