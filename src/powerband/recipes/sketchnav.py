@@ -107,7 +107,8 @@ def demos(config: Config, run: Run) -> None:
 def networks(config: Config, device: Any, precision: Precision) -> tuple[Any, EnvSpec, Any]:
     """A new learner of `config`, what it sees, and its loop's sizes; `doctor` times it."""
     spec, size = spec_of(config.pixels, config.rules), config.scenes.sketch_px
-    sketches = torch.full((1, 3, size, size), 255, dtype=torch.uint8, device=device)
+    # Two, as whole numbers that an observation is filled with for timing are 0 and 1.
+    sketches = torch.full((2, 3, size, size), 255, dtype=torch.uint8, device=device)
     net = SketchNet(sketches, config.pixels, config.net)
     return PPO(spec, config.ppo, device, precision, NoiseSource(0, device), encoder=net), spec, config.on_policy
 
