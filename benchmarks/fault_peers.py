@@ -126,11 +126,12 @@ def called(words: list[str], peers: Path | None, folder: str) -> str:
     """What a command prints.
 
     Raises:
-        RuntimeError: It failed; the end of what it said, verbatim.
+        RuntimeError: It failed; the end of what it said, verbatim but for the folders of this machine.
     """
     done = subprocess.run(words, env=environment(peers), cwd=folder, capture_output=True, text=True, timeout=300)
     if done.returncode:
-        raise RuntimeError(f"status {done.returncode}: {(done.stderr or done.stdout)[-1500:]}")
+        said = (done.stderr or done.stdout)[-1500:].replace(f"{Path(sys.prefix).parent}/", "")
+        raise RuntimeError(f"status {done.returncode}: {said.replace(f'{Path(__file__).parents[1]}/', '')}")
     return done.stdout
 
 
