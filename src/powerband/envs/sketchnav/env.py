@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from powerband.data.types import EnvSpec, Step, TensorSpec, Tree, tree_map
+from powerband.envs.arrays import check_action
 
 from .episodes import HEADINGS, UNIT_M, Episodes
 from .kernels import run
@@ -157,12 +158,7 @@ class SketchNavEnv:
         """
         if self._sent is not None:
             raise RuntimeError("send was called twice: call recv after each send")
-        if action.shape != (self.num_envs,) or action.dtype != torch.int64:
-            raise ValueError(f"action is {tuple(action.shape)} {action.dtype}: give {(self.num_envs,)} torch.int64")
-        if self.device.type == "cpu":
-            low, high = (int(bound) for bound in torch.aminmax(action))
-            if low < 0 or high >= NUM_ACTIONS:
-                raise ValueError(f"actions reach from {low} to {high}: give 0..{NUM_ACTIONS - 1}")
+        check_action(action, (self.num_envs,), NUM_ACTIONS)
         self._sent = action.contiguous()
 
     def recv(self) -> Step:
