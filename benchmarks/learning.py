@@ -68,6 +68,18 @@ def interval(k: int, updates: int) -> Case:
     return Case(words, (*GAMES, "opponents=random"), ("decided_won",), at=(80_000,))
 
 
+WALKED = ("splits=val_unseen", "video=false")
+WALKER = ("sketchnav", "variant=small", "gpus=none")
+
+
+def walker(algo: str, sketch: str) -> Case:
+    """A navigator with one kind of sketch, on plans that it has not seen; blank is the same without a sketch."""
+    words = (*WALKER, f"algo={algo}", f"scenes.sketch={sketch}")
+    if algo != "ppo":
+        words += ("demos_dir=runs/learning/sketchnav-demos",)  # `powerband train sketchnav demos variant=small` first
+    return Case(words, WALKED, ("success", "spl", "soft_spl"))
+
+
 CASES = {
     "pendulum": Case(("gym", "variant=pendulum", "gpus=none"), ("episodes=100",), ("return",)),
     "pendulum-bf16": Case(("gym", "variant=pendulum", "gpus=none", "precision=bf16"), ("episodes=100",), ("return",)),
@@ -86,6 +98,12 @@ CASES = {
             ("f1_mean", "roi_entropy_mean", "f1_end", "roi_entropy_end"),
         )
         for algo in ("coma", "iac")
+    },
+    **{f"sketchnav-ppo-{sketch}": walker("ppo", sketch) for sketch in ("true", "smooth", "abstract", "blank")},
+    **{
+        f"sketchnav-{algo}-{sketch}": walker(algo, sketch)
+        for algo in ("diffusion", "clone")
+        for sketch in ("smooth", "abstract", "blank")
     },
     **{f"interval-{k}": interval(k, k) for k in (1, 5, 10, 20)},
     **{f"interval-{k}-one-update": interval(k, 1) for k in (5, 20)},

@@ -19,7 +19,7 @@ RECIPES = {
     "uav": "a team of UAVs maps a hidden field, thousands of missions at a time: coma, iac",
     "snakes": "3v3 snakes on one device, thousands of boards at a time: ddpg, bicnet, ppo with self-play",
     "metaworld": "Meta-World's manipulation tasks: SAC experts, trajectory transformer, collective policy, student",
-    "sketchnav": "find a goal in a building by a hand-drawn sketch of it, thousands of agents at a time: ppo",
+    "sketchnav": "find a goal in a building by a hand-drawn sketch of it, many agents at a time: ppo, diffusion, clone",
     "gym": "any Gymnasium environment id, your own included: sac, ppo",
 }
 """Recipe -> what it is, in a line."""

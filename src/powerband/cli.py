@@ -17,7 +17,7 @@ from pathlib import Path
 from powerband import __version__, measuring
 from powerband.catalogue import RECIPES, configure, load, take_recipe
 from powerband.core.config import DEFAULT, ConfigError, from_json, resolve, to_dict
-from powerband.core.device import WAITING
+from powerband.core.device import WAITING, keep_memory
 from powerband.core.presets import presets
 from powerband.core.run_folder import find_run
 from powerband.core.schema import fields_table, value_text
@@ -211,8 +211,9 @@ VERBS: dict[str, tuple[Callable[[list[str]], int], str, str]] = {
 def main(words: list[str] | None = None) -> int:
     """Runs one command and returns its exit status: 0, 1 where `doctor` found a fault, 2 for what a user can right."""
     words = sys.argv[1:] if words is None else words
-    if "OMP_WAIT_POLICY" not in os.environ:
+    if os.environ.get("OMP_WAIT_POLICY", "passive").lower() == "passive":  # and not sleep at once
         os.environ |= {**WAITING, **os.environ}  # torch reads it once, when it is imported
+    keep_memory()
     try:
         if not words or words[0] in ("-h", "--help", "help"):
             print(_usage())

@@ -61,7 +61,7 @@ def sketchnav(num_envs: int, seed: int, first_env: int) -> VecEnv:
     from powerband.envs.sketchnav.episodes import Scenes, draw_episodes
 
     episodes = draw_episodes(Scenes(most_m=8.5, plans=4, goals=2, starts=20, sketch_px=16), "train", 0)
-    words = {"pixels": 16, "threads": 1, "seed": seed, "first_env": first_env}
+    words = {"pixels": 16, "explored": 32, "threads": 1, "seed": seed, "first_env": first_env}
     return SketchNavEnv(num_envs, episodes, **words)
 
 

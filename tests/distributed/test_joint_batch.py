@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from distributed.ranks import on_ranks
+from powerband.algos.chunks import ChunkConfig, Chunks
 from powerband.algos.coma import COMA, COMAConfig
 from powerband.algos.ddpg import DDPG, DDPGConfig
 from powerband.algos.ppo import PPO, PPOConfig
@@ -19,9 +20,11 @@ from powerband.envs.sketchnav.world import Rules
 from powerband.envs.uav.env import spec_of as uav_spec
 from powerband.envs.uav.world import World
 from powerband.nets.sketch_net import SketchNet, SketchNetConfig
+from powerband.recipes.sketchnav_learners import CODES
 
 BATCH, UPDATES = 64, 5
 STEPS, PIXELS, SKETCHES = 6, 36, 9
+CHUNKS = ("clone", "diffusion")
 
 
 def spec_of(name: str) -> EnvSpec:
@@ -64,6 +67,9 @@ def joint_batch(name: str, index: int) -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(index)
     if name == "sketchnav":
         return sequences(generator)
+    if name in CHUNKS:
+        obs = tree_map(lambda leaf: leaf[0], sequences(generator)["obs"])
+        return {"obs": obs, "action": torch.randint(4, (BATCH, 8), generator=generator)}
     if name == "coma":
         inputs = torch.rand(BATCH, 12, 11, 11, generator=generator)
         action = torch.randint(6, (BATCH,), generator=generator)
@@ -90,8 +96,15 @@ def joint_batch(name: str, index: int) -> dict[str, torch.Tensor]:
     }
 
 
-def train(ranks: Ranks, name: str) -> dict[str, torch.Tensor]:
-    torch.manual_seed(0)
+def learner_of(ranks: Ranks, name: str) -> object:
+    precision, noise = Precision("fp32", "cpu"), NoiseSource(0, "cpu", ranks.rank)
+    encoder = None
+    if name in ("sketchnav", *CHUNKS):
+        sketches = torch.randint(256, (SKETCHES, 3, PIXELS, PIXELS), dtype=torch.uint8)
+        encoder = SketchNet(sketches, PIXELS, SketchNetConfig(width=16))
+    if name in CHUNKS:
+        config = ChunkConfig(horizon=8, unet=(8, 16), noise_steps=50)
+        return Chunks(name, config, encoder, CODES, ranks, precision, noise)
     kinds = {
         "coma": (COMA, COMAConfig(width=16, actor_lr=1e-3, critic_lr=1e-3)),
         "sac": (SAC, SACConfig(hidden=(32, 32))),
@@ -100,20 +113,13 @@ def train(ranks: Ranks, name: str) -> dict[str, torch.Tensor]:
         "sketchnav": (PPO, PPOConfig(hidden=(16,), gru=16, activation="relu")),
     }
     kind, config = kinds[name]
-    words = {}
-    if name == "sketchnav":
-        sketches = torch.randint(256, (SKETCHES, 3, PIXELS, PIXELS), dtype=torch.uint8)
-        words["encoder"] = SketchNet(sketches, PIXELS, SketchNetConfig(width=16))
-    learner = kind(
-        spec_of(name),
-        config,
-        "cpu",
-        Precision("fp32", "cpu"),
-        NoiseSource(0, "cpu", ranks.rank),
-        ranks.average_,
-        ranks.world_size,
-        **words,
-    )
+    words = {} if encoder is None else {"encoder": encoder}
+    return kind(spec_of(name), config, "cpu", precision, noise, ranks.average_, ranks.world_size, **words)
+
+
+def train(ranks: Ranks, name: str) -> dict[str, torch.Tensor]:
+    torch.manual_seed(0)
+    learner = learner_of(ranks, name)
     part = BATCH // ranks.world_size
     rows = slice(ranks.rank * part, (ranks.rank + 1) * part)
 
@@ -129,7 +135,7 @@ def train(ranks: Ranks, name: str) -> dict[str, torch.Tensor]:
     return {key: value.clone() for key, value in parameters.items()}
 
 
-@pytest.mark.parametrize("name", ["sac", "ddpg", "ppo", "coma", "sketchnav"])
+@pytest.mark.parametrize("name", ["sac", "ddpg", "ppo", "coma", "sketchnav", *CHUNKS])
 def test_two_ranks_equal_one_rank_on_the_joint_batch(name, tmp_path):
     alone = train(Ranks(), name)
     first, second = on_ranks(train, 2, tmp_path, name)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import subprocess
+import sys
 from operator import attrgetter
 from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 
 import runs
 from powerband import cli
 from powerband.catalogue import configure
+from powerband.core import rendering
 from powerband.core.config import ConfigError
 from powerband.data.recording import Recording, read_recording
 from powerband.envs.sketchnav.world import STOP
@@ -34,6 +39,7 @@ WORK = [
     (["RL.PPO.max_grad_norm=0.2"], "ppo.max_grad_norm", 0.2),
     (["RL.PPO.gamma=0.9"], "on_policy.gamma", 0.9),
     (["RL.PPO.tau=0.8"], "on_policy.gae_lambda", 0.8),
+    (["algo=diffusion", "RL.DIFFUSION.lr=3e-4"], "chunks.lr", 3e-4),
 ]
 
 
@@ -61,7 +67,6 @@ def test_a_file_of_the_older_nesting_is_read(tmp_path: Path) -> None:
         ("DEBUG=true", "log_interval_s=1"),
         ("TORCH_GPU_ID=0", "gpus=0,2"),
         ("DATASET.SCENES_DIR=/data", "scenes.plans"),
-        ("RL.DIFFUSION.lr=1e-4", "still to come"),
     ],
 )
 def test_a_word_that_means_nothing_is_refused_with_the_one_to_use(word: str, use: str) -> None:
@@ -94,18 +99,42 @@ def test_training_resumes_bit_by_bit_and_is_evaluated(tmp_path: Path, capsys: py
     assert (whole / "eval-sketchnav.json").exists() and list((whole / "videos").iterdir())
 
 
-def test_episodes_are_written_and_trained_on(tmp_path: Path) -> None:
+def test_episodes_are_written_trained_on_and_drawn_over(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     words = [*runs.SMALL["sketchnav"], *runs.COMMON]
     assert cli.main(["train", "sketchnav", "episodes", *words[1:], f"run_dir={tmp_path / 'sets'}"]) == 0
     file = tmp_path / "sets" / "episodes-train.safetensors"
     plain = runs.train("sketchnav", tmp_path / "plain")
     read = runs.train("sketchnav", tmp_path / "read", f"episode_file={file}")
     assert runs.differences(plain, read) == []
+    drawings = tmp_path / "sets" / "plans-val_unseen"
+    said = ["eval", str(plain), "splits=val_unseen", "policies=policy", "threads=1", f"drawings={drawings}"]
+    assert cli.main(said) == 0
+    rows = json.loads((plain / "eval-sketchnav.json").read_text())["rows"]
+    assert [(row["sketch"], row["episodes"]) for row in rows] == [("own", 2)]
+    (drawings / "1.png").unlink()
+    (drawings / "0.png").rename(drawings / "2.png")
+    assert cli.main(said) == 2
+    assert "this split has the episodes 0 to 1" in capsys.readouterr().err
+    (drawings / "2.png").unlink()
+    Image.new("RGB", (512, 512), (255, 255, 255)).save(drawings / "0.png")
+    assert cli.main(said) == 2
+    assert "has no start, a blue dot" in capsys.readouterr().err
     other = tmp_path / "other.safetensors"
     other.write_bytes(b"none")
     recipe, _, resolved = configure("sketchnav", [f"episode_file={other}"])
     with pytest.raises(ConfigError, match="powerband train sketchnav episodes"):
         recipe.check(resolved.config, 1)
+
+
+def test_mujoco_draws_what_agents_see_in_supervised_workers(tmp_path: Path) -> None:
+    pytest.importorskip("mujoco", reason="mujoco is not installed")
+    if not rendering.prepare(environment={}).variables:
+        pytest.skip("neither EGL nor OSMesa is installed")
+    command = [sys.executable, "-m", "powerband", "train", *runs.SMALL["sketchnav"], *runs.COMMON]
+    command += ["renderer=mujoco", "num_workers=2", "env_steps=16", f"run_dir={tmp_path / 'run'}"]
+    done = subprocess.run(command, capture_output=True, text=True)  # MuJoCo takes its renderer when it is imported
+    assert done.returncode == 0, done.stderr
+    assert "rendering" in (tmp_path / "run" / "train.log").read_text() and runs.metrics(tmp_path / "run")
 
 
 def test_demonstrations_are_recorded_once_and_gone_on_with(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 import runs
 from powerband import cli
 from powerband.core.presets import user_presets
-from powerband.tune import fitting, search
+from powerband.tune import fitting, search, verification
 
 WORDS = [word for word in runs.SMALL["cartpole"] if word != "gym"] + ["num_workers=0", "tensorboard=false", "gpus=none"]
 
@@ -39,7 +39,7 @@ def test_a_search_writes_a_preset_that_loads_here_and_a_page(tmp_path: Path, cap
     monkeypatch.chdir(tmp_path)
     for module, name in ((search, "BASE_S"), (fitting, "PROBE_S"), (search, "VERIFY_S")):
         monkeypatch.setattr(module, name, 1.0)
-    monkeypatch.setattr(search, "ROUNDS", 2)
+    monkeypatch.setattr(verification, "TURNS", 2)
     assert (
         cli.main(["tune", "gym", *WORDS, "seconds=20", "learning=constant-reuse", f"--json={tmp_path / 'f.json'}"]) == 0
     )

@@ -82,7 +82,7 @@ class PPO:
             average: Replaces a flat gradient by its mean over ranks.
             world_size: Number of ranks (observation statistics count the rows of all).
             encoder: Turns the observation tree, leading axes folded into one, into features (rows, encoder.width);
-                None joins all leaves. Trained with the rest.
+                None joins all leaves. Trained with the rest; losses by name of its ``auxiliary(obs)`` are added.
 
         Raises:
             ValueError: Memory with separate trunks.
@@ -123,6 +123,7 @@ class PPO:
             max_grad_norm=config.max_grad_norm,
             average=average,
         )
+        self.auxiliary = getattr(encoder, "auxiliary", lambda obs: {})
         self._loss = compiled(self._loss, config.compile)
 
     @property
@@ -227,7 +228,10 @@ class PPO:
             "losses/kl": kl,
             "losses/clipped": (clipped != ratio).float().mean().detach(),
         }
-        return policy_terms + config.value_coef * value_loss, figures
+        loss = policy_terms + config.value_coef * value_loss
+        for name, extra in self.auxiliary(obs).items():
+            loss, figures[f"losses/{name}"] = loss + extra, extra.detach()
+        return loss, figures
 
     def _forward(
         self, obs: Tree, lead: torch.Size, carry: Tensor | None, starts: Tensor | None

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from powerband.core.config import COMMAND_LINE, ConfigError, Resolved, resolve
-from powerband.core.device import WAITING, cores, host_facts
+from powerband.core.device import WAITING, cores, host_facts, keep_memory
 from powerband.core.idle import idle, shares
 
 Configure = Callable[[str, list[str]], tuple[Any, str, Resolved]]
@@ -92,8 +92,9 @@ def measure(words: list[str], seconds: float) -> dict[str, Any]:
 def wait_as_runs_do() -> None:
     """Starts this script anew with the variables that the command line sets: torch has read them when it was imported.
 
-    For benchmarks that run a recipe in their own process.
+    For benchmarks that run a recipe in their own process; it keeps memory as the command line does.
     """
+    keep_memory()
     if not WAITING.keys() & os.environ.keys():
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **WAITING})
 

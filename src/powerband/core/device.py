@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
 import sys
@@ -113,6 +114,27 @@ def thread_environment(threads: int, ranks: int) -> dict[str, str]:
     """Environment variables for a process that has not imported torch or numba yet."""
     count = str(threads_a_rank(threads, ranks))
     return {"OMP_NUM_THREADS": count, "NUMBA_NUM_THREADS": count, **WAITING}
+
+
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+KEPT = {M_MMAP_THRESHOLD: 2**30, M_TRIM_THRESHOLD: 2**31 - 1}
+"""Options of glibc's mallopt: blocks up to a GiB come from the heap, and the heap is not given back."""
+
+
+def keep_memory() -> bool:
+    """Lets this process keep the memory that it frees; False where glibc is not there or a MALLOC_ variable is set.
+
+    By default glibc hands large blocks back at once, and the kernel clears each page anew when an update asks for them
+    again: a third of the time of an update of DDPG with batch 4096 on two threads (1.4 million page faults in 3 s, 106
+    against 173 env steps/s: `benchmarks/kept_memory.py`). GPU memory is torch's own matter and not touched.
+    """
+    if sys.platform != "linux" or any(name.startswith("MALLOC_") for name in os.environ):
+        return False
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):  # another C library
+        return False
+    return all([mallopt(option, value) == 1 for option, value in KEPT.items()])
 
 
 def set_switches(settings: RunConfig) -> str:

@@ -74,17 +74,22 @@ class Recording:
         return write_shards(self.folder, fields, self.facts)
 
 
-def read_recording(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def read_recording(folder: Path, names: tuple[str, ...] | None = None) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """All rows, packed or not, and the facts; ``episode`` (rows,) int64 is the number of each row's episode.
 
+    Args:
+        folder: Of the recording.
+        names: Fields that are wanted; None is all.
+
     Raises:
-        ShardError: There is no recording, none of its episodes is finished, or a file is damaged; it is named.
+        ShardError: There is no recording, none of its episodes is finished, it has no such field, or a file is
+            damaged; it is named.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     if (folder / "manifest.json").exists():
-        return read_shards(folder), manifest_of(folder)["facts"]
+        return read_shards(folder, names), manifest_of(folder)["facts"]
     if not (folder / FACTS).exists():
         raise ShardError(f"{folder} holds no recording: neither manifest.json nor {FACTS} is there.")
     parts: dict[str, list[Tensor]] = {}
@@ -94,8 +99,11 @@ def read_recording(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         except (OSError, SafetensorError) as error:
             raise ShardError(f"{path} cannot be read ({error}). Remove it, and record its episode again.") from error
         steps = len(next(iter(fields.values())))
-        for name, value in {**fields, "episode": torch.full((steps,), int(path.stem))}.items():
-            parts.setdefault(name, []).append(value)
+        fields["episode"] = torch.full((steps,), int(path.stem))
+        if missing := [name for name in names or () if name not in fields]:
+            raise ShardError(f"{path} has no field {missing[0]}; it has {', '.join(fields)}.")
+        for name in names or fields:
+            parts.setdefault(name, []).append(fields[name])
     if not parts:
         raise ShardError(f"{folder} holds no finished episode yet.")
     return {name: torch.cat(values) for name, values in parts.items()}, json.loads((folder / FACTS).read_text())

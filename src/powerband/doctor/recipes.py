@@ -54,7 +54,8 @@ def recipe_row(title: str, load: Callable[[], Any], algo: str | None, device: to
         return skipped(title, f"needs {error.name}", f"powerband doctor simulators says how to install {error.name}.")
     except ValueError as error:  # the default environment of another algorithm, for instance
         return skipped(title, f"its defaults do not build: {' '.join(str(error).split())}")
-    act_rows, update_rows = loop.num_envs, rows_of_update(loop)
+    update_rows = rows_of_update(loop)
+    act_rows = getattr(loop, "num_envs", update_rows)  # who learns from records acts for as many as it learns from
     obs = observations(spec, device, act_rows)
     carry = learner.initial_carry(act_rows)
     act_s = seconds_a_call(lambda: learner.act(obs, carry, True), device)
@@ -83,7 +84,7 @@ def recipe_row(title: str, load: Callable[[], Any], algo: str | None, device: to
 def rows_of_update(loop: Any) -> int:
     """Rows of one update as a loop's sizes say: its batch, or a mini-batch of its rollout."""
     if hasattr(loop, "global_batch_size"):
-        return loop.batch_size_per_rank or loop.global_batch_size
+        return getattr(loop, "batch_size_per_rank", 0) or loop.global_batch_size
     return loop.minibatch_rows or loop.num_envs * loop.num_steps // loop.minibatches
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from powerband.core.console import count_shown
 from powerband.data.recording import Recording
 from powerband.envs.sketchnav.env import SketchNavEnv
-from powerband.envs.sketchnav.episodes import VERSION
+from powerband.envs.sketchnav.episodes import VERSION, Episodes
 from powerband.recipes.sketchnav_sets import episodes_of
 
 if TYPE_CHECKING:
@@ -21,14 +21,23 @@ if TYPE_CHECKING:
     from powerband.recipes.sketchnav import Config
 
 ROWS = 32
-KEPT = ("rgb", "depth", "gps", "compass")
+
+
+def pictures_of(config: Config) -> tuple[str, ...]:
+    """Pictures of the camera that the policy of `config` sees."""
+    return tuple(name for name, used in (("rgb", config.net.use_rgb), ("depth", config.net.use_depth)) if used)
+
+
+def demos(config: Config, run: Run) -> None:
+    """Records the follower of the shortest way on the episodes of train."""
+    run.console.note(f"whole recording: {record(config, run)}")
 
 
 def record(config: Config, run: Run) -> Path:
     """Records the episodes of train that are not there yet, and packs them; returns the folder.
 
-    Rows: ``rgb``, ``depth``, ``gps``, ``compass`` as `SketchNavEnv` gives them, ``action`` (uint8) of the follower,
-    ``episode``; the steps of an episode follow one another, STOP is its last.
+    Rows: ``rgb`` and ``depth`` as far as `net` sees them, ``gps``, ``compass`` as `SketchNavEnv` gives them, ``action``
+    (uint8) of the follower, ``episode``; the steps of an episode follow one another, STOP is its last.
     """
     folder = Path(config.demos_dir) if config.demos_dir else run.dir / "demos"
     episodes = episodes_of(config, "train", run.console)
@@ -39,16 +48,19 @@ def record(config: Config, run: Run) -> Path:
         "scenes": json.loads(json.dumps(asdict(config.scenes))),
         "rules": asdict(config.rules),
     }
+    facts["fields"] = kept = [*pictures_of(config), "gps", "compass"]
     recording = Recording(folder, facts)
     there = set(recording.numbers)
-    left = torch.tensor([number for number in range(len(episodes)) if number not in there], dtype=torch.int64)
-    run.console.note(f"{len(there):,} of {len(episodes):,} episodes are recorded in {folder}")
+    count = min(config.demo_episodes or len(episodes), len(episodes))
+    wanted = [number * len(episodes) // count for number in range(count)]  # of all plans alike
+    left = torch.tensor([number for number in wanted if number not in there], dtype=torch.int64)
+    run.console.note(f"{count - len(left):,} of {count:,} episodes are recorded in {folder}")
     if len(left):
-        _walk(config, episodes, left, recording)
+        _walk(config, episodes, left, kept, recording)
     return recording.pack()
 
 
-def _walk(config: Config, episodes, left: Tensor, recording: Recording) -> None:
+def _walk(config: Config, episodes: Episodes, left: Tensor, kept: list[str], recording: Recording) -> None:
     """Walks the episodes `left`, each to its end."""
     rows = min(ROWS, len(left))
     env = SketchNavEnv(rows, episodes, config.rules, pixels=config.pixels, in_turns=True, order=left)
@@ -58,7 +70,7 @@ def _walk(config: Config, episodes, left: Tensor, recording: Recording) -> None:
         while waiting:
             action = env.expert()
             for row in range(rows):
-                seen = {name: obs[name][row].clone() for name in KEPT}
+                seen = {name: obs[name][row].clone() for name in kept}
                 live[row].append({**seen, "action": action[row].to(torch.uint8)})
             numbers = obs["episode"].tolist()
             step = env.step(action)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from powerband.algos.chunks import Chunks
 from powerband.algos.ppo import PPO
 from powerband.core.checkpoint import load_checkpoint, resolve_resume
 from powerband.envs.sketchnav.baselines import ForwardAndTurn, RandomWalk
@@ -18,7 +19,9 @@ from powerband.envs.sketchnav.env import SketchNavEnv
 from powerband.envs.sketchnav.episodes import Episodes
 from powerband.envs.sketchnav.picture import draw_episode, film_episode
 from powerband.loops.evaluate import evaluate, mean_interval, wilson
-from powerband.recipes.sketchnav_sets import episodes_of
+from powerband.recipes.sketchnav_agents import squares_of
+from powerband.recipes.sketchnav_imitate import ChunkWalker
+from powerband.recipes.sketchnav_sets import episodes_of, with_drawings
 from powerband.report.film import save_picture, write_video
 
 if TYPE_CHECKING:
@@ -27,6 +30,10 @@ if TYPE_CHECKING:
 Act = Callable[[SketchNavEnv, Any, Tensor | None], tuple[Tensor, Tensor | None]]
 """(agents, observations, carry) -> (actions, carry)."""
 ROWS = 64
+OWN = "own"
+"""The level of a user's own sketches in tables."""
+DRAWN = 3
+"""Episodes of which pictures are made."""
 FIGURES = ("spl", "soft_spl", "distance_to_goal", "length")
 
 
@@ -38,6 +45,9 @@ class Evaluation:
     """val_seen (new episodes in plans of the training), val_unseen (new plans), train."""
     sketches: tuple[str, ...] = ()
     """Levels: smooth, abstract, true, blank; none is that of the run (mixed: smooth and abstract)."""
+    drawings: str = ""
+    """Folder of your own sketches, PNGs named by the number of their episode (0.png): these episodes alone are walked,
+    with them. Draw over the pictures in plans-SPLIT/ that `powerband train sketchnav episodes` writes."""
     policies: tuple[str, ...] = ("random", "forward-and-turn", "policy", "expert")
     """Who walks; policy is the run's."""
     plans: int = 0
@@ -55,17 +65,22 @@ def walk(
     carry: Callable[[int], Tensor | None] = lambda rows: None,
     device: torch.device | str = "cpu",
     count: int = 0,
+    order: Tensor | None = None,
 ) -> dict[str, Tensor]:
-    """Every episode once (or the first `count`); figures (episodes,) each."""
-    count = count or len(episodes)
+    """Every episode once (or the first `count`, or those of `order`); figures (episodes,) each."""
+    count = len(order) if order is not None else count or len(episodes)
     rows = next(rows for rows in range(min(ROWS, count), 0, -1) if count % rows == 0)
-    env = SketchNavEnv(rows, episodes, config.rules, pixels=config.pixels, in_turns=True, device=device)
+    words = {"pixels": config.pixels, "explored": squares_of(config), "in_turns": True, "order": order}
+    env = SketchNavEnv(rows, episodes, config.rules, device=device, **words)
     return evaluate(env, lambda obs, memory: act(env, obs, memory), count, 0, carry(rows))
 
 
-def likeliest(learner: PPO, episodes: Episodes) -> Act:
+def likeliest(learner: PPO | Chunks, episodes: Episodes) -> Act:
     """A learner as a policy that does not explore, with the sketches of `episodes`."""
-    learner.encoder.sketch.show(episodes.sketch.to(learner.adam.flat.device))
+    codes = learner.encoder.sketch
+    codes.show(episodes.sketch.to(codes.sketches.device))
+    if isinstance(learner, Chunks):
+        return ChunkWalker(learner)
     return lambda env, obs, memory: learner.act(obs, memory, explore=False)[::2]
 
 
@@ -88,7 +103,7 @@ class HeldOut:
         device: Of both.
     """
 
-    def __init__(self, config: Config, learner: PPO, device: torch.device) -> None:
+    def __init__(self, config: Config, learner: PPO | Chunks, device: torch.device) -> None:
         self.config, self.learner, self.device = config, learner, device
         self.episodes: Episodes | None = None
 
@@ -106,7 +121,7 @@ class HeldOut:
         return {name: value for name, value in found.items() if not name.endswith(("_low", "_high"))}
 
 
-def evaluate_run(config: Config, folder: Path, learner: PPO, options: Evaluation) -> list[dict]:
+def evaluate_run(config: Config, folder: Path, learner: PPO | Chunks, options: Evaluation) -> list[dict]:
     """Walks, prints the table, and writes ``eval-sketchnav.json``; pictures and a film go to ``videos/``."""
     if options.threads:
         torch.set_num_threads(options.threads)
@@ -116,19 +131,23 @@ def evaluate_run(config: Config, folder: Path, learner: PPO, options: Evaluation
         config = replace(config, eval_plans=options.plans)
     level = config.scenes.sketch
     levels = options.sketches or (("smooth", "abstract") if level == "mixed" else (level,))
+    levels = (OWN,) if options.drawings else levels
     rows = []
     for split in options.splits:
         for sketch in levels:
-            episodes = episodes_of(config, split, sketch=sketch)
+            episodes, order = episodes_of(config, split, sketch="blank" if sketch == OWN else sketch), None
+            if sketch == OWN:
+                episodes, order = with_drawings(episodes, Path(options.drawings))
             for name in options.policies:
                 act, carry = policy_of(name, learner, episodes)
-                figures = walk(episodes, config, act, carry)
-                row = {"split": split, "sketch": sketch, "policy": name, "episodes": len(episodes)}
+                figures = walk(episodes, config, act, carry, order=order)
+                row = {"split": split, "sketch": sketch, "policy": name, "episodes": len(figures["success"])}
                 rows.append({**row, **summary(figures)})
                 print(_line(rows[-1]), flush=True)
             if options.video and "policy" in options.policies:
                 act, carry = policy_of("policy", learner, episodes)
-                _draw(folder / "videos" / f"{split}-{sketch}", config, episodes, act, carry)
+                believed = learner.encoder.believed
+                _draw(folder / "videos" / f"{split}-{sketch}", config, episodes, act, carry, order, believed)
     (folder / "eval-sketchnav.json").write_text(json.dumps({"options": vars(options), "rows": rows}, indent=2))
     return rows
 
@@ -145,7 +164,7 @@ def _line(row: dict) -> str:
     )
 
 
-def policy_of(name: str, learner: PPO, episodes: Episodes) -> tuple[Act, Callable[[int], Tensor | None]]:
+def policy_of(name: str, learner: PPO | Chunks, episodes: Episodes) -> tuple[Act, Callable[[int], Tensor | None]]:
     """A policy by its name in a table, and its first carry.
 
     Raises:
@@ -164,12 +183,19 @@ def policy_of(name: str, learner: PPO, episodes: Episodes) -> tuple[Act, Callabl
 
 
 def _draw(
-    stem: Path, config: Config, episodes: Episodes, act: Act, carry: Callable[[int], Tensor | None], count: int = 3
+    stem: Path,
+    config: Config,
+    episodes: Episodes,
+    act: Act,
+    carry: Callable[[int], Tensor | None],
+    order: Tensor | None,
+    believed: Callable[[Any], Tensor | None],
 ) -> None:
     """Pictures of the first episodes and a film of the first."""
-    for number in range(min(count, len(episodes))):
-        env = SketchNavEnv(1, episodes, config.rules, pixels=config.pixels, in_turns=True, first_env=number)
-        frames = film_episode(env, act, carry(1))
+    words = {"pixels": config.pixels, "explored": squares_of(config), "in_turns": True, "order": order}
+    for number in range(min(DRAWN, len(episodes) if order is None else len(order))):
+        env = SketchNavEnv(1, episodes, config.rules, first_env=number, **words)
+        frames = film_episode(env, act, carry(1), believed)
         save_picture(stem.with_name(f"{stem.name}-{number}.png"), draw_episode(frames[-1]))
         if number == 0:
             write_video((draw_episode(frame) for frame in frames), stem, fps=10)

@@ -7,11 +7,19 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import torch
+from torch import Tensor
+
+from powerband.core.config import ConfigError
 from powerband.core.console import count_shown
-from powerband.envs.sketchnav.episodes import Episodes, Scenes, Split, draw_episodes
+from powerband.envs.sketchnav.episodes import SPLITS, Episodes, Scenes, Split, draw_episodes
+from powerband.envs.sketchnav.picture import draw_sheet
+from powerband.envs.sketchnav.sketch import PAGE, read_sketch, shrunk
+from powerband.report.film import save_picture
 
 if TYPE_CHECKING:
     from powerband.core.console import Console
+    from powerband.core.run import Run
     from powerband.recipes.sketchnav import Config
 
 
@@ -36,6 +44,50 @@ def episodes_of(config: Config, split: Split, console: Console | None = None, sk
     if console is not None:
         console.note(f"drawing {scenes.count:,} episodes in {scenes.plans:,} plans of {split}")
     return _drawn(scenes, split, config.run.seed)
+
+
+def with_drawings(episodes: Episodes, folder: Path) -> tuple[Episodes, Tensor]:
+    """The same with a user's own sketches, and the numbers (n,) int64 of the episodes that have one.
+
+    Args:
+        episodes: Of a split.
+        folder: Holds pictures named by the number of their episode: 7.png.
+
+    Raises:
+        ConfigError: No such picture, a number that there is not, or a picture that is no sketch; which.
+    """
+    files = {int(path.stem): path for path in folder.glob("*.png") if path.stem.isdigit()}
+    if not files:
+        raise ConfigError(f"drawings={folder} holds no 0.png, 1.png, ...: name each by the number of its episode.")
+    if max(files) >= len(episodes):
+        raise ConfigError(f"{files[max(files)]}: this split has the episodes 0 to {len(episodes) - 1}.")
+    sketch, side = episodes.sketch.clone(), episodes.sketch.shape[-1]
+    for number, path in files.items():
+        try:
+            sketch[number] = torch.from_numpy(shrunk(read_sketch(path), side))
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
+    return replace(episodes, sketch=sketch), torch.tensor(sorted(files))
+
+
+def episodes(config: Config, run: Run) -> None:
+    """Writes the episodes of all splits as files that `episode_file` reads, and a page of sketches of each."""
+    for split in SPLITS:
+        found = episodes_of(config, split, run.console)
+        path = run.dir / f"episodes-{split}.safetensors"
+        found.save(path, config.scenes, split, config.run.seed)
+        run.console.note(f"{len(found):,} episodes of {split}: {path}")
+        sheet = draw_sheet(config.scenes, split, config.run.seed, min(20, config.scenes.plans))
+        save_picture(run.dir / f"sketches-{split}.png", sheet)
+        write_plans(config.scenes, split, config.run.seed, run.dir / f"plans-{split}")
+
+
+def write_plans(scenes: Scenes, split: Split, seed: int, folder: Path) -> None:
+    """Writes the plan of each of a split's first episodes, with start, goal and way: what to draw a sketch from."""
+    pages = draw_episodes(replace(scenes, plans=1, sketch="true", sketch_px=PAGE), split, seed).sketch
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, page in enumerate(pages):
+        save_picture(folder / f"{number}.png", page.permute(1, 2, 0).numpy())
 
 
 @lru_cache(maxsize=4)

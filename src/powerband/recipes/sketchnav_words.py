@@ -23,7 +23,7 @@ RENAMED = {
     "SIMULATOR_GPU_ID": (None, "Write gpus=0,2: one rank a GPU, and each renders on its own."),
     "DATASET.DATA_PATH": ("episode_file", "a file that `powerband train sketchnav episodes` has written"),
     "DATASET.SCENES_DIR": (None, "Plans are drawn, not read: scenes.plans, scenes.least_m, scenes.most_m."),
-    "RL.DIFFUSION.lr": (None, "The diffusion policy is still to come; demonstrations for it are recorded by `demos`."),
+    "RL.DIFFUSION.lr": "chunks.lr",
     "RL.PPO.num_steps": "on_policy.num_steps",
     "RL.PPO.num_mini_batch": ("on_policy.minibatches", "of whole sequences"),
     "RL.PPO.ppo_epoch": "on_policy.epochs",

@@ -5,7 +5,6 @@ The present setting is measured beside them, in turns, and stays where none of t
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,10 +18,11 @@ from powerband.core.device import device_names
 from powerband.core.room import OutOfRoom, ran_out
 from powerband.tune.advice import WORTH
 from powerband.tune.apart import short_run
-from powerband.tune.candidates import Candidate, as_words, unlike
+from powerband.tune.candidates import Candidate, as_words
 from powerband.tune.fitting import Fitting
 from powerband.tune.measure import Measurement, Recipe
 from powerband.tune.space import Rule, Setting, Space, values_of
+from powerband.tune.verification import Verification
 
 LEAST_S, MOST_S = 20.0, 3600.0
 BASE_S, VERIFY_S = 2.0, 2.0
@@ -31,10 +31,6 @@ COLD_S = 12.0
 """A first run that takes so much longer than its window was compiling: it is repeated, and the budget begins anew."""
 VERIFY_ITERATIONS, LONGEST_VERIFY_S = 3, 5.0
 """A verification holds so many iterations of a slow loop, within this many seconds: one alone is a draw of luck."""
-ROUNDS, FIRST_ROUND, LATER_ROUNDS = 5, 5, 3
-"""Rounds of verification; settings of the first one, and how many of them go on."""
-LEAST_VERIFIED = 2
-"""Settings that are verified whatever it takes."""
 MEMORY_SHARE = 0.9
 """Of the free memory, where no limit is given."""
 
@@ -151,7 +147,11 @@ class Search:
         candidates = fitting.candidates()
         self.notes += fitting.notes
         present = Candidate({}, (), base.steps_per_s, [base.steps_per_s])
-        verified = self.verified(present, sorted(candidates, key=lambda each: -each.predicted))
+        sizes = frozenset(
+            knob for axis in self.space.axes if axis.modelled for setting in axis.settings for knob in setting
+        )
+        verification = Verification(self.rate, lambda: (1 - self.spent) * self.options.seconds, sizes)
+        verified = verification.verified(present, candidates)
         # The windows of the probes are short and apart in time: only those taken in turns are compared.
         often = [each for each in verified if len(each.rates) >= len(present.rates)]  # one good turn is luck
         best = max(often, key=lambda each: each.measured)
@@ -193,52 +193,7 @@ class Search:
         steps = facts.env_steps / facts.iterations * (each.setting.get("num_envs", n) / n if n else 1.0)
         return min(LONGEST_VERIFY_S, max(VERIFY_S, VERIFY_ITERATIONS * steps / each.predicted))
 
-    def verified(self, present: Candidate, ranked: list[Candidate]) -> list[Candidate]:
-        """The present setting and the best that the model knows, in turns; after a round the slower ones drop out.
-
-        Another run begins while the budget allows one, but for the first `LEAST_VERIFIED`; a later round has as many of
-        the fastest as the budget allows.
-        """
-        alike = unlike(ranked, LATER_ROUNDS, FIRST_ROUND)
-        best, others = alike[:LATER_ROUNDS], alike[LATER_ROUNDS:]
-        mixed = [each for pair in itertools.zip_longest(best, others) for each in pair if each is not None]
-        # Between one number of ranks and another the model errs most: the best of another one comes second.
-        ranks = [each.setting.get("nproc", self.space.facts.world_size) for each in ranked]
-        rival = next((each for each, own in zip(ranked, ranks, strict=True) if own != ranks[0]), None)
-        if rival is not None:
-            mixed = [mixed[0], rival, *(each for each in mixed[1:] if each is not rival)][:FIRST_ROUND]
-        chosen = [present, *mixed]
-        rates: dict[int, list[float]] = {id(each): [] for each in chosen}
-        took: dict[int, float] = {}
-        for number in range(ROUNDS):
-            for position, each in enumerate(list(chosen)):
-                late = self.spent + max(took.values(), default=0.0) / self.options.seconds > 1.0
-                if number == 0 and position > LEAST_VERIFIED and late:
-                    chosen.remove(each)
-                    continue
-                began = time.perf_counter()
-                seen = self.measure(each.setting, self.verify_s(each))
-                took[id(each)] = time.perf_counter() - began
-                if seen is not None and seen.facts[0].iterations:
-                    rates[id(each)].append(seen.steps_per_s)
-                elif each is not present:
-                    chosen.remove(each)
-            for each in chosen:
-                each.rates = rates[id(each)] or each.rates
-            fastest = sorted(chosen[1:], key=lambda each: -(each.measured or 0.0))[:LATER_ROUNDS]
-            if number == 0:
-                seen_once = [present, *fastest]
-            chosen = self.affordable([present, *fastest], took)
-            if len(chosen) < 2:
-                break
-        return [each for each in seen_once if each.rates]
-
-    def affordable(self, chosen: list[Candidate], took: dict[int, float]) -> list[Candidate]:
-        """The first of `chosen` that can be measured once more within the budget."""
-        left, kept = (1 - self.spent) * self.options.seconds, []
-        for each in chosen:
-            left -= took[id(each)]
-            if left < 0:
-                break
-            kept.append(each)
-        return kept
+    def rate(self, each: Candidate) -> float | None:
+        """Env steps a second of one verification; None where it ended before it could be measured."""
+        seen = self.measure(each.setting, self.verify_s(each))
+        return seen.steps_per_s if seen is not None and seen.facts[0].iterations else None

@@ -14,6 +14,7 @@ from powerband.data.types import EnvSpec, Step, TensorSpec, Tree, tree_map
 from powerband.envs.arrays import check_action
 
 from .episodes import HEADINGS, UNIT_M, Episodes
+from .explored import Explored
 from .kernels import run
 from .state import Agents
 from .world import FAR_M, NEAR_M, NUM_ACTIONS, SUBSTEP_M, Rules, world_arrays
@@ -22,14 +23,17 @@ LEAST_PX, MOST_PX = 16, 512
 PLAIN = Rules()
 
 
-def spec_of(pixels: int, rules: Rules) -> EnvSpec:
-    """What agents see and do; known without any episodes.
+def spec_of(pixels: int, rules: Rules, explored: int = 0) -> EnvSpec:
+    """What agents see and do; known without any episodes. `explored` is G of the map that is kept, 0 for none.
 
     Raises:
         ValueError: A size of the picture out of range.
     """
     if not LEAST_PX <= pixels <= MOST_PX or pixels % 2:
         raise ValueError(f"pixels={pixels}: give an even number from {LEAST_PX} to {MOST_PX}.")
+    if explored < 0 or explored % 2:
+        raise ValueError(f"explored={explored}: give an even number of squares, or 0 for no map.")
+    kept = {"explored": TensorSpec((1, explored, explored), torch.uint8), "goal": TensorSpec((2,))} if explored else {}
     return EnvSpec(
         obs={
             "rgb": TensorSpec((3, pixels, pixels), torch.uint8),
@@ -37,6 +41,7 @@ def spec_of(pixels: int, rules: Rules) -> EnvSpec:
             "gps": TensorSpec((2,)),
             "compass": TensorSpec((1,)),
             "episode": TensorSpec((), torch.int64),
+            **kept,
         },
         action=TensorSpec((), torch.int64),
         num_actions=NUM_ACTIONS,
@@ -71,6 +76,7 @@ class SketchNavEnv:
         rules: Rules = PLAIN,
         *,
         pixels: int = 64,
+        explored: int = 0,
         in_turns: bool = False,
         order: Tensor | None = None,
         device: torch.device | str = "cpu",
@@ -86,6 +92,7 @@ class SketchNavEnv:
             episodes: What is drawn from, on any device.
             rules: Of success, moves and reward.
             pixels: S, along the camera's picture.
+            explored: G, squares along the map of what was seen; 0 keeps none.
             in_turns: Row n has episodes n, n + all_envs, ... one after the other; else each row draws its own.
             order: (E',) int64 numbers of those that are walked, in their order; None is all.
             device: Where agents and pictures live.
@@ -103,11 +110,12 @@ class SketchNavEnv:
         self.threads = torch.get_num_threads() if threads is None else threads
         if not 1 <= self.threads <= numba.config.NUMBA_NUM_THREADS:
             raise ValueError(f"threads is {self.threads}: give 1..{numba.config.NUMBA_NUM_THREADS}")
-        self.seed, self.rules, self.spec = seed, rules, spec_of(pixels, rules)
+        self.seed, self.rules, self.spec = seed, rules, spec_of(pixels, rules, explored)
         self.stride = all_envs or num_envs
         self.episodes = episodes.to(self.device)
         self.world = world_arrays(self.episodes, rules, pixels, in_turns, self.device, order)
         self.agents = Agents.empty(num_envs, first_env, self.device)
+        self.explored = Explored(num_envs, explored, pixels, self.device) if explored else None
         self._obs = [tree_map(lambda spec: spec.zeros(num_envs, device=self.device), self.spec.obs) for _ in range(2)]
         self._turn = 0
         self._sent: Tensor | None = None
@@ -218,7 +226,8 @@ class SketchNavEnv:
         if self._sent is not None:
             raise RuntimeError("state_dict between send and recv: call recv first")
         agents = {field.name: getattr(self.agents, field.name).clone() for field in fields(Agents)}
-        return {"seed": self.seed, "episodes": len(self.episodes), "agents": agents}
+        maps = {} if self.explored is None else {"explored": self.explored.maps.clone()}
+        return {"seed": self.seed, "episodes": len(self.episodes), "agents": agents, **maps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Sets agents and seed; `observe` gives the observations that go with them.
@@ -234,6 +243,8 @@ class SketchNavEnv:
             )
         for name, saved in state["agents"].items():
             getattr(self.agents, name).copy_(saved)
+        if self.explored is not None:
+            self.explored.maps.copy_(state["explored"])
         self.seed, self._sent = int(state["seed"]), None
 
     def close(self) -> None:
@@ -248,6 +259,16 @@ class SketchNavEnv:
         turned = (agents.heading + HEADINGS // 2) % HEADINGS - HEADINGS // 2
         torch.mul(turned.unsqueeze(1), 2 * math.pi / HEADINGS, out=obs["compass"])
         obs["episode"].copy_(agents.episode)
+        if self.explored is not None:
+            seen = (obs["depth"], obs["gps"], obs["compass"])
+            if ended_only:  # the last of an episode: its map begins anew with the next
+                maps = self.explored.with_view(self.explored.maps, *seen)
+            else:
+                maps = self.explored.add(*seen, agents.made == 0)
+            obs["explored"].copy_(maps.unsqueeze(1))
+            torch.mul(
+                self.episodes.target[agents.episode] - self.episodes.start[agents.episode, :2], UNIT_M, out=obs["goal"]
+            )
         return obs
 
     def _run(self, name: str, *arguments: Any) -> None:

@@ -7,6 +7,7 @@ splits ``train`` and ``val_seen`` are the same, those of ``val_unseen`` are othe
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from .distance import LENGTH_M, distance_field, navigable, reachable, shortest_path
 from .plan import LEAST_M, MOST_M, Plan, draw_plan
-from .sketch import draw_sketch, shrunk
+from .sketch import MARGIN, PAGE, draw_sketch, shrunk
 from .surfaces import CELL_M
 
 Split = Literal["train", "val_seen", "val_unseen"]
@@ -82,6 +83,11 @@ class Scenes:
     def count(self) -> int:
         """Episodes of a split."""
         return self.plans * self.goals * self.starts
+
+    @property
+    def page_m(self) -> float:
+        """Metres along the page of a plan of middling size."""
+        return math.sqrt(self.least_m * self.most_m) * PAGE / (PAGE - 2 * MARGIN)
 
     def level(self, episode: int) -> str:
         """Level of an episode's sketch."""

@@ -29,6 +29,7 @@ class Frame:
         way: (L, 2) the shortest way. path: (k, 2) where the agent has been. goal: (2,). All in metres.
         heading: Radians, clockwise from the x axis.
         said: A line of figures.
+        believed: (k, 2) in 0..1: where on the sketch the agent took itself to be; k = 0 where it does not say.
     """
 
     cells: np.ndarray
@@ -40,12 +41,14 @@ class Frame:
     goal: np.ndarray
     heading: float
     said: str
+    believed: np.ndarray
 
 
 def film_episode(
     env: SketchNavEnv,
     act: Callable[[SketchNavEnv, Any, Tensor | None], tuple[Tensor, Tensor | None]],
     carry: Tensor | None,
+    belief: Callable[[Any], Tensor | None] = lambda obs: None,
 ) -> list[Frame]:
     """Walks the episode that row 0 begins with, to its end.
 
@@ -53,11 +56,12 @@ def film_episode(
         env: One agent.
         act: (agents, observations, carry) -> (actions, carry).
         carry: The first one.
+        belief: Observations -> (1, 2) where on the sketch the agent takes itself to be, None where it does not say.
 
     Returns:
         A frame before each action, and one after the last.
     """
-    obs, frames, path = env.observe(), [], []
+    obs, frames, path, trail = env.observe(), [], [], []
     episode = int(env.agents.episode[0])
     cells, way = env.episodes.cells_of(int(env.episodes.plan[episode])), env.episodes.way_of(episode)
     goal = env.episodes.target[episode].cpu().numpy() * UNIT_M
@@ -68,7 +72,10 @@ def film_episode(
         path.append(env.agents.at[0].cpu().numpy() * UNIT_M)
         seen = rgb[0].cpu().numpy().transpose(1, 2, 0), depth[0, 0].cpu().numpy()
         heading = 2 * np.pi * int(env.agents.heading[0]) / 36
-        return Frame(cells, sketch, *seen, way, np.array(path), goal, heading, said)
+        if (at := belief(obs)) is not None:
+            trail.append(at[0].cpu().numpy())
+        believed = np.array(trail).reshape(-1, 2)
+        return Frame(cells, sketch, *seen, way, np.array(path), goal, heading, said, believed)
 
     while True:
         frames.append(frame(f"step {int(env.agents.made[0])}, {float(env.agents.distance[0]):.1f} m to go"))
@@ -110,22 +117,37 @@ def draw_episode(frame: Frame) -> np.ndarray:
     for point, colour in ((frame.way[0], (30, 80, 230)), (frame.goal, (150, 40, 190))):
         x, y = put(point)[0]
         draw.ellipse((x - 5, y - 5, x + 5, y + 5), fill=colour)
-    x, y = put(frame.path[-1])[0]
-    ahead = np.array([np.cos(frame.heading), np.sin(frame.heading)])
-    aside = np.array([-ahead[1], ahead[0]])
-    nose = [tuple(np.array([x, y]) + step) for step in (9 * ahead, 6 * aside - 5 * ahead, -6 * aside - 5 * ahead)]
-    draw.polygon(nose, fill=(20, 120, 255), outline=(255, 255, 255))
+    _point(draw, put(frame.path[-1])[0], frame.heading)
+    page = Image.fromarray(_scaled(frame.sketch))
+    if len(frame.believed):
+        trail, on_page = [tuple(at) for at in frame.believed * SIDE], ImageDraw.Draw(page)
+        if len(trail) > 1:
+            on_page.line(trail, fill=(20, 120, 255), width=2)
+        _point(on_page, trail[-1], frame.heading)
     grey = np.clip((frame.depth - NEAR_M) / (FAR_M - NEAR_M), 0, 1)
     depth = np.repeat((255 * (1 - grey)).astype(np.uint8)[..., None], 3, -1)
-    parts = [_scaled(frame.sketch), np.asarray(top), _scaled(frame.rgb), _scaled(depth)]
+    parts = [np.asarray(page), np.asarray(top), _scaled(frame.rgb), _scaled(depth)]
     canvas = Image.new("RGB", (4 * SIDE + 5 * GAP, SIDE + 2 * GAP + 24), (255, 255, 255))
     for number, part in enumerate(parts):
         canvas.paste(Image.fromarray(part), (GAP + number * (SIDE + GAP), GAP + 22))
-    titles = ("sketch", f"plan: {frame.said}", "camera", f"depth, {NEAR_M:g} to {FAR_M:g} m")
+    titles = (
+        "sketch" + ", and where it takes itself to be" * bool(len(frame.believed)),
+        f"plan: {frame.said}",
+        "camera",
+        f"depth, {NEAR_M:g} to {FAR_M:g} m",
+    )
     draw = ImageDraw.Draw(canvas)
     for number, title in enumerate(titles):
         draw.text((GAP + number * (SIDE + GAP), 10), title, fill=(0, 0, 0))
     return np.asarray(canvas)
+
+
+def _point(draw: Any, at: tuple[float, float], heading: float) -> None:
+    """Draws an agent as an arrow head."""
+    ahead = np.array([np.cos(heading), np.sin(heading)])
+    aside = np.array([-ahead[1], ahead[0]])
+    nose = [tuple(np.array(at) + step) for step in (9 * ahead, 6 * aside - 5 * ahead, -6 * aside - 5 * ahead)]
+    draw.polygon(nose, fill=(20, 120, 255), outline=(255, 255, 255))
 
 
 def _scaled(picture: np.ndarray) -> np.ndarray:

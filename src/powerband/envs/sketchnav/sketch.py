@@ -13,6 +13,8 @@ from typing import Literal
 
 import numpy as np
 
+from powerband.nets.sketch_view import GOAL_RGB, START_RGB
+
 from .plan import Plan
 from .surfaces import CEILING_M, CELL_M, heights
 
@@ -21,7 +23,7 @@ LEVELS: tuple[Level, ...] = ("smooth", "abstract", "true", "blank")
 PAGE = 512
 """Pixels along a drawn sketch."""
 MARGIN = 34
-START, GOAL, WAY, INK = (30, 80, 230), (150, 40, 190), (225, 40, 40), (20, 20, 20)
+START, GOAL, WAY, INK = START_RGB, GOAL_RGB, (225, 40, 40), (20, 20, 20)
 DOT = 13
 """Radius of a dot in pixels."""
 

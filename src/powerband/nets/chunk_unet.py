@@ -1,0 +1,108 @@
+"""A one-dimensional U-Net over the steps of an action chunk, told the step of diffusion and what was observed.
+
+Source: Chi et al. 2023, section 3 and appendix A ("Diffusion Policy"): FiLM of scale and shift in each residual block.
+Shapes: R rows, T steps of the chunk, A numbers of an action, C channels.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+KERNEL, GROUPS = 5, 8
+TIME_WIDTH = 128
+
+
+class StepEmbedding(nn.Module):
+    """The step of diffusion as features. Source: Vaswani et al. 2017, section 3.5."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        rate = torch.exp(torch.arange(width // 2) * (-math.log(10_000) / (width // 2 - 1)))
+        self.register_buffer("rate", rate, persistent=False)
+        self.layers = nn.Sequential(nn.Linear(width, 4 * width), nn.Mish(), nn.Linear(4 * width, width))
+
+    def forward(self, step: Tensor) -> Tensor:
+        """(R,) -> (R, width)."""
+        angle = step.float().unsqueeze(1) * self.rate
+        return self.layers(torch.cat([angle.sin(), angle.cos()], 1))
+
+
+def conv_block(inputs: int, outputs: int) -> nn.Sequential:
+    """Convolution over steps, norm, Mish."""
+    return nn.Sequential(
+        nn.Conv1d(inputs, outputs, KERNEL, padding=KERNEL // 2), nn.GroupNorm(GROUPS, outputs), nn.Mish()
+    )
+
+
+class Residual(nn.Module):
+    """Two convolutions, between which the condition scales and shifts each channel."""
+
+    def __init__(self, inputs: int, outputs: int, condition: int) -> None:
+        super().__init__()
+        self.first, self.second = conv_block(inputs, outputs), conv_block(outputs, outputs)
+        self.film = nn.Sequential(nn.Mish(), nn.Linear(condition, 2 * outputs))
+        self.skip = nn.Conv1d(inputs, outputs, 1) if inputs != outputs else nn.Identity()
+
+    def forward(self, x_RCT: Tensor, condition: Tensor) -> Tensor:
+        scale, shift = self.film(condition).unsqueeze(-1).chunk(2, 1)
+        return self.second((1 + scale) * self.first(x_RCT) + shift) + self.skip(x_RCT)
+
+
+class ChunkUNet(nn.Module):
+    """Noise (or the chunk itself) from a noisy chunk."""
+
+    def __init__(self, actions: int, condition: int, widths: tuple[int, ...]) -> None:
+        """
+        Args:
+            actions: A.
+            condition: Width of what was observed.
+            widths: Channels of each level; every further level halves the steps.
+
+        Raises:
+            ValueError: Widths that groups of channels do not divide.
+        """
+        super().__init__()
+        if not widths or any(width < GROUPS or width % GROUPS for width in widths):
+            raise ValueError(f"unet={widths}: give channels that are multiples of {GROUPS}.")
+        self.step = StepEmbedding(TIME_WIDTH)
+        told = TIME_WIDTH + condition
+
+        def level(inputs: int, outputs: int) -> nn.ModuleList:
+            return nn.ModuleList([Residual(inputs, outputs, told), Residual(outputs, outputs, told)])
+
+        self.down = nn.ModuleList(level(*sizes) for sizes in zip((actions, *widths), widths, strict=False))
+        self.shorter = nn.ModuleList(nn.Conv1d(width, width, 3, 2, 1) for width in widths[:-1])
+        self.middle = level(widths[-1], widths[-1])
+        upward = list(zip(widths[:0:-1], widths[-2::-1], strict=True))
+        self.longer = nn.ModuleList(nn.ConvTranspose1d(low, low, 4, 2, 1) for low, _ in upward)
+        self.up = nn.ModuleList(level(low + high, high) for low, high in upward)
+        self.out = nn.Sequential(conv_block(widths[0], widths[0]), nn.Conv1d(widths[0], actions, 1))
+
+    def forward(self, x_RTA: Tensor, step: Tensor, condition: Tensor) -> Tensor:
+        """
+        Args:
+            x_RTA: Noisy chunks; T is a multiple of 2 for each level but the first.
+            step: (R,) int64 steps of diffusion.
+            condition: (R, condition).
+
+        Returns:
+            (R, T, A) float32.
+        """
+        told = torch.cat([self.step(step), condition], 1)
+        x, skips = x_RTA.transpose(1, 2), []
+        for number, blocks in enumerate(self.down):
+            for block in blocks:
+                x = block(x, told)
+            if number < len(self.shorter):
+                skips.append(x)
+                x = self.shorter[number](x)
+        for block in self.middle:
+            x = block(x, told)
+        for longer, blocks in zip(self.longer, self.up, strict=True):
+            x = torch.cat([longer(x), skips.pop()], 1)
+            for block in blocks:
+                x = block(x, told)
+        return self.out(x).transpose(1, 2).float()

@@ -1,0 +1,105 @@
+"""What lies around an agent on a sketch: dots are found, and the page is moved and turned as the agent is."""
+
+import math
+
+import pytest
+import torch
+
+from powerband.envs.sketchnav.sketch import DOT, PAGE, shrunk
+from powerband.nets.sketch_view import GOAL_RGB, START_RGB, Surroundings, dots, unit
+
+SIDE, PAGE_M, AROUND_M = 64, 16.0, 8.0
+
+
+def ink_of(pages: torch.Tensor) -> torch.Tensor:
+    return 1 - unit(pages)
+
+
+def page_with(start_px: tuple[float, float], mark_px: tuple[float, float]) -> torch.Tensor:
+    """(3, SIDE, SIDE) uint8: a start dot, and a black mark of 3 by 3 pixels."""
+    page = torch.full((3, SIDE, SIDE), 255, dtype=torch.uint8)
+    for (x, y), colour in ((start_px, START_RGB), (mark_px, (0, 0, 0))):
+        x, y = round(x), round(y)
+        page[:, y - 1 : y + 2, x - 1 : x + 2] = torch.tensor(colour, dtype=torch.uint8).view(3, 1, 1)
+    return page
+
+
+def test_dots_are_found_where_they_were_drawn_and_a_page_without_one_has_its_middle() -> None:
+    from PIL import Image, ImageDraw
+
+    places, pages, side = [(100, 400), (256, 30), (470, 400)], [], 1
+    for x, y in places:
+        image = Image.new("RGB", (PAGE, PAGE), (255, 255, 255))
+        draw = ImageDraw.Draw(image)
+        draw.line((0, y, PAGE, y + 20), fill=(20, 20, 20), width=6)
+        draw.ellipse((x - 2 * DOT, y + 3 * DOT, x, y + 5 * DOT), fill=GOAL_RGB)
+        draw.ellipse((x - DOT, y - DOT, x + DOT, y + DOT), fill=START_RGB)
+        import numpy as np
+
+        pages.append(torch.from_numpy(shrunk(np.asarray(image), SIDE)))
+    blank = torch.full((3, SIDE, SIDE), 255, dtype=torch.uint8)
+    pages, near = torch.stack([*pages, blank]), PAGE / SIDE / 2
+    found, goals = dots(pages, START_RGB), dots(pages, GOAL_RGB)
+    assert torch.allclose(found[:3] * PAGE, torch.tensor(places, dtype=torch.float32), atol=near)
+    assert torch.allclose(
+        goals[:3] * PAGE, torch.tensor([(x - DOT, y + side * 4 * DOT) for x, y in places]).float(), atol=near
+    )
+    assert found[3].tolist() == goals[3].tolist() == [0.5, 0.5]
+
+
+@pytest.mark.parametrize("turn", [0.0, 0.5 * math.pi, -2.0, 3.0])
+@pytest.mark.parametrize("gps", [(0.0, 0.0), (1.5, -2.0)])
+def test_a_mark_appears_ahead_and_aside_as_it_lies(turn: float, gps: tuple[float, float]) -> None:
+    metre = SIDE / PAGE_M
+    start, ahead_m, right_m = (30, 34), 2.0, 1.0
+    x = start[0] + 0.5 + metre * (gps[0] + ahead_m * math.cos(turn) - right_m * math.sin(turn))
+    y = start[1] + 0.5 + metre * (gps[1] + ahead_m * math.sin(turn) + right_m * math.cos(turn))
+    page = page_with(start, (x - 0.5, y - 0.5))
+    net = Surroundings(4, PAGE_M, AROUND_M, SIDE)
+    pages, codes = torch.stack([page.flip(2), page, page.flip(1)]), torch.zeros(1, 4)
+    with torch.no_grad():
+        seen = net(
+            ink_of(pages),
+            torch.tensor([1]),
+            dots(pages[1:2], START_RGB),
+            codes,
+            torch.tensor([gps]),
+            torch.tensor([[turn]]),
+        )
+    assert seen.shape == (1, 3, SIDE, SIDE) and 0 <= float(seen.min()) and float(seen.max()) <= 1
+    black = seen[0].amin(0)  # the dot is not black: its blue is strong
+    black = torch.where(seen[0, 2] > 0.6, black, torch.zeros(()))
+    index = torch.arange(SIDE) + 0.5
+    column, row = float((black.sum(0) * index).sum() / black.sum()), float((black.sum(1) * index).sum() / black.sum())
+    zoom = SIDE / AROUND_M
+    assert column == pytest.approx(SIDE / 2 + right_m * zoom, abs=0.75 * zoom / metre)
+    assert row == pytest.approx(SIDE / 2 - ahead_m * zoom, abs=0.75 * zoom / metre)
+
+
+def test_outside_the_page_is_white_whatever_other_pages_show() -> None:
+    net = Surroundings(4, PAGE_M, AROUND_M, SIDE)
+    black, second = torch.ones(3, 3, SIDE, SIDE), torch.tensor([1])
+    words = (torch.full((1, 2), 0.5), torch.zeros(1, 4))
+    for gps in ([30.0, 0.0], [0.0, 12.1], [0.0, -12.1]):
+        assert not net(black, second, *words, torch.tensor([gps]), torch.zeros(1, 1)).any(), gps
+    edge = net(black, second, *words, torch.tensor([[0.0, 8.0]]), torch.zeros(1, 1))
+    assert float(edge.detach().mean()) == 0.5
+    near = net(black, second, *words, torch.zeros(1, 2), torch.zeros(1, 1))
+    assert torch.allclose(near, torch.ones_like(near))
+
+
+def test_the_size_of_the_page_is_learned_from_its_code() -> None:
+    """Shown a mark where a page of twice the size has it, the gradient makes the page larger."""
+    torch.manual_seed(0)
+    net, large = Surroundings(1, PAGE_M, AROUND_M, SIDE), Surroundings(1, 1.3 * PAGE_M, AROUND_M, SIDE, False)
+    ink = torch.nn.functional.interpolate(torch.rand(8, 3, 8, 8), SIDE, mode="bilinear")
+    said = (torch.arange(8), torch.full((8, 2), 0.5), torch.ones(8, 1), torch.zeros(8, 2), torch.zeros(8, 1))
+    wanted = large(ink, *said)
+    adam = torch.optim.Adam(net.parameters(), 0.02)
+    for _ in range(60):
+        loss = (net(ink, *said) - wanted).square().mean()
+        adam.zero_grad()
+        loss.backward()
+        adam.step()
+    assert float(net.larger(torch.ones(1, 1)).detach().exp()) == pytest.approx(1.3, abs=0.02)
+    assert not list(large.parameters())
