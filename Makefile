@@ -38,11 +38,17 @@ demo: setup
 	@echo "video:   $(RUN)/videos/greedy.mp4"
 	@echo "picture: $(RUN)/game-greedy.png"
 
+# Two at a time, then what measures seconds by itself.
+PYTEST := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -q
+PAIRS  := -n 2 --dist loadfile
+
 test: setup
-	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -q
+	$(PYTEST) $(PAIRS) -m 'not slow and not timed'
+	$(PYTEST) -m 'not slow and timed'
 
 test-all: setup
-	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -q -m 'slow or not slow'
+	$(PYTEST) $(PAIRS) -m 'not timed'
+	$(PYTEST) -m timed
 
 lint: setup
 	$(BIN)/ruff check .

@@ -69,7 +69,7 @@ def interval(k: int, updates: int) -> Case:
 
 
 WALKED = ("splits=val_unseen", "video=false")
-WALKER = ("sketchnav", "variant=small", "gpus=none")
+WALKER = ("sketchnav", "variant=small", "gpus=none", "scene_seed=0")
 
 
 def walker(algo: str, sketch: str) -> Case:

@@ -50,10 +50,11 @@ def test_other_plans_and_missing_demonstrations_are_refused(demos: Path) -> None
     def config_of(*words: str):
         return configure("sketchnav", ["variant=smoke", "algo=clone", *words])[2].config
 
-    made, config = demonstrations_of(
-        config_of(f"demos_dir={demos}", "net.use_rgb=false", "scenes.sketch=blank", "seed=5")
-    )
-    assert config.run.seed == 0 and made.rows == len(made.fields["episode"])
+    own = [f"demos_dir={demos}", "net.use_rgb=false", "scenes.sketch=blank", "seed=5"]
+    made = demonstrations_of(config_of(*own, "scene_seed=0"))
+    assert made.rows == len(made.fields["episode"])
+    with pytest.raises(ConfigError, match="seed 0, this run has 5. Write scene_seed=0"):
+        demonstrations_of(config_of(*own))
     assert sorted(set(made.fields["episode"].tolist())) == [0, 1, 2]
     with pytest.raises(ConfigError, match="powerband train sketchnav demos"):
         demonstrations_of(config_of())

@@ -138,7 +138,10 @@ def test_mujoco_draws_what_agents_see_in_supervised_workers(tmp_path: Path) -> N
 
 
 def test_demonstrations_are_recorded_once_and_gone_on_with(tmp_path: Path) -> None:
-    words = [*runs.SMALL["sketchnav"][1:], *runs.COMMON, f"demos_dir={tmp_path / 'demos'}"]
+    own = [*runs.SMALL["sketchnav"][1:], *runs.COMMON]
+    words = [*own, f"demos_dir={tmp_path / 'demos'}", "demo_noise=0.3"]
+    plain = [*own, f"demos_dir={tmp_path / 'plain'}"]
+    assert cli.main(["train", "sketchnav", "demos", *plain, f"run_dir={tmp_path / 'undisturbed'}"]) == 0
 
     def record(name: str) -> dict:
         assert cli.main(["train", "sketchnav", "demos", *words, f"run_dir={tmp_path / name}"]) == 0
@@ -146,6 +149,7 @@ def test_demonstrations_are_recorded_once_and_gone_on_with(tmp_path: Path) -> No
 
     whole = record("first")
     assert sorted(set(whole["episode"].tolist())) == [0, 1, 2, 3]
+    assert len(whole["episode"]) > 1.1 * len(read_recording(tmp_path / "plain")[0]["episode"])
     ends = whole["episode"].diff(append=torch.tensor([-1])) != 0
     assert bool((whole["action"][ends] == STOP).all()) and bool((whole["action"][~ends] != STOP).all())
     assert bool((whole["gps"][0] == 0).all()) and whole["depth"].shape[1:] == (1, 36, 36)

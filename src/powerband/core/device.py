@@ -125,8 +125,8 @@ def keep_memory() -> bool:
     """Lets this process keep the memory that it frees; False where glibc is not there or a MALLOC_ variable is set.
 
     By default glibc hands large blocks back at once, and the kernel clears each page anew when an update asks for them
-    again: a third of the time of an update of DDPG with batch 4096 on two threads (1.4 million page faults in 3 s, 106
-    against 173 env steps/s: `benchmarks/kept_memory.py`). GPU memory is torch's own matter and not touched.
+    again: 1.4 million page faults in 3 s of DDPG with batch 4096 on two threads, 105 env steps/s in place of 160
+    (`benchmarks/kept_memory.py`). GPU memory is torch's own matter and not touched.
     """
     if sys.platform != "linux" or any(name.startswith("MALLOC_") for name in os.environ):
         return False

@@ -49,6 +49,10 @@ class Config:
     diffusion and clone learn from it."""
     demo_episodes: int = 0
     """Episodes that `demos` records, of all plans alike; 0 is all."""
+    demo_noise: float = 0.0
+    """Share of the recorded steps at which a random move is made and the follower's recorded: the way back is shown."""
+    scene_seed: int = -1
+    """Seed of plans, episodes and sketches; -1 is the run's. With a number, runs of other seeds share them."""
     scenes: Scenes = field(default_factory=Scenes)
     rules: Rules = field(default_factory=Rules)
     run: RunConfig = field(default_factory=lambda: RunConfig(env_steps=10_000_000))
@@ -96,6 +100,8 @@ def check(config: Config, world_size: int) -> None:
     """Refuses what does not divide by the ranks, and files that are no episodes, before any rank is started."""
     config.on_policy.check(world_size) if config.algo == "ppo" else config.offline.check(world_size)
     spec_of(config.pixels, config.rules)
+    if not 0 <= config.demo_noise < 1:
+        raise ConfigError(f"demo_noise={config.demo_noise:g} is no share. Write 0 or more and below 1.")
     if config.net.goal and (config.algo != "ppo" or config.renderer == "mujoco"):
         raise ConfigError(
             f"net.goal=true with algo={config.algo} and renderer={config.renderer}: it is taught while agents walk, by "
@@ -134,6 +140,12 @@ VARIANTS = {
         "on_policy.num_steps": 75,
         "on_policy.minibatches": 8,
         "on_policy.epochs": 3,
+        "net.pictures": "plain",
+        "offline.global_batch_size": 256,
+        "demo_noise": 0.15,
+        "chunks.lr": 1e-3,
+        "chunks.unet": (64, 128, 256),
+        "chunks.predict": "sample",
         "run.precision": "bf16",
         "run.env_steps": 2_000_000,
     },
@@ -142,6 +154,7 @@ VARIANTS = {
         "scenes.plans": 2,
         "scenes.goals": 1,
         "scenes.starts": 2,
+        "rules.max_steps": 150,
         "eval_plans": 1,
         "eval_episodes": 2,
         "pixels": 36,

@@ -17,14 +17,13 @@ from powerband.envs.sketchnav.episodes import Episodes
 from powerband.envs.sketchnav.mujoco_env import MujocoNavEnv
 from powerband.envs.supervision import Fault, Supervision
 from powerband.envs.vector import WorkerVecEnv
+from powerband.recipes.sketchnav_sets import seed_of
 
 if TYPE_CHECKING:
     from powerband.core.run import Run
     from powerband.recipes.sketchnav import Config
 
 FIGURES = ("success", "spl", "soft_spl", "distance_to_goal")
-
-
 EXPLORED = 96
 """Squares of a quarter metre along the map of what was explored: it reaches 12 m from the start."""
 
@@ -69,7 +68,7 @@ def _rendered(config: Config, run: Run, episodes: Episodes, envs: int) -> Worker
     ranks, file = run.ranks, Path(config.episode_file or run.dir / "episodes.safetensors")
     if not config.episode_file:
         if ranks.leads:
-            episodes.save(file, config.scenes, "train", config.run.seed)
+            episodes.save(file, config.scenes, "train", seed_of(config))
         ranks.barrier()
     workers = config.num_workers if config.num_workers >= 0 else max(1, cores() // ranks.world_size)
 

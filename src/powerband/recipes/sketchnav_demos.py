@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,7 +15,8 @@ from powerband.core.console import count_shown
 from powerband.data.recording import Recording
 from powerband.envs.sketchnav.env import SketchNavEnv
 from powerband.envs.sketchnav.episodes import VERSION, Episodes
-from powerband.recipes.sketchnav_sets import episodes_of
+from powerband.envs.sketchnav.world import FORWARD, NUM_ACTIONS, STOP
+from powerband.recipes.sketchnav_sets import episodes_of, seed_of
 
 if TYPE_CHECKING:
     from powerband.core.run import Run
@@ -43,11 +45,12 @@ def record(config: Config, run: Run) -> Path:
     episodes = episodes_of(config, "train", run.console)
     facts = {
         "version": VERSION,
-        "seed": config.run.seed,
+        "seed": seed_of(config),
         "pixels": config.pixels,
         "scenes": json.loads(json.dumps(asdict(config.scenes))),
         "rules": asdict(config.rules),
     }
+    facts["noise"] = config.demo_noise
     facts["fields"] = kept = [*pictures_of(config), "gps", "compass"]
     recording = Recording(folder, facts)
     there = set(recording.numbers)
@@ -61,7 +64,7 @@ def record(config: Config, run: Run) -> Path:
 
 
 def _walk(config: Config, episodes: Episodes, left: Tensor, kept: list[str], recording: Recording) -> None:
-    """Walks the episodes `left`, each to its end."""
+    """Walks the episodes `left`, each to its end; what the follower would do is recorded, whatever is done."""
     rows = min(ROWS, len(left))
     env = SketchNavEnv(rows, episodes, config.rules, pixels=config.pixels, in_turns=True, order=left)
     live: list[list[dict[str, Tensor]]] = [[] for _ in range(rows)]
@@ -69,11 +72,12 @@ def _walk(config: Config, episodes: Episodes, left: Tensor, kept: list[str], rec
     with count_shown("recording", len(left), "episodes") as tell:
         while waiting:
             action = env.expert()
+            taken = _disturbed(action, env, recording.facts["noise"], recording.facts["seed"])
             for row in range(rows):
                 seen = {name: obs[name][row].clone() for name in kept}
                 live[row].append({**seen, "action": action[row].to(torch.uint8)})
             numbers = obs["episode"].tolist()
-            step = env.step(action)
+            step = env.step(taken)
             for row in step.ended.nonzero()[:, 0].tolist():
                 if numbers[row] in waiting:
                     fields = {name: torch.stack([each[name] for each in live[row]]) for name in live[row][0]}
@@ -83,3 +87,19 @@ def _walk(config: Config, episodes: Episodes, left: Tensor, kept: list[str], rec
                     tell(done)
                 live[row] = []
             obs = step.obs
+
+
+def _disturbed(action: Tensor, env: SketchNavEnv, share: float, seed: int) -> Tensor:
+    """Actions (N,), a `share` of them replaced by a random move; STOP stays.
+
+    From where a mistake leads, the follower shows the way back, which an undisturbed one never does. Source: Laskey et
+    al. 2017. Drawn by episode and step: a recording that is gone on with is the same.
+    """
+    if share <= 0:
+        return action
+    taken = action.clone()
+    for row, (episode, made) in enumerate(zip(env.agents.episode.tolist(), env.agents.made.tolist(), strict=True)):
+        rng = np.random.default_rng([seed, episode, made])
+        if taken[row] != STOP and rng.random() < share:
+            taken[row] = int(rng.integers(FORWARD, NUM_ACTIONS))
+    return taken

@@ -19,7 +19,7 @@ from powerband.envs.sketchnav.env import SketchNavEnv
 from powerband.loops.offline import offline
 from powerband.recipes.sketchnav_demos import pictures_of
 from powerband.recipes.sketchnav_learners import imitator
-from powerband.recipes.sketchnav_sets import episodes_of
+from powerband.recipes.sketchnav_sets import episodes_of, seed_of
 
 if TYPE_CHECKING:
     from powerband.core.run import Run
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 def train(config: Config, run: Run, held_out: Callable[..., Any]) -> None:
     """Trains on the recording in `demos_dir`; `held_out` (config, learner, device) evaluates during training."""
-    demonstrations, scenes = demonstrations_of(config)
-    ranks, sketches = run.ranks, episodes_of(scenes, "train", run.console).sketch.to(run.device)
+    demonstrations = demonstrations_of(config)
+    ranks, sketches = run.ranks, episodes_of(config, "train", run.console).sketch.to(run.device)
     section, run.facts["learning rates"] = scaled_lr(config.chunks, config.run.lr_scale, ranks.world_size)
     config = replace(config, chunks=section)
     learner = imitator(config, sketches, ranks, run.precision, run.noise)
@@ -44,8 +44,8 @@ def train(config: Config, run: Run, held_out: Callable[..., Any]) -> None:
     run.export_policy(learner.policy_state())
 
 
-def demonstrations_of(config: Config) -> tuple[Demonstrations, Config]:
-    """The recording in `demos_dir`, and `config` with the seed of its episodes.
+def demonstrations_of(config: Config) -> Demonstrations:
+    """The recording in `demos_dir`.
 
     Raises:
         ConfigError: No recording, or one of other plans, rules or pictures; which, and what to do.
@@ -57,15 +57,17 @@ def demonstrations_of(config: Config) -> tuple[Demonstrations, Config]:
         )
     wanted = pictures_of(config)
     fields, facts = read_recording(Path(config.demos_dir), (*wanted, "gps", "compass", "action", "episode"))
-    for name, here in {"pixels": config.pixels, "scenes": asdict(config.scenes), "rules": asdict(config.rules)}.items():
+    used = {"pixels": config.pixels, "scenes": asdict(config.scenes), "rules": asdict(config.rules)}
+    for name, here in {**used, "seed": seed_of(config)}.items():
         there = facts[name]
         if name == "scenes":  # whoever draws them, the sketches change neither ways nor pictures
             here, there = ({k: v for k, v in of.items() if not k.startswith("sketch")} for of in (here, there))
         if here != there:
-            raise ConfigError(f"demos_dir={config.demos_dir} was recorded with {name} {there}, this run has {here}.")
-    chunks = config.chunks
-    made = Demonstrations(fields, wanted, chunks.frames, chunks.horizon)
-    return made, replace(config, run=replace(config.run, seed=int(facts["seed"])))
+            fix = f" Write scene_seed={there}." if name == "seed" else ""
+            raise ConfigError(
+                f"demos_dir={config.demos_dir} was recorded with {name} {there}, this run has {here}.{fix}"
+            )
+    return Demonstrations(fields, wanted, config.chunks.frames, config.chunks.horizon)
 
 
 class ChunkWalker:

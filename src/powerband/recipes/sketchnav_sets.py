@@ -23,6 +23,11 @@ if TYPE_CHECKING:
     from powerband.recipes.sketchnav import Config
 
 
+def seed_of(config: Config) -> int:
+    """Of plans, episodes and sketches."""
+    return config.run.seed if config.scene_seed < 0 else config.scene_seed
+
+
 def episodes_of(config: Config, split: Split, console: Console | None = None, sketch: str = "") -> Episodes:
     """The episodes of a split.
 
@@ -43,7 +48,7 @@ def episodes_of(config: Config, split: Split, console: Console | None = None, sk
         scenes = replace(scenes, sketch=sketch)
     if console is not None:
         console.note(f"drawing {scenes.count:,} episodes in {scenes.plans:,} plans of {split}")
-    return _drawn(scenes, split, config.run.seed)
+    return _drawn(scenes, split, seed_of(config))
 
 
 def with_drawings(episodes: Episodes, folder: Path) -> tuple[Episodes, Tensor]:
@@ -75,11 +80,11 @@ def episodes(config: Config, run: Run) -> None:
     for split in SPLITS:
         found = episodes_of(config, split, run.console)
         path = run.dir / f"episodes-{split}.safetensors"
-        found.save(path, config.scenes, split, config.run.seed)
+        found.save(path, config.scenes, split, seed_of(config))
         run.console.note(f"{len(found):,} episodes of {split}: {path}")
-        sheet = draw_sheet(config.scenes, split, config.run.seed, min(20, config.scenes.plans))
+        sheet = draw_sheet(config.scenes, split, seed_of(config), min(20, config.scenes.plans))
         save_picture(run.dir / f"sketches-{split}.png", sheet)
-        write_plans(config.scenes, split, config.run.seed, run.dir / f"plans-{split}")
+        write_plans(config.scenes, split, seed_of(config), run.dir / f"plans-{split}")
 
 
 def write_plans(scenes: Scenes, split: Split, seed: int, folder: Path) -> None:
