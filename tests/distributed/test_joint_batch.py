@@ -104,7 +104,10 @@ def learner_of(ranks: Ranks, name: str) -> object:
         encoder = SketchNet(sketches, PIXELS, SketchNetConfig(width=16))
     if name in CHUNKS:
         config = ChunkConfig(horizon=8, unet=(8, 16), noise_steps=50)
-        return Chunks(name, config, encoder, CODES, ranks, precision, noise)
+        learner = Chunks(name, config, encoder, CODES, ranks, precision, noise)
+        for group in learner.adam.adam.param_groups:
+            group["eps"] = 1e-3  # or gradients that are nothing but rounding would move weights as far as others
+        return learner
     kinds = {
         "coma": (COMA, COMAConfig(width=16, actor_lr=1e-3, critic_lr=1e-3)),
         "sac": (SAC, SACConfig(hidden=(32, 32))),
@@ -141,10 +144,7 @@ def test_two_ranks_equal_one_rank_on_the_joint_batch(name, tmp_path):
     first, second = on_ranks(train, 2, tmp_path, name)
     for key, value in alone.items():
         assert torch.equal(first[key], second[key]), f"{key} differs between the ranks"
-        far = ~torch.isclose(first[key], value, rtol=1e-4, atol=1e-5)
-        # AdamW divides by the gradient's own size: one that is rounding alone still moves a weight, either way.
-        assert float(far.float().mean()) <= (1e-3 if name in CHUNKS else 0), key
-        assert float((first[key] - value).abs().max()) < 1e-3, key
+        torch.testing.assert_close(first[key], value, rtol=1e-4, atol=1e-5)
 
 
 def noises(ranks: Ranks) -> dict[str, torch.Tensor]:
