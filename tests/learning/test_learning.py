@@ -31,7 +31,7 @@ def test_ppo_balances_the_pole(tmp_path, capsys):
 
 
 def test_sac_swings_the_pendulum_up(tmp_path, capsys):
-    words = ["gym", "variant=pendulum", "sac.hidden=128,128", "env_steps=4500"]
+    words = ["gym", "variant=pendulum", "sac.hidden=128,128", "env_steps=6000"]
     sizes = ["global_batch_size=128", "actor_lr=2e-3", "critic_lr=2e-3"]
     run = trained(tmp_path, *words, *sizes)
     assert score(run, capsys)["return"] > -400  # random play: about -1200
