@@ -148,7 +148,7 @@ def test_two_ranks_equal_one_rank_on_the_joint_batch(name, tmp_path):
         assert torch.equal(first[key], second[key]), f"{key} differs between the ranks"
         if name not in CHUNKS:
             torch.testing.assert_close(first[key], value, rtol=1e-4, atol=1e-5)
-    # AdamW divides rounding by itself where a gradient is next to nothing: 0.2 and 0.4 % of the way are measured for the
+    # AdamW divides rounding by itself where a gradient is next to nothing: 0.2 and 0.4 % of the way are seen for the
     # policies of chunks, and 6 and 9 % where each gradient is off by a twentieth of its mean size.
     off, way = (
         torch.cat([(one[key] - other[key]).flatten() for key in alone]).norm()
