@@ -80,6 +80,17 @@ def walker(algo: str, sketch: str) -> Case:
     return Case(words, WALKED, ("success", "spl", "soft_spl"))
 
 
+ARM = ("libero", "variant=tiny", "gpus=none", "threads=1", "demos_dir=runs/learning/libero-{demos}")
+"""`powerband train libero demos demos_dir=runs/learning/libero-drawer`, and -goal with benchmark=libero_goal tasks=1,8,
+are recorded first."""
+
+
+def arm(demos: str, *words: str) -> Case:
+    """A policy of chunks for an arm, on LIBERO's own initial states, which no demonstration began with."""
+    own = tuple(word.format(demos=demos) for word in ARM)
+    return Case((*own, *words), ("episodes=20", "threads=1", "policies=policy,random"), ("success", "steps"))
+
+
 CASES = {
     "pendulum": Case(("gym", "variant=pendulum", "gpus=none"), ("episodes=100",), ("return",)),
     "pendulum-bf16": Case(("gym", "variant=pendulum", "gpus=none", "precision=bf16"), ("episodes=100",), ("return",)),
@@ -105,6 +116,9 @@ CASES = {
         for algo in ("diffusion", "clone")
         for sketch in ("smooth", "abstract", "blank")
     },
+    "libero-drawer": arm("drawer"),
+    "libero-drawer-blind": arm("drawer", "use_pictures=false"),
+    "libero-goal": arm("goal", "benchmark=libero_goal", "tasks=1,8", "updates=5000"),
     **{f"interval-{k}": interval(k, k) for k in (1, 5, 10, 20)},
     **{f"interval-{k}-one-update": interval(k, 1) for k in (5, 20)},
 }
@@ -199,6 +213,7 @@ def main() -> None:
         for moment in [key for key in seeds[0] if key.startswith("at_")]:
             for index, first in enumerate(seeds[0][moment]):
                 label = next((first[key] for key in ("opponent", "policy", "env_id") if key in first), "")
+                label += f" on {first['task']}" if "task" in first and "policy" in first else ""
                 label = "own checkpoint of 75 s" if "/checkpoints/" in label else label.split("/")[-1].rsplit("-", 1)[0]
                 for figure in case.figures:
                     spread = over_seeds([seed[moment][index][figure] for seed in seeds if moment in seed])

@@ -20,6 +20,7 @@ RECIPES = {
     "snakes": "3v3 snakes on one device, thousands of boards at a time: ddpg, bicnet, ppo with self-play",
     "metaworld": "Meta-World's manipulation tasks: SAC experts, trajectory transformer, collective policy, student",
     "sketchnav": "find a goal in a building by a hand-drawn sketch of it, many agents at a time: ppo, diffusion, clone",
+    "libero": "LIBERO's tasks, told in words: a diffusion transformer (RDT) through Accelerate, evaluated with video",
     "gym": "any Gymnasium environment id, your own included: sac, ppo",
 }
 """Recipe -> what it is, in a line."""

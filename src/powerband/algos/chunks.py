@@ -5,14 +5,15 @@ Source: Chi et al. 2023 ("Diffusion Policy"); Ho et al. 2020, equation 14; noise
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from powerband.algos.averaged import follow, follower
+from powerband.algos.diffusion import noise_sampler, noise_schedule
 from powerband.core.accelerated import AcceleratedAdam
 from powerband.core.distributed import Ranks
 from powerband.core.flags import ConfigError
@@ -22,8 +23,6 @@ from powerband.data.types import Tree, tree_leaves
 from powerband.nets.chunk_policy import ChunkPolicy, nearest
 
 Kind = Literal["diffusion", "clone"]
-CLIP = 1.0
-"""Codes of actions lie in -1..1."""
 
 
 @dataclass(frozen=True)
@@ -94,8 +93,7 @@ class Chunks:
         actions, codes = table.shape
         unet = config.unet if kind == "diffusion" else None
         self.policy = ChunkPolicy(encoder, config.horizon, actions, codes, unet).to(ranks.device)
-        shared = {id(tensor): tensor for tensor in shown(encoder)}  # pictures are no weights: not copied
-        self.acting = copy.deepcopy(self.policy, shared).requires_grad_(False)
+        self.acting = follower(self.policy)
         self.adam = AcceleratedAdam(
             self.policy,
             config.lr,
@@ -137,9 +135,7 @@ class Chunks:
         norm = self.adam.step(loss)
         self.updates += 1
         keep = min(self.config.ema, (1 + self.updates) / (10 + self.updates))
-        with torch.no_grad():
-            torch._foreach_lerp_(list(self.acting.parameters()), list(self.policy.parameters()), 1 - keep)
-        forget(self.acting.encoder)
+        follow(self.acting, self.policy, keep)
         return {f"losses/{self.kind}": loss.detach(), "losses/grad_norm": norm, **figures}
 
     @torch.no_grad()
@@ -177,38 +173,3 @@ class Chunks:
         for name in ("policy", "acting", "adam", "noise"):
             getattr(self, name).load_state_dict(state[name])
         self.updates = int(state["updates"])
-
-
-def noise_schedule(config: ChunkConfig) -> Any:
-    """The forward process of training.
-
-    Raises:
-        ConfigError: diffusers is not installed.
-    """
-    try:
-        from diffusers import DDPMScheduler
-    except ImportError:
-        raise ConfigError("algo=diffusion needs diffusers: pip install 'powerband[diffusion]'") from None
-    return DDPMScheduler(config.noise_steps, beta_schedule="squaredcos_cap_v2", prediction_type=config.predict)
-
-
-def noise_sampler(config: ChunkConfig) -> Any:
-    """A new sampler for one call: some remember their steps."""
-    from diffusers import DDIMScheduler, DPMSolverMultistepScheduler
-
-    same = {"beta_schedule": "squaredcos_cap_v2", "prediction_type": config.predict}
-    if config.sampler == "ddim":
-        return DDIMScheduler(config.noise_steps, clip_sample=True, clip_sample_range=CLIP, **same)
-    return DPMSolverMultistepScheduler(config.noise_steps, algorithm_type="dpmsolver++", **same)
-
-
-def shown(encoder: nn.Module) -> list[Tensor]:
-    """Plain tensors that modules of `encoder` hold beside parameters and buffers."""
-    return [value for module in encoder.modules() for value in vars(module).values() if isinstance(value, Tensor)]
-
-
-def forget(encoder: nn.Module) -> None:
-    """Tells the modules of `encoder` that keep what they computed that the weights have changed."""
-    for module in encoder.modules():
-        if hasattr(module, "forget"):
-            module.forget()

@@ -6,6 +6,8 @@ checkpoints of activations, which Accelerate has.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -33,6 +35,7 @@ class AcceleratedAdam:
         precision: Precision,
         weight_decay: float = 0.0,
         betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
         max_grad_norm: float | None = None,
     ) -> None:
         """
@@ -43,6 +46,7 @@ class AcceleratedAdam:
             precision: Of what `forward` computes; parameters and moments stay float32.
             weight_decay: Share of lr by which parameters shrink each step.
             betas: Decay rates of the two moments.
+            eps: Added to the root of the second moment.
             max_grad_norm: Largest 2-norm of the gradient; None does not clip.
 
         Raises:
@@ -59,7 +63,7 @@ class AcceleratedAdam:
         mixed = {"fp32": "no"}.get(precision.name, precision.name)
         self.net, self.ranks, self.max_grad_norm = net, ranks, max_grad_norm
         self.accelerator = Accelerator(mixed_precision=mixed, cpu=ranks.device.type == "cpu")
-        adam = torch.optim.AdamW(net.parameters(), lr, betas=betas, weight_decay=weight_decay)
+        adam = torch.optim.AdamW(net.parameters(), lr, betas=betas, eps=eps, weight_decay=weight_decay)
         self.prepared, self.adam = self.accelerator.prepare(net, adam)
 
     @property
@@ -78,18 +82,34 @@ class AcceleratedAdam:
         with self.accelerator.autocast():
             return net(*inputs)
 
+    @contextmanager
+    def part(self, last: bool) -> Iterator[None]:
+        """Inside, `forward` and `step` see one of several parts of a batch, whose gradients add up.
+
+        Args:
+            last: Only then are gradients averaged over ranks, and only then does `step` move the weights.
+        """
+        self.accelerator.sync_gradients = last
+        try:
+            with nullcontext() if last else self.accelerator.no_sync(self.prepared):
+                yield
+        finally:
+            self.accelerator.sync_gradients = True
+
     def step(self, loss: Tensor) -> Tensor:
         """Steps down the gradient of `loss` (0-d).
 
         Returns:
-            0-d: 2-norm of the gradient (mean over ranks) before clipping.
+            0-d: 2-norm of the gradient (mean over ranks) before clipping; 0 of a `part` that is not the last.
         """
         self.accelerator.backward(loss)
+        if not self.accelerator.sync_gradients:
+            return torch.zeros_like(loss)
         limit = float("inf") if self.max_grad_norm is None else self.max_grad_norm
         norm = self.accelerator.clip_grad_norm_(self.net.parameters(), limit)
         self.adam.step()
         self.adam.zero_grad()
-        return norm.detach()
+        return torch.as_tensor(norm if norm is not None else 0.0, device=loss.device).detach()  # DeepSpeed's is a float
 
     def state_dict(self) -> dict:
         """Moments and steps by number of the parameter."""

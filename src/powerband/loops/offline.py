@@ -21,6 +21,8 @@ from powerband.loops.learning import Learning
 class OfflineConfig:
     global_batch_size: int = 128
     """Recorded rows of one update, over all ranks."""
+    batch_size_per_rank: int = 0
+    """The batch of each rank instead of the one over all ranks; 0 leaves it to global_batch_size."""
     place: Literal["auto", "device", "host"] = "auto"
     """Where the rows lie: on the device, where a batch is one gather, or in host memory; auto is the device if they
     fit into half of what is free there."""
@@ -28,17 +30,28 @@ class OfflineConfig:
     """Threads that make batches ahead where rows lie in host memory."""
 
     def __post_init__(self) -> None:
-        for name, least in {"global_batch_size": 1, "loader_threads": 0}.items():
+        for name, least in {"global_batch_size": 1, "batch_size_per_rank": 0, "loader_threads": 0}.items():
             if getattr(self, name) < least:
                 raise ConfigError(f"{name}={getattr(self, name)} is below {least}. Write {name}={least} or more.")
 
     def batch_words(self, rows: int, world_size: int, sequences: bool = False) -> str:
         """The word that makes batches of `rows` on each rank."""
+        if self.batch_size_per_rank:
+            return f"offline.batch_size_per_rank={rows}"
         return f"offline.global_batch_size={rows * world_size}"
+
+    def batch(self, world_size: int) -> int:
+        """Rows of one update on each rank.
+
+        Raises:
+            ConfigError: The batch cannot be shared among `world_size` ranks.
+        """
+        own = self.batch_size_per_rank
+        return own or per_rank("offline.global_batch_size", self.global_batch_size, world_size)
 
     def check(self, world_size: int) -> None:
         """Refuses a batch that cannot be shared among `world_size` ranks."""
-        per_rank("offline.global_batch_size", self.global_batch_size, world_size)
+        self.batch(world_size)
 
 
 class OfflineLearner(Protocol):

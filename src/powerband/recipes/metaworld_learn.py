@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from powerband.core import memory
-from powerband.core.config import per_rank
 from powerband.core.run import Run
 from powerband.data.feed import Feed
 from powerband.data.trajectories import Trajectories
@@ -121,7 +120,7 @@ def feed_of(
         recorded.to(run.device)
     feed = Feed(
         len(rows),
-        per_rank("offline.global_batch_size", loop.global_batch_size, ranks.world_size),
+        loop.batch(ranks.world_size),
         lambda index: make(rows[index], recorded),
         run.device,
         config.run.seed,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from powerband.algos.chunks import Chunks
-from powerband.core.config import ConfigError, per_rank, scaled_lr
+from powerband.core.config import ConfigError, scaled_lr
 from powerband.data.demonstrations import Demonstrations
 from powerband.data.feed import Feed
 from powerband.data.recording import read_recording
@@ -38,7 +38,7 @@ def train(config: Config, run: Run, held_out: Callable[..., Any]) -> None:
         f"{config.scenes.sketch} sketches of {sketches.shape[-1]} pixels"
     )
     run.evaluate = held_out(config, learner, run.device)
-    batch = per_rank("offline.global_batch_size", config.offline.global_batch_size, ranks.world_size)
+    batch = config.offline.batch(ranks.world_size)
     order = (config.run.seed, ranks.rank, ranks.world_size, config.offline.loader_threads)
     offline(run, learner, Feed(demonstrations.rows, batch, demonstrations, run.device, *order), config.offline)
     run.export_policy(learner.policy_state())

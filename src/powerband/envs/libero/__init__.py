@@ -1,0 +1,1 @@
+"""LIBERO: manipulation tasks with a Panda, told in words."""

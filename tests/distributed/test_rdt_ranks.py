@@ -1,0 +1,79 @@
+"""Two gloo ranks learn an RDT as one rank does on the joint batch, in float64; every sample is seen once an epoch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+pytest.importorskip("diffusers")
+pytest.importorskip("accelerate")
+
+from distributed.ranks import on_ranks
+from powerband.algos.rdt import RDTConfig, RDTLearner
+from powerband.core.distributed import Ranks
+from powerband.core.noise import NoiseSource
+from powerband.core.precision import Precision
+from powerband.data.feed import Feed
+from powerband.data.types import tree_map
+from powerband.data.unified import ACTION_SLOTS, STATE_SLOTS, UNIFIED, slots_there
+from powerband.nets.rdt import RDTShape, RDTSize
+from powerband.nets.rdt_policy import RDTPolicy
+from powerband.nets.small_vision import SmallVision
+from powerband.nets.words import encode_words
+
+ROWS, BATCH, UPDATES, HORIZON, PIXELS = 24, 8, 4, 5, 16
+
+
+def recorded(rows: torch.Tensor) -> dict:
+    """Made-up rows; episodes end early in some, so that ranks count different numbers of steps."""
+    generator = torch.Generator().manual_seed(0)
+    there, steps = (slots_there(slots).expand(ROWS, UNIFIED) for slots in (STATE_SLOTS, ACTION_SLOTS))
+    whole = {
+        "obs": {
+            "pictures": torch.randint(256, (ROWS, 2, 2, PIXELS, PIXELS, 3), dtype=torch.uint8, generator=generator),
+            "pictures_there": torch.rand(ROWS, 2, 2, generator=generator) < 0.8,
+            "state": torch.randn(ROWS, UNIFIED, generator=generator),
+            "state_there": there,
+            "task": torch.randint(2, (ROWS,), generator=generator),
+            "hz": torch.full((ROWS,), 20.0),
+        },
+        "action": torch.randn(ROWS, HORIZON, UNIFIED, generator=generator),
+        "action_there": steps,
+        "valid": torch.arange(HORIZON) < torch.randint(1, HORIZON + 1, (ROWS, 1), generator=generator),
+    }
+    return tree_map(lambda leaf: leaf[rows], whole)
+
+
+def learned(ranks: Ranks, accumulation: int = 1) -> dict[str, torch.Tensor]:
+    torch.manual_seed(0)
+    tokens, there = encode_words(["open it", "close the drawer"])
+    shape = RDTShape(HORIZON, UNIFIED, 8, 2, 2, 1, tokens.shape[-1], 64)
+    policy = RDTPolicy(RDTSize(32, 2, 2), shape, SmallVision(64)).double()
+    config = RDTConfig(lr=1e-3, warmup=2, horizon=HORIZON, execute=2, noise_steps=20, accumulation=accumulation)
+    noise = NoiseSource(0, "cpu", ranks.rank)
+    learner = RDTLearner(config, policy, ranks, Precision("fp32", "cpu"), noise)
+    learner.speak(tokens, there)
+    feed = Feed(ROWS, BATCH // ranks.world_size, recorded, "cpu", 0, ranks.rank, ranks.world_size)
+    seen, losses = [], []
+    for number in range(UPDATES):
+        seen.append(feed.indices(number))
+        losses.append(learner.update(feed.next())["losses/rdt"])
+    weights = torch.cat([weight.flatten() for weight in learner.policy.parameters()]).detach()
+    return {"seen": torch.stack(seen), "losses": torch.stack(losses), "weights": weights}
+
+
+def test_two_ranks_are_one_on_the_joint_batch(tmp_path) -> None:
+    alone = learned(Ranks())
+    first, second = on_ranks(learned, 2, tmp_path)
+    assert torch.equal(torch.cat([first["seen"], second["seen"]], 1), alone["seen"])
+    epoch = alone["seen"][: ROWS // BATCH].flatten()
+    assert sorted(epoch.tolist()) == list(range(ROWS)), "a sample was left out of the epoch, or seen twice"
+    torch.testing.assert_close((first["losses"] + second["losses"]) / 2, alone["losses"], rtol=1e-6, atol=1e-9)
+    assert torch.equal(first["weights"], second["weights"])
+    torch.testing.assert_close(first["weights"], alone["weights"], rtol=1e-6, atol=1e-6)
+
+
+def test_parts_of_a_batch_are_one_update() -> None:
+    whole, parts = learned(Ranks()), learned(Ranks(), accumulation=3)
+    torch.testing.assert_close(parts["losses"], whole["losses"], rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(parts["weights"], whole["weights"], rtol=1e-6, atol=1e-6)
