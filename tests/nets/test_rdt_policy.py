@@ -33,7 +33,8 @@ def policy() -> RDTPolicy:
     torch.manual_seed(0)
     made = RDTPolicy(RDTSize(32, 4, 4), SHAPE, SmallVision(64))
     nn.init.normal_(made.model.final_layer.ffn_final.fc2.weight)
-    nn.init.normal_(made.background)
+    for weight in (made.background, made.model.lang_cond_pos_embed):  # as learned: tokens' places differ
+        nn.init.normal_(weight)
     made.know(**STATISTICS)
     made.speak(*encode_words(SAID))
     return made.eval()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -163,6 +165,28 @@ class TestWords:
         assert "rdt.horizon=4" in refused(capsys, *own, f"pretrained={tmp_path / 'published'}")
 
 
+def test_every_launcher_starts_the_same_run(recorded: Path, tmp_path: Path) -> None:
+    """`accelerate launch` on a CPU would start one rank whatever it is told; its ranks elsewhere are torchrun's."""
+    words = ["train", *SMOKE, f"demos_dir={recorded}", "updates=2", "log_interval=4"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "powerband"]
+    launchers = {"own": [sys.executable, "-m", "powerband"], "torchrun": torchrun}
+    for name, command in launchers.items():
+        own = ["nproc=2"] if name == "own" else []
+        said = subprocess.run([*command, *words, *own, f"run_dir={tmp_path / name}"], capture_output=True, text=True)
+        assert said.returncode == 0, said.stdout + said.stderr
+        assert "2 rows x 2 rank(s) x 1 part(s) accumulated = 4" in said.stdout
+    assert runs.differences(tmp_path / "own", tmp_path / "torchrun") == []
+    alone = train(tmp_path / "alone", recorded, "updates=2", "log_interval=4")
+    assert losses(alone) == pytest.approx(losses(tmp_path / "own"), rel=1e-4), "one rank, the joint batch"
+
+
+def test_the_precision_of_accelerate_launch_is_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+    resolved = configure("libero", ["variant=smoke"])[2]
+    assert resolved.config.run.precision == "bf16" and "accelerate launch" in resolved.notices[-1]
+    assert configure("libero", ["variant=smoke", "precision=fp16"])[2].config.run.precision == "fp16"
+
+
 class TestRefused:
     @pytest.mark.parametrize(
         ("words", "said"),
@@ -171,7 +195,7 @@ class TestRefused:
             (["text_encoder=nowhere"], "t5-v1_1-xxl"),
             (["vision_encoder=nowhere"], "siglip-so400m"),
             (["rdt.accumulation=3"], "does not divide the 4 rows"),
-            (["pixels=40"], "multiple of 16"),
+            (["pixels=40"], "multiple of the 16 pixels"),
             (["benchmark=libero_spacial"], "libero_spatial"),
         ],
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -84,14 +85,28 @@ class Config:
 
 
 def settle(config: Config, stage: str) -> Config:
-    """The same with its benchmark by the published name, and with a budget in rows."""
+    """The same with its benchmark by the published name, a budget in rows, and the precision of `accelerate launch`."""
     from powerband.core import launch
 
     config = replace(config, benchmark=benchmark_named(config.benchmark))
+    if precision := launched_precision(config):
+        config = replace(config, run=replace(config.run, precision=precision))
     if config.run.env_steps:
         return config
     world = launch.world_size(config.run)
     return replace(config, run=replace(config.run, env_steps=config.updates * config.rank_rows(world) * world))
+
+
+def launched_precision(config: Config) -> str:
+    """What `accelerate launch --mixed_precision` asked for, where powerband's own word is left as it is; else ""."""
+    asked = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
+    return asked if asked in ("bf16", "fp16") and config.run.precision == "fp32" else ""
+
+
+def notices(config: Config) -> list[str]:
+    """What the user should be told about a configuration that is not settled yet."""
+    precision = launched_precision(config)
+    return [f"precision={precision}, as accelerate launch was told."] if precision else []
 
 
 def check(config: Config, world_size: int) -> None:
