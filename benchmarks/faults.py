@@ -21,11 +21,13 @@ never run before judges thresholds and doses alike.
 from __future__ import annotations
 
 import argparse
+import atexit
 import contextlib
 import json
 import math
 import os
 import random
+import shutil
 import statistics
 import subprocess
 import sys
@@ -44,6 +46,7 @@ import faulty_envs as envs
 from powerband import PhaseClock, catalogue, diagnose
 from powerband.bench.harness import wait_as_runs_do
 from powerband.core.device import host_facts
+from powerband.data.recording import Recording
 from powerband.tune.apart import short_run
 from powerband.tune.measure import measure
 from powerband.tune.profile import Options, profile
@@ -150,6 +153,33 @@ def asking(learner: type, questions: int, milliseconds: float = 0.0) -> Injectio
     return inject
 
 
+def slow_frames(milliseconds: float) -> Injection:
+    """Pictures of a batch take so much longer to read, as from a disk; twice, for the two cameras."""
+    from powerband.data.frames import FrameCache
+
+    def wrap(gather: Any) -> Any:
+        def slow(*given: Any) -> Any:
+            time.sleep(milliseconds / 1e3)
+            return gather(*given)
+
+        return slow
+
+    return lambda: replaced(FrameCache, "gather", wrap)
+
+
+def made_up_demonstrations() -> str:
+    """Two recorded episodes of an arm, in a folder that is removed at the end."""
+    folder = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    sizes = {"joints": 7, "gripper": 2, "eef_pos": 3, "eef_quat": 4, "action": 7}
+    recording = Recording(Path(folder) / "demos" / "task", {"instruction": "close the drawer", "hz": 20.0})
+    for number in range(2):
+        fields = {name: torch.rand(40, size) for name, size in sizes.items()}
+        frames = {name: torch.randint(256, (40, 64, 64, 3), dtype=torch.uint8) for name in ("agentview", "wrist")}
+        recording.add(number, {**fields, **frames})
+    return f"{folder}/demos"
+
+
 def figure_at_each_log() -> contextlib.AbstractContextManager:
     """Every log line also draws and writes a figure, as many scripts do."""
     import matplotlib
@@ -193,6 +223,10 @@ def faults(draw: int = 0) -> list[Fault]:
     few = ["updates_per_interval=1", every("update_interval", 16)]
     rare = ["updates_per_interval=1", every("update_interval", 200)]
     threads = 16 * (os.cpu_count() or 1)
+    arm = ["libero", "variant=tiny", "gpus=none", "threads=1", "pixels=64", "global_batch_size=8"]
+    arm.append(f"demos_dir={made_up_demonstrations()}")
+    walk = ["sketchnav", "variant=small", "renderer=mujoco", "num_workers=2", "gpus=none", "scenes.plans=8"]
+    walk += ["on_policy.num_envs=8", "num_steps=8", "minibatches=1"]
     return [
         Fault("slow env", "snakes/ddpg", "env-bound", [*DDPG, *few], DDPG, slow_boards(dose(40)), slow_boards(dose(1))),
         Fault("slow env", "snakes/ppo", "env-bound", PPO, PPO, slow_boards(dose(20)), slow_boards(dose(0.5))),
@@ -255,6 +289,11 @@ def faults(draw: int = 0) -> list[Fault]:
         Fault(
             "straggler rank", "gym/sac", "rank-straggler",
             [*SAC_RANKS, late], [*SAC_RANKS, late], costing(dose(60)), costing(dose(0.1)), ranks=2,
+        ),
+        Fault("slow loader", "libero", "data-wait", arm, arm, slow_frames(dose(60)), slow_frames(dose(1))),
+        Fault(
+            "software rendering", "sketchnav", "software-rendering",
+            [*walk, "epochs=1"], [*walk, every("epochs", 12)],
         ),
         Fault("threads", "snakes/ddpg", "thread-oversubscription", [*DDPG, f"threads={threads}"], DDPG),
         Fault("threads", "gym/sac", "thread-oversubscription", [*SAC, f"threads={threads}"], SAC),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -20,6 +21,11 @@ WORTH = 1.03
 """A smaller gain is not advised: it drowns in the noise of a short run."""
 SURE = 1.2
 """A smaller gain that one short run showed is measured once more, beside the run as it stands."""
+MOST_THREADS = 8
+"""Threads of a loader that are advised at most."""
+WITH_ENVS = ("overlap", "num_workers", "threads", "precision", "graphs", "intervals", "ratio", "batch", "epochs")
+RECORDED = ("loader_threads", "threads", "precision", "intervals")
+"""Knobs of a loop that steps environments, and of one that learns from what was recorded."""
 LESS_OFTEN = 10
 """Factor by which a blocking interval is lengthened."""
 
@@ -155,6 +161,20 @@ class Adviser:
             floor = cpu * n * self.ranks / max(facts.cores, 1)
             predicted = self.model.with_wait(max(each, floor) * calls + overhead)
             self.add("num_workers", workers, predicted, f"{n} environments over {workers} workers instead of {now}")
+
+    def loader_threads(self) -> None:
+        """Batches made ahead: an iteration then takes as long as the slower of their making and of all else."""
+        now, wait = self.knobs.get("loader_threads"), self.ledger.share("data_wait")
+        if now is None or wait < WORTH - 1:
+            return
+        rest = self.model.iteration_s * (1 - wait)
+        # Where threads make them already and are waited for, they are what an iteration takes.
+        making = now * self.model.iteration_s if now else self.model.iteration_s * wait
+        floor = self.ledger.cpu_s * self.ranks / max(self.facts.iterations, 1) / max(self.facts.cores, 1)
+        for threads in sorted({now + 1, 2 * now, min(MOST_THREADS, math.ceil(making / max(rest, 1e-9)))}):
+            if threads > now:
+                seconds = max(rest, making / threads, floor)
+                self.add("loader_threads", threads, self.model.steps / seconds, "batches are made while updates run")
 
     def threads(self) -> None:
         own, fair = self.facts.threads, max(1, self.facts.cores // self.ranks)
@@ -293,11 +313,12 @@ def advise(
         probe: Runs a changed configuration for some seconds; None derives what can be derived.
         with_ranks: Try twice the ranks too.
     """
-    if found.cause == "too-short" or not measured.facts[0].iterations or not measured.facts[0].num_envs:
+    if found.cause == "too-short" or not measured.facts[0].iterations:
         return []
     adviser = Adviser(recipe, config, measured, found, probe)
-    adviser.num_envs()  # first: it fits what grows with the environments
-    for knob in ("overlap", "num_workers", "threads", "precision", "graphs", "intervals", "ratio", "batch", "epochs"):
+    if measured.facts[0].num_envs:
+        adviser.num_envs()  # first: it fits what grows with the environments
+    for knob in WITH_ENVS if measured.facts[0].num_envs else RECORDED:
         getattr(adviser, knob)()
     if with_ranks:
         adviser.nproc()

@@ -172,7 +172,7 @@ def data_wait(case: Case) -> Finding | None:
         f"The loop waits {duration(wait)} for each batch and works {duration(work)} on it: {claim:.0%} of the time.",
         "More loader workers, prefetching, or data that is decoded once and kept.",
         "",
-        ("loader_workers", "prefetch"),
+        ("loader_threads",),
     )
 
 

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from powerband.envs.drawing import drawn_by
 from powerband.envs.libero.tasks import INSTALL, NotInstalled, starts_of, task_named
 
 CAMERAS = {"agentview": "agentview", "wrist": "robot0_eye_in_hand"}
@@ -91,7 +92,7 @@ class LiberoEnv:
         self.keep_frames, self.film = keep_frames, []
         self.env = _simulator(str(self.task.problem))
         self.max_episode_steps = math.ceil(max_steps / chunk)
-        self.renderer: str | None = os.environ.get("MUJOCO_GL", "") if pixels else None
+        self.renderer: str | None = None
         self._view: Any = None
         self._pictures = np.zeros((frames, len(self.cameras), pixels, pixels, 3), np.uint8)
         self.action_space = Box(-1.0, 1.0, (chunk, ACTION), np.float32)
@@ -188,6 +189,7 @@ class LiberoEnv:
     def _rendered(self) -> Iterator[np.ndarray]:
         if self._view is None:
             self._view = View(self.env.sim, self.pixels, self.quality)
+            self.renderer = self._view.device
         return (self._view.see(CAMERAS[camera]) for camera in self.cameras)
 
 
@@ -207,6 +209,7 @@ class View:
         if quality == "plain":
             self.model.vis.quality.offsamples = 0  # read when the renderer is made
         self.renderer = mujoco.Renderer(self.model, pixels, pixels)
+        self.device = drawn_by()
         self.drawn = mujoco.MjvOption()
         self.drawn.geomgroup[:] = VISUAL
         self.off = ()

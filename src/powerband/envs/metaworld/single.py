@@ -6,12 +6,12 @@ goal, or the goals are taken in turn, success is what was reached at any step, a
 
 from __future__ import annotations
 
-import os
 from functools import cache
 from typing import Any, Literal
 
 import numpy as np
 
+from powerband.envs.drawing import drawn_by
 from powerband.envs.metaworld.tasks import GOALS, INSTALL, OBS, NotInstalled
 
 Goals = Literal["drawn", "cycled", "given"]
@@ -158,4 +158,4 @@ def _plain(env: Any) -> str:
     env.render()
     for flag in (mujoco.mjtRndFlag.mjRND_SHADOW, mujoco.mjtRndFlag.mjRND_REFLECTION, mujoco.mjtRndFlag.mjRND_SKYBOX):
         env.mujoco_renderer.viewer.scn.flags[flag] = 0
-    return os.environ.get("MUJOCO_GL", "")
+    return drawn_by()

@@ -38,6 +38,7 @@ class MujocoNavEnv:
         episodes = _without_sketches(Episodes.load(Path(file))[0])
         self.nav = SketchNavEnv(1, episodes, self.rules, pixels=LEAST_PX, threads=1)
         self.scenes: OrderedDict[int, Any] = OrderedDict()
+        self.renderer: str | None = None
         self.max_episode_steps = self.rules.max_steps
         self.action_space = Discrete(NUM_ACTIONS)
         self.observation_space = Dict(
@@ -95,6 +96,7 @@ class MujocoNavEnv:
             if len(self.scenes) == SCENES:
                 self.scenes.popitem(last=False)[1].close()
             self.scenes[plan] = MujocoView(self.nav.episodes.cells_of(plan), self.pixels)
+            self.renderer = self.scenes[plan].device
         return self.scenes[plan]
 
 

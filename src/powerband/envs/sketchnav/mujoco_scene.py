@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..drawing import drawn_by
 from .surfaces import CEILING_COLOUR, CEILING_M, CELL_M, colours, heights
 from .world import CAMERA_M, FIELD_OF_VIEW
 
@@ -73,6 +74,7 @@ class MujocoView:
         self.model = mujoco.MjModel.from_xml_string(scene_xml(cells))
         self.data = mujoco.MjData(self.model)
         self.renderer = mujoco.Renderer(self.model, pixels, pixels)
+        self.device = drawn_by()
         self._move, self._eye = mujoco.mj_forward, self.model.camera("eye").id
 
     def see(self, x: float, y: float, heading: float) -> tuple[np.ndarray, np.ndarray]:
