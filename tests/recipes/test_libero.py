@@ -187,6 +187,12 @@ def test_the_precision_of_accelerate_launch_is_taken_over(monkeypatch: pytest.Mo
     assert configure("libero", ["variant=smoke", "precision=fp16"])[2].config.run.precision == "fp16"
 
 
+@pytest.mark.parametrize("plugin", ["FSDP", "DEEPSPEED"])
+def test_plugins_that_shard_weights_are_refused(plugin, recorded, tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.setenv(f"ACCELERATE_USE_{plugin}", "true")
+    assert "shards weights" in refused(capsys, *SMOKE[1:], f"demos_dir={recorded}", f"run_dir={tmp_path / 'r'}")
+
+
 class TestRefused:
     @pytest.mark.parametrize(
         ("words", "said"),

@@ -1,11 +1,12 @@
-"""AdamW through Accelerate: data parallel, FSDP and DeepSpeed are settings of its own, not of the code that trains.
+"""AdamW through Accelerate: how ranks share a network's gradients is its setting, not the code's that trains.
 
-Reinforcement learning averages one flat gradient (`core.flat`); large networks on recorded data want shards and
-checkpoints of activations, which Accelerate has.
+Reinforcement learning averages one flat gradient (`core.flat`). Plugins that shard weights are refused: averaged
+weights and checkpoints here hold whole ones.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -50,8 +51,14 @@ class AcceleratedAdam:
             max_grad_norm: Largest 2-norm of the gradient; None does not clip.
 
         Raises:
-            ConfigError: Accelerate is not installed.
+            ConfigError: Accelerate is not installed, or was told to shard the weights.
         """
+        for plugin in ("FSDP", "DEEPSPEED"):
+            if os.environ.get(f"ACCELERATE_USE_{plugin}", "false").lower() in ("true", "1"):
+                raise ConfigError(
+                    f"accelerate was configured for {plugin}, which shards weights; averaged weights and checkpoints "
+                    f"here hold whole ones. Choose multi-GPU without it (accelerate config), or powerband train --gpus."
+                )
         try:
             from accelerate import Accelerator
             from accelerate.state import AcceleratorState

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,7 +17,7 @@ from powerband.core.config import ConfigError
 from powerband.core.device import cores
 from powerband.data.unified import UNIFIED, action_of, gripper_opening, state_vector
 from powerband.envs.libero.env import libero_envs
-from powerband.envs.libero.single import ACTION, HZ, LiberoEnv
+from powerband.envs.libero.single import ACTION, CAMERAS, HZ, LiberoEnv
 from powerband.envs.libero.tasks import LiberoTask, benchmark_named, task_named, tasks_of
 from powerband.envs.supervision import Supervision
 from powerband.loops.evaluate import Policy, evaluate, mean_interval, wilson
@@ -24,6 +25,10 @@ from powerband.loops.evaluate import Policy, evaluate, mean_interval, wilson
 if TYPE_CHECKING:
     from powerband.algos.rdt import RDTLearner
     from powerband.recipes.libero import Config
+
+
+STRIP = 6
+"""Frames of an episode in its picture."""
 
 
 @dataclass(frozen=True)
@@ -176,8 +181,8 @@ def chosen(config: Config, options: Evaluation) -> tuple[LiberoTask, ...]:
 
 
 def film(config: Config, task: LiberoTask, policy: Policy, execute: int, options: Evaluation, folder: Path) -> Path:
-    """Both cameras through the first episode, as ``<task>.mp4``."""
-    from powerband.report.film import write_video
+    """Both cameras through the first episode, as ``<task>.mp4``, and some of its frames as ``<task>.png``."""
+    from powerband.report.film import save_picture, write_video
 
     words = words_of(config, task, execute, options)
     env = LiberoEnv(**{**words, "pixels": config.pixels}, keep_frames=True)
@@ -189,6 +194,9 @@ def film(config: Config, task: LiberoTask, policy: Policy, execute: int, options
                 del rows["pictures"]
             obs, _, solved, late, _ = env.step(policy(rows, None)[0][0].numpy())
             ended = solved or late
+        chosen = [env.film[round(number * (len(env.film) - 1) / (STRIP - 1))] for number in range(STRIP)]
+        cameras = [[np.split(frame, len(CAMERAS), 1)[camera] for frame in chosen] for camera in range(len(CAMERAS))]
+        save_picture(folder / f"{task.key}.png", np.concatenate([np.concatenate(row, 1) for row in cameras], 0))
         return write_video(env.film, folder / task.key, fps=HZ)
     finally:
         env.close()
