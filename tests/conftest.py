@@ -1,10 +1,15 @@
-"""Tests that measure seconds have the machine to themselves: they are marked `timed`, and run after all others."""
+"""Tests that measure seconds have the machine to themselves: they are marked `timed`, and run after all others.
+
+MuJoCo decides what it renders with when it is imported, whichever test does so first: that is settled before all tests.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+
+from powerband.core import rendering
 
 HERE = Path(__file__).parent
 TIMED = (
@@ -22,6 +27,10 @@ TIMED = (
     "tune",
 )
 """Folders and files under tests/."""
+
+
+def pytest_configure() -> None:
+    rendering.prepare()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
