@@ -90,6 +90,20 @@ def test_plain_frames_show_what_full_ones_do(make) -> None:
     assert (plain != full).any()
 
 
+def test_what_is_out_of_view_is_left_out_and_nothing_that_is_seen(make) -> None:
+    env = make("libero_spatial", "0", chunk=1, frames=1, pixels=64, max_steps=100)
+    env.reset(seed=5)
+    for turn in range(3):
+        for action in some_actions(4) * (1 if turn % 2 else -1):
+            env.step(action[None])
+        env._view.culls = False
+        whole = env.render()
+        env._view.culls = True
+        np.testing.assert_array_equal(env.render(), whole)
+    count = len(env._view.model.geom_group)
+    assert env._view.in_view("robot0_eye_in_hand").sum() < 0.6 * count, "the arm is behind its wrist"
+
+
 def test_a_script_closes_the_drawer(make) -> None:
     names, waypoints = script_of(task_named(*DRAWER))
     env = make(poses=names, chunk=1, max_steps=250)
