@@ -141,9 +141,9 @@ def demos(config: Config, run: Run) -> None:
 
 def export(config: Config, run: Run) -> None:
     """Writes the demonstrations as a LeRobotDataset v3, to ``lerobot`` in the run folder."""
-    from powerband.recipes import libero_learn
+    from powerband.recipes import libero_data
 
-    libero_learn.export(config, run)
+    libero_data.export(config, run)
 
 
 def networks(config: Config, device: Any, precision: Precision) -> tuple[Any, EnvSpec, Any]:

@@ -1,10 +1,10 @@
-"""Learning libero: demonstrations as batches, the policy that learns from them, and what it is built from again."""
+"""Learning libero: the policy that learns from demonstrations, how it is told and tried, and how it is built again."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,8 @@ from powerband.core.distributed import Ranks
 from powerband.core.noise import NoiseSource
 from powerband.core.precision import Precision
 from powerband.core.run import Run
-from powerband.data.features import FeatureCache
 from powerband.data.feed import Feed
-from powerband.data.frames import FrameCache
-from powerband.data.robot_chunks import RobotChunks
-from powerband.data.robot_episodes import CAMERAS, RobotEpisodes, read_episodes
+from powerband.data.robot_episodes import CAMERAS, RobotEpisodes
 from powerband.data.statistics import Statistics
 from powerband.data.types import EnvSpec, TensorSpec
 from powerband.data.unified import ACTION_SLOTS, UNIFIED, at_slots, slots_there
@@ -34,7 +31,7 @@ from powerband.nets.rdt_policy import RDTPolicy
 from powerband.nets.small_vision import SmallVision
 from powerband.nets.words import encode_words, likeness
 from powerband.recipes.libero import Config
-from powerband.recipes.libero_demos import demos_folder
+from powerband.recipes.libero_data import Data, data_of, source_of
 
 STATISTICS = "statistics.json"
 ALIKE = 0.999
@@ -42,74 +39,6 @@ ALIKE = 0.999
 LANGUAGE_TOKENS = 64
 """Tokens of an instruction at most, with the built-in encoder."""
 See = Callable[[Tensor], Tensor]
-
-
-@dataclass(frozen=True)
-class Data:
-    """Demonstrations, ready to learn from.
-
-    Attributes:
-        episodes: Where they come from.
-        chunks: Makes batches.
-        statistics: ``state`` and ``action``.
-        vision: The frozen encoder whose features are learned from, None where pictures are.
-    """
-
-    episodes: RobotEpisodes
-    chunks: RobotChunks
-    statistics: dict[str, Statistics]
-    vision: FrozenVision | None
-
-
-# -- data -----------------------------------------------------------------------------------------------------------
-
-
-def source_of(config: Config, run_dir: Path) -> Path:
-    """Where the demonstrations are.
-
-    Raises:
-        ConfigError: Nowhere; how to get them.
-    """
-    path = Path(config.data) if config.data else demos_folder(config, run_dir)
-    if not path.exists():
-        raise ConfigError(
-            f"{'data' if config.data else 'demos_dir'}={path}: there are no demonstrations. Record them with "
-            f"`powerband train libero demos demos_dir=demos`, then write demos_dir=demos here too; or name your own: "
-            f"data=FILE.hdf5, or a folder of LIBERO's files or of a LeRobotDataset."
-        )
-    return path
-
-
-def task_set_of(config: Config, episodes: RobotEpisodes) -> str:
-    """What statistics are called: of one task alone they are others than of its benchmark."""
-    return config.benchmark if len(episodes.instructions) > 1 else "libero_single_task"
-
-
-def data_of(config: Config, run: Run) -> Data:
-    """Reads the demonstrations, and decodes their pictures once; a collective."""
-    path, ranks = source_of(config, run.dir), run.ranks
-    episodes = read_episodes(path, config.demo_episodes or None)
-    cache = Path(config.cache_dir) if config.cache_dir else path.parent / f"{path.name}-cache"
-    shared: Any = {"gather": ranks.gather, "rank": ranks.rank}
-    frames = features = vision = None
-    if config.use_pictures:
-        frames = FrameCache.build(
-            cache / "frames", episodes.cameras, episodes.rows, config.pixels, episodes.pictures(),
-            episodes.fingerprint, **shared,
-        )  # fmt: skip
-        if config.vision_encoder:
-            vision = FrozenVision(Path(config.vision_encoder), run.device)
-            features = FeatureCache.build(cache / "features", frames, vision.name, vision, **shared)
-    chunks = RobotChunks(episodes, frames, features, config.rdt.horizon, config.frames)
-    return Data(episodes, chunks, chunks.statistics(task_set_of(config, episodes)), vision)
-
-
-def export(config: Config, run: Run) -> None:
-    """Writes the demonstrations as a LeRobotDataset v3, to ``lerobot`` in the run folder."""
-    from powerband.data.lerobot_writer import write_lerobot
-
-    episodes = read_episodes(source_of(config, run.dir), config.demo_episodes or None)
-    run.console.note(f"LeRobotDataset v3: {write_lerobot(run.dir / 'lerobot', episodes)}")
 
 
 # -- the policy -----------------------------------------------------------------------------------------------------
