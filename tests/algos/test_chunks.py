@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from powerband.algos.chunks import ChunkConfig, Chunks, noise_sampler, noise_schedule
+from powerband.algos.chunks import ChunkConfig, Chunks
+from powerband.algos.diffusion import noise_sampler, noise_schedule
 from powerband.core.config import ConfigError
 from powerband.core.distributed import Ranks
 from powerband.core.noise import NoiseSource

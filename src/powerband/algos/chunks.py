@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from powerband.algos.averaged import follow, follower
-from powerband.algos.diffusion import noise_sampler, noise_schedule
+from powerband.algos.diffusion import drawn, noise_schedule
 from powerband.core.accelerated import AcceleratedAdam
 from powerband.core.distributed import Ranks
 from powerband.core.flags import ConfigError
@@ -147,11 +147,7 @@ class Chunks:
                 return self.acting.logits(seen).view(-1, *self.acting.shape).argmax(-1), {}, None
             rows = len(tree_leaves(obs)[0])
             chunk = self.noise("chunks/sample", rows).normal(self.config.horizon, self.table.shape[1])
-            sampler = noise_sampler(self.config)
-            sampler.set_timesteps(self.config.sample_steps, device=chunk.device)
-            for step in sampler.timesteps:
-                said = self.acting.unet(chunk, step.expand(rows), seen)
-                chunk = sampler.step(said, step, chunk).prev_sample
+            chunk = drawn(self.config, chunk, lambda noisy, step: self.acting.unet(noisy, step, seen))
         return nearest(chunk, self.table), {}, None
 
     def initial_carry(self, num_envs: int) -> None:

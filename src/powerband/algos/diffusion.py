@@ -5,7 +5,10 @@ Source: Ho et al. 2020, equation 4; Nichol and Dhariwal 2021, equation 17 (squar
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
+
+from torch import Tensor
 
 from powerband.core.flags import ConfigError
 
@@ -15,6 +18,9 @@ CLIP = 1.0
 
 class Diffusion(Protocol):
     """What a configuration says of it."""
+
+    @property
+    def sample_steps(self) -> int: ...
 
     @property
     def noise_steps(self) -> int: ...
@@ -45,3 +51,21 @@ def noise_sampler(config: Diffusion) -> Any:
     if config.sampler == "ddim":
         return DDIMScheduler(config.noise_steps, clip_sample=True, clip_sample_range=CLIP, **same)
     return DPMSolverMultistepScheduler(config.noise_steps, algorithm_type="dpmsolver++", **same)
+
+
+def drawn(config: Diffusion, chunk: Tensor, says: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """Takes the noise of chunks away, step by step.
+
+    Args:
+        config: Which sampler, and its steps.
+        chunk: (R, T, V) noise.
+        says: (chunks, steps (R,)) -> what the network says of them.
+
+    Returns:
+        (R, T, V) chunks.
+    """
+    sampler = noise_sampler(config)
+    sampler.set_timesteps(config.sample_steps, device=chunk.device)
+    for step in sampler.timesteps:
+        chunk = sampler.step(says(chunk, step.expand(len(chunk))), step, chunk).prev_sample
+    return chunk

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from powerband.algos.averaged import follow, follower
-from powerband.algos.diffusion import noise_sampler, noise_schedule
+from powerband.algos.diffusion import drawn, noise_schedule
 from powerband.core.accelerated import AcceleratedAdam
 from powerband.core.distributed import Ranks
 from powerband.core.flags import ConfigError
@@ -209,11 +209,7 @@ class RDTLearner:
         with self.precision.autocast():
             seen = policy.condition(obs)
             chunk = self.noise("rdt/sample", rows).normal(policy.shape.horizon, policy.shape.vector)
-            sampler = noise_sampler(self.config)
-            sampler.set_timesteps(self.config.sample_steps, device=chunk.device)
-            for step in sampler.timesteps:
-                said = policy.denoise(seen, chunk, there, step.expand(rows))
-                chunk = sampler.step(said, step, chunk).prev_sample
+            chunk = drawn(self.config, chunk, lambda noisy, step: policy.denoise(seen, noisy, there, step))
         valid = torch.ones_like(chunk[..., 0], dtype=torch.bool)
         return policy.raw_actions(chunk, there.unsqueeze(1)), {"action_there": there, "valid": valid}, None
 
