@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -103,6 +105,16 @@ def test_set_threads_reaches_torch() -> None:
         torch.set_num_threads(before[0])
         os.environ.clear()
         os.environ.update(before[1])
+
+
+def test_numba_that_was_imported_first_does_not_give_torch_its_own_threads() -> None:
+    code = (
+        "import numba, torch; from powerband.core.device import set_threads; torch.ones(99, 99) @ torch.ones(99, 99);"
+        "set_threads(1, 1); print(torch.get_num_threads())"
+    )
+    environment = {**os.environ, "NUMBA_NUM_THREADS": "2"}
+    said = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert said.stdout.strip() == "1"
 
 
 def test_host_facts_are_json() -> None:

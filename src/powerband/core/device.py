@@ -161,13 +161,13 @@ def set_threads(threads: int, ranks: int) -> int:
     import torch
 
     count = threads_a_rank(threads, int(os.environ.get("LOCAL_WORLD_SIZE", ranks)))
-    torch.set_num_threads(count)
     if "numba" in sys.modules:
         import numba
 
         numba.set_num_threads(min(count, numba.config.NUMBA_NUM_THREADS))
     else:
         os.environ["NUMBA_NUM_THREADS"] = str(count)
+    torch.set_num_threads(count)  # last: numba's first threads may start in the OpenMP that is torch's too
     os.environ["OMP_NUM_THREADS"] = str(count)  # for worker processes
     return count
 
