@@ -44,15 +44,21 @@ def recorded(rows: torch.Tensor) -> dict:
     return tree_map(lambda leaf: leaf[rows], whole)
 
 
-def learned(ranks: Ranks, accumulation: int = 1) -> dict[str, torch.Tensor]:
+def learner_of(ranks: Ranks, accumulation: int = 1) -> RDTLearner:
     torch.manual_seed(0)
     tokens, there = encode_words(["open it", "close the drawer"])
     shape = RDTShape(HORIZON, UNIFIED, 8, 2, 2, 1, tokens.shape[-1], 64)
     policy = RDTPolicy(RDTSize(32, 2, 2), shape, SmallVision(64)).double()
-    config = RDTConfig(lr=1e-3, warmup=2, horizon=HORIZON, execute=2, noise_steps=20, accumulation=accumulation)
+    sizes = {"horizon": HORIZON, "execute": 2, "noise_steps": 20, "accumulation": accumulation}
+    config = RDTConfig(lr=1e-3, warmup=2, max_grad_norm=0.45, **sizes)  # clips some of the updates
     noise = NoiseSource(0, "cpu", ranks.rank)
     learner = RDTLearner(config, policy, ranks, Precision("fp32", "cpu"), noise)
     learner.speak(tokens, there)
+    return learner
+
+
+def learned(ranks: Ranks, accumulation: int = 1) -> dict[str, torch.Tensor]:
+    learner = learner_of(ranks, accumulation)
     feed = Feed(ROWS, BATCH // ranks.world_size, recorded, "cpu", 0, ranks.rank, ranks.world_size)
     seen, losses = [], []
     for number in range(UPDATES):

@@ -8,6 +8,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
+from powerband.core.sharded import sharded, whole
+
 Net = TypeVar("Net", bound=nn.Module)
 
 
@@ -19,8 +21,16 @@ def follower(net: Net) -> Net:
 
 @torch.no_grad()
 def follow(acting: nn.Module, net: nn.Module, keep: float) -> None:
-    """Moves the weights of `acting` to `keep` of themselves and the rest of those of `net`, in place."""
-    torch._foreach_lerp_(list(acting.parameters()), list(net.parameters()), 1 - keep)
+    """Moves the weights of `acting` to `keep` of themselves and the rest of those of `net`, in place.
+
+    The weights of `acting` are whole, as one rank draws chunks with them. Where those of `net` lie in shards, this is a
+    collective.
+    """
+    if sharded(net):
+        for averaged, weight in zip(acting.parameters(), net.parameters(), strict=True):  # one whole one at a time
+            averaged.lerp_(whole(weight), 1 - keep)
+    else:
+        torch._foreach_lerp_(list(acting.parameters()), list(net.parameters()), 1 - keep)
     forget(acting)
 
 

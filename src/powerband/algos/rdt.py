@@ -119,6 +119,7 @@ class RDTLearner:
             betas=config.betas,
             eps=config.eps,
             max_grad_norm=config.max_grad_norm,
+            may_shard=True,
         )
         self.schedule = noise_schedule(config)
         self.updates = 0
@@ -220,15 +221,21 @@ class RDTLearner:
         """The averaged weights, with the statistics."""
         return self.acting.state_dict()
 
+    def gather(self) -> None:
+        """Makes the next `state_dict` of the leading rank whole, where weights lie in shards; a collective."""
+        self.adam.gather()
+
     def state_dict(self) -> dict:
-        """Everything that training goes on from (live tensors, not copies)."""
-        return {
-            **{name: getattr(self, name).state_dict() for name in ("policy", "acting", "adam", "noise")},
-            "updates": self.updates,
-        }
+        """Everything that training goes on from (live tensors, not copies).
+
+        Where weights lie in shards it is whole once after `gather`, on the leading rank; else what this rank holds.
+        """
+        parts = {name: getattr(self, name).state_dict() for name in ("acting", "adam", "noise")}
+        return {"policy": self.adam.weights(), **parts, "updates": self.updates}
 
     def load_state_dict(self, state: dict) -> None:
-        """Restores `state_dict`."""
-        for name in ("policy", "acting", "adam", "noise"):
+        """Restores a whole `state_dict`."""
+        self.adam.load_weights(state["policy"])
+        for name in ("acting", "adam", "noise"):
             getattr(self, name).load_state_dict(state[name])
         self.updates = int(state["updates"])

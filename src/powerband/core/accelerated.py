@@ -1,12 +1,13 @@
 """AdamW through Accelerate: how ranks share a network's gradients is its setting, not the code's that trains.
 
-Reinforcement learning averages one flat gradient (`core.flat`). Plugins that shard weights are refused: averaged
-weights and checkpoints here hold whole ones.
+Reinforcement learning averages one flat gradient (`core.flat`). FSDP 2 shards weights, gradients and moments
+(`core.sharded`); FSDP 1 and DeepSpeed, with which parameters are not what they were, are refused.
 """
 
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -17,6 +18,12 @@ from torch import Tensor, nn
 from powerband.core.distributed import Ranks
 from powerband.core.flags import ConfigError
 from powerband.core.precision import Precision
+from powerband.core.sharded import gathered, held, shard, whole
+
+FIX = (
+    "Shard with FSDP 2 (accelerate launch --use_fsdp --fsdp_version 2), or not at all (accelerate launch --multi_gpu, "
+    "or powerband train --gpus)."
+)
 
 
 class AcceleratedAdam:
@@ -25,6 +32,7 @@ class AcceleratedAdam:
     Attributes:
         net: The module itself: its parameters are what is trained and saved.
         accelerator: Accelerate's; it has joined the process group that is there.
+        sharded: Whether parameters and moments lie in shards on the ranks.
     """
 
     def __init__(
@@ -38,6 +46,7 @@ class AcceleratedAdam:
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         max_grad_norm: float | None = None,
+        may_shard: bool = False,
     ) -> None:
         """
         Args:
@@ -49,16 +58,11 @@ class AcceleratedAdam:
             betas: Decay rates of the two moments.
             eps: Added to the root of the second moment.
             max_grad_norm: Largest 2-norm of the gradient; None does not clip.
+            may_shard: Whoever trains calls `gather` before a checkpoint, and makes averaged weights of whole ones.
 
         Raises:
-            ConfigError: Accelerate is not installed, or was told to shard the weights.
+            ConfigError: Accelerate is not installed, or was told to shard the weights in a way that is not known here.
         """
-        for plugin in ("FSDP", "DEEPSPEED"):
-            if os.environ.get(f"ACCELERATE_USE_{plugin}", "false").lower() in ("true", "1"):
-                raise ConfigError(
-                    f"accelerate was configured for {plugin}, which shards weights; averaged weights and checkpoints "
-                    f"here hold whole ones. Choose multi-GPU without it (accelerate config), or powerband train --gpus."
-                )
         try:
             from accelerate import Accelerator
             from accelerate.state import AcceleratorState
@@ -66,10 +70,16 @@ class AcceleratedAdam:
             raise ConfigError(
                 "This trains through Accelerate. Install it: pip install 'powerband[diffusion]'"
             ) from None
+        plugin = _plugin(net, may_shard)
         AcceleratorState._reset_state(True)  # a search trains in several precisions in one process; it knows one
         mixed = {"fp32": "no"}.get(precision.name, precision.name)
         self.net, self.ranks, self.max_grad_norm = net, ranks, max_grad_norm
-        self.accelerator = Accelerator(mixed_precision=mixed, cpu=ranks.device.type == "cpu")
+        self.accelerator = Accelerator(mixed_precision=mixed, cpu=ranks.device.type == "cpu", fsdp_plugin=plugin)
+        if plugin is not None:
+            _shard_on_cpus(self.accelerator, plugin)
+        self.sharded = self.accelerator.is_fsdp2
+        self._world_size = ranks.world_size
+        self._gathered: dict[str, Any] | None = None
         adam = torch.optim.AdamW(net.parameters(), lr, betas=betas, eps=eps, weight_decay=weight_decay)
         self.prepared, self.adam = self.accelerator.prepare(net, adam)
 
@@ -84,7 +94,16 @@ class AcceleratedAdam:
             group["lr"] = float(lr)
 
     def forward(self, *inputs: Any) -> Any:
-        """What the module gives, with gradients that `step` averages over ranks."""
+        """What the module gives, with gradients that `step` averages over ranks.
+
+        Raises:
+            ConfigError: The weights lie in shards, and this rank tries something by itself (memory ran out).
+        """
+        if self.sharded and self.ranks.world_size < self._world_size:
+            raise ConfigError(
+                f"rank {self.ranks.rank} ran out of memory. What fits cannot be tried where weights lie in shards: "
+                f"take half the batch, or more parts of it (rdt.accumulation)."
+            )
         net = self.prepared if self.ranks.world_size > 1 else self.accelerator.unwrap_model(self.prepared)
         with self.accelerator.autocast():
             return net(*inputs)
@@ -116,15 +135,89 @@ class AcceleratedAdam:
         norm = self.accelerator.clip_grad_norm_(self.net.parameters(), limit)
         self.adam.step()
         self.adam.zero_grad()
-        return torch.as_tensor(norm if norm is not None else 0.0, device=loss.device).detach()  # DeepSpeed's is a float
+        return whole(norm).detach()
+
+    def gather(self) -> None:
+        """Makes the next `weights` and `state_dict` of the leading rank whole. A collective, for sharded weights."""
+        if self.sharded:
+            state = gathered({"net": self.net.state_dict(), "adam": self._moments()}, self.ranks.leads)
+            self._gathered = state or None
+
+    def weights(self) -> dict[str, Tensor]:
+        """State of the module; where it lies in shards, whole once after `gather`, else what this rank holds."""
+        return self._taken("net") or held(self.net.state_dict())
+
+    def load_weights(self, state: dict[str, Tensor]) -> None:
+        """Restores whole `weights`, which all ranks have."""
+        now = self.net.state_dict()
+        self.net.load_state_dict({k: shard(full, now[k]) if k in now else full for k, full in state.items()})
 
     def state_dict(self) -> dict:
-        """Moments and steps by number of the parameter."""
-        return {str(number): dict(state) for number, state in self.adam.state_dict()["state"].items()}
+        """Moments and steps by number of the parameter, whole or not as `weights` are."""
+        return self._taken("adam") or held(self._moments())
 
     def load_state_dict(self, state: dict) -> None:
-        """Restores `state_dict`; the rate stays the configuration's."""
+        """Restores a whole `state_dict`, which all ranks have; the rate stays the configuration's."""
         groups = self.adam.state_dict()["param_groups"]
-        self.adam.load_state_dict(
-            {"state": {int(number): dict(of) for number, of in state.items()}, "param_groups": groups}
+        likes = dict(enumerate(self.net.parameters()))
+        moments = {
+            int(number): {name: shard(full, likes[int(number)]) if full.dim() else full for name, full in of.items()}
+            for number, of in state.items()
+        }
+        self.adam.load_state_dict({"state": moments, "param_groups": groups})
+
+    def _moments(self) -> dict:
+        return {str(number): dict(state) for number, state in self.adam.state_dict()["state"].items()}
+
+    def _taken(self, name: str) -> dict | None:
+        """What `gather` made, once: it is of that moment."""
+        return None if self._gathered is None else self._gathered.pop(name, None)
+
+
+def _plugin(net: nn.Module, may_shard: bool) -> Any:
+    """Accelerate's plugin for FSDP as the launcher configured it; None where it did not.
+
+    Raises:
+        ConfigError: DeepSpeed, FSDP 1, or a setting that is not known to leave the training what it is.
+    """
+    asked = {
+        name: os.environ.get(f"ACCELERATE_USE_{name}", "").lower() in ("true", "1") for name in ("FSDP", "DEEPSPEED")
+    }
+    if asked["DEEPSPEED"]:
+        raise ConfigError(f"accelerate was configured for DeepSpeed, which shards weights; it is not supported. {FIX}")
+    if not asked["FSDP"]:
+        return None
+    if not may_shard:
+        raise ConfigError(
+            "accelerate was configured for FSDP, which shards weights; this network is small and is trained whole. "
+            "Choose multi-GPU without it (accelerate launch --multi_gpu), or powerband train --gpus."
         )
+    if (version := os.environ.get("FSDP_VERSION", "1")) != "2":
+        raise ConfigError(
+            f"accelerate was configured for FSDP {version}, which shards weights; only FSDP 2 works. {FIX}"
+        )
+    from accelerate import FullyShardedDataParallelPlugin
+    from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy
+
+    # Shards stay and are gathered in float32, and autocast computes, as without shards: the training is the same one.
+    plugin = FullyShardedDataParallelPlugin(mixed_precision_policy=MixedPrecisionPolicy())
+    warnings.filterwarnings("ignore", "FSDP2-wrapped module", UserWarning)  # nobody changes what comes out in place
+    plugin.cpu_ram_efficient_loading = False  # the launcher's default; it shards buffers too, and every rank has all
+    for bad, setting, fix in (
+        (isinstance(plugin.cpu_offload, CPUOffloadPolicy), "fsdp_offload_params", "Leave it out."),
+        (plugin.activation_checkpointing, "fsdp_activation_checkpointing", "Write rdt.checkpoint_activations=true."),
+        (plugin.ignored_modules, "fsdp_ignored_modules", "Leave it out: nobody would average their gradients."),
+        (net._compiled_call_impl is not None, "compile beside FSDP", "Write rdt.compile=false."),
+    ):
+        if bad:
+            raise ConfigError(f"{setting} is not supported. {fix}")
+    return plugin
+
+
+def _shard_on_cpus(accelerator: Any, plugin: Any) -> None:
+    """Accelerate hears of FSDP on accelerators only; CPU ranks would keep whole weights and not say so."""
+    from accelerate import DistributedType
+
+    if accelerator.distributed_type == DistributedType.MULTI_CPU:
+        accelerator.state.distributed_type = DistributedType.FSDP
+        accelerator.state.fsdp_plugin = plugin

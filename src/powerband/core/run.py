@@ -241,6 +241,9 @@ class Run:
         with self.clock("save"):
             end_if_not_finite(self, inspect=True)
             writer = checkpoint.CheckpointWriter(self.dir, self.env_steps)
+            for part, _ in self._attached.values():
+                if hasattr(part, "gather"):  # weights in shards: the leading rank cannot make them whole alone
+                    part.gather()
             own = {name: part.state_dict() for name, (part, shared) in self._attached.items() if not shared}
             hashes = writer.write(f"rank{self.ranks.rank}", own)
             if self.ranks.leads:

@@ -1,0 +1,69 @@
+"""What AcceleratedAdam refuses of a launcher's configuration, and that it says what to do."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+pytest.importorskip("accelerate")
+
+from powerband.core.accelerated import AcceleratedAdam
+from powerband.core.distributed import Ranks
+from powerband.core.flags import ConfigError
+from powerband.core.precision import Precision
+
+FSDP2 = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"}
+
+
+def adam(net: nn.Module | None = None, may_shard: bool = True) -> AcceleratedAdam:
+    net = net or nn.Linear(2, 2)
+    return AcceleratedAdam(net, 1e-3, ranks=Ranks(), precision=Precision("fp32", "cpu"), may_shard=may_shard)
+
+
+@pytest.mark.parametrize(
+    ("environment", "said"),
+    [
+        ({"ACCELERATE_USE_DEEPSPEED": "true"}, "--fsdp_version 2"),
+        ({"ACCELERATE_USE_FSDP": "true"}, "only FSDP 2"),
+        (FSDP2 | {"FSDP_OFFLOAD_PARAMS": "true"}, "fsdp_offload_params"),
+        (FSDP2 | {"FSDP_ACTIVATION_CHECKPOINTING": "true"}, "rdt.checkpoint_activations=true"),
+        (FSDP2 | {"FSDP_IGNORED_MODULES": "vision"}, "fsdp_ignored_modules"),
+    ],
+)
+def test_settings_that_shard_in_an_unknown_way_are_refused(environment, said, monkeypatch) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError, match=said):
+        adam()
+
+
+def test_a_compiled_or_a_small_network_is_not_sharded(monkeypatch) -> None:
+    for name, value in FSDP2.items():
+        monkeypatch.setenv(name, value)
+    net = nn.Linear(2, 2)
+    net.compile()
+    with pytest.raises(ConfigError, match=r"rdt\.compile=false"):
+        adam(net)
+    with pytest.raises(ConfigError, match="--multi_gpu"):
+        adam(may_shard=False)
+
+
+def test_one_rank_has_its_weights_whole(monkeypatch) -> None:
+    for name, value in FSDP2.items():
+        monkeypatch.setenv(name, value)
+    trained = adam()
+    before = trained.net.weight.detach().clone()
+    trained.step(trained.forward(torch.ones(1, 2)).square().sum())
+    trained.gather()
+    assert not trained.sharded and not torch.equal(before, trained.net.weight)
+    assert trained.state_dict()["0"]["exp_avg"].shape == (2, 2) and torch.equal(
+        trained.weights()["weight"], trained.net.weight
+    )
+
+
+def test_what_fits_is_not_tried_by_a_rank_that_holds_shards_only() -> None:
+    trained = adam()
+    trained.sharded, trained._world_size = True, 2
+    with pytest.raises(ConfigError, match="half the batch"):
+        trained.forward(torch.ones(1, 2))
