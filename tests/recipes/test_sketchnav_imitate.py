@@ -60,6 +60,8 @@ def test_other_plans_and_missing_demonstrations_are_refused(demos: Path) -> None
         demonstrations_of(config_of())
     with pytest.raises(ConfigError, match="was recorded with pixels 36, this run has 40"):
         demonstrations_of(config_of(f"demos_dir={demos}", "net.use_rgb=false", "pixels=40"))
+    with pytest.raises(ConfigError, match="was recorded with sensors .*'rgb_noise': 0.0.*, this run has .*5.0"):
+        demonstrations_of(config_of(f"demos_dir={demos}", "net.use_rgb=false", "sensors.rgb_noise=5"))
     with pytest.raises(ConfigError, match="no field rgb"):
         demonstrations_of(config_of(f"demos_dir={demos}"))
 

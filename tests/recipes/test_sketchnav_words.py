@@ -99,6 +99,42 @@ def test_training_resumes_bit_by_bit_and_is_evaluated(tmp_path: Path, capsys: py
     assert (whole / "eval-sketchnav.json").exists() and list((whole / "videos").iterdir())
 
 
+NOISE = "sensors.depth_noise=0.01 sensors.rgb_noise=10 sensors.gps_noise_m=0.1 sensors.compass_noise_deg=3".split()
+
+
+def test_noisy_sensors_change_a_training_and_it_resumes_bit_by_bit(tmp_path: Path) -> None:
+    plain = runs.train("sketchnav", tmp_path / "plain", "anneal_lr=false")
+    whole = runs.train("sketchnav", tmp_path / "whole", "anneal_lr=false", *NOISE)
+    half = runs.train("sketchnav", tmp_path / "half", "anneal_lr=false", "env_steps=32", *NOISE)
+    runs.resume("sketchnav", half, "env_steps=64")
+    assert runs.differences(whole, half) == [] and runs.differences(whole, plain) != []
+
+
+def test_noisy_demonstrations_that_are_gone_on_with_are_the_same(tmp_path: Path) -> None:
+    own = [*runs.SMALL["sketchnav"][1:], *runs.COMMON, *NOISE]
+
+    def record(name: str, *more: str) -> dict:
+        words = [*own, f"demos_dir={tmp_path / name}", *more, f"run_dir={tmp_path / (name + '-run')}"]
+        assert cli.main(["train", "sketchnav", "demos", *words]) == 0
+        return read_recording(tmp_path / name)[0]
+
+    whole = record("whole")
+    facts = read_recording(tmp_path / "whole")[1]
+    assert facts["sensors"]["rgb_noise"] == 10 and len(whole["gps"].unique()) > 10
+    part = Recording(tmp_path / "part", facts)
+    for number in (1, 2):
+        rows = whole["episode"] == number
+        part.add(number, {name: value[rows] for name, value in whole.items() if name != "episode"})
+    again = record("part")
+    assert all(torch.equal(again[name], value) for name, value in whole.items())
+
+
+def test_the_light_of_mujoco_is_its_own() -> None:
+    recipe, _, resolved = configure("sketchnav", ["renderer=mujoco", "sensors.shading=0.2"])
+    with pytest.raises(ConfigError, match="sensors.shading=0.2 with renderer=mujoco"):
+        recipe.check(resolved.config, 1)
+
+
 def test_episodes_are_written_trained_on_and_drawn_over(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     words = [*runs.SMALL["sketchnav"], *runs.COMMON]
     assert cli.main(["train", "sketchnav", "episodes", *words[1:], f"run_dir={tmp_path / 'sets'}"]) == 0

@@ -13,7 +13,8 @@ from powerband.core.precision import Precision
 from powerband.core.run import Run
 from powerband.envs.sketchnav.env import spec_of
 from powerband.envs.sketchnav.episodes import Episodes, Scenes
-from powerband.envs.sketchnav.world import Rules
+from powerband.envs.sketchnav.sensors import Sensors
+from powerband.envs.sketchnav.world import DIMMING, Rules
 from powerband.loops.offline import OfflineConfig
 from powerband.loops.on_policy import OnPolicyConfig, on_policy
 from powerband.nets.sketch_net import SketchNetConfig
@@ -35,7 +36,8 @@ class Config:
     renderer: Literal["caster", "mujoco"] = "caster"
     """Who draws what agents see in training: the ray caster, or MuJoCo by OpenGL in worker processes (ppo)."""
     num_workers: int = -1
-    """Worker processes of each rank with renderer=mujoco; -1 is one a core, 0 renders in this process."""
+    """Worker processes of each rank with renderer=mujoco; -1 is one a core (two with double_buffer), 0 renders in this
+    process."""
     pixels: int = 64
     """Pixels along the camera's picture, even, 36 to 512."""
     eval_episodes: int = 100
@@ -51,10 +53,14 @@ class Config:
     """Episodes that `demos` records, of all plans alike; 0 is all."""
     demo_noise: float = 0.0
     """Share of the recorded steps at which a random move is made and the follower's recorded: the way back is shown."""
+    keep_episodes: bool = True
+    """Keep drawn episodes in the user's cache folder (XDG_CACHE_HOME/powerband/episodes), where the next start with
+    the same scenes and seed reads them."""
     scene_seed: int = -1
     """Seed of plans, episodes and sketches; -1 is the run's. With a number, runs of other seeds share them."""
     scenes: Scenes = field(default_factory=Scenes)
     rules: Rules = field(default_factory=Rules)
+    sensors: Sensors = field(default_factory=Sensors)
     run: RunConfig = field(default_factory=lambda: RunConfig(env_steps=10_000_000))
     on_policy: OnPolicyConfig = field(
         default_factory=lambda: OnPolicyConfig(num_envs=64, num_steps=150, epochs=4, minibatches=1)
@@ -100,12 +106,19 @@ def check(config: Config, world_size: int) -> None:
     """Refuses what does not divide by the ranks, and files that are no episodes, before any rank is started."""
     config.on_policy.check(world_size) if config.algo == "ppo" else config.offline.check(world_size)
     spec_of(config.pixels, config.rules)
+    if config.algo != "ppo":
+        config.offline.refuse_device("chunks are read from demonstrations that are mapped from files")
     if not 0 <= config.demo_noise < 1:
         raise ConfigError(f"demo_noise={config.demo_noise:g} is no share. Write 0 or more and below 1.")
     if config.net.goal and (config.algo != "ppo" or config.renderer == "mujoco"):
         raise ConfigError(
             f"net.goal=true with algo={config.algo} and renderer={config.renderer}: it is taught while agents walk, by "
             f"what the ray caster's world knows. Write algo=ppo renderer=caster, or goal=false."
+        )
+    if config.renderer == "mujoco" and config.sensors.shading != DIMMING:
+        raise ConfigError(
+            f"sensors.shading={config.sensors.shading:g} with renderer=mujoco: its light is MuJoCo's own. Write "
+            f"renderer=caster, or leave it out."
         )
     if config.episode_file:
         try:

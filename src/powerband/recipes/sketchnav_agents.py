@@ -50,6 +50,7 @@ def agents_of(config: Config, run: Run, episodes: Episodes) -> VecEnv:
         seed=seed,
         first_env=ranks.rank * envs,
         all_envs=config.on_policy.num_envs,
+        sensors=config.sensors,
     )
 
 
@@ -70,12 +71,15 @@ def _rendered(config: Config, run: Run, episodes: Episodes, envs: int) -> Worker
         if ranks.leads:
             episodes.save(file, config.scenes, "train", seed_of(config))
         ranks.barrier()
-    workers = config.num_workers if config.num_workers >= 0 else max(1, cores() // ranks.world_size)
+    workers = config.num_workers
+    if workers < 0:
+        workers = max(1, cores() // ranks.world_size) * (2 if config.on_policy.double_buffer else 1)
 
     def tell(fault: Fault) -> None:
         run.console.note(str(fault))
 
     words = {"file": str(file.absolute()), "rules": asdict(config.rules), "pixels": config.pixels}
+    words["sensors"] = asdict(config.sensors)
     return WorkerVecEnv(
         [(MujocoNavEnv, words)] * envs,
         num_workers=min(envs, workers),

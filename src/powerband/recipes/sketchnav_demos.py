@@ -13,7 +13,7 @@ from torch import Tensor
 
 from powerband.core.console import count_shown
 from powerband.data.recording import Recording
-from powerband.envs.sketchnav.env import SketchNavEnv
+from powerband.envs.sketchnav.env import EXACT, SketchNavEnv
 from powerband.envs.sketchnav.episodes import VERSION, Episodes
 from powerband.envs.sketchnav.world import FORWARD, NUM_ACTIONS, STOP
 from powerband.recipes.sketchnav_sets import episodes_of, seed_of
@@ -51,6 +51,8 @@ def record(config: Config, run: Run) -> Path:
         "rules": asdict(config.rules),
     }
     facts["noise"] = config.demo_noise
+    if config.sensors != EXACT:  # recordings of an older version say nothing of sensors, and had these
+        facts["sensors"] = asdict(config.sensors)
     facts["fields"] = kept = [*pictures_of(config), "gps", "compass"]
     recording = Recording(folder, facts)
     there = set(recording.numbers)
@@ -66,7 +68,8 @@ def record(config: Config, run: Run) -> Path:
 def _walk(config: Config, episodes: Episodes, left: Tensor, kept: list[str], recording: Recording) -> None:
     """Walks the episodes `left`, each to its end; what the follower would do is recorded, whatever is done."""
     rows = min(ROWS, len(left))
-    env = SketchNavEnv(rows, episodes, config.rules, pixels=config.pixels, in_turns=True, order=left)
+    words = {"in_turns": True, "order": left, "seed": recording.facts["seed"], "sensors": config.sensors}
+    env = SketchNavEnv(rows, episodes, config.rules, pixels=config.pixels, **words)
     live: list[list[dict[str, Tensor]]] = [[] for _ in range(rows)]
     waiting, done, obs = set(left.tolist()), 0, env.observe()
     with count_shown("recording", len(left), "episodes") as tell:

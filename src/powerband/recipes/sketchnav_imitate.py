@@ -15,7 +15,7 @@ from powerband.core.config import ConfigError, scaled_lr
 from powerband.data.demonstrations import Demonstrations
 from powerband.data.feed import Feed
 from powerband.data.recording import read_recording
-from powerband.envs.sketchnav.env import SketchNavEnv
+from powerband.envs.sketchnav.env import EXACT, SketchNavEnv
 from powerband.loops.offline import offline
 from powerband.recipes.sketchnav_demos import pictures_of
 from powerband.recipes.sketchnav_learners import imitator
@@ -58,6 +58,7 @@ def demonstrations_of(config: Config) -> Demonstrations:
     wanted = pictures_of(config)
     fields, facts = read_recording(Path(config.demos_dir), (*wanted, "gps", "compass", "action", "episode"))
     used = {"pixels": config.pixels, "scenes": asdict(config.scenes), "rules": asdict(config.rules)}
+    used["sensors"], facts = asdict(config.sensors), {"sensors": asdict(EXACT), **facts}
     for name, here in {**used, "seed": seed_of(config)}.items():
         there = facts[name]
         if name == "scenes":  # whoever draws them, the sketches change neither ways nor pictures

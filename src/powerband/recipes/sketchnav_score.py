@@ -71,6 +71,7 @@ def walk(
     count = len(order) if order is not None else count or len(episodes)
     rows = next(rows for rows in range(min(ROWS, count), 0, -1) if count % rows == 0)
     words = {"pixels": config.pixels, "explored": squares_of(config), "in_turns": True, "order": order}
+    words["sensors"] = config.sensors
     env = SketchNavEnv(rows, episodes, config.rules, device=device, **words)
     return evaluate(env, lambda obs, memory: act(env, obs, memory), count, 0, carry(rows))
 
@@ -193,6 +194,7 @@ def _draw(
 ) -> None:
     """Pictures of the first episodes and a film of the first."""
     words = {"pixels": config.pixels, "explored": squares_of(config), "in_turns": True, "order": order}
+    words["sensors"] = config.sensors
     for number in range(min(DRAWN, len(episodes) if order is None else len(order))):
         env = SketchNavEnv(1, episodes, config.rules, first_env=number, **words)
         frames = film_episode(env, act, carry(1), believed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -15,6 +16,7 @@ from powerband.core.console import count_shown
 from powerband.envs.sketchnav.episodes import SPLITS, Episodes, Scenes, Split, draw_episodes
 from powerband.envs.sketchnav.picture import draw_sheet
 from powerband.envs.sketchnav.sketch import PAGE, read_sketch, shrunk
+from powerband.recipes.sketchnav_kept import LEAST, keep, kept_file, read_kept
 from powerband.report.film import save_picture
 
 if TYPE_CHECKING:
@@ -46,9 +48,12 @@ def episodes_of(config: Config, split: Split, console: Console | None = None, sk
         )
     if sketch:
         scenes = replace(scenes, sketch=sketch)
+    seed = seed_of(config)
+    file = kept_file(scenes, split, seed) if config.keep_episodes and scenes.count >= LEAST else None
     if console is not None:
-        console.note(f"drawing {scenes.count:,} episodes in {scenes.plans:,} plans of {split}")
-    return _drawn(scenes, split, seed_of(config))
+        doing, where = ("reading", f", kept in {file}") if file and os.path.exists(file) else ("drawing", "")
+        console.note(f"{doing} {scenes.count:,} episodes in {scenes.plans:,} plans of {split}{where}")
+    return _had(scenes, split, seed, file)
 
 
 def with_drawings(episodes: Episodes, folder: Path) -> tuple[Episodes, Tensor]:
@@ -96,7 +101,17 @@ def write_plans(scenes: Scenes, split: Split, seed: int, folder: Path) -> None:
 
 
 @lru_cache(maxsize=4)
+def _had(scenes: Scenes, split: Split, seed: int, file: Path | None) -> Episodes:
+    """Read or drawn once a process: a profile or a search runs the same recipe many times."""
+    if file is None:
+        return _drawn(scenes, split, seed)
+    found = read_kept(file, scenes, split, seed)
+    if found is None:
+        found = _drawn(scenes, split, seed)
+        keep(found, file, scenes, split, seed)
+    return found
+
+
 def _drawn(scenes: Scenes, split: Split, seed: int) -> Episodes:
-    """Drawn once a process: a profile or a search runs the same recipe many times."""
     with count_shown(f"plans of {split}", scenes.plans, "plans") as tell:
         return draw_episodes(scenes, split, seed, tell)

@@ -5,6 +5,7 @@ from envs.cuda_child import both, count_compiled
 COMPILE = """
 from powerband.envs.sketchnav import cuda as kernels
 from powerband.envs.sketchnav.episodes import Scenes, draw_episodes
+from powerband.envs.sketchnav.sensors import Sensors, sensor_arrays
 from powerband.envs.sketchnav.state import Agents
 from powerband.envs.sketchnav.world import Rules, world_arrays
 
@@ -12,6 +13,7 @@ cpu = torch.device("cpu")
 episodes = draw_episodes(Scenes(most_m=8.0, plans=1, goals=1, starts=1, sketch_px=36), "train", 0)
 s = numba.typeof(Agents.empty(2, 0, cpu).arrays)
 w = numba.typeof(world_arrays(episodes, Rules(), 36, False, cpu))
+o = numba.typeof(sensor_arrays(Sensors(), cpu))
 n, flag, real = numba.int64, numba.boolean, numba.float64
 pictures = numba.uint8[:, :, :, ::1]
 compiled(kernels.begin_agents, s, w, n, n, flag)
@@ -19,6 +21,10 @@ compiled(kernels.step_agents, s, w, n[::1])
 compiled(kernels.see_columns, s, w, pictures, pictures, real, real, real, flag)
 compiled(kernels.see_columns, s, w, pictures, numba.float32[:, :, :, ::1], real, real, real, flag)
 compiled(kernels.ask_experts, s, w)
+metres, row = numba.float32[:, :, :, ::1], numba.float32[:, ::1]
+compiled(kernels.blur_depths, s, w, o, n, metres, pictures, real, real, flag)
+compiled(kernels.blur_pictures, s, w, o, n, pictures, flag)
+compiled(kernels.blur_poses, s, w, o, n, row, row)
 """
 
 PLAY = """
@@ -26,6 +32,7 @@ import os
 import numpy as np
 import torch
 from powerband.envs.sketchnav.episodes import Scenes, draw_episodes
+from powerband.envs.sketchnav.sensors import Sensors, sensor_arrays
 from powerband.envs.sketchnav.state import AgentArrays, Agents
 from powerband.envs.sketchnav.world import Rules, world_arrays
 
@@ -34,6 +41,9 @@ device = os.environ.get("NUMBA_ENABLE_CUDASIM") == "1"
 cpu = torch.device("cpu")
 episodes = draw_episodes(Scenes(most_m=8.0, plans=1, goals=2, starts=1, sketch_px=16), "train", 0)
 agents, w = Agents.empty(N, 3, cpu), world_arrays(episodes, Rules(expert_bonus=0.1, max_steps=4), SIZE, False, cpu)
+sensors = Sensors(depth_noise=0.02, rgb_noise=20.0, gps_noise_m=0.3, compass_noise_deg=9.0)
+o, gps, compass = sensor_arrays(sensors, cpu), np.zeros((N, 2), np.float32), np.zeros((N, 1), np.float32)
+metres = np.zeros((N, 1, SIZE, SIZE), np.float32)
 s, rgb, depth = agents.arrays, np.zeros((N, 3, SIZE, SIZE), np.uint8), np.zeros((N, 1, SIZE, SIZE), np.uint8)
 if device:
     from numba import cuda
@@ -41,8 +51,11 @@ if device:
     np.seterr(over="ignore")
     s = AgentArrays(*map(cuda.to_device, s))
     w = w._replace(**{k: cuda.to_device(v) for k, v in w._asdict().items() if isinstance(v, np.ndarray)})
-    rgb, depth = cuda.to_device(rgb), cuda.to_device(depth)
+    o = o._replace(normal=cuda.to_device(o.normal), colour=cuda.to_device(o.colour))
+    rgb, depth, metres, gps, compass = map(cuda.to_device, (rgb, depth, metres, gps, compass))
     named = {"begin": (kernels.begin_agents, 1), "step": (kernels.step_agents, 1), "see": (kernels.see_columns, SIZE)}
+    named["depths"], named["colours"] = (kernels.blur_depths, SIZE**2), (kernels.blur_pictures, SIZE**2)
+    named["pose"] = (kernels.blur_poses, 1)
 
     def run(name, *arguments):
         kernel, each = named[name]
@@ -56,9 +69,15 @@ run("begin", SEED, N, False)
 for t in range(7):
     action = rng.integers(1, 4, N) if t else np.ones(N, np.int64)
     run("step", cuda.to_device(action) if device else action)
-    run("see", rgb, depth, 50.0, -20.0, 255.0, False)
+    if t < 2:
+        run("see", rgb, depth, 50.0, -20.0, 255.0, False)
+    else:
+        run("see", rgb, metres, 1.0, 0.0, 1e9, False)
+        run("depths", o, SEED, metres, depth, 50.0, -20.0, False)
+        run("colours", o, SEED, rgb, False)
+        run("pose", o, SEED, gps, compass)
     run("begin", SEED, N, True)
-    for name, array in {**s._asdict(), "rgb": rgb, "depth": depth}.items():
+    for name, array in {**s._asdict(), "rgb": rgb, "depth": depth, "gps": gps, "compass": compass}.items():
         array = array.copy_to_host() if device else array
         if array.dtype in (np.float32, np.float64):
             array = array.round(4) + array.dtype.type(0)
@@ -67,7 +86,7 @@ for t in range(7):
 
 
 def test_kernels_compile_to_ptx() -> None:
-    assert count_compiled(COMPILE) == 5
+    assert count_compiled(COMPILE) == 8
 
 
 def test_simulated_kernels_walk_and_see_like_the_cpu() -> None:

@@ -9,6 +9,7 @@ import torch
 from numba import cuda
 
 from .motion import begin_row, follow, step_row
+from .sensors import blur_colours, blur_depth, blur_pose, frame_key
 from .state import Agents
 from .view import see_column
 from .world import WorldArrays
@@ -51,6 +52,33 @@ def ask_experts(s, w):
         s.expert[n] = follow(s, w, n)
 
 
+@cuda.jit
+def blur_depths(s, w, o, seed, metres, depth, scale, offset, ended_only):
+    """One thread a pixel."""
+    side, thread = depth.shape[3], cuda.grid(1)
+    n, pixel = thread // (side * side), thread % (side * side)
+    if n < s.heading.shape[0] and (s.ended[n] or not ended_only):
+        key = frame_key(s, w, n, seed)
+        blur_depth(o, key, n, pixel // side, pixel % side, metres, depth, scale, offset)
+
+
+@cuda.jit
+def blur_pictures(s, w, o, seed, rgb, ended_only):
+    """One thread a pixel."""
+    side, thread = rgb.shape[3], cuda.grid(1)
+    n, pixel = thread // (side * side), thread % (side * side)
+    if n < s.heading.shape[0] and (s.ended[n] or not ended_only):
+        blur_colours(o, frame_key(s, w, n, seed), n, pixel // side, pixel % side, rgb)
+
+
+@cuda.jit
+def blur_poses(s, w, o, seed, gps, compass):
+    """One thread an agent."""
+    n = cuda.grid(1)
+    if n < s.heading.shape[0]:
+        blur_pose(s, w, o, n, seed, gps, compass)
+
+
 def launch(kernel: Any, each: int, agents: Agents, world: WorldArrays, *arguments: Any) -> None:
     """Runs `kernel` with `each` threads an agent on torch's current stream, ordered with torch's work."""
     device = agents.heading.device
@@ -65,4 +93,7 @@ LAUNCHES = {
     "step": lambda agents, world, *rest: launch(step_agents, 1, agents, world, *rest),
     "see": lambda agents, world, *rest: launch(see_columns, world.pixels, agents, world, *rest),
     "expert": lambda agents, world, *rest: launch(ask_experts, 1, agents, world, *rest),
+    "depths": lambda agents, world, *rest: launch(blur_depths, rest[2].shape[3] ** 2, agents, world, *rest),
+    "colours": lambda agents, world, *rest: launch(blur_pictures, rest[2].shape[3] ** 2, agents, world, *rest),
+    "pose": lambda agents, world, *rest: launch(blur_poses, 1, agents, world, *rest),
 }

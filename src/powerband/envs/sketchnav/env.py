@@ -16,11 +16,14 @@ from powerband.envs.arrays import check_action
 from .episodes import HEADINGS, UNIT_M, Episodes
 from .explored import Explored
 from .kernels import run
+from .sensors import Sensors, sensor_arrays
 from .state import Agents
 from .world import FAR_M, NEAR_M, NUM_ACTIONS, SUBSTEP_M, Rules, world_arrays
 
 LEAST_PX, MOST_PX = 16, 512
-PLAIN = Rules()
+PLAIN, EXACT = Rules(), Sensors()
+DEPTH_SCALE = 255 / (FAR_M - NEAR_M)
+DEPTH_OFFSET = 0.5 - NEAR_M * DEPTH_SCALE
 
 
 def spec_of(pixels: int, rules: Rules, explored: int = 0) -> EnvSpec:
@@ -84,6 +87,7 @@ class SketchNavEnv:
         threads: int | None = None,
         first_env: int = 0,
         all_envs: int = 0,
+        sensors: Sensors = EXACT,
     ):
         """Begins an episode in each row.
 
@@ -100,6 +104,7 @@ class SketchNavEnv:
             threads: CPU threads, by default as many as torch uses.
             first_env: Number of the first row over all ranks.
             all_envs: Rows of all ranks; 0 is num_envs.
+            sensors: Light, and noise of what is observed.
 
         Raises:
             ValueError: A number out of range.
@@ -110,13 +115,17 @@ class SketchNavEnv:
         self.threads = torch.get_num_threads() if threads is None else threads
         if not 1 <= self.threads <= numba.config.NUMBA_NUM_THREADS:
             raise ValueError(f"threads is {self.threads}: give 1..{numba.config.NUMBA_NUM_THREADS}")
-        self.seed, self.rules, self.spec = seed, rules, spec_of(pixels, rules, explored)
+        self.seed, self.rules, self.sensors = seed, rules, sensors
+        self.spec = spec_of(pixels, rules, explored)
         self.stride = all_envs or num_envs
         self.episodes = episodes.to(self.device)
-        self.world = world_arrays(self.episodes, rules, pixels, in_turns, self.device, order)
+        self.world = world_arrays(self.episodes, rules, pixels, in_turns, self.device, order, sensors.shading)
+        self._errors = sensor_arrays(sensors, self.device)
         self.agents = Agents.empty(num_envs, first_env, self.device)
         self.explored = Explored(num_envs, explored, pixels, self.device) if explored else None
         self._obs = [tree_map(lambda spec: spec.zeros(num_envs, device=self.device), self.spec.obs) for _ in range(2)]
+        noisy = self._obs[0]["depth"].shape if sensors.depth_noise else (0,)
+        self._metres = torch.zeros(noisy, device=self.device)
         self._turn = 0
         self._sent: Tensor | None = None
         self.resumed = torch.ones(num_envs, dtype=torch.bool, device=self.device)
@@ -151,7 +160,8 @@ class SketchNavEnv:
         return self.agents.expert.clone()
 
     def view_m(self) -> tuple[Tensor, Tensor]:
-        """What the agents see now as colours (N, 3, S, S) uint8 and depth (N, 1, S, S) float32 in metres, not cut."""
+        """What the agents see now as colours (N, 3, S, S) uint8 and depth (N, 1, S, S) float32 in metres, not cut,
+        without noise."""
         rgb = torch.empty_like(self._obs[0]["rgb"])
         depth = torch.empty(self._obs[0]["depth"].shape, device=self.device)
         self._run("see", rgb, depth, 1.0, 0.0, 1e9, False)
@@ -250,14 +260,28 @@ class SketchNavEnv:
     def close(self) -> None:
         """Nothing to close."""
 
+    def blur(self, rgb: Tensor, depth: Tensor, metres: Tensor, ended_only: bool = False) -> None:
+        """Adds the noise of this step to colours (N, 3, S, S) uint8, and reads depth (N, 1, S, S) uint8 from `metres`
+        (N, 1, S, S) float32 with its noise; what has none is left alone. S is that of the pictures."""
+        if self.sensors.depth_noise:
+            self._run("depths", self._errors, self.seed, metres, depth, DEPTH_SCALE, DEPTH_OFFSET, ended_only)
+        if self.sensors.rgb_noise:
+            self._run("colours", self._errors, self.seed, rgb, ended_only)
+
     def _see(self, obs: Tree, ended_only: bool) -> Tree:
         """Writes what the agents see into `obs`; pictures of rows that ended only, where said."""
-        agents, scale = self.agents, 255 / (FAR_M - NEAR_M)
-        self._run("see", obs["rgb"], obs["depth"], scale, 0.5 - NEAR_M * scale, 255.0, ended_only)
+        agents = self.agents
+        if self.sensors.depth_noise:
+            self._run("see", obs["rgb"], self._metres, 1.0, 0.0, 1e9, ended_only)
+        else:
+            self._run("see", obs["rgb"], obs["depth"], DEPTH_SCALE, DEPTH_OFFSET, 255.0, ended_only)
+        self.blur(obs["rgb"], obs["depth"], self._metres, ended_only)
         start = self.episodes.start[agents.episode, :2]
         torch.mul(agents.at - start, UNIT_M, out=obs["gps"])
         turned = (agents.heading + HEADINGS // 2) % HEADINGS - HEADINGS // 2
         torch.mul(turned.unsqueeze(1), 2 * math.pi / HEADINGS, out=obs["compass"])
+        if self.sensors.pose:
+            self._run("pose", self._errors, self.seed, obs["gps"], obs["compass"])
         obs["episode"].copy_(agents.episode)
         if self.explored is not None:
             seen = (obs["depth"], obs["gps"], obs["compass"])

@@ -6,6 +6,7 @@ splits ``train`` and ``val_seen`` are the same, those of ``val_unseen`` are othe
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Callable
@@ -144,11 +145,20 @@ class Episodes:
         first, last = self.way_at[episode : episode + 2].tolist()
         return self.way[first:last].cpu().numpy() * UNIT_M
 
+    def digest(self) -> str:
+        """SHA-256 of names, types, shapes and bytes."""
+        found = hashlib.sha256()
+        for name, value in vars(self).items():
+            found.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+            found.update(value.contiguous().cpu().numpy())
+        return found.hexdigest()
+
     def save(self, path: Path, scenes: Scenes, split: Split, seed: int) -> None:
         """Writes a file that `load` reads."""
         from safetensors.torch import save_file
 
         said = {"version": str(VERSION), "split": split, "seed": str(seed), "scenes": json.dumps(asdict(scenes))}
+        said["sha256"] = self.digest()
         part = path.with_suffix(".part")
         save_file({name: value.contiguous().cpu() for name, value in vars(self).items()}, part, said)
         part.rename(path)
@@ -158,7 +168,7 @@ class Episodes:
         """Episodes of a file, and what they were drawn from.
 
         Raises:
-            ValueError: No such file, none of episodes, or of another version.
+            ValueError: No such file, none of episodes, of another version, or its bytes have changed.
         """
         from safetensors import SafetensorError, safe_open
 
@@ -175,7 +185,12 @@ class Episodes:
                 f"{path} holds episodes of version {said.get('version', 'unknown')}, this is version {VERSION}: draw "
                 f"them again with `powerband train sketchnav episodes`."
             )
-        return cls(**tensors), {**said, "scenes": json.loads(said["scenes"])}
+        if tensors.keys() != cls.__dataclass_fields__.keys():
+            raise ValueError(f"{path} holds {', '.join(sorted(tensors))}: no set of episodes.")
+        found = cls(**tensors)
+        if "sha256" in said and said["sha256"] != found.digest():  # files of earlier days say none
+            raise ValueError(f"{path} is damaged: its bytes are not those that were written. Draw it again.")
+        return found, {**said, "scenes": json.loads(said["scenes"])}
 
 
 def draw_episodes(

@@ -14,8 +14,9 @@ from torch import Tensor
 from powerband.envs import hashing
 from powerband.envs.arrays import device_array
 
-from . import distance, episodes, motion, surfaces, view, world
+from . import distance, episodes, motion, sensors, surfaces, view, world
 from .motion import begin_row, follow, step_row
+from .sensors import blur_colours, blur_depth, blur_pose, frame_key
 from .state import Agents
 from .view import see_column
 from .world import WorldArrays
@@ -37,7 +38,7 @@ def cpu_loops(parallel: bool) -> dict[str, Any]:
     As of `envs.uav.kernels.cpu_loops`: functions write whatever a loop writes, and a number made of the files that the
     loops are compiled from is part of the disk cache's key.
     """
-    parts = (hashing, world, motion, view, distance, episodes, surfaces)
+    parts = (hashing, world, motion, view, sensors, distance, episodes, surfaces)
     stamp = 2 * zlib.crc32(b"".join(Path(module.__file__).read_bytes() for module in parts)) + parallel
 
     @njit(nogil=True, cache=True, parallel=parallel)
@@ -63,14 +64,38 @@ def cpu_loops(parallel: bool) -> dict[str, Any]:
         for n in prange(s.heading.shape[0] + 0 * stamp):
             ask(s, w, n)
 
-    return {"begin": begin, "step": step, "see": see, "expert": expert}
+    @njit(nogil=True, cache=True, parallel=parallel)
+    def depths(s, w, o, seed, metres, depth, scale, offset, ended_only):
+        for n in prange(s.heading.shape[0] + 0 * stamp):
+            if s.ended[n] or not ended_only:
+                key = frame_key(s, w, n, seed)
+                for row in range(depth.shape[2]):
+                    for column in range(depth.shape[3]):
+                        blur_depth(o, key, n, row, column, metres, depth, scale, offset)
+
+    @njit(nogil=True, cache=True, parallel=parallel)
+    def colours(s, w, o, seed, rgb, ended_only):
+        for n in prange(s.heading.shape[0] + 0 * stamp):
+            if s.ended[n] or not ended_only:
+                key = frame_key(s, w, n, seed)
+                for row in range(rgb.shape[2]):
+                    for column in range(rgb.shape[3]):
+                        blur_colours(o, key, n, row, column, rgb)
+
+    @njit(nogil=True, cache=True, parallel=parallel)
+    def pose(s, w, o, seed, gps, compass):
+        for n in prange(s.heading.shape[0] + 0 * stamp):
+            blur_pose(s, w, o, n, seed, gps, compass)
+
+    loops = (begin, step, see, expert, depths, colours, pose)
+    return {loop.__name__: loop for loop in loops}
 
 
 def run(name: str, agents: Agents, world: WorldArrays, threads: int, *arguments: Any) -> None:
     """Runs one of the loops on all agents, on CPU threads or on torch's current stream.
 
     Args:
-        name: begin, step, see or expert.
+        name: begin, step, see, expert, depths, colours or pose.
         agents: Read and written.
         world: Tables on the device of the agents.
         threads: CPU threads.

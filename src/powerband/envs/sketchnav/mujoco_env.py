@@ -22,21 +22,23 @@ class MujocoNavEnv:
         file: Episodes, as `Episodes.save` writes them.
         rules: Fields of `Rules`.
         pixels: S, along the pictures.
+        sensors: Fields of `Sensors`; shading is MuJoCo's own.
     """
 
-    def __init__(self, file: str, rules: dict[str, Any], pixels: int) -> None:
+    def __init__(self, file: str, rules: dict[str, Any], pixels: int, sensors: dict[str, Any] | None = None) -> None:
         from pathlib import Path
 
         from gymnasium.spaces import Box, Dict, Discrete
 
         from .env import LEAST_PX, SketchNavEnv
         from .episodes import Episodes
+        from .sensors import Sensors
         from .world import NUM_ACTIONS, Rules
 
         self.rules, self.pixels = Rules(**rules), pixels
         # The ray caster draws what nobody looks at: as little as it can.
         episodes = _without_sketches(Episodes.load(Path(file))[0])
-        self.nav = SketchNavEnv(1, episodes, self.rules, pixels=LEAST_PX, threads=1)
+        self.nav = SketchNavEnv(1, episodes, self.rules, pixels=LEAST_PX, threads=1, sensors=Sensors(**(sensors or {})))
         self.scenes: OrderedDict[int, Any] = OrderedDict()
         self.renderer: str | None = None
         self.max_episode_steps = self.rules.max_steps
@@ -79,13 +81,24 @@ class MujocoNavEnv:
         x, y = (nav.agents.at[0].double() * UNIT_M).tolist()
         rgb, depth = self._scene(plan).see(x, y, 2 * np.pi * int(nav.agents.heading[0]) / HEADINGS)
         share = np.clip((depth - NEAR_M) / (FAR_M - NEAR_M), 0, 1)
+        pictures = rgb.transpose(2, 0, 1), (255 * share + 0.5).astype(np.uint8)[None]
+        if nav.sensors.pictures:
+            pictures = self._blurred(*pictures, depth)
         return {
-            "rgb": rgb.transpose(2, 0, 1),
-            "depth": (255 * share + 0.5).astype(np.uint8)[None],
+            "rgb": pictures[0],
+            "depth": pictures[1],
             "gps": obs["gps"][0].numpy().copy(),
             "compass": obs["compass"][0].numpy().copy(),
             "episode": np.int64(int(obs["episode"][0])),
         }
+
+    def _blurred(self, rgb: np.ndarray, level: np.ndarray, depth: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Colours (3, S, S) and depth levels (1, S, S) with the noise of this step; depth (S, S) in metres."""
+        import torch
+
+        pictures = [torch.from_numpy(np.ascontiguousarray(each)[None]) for each in (rgb, level, depth[None])]
+        self.nav.blur(*pictures)
+        return pictures[0][0].numpy(), pictures[1][0].numpy()
 
     def _scene(self, plan: int) -> Any:
         from .mujoco_scene import MujocoView

@@ -11,7 +11,7 @@ from powerband.envs.hashing import inlined
 
 from .episodes import CELL_UNITS
 from .surfaces import CEILING_M, NUM_CODES
-from .world import CAMERA_M, DIMMING
+from .world import CAMERA_M
 
 SHADOW = 0.8
 """Light on faces that look along y."""
@@ -57,7 +57,7 @@ def see_column(s, w, n, column, rgb, depth, scale, offset, top):
                         far, dim = w.row_z[r], w.row_light[r]
                     else:
                         far = (CAMERA_M - height) * w.row_z[r] / CAMERA_M
-                        dim = 1.0 / (1.0 + DIMMING * far)
+                        dim = 1.0 / (1.0 + w.dimming * far)
                     paint(rgb, depth, n, r, column, red * dim, green * dim, blue * dim, far, scale, offset, top)
                 edge = row
         along_y = next_x < next_y
@@ -72,7 +72,7 @@ def see_column(s, w, n, column, rgb, depth, scale, offset, top):
         if height > 0.0:
             row = max(int(math.ceil((CAMERA_M - height) / z * w.focal + middle)), 0)
             if row < edge:
-                light = (1.0 if along_y else SHADOW) / (1.0 + DIMMING * z)
+                light = (1.0 if along_y else SHADOW) / (1.0 + w.dimming * z)
                 if height >= CEILING_M and ((cy if along_y else cx) // PANEL) & 1:
                     light *= PANEL_LIGHT
                 red, green, blue = w.colour[code, 0] * light, w.colour[code, 1] * light, w.colour[code, 2] * light

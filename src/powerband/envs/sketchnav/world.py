@@ -26,7 +26,7 @@ SUBSTEP_M = 0.025
 """A move is checked for collisions every so often."""
 RADIUS = round(RADIUS_M / UNIT_M)
 DIMMING = 0.08
-"""Light falls as 1 / (1 + DIMMING z)."""
+"""Light falls as 1 / (1 + DIMMING z) unless told otherwise."""
 
 
 class WorldArrays(NamedTuple):
@@ -64,6 +64,7 @@ class WorldArrays(NamedTuple):
     max_steps: int
     bonus: float
     in_turns: bool
+    dimming: float
     order: Any
 
 
@@ -102,7 +103,13 @@ def focal_of(pixels: int) -> float:
 
 
 def world_arrays(
-    episodes: Episodes, rules: Rules, pixels: int, in_turns: bool, device: torch.device, order: Tensor | None = None
+    episodes: Episodes,
+    rules: Rules,
+    pixels: int,
+    in_turns: bool,
+    device: torch.device,
+    order: Tensor | None = None,
+    dimming: float = DIMMING,
 ) -> WorldArrays:
     """The tables on `device`, where `episodes` must be.
 
@@ -113,6 +120,7 @@ def world_arrays(
         in_turns: Rows take the episodes one after the other; else each draws its own.
         device: Of the kernels.
         order: (E',) int64 numbers of the episodes that are walked; None is all.
+        dimming: Light falls as 1 / (1 + dimming z).
     """
 
     def put(values: np.ndarray) -> Any:
@@ -134,7 +142,7 @@ def world_arrays(
         step=put(np.round(ahead * SUBSTEP_M / UNIT_M).astype(np.int64)),
         ray=put(ray),
         row_z=put(row_z),
-        row_light=put(1 / (1 + DIMMING * row_z)),
+        row_light=put(1 / (1 + dimming * row_z)),
         pixels=pixels,
         focal=focal,
         substeps=round(rules.forward_m / SUBSTEP_M),
@@ -142,5 +150,6 @@ def world_arrays(
         max_steps=rules.max_steps,
         bonus=float(rules.expert_bonus),
         in_turns=in_turns,
+        dimming=float(dimming),
         order=device_array(order.to(device)),
     )
