@@ -83,3 +83,21 @@ def test_state_round_trip():
     fresh = NoiseSource(6)
     fresh.load_state_dict(saved)
     assert torch.equal(fresh("f", 4).uniform(3), expected[0]) and torch.equal(fresh("g", 3).normal(5), expected[1])
+
+
+def test_parts_by_turns_draw_what_the_whole_draws():
+    whole, parted = NoiseSource(6, rank=1), NoiseSource(6, rank=1)
+    for number in range(4):
+        expected = whole("act", 5).normal(2)
+        found = []
+        for rows in (slice(0, 2), slice(2, 5)):
+            with parted.part(rows, 5):
+                found.append(parted("act", rows.stop - rows.start).normal(2))
+        assert torch.equal(expected, torch.cat(found))
+        assert torch.equal(whole("other", 3).uniform(), parted("other", 3).uniform())
+        if number == 1:  # a resume goes on with the next draws
+            saved, parted = parted.state_dict(), NoiseSource(6, rank=1)
+            parted.load_state_dict(saved)
+        if number == 2:  # as does one in place
+            parted.load_state_dict({name: counter.clone() for name, counter in whole.state_dict().items()})
+    assert set(parted.state_dict()) == set(whole.state_dict())

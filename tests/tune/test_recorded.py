@@ -1,11 +1,13 @@
-"""Advice for loops that learn from what was recorded: threads that make batches ahead, against a simulated loop."""
+"""Advice for loops that learn from what was recorded: threads that make batches ahead, and where the rows lie."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from powerband.core.config import RunConfig
 from powerband.loops.offline import OfflineConfig
@@ -60,4 +62,55 @@ def test_threads_gain_no_more_than_there_are_cores_for() -> None:
 def test_what_was_recorded_has_no_environments_to_turn() -> None:
     measured = seen(0, 0.1, 0.02)
     found = advise(RECIPE, Config(), measured, diagnose(measured.ledgers[0], measured.facts[0]))
-    assert {each.knob for each in found} == {"loader_threads"}
+    assert {each.knob for each in found} == {"loader_threads", "place"}
+
+
+def place_advised(now: str, measured: Measurement, probe: Callable | None) -> tuple[Advice | None, list[str]]:
+    config, found = Config(offline=OfflineConfig(place=now)), diagnose(measured.ledgers[0], measured.facts[0])
+    advice = advise(RECIPE, config, measured, found, probe)
+    return next((each for each in advice if each.knob == "place"), None), found.remarks
+
+
+@pytest.mark.parametrize("now", ["auto", "host"])
+def test_on_a_processor_the_place_of_rows_cannot_help(now: str) -> None:
+    advised, _ = place_advised(now, seen(0, 0.1, 0.02), probe=None)
+    assert advised.gain == 1.0 and advised.config is None and "cannot help" in advised.why
+    assert place_advised(now, seen(0, 0.0001, 0.02), probe=None)[0] is None, "nothing waits for batches"
+    assert place_advised("device", seen(0, 0.1, 0.02), probe=None)[0] is None
+
+
+def on_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("powerband.tune.advice.device_names", lambda run: ["cuda:0"])
+
+
+@pytest.mark.parametrize("now", ["auto", "host"])
+def test_rows_on_the_device_are_predicted_from_a_short_run(now: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_gpu(monkeypatch)
+    tried = []
+
+    def probe(changed: Config) -> Measurement:
+        tried.append(changed.offline.place)
+        return seen(0, 0.01, 0.02)
+
+    advised, _ = place_advised(now, seen(0, 0.1, 0.02), probe)
+    assert tried == ["device"] and advised.probed and advised.config.offline.place == "device"
+    assert advised.steps_per_s == pytest.approx(seen(0, 0.01, 0.02).steps_per_s)
+    same, _ = place_advised(now, seen(0, 0.1, 0.02), lambda changed: seen(0, 0.1, 0.02))
+    assert same is None, "auto had put them there, or the gather is as slow"
+
+
+def test_without_a_short_run_what_rows_on_the_device_gain_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    on_gpu(monkeypatch)
+    advised, _ = place_advised("host", seen(0, 0.03, 0.02), probe=None)
+    assert advised.gain == pytest.approx(2.5) and advised.why.startswith("at most") and not advised.probed
+    assert place_advised("auto", seen(0, 0.03, 0.02), probe=None)[0] is None, "they may lie there already"
+
+
+def test_rows_that_do_not_fit_on_the_device_are_a_remark(monkeypatch: pytest.MonkeyPatch) -> None:
+    on_gpu(monkeypatch)
+
+    def probe(changed: Config) -> Measurement:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 80.00 GiB.")
+
+    advised, remarks = place_advised("host", seen(0, 0.1, 0.02), probe)
+    assert advised is None and any("place=device was not measured: CUDA out of memory" in each for each in remarks)

@@ -9,8 +9,11 @@ Source of the hash: Steele, Lea and Flood 2014, SplitMix64, in wrapping int64 ar
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -47,6 +50,19 @@ class Noise:
         ids = ids.to(device=device, dtype=torch.int64)
         self.keys = mix_((ids + 1).mul_(GOLDEN).add_(key))
         self.counter = torch.zeros((), dtype=torch.int64, device=device)
+        self._parts: dict[int, Noise] = {}
+
+    def part(self, first: int, rows: int) -> Noise:
+        """The same stream for `rows` of its rows from `first` on: what the whole would draw for them.
+
+        All parts draw equally often, the last one last: with its draws the whole's counter goes on.
+        """
+        if first not in self._parts:
+            part = self._parts[first] = copy.copy(self)
+            part.keys = self.keys[first : first + rows]
+            if first + rows < len(self.keys):
+                part.counter = self.counter.clone()
+        return self._parts[first]
 
     def bits(self, count: int) -> Tensor:
         """(n, count) int64: 64 random bits each; increases the counter."""
@@ -85,6 +101,7 @@ class Noise:
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Copies the counter in place."""
         self.counter.copy_(state["counter"])
+        self._parts.clear()
 
 
 class NoiseSource:
@@ -98,9 +115,30 @@ class NoiseSource:
         self.device = torch.device(device)
         self.rank = rank
         self.streams: dict[str, Noise] = {}
+        self._part: tuple[int, int] | None = None
+
+    @contextmanager
+    def part(self, rows: slice, whole: int) -> Iterator[None]:
+        """Inside, who asks for the numbers of a part's rows draws those that the `whole` would draw for them.
+
+        Args:
+            rows: Of the part in the whole; every row belongs to one part, and parts draw by turns in their order.
+            whole: Rows of all parts together.
+        """
+        self._part = rows.start, whole
+        try:
+            yield
+        finally:
+            self._part = None
 
     def __call__(self, purpose: str, rows: int) -> Noise:
         """The stream of `purpose` for `rows` rows; the same object each time."""
+        if self._part is None:
+            return self._stream(purpose, rows)
+        first, whole = self._part
+        return self._stream(purpose, whole).part(first, rows)
+
+    def _stream(self, purpose: str, rows: int) -> Noise:
         name = f"{purpose}:{rows}"
         if name not in self.streams:
             ids = torch.arange(rows) + self.rank * rows
@@ -114,4 +152,4 @@ class NoiseSource:
         """Restores every stream, those too that have not been asked for yet."""
         for name, counter in state.items():
             purpose, rows = name.rsplit(":", 1)
-            self(purpose, int(rows)).counter.copy_(counter)
+            self._stream(purpose, int(rows)).load_state_dict({"counter": counter})

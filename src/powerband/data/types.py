@@ -25,6 +25,11 @@ def tree_map(fn: Callable[..., Any], tree: Tree, *rest: Tree) -> Tree:
     return fn(tree, *rest)
 
 
+def tree_cat(trees: list[Tree]) -> Tree:
+    """One tree with the rows of all of them, in their order."""
+    return tree_map(lambda *leaves: torch.cat(leaves), *trees)
+
+
 def tree_leaves(tree: Tree) -> list[Any]:
     """Leaves of `tree` in the order of its keys."""
     return [leaf for _, leaf in tree_paths(tree)]
@@ -98,6 +103,27 @@ class Step:
     def ended(self) -> Tensor:
         """(N,) bool: the row's episode ended with this transition."""
         return self.terminated | self.truncated
+
+    @classmethod
+    def joined(cls, parts: list[Step]) -> Step:
+        """One step of all rows, of the steps of parts of them in their order."""
+        assert all(set(part.episode) == set(parts[0].episode) for part in parts)
+
+        def rows(name: str) -> Tensor:
+            return torch.cat([getattr(part, name) for part in parts])
+
+        ended, lost = (any(getattr(part, name) is not None for part in parts) for name in ("final_obs", "lost"))
+        finals = [part.obs if part.final_obs is None else part.final_obs for part in parts]
+        gone = [torch.zeros_like(part.truncated) if part.lost is None else part.lost for part in parts]
+        return cls(
+            obs=tree_cat([part.obs for part in parts]),
+            reward=rows("reward"),
+            terminated=rows("terminated"),
+            truncated=rows("truncated"),
+            final_obs=tree_cat(finals) if ended else None,
+            episode={name: torch.cat([part.episode[name] for part in parts]) for name in parts[0].episode},
+            lost=torch.cat(gone) if lost else None,
+        )
 
     def next_obs(self) -> Tree:
         """Tree (N, ...): the observation that this transition led to, the last one of its episode where it ended."""

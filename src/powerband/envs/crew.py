@@ -13,6 +13,8 @@ from powerband.envs.slots import Layout, Slots
 from powerband.envs.supervision import Fault, Record
 
 FAILURES = (EnvError, EOFError, ConnectionError, TimeoutError)
+ALL = slice(None)
+"""Every worker of a crew."""
 START_S = 60.0
 """Seconds that a worker may take to start again, where the deadline of a step is shorter: simulators load slowly."""
 
@@ -27,12 +29,16 @@ class Crew:
 
     Attributes:
         seed: Of the run, under which the live episodes were begun.
+        steps: How often each worker was told to step.
+        in_flight: Indices of the workers that are stepping.
     """
 
     def __init__(self, workers: list[Worker], first_env: int, record: Record | None) -> None:
         self.workers, self.first_env, self.record = workers, first_env, record
         self.slots: Slots | None = None
-        self.seed, self.steps = 0, 0
+        self.seed = 0
+        self.steps = [0] * len(workers)
+        self.in_flight: set[int] = set()
 
     def bind(self, fields: Layout, slots: Slots) -> None:
         """Tells the workers where in the shared memory their environments are."""
@@ -45,18 +51,21 @@ class Crew:
 
     def ask(self, word: bytes, payloads: list[Any]) -> list[Any]:
         """Tells each worker something and returns what each answers."""
+        assert not self.in_flight, f"{word!r} between send and recv"
         for worker, payload in zip(self.workers, payloads, strict=True):
             worker.send(word, payload)
         return [payload for _, payload in self.replies()]
 
-    def step(self) -> None:
-        """Wakes all workers for a step."""
-        self.steps += 1
-        for worker in self.workers:
+    def step(self, part: slice) -> None:
+        """Wakes the workers of `part` for a step."""
+        for worker in self.workers[part]:
+            assert worker.index not in self.in_flight, "send twice without recv"
+            self.in_flight.add(worker.index)
+            self.steps[worker.index] += 1
             worker.send(b"s")
 
-    def stepped(self) -> set[bytes]:
-        """Hears all workers after a step.
+    def stepped(self, part: slice) -> set[bytes]:
+        """Hears the workers of `part` after a step.
 
         Returns:
             Their words: k for nothing, e where an episode ended or was cut.
@@ -64,16 +73,19 @@ class Crew:
         Raises:
             EnvError: An environment failed that cannot be recovered, or failures are too many.
         """
-        words = {word for word, _ in self.replies(recover=self.record is not None)}
-        for worker in self.workers:
+        asked = {worker.index for worker in self.workers[part]}
+        assert asked <= self.in_flight, "recv without send"
+        words = {word for word, _ in self.replies(part, recover=self.record is not None)}
+        self.in_flight -= asked
+        for worker in self.workers[part]:
             while worker.faults:
                 self.record.add(Fault(worker=worker.index, **worker.faults.pop(0)))
         return words
 
-    def replies(self, recover: bool = False) -> list[tuple[bytes, Any]]:
-        """One reply of every worker; all are heard before a failure is handled, so that none is left in the middle."""
+    def replies(self, part: slice = ALL, recover: bool = False) -> list[tuple[bytes, Any]]:
+        """One reply of each worker; all are heard before a failure is handled, so that none is left in the middle."""
         replies, failed = [], []
-        for worker in self.workers:
+        for worker in self.workers[part]:
             try:
                 replies.append(worker.recv())
             except FAILURES as error:
@@ -105,7 +117,7 @@ class Crew:
                 worker.send(b"B", self.fields)
                 worker.recv()
                 worker.patience(deadline_s)
-                worker.send(b"S", (self.seed, self.steps, row))
+                worker.send(b"S", (self.seed, self.steps[index], row))
                 reply = worker.recv()
             except FAILURES as another:
                 self.record.add(Fault(**fault))

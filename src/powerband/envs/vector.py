@@ -17,12 +17,13 @@ import torch
 from torch import Tensor
 
 from powerband.data.types import ResumeLevel, Step, Tree, tree_paths
-from powerband.envs.crew import Crew
+from powerband.envs.crew import ALL, Crew
 from powerband.envs.group import REPLAY_LIMIT
+from powerband.envs.part import Part
 from powerband.envs.processes import start, stop
 from powerband.envs.slots import Slots, layout
 from powerband.envs.spaces import Spaces
-from powerband.envs.spec import env_spec, nested
+from powerband.envs.spec import env_spec
 from powerband.envs.supervision import Fault, Record, Supervision
 
 Make = Callable[..., Any] | tuple[Callable[..., Any], dict[str, Any]]
@@ -52,6 +53,8 @@ class WorkerVecEnv:
         record: With `supervision`, the failures so far.
         resumed: (N,) bool on the CPU: after `load_state_dict`, the rows whose live episode goes on. In the others
             `observe` gives the first of a new episode.
+        halves: The two halves of the workers, each with `rows`, `send` and `recv` of its own, for a loop that steps
+            them by turns; () with fewer than two workers.
 
     Raises:
         ValueError: Sizes that do not fit, functions that a worker cannot import, spaces without a tensor form.
@@ -83,14 +86,20 @@ class WorkerVecEnv:
         self._workers = start(pairs, num_workers, first_env, figures, supervision is not None)
         self._crew = Crew(self._workers, first_env, self.record)
         self._stopped = weakref.finalize(self, stop, self._workers)
-        self._in_flight = self._pinned = False
+        self._pinned = False
         try:
             self._bind([reply[1] for reply in self._crew.replies()], figures, resume)
         except BaseException:
             self.close()
             raise
         self._pinned = self.device.type == "cuda" and pin is not False and _page_lock(self._slots)
-        self._copied: torch.cuda.Event | None = None
+        self._whole, half = self._part(ALL, figures), len(self._workers) // 2
+        parts = (slice(0, half), slice(half, len(self._workers))) if half else ()
+        self.halves = tuple(self._part(workers, figures) for workers in parts)
+
+    def _part(self, workers: slice, figures: tuple[str, ...]) -> Part:
+        shared = self._crew, workers, self._tensors, self.spec, self._paths, figures
+        return Part(*shared, self.device, self._pinned)
 
     def _bind(self, spaces: list[Spaces], figures: tuple[str, ...], resume: ResumeLevel) -> None:
         """Lays out the shared memory, now that the workers have said what their environments give and take."""
@@ -102,16 +111,13 @@ class WorkerVecEnv:
         self._slots = Slots(fields, self._workers[0].memory_fd)
         self._crew.bind(fields, self._slots)
         self._tensors = {name: torch.from_numpy(array) for name, array in self._slots.arrays.items()}
-        self._action = self._tensors["action"]
         self._paths = [path for path, _ in spaces[0].obs_paths()]
-        self._figures = figures
         self.resumed = torch.ones(self.num_envs, dtype=torch.bool)
 
     # -- the protocol -----------------------------------------------------------------------------------------------
 
     def reset(self, seed: int | None = None) -> Tree:
         """Starts episode 0 of every environment under `seed` (None: the seed it has). Returns obs (N, ...)."""
-        assert not self._in_flight, "reset between send and recv"
         self.seed = self._crew.seed = self.seed if seed is None else seed
         self._crew.ask(b"R", [self.seed] * len(self._workers))
         self.resumed.fill_(True)
@@ -119,7 +125,7 @@ class WorkerVecEnv:
 
     def observe(self) -> Tree:
         """Tree (N, ...): what to act on next, a copy."""
-        return self._tree("obs")
+        return self._whole.observe()
 
     def send(self, action: Tensor) -> None:
         """Hands over actions (N, ...) and wakes the workers.
@@ -127,19 +133,7 @@ class WorkerVecEnv:
         Raises:
             ValueError: An action of another shape.
         """
-        assert not self._in_flight, "send twice without recv"
-        if action.shape != self._action.shape:
-            raise ValueError(
-                f"action has shape {tuple(action.shape)}, the environments take {tuple(self._action.shape)}: "
-                f"one row an environment."
-            )
-        if self._copied is not None:
-            self._copied.synchronize()  # the device may still be reading what the workers are about to overwrite
-        self._action.copy_(action.detach())
-        if self.spec.low is not None:
-            torch.clamp(self._action, self.spec.low, self.spec.high, out=self._action)
-        self._in_flight = True
-        self._crew.step()
+        self._whole.send(action)
 
     def recv(self) -> Step:
         """Waits for all environments; every row is a real transition.
@@ -148,22 +142,7 @@ class WorkerVecEnv:
             EnvError: An environment raised, or its worker died; names environment, episode, step and seed. Supervised,
                 only where that happened too often.
         """
-        assert self._in_flight, "recv without send"
-        words = self._crew.stepped()
-        self._in_flight = False
-        step = Step(
-            obs=self._tree("obs"),
-            reward=self._delivered("reward"),
-            terminated=self._delivered("terminated"),
-            truncated=self._delivered("truncated"),
-            final_obs=self._tree("final_obs") if b"e" in words else None,
-            episode={name: self._delivered(f"figure/{name}") for name in self._figures},
-            lost=self._taken("lost") if self.record is not None and self._slots.arrays["lost"].any() else None,
-        )
-        if self._pinned:
-            self._copied = torch.cuda.Event()
-            self._copied.record(torch.cuda.current_stream(self.device))
-        return step
+        return self._whole.recv()
 
     def step(self, action: Tensor) -> Step:
         """`send`, then `recv`."""
@@ -177,7 +156,6 @@ class WorkerVecEnv:
             ``spent_s``, ``worst_s``: seconds of all steps and of the longest, by environment; ``worker_rows``: rows of
             each worker; ``cpu_s``: processor seconds of each worker process; ``renderer``: None where none is named.
         """
-        assert not self._in_flight, "facts between send and recv"
         parts = self._crew.ask(b"f", [None] * len(self._workers))
         seconds = {kind: [ns * 1e-9 for part in parts for ns in part[f"{kind}_ns"]] for kind in ("spent", "worst")}
         return {
@@ -190,7 +168,7 @@ class WorkerVecEnv:
 
     def state_dict(self) -> dict:
         """Where every live episode stands, by environment: its index, its length, its actions, its last observation."""
-        assert not self._in_flight, "state_dict between send and recv"
+        assert not self._crew.in_flight, "state_dict between send and recv"
         log, length = self._slots.arrays["log"], self._slots.arrays["length"]
         logged = length <= log.shape[1]
         kept = [log[row, : length[row]].tobytes() for row in range(self.num_envs) if logged[row]]
@@ -243,21 +221,6 @@ class WorkerVecEnv:
             torch.cuda.cudart().cudaHostUnregister(self._tensors["action"].data_ptr())
             self._pinned = False
         self._stopped()
-
-    # -- shared memory ----------------------------------------------------------------------------------------------
-
-    def _delivered(self, name: str) -> Tensor:
-        """A copy of one array on the device."""
-        return self._tensors[name].to(self.device, non_blocking=self._pinned, copy=True)
-
-    def _taken(self, name: str) -> Tensor:
-        """The same, and the array is cleared: not before the copy is made."""
-        found = self._tensors[name].to(self.device, copy=True)
-        self._tensors[name].zero_()
-        return found
-
-    def _tree(self, kind: str) -> Tree:
-        return nested([(path, self._delivered("/".join((kind, *path)))) for path in self._paths])
 
 
 def _fill(log: Any, actions: Tensor, lengths: list[int], logged: list[bool]) -> None:

@@ -34,6 +34,17 @@ class OfflineConfig:
             if getattr(self, name) < least:
                 raise ConfigError(f"{name}={getattr(self, name)} is below {least}. Write {name}={least} or more.")
 
+    def refuse_device(self, why: str) -> None:
+        """For rows that cannot lie on the device.
+
+        Raises:
+            ConfigError: They were told to.
+        """
+        if self.place == "device":
+            raise ConfigError(
+                f"offline.place=device: {why}. Leave it out; offline.loader_threads makes batches ahead of the updates."
+            )
+
     def batch_words(self, rows: int, world_size: int, sequences: bool = False) -> str:
         """The word that makes batches of `rows` on each rank."""
         if self.batch_size_per_rank:

@@ -11,8 +11,9 @@ from powerband.data.episodes import EpisodeTracker
 from powerband.data.rollout import Rollout, minibatches
 from powerband.data.types import Learner, VecEnv
 from powerband.loops.learning import Learning
-from powerband.loops.position import Position, env_accounts
+from powerband.loops.position import Position
 from powerband.loops.returns import Advantages, Returns
+from powerband.loops.walk import Walk
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,9 @@ class OnPolicyConfig:
     """Advantages to mean 0 and deviation 1, over the rollout of all ranks."""
     anneal_lr: bool = True
     """Learning rate falls linearly to zero over the budget (of env steps, or of seconds where that is the budget)."""
+    double_buffer: bool = False
+    """Choose actions for the environments of half the workers while the other half's simulators step: the same draws,
+    the same learning."""
 
     def check(self, world_size: int) -> None:
         """Refuses environments that cannot be shared among `world_size` ranks."""
@@ -91,8 +95,8 @@ def on_policy(
         ValueError: Mini-batches that do not divide the rollout.
     """
     world, clock = run.ranks.world_size, run.clock
-    sending, arriving = env_accounts(env)
     learning = Learning(run, learner, config)
+    walk = Walk(run, env, learning, config.double_buffer)
     obs = env.reset(run.settings.seed)
     position = Position(obs, learner.initial_carry(env.num_envs))
     tracker = EpisodeTracker(env.num_envs, env.spec.num_agents, env.device)
@@ -124,19 +128,14 @@ def on_policy(
         if config.anneal_lr:
             learner.lr = initial_lr * max(1.0 - run.progress, 0.0)
         carry_at_start = position.carry
-        for t in range(config.num_steps):
-            with clock("act"):
-                action, extras, carry = learning.act(position.obs, position.carry)
-            with clock(sending):
-                env.send(action)
-            with clock(arriving):
-                step = env.recv()
+        for t, taken in enumerate(walk.steps(position, config.num_steps)):
+            step = taken.step
             with clock("store"):
-                rollout.store(t, {"obs": position.obs, "action": action, "reward": step.reward, **extras})
+                rollout.store(t, {"obs": taken.obs, "action": taken.action, "reward": step.reward, **taken.extras})
                 rollout.store(t, {"terminated": step.terminated, "truncated": step.truncated})
                 tracker.add(step, run.metrics)
-            returns.after_step(t, rollout, step, carry)
-            position.move(step, carry)
+            returns.after_step(t, rollout, step, taken.carry)
+            position.move(step, taken.carry)
         data = returns.finish(rollout, position.obs, position.carry)
         for _ in range(config.epochs):
             batches = minibatches(data, size, shuffle, memory, carry_at_start)

@@ -101,6 +101,10 @@ class PictureNet(nn.Module):
         return torch.relu(self.linear(x_RCHW.flatten(1)))
 
 
+KEPT = 2
+"""Batches of agents whose codes are kept: two halves may act by turns."""
+
+
 class EpisodeCodes(nn.Module):
     """Codes of sketches, which do not change while an episode lasts.
 
@@ -117,12 +121,12 @@ class EpisodeCodes(nn.Module):
         super().__init__()
         self.net = net
         self._lay_out(sketches)
-        self._kept: tuple[Tensor, tuple[Tensor, Tensor, Tensor]] | None = None
+        self._kept: list[tuple[Tensor, tuple[Tensor, Tensor, Tensor]]] = []
         self.register_load_state_dict_post_hook(lambda module, _: module.forget())
 
     def forget(self) -> None:
         """Encode all sketches anew: weights or sketches have changed."""
-        self._kept = None
+        self._kept.clear()
 
     def show(self, sketches: Tensor) -> None:
         """Episodes of another set from now on: (E', 3, s, s) uint8."""
@@ -145,13 +149,15 @@ class EpisodeCodes(nn.Module):
         learning = torch.is_grad_enabled()
         if learning:
             self.forget()
-        elif self._kept is not None and torch.equal(self._kept[0], episode):
-            return self._kept[1]
+        else:
+            for episodes, found in self._kept:
+                if torch.equal(episodes, episode):
+                    return found
         numbers, where = torch.unique(episode, return_inverse=True)
         ink = 1 - unit(self.sketches.index_select(0, numbers))
         found = self.net(ink)[where], ink, where
         if not learning:
-            self._kept = (episode.clone(), found)
+            self._kept = [*self._kept, (episode.clone(), found)][-KEPT:]
         return found
 
 

@@ -34,7 +34,8 @@ class Config:
     algo: Literal["sac", "ppo"] = "sac"
     """sac learns off-policy and wants continuous actions; ppo takes both kinds."""
     num_workers: int = -1
-    """Worker processes of each rank; 0 steps in the training process, -1 is one a core, at most one an environment."""
+    """Worker processes of each rank; 0 steps in the training process, -1 is one a core (two with double_buffer), at
+    most one an environment."""
     supervise: bool = True
     """A simulator that fails is made anew, and the others go on: its episode is cut and counted. False ends the run."""
     worker_deadline_s: float = 60.0
@@ -59,7 +60,8 @@ def make_env(
 ) -> WorkerVecEnv:
     """`num_envs` environments of this rank; `tell` is handed each failure that was recovered from."""
     if workers < 0:
-        workers = min(num_envs, os.cpu_count() or 1)
+        by_turns = config.algo == "ppo" and config.on_policy.double_buffer
+        workers = min(num_envs, (os.cpu_count() or 1) * (2 if by_turns else 1))
     patience = Supervision(deadline_s=config.worker_deadline_s) if config.supervise else None
     words = {"first_env": rank * num_envs, "supervision": patience, "tell": tell}
     return GymVecEnv(config.env_id, num_envs, workers, device, seed, **words)

@@ -121,6 +121,7 @@ def check(config: Config, world_size: int) -> None:
         raise ConfigError(
             f"pixels={config.pixels}: give a multiple of the {config.net.patch} pixels of a patch, from 32 on."
         )
+    config.offline.refuse_device("chunks are read from frames that are mapped from files")
     if config.demo_noise < 0:
         raise ConfigError(f"demo_noise={config.demo_noise:g} is below 0. Write demo_noise=0 or more.")
 

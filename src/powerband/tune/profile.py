@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from powerband.core.config import ConfigError
+from powerband.core.device import device_names
 from powerband.tune.advice import Advice, advise
 from powerband.tune.apart import short_run
 from powerband.tune.diagnose import Diagnosis, diagnose
@@ -18,6 +19,9 @@ from powerband.tune.measure import Measurement, Recipe, measure
 LEAST_S, MOST_S = 1.0, 600.0
 RANKS_S = 10.0
 """From so many seconds on, a profile also tries more ranks: they start in processes of their own, which takes time."""
+COMPILE_CPU_S = 30.0
+"""From so many seconds on, a profile also compiles updates on processors, where that takes as long as the profile and
+has gained nothing yet; on GPUs it does so from `RANKS_S` on."""
 SELDOM = 20
 """Windows between two evaluations or checkpoints from which on their cost is no longer worth a remark."""
 
@@ -132,7 +136,9 @@ def profile(recipe: Recipe, stage: str, config: Any, options: Options) -> Profil
         def probe(changed: Any) -> Measurement | None:
             return short_run(recipe, stage, changed, short, probe=False)
 
-    advice = advise(recipe, config, measured, found, probe, with_ranks=options.seconds >= RANKS_S)
+    compile_s = COMPILE_CPU_S if device_names(config.run)[0] == "cpu" else RANKS_S
+    long = {"with_ranks": options.seconds >= RANKS_S, "compiling": options.seconds >= compile_s}
+    advice = advise(recipe, config, measured, found, probe, **long)
     applied = None
     if options.apply and not measured.interrupted:
         best = next((each for each in advice if each.gain > 1.0 and not each.learning), None)

@@ -58,7 +58,7 @@ class Space:
     def __init__(self, recipe: Any, config: Any, facts: Facts, rule: Rule, gpus: int = 0) -> None:
         self.recipe, self.config, self.facts, self.rule, self.gpus = recipe, config, facts, rule, gpus
         self.knobs = Knobs(recipe, config)
-        axes = [self.layout(), self.precision(), self.overlap(), self.workers(), self.launches()]
+        axes = [self.layout(), self.precision(), self.overlap(), self.turns(), self.workers(), self.launches()]
         if rule != "fixed":
             axes += [self.environments(), self.batch()]
         self.axes = [axis for axis in axes if axis.settings]
@@ -129,6 +129,11 @@ class Space:
     def overlap(self) -> Axis:
         can = self.facts.can_overlap and not self.facts.overlap
         return Axis("overlap", ({"overlap": True},) if can else ())
+
+    def turns(self) -> Axis:
+        """Double buffering, where there are workers enough for two halves."""
+        can = self.knobs.get("double_buffer") is False and len(self.facts.worker_rows) > 1 and self.facts.overlappable
+        return Axis("double buffering", ({"double_buffer": True},) if can else ())
 
     def workers(self) -> Axis:
         """Worker processes of each rank; 0 steps the simulators in the training process."""
