@@ -10,6 +10,7 @@ import pytest
 from torch._inductor.exc import InvalidCxxCompiler
 
 from powerband.core.config import RunConfig
+from powerband.tune import profile as profiling
 from powerband.tune.advice import Advice, advise
 from powerband.tune.diagnose import Diagnosis, diagnose
 from powerband.tune.facts import Facts
@@ -120,6 +121,18 @@ def test_nothing_is_compiled_in_a_short_profile_nor_where_it_is_compiled_or_upda
     probe = Probe([seen(0.5 * UPDATE_S)])
     assert compile_advice(probe, measured, config, at_length)[0] is None
     assert not probe.runs or config.loop.compile
+
+
+@pytest.mark.parametrize(
+    ("device", "seconds", "expected"), [("cpu", 20, 0), ("cpu", 30, 1), ("cuda", 9, 0), ("cuda", 10, 1)]
+)
+def test_on_processors_only_a_long_profile_compiles(device: str, seconds: float, expected: int, monkeypatch):
+    asked: list[dict] = []
+    monkeypatch.setattr(profiling, "device_names", lambda settings: [device])
+    monkeypatch.setattr(profiling, "measure", lambda *given: seen())
+    monkeypatch.setattr(profiling, "advise", lambda *given, **long: asked.append(long) or [])
+    profiling.profile(RECIPE, "train", Config(), profiling.Options(seconds))
+    assert asked == [{"with_ranks": seconds >= 10, "compiling": bool(expected)}]
 
 
 @pytest.mark.parametrize("slower", [0.5, 2.0])

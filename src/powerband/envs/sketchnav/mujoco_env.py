@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 SCENES = 8
-"""Plans whose scenes are kept: building one takes some ten milliseconds, and each holds a GL context."""
+"""Plans whose scenes are kept: building one takes some ten milliseconds."""
 
 
 class MujocoNavEnv:
@@ -68,9 +68,8 @@ class MujocoNavEnv:
         return self._seen(nav.observe()), float(nav.agents.reward[0]), ended == 1, ended == 2, figures
 
     def close(self) -> None:
-        """Frees the GL contexts."""
-        while self.scenes:
-            self.scenes.popitem()[1].close()
+        """Lets the scenes go; the GL context stays with its process."""
+        self.scenes.clear()
 
     def _seen(self, obs: dict[str, Any]) -> dict[str, np.ndarray]:
         from .episodes import HEADINGS, UNIT_M
@@ -107,7 +106,7 @@ class MujocoNavEnv:
             self.scenes.move_to_end(plan)
         else:
             if len(self.scenes) == SCENES:
-                self.scenes.popitem(last=False)[1].close()
+                self.scenes.popitem(last=False)
             self.scenes[plan] = MujocoView(self.nav.episodes.cells_of(plan), self.pixels)
             self.renderer = self.scenes[plan].device
         return self.scenes[plan]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import math
 from typing import Any
 
@@ -11,6 +12,7 @@ from ..drawing import drawn_by
 from .surfaces import CEILING_COLOUR, CEILING_M, CELL_M, colours, heights
 from .world import CAMERA_M, FIELD_OF_VIEW
 
+NEAR_CLIP_M, FAR_CLIP_M = 0.01, 60.0
 FLOOR_M = 0.05
 """Floors and ceiling are boxes so thick, so that each room has a colour of its own."""
 
@@ -54,10 +56,47 @@ def scene_xml(cells: np.ndarray) -> str:
     geoms.append(box(width / 2, height / 2, -1.5 * FLOOR_M, slab, (128, 128, 128)))
     return (
         f'<mujoco><statistic extent="1" center="0 0 0"/>'
-        f'<visual><map znear="0.01" zfar="60"/><quality shadowsize="0" offsamples="0"/>'
+        f'<visual><map znear="{NEAR_CLIP_M}" zfar="{FAR_CLIP_M}"/><quality shadowsize="0" offsamples="0"/>'
         f'<headlight ambient="0.55 0.55 0.55" diffuse="0.45 0.45 0.45" specular="0 0 0"/></visual>'
         f'<worldbody><camera name="eye" fovy="{math.degrees(FIELD_OF_VIEW):.6f}"/>{"".join(geoms)}</worldbody></mujoco>'
     )
+
+
+class Canvas:
+    """The GL context of this process for pictures of one size. Plans are boxes, of which a context holds nothing of its
+    own: one serves all plans, where one for each brings a software renderer to its knees.
+
+    Args:
+        model: Any plan.
+        pixels: Side of the pictures.
+    """
+
+    def __init__(self, model: Any, pixels: int) -> None:
+        import mujoco
+
+        model.vis.global_.offwidth = model.vis.global_.offheight = pixels
+        self.gl = mujoco.GLContext(pixels, pixels)
+        self.gl.make_current()
+        atexit.register(self.gl.free)
+        self.context = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_50)
+        mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN, self.context)
+        self.context.readDepthMap = mujoco.mjtDepthMap.mjDEPTH_ZEROFAR
+        self.device = drawn_by()
+        self.rect = mujoco.MjrRect(0, 0, pixels, pixels)
+        self.rgb = np.empty((pixels, pixels, 3), np.uint8)
+        self.near = np.empty((pixels, pixels), np.float32)
+        self._draw, self._read = mujoco.mjr_render, mujoco.mjr_readPixels
+
+    def draw(self, scene: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Colours (S, S, 3) uint8 and nearness (S, S) float32, 1 at `NEAR_CLIP_M` and 0 at `FAR_CLIP_M`: copies."""
+        self.gl.make_current()
+        self._draw(self.rect, scene, self.context)
+        self._read(self.rgb, self.near, self.rect, self.context)
+        return self.rgb[::-1].copy(), self.near[::-1].copy()
+
+
+_canvases: dict[int, Canvas] = {}
+"""By the side of their pictures."""
 
 
 class MujocoView:
@@ -66,19 +105,29 @@ class MujocoView:
     Args:
         cells: (H, W) uint8 codes.
         pixels: Side of the pictures.
+
+    Attributes:
+        device: Who draws, by the name that OpenGL gives it.
     """
 
-    def __init__(self, cells: np.ndarray, pixels: int):
+    def __init__(self, cells: np.ndarray, pixels: int) -> None:
         import mujoco
 
         self.model = mujoco.MjModel.from_xml_string(scene_xml(cells))
         self.data = mujoco.MjData(self.model)
-        self.renderer = mujoco.Renderer(self.model, pixels, pixels)
-        self.device = drawn_by()
-        self._move, self._eye = mujoco.mj_forward, self.model.camera("eye").id
+        if pixels not in _canvases:
+            _canvases[pixels] = Canvas(self.model, pixels)
+        self.canvas = _canvases[pixels]
+        self.device = self.canvas.device
+        mujoco.mj_forward(self.model, self.data)
+        self.scene, self.eye = mujoco.MjvScene(self.model, maxgeom=self.model.ngeom), mujoco.MjvCamera()
+        self.eye.type, self.eye.fixedcamid = mujoco.mjtCamera.mjCAMERA_FIXED, self.model.camera("eye").id
+        every, option = mujoco.mjtCatBit.mjCAT_ALL, mujoco.MjvOption()
+        mujoco.mjv_updateScene(self.model, self.data, option, None, self.eye, every, self.scene)
+        self._look, self._light = mujoco.mjv_updateCamera, mujoco.mjv_makeLights
 
     def see(self, x: float, y: float, heading: float) -> tuple[np.ndarray, np.ndarray]:
-        """What an agent sees.
+        """What an agent sees. Nothing but the camera and its light move.
 
         Args:
             x, y: Metres on the plan.
@@ -87,19 +136,11 @@ class MujocoView:
         Returns:
             Colours (S, S, 3) uint8 and depth (S, S) float32 in metres along the camera's axis.
         """
-        half = -(heading + math.pi / 2) / 2  # the camera looks along -z with y up: first tilt it, then turn it
-        turn, tilt = (math.cos(half), math.sin(half)), (math.cos(math.pi / 4), math.sin(math.pi / 4))
-        quaternion = (turn[0] * tilt[0], turn[0] * tilt[1], turn[1] * tilt[1], turn[1] * tilt[0])
-        self.model.cam_pos[self._eye] = (x, -y, CAMERA_M)
-        self.model.cam_quat[self._eye] = quaternion
-        self._move(self.model, self.data)
-        self.renderer.disable_depth_rendering()
-        self.renderer.update_scene(self.data, "eye")
-        rgb = self.renderer.render().copy()
-        self.renderer.enable_depth_rendering()
-        self.renderer.update_scene(self.data, "eye")
-        return rgb, self.renderer.render().copy()
-
-    def close(self) -> None:
-        """Frees the GL context."""
-        self.renderer.close()
+        sin, cos = math.sin(heading), math.cos(heading)
+        self.data.cam_xpos[self.eye.fixedcamid] = (x, -y, CAMERA_M)
+        # Columns: to the right, up, and back, as the camera looks along -z.
+        self.data.cam_xmat[self.eye.fixedcamid] = (-sin, 0, -cos, -cos, 0, sin, 0, 1, 0)
+        self._look(self.model, self.data, self.eye, self.scene)
+        self._light(self.model, self.data, self.scene)  # the headlight goes with the camera
+        rgb, near = self.canvas.draw(self.scene)
+        return rgb, NEAR_CLIP_M * FAR_CLIP_M / (NEAR_CLIP_M + near * (FAR_CLIP_M - NEAR_CLIP_M))
