@@ -23,6 +23,10 @@ from pathlib import Path
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
+from powerband.core import rendering  # noqa: E402
+
+rendering.prepare()  # before MuJoCo is imported
+
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
