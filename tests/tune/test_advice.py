@@ -206,3 +206,14 @@ def test_turns_that_were_run_have_the_rate_they_had():
 
     advice = turns_advised(act_s=4e-3, wait_s=10e-3, probe=probe)
     assert advice.probed and advice.gain == pytest.approx((4 + 10 + 1) / (1 + 8 + 1))
+
+
+def test_what_was_predicted_to_gain_nothing_is_said_in_one_remark():
+    measured = seen(UPDATE_S / 4, env_wait=STEPS * 10e-3)
+    known = {"overlappable": True, "can_overlap": True, "worker_rows": [[0, 1], [2, 3]]}
+    facts = replace(measured.facts[0], env_cpu_s=4 * 10e-3 * STEPS, **known)  # the cores have no more to give
+    found = diagnose(measured.ledgers[0], facts)
+    advice = advise(RECIPE, Config(), Measurement(measured.ledgers, [facts], True), found)
+    (remark,) = [remark for remark in found.remarks if remark.startswith("predicted to gain nothing: ")]
+    assert not {"overlap", "double_buffer"} & {each.knob for each in advice}
+    assert "overlap=True 0." in remark and "double_buffer=True 0." in remark

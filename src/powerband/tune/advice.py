@@ -56,6 +56,7 @@ class Adviser:
         self.gpus = 0 if self.on_cpu else torch.cuda.device_count()
         self.model = fit(self.ledger, self.facts)
         self.advice: list[Advice] = []
+        self.idle: dict[str, tuple[Any, float]] = {}
 
     def add(
         self,
@@ -79,6 +80,8 @@ class Adviser:
         predicted = model if isinstance(model, float) else model.steps_per_s
         gain = predicted / self.model.steps_per_s
         if gain < WORTH and not listed:
+            if gain > self.idle.get(knob, (None, 0.0))[1]:
+                self.idle[knob] = value, gain
             return
         try:
             config = self._turned({knob: value, **also})
@@ -89,6 +92,7 @@ class Adviser:
             gain = (gain + again) / 2 if again >= WORTH else again
         if gain < WORTH:
             if not (listed and gain):
+                self.idle[knob] = value, gain
                 return
             gain, config = min(gain, 1.0), None
         rate, now = gain * self.measured.steps_per_s, self.knobs.get(knob)
@@ -145,11 +149,10 @@ class Adviser:
             return
         halves = max(model.wait(n), 2 * model.act(n / 2), self._floor_s("act", "store"))
         predicted = model.steps / (model.iteration_s - model.wait(n) - model.act(n) + halves)
-        if predicted < WORTH * model.steps_per_s:
-            return
         said = self.knobs.get("num_workers", -1)
         also = {} if said < 0 else {"num_workers": min(facts.num_envs, 2 * said)}
-        seen = self.tried("double_buffer", True, **also)
+        promising = predicted >= WORTH * model.steps_per_s
+        seen = self.tried("double_buffer", True, **also) if promising else None
         if seen is not None and seen.facts[0].iterations:
             predicted = seen.steps_per_s / self.measured.steps_per_s * model.steps_per_s
         why = "actions for one half are chosen while the other half's simulators step"
@@ -297,4 +300,9 @@ def advise(
         adviser.compile()
     if with_ranks:
         adviser.nproc()
+    known = {each.knob for each in adviser.advice}
+    idle = {as_words({knob: value}): gain for knob, (value, gain) in adviser.idle.items() if knob not in known}
+    if idle:
+        said = ", ".join(f"{words} {gain:.2f}x" for words, gain in idle.items())
+        found.remarks.append(f"predicted to gain nothing: {said}.")
     return sorted(adviser.advice, key=lambda each: (each.gain <= 1.0, each.learning, -each.gain))
