@@ -16,6 +16,7 @@ from powerband.tune.diagnose import Diagnosis, diagnose
 from powerband.tune.facts import Facts
 from powerband.tune.ledger import Ledger
 from powerband.tune.measure import Measurement
+from powerband.tune.space import Space
 
 RECIPE = SimpleNamespace(STAGES={})
 STEPS, NUM_ENVS, CORES = 100, 4, 2
@@ -217,3 +218,15 @@ def test_what_was_predicted_to_gain_nothing_is_said_in_one_remark():
     (remark,) = [remark for remark in found.remarks if remark.startswith("predicted to gain nothing: ")]
     assert not {"overlap", "double_buffer"} & {each.knob for each in advice}
     assert "overlap=True 0." in remark and "double_buffer=True 0." in remark
+
+
+@pytest.mark.parametrize(
+    ("rows", "overlappable", "on", "offered"),
+    [([[0, 1], [2, 3]], True, False, True), ([[0, 1, 2, 3]], True, False, False), ([[0, 1], [2, 3]], True, True, False),
+     ([[0, 1, 2, 3]], False, False, False)],
+)  # fmt: skip
+def test_a_search_offers_turns_where_there_are_two_workers(rows: list, overlappable: bool, on: bool, offered: bool):
+    facts = replace(seen().facts[0], worker_rows=rows, overlappable=overlappable)
+    axes = {axis.name: axis for axis in Space(RECIPE, Config(loop=Loop(double_buffer=on)), facts, "fixed").axes}
+    assert ("double buffering" in axes) == offered
+    assert not offered or axes["double buffering"].settings == ({"double_buffer": True},)

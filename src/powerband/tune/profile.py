@@ -52,7 +52,8 @@ class Profile:
     Attributes:
         measurement: The window of the run as it was configured.
         diagnosis: What binds it.
-        advice: Each knob that was considered, the largest gain first.
+        advice: Each knob that gains, the largest gain first, and those whose row says why they cannot; what else was
+            weighed is in a remark of `diagnosis`.
         applied: The best advice after it was run: knob, value, predicted and realised steps a second; None without
             ``apply``, or where nothing gains.
     """
