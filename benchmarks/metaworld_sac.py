@@ -145,23 +145,20 @@ def success(act: Any, episodes: int) -> float:
     return wins / episodes
 
 
-def learned(seed: int, precision: str, every: int, episodes: int) -> dict[str, Any]:
-    """Our expert until 80 % of `episodes` succeed; seconds without evaluations, read from its log."""
+def learned(words: list[str], share: float) -> list[dict[str, float]]:
+    """The evaluations of one of our runs up to the first where `share` of the episodes succeeded: env steps, success,
+    and seconds without evaluations, read from its log."""
     with tempfile.TemporaryDirectory() as folder:
-        words = [
-            "train", "metaworld", "expert", "variant=cpu", f"precision={precision}",
-            "task=reach", f"run.seed={seed}", f"eval_interval={every}", f"eval_episodes={episodes}",
-            "final_episodes=0", "collect.interval=0", f"project={folder}/project", f"run_dir={folder}/run",
-            "tensorboard=false", f"log_interval={every}",
-        ]  # fmt: skip
-        child = subprocess.Popen([sys.executable, "-m", "powerband", *words], stdout=subprocess.DEVNULL)
+        command = [sys.executable, "-m", "powerband", "train", "metaworld", *words, "variant=cpu", "final_episodes=0"]
+        command += ["collect.interval=0", f"run_dir={folder}/run", "tensorboard=false"]
+        child = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         path, rows = Path(folder) / "run" / "metrics.jsonl", []
         try:
             while child.poll() is None:
                 time.sleep(0.5)
                 lines = path.read_text().splitlines() if path.exists() else []
                 rows = [json.loads(line) for line in lines if line.endswith("}")]
-                if any(row.get("eval/success", 0) >= 0.8 for row in rows):
+                if any(row.get("eval/success", 0) >= share for row in rows):
                     break
         finally:
             child.kill()
@@ -173,7 +170,7 @@ def learned(seed: int, precision: str, every: int, episodes: int) -> dict[str, A
         if "eval/success" in row:
             spent = row["time_s"] - played
             curve.append({"env_steps": row["env_steps"], "time_s": spent, "success": row["eval/success"]})
-    return {"curve": curve}
+    return curve
 
 
 def rate(given: argparse.Namespace) -> dict[str, Any]:
@@ -200,12 +197,18 @@ def rate(given: argparse.Namespace) -> dict[str, Any]:
 def learn(given: argparse.Namespace) -> dict[str, Any]:
     rows = []
     for seed in given.seeds:
-        mine = learned(seed, given.precision, given.every, given.episodes)
+        mine = learned(
+            [
+                "expert", "task=reach", f"run.seed={seed}", f"precision={given.precision}",
+                f"eval_interval={given.every}", f"log_interval={given.every}", f"eval_episodes={given.episodes}",
+            ],
+            0.8,
+        )  # fmt: skip
         words = {"envs": 4, "interval": 4, "updates": 2, "seconds": 0, "seed": seed, "vector": "dummy"}
         words |= {"warmup": 5_000, "steps": 100_000, "every": given.every, "episodes": given.episodes, "gamma": 0.95}
         peer = theirs(words)
-        rows.append({"seed": seed, "powerband": mine, "sb3": peer})
-        print(seed, mine["curve"][-1:], peer["curve"][-1:], flush=True)
+        rows.append({"seed": seed, "powerband": {"curve": mine}, "sb3": peer})
+        print(seed, mine[-1:], peer["curve"][-1:], flush=True)
         if given.json:  # a seed takes a quarter of an hour, and a run may be cut short
             given.json.write_text(json.dumps({"host": host_facts(), "threads": 1, "rows": rows}, indent=2) + "\n")
     return {"rows": rows}

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from powerband.core.flat import FlatAdam, FlatTarget
+from powerband.core.flat import TIDY_EVERY, FlatAdam, FlatTarget
 from powerband.core.precision import Precision
 
 FP32 = Precision("fp32")
@@ -26,16 +26,40 @@ def loss_of(net: nn.Module, x: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("max_grad_norm", [None, 0.05])
 def test_equals_adam_on_each_tensor(max_grad_norm):
     ours, plain = network(), network()
-    flat = FlatAdam([ours], 1e-2, precision=FP32, max_grad_norm=max_grad_norm)
+    optimiser = FlatAdam([ours], 1e-2, precision=FP32, max_grad_norm=max_grad_norm)
     adam = torch.optim.Adam(plain.parameters(), 1e-2)
     for step in range(20):
         x = torch.randn(16, 5, generator=torch.Generator().manual_seed(step))
-        norm = flat.step(loss_of(ours, x))
+        norm = optimiser.step(loss_of(ours, x))
         adam.zero_grad()
         loss_of(plain, x).backward()
         expected = nn.utils.clip_grad_norm_(plain.parameters(), max_grad_norm or float("inf"))
         adam.step()
         torch.testing.assert_close(norm, expected)
+    for mine, theirs in zip(ours.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("tidy_every, left", [(TIDY_EVERY, False), (2**62, True)])
+def test_moments_that_shrink_away_become_zero_and_move_no_weight(monkeypatch, tidy_every, left):
+    """The second case shows that the first can fail."""
+    monkeypatch.setattr("powerband.core.flat.TIDY_EVERY", tidy_every)
+    ours, plain = network(), network()
+    optimiser = FlatAdam([ours], 1e-2, precision=FP32)
+    adam = torch.optim.Adam(plain.parameters(), 1e-2, fused=True)
+    seen = set()
+    for step in range(1_100):
+        alive = torch.ones(16, 5)
+        if step > 10:
+            alive[:, 0] = 0  # an input that is no longer there: no gradient for its seven weights
+        x = alive * torch.randn(16, 5, generator=torch.Generator().manual_seed(step))
+        optimiser.step(loss_of(ours, x))
+        adam.zero_grad()
+        loss_of(plain, x).backward()
+        adam.step()
+        moments = optimiser.adam.state["exp_avg"].abs()
+        seen |= {bool(((moments > 0) & (moments < torch.finfo(torch.float32).tiny)).any())}
+    assert (True in seen) is left
     for mine, theirs in zip(ours.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
 
