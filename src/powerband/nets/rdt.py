@@ -16,6 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from powerband.nets.attention import attend
+
 EPS = 1e-6
 STEP_FEATURES, LONGEST_PERIOD = 256, 10_000
 BEFORE_ACTIONS = 3
@@ -94,21 +96,6 @@ class ScalarEmbedding(nn.Module):
         angle = number.float().unsqueeze(1) * rate
         features = torch.cat([angle.cos(), angle.sin()], 1).to(self.mlp[0].weight.dtype)
         return self.mlp(features).unsqueeze(1)
-
-
-def attend(q_RHND: Tensor, k_RHLD: Tensor, v_RHLD: Tensor, there: Tensor | None = None) -> Tensor:
-    """Attention (R, H, N, D); `there`, broadcast to (R, H, N, L), is True where there is something to look at.
-
-    On a CPU the gradients of torch's fused attention take a third of an update of a small policy; of the products
-    written out, a thirtieth.
-    """
-    if q_RHND.device.type != "cpu":
-        return F.scaled_dot_product_attention(q_RHND, k_RHLD, v_RHLD, attn_mask=there)
-    score = (q_RHND * q_RHND.shape[-1] ** -0.5) @ k_RHLD.transpose(-1, -2)
-    if there is not None:
-        score = score.masked_fill(~there, -math.inf)
-    wide = torch.promote_types(score.dtype, torch.float32)
-    return torch.softmax(score, -1, dtype=wide).to(v_RHLD.dtype) @ v_RHLD
 
 
 class SelfAttention(nn.Module):
