@@ -75,8 +75,12 @@ def train(words: list[str]) -> int:
 
 
 def evaluate(words: list[str]) -> int:
-    """Hands a run folder to its recipe's ``evaluate``; the recipe's ``Evaluation`` says what can be set."""
+    """Hands a run folder, or the checkpoint in it that is named, to its recipe's ``evaluate``.
+
+    The recipe's ``Evaluation`` says what can be set. What it writes lies in the folder that it is handed.
+    """
     target, words = take_json(words)
+    named = words[:1]
     folder, words = _take_run("eval", words)
     facts = json.loads((folder / "run.json").read_text(encoding="utf-8"))
     recipe = load(facts["recipe"])
@@ -90,10 +94,11 @@ def evaluate(words: list[str]) -> int:
     options = resolve(recipe.Evaluation, words, help_with=f"powerband eval {folder} --help").config
     config = from_json(recipe.Config, (folder / "config.json").read_text(encoding="utf-8"), str(folder / "config.json"))
     from powerband.core import rendering
+    from powerband.core.checkpoint import checkpoint_of
 
     rendering.prepare()
     with contextlib.redirect_stdout(sys.stderr) if target else contextlib.nullcontext():
-        table = recipe.evaluate(config, folder, options)
+        table = recipe.evaluate(config, checkpoint_of(*named) or folder, options)
     if target:
         emit(table, target)
     return 0
@@ -175,7 +180,7 @@ def show(words: list[str]) -> int:
 
 VERBS: dict[str, tuple[Callable[[list[str]], int], str, str]] = {
     "train": (train, RECIPE_WORDS, "train: on CPU, one GPU, many GPUs, many machines"),
-    "eval": (evaluate, "RUN [NAME=VALUE ...]", "evaluate a checkpoint"),
+    "eval": (evaluate, "RUN [NAME=VALUE ...]", "evaluate a run, or the checkpoint in it that is named"),
     "profile": (
         measuring.profile,
         measuring.USAGE["profile"],

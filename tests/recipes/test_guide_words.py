@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -94,6 +95,25 @@ def test_every_algorithm_trains_evaluates_and_exports(name, tmp_path, capsys):
     page = (run / "report.html").read_text()
     assert "charts/SPS" in page or "env_steps" in page
     assert "src='http" not in page and 'src="http' not in page
+
+
+def test_eval_of_a_named_checkpoint_is_of_that_one(tmp_path, capsys):
+    run = runs.train("sac", tmp_path / "run", "env_steps=200", "save_interval=100")
+    first, last = sorted(
+        (path for path in (run / "checkpoints").iterdir() if path.name.isdigit()), key=lambda p: p.name
+    )
+    shorter = shutil.copytree(run, tmp_path / "shorter")
+    shutil.rmtree(shorter / "checkpoints" / last.name)
+    earned = []
+    for word in (run, first, shorter):
+        capsys.readouterr()
+        assert cli.main(["eval", str(word), "episodes=2", "--json"]) == 0
+        earned.append(json.loads(capsys.readouterr().out)[0]["return"])
+    assert earned[1] == earned[2] != earned[0]
+    assert (first / "eval-episodes.json").exists() and not (last / "eval-episodes.json").exists()
+    (first / "shared.safetensors").write_bytes(b"cut")
+    assert cli.main(["eval", str(first), "episodes=2"]) == 2
+    assert "shared.safetensors has 3 bytes" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("observation", ["features", "planes", "fork35", "baseline26"])

@@ -109,6 +109,10 @@ def test_eval_scores_and_films_a_run(piped, capfd):
     assert "mean return" in capfd.readouterr().out
     row = json.loads((folder / "evaluation.json").read_text())[0]
     assert row["task"] == "reach" and row["episodes"] == 2 and Path(row["video"]).stat().st_size > 500
+    checkpoint = next(path for path in (folder / "checkpoints").iterdir() if path.name.isdigit())
+    assert cli.main(["eval", str(checkpoint), "episodes=2", "video=false"]) == 0
+    again = json.loads((checkpoint / "evaluation.json").read_text())[0]
+    assert again["return"] == pytest.approx(row["return"], rel=1e-4)  # the newest one is what was exported
     assert cli.main(["eval", str(piped / "runs" / "represent")]) == 2
 
 

@@ -142,10 +142,8 @@ def resolve_resume(word: str) -> tuple[Path, list[str]]:
     run_dir = find_run(word)
     folder = run_dir / "checkpoints"
     candidates = _checkpoints(folder)
-    inside = Path(word).expanduser().absolute()
-    named = [path for path in candidates if path.absolute() in (inside, *inside.parents)]
-    if named:
-        candidates = [path for path in candidates if int(path.name) <= int(named[0].name)]
+    if named := _named(word, candidates):
+        candidates = [path for path in candidates if int(path.name) <= int(named.name)]
     notices = []
     for path in candidates:
         try:
@@ -155,6 +153,18 @@ def resolve_resume(word: str) -> tuple[Path, list[str]]:
             continue
         return path, notices
     raise CheckpointError(" ".join([f"{run_dir} has no checkpoint to go on from.", *notices]))
+
+
+def checkpoint_of(word: str) -> Path | None:
+    """The checkpoint that `word` names by its folder or a file in it; None where it names a whole run.
+
+    Raises:
+        CheckpointError: It is damaged: whoever names one checkpoint does not mean another.
+    """
+    named = _named(word, _checkpoints(find_run(word) / "checkpoints"))
+    if named is not None:
+        verify(named)
+    return named
 
 
 def export_policy(run_dir: Path, config: dict, tensors: dict[str, Tensor]) -> Path:
@@ -169,6 +179,12 @@ def export_policy(run_dir: Path, config: dict, tensors: dict[str, Tensor]) -> Pa
         os.replace(folder / "model.safetensors.new", folder / "model.safetensors")
         (folder / "config.json").write_text(json.dumps(config, indent=2))
     return folder
+
+
+def _named(word: str, checkpoints: list[Path]) -> Path | None:
+    """The one of `checkpoints` that `word` is, or lies in."""
+    inside = Path(word).expanduser().absolute()
+    return next((path for path in checkpoints if path.absolute() in (inside, *inside.parents)), None)
 
 
 def _checkpoints(folder: Path) -> list[Path]:

@@ -207,7 +207,7 @@ def evaluate_run(config: Config, folder: Path, options: Evaluation, build: Calla
 
     Args:
         config: Of the run.
-        folder: Its folder.
+        folder: Its folder, or a checkpoint in it.
         options: What to play.
         build: (config, instructions, folder) -> (learner, frozen encoder or None).
     """
@@ -223,8 +223,8 @@ def evaluate_run(config: Config, folder: Path, options: Evaluation, build: Calla
         raise ConfigError(f"exec_horizon={execute} is more than the {config.rdt.horizon} actions of a chunk.")
     tasks = chosen(config, options)
     said = [options.instruction or task.instruction for task in tasks]
-    learner, see = build(config, said, folder)
     path, _ = resolve_resume(str(folder))
+    learner, see = build(config, said, path.parent.parent)
     learner.load_state_dict(load_checkpoint(path, "shared")[0]["learner"])
     films = Path(options.video_output_dir) if options.video_output_dir else folder / "videos"
     rows = []

@@ -10,8 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from powerband.core.checkpoint import load_checkpoint
 from powerband.core.config import ConfigError
 from powerband.core.run import Run
+from powerband.core.run_folder import find_run
 from powerband.data.types import VecEnv
 from powerband.envs.encoded import EncodedVecEnv
 from powerband.envs.metaworld.env import metaworld_envs
@@ -160,10 +162,11 @@ def as_text(rows: list[dict[str, Any]]) -> str:
 
 
 def evaluate_run(config: Config, folder: Path, options: Evaluation) -> list[dict]:
-    """Success of a run's exported policy on the 50 goals, a film of one episode, a picture of its end."""
+    """Success on the 50 goals of a run's exported policy, or of a checkpoint in it; a film, a picture of its end."""
     from powerband.core.precision import Precision
 
-    stage = json.loads((folder / "run.json").read_text(encoding="utf-8"))["stage"]
+    run = find_run(str(folder))
+    stage = json.loads((run / "run.json").read_text(encoding="utf-8"))["stage"]
     if stage not in ("expert", "student"):
         raise ConfigError(
             f"{folder} is a run of {stage}, whose policy is not one network alone. Write powerband train metaworld "
@@ -171,9 +174,13 @@ def evaluate_run(config: Config, folder: Path, options: Evaluation) -> list[dict
         )
     if config.task == MT10:
         raise ConfigError("task=mt10: its success is in final.json of the run.")
-    _, tensors = load_policy(folder, f"powerband train metaworld {stage} task={config.task}")
     sac, _, _ = networks(config, "cpu", Precision("fp32", "cpu"))
-    sac.actor.load_state_dict({name: tensor for name, tensor in tensors.items() if name not in ("centre", "scale")})
+    if folder == run:
+        _, tensors = load_policy(folder, f"powerband train metaworld {stage} task={config.task}")
+        sac.actor.load_state_dict({name: tensor for name, tensor in tensors.items() if name not in ("centre", "scale")})
+    else:
+        learner = load_checkpoint(folder, "shared")[0]["learner"]
+        sac.load_state_dict(learner["sac"] if stage == "student" else learner)
     with Trials(config) as trials:
         row = {"task": config.task, "policy": stage, **trials.figures(acting(sac), options.episodes)}
     rows = [row]
