@@ -15,8 +15,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from powerband.envs.drawing import drawn_by
+from powerband.envs.libero.stepping import act
 from powerband.envs.libero.tasks import INSTALL, NotInstalled, starts_of, task_named
+from powerband.envs.libero.view import Quality, View
 
 CAMERAS = {"agentview": "agentview", "wrist": "robot0_eye_in_hand"}
 """Camera -> its name in the simulator."""
@@ -27,11 +28,6 @@ ACTION = 7
 OPEN = -1.0
 TRIES = 100
 """Draws of the objects' places at most."""
-VISUAL = (0, 1, 0, 0, 0, 0)
-"""Groups of geometry that are drawn: robosuite's first is for collisions."""
-UNDRAWN = 5
-"""A group that nobody draws."""
-Quality = Literal["plain", "full"]
 Starts = Literal["drawn", "published", "given"]
 
 
@@ -55,7 +51,7 @@ class LiberoEnv:
         first_start, start_stride: Where the turn begins, and how many states or seeds on the next episode's is.
         seeds: With starts="given".
         settle: Actions without motion before the episode: objects come to rest.
-        quality: "full" renders shadows, reflections and multisampling, as the package does; a fifth as fast.
+        quality: As `View`.
         poses: Objects and regions whose place is observed, for scripted policies.
         keep_frames: Render after every action, and keep the frames of the live episode in `film`.
 
@@ -78,7 +74,7 @@ class LiberoEnv:
         start_stride: int = 1,
         seeds: tuple[int, ...] = (),
         settle: int = 10,
-        quality: Quality = "plain",
+        quality: Quality = "coarse",
         poses: tuple[str, ...] = (),
         keep_frames: bool = False,
     ) -> None:
@@ -120,7 +116,7 @@ class LiberoEnv:
         still = np.zeros(ACTION)
         still[-1] = OPEN
         for _ in range(self.settle):
-            self.env.step(still)
+            act(self.env, still)
         self.made, self.film = 0, []
         self._pictures[:] = 0
         self._look()
@@ -133,7 +129,7 @@ class LiberoEnv:
         """
         solved, count = False, min(self.chunk, self.max_steps - self.made)
         for place in range(count):
-            self.env.step(np.asarray(action[place], np.float64))
+            act(self.env, np.asarray(action[place], np.float64))
             self.made += 1
             solved = bool(self.env._check_success())
             last = solved or place == count - 1
@@ -193,56 +189,6 @@ class LiberoEnv:
             self._view = View(self.env.sim, self.pixels, self.quality)
             self.renderer = self._view.device
         return (self._view.see(CAMERAS[camera]) for camera in self.cameras)
-
-
-class View:
-    """Frames of a simulation, by MuJoCo's own renderer; what lies outside of a camera's view is left out.
-
-    A scene has 300,000 triangles, of which a wrist camera sees few, and a processor draws as fast as it has triangles.
-
-    Args:
-        sim: robosuite's simulation.
-        pixels: Side of a frame.
-        quality: As `LiberoEnv`.
-    """
-
-    def __init__(self, sim: Any, pixels: int, quality: Quality = "plain") -> None:
-        import mujoco
-
-        self.model, self.data = sim.model._model, sim.data._data
-        if quality == "plain":
-            self.model.vis.quality.offsamples = 0  # read when the renderer is made
-        self.renderer = mujoco.Renderer(self.model, pixels, pixels)
-        self.device = drawn_by()
-        self.drawn = mujoco.MjvOption()
-        self.drawn.geomgroup[:] = VISUAL
-        self.off, self.culls = (), quality == "plain"  # what is not seen casts shadows all the same
-        if quality == "plain":
-            self.off = (mujoco.mjtRndFlag.mjRND_SHADOW, mujoco.mjtRndFlag.mjRND_REFLECTION)
-
-    def see(self, camera: str) -> np.ndarray:
-        """(pixels, pixels, 3) uint8, upright."""
-        groups = self.model.geom_group.copy()
-        if self.culls:
-            self.model.geom_group[~self.in_view(camera)] = UNDRAWN
-        self.renderer.update_scene(self.data, camera, self.drawn)
-        self.model.geom_group[:] = groups
-        for flag in self.off:
-            self.renderer.scene.flags[flag] = 0
-        return self.renderer.render()
-
-    def in_view(self, camera: str) -> np.ndarray:
-        """(geometries,) bool: those whose ball reaches into the pyramid that a camera sees; planes have no end."""
-        number = self.model.camera(camera).id
-        half = math.radians(float(self.model.cam_fovy[number])) / 2
-        away = (self.data.geom_xpos - self.data.cam_xpos[number]) @ self.data.cam_xmat[number].reshape(3, 3)
-        radius = np.where(self.model.geom_rbound > 0, self.model.geom_rbound, np.inf)
-        beside = np.abs(away[:, :2]).max(1)  # of the sides of the pyramid; a frame is square
-        return beside * math.cos(half) + away[:, 2] * math.sin(half) <= radius
-
-    def close(self) -> None:
-        """Frees the GL context."""
-        self.renderer.close()
 
 
 def make_libero(**words: Any) -> LiberoEnv:

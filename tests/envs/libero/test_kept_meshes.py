@@ -1,0 +1,99 @@
+"""Simplified meshes are kept in the user's cache folder, read by the next start, and made anew where they must be."""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from powerband.envs.libero import coarse as simplifier
+from powerband.envs.libero import kept_meshes
+from powerband.envs.libero.kept_meshes import coarse_corners
+
+MESH = np.random.default_rng(0).uniform(size=(40, 3, 3)), np.ones((40, 3, 3)) / 3**0.5, None
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "powerband" / "meshes"
+
+
+@pytest.fixture
+def computed(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Tolerance of each mesh that was simplified."""
+    calls: list[float] = []
+
+    def counted(places, normals, texture, tolerance):
+        calls.append(tolerance)
+        return np.arange(3 * len(places) - 6, dtype=np.int32).reshape(-1, 3)
+
+    monkeypatch.setattr(simplifier, "coarse", counted)
+    return calls
+
+
+def test_the_next_start_reads_what_this_one_computed(folder: Path, computed: list) -> None:
+    first, again = coarse_corners(*MESH, 0.01), coarse_corners(*MESH, 0.01)
+    assert computed == [0.01] and [path.suffix for path in folder.iterdir()] == [".safetensors"]
+    np.testing.assert_array_equal(first, again)
+    assert again.dtype == np.int32
+
+
+def test_another_mesh_tolerance_or_version_is_another_file(
+    folder: Path, computed: list, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places, normals, _ = MESH
+    coarse_corners(*MESH, 0.01)
+    coarse_corners(*MESH, 0.02)
+    coarse_corners(places + 1, normals, None, 0.01)
+    coarse_corners(places, -normals, None, 0.01)
+    coarse_corners(places, normals, np.zeros((40, 3, 2)), 0.01)
+    monkeypatch.setattr(kept_meshes, "_source", lambda: b"another version")
+    coarse_corners(*MESH, 0.01)
+    assert len(computed) == 6 == len(list(folder.iterdir()))
+
+
+@pytest.mark.parametrize("harm", ["cut", "empty", "flipped", "other"])
+def test_a_damaged_file_is_made_anew(folder: Path, computed: list, harm: str) -> None:
+    first = coarse_corners(*MESH, 0.01)
+    (file,) = folder.iterdir()
+    whole = file.read_bytes()
+    changed = bytearray(whole)
+    changed[-3] ^= 1
+    other = b"no safetensors at all, but long enough to have a header"
+    file.write_bytes({"cut": whole[:-40], "empty": b"", "flipped": bytes(changed), "other": other}[harm])
+    with pytest.warns(UserWarning, match="kept mesh is simplified anew"):
+        found = coarse_corners(*MESH, 0.01)
+    np.testing.assert_array_equal(found, first)
+    assert len(computed) == 2 and file.read_bytes() == whole
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        coarse_corners(*MESH, 0.01)
+
+
+def test_a_folder_that_cannot_be_written_costs_a_warning(
+    tmp_path: Path, computed: list, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.warns(UserWarning, match="are not kept.*XDG_CACHE_HOME"):
+        assert len(coarse_corners(*MESH, 0.01)) == 38
+
+
+def test_the_folder_has_a_limit(folder: Path, computed: list, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_meshes, "MOST", 2)
+    for turn, tolerance in enumerate((0.1, 0.2, 0.1, 0.3)):
+        before = set(folder.iterdir()) if turn else set()
+        coarse_corners(*MESH, tolerance)
+        for path in set(folder.iterdir()) - before:
+            os.utime(path, (turn + 1, turn + 1))
+        if turn == 2:
+            (folder / "left.part").write_bytes(b"")
+            os.utime(folder / "left.part", (time.time() - 2 * kept_meshes.STALE_S,) * 2)
+    assert computed == [0.1, 0.2, 0.3] and len(list(folder.iterdir())) == 2
+    coarse_corners(*MESH, 0.1)
+    assert computed == [0.1, 0.2, 0.3], "it was used after the other"

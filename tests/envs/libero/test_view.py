@@ -1,0 +1,96 @@
+"""Frames with simplified meshes show what frames with the meshes as they are show; the simulation stays as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+pytest.importorskip("libero", reason="LIBERO is not installed")
+
+from powerband.core import rendering
+from powerband.envs.libero import view
+from powerband.envs.libero.single import CAMERAS, LiberoEnv
+from powerband.envs.libero.stepping import act
+from powerband.envs.libero.view import CORNERS, View, simplified, tolerances
+
+PIXELS = 128
+MEAN, SHARE = 3.0, 0.1
+"""Of any frame at most: mean difference, of 255, and share of pixels that differ by more than 8. Measured over four
+tasks and six states of each: at most 2.4 and 0.08."""
+TASKS = [("libero_spatial", "0"), ("libero_object", "3"), ("libero_90", "30"), ("libero_90", "75")]
+
+
+@pytest.fixture(scope="module", params=TASKS, ids=[" ".join(task) for task in TASKS])
+def env(request: pytest.FixtureRequest) -> Iterator[LiberoEnv]:
+    rendering.prepare()
+    made = LiberoEnv(*request.param, chunk=1, frames=1, pixels=0)
+    made.reset(seed=1)
+    yield made
+    made.close()
+
+
+def differences(env: LiberoEnv, one: View, other: View) -> tuple[float, float]:
+    """The largest mean and share over states and cameras."""
+    found = []
+    drawn = np.random.default_rng(5).uniform(-1, 1, (3, 7)) * [1, 1, 0, 0.5, 0.5, 0.5, 1]
+    drawn[:, 2] = -1, -0.7, 0.8
+    for action in drawn:
+        for _ in range(8):
+            act(env.env, action)
+        for camera in CAMERAS.values():
+            away = np.abs(one.see(camera).astype(int) - other.see(camera))
+            found.append((away.mean(), (away.max(-1) > 8).mean()))
+    return tuple(np.max(found, 0))
+
+
+def test_simplified_frames_show_what_plain_ones_do(env: LiberoEnv) -> None:
+    plain, coarse = (View(env.env.sim, PIXELS, quality) for quality in ("plain", "coarse"))
+    mean, share = differences(env, plain, coarse)
+    assert 0 < mean < MEAN and share < SHARE
+    for one in (plain, coarse):
+        one.close()
+
+
+def test_a_scene_has_a_quarter_of_its_triangles_and_the_model_is_put_back(env: LiberoEnv) -> None:
+    model = env.env.sim.model._model
+    names = [name for name in dir(model) if name.startswith("mesh_") and name != "mesh_names"]
+    before = {name: np.copy(getattr(model, name)) for name in names}
+    meshes = list(tolerances(model, PIXELS))
+    with simplified(model, PIXELS):
+        assert model.mesh_facenum[meshes].sum() < 0.25 * before["mesh_facenum"][meshes].sum()
+        changed = {name for name in names if not np.array_equal(getattr(model, name), before[name], equal_nan=True)}
+    assert changed == {"mesh_facenum", *CORNERS}, "no vertex moves"
+    for name in names:
+        np.testing.assert_array_equal(getattr(model, name), before[name], err_msg=name)
+    with pytest.raises(KeyError), simplified(model, PIXELS):
+        raise KeyError
+    for name in names:
+        np.testing.assert_array_equal(getattr(model, name), before[name], err_msg=name)
+
+
+@pytest.mark.parametrize("env", TASKS[:1], indirect=True)
+def test_the_bounds_would_see_a_wrecked_mesh(env: LiberoEnv, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = View(env.env.sim, PIXELS, "plain")
+    sound = view.coarse_corners
+    harms = {
+        "half of the faces are lost": lambda left: left[::2],
+        "corners are mixed up": lambda left: np.roll(left.reshape(-1), 1).reshape(-1, 3),
+        "faces are turned over": lambda left: left[:, ::-1],
+    }
+    for harm, done in harms.items():
+        monkeypatch.setattr(view, "coarse_corners", lambda *mesh, done=done: done(sound(*mesh)))
+        wrecked = View(env.env.sim, PIXELS, "coarse")
+        mean, share = differences(env, plain, wrecked)
+        assert mean > MEAN or share > SHARE, harm
+        wrecked.close()
+    plain.close()
+
+
+def test_more_pixels_get_finer_meshes_and_the_arm_coarser_ones(env: LiberoEnv) -> None:
+    model = env.env.sim.model._model
+    few, many = tolerances(model, 64), tolerances(model, 256)
+    assert few.keys() == many.keys() and all(few[mesh] == 4 * many[mesh] for mesh in few)
+    arm, hand = model.mesh("robot0_link5_vis_2").id, model.mesh("gripper0_hand_vis").id
+    assert few[arm] == 3 * few[hand]
