@@ -1,8 +1,8 @@
 """Students of the collective network beside SAC from scratch: env steps and seconds to 90 % success, over seeds.
 
-``scratch`` is the expert's command, ``bonus`` the student's, ``finetune`` goes on from the collective network. The
-project folder holds an encoder and a collective network: stages ``represent`` and ``distill``. Runs that are in the
-JSON already are not made again.
+``scratch`` is the expert's command, ``bonus`` the student's with the published weight of the bonus, ``bonus-10`` with
+ten times that for longer, ``finetune`` goes on from the collective network. The project folder holds an encoder and a
+collective network: stages ``represent`` and ``distill``. Runs that are in the JSON already are not made again.
 
     python benchmarks/metaworld_students.py runs/metaworld --json benchmarks/results/metaworld_students.json
 """
@@ -17,7 +17,13 @@ from pathlib import Path
 from metaworld_sac import learned
 from powerband.core.device import host_facts
 
-STAGES = {"scratch": "expert", "bonus": "student", "finetune": "student_finetune"}
+STRONG = ("student.bonus=10", "student.hold_steps=20000", "student.fade_steps=20000")
+KINDS = {
+    "scratch": ("expert",),
+    "bonus": ("student", "student.bonus=1", "student.hold_steps=4000", "student.fade_steps=20000"),
+    "bonus-10": ("student", *STRONG),
+    "finetune": ("student_finetune",),
+}
 SHARE = 0.9
 
 
@@ -25,7 +31,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("project", type=Path)
     parser.add_argument("--task", default="reach")
-    parser.add_argument("--kinds", nargs="+", default=list(STAGES))
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--every", type=int, default=5_000)
     parser.add_argument("--episodes", type=int, default=20)
@@ -43,7 +49,7 @@ def main() -> None:
                 for part in ("encoder", "collective"):
                     (Path(own) / part).symlink_to((given.project / part).resolve())
                 words = [
-                    STAGES[kind], f"task={given.task}", f"run.seed={seed}", f"project={own}",
+                    *KINDS[kind], f"task={given.task}", f"run.seed={seed}", f"project={own}",
                     f"eval_interval={given.every}", f"log_interval={given.every}", f"eval_episodes={given.episodes}",
                 ]  # fmt: skip
                 curve = learned(words, SHARE)
