@@ -3,11 +3,14 @@
 ``interval``: share of games won against random over wall time and over episodes, of the runs ``interval-*``.
 ``strength``: share of decided games that checkpoints of ``snakes-full-*`` win against scripted teams, over wall time.
 ``uav``: return of missions in training over wall time, of the runs ``uav-coma-*``, ``uav-iac-*``, and of the planners.
+``metaworld``: success of experts in training, of `results/learning/metaworld.json`, and env steps that students take to
+90 %, of `results/metaworld_students.json`; the runs are not asked for.
 Lines are means over seeds, bands run from the lowest to the highest seed.
 
     python benchmarks/plot_learning.py interval runs/learning docs/pictures/interval-learning.png
     python benchmarks/plot_learning.py strength runs/learning docs/pictures/snakes-strength.png
     python benchmarks/plot_learning.py uav runs/learning docs/pictures/uav-learning.png
+    python benchmarks/plot_learning.py metaworld - docs/pictures/metaworld-learning.png
 """
 
 from __future__ import annotations
@@ -133,5 +136,37 @@ def uav(runs: Path, path: Path) -> None:
     figure.savefig(path, dpi=110)
 
 
+def metaworld(_: Path, path: Path) -> None:
+    """Draws the experts of `variant=cpu`, one line a run, and the students, a dot a seed."""
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9.5, 3.6))
+    colors = {"reach": "#1f6f8b", "drawer-close": "#e0a458", "window-open": "#5aa9a3", "door-open": "#b5446e"}
+    drawn = set()
+    for run in json.loads((RESULTS / "metaworld.json").read_text())["runs"]:
+        if not (run["what"].endswith(": variant=cpu") or run["what"].startswith("variant=cpu, on")):
+            continue  # settings that it was chosen from
+        steps, success = zip(*run["curve_of_10_episodes"], strict=True)
+        label = run["task"] if run["task"] not in drawn else None
+        drawn.add(run["task"])
+        left.plot(np.array(steps) / 1000, success, color=colors[run["task"]], linewidth=1.2, label=label)
+    left.set_xlabel("thousand env steps")
+    left.set_ylabel("success of 10 episodes")
+    left.legend(fontsize=8, loc="lower right")
+    rows = json.loads((RESULTS.parent / "metaworld_students.json").read_text())["rows"]
+    kinds = list(dict.fromkeys(row["kind"] for row in rows))
+    for place, kind in enumerate(kinds):
+        steps = [row["curve"][-1]["env_steps"] / 1000 for row in rows if row["kind"] == kind]
+        right.plot(steps, [place + 0.08 * (index - 1) for index in range(len(steps))], "o", color="#1f6f8b")
+    right.set_yticks(range(len(kinds)), kinds)
+    right.invert_yaxis()
+    right.set_xlim(0)
+    right.set_xlabel("thousand env steps to 90 % on reach, three seeds")
+    for axis in (left, right):
+        axis.grid(alpha=0.25)
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+
+
 if __name__ == "__main__":
-    {"interval": interval, "strength": strength, "uav": uav}[sys.argv[1]](Path(sys.argv[2]), Path(sys.argv[3]))
+    {"interval": interval, "strength": strength, "uav": uav, "metaworld": metaworld}[sys.argv[1]](
+        Path(sys.argv[2]), Path(sys.argv[3])
+    )
