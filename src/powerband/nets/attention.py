@@ -13,7 +13,8 @@ def attend(q_RHND: Tensor, k_RHLD: Tensor, v_RHLD: Tensor, there: Tensor | None 
     """Attention (R, H, N, D); `there`, broadcast to (R, H, N, L), is True where there is something to look at.
 
     On a CPU the products are written out: the gradients of torch's fused attention took a third of an update of a small
-    policy, now a thirtieth, and in bfloat16 three quarters of an update of the trajectory encoder (1.20 s, now 0.38).
+    policy, now a thirtieth; in bfloat16 an update of the trajectory encoder took 1.05 s, now 0.36, while in float32 the
+    fused one is the faster by a fifth (`benchmarks/attention.py`).
     """
     if q_RHND.device.type != "cpu":
         return F.scaled_dot_product_attention(q_RHND, k_RHLD, v_RHLD, attn_mask=there)
