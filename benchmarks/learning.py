@@ -75,7 +75,9 @@ WALKER = ("sketchnav", "variant=small", "gpus=none", "scene_seed=0")
 def walker(algo: str, sketch: str) -> Case:
     """A navigator with one kind of sketch, on plans that it has not seen; blank is the same without a sketch."""
     words = (*WALKER, f"algo={algo}", f"scenes.sketch={sketch}")
-    if algo != "ppo":
+    if algo == "ppo":
+        words += ("threads=1", "env_steps=1500000", "save_interval=250000")
+    else:
         words += ("demos_dir=runs/learning/sketchnav-demos",)  # `powerband train sketchnav demos variant=small` first
     return Case(words, WALKED, ("success", "spl", "soft_spl"))
 

@@ -130,6 +130,33 @@ def test_target_kl_holds_the_policy_but_not_the_value():
     assert not torch.equal(free.net.head.weight, start["head.weight"])
 
 
+def test_the_expert_is_learned_from_where_it_is_shown():
+    class Seen(torch.nn.Module):
+        width = 4
+
+        def forward(self, obs):
+            return obs["view"]
+
+    shown = EnvSpec({"view": TensorSpec((4,)), "expert": TensorSpec((), torch.int64)}, DISCRETE.action, num_actions=3)
+    words = (Precision("fp32"), NoiseSource(0), None, 1, Seen())
+    torch.manual_seed(0)
+    ours = PPO(shown, PPOConfig(hidden=(16,), expert_coef=2.0, lr=1e-2), "cpu", *words)
+    obs = {"view": torch.randn(16, 4), "expert": torch.randint(3, (16,))}
+    data = batch(ours, obs)
+    loss, figures = ours._loss(data)
+    plain = PPO(shown, PPOConfig(hidden=(16,), lr=1e-2), "cpu", *words)
+    plain.load_state_dict(copy.deepcopy(ours.state_dict()))
+    unlike = F.cross_entropy(ours.net(obs["view"])[0], obs["expert"])
+    torch.testing.assert_close(loss, plain._loss(data)[0] + 2.0 * unlike)
+    torch.testing.assert_close(figures["losses/expert"], unlike.detach())
+    data["advantages"].zero_()
+    for _ in range(100):
+        last = ours.update(data)["losses/expert"]
+    assert last < 0.5 * unlike
+    with pytest.raises(ValueError, match="expert_coef=1: this environment shows no expert"):
+        learner(expert_coef=1.0)
+
+
 def test_memory_resets_where_an_episode_starts():
     ours = learner(gru=8)
     obs, starts = torch.randn(4, 16, 4), torch.zeros(4, 16, dtype=torch.bool)

@@ -247,6 +247,28 @@ def test_an_actor_shows_what_was_recorded_and_takes_the_first_actions() -> None:
     assert torch.equal(shown["state"], wanted) and wanted[:, 10].tolist() == [1.0, 0.0]
 
 
+def test_quality_is_of_demonstrations_and_evaluations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The simulators that are asked for; what the word does to frames is in tests/envs/libero/test_view.py."""
+    from powerband.recipes import libero_demos
+    from powerband.recipes.libero_score import Evaluation, words_of
+
+    config = configure("libero", ["variant=smoke", "quality=plain"])[2].config
+    task = config.chosen()[0]
+    assert words_of(config, task, 2, Evaluation())["quality"] == "plain"
+    assert words_of(config, task, 2, Evaluation(quality="full"))["quality"] == "full"
+
+    class Asked(Exception):
+        pass
+
+    def asked(rows, *_, **__):
+        raise Asked([row["quality"] for row in rows])
+
+    monkeypatch.setattr(libero_demos, "libero_envs", asked)
+    monkeypatch.setattr(libero_demos, "script_of", lambda task: ((), ()))
+    with pytest.raises(Asked, match="plain"):
+        libero_demos.record(config, task, tmp_path)
+
+
 def test_the_whole_way_in_the_simulator(tmp_path: Path, capsys) -> None:
     pytest.importorskip("libero", reason="LIBERO is not installed")
     demos = tmp_path / "demos"

@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 import runs
 from powerband import cli
 from powerband.data.shards import manifest_of, read_shards
+from powerband.envs.metaworld.tasks import TEN
 
 pytest.importorskip("metaworld", reason="metaworld is not installed: pip install 'powerband[metaworld]'")
 QUICK = "variant=smoke gpus=none threads=1 tensorboard=false sac.hidden=16".split()
@@ -114,6 +115,22 @@ def test_eval_scores_and_films_a_run(piped, capfd):
     again = json.loads((checkpoint / "evaluation.json").read_text())[0]
     assert again["return"] == pytest.approx(row["return"], rel=1e-4)  # the newest one is what was exported
     assert cli.main(["eval", str(piped / "runs" / "represent")]) == 2
+
+
+def test_eval_tells_the_ten_tasks_apart_and_plays_the_baselines(tmp_path):
+    words = "variant=mt10 env_steps=40 horizon=20 final_episodes=0 sac.hidden=16 off_policy.warmup=20".split()
+    words += "random_steps=20 off_policy.global_batch_size=20 replay_size=1000".split()
+    words += "gpus=none threads=1 tensorboard=false".split()
+    folder = tmp_path / "ten"
+    assert cli.main(["train", "metaworld", *words, f"project={tmp_path}", f"run_dir={folder}"]) == 0
+    said = ["episodes=2", "policies=policy,random,scripted", "video=false"]
+    assert cli.main(["eval", str(folder), *said]) == 0
+    rows = json.loads((folder / "evaluation.json").read_text())
+    assert [row["task"] for row in rows] == [*TEN] * 3 and all(row["episodes"] == 2 for row in rows)
+    assert [row["policy"] for row in rows] == ["expert"] * 10 + ["random"] * 10 + ["scripted"] * 10
+    reach = {row["policy"]: row["return"] for row in rows if row["task"] == "reach"}
+    assert reach["scripted"] > max(reach["random"], reach["expert"])  # after twenty steps the rule is on its way
+    assert len({row["return"] for row in rows[20:]}) == 10
 
 
 def test_an_expert_ends_once_it_always_succeeds(tmp_path):

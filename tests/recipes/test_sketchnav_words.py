@@ -135,6 +135,15 @@ def test_the_light_of_mujoco_is_its_own() -> None:
         recipe.check(resolved.config, 1)
 
 
+def test_the_expert_walks_in_the_casters_world_only(tmp_path: Path) -> None:
+    recipe, _, resolved = configure("sketchnav", ["renderer=mujoco", "ppo.expert_coef=1"])
+    with pytest.raises(ConfigError, match="ppo.expert_coef=1 with renderer=mujoco"):
+        recipe.check(resolved.config, 1)
+    words = [*runs.SMALL["sketchnav"], *runs.COMMON, "ppo.expert_coef=1", f"run_dir={tmp_path / 'told'}"]
+    assert cli.main(["train", *words]) == 0
+    assert all("losses/expert" in line for line in runs.metrics(tmp_path / "told") if "losses/policy" in line)
+
+
 def test_episodes_are_written_trained_on_and_drawn_over(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     words = [*runs.SMALL["sketchnav"], *runs.COMMON]
     assert cli.main(["train", "sketchnav", "episodes", *words[1:], f"run_dir={tmp_path / 'sets'}"]) == 0

@@ -34,6 +34,9 @@ class PPOConfig:
     """Weight of the entropy bonus."""
     value_clip: float | None = None
     """Values move at most this far from the rollout's; None does not clip them."""
+    expert_coef: float = 0.0
+    """Weight of the cross-entropy with the expert's actions, where the environment shows them; kickstarting,
+    Schmitt et al. 2018, equation 4, the expert's policy being certain."""
     target_kl: float | None = None
     """A mini-batch whose KL from the rollout's policy is above 1.5 times this trains the value alone."""
     max_grad_norm: float = 0.5
@@ -85,8 +88,12 @@ class PPO:
                 None joins all leaves. Trained with the rest; losses by name of its ``auxiliary(obs)`` are added.
 
         Raises:
-            ValueError: Memory with separate trunks.
+            ValueError: Memory with separate trunks; expert_coef without an expert.
         """
+        if config.expert_coef and (encoder is None or not isinstance(spec.obs, dict) or "expert" not in spec.obs):
+            raise ValueError(
+                f"expert_coef={config.expert_coef:g}: this environment shows no expert's actions. Write expert_coef=0."
+            )
         if config.gru and not config.shared_trunk:
             raise ValueError(f"gru={config.gru} works with a shared trunk only; set shared_trunk=true, or gru=0.")
         self.spec, self.config, self.precision, self.noise = spec, config, precision, noise
@@ -196,7 +203,8 @@ class PPO:
         return figures
 
     def _loss(self, batch: dict[str, Tree]) -> tuple[Tensor, dict[str, Tensor]]:
-        """-min(r A, clip(r) A) + value_coef (V - returns)^2 / 2 - entropy_coef H, means over all rows."""
+        """Means over all rows of -min(r A, clip(r) A) + value_coef (V - returns)^2 / 2 - entropy_coef H - expert_coef
+        log pi(expert)."""
         config, obs = self.config, batch["obs"]
         outputs, value, _ = self._forward(obs, batch["log_prob"].shape, batch.get("carry"), batch.get("starts"))
         if self.discrete:
@@ -229,6 +237,9 @@ class PPO:
             "losses/clipped": (clipped != ratio).float().mean().detach(),
         }
         loss = policy_terms + config.value_coef * value_loss
+        if config.expert_coef:
+            unlike = -policy.log_prob(obs["expert"].reshape(-1)).mean()
+            loss, figures["losses/expert"] = loss + config.expert_coef * unlike, unlike.detach()
         for name, extra in self.auxiliary(obs).items():
             loss, figures[f"losses/{name}"] = loss + extra, extra.detach()
         return loss, figures

@@ -13,6 +13,7 @@ from powerband.core.precision import Precision
 from powerband.core.run import Run
 from powerband.data.types import EnvSpec
 from powerband.envs.libero.tasks import LiberoTask, benchmark_named, task_named, tasks_of
+from powerband.envs.libero.view import Quality
 from powerband.loops.offline import OfflineConfig
 from powerband.nets.rdt_policy import PolicyConfig
 from powerband.recipes.libero_words import RENAMED as RENAMED
@@ -39,6 +40,9 @@ class Config:
     """Decoded frames and features of frozen encoders; empty is ``cache`` beside the demonstrations."""
     pixels: int = 128
     """Side of a frame, a multiple of net.patch."""
+    quality: Quality = "coarse"
+    """How frames are rendered, in demonstrations and evaluations: coarse simplifies meshes to what a frame can show,
+    plain leaves them, full adds shadows, reflections and multisampling, as the package does."""
     frames: int = 2
     """Newest frames of each camera that are seen together."""
     use_pictures: bool = True

@@ -59,6 +59,7 @@ def record(config: Config, task: LiberoTask, parent: Path, note: Any = print) ->
         "instruction": task.instruction,
         "hz": HZ,
         "image_size": config.pixels,
+        "quality": config.quality,
         "cameras": list(CAMERAS),
         "noise": config.demo_noise,
         "seed": config.run.seed,
@@ -89,7 +90,7 @@ def _perform(config: Config, task: LiberoTask, recording: Recording, wanted: int
     seed = config.run.seed + 7919 * first  # one that is gone on with begins elsewhere than it did
     rows = min(config.rows(), wanted)
     words = {"benchmark": task.benchmark, "task": str(task.index), "chunk": 1, "frames": 1, "poses": places}
-    words |= {"pixels": config.pixels, "max_steps": config.max_steps}
+    words |= {"pixels": config.pixels, "quality": config.quality, "max_steps": config.max_steps}
 
     def tell(fault: Fault) -> None:
         note(str(fault))

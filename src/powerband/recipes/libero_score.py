@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -55,6 +56,8 @@ class Evaluation:
     """Actions of a chunk that are taken before the next is made; 0 is as the policy was trained."""
     sample_steps: int = 0
     """Steps of the sampler; 0 is as the policy was trained."""
+    quality: Literal["", "coarse", "plain", "full"] = ""
+    """How frames are rendered; empty is as the run has it."""
     instruction: str = ""
     """Say this to the policy instead of each task's own instruction."""
     policies: tuple[Literal["policy", "random"], ...] = ("policy",)
@@ -122,7 +125,10 @@ def random_actions(execute: int, seed: int) -> Policy:
 
 
 def score(config: Config, task: LiberoTask, policy: Policy, execute: int, options: Evaluation) -> dict[str, Any]:
-    """Plays `options.episodes` episodes of a task; figures by name, success with its Wilson interval."""
+    """Plays `options.episodes` episodes of a task; figures by name, success with its Wilson interval.
+
+    ``episodes_per_hour`` is without the simulators' start.
+    """
     workers = cores() if options.num_workers < 0 else max(1, options.num_workers)
     rows = next(rows for rows in range(min(workers, options.episodes), 0, -1) if options.episodes % rows == 0)
     env = libero_envs(
@@ -133,7 +139,9 @@ def score(config: Config, task: LiberoTask, policy: Policy, execute: int, option
         tell=lambda fault: print(fault),
     )
     try:
+        start = time.perf_counter()
         figures = evaluate(env, policy, options.episodes, options.seed)
+        seconds = time.perf_counter() - start
     finally:
         env.close()
     won, trials = float(figures["success"].sum()), len(figures["success"])
@@ -149,6 +157,7 @@ def score(config: Config, task: LiberoTask, policy: Policy, execute: int, option
         "steps": steps,
         "steps_low": steps_low,
         "steps_high": steps_high,
+        "episodes_per_hour": 3600 * trials / seconds,
     }
 
 
@@ -162,6 +171,7 @@ def words_of(
         "chunk": execute,
         "frames": config.frames,
         "pixels": config.pixels if config.use_pictures else 0,
+        "quality": options.quality or config.quality,
         "max_steps": options.max_steps or config.max_steps,
         "starts": "given" if options.seeds else options.starts,
         "seeds": tuple(options.seeds),
@@ -250,5 +260,6 @@ def line_of(row: dict) -> str:
     """A row of the table."""
     return (
         f"{row['policy']:<8} {row['success']:6.1%} [{row['success_low']:.1%}, {row['success_high']:.1%}] of "
-        f'{row["episodes"]} episodes, {row["steps"]:.0f} steps on average   {row["task"]}: "{row["instruction"]}"'
+        f"{row['episodes']} episodes, {row['steps']:.0f} steps on average, "
+        f'{row["episodes_per_hour"]:,.0f} episodes/h   {row["task"]}: "{row["instruction"]}"'
     )

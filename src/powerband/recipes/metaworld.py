@@ -170,9 +170,11 @@ class Evaluation:
     """What `powerband eval` can be told about a run of expert or student."""
 
     episodes: int = 100
-    """Episodes; the 50 goals in turn."""
+    """Episodes of each task; the 50 goals in turn."""
+    policies: tuple[Literal["policy", "random", "scripted"], ...] = ("policy",)
+    """Who acts: the run's policy, actions drawn at random, Meta-World's own hand-written policies."""
     video: bool = True
-    """Film an episode with Meta-World's own renderer, and save a picture of its end."""
+    """Film an episode of each task with Meta-World's own renderer, and save a picture of its end."""
     size: int = 256
     """Pixels of a square frame."""
 

@@ -18,7 +18,7 @@ from powerband.data.types import VecEnv
 from powerband.envs.encoded import EncodedVecEnv
 from powerband.envs.metaworld.env import metaworld_envs
 from powerband.envs.metaworld.single import MetaWorldEnv, scripted
-from powerband.envs.metaworld.tasks import MT10, TEN
+from powerband.envs.metaworld.tasks import ACTION, MT10, OBS, TEN, tasks_of
 from powerband.loops.evaluate import Policy, evaluate, mean_interval, wilson
 from powerband.nets.collective import state_of
 from powerband.recipes.metaworld import Config, Evaluation, networks
@@ -63,12 +63,19 @@ class Trials:
         return evaluate(self.env, policy, episodes, 10_000)
 
     def figures(self, policy: Policy, episodes: int) -> dict[str, float]:
-        """Share of episodes that succeeded with its interval, and mean return."""
-        rows = self.play(policy, episodes)
-        wins, trials = float(rows["success"].sum()), len(rows["success"])
-        low, high = wilson(wins, trials)
-        mean, _, _ = mean_interval(rows["return"])
-        return {"success": wins / trials, "success_low": low, "success_high": high, "return": mean, "episodes": trials}
+        """`figures_of` so many episodes of all tasks together."""
+        return figures_of(self.play(policy, episodes))
+
+    def by_task(self, policy: Policy, episodes: int) -> list[dict[str, Any]]:
+        """A row for each task: its name, and `figures_of` so many episodes of it."""
+        tasks = tasks_of(self.config.task)
+        played = self.play(policy, episodes * len(tasks))
+        assert self.env is not None
+        place = played["env"] // (self.env.num_envs // len(tasks))
+        return [
+            {"task": task, **figures_of({name: values[place == index] for name, values in played.items()})}
+            for index, task in enumerate(tasks)
+        ]
 
     def final(self, run: Run, policy: Policy, episodes: int) -> dict[str, float]:
         """`figures` at the end of a stage, on the leading rank; said, and written to ``final.json`` of the run."""
@@ -84,6 +91,14 @@ class Trials:
         )
         run.ranks.barrier()
         return figures
+
+
+def figures_of(played: dict[str, Tensor]) -> dict[str, float]:
+    """Share of episodes (a row each, as `evaluate` gives them) that succeeded with its interval, and mean return."""
+    wins, trials = float(played["success"].sum()), len(played["success"])
+    low, high = wilson(wins, trials)
+    mean, _, _ = mean_interval(played["return"])
+    return {"success": wins / trials, "success_low": low, "success_high": high, "return": mean, "episodes": trials}
 
 
 def acting(learner: Any) -> Policy:
@@ -107,9 +122,21 @@ def by_collective(config: Config) -> tuple[Policy, Callable[[VecEnv], VecEnv]]:
 
 
 def by_rule(task: str) -> Policy:
-    """Meta-World's own hand-written policy."""
-    rule = scripted(task)
-    return lambda obs, carry: (torch.stack([torch.from_numpy(rule(row)).float() for row in obs.numpy()]), None)
+    """Meta-World's own hand-written policies; rows are in equal shares of the tasks that `task` stands for."""
+    rules = [scripted(name) for name in tasks_of(task)]
+
+    def act(obs: Tensor, carry: None) -> tuple[Tensor, None]:
+        own = [rules[row * len(rules) // len(obs)] for row in range(len(obs))]
+        actions = [rule(seen) for rule, seen in zip(own, obs[:, :OBS].numpy(), strict=True)]
+        return torch.stack([torch.from_numpy(action).float() for action in actions]), None
+
+    return act
+
+
+def at_random() -> Policy:
+    """Actions drawn uniformly from [-1, 1], the same ones every time."""
+    draw = torch.Generator().manual_seed(0)
+    return lambda obs, carry: (torch.rand(len(obs), ACTION, generator=draw) * 2 - 1, None)
 
 
 def table(config: Config, run: Run) -> list[dict[str, Any]]:
@@ -162,7 +189,8 @@ def as_text(rows: list[dict[str, Any]]) -> str:
 
 
 def evaluate_run(config: Config, folder: Path, options: Evaluation) -> list[dict]:
-    """Success on the 50 goals of a run's exported policy, or of a checkpoint in it; a film, a picture of its end."""
+    """Success on the 50 goals of a run's exported policy, or of a checkpoint in it; a film of each task, a picture of
+    its end."""
     from powerband.core.precision import Precision
 
     run = find_run(str(folder))
@@ -172,8 +200,6 @@ def evaluate_run(config: Config, folder: Path, options: Evaluation) -> list[dict
             f"{folder} is a run of {stage}, whose policy is not one network alone. Write powerband train metaworld "
             f"evaluate project={config.project}."
         )
-    if config.task == MT10:
-        raise ConfigError("task=mt10: its success is in final.json of the run.")
     sac, _, _ = networks(config, "cpu", Precision("fp32", "cpu"))
     if folder == run:
         _, tensors = load_policy(folder, f"powerband train metaworld {stage} task={config.task}")
@@ -181,22 +207,36 @@ def evaluate_run(config: Config, folder: Path, options: Evaluation) -> list[dict
     else:
         learner = load_checkpoint(folder, "shared")[0]["learner"]
         sac.load_state_dict(learner["sac"] if stage == "student" else learner)
+    players: dict[str, Callable[[], Policy]] = {
+        "policy": lambda: acting(sac),
+        "random": at_random,
+        "scripted": lambda: by_rule(config.task),
+    }
+    rows = []
     with Trials(config) as trials:
-        row = {"task": config.task, "policy": stage, **trials.figures(acting(sac), options.episodes)}
-    rows = [row]
-    print(as_text(rows), f"mean return {row['return']:,.0f}", sep="\n")
+        for name in dict.fromkeys(options.policies):
+            who = stage if name == "policy" else name
+            rows += [{**row, "policy": who} for row in trials.by_task(players[name](), options.episodes)]
+    print(as_text(rows))
+    for who in dict.fromkeys(row["policy"] for row in rows):
+        own = [row for row in rows if row["policy"] == who]
+        means = (sum(row[figure] for row in own) / len(own) for figure in ("success", "return"))
+        print("{}: {:.1%} on average, mean return {:,.0f}".format(who, *means))
     if options.video:
-        row["video"] = str(film(config, acting(sac), folder, options.size))
-        print(f"film: {row['video']}")
+        for row in rows[: len(tasks_of(config.task))]:
+            row["video"] = str(film(config, row["task"], acting(sac), folder, options.size))
+            print(f"film: {row['video']}")
     (folder / "evaluation.json").write_text(json.dumps(rows, indent=2))
     return rows
 
 
-def film(config: Config, policy: Policy, folder: Path, size: int) -> Path:
+def film(config: Config, task: str, policy: Policy, folder: Path, size: int) -> Path:
     """One episode by Meta-World's own renderer, to ``videos/<task>.mp4`` and ``<task>.png``."""
     from powerband.report.film import save_picture, write_video
 
-    env = MetaWorldEnv(config.task, config.horizon, "cycled", render_size=size, reward_version=config.reward_version)
+    words = {"render_size": size, "reward_version": config.reward_version}
+    code = (TEN.index(task), len(TEN)) if config.task == MT10 else None
+    env = MetaWorldEnv(task, config.horizon, "cycled", one_hot=code, **words)
     frames = []
     try:
         obs, _ = env.reset()
@@ -209,5 +249,5 @@ def film(config: Config, policy: Policy, folder: Path, size: int) -> Path:
                 break
     finally:
         env.close()
-    save_picture(folder / f"{config.task}.png", frames[-1])
-    return write_video(frames, folder / "videos" / f"{config.task}.mp4", fps=20)
+    save_picture(folder / f"{task}.png", frames[-1])
+    return write_video(frames, folder / "videos" / f"{task}.mp4", fps=20)

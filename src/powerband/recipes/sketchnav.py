@@ -115,6 +115,11 @@ def check(config: Config, world_size: int) -> None:
             f"net.goal=true with algo={config.algo} and renderer={config.renderer}: it is taught while agents walk, by "
             f"what the ray caster's world knows. Write algo=ppo renderer=caster, or goal=false."
         )
+    if config.ppo.expert_coef < 0 or (config.ppo.expert_coef and config.renderer == "mujoco"):
+        raise ConfigError(
+            f"ppo.expert_coef={config.ppo.expert_coef:g} with renderer={config.renderer}: it is 0 or more, and the "
+            f"follower walks in the ray caster's world only. Write renderer=caster, or ppo.expert_coef=0."
+        )
     if config.renderer == "mujoco" and config.sensors.shading != DIMMING:
         raise ConfigError(
             f"sensors.shading={config.sensors.shading:g} with renderer=mujoco: its light is MuJoCo's own. Write "
@@ -149,6 +154,7 @@ VARIANTS = {
         "ppo.lr": 3e-4,
         "ppo.clip": 0.2,
         "ppo.value_coef": 0.05,
+        "ppo.expert_coef": 1.0,
         "on_policy.num_envs": 64,
         "on_policy.num_steps": 75,
         "on_policy.minibatches": 8,

@@ -46,6 +46,7 @@ def agents_of(config: Config, run: Run, episodes: Episodes) -> VecEnv:
         config.rules,
         pixels=config.pixels,
         explored=squares_of(config),
+        expert=config.ppo.expert_coef > 0,
         device=run.device,
         seed=seed,
         first_env=ranks.rank * envs,

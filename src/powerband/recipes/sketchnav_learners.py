@@ -40,7 +40,8 @@ def imitator(config: Config, sketches: torch.Tensor, ranks: Ranks, precision: Pr
 
 def networks(config: Config, device: Any, precision: Precision) -> tuple[Any, EnvSpec, Any]:
     """A new learner of `config`, what it sees, and its loop's sizes; `doctor` times it."""
-    spec, size = spec_of(config.pixels, config.rules, squares_of(config)), config.scenes.sketch_px
+    spec = spec_of(config.pixels, config.rules, squares_of(config), config.ppo.expert_coef > 0)
+    size = config.scenes.sketch_px
     # Two, as whole numbers that an observation is filled with for timing are 0 and 1.
     sketches = torch.full((2, 3, size, size), 255, dtype=torch.uint8, device=device)
     noise = NoiseSource(0, device)

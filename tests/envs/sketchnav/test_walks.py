@@ -181,6 +181,20 @@ def test_the_expert_bonus_is_paid_for_what_the_follower_does(episodes: Episodes)
         assert torch.allclose(other - one, 0.1 * (action == follower).float(), atol=1e-5)
 
 
+def test_the_expert_is_shown_where_it_is_asked_for(episodes: Episodes) -> None:
+    plain, told = agents(episodes, rules=Rules(max_steps=7)), agents(episodes, rules=Rules(max_steps=7), expert=True)
+    generator, seen = torch.Generator().manual_seed(0), set()
+    assert told.spec.obs.keys() - plain.spec.obs.keys() == {"expert"}
+    assert torch.equal(told.observe()["expert"], plain.expert())
+    for _ in range(20):
+        action = torch.randint(4, (8,), generator=generator)
+        one, other = plain.step(action), told.step(action)
+        assert all(torch.equal(one.obs[name], other.obs[name]) for name in one.obs)
+        assert torch.equal(other.obs["expert"], plain.expert()) and torch.equal(one.reward, other.reward)
+        seen |= set(other.obs["expert"].tolist())
+    assert len(seen) >= 3
+
+
 def test_rows_take_the_episodes_in_turns_and_ranks_share_them(episodes: Episodes) -> None:
     whole = agents(episodes, 4, Rules(max_steps=1))
     half = agents(episodes, 2, Rules(max_steps=1), first_env=2, all_envs=4)

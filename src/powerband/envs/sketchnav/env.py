@@ -26,8 +26,9 @@ DEPTH_SCALE = 255 / (FAR_M - NEAR_M)
 DEPTH_OFFSET = 0.5 - NEAR_M * DEPTH_SCALE
 
 
-def spec_of(pixels: int, rules: Rules, explored: int = 0) -> EnvSpec:
-    """What agents see and do; known without any episodes. `explored` is G of the map that is kept, 0 for none.
+def spec_of(pixels: int, rules: Rules, explored: int = 0, expert: bool = False) -> EnvSpec:
+    """What agents see and do; known without any episodes. `explored` is G of the map that is kept, 0 for none; with
+    `expert` they are told what the follower does.
 
     Raises:
         ValueError: A size of the picture out of range.
@@ -37,6 +38,7 @@ def spec_of(pixels: int, rules: Rules, explored: int = 0) -> EnvSpec:
     if explored < 0 or explored % 2:
         raise ValueError(f"explored={explored}: give an even number of squares, or 0 for no map.")
     kept = {"explored": TensorSpec((1, explored, explored), torch.uint8), "goal": TensorSpec((2,))} if explored else {}
+    kept |= {"expert": TensorSpec((), torch.int64)} if expert else {}
     return EnvSpec(
         obs={
             "rgb": TensorSpec((3, pixels, pixels), torch.uint8),
@@ -61,7 +63,7 @@ class SketchNavEnv:
     farther; ``gps`` (N, 2) float32, metres from the start along the plan's axes (x right, y down); ``compass`` (N, 1)
     float32, heading in radians, clockwise from the x axis, -pi to pi; ``episode`` (N,) int64, the number of the
     episode, whose sketch is ``episodes.sketch[number]``: it does not change while an episode lasts, so that it need not
-    be copied at each step.
+    be copied at each step. With `expert`, ``expert`` (N,) int64: what the follower of the shortest way does here.
 
     The reward is -0.01 + 3 (D_before - D) + 10 on success, D = 0.8 of what remains of the shortest way + 0.2 of the
     distance to it. STOP ends an episode, terminated; so does the limit of actions, truncated. Figures of an episode:
@@ -80,6 +82,7 @@ class SketchNavEnv:
         *,
         pixels: int = 64,
         explored: int = 0,
+        expert: bool = False,
         in_turns: bool = False,
         order: Tensor | None = None,
         device: torch.device | str = "cpu",
@@ -97,6 +100,7 @@ class SketchNavEnv:
             rules: Of success, moves and reward.
             pixels: S, along the camera's picture.
             explored: G, squares along the map of what was seen; 0 keeps none.
+            expert: Show what the follower does.
             in_turns: Row n has episodes n, n + all_envs, ... one after the other; else each row draws its own.
             order: (E',) int64 numbers of those that are walked, in their order; None is all.
             device: Where agents and pictures live.
@@ -116,7 +120,7 @@ class SketchNavEnv:
         if not 1 <= self.threads <= numba.config.NUMBA_NUM_THREADS:
             raise ValueError(f"threads is {self.threads}: give 1..{numba.config.NUMBA_NUM_THREADS}")
         self.seed, self.rules, self.sensors = seed, rules, sensors
-        self.spec = spec_of(pixels, rules, explored)
+        self.spec = spec_of(pixels, rules, explored, expert)
         self.stride = all_envs or num_envs
         self.episodes = episodes.to(self.device)
         self.world = world_arrays(self.episodes, rules, pixels, in_turns, self.device, order, sensors.shading)
@@ -283,6 +287,8 @@ class SketchNavEnv:
         if self.sensors.pose:
             self._run("pose", self._errors, self.seed, obs["gps"], obs["compass"])
         obs["episode"].copy_(agents.episode)
+        if "expert" in obs:
+            obs["expert"].copy_(self.expert())
         if self.explored is not None:
             seen = (obs["depth"], obs["gps"], obs["compass"])
             if ended_only:  # the last of an episode: its map begins anew with the next
