@@ -93,10 +93,13 @@ def test_training_resumes_bit_by_bit_and_is_evaluated(tmp_path: Path, capsys: py
     runs.resume("sketchnav", half, "env_steps=64")
     assert runs.differences(whole, half) == []
     capsys.readouterr()
-    assert cli.main(["eval", str(whole), "splits=val_unseen", "threads=1"]) == 0
+    names = ("random", "forward-and-turn", "policy", "sampled", "expert")
+    assert cli.main(["eval", str(whole), "splits=val_unseen", "threads=1", f"policies={','.join(names)}"]) == 0
     text = capsys.readouterr().out
-    assert all(name in text for name in ("random", "forward-and-turn", "policy", "expert", "success"))
-    assert (whole / "eval-sketchnav.json").exists() and list((whole / "videos").iterdir())
+    assert all(name in text for name in (*names, "success"))
+    rows = {row["policy"]: row for row in json.loads((whole / "eval-sketchnav.json").read_text())["rows"]}
+    assert list(rows) == list(names) and list((whole / "videos").iterdir())
+    assert rows["sampled"]["soft_spl"] != rows["policy"]["soft_spl"]
 
 
 NOISE = "sensors.depth_noise=0.01 sensors.rgb_noise=10 sensors.gps_noise_m=0.1 sensors.compass_noise_deg=3".split()

@@ -49,7 +49,7 @@ class Evaluation:
     """Folder of your own sketches, PNGs named by the number of their episode (0.png): these episodes alone are walked,
     with them. Draw over the pictures in plans-SPLIT/ that `powerband train sketchnav episodes` writes."""
     policies: tuple[str, ...] = ("random", "forward-and-turn", "policy", "expert")
-    """Who walks; policy is the run's."""
+    """Who walks; policy is the run's, which takes the likeliest action, and sampled the same drawing it (ppo)."""
     plans: int = 0
     """Plans of a split; 0 is as the run has it."""
     video: bool = True
@@ -76,13 +76,13 @@ def walk(
     return evaluate(env, lambda obs, memory: act(env, obs, memory), count, 0, carry(rows))
 
 
-def likeliest(learner: PPO | Chunks, episodes: Episodes) -> Act:
-    """A learner as a policy that does not explore, with the sketches of `episodes`."""
+def acting(learner: PPO | Chunks, episodes: Episodes, explore: bool = False) -> Act:
+    """A learner as a policy, with the sketches of `episodes`."""
     codes = learner.encoder.sketch
     codes.show(episodes.sketch.to(codes.sketches.device))
     if isinstance(learner, Chunks):
         return ChunkWalker(learner)
-    return lambda env, obs, memory: learner.act(obs, memory, explore=False)[::2]
+    return lambda env, obs, memory: learner.act(obs, memory, explore=explore)[::2]
 
 
 def summary(figures: dict[str, Tensor]) -> dict[str, float]:
@@ -115,7 +115,7 @@ class HeldOut:
         codes, count = self.learner.encoder.sketch, min(self.config.eval_episodes, len(self.episodes))
         own = codes.sketches
         try:
-            act = likeliest(self.learner, self.episodes)
+            act = acting(self.learner, self.episodes)
             found = summary(walk(self.episodes, self.config, act, self.learner.initial_carry, self.device, count))
         finally:
             codes.show(own)
@@ -176,11 +176,14 @@ def policy_of(name: str, learner: PPO | Chunks, episodes: Episodes) -> tuple[Act
         "random": lambda: RandomWalk(),
         "forward-and-turn": lambda: ForwardAndTurn(),
         "expert": lambda: lambda env, obs, memory: (env.expert(), None),
-        "policy": lambda: likeliest(learner, episodes),
+        "policy": lambda: acting(learner, episodes),
+        "sampled": lambda: acting(learner, episodes, explore=True),
     }
     if name not in known:
         raise ValueError(f"policies={name} is none of {', '.join(known)}.")
-    return known[name](), learner.initial_carry if name == "policy" else nothing
+    if name == "sampled" and isinstance(learner, Chunks):
+        raise ValueError("policies=sampled is for algo=ppo: chunks have no likeliest action to tell it from. Write policy.")
+    return known[name](), learner.initial_carry if name in ("policy", "sampled") else nothing
 
 
 def _draw(
