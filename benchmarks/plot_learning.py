@@ -5,12 +5,14 @@
 ``uav``: return of missions in training over wall time, of the runs ``uav-coma-*``, ``uav-iac-*``, and of the planners.
 ``metaworld``: success of experts in training, of `results/learning/metaworld.json`, and env steps that students take to
 90 %, of `results/metaworld_students.json`; the runs are not asked for.
+``sketchnav``: success of the runs ``sketchnav-ppo-*-0`` in training, and of the policies on plans not seen before.
 Lines are means over seeds, bands run from the lowest to the highest seed.
 
     python benchmarks/plot_learning.py interval runs/learning docs/pictures/interval-learning.png
     python benchmarks/plot_learning.py strength runs/learning docs/pictures/snakes-strength.png
     python benchmarks/plot_learning.py uav runs/learning docs/pictures/uav-learning.png
     python benchmarks/plot_learning.py metaworld - docs/pictures/metaworld-learning.png
+    python benchmarks/plot_learning.py sketchnav runs/learning docs/pictures/sketchnav-learning.png
 """
 
 from __future__ import annotations
@@ -166,7 +168,37 @@ def metaworld(_: Path, path: Path) -> None:
     figure.savefig(path, dpi=110)
 
 
+def sketchnav(runs: Path, path: Path) -> None:
+    """Draws the runs ``sketchnav-ppo-*``, a line a sketch, and their evaluations with intervals over episodes."""
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9.5, 3.6), width_ratios=(3, 2))
+    colors = {"true": "#5aa9a3", "smooth": "#1f6f8b", "abstract": "#e0a458", "blank": "#8a8f98"}
+    for place, (sketch, color) in enumerate(colors.items()):
+        lines = [line for line in read_metrics(runs / f"sketchnav-ppo-{sketch}-0") if "charts/success" in line]
+        steps, success = ([line[key] for line in lines] for key in ("env_steps", "charts/success"))
+        smooth = np.convolve(np.pad(success, (2, 2), "edge"), np.ones(5) / 5, "valid")
+        left.plot(np.array(steps) / 1e6, smooth, color=color, label=sketch)
+        told = json.loads((RESULTS / f"sketchnav-ppo-{sketch}.json").read_text())["runs"][0]["at_end"]
+        for row in told:
+            if row["policy"] in ("policy", "sampled"):
+                sampled = row["policy"] == "sampled"
+                error = [[row["success"] - row["success_low"]], [row["success_high"] - row["success"]]]
+                fill = color if sampled else "white"
+                right.errorbar(
+                    place + 0.12 * (1 - 2 * sampled), row["success"], error, fmt="o", color=color, mfc=fill, capsize=3
+                )
+    left.set_xlabel("million env steps")
+    left.set_ylabel("success in training (plans of the training)")
+    left.legend(fontsize=8, title="sketch", title_fontsize=8)
+    right.set_xticks(range(len(colors)), colors)
+    right.set_ylabel("success on unseen plans")
+    right.set_title("filled: actions drawn, open: the likeliest", fontsize=8)
+    for axis in (left, right):
+        axis.set_ylim(0)
+        axis.grid(alpha=0.25)
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+
+
 if __name__ == "__main__":
-    {"interval": interval, "strength": strength, "uav": uav, "metaworld": metaworld}[sys.argv[1]](
-        Path(sys.argv[2]), Path(sys.argv[3])
-    )
+    drawn = {"interval": interval, "strength": strength, "uav": uav, "metaworld": metaworld, "sketchnav": sketchnav}
+    drawn[sys.argv[1]](Path(sys.argv[2]), Path(sys.argv[3]))
