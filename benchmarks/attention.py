@@ -19,7 +19,7 @@ from powerband.core.device import host_facts, keep_memory, set_threads
 from powerband.core.noise import NoiseSource
 from powerband.core.precision import Precision
 from powerband.nets import trajectory
-from powerband.nets.attention import attend
+from powerband.nets.attention import written_out
 
 BATCH = 128
 
@@ -45,7 +45,7 @@ def main() -> None:
         learner = Represent(config, "cpu", Precision(precision), NoiseSource(0))
         taken: dict[str, list[float]] = {"written out": [], "fused": []}
         for turn in range(given.rounds + 1):
-            for name, function in (("written out", attend), ("fused", F.scaled_dot_product_attention)):
+            for name, function in (("written out", written_out), ("fused", F.scaled_dot_product_attention)):
                 trajectory.attend = function
                 start = time.perf_counter()
                 learner.update(batch)

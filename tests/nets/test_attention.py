@@ -1,26 +1,63 @@
-"""Attention as it is written out for CPUs against torch's own."""
+"""Attention: written out and fused are the same numbers, and each is taken where it is the faster."""
+
+from contextlib import nullcontext
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-from powerband.nets.attention import attend
+from powerband.nets import attention
+from powerband.nets.attention import attend, written_out
 
 
-@pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("dtype, near", [(torch.float64, 1e-12), (torch.bfloat16, 0.03)])
-def test_values_and_gradients_are_those_of_torch(dtype, near, masked):
+def inputs(masked: bool):
+    """Queries, keys and values in float64, and a mask that leaves something to look at in each row."""
     source = torch.Generator().manual_seed(0)
     parts = [torch.randn(3, 2, 5, 4, dtype=torch.float64, generator=source) for _ in range(3)]
     there = torch.rand(3, 1, 1, 5, generator=source) < 0.7 if masked else None
     if masked:
         there[..., 0] = True
+    return parts, there
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("dtype, near", [(torch.float64, 1e-12), (torch.float32, 1e-5), (torch.bfloat16, 0.03)])
+@pytest.mark.parametrize("function", [attend, written_out])
+def test_values_and_gradients_are_those_of_torch(function, dtype, near, masked):
+    parts, there = inputs(masked)
     results = []
-    for function, own in ((attend, dtype), (F.scaled_dot_product_attention, torch.float64)):
+    for of, own in ((function, dtype), (F.scaled_dot_product_attention, torch.float64)):
         leaves = [part.to(own).requires_grad_() for part in parts]
-        out = function(*leaves, there)
+        out = of(*leaves, there)
         out.sum().backward()
         results.append([out, *(leaf.grad for leaf in leaves)])
     for mine, theirs in zip(*results, strict=True):
         assert mine.dtype == dtype
         torch.testing.assert_close(mine.double(), theirs, rtol=near, atol=near)
+
+
+@pytest.mark.parametrize(
+    "dtype, autocast, fused",
+    [
+        (torch.float32, None, True),
+        (torch.bfloat16, None, False),
+        (torch.float64, None, False),
+        (torch.float32, torch.bfloat16, False),
+        (torch.bfloat16, torch.bfloat16, False),
+        (torch.float64, torch.bfloat16, False),
+    ],
+)
+@pytest.mark.parametrize("compiled", [False, True])
+def test_on_a_cpu_it_is_fused_where_products_are_in_float32(dtype, autocast, fused, compiled, monkeypatch):
+    calls, parts = [], [part.to(dtype) for part in inputs(False)[0]]
+
+    def counted(*given, **words):
+        calls.append(words)
+        return torch.zeros_like(given[0])
+
+    monkeypatch.setattr(attention.F, "scaled_dot_product_attention", counted)
+    with torch.autocast("cpu", autocast) if autocast else nullcontext():
+        function = torch.compile(attend, backend="eager", fullgraph=True) if compiled else attend
+        out = function(*parts)
+    assert (len(calls) == 1) == fused
+    assert out.dtype == (torch.bfloat16 if autocast and dtype != torch.float64 else dtype)

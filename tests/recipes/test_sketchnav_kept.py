@@ -1,9 +1,7 @@
-"""Drawn episode sets are kept in the user's cache folder, read by the next start, and drawn anew where they must be."""
+"""Drawn episode sets are kept: which file is whose, and when it is drawn anew; the rules are in core/test_kept.py."""
 
 from __future__ import annotations
 
-import os
-import time
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -85,28 +83,17 @@ def test_another_text_of_the_modules_that_draw_is_another_set(folder: Path, draw
     assert len(drawn) == 2 and len(list(folder.iterdir())) == 2
 
 
-def test_a_changed_byte_is_seen(folder: Path, drawn: list) -> None:
+@pytest.mark.parametrize("harm", ["flipped", "empty", "no tensors"])
+def test_a_damaged_file_is_drawn_anew(folder: Path, drawn: list, harm: str) -> None:
     first = started_anew(config_of())
     (file,) = folder.iterdir()
-    data = bytearray(file.read_bytes())
-    data[-100] ^= 1
-    file.write_bytes(data)
-    with pytest.warns(UserWarning, match="drawn anew.*is damaged"):
-        again = started_anew(config_of())
-    assert len(drawn) == 2 and equal(first, again)
-    started_anew(config_of())
-    assert len(drawn) == 2, "the damaged file was replaced"
-
-
-@pytest.mark.parametrize("text", [b"", b"none", b"\x08\0\0\0\0\0\0\0{}      "])
-def test_a_file_of_something_else_is_replaced(folder: Path, drawn: list, text: bytes) -> None:
-    first = started_anew(config_of())
-    (file,) = folder.iterdir()
-    file.write_bytes(text)
-    with pytest.warns(UserWarning, match="kept episodes are drawn anew"):
+    flipped = bytearray(file.read_bytes())
+    flipped[-100] ^= 1
+    file.write_bytes({"flipped": flipped, "empty": b"", "no tensors": b"\x08\0\0\0\0\0\0\0{}      "}[harm])
+    with pytest.warns(UserWarning, match="kept episodes are drawn anew" + ".*is damaged" * (harm == "flipped")):
         assert equal(first, started_anew(config_of()))
     started_anew(config_of())
-    assert len(drawn) == 2
+    assert len(drawn) == 2, "the damaged file was replaced"
 
 
 def test_a_set_under_another_name_is_not_taken(folder: Path, drawn: list) -> None:
@@ -120,43 +107,10 @@ def test_a_set_under_another_name_is_not_taken(folder: Path, drawn: list) -> Non
     assert len(drawn) == 3
 
 
-def test_a_folder_that_cannot_be_written_only_warns(folder: Path, drawn: list, tmp_path: Path, monkeypatch) -> None:
+def test_a_set_that_cannot_be_kept_is_drawn_all_the_same(folder: Path, drawn: list, tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file where the folder should be")
     with pytest.warns(UserWarning, match="are not kept.*XDG_CACHE_HOME.*keep_episodes=false"):
-        first = started_anew(config_of())
-    (tmp_path / "cache").unlink()
-    folder.mkdir(parents=True)
-
-    def full(self, path: Path, *rest) -> None:
-        path.with_suffix(".part").write_bytes(b"half")
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patched, pytest.warns(UserWarning, match="No space left"):
-        patched.setattr(Episodes, "save", full)
-        assert equal(first, started_anew(config_of()))
-    assert list(folder.iterdir()) == [] and len(drawn) == 2
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_without_the_right_to_write_only_warns(folder: Path, drawn: list) -> None:
-    folder.mkdir(parents=True)
-    folder.chmod(0o500)
-    try:
-        with pytest.warns(UserWarning, match="are not kept"):
-            started_anew(config_of())
-    finally:
-        folder.chmod(0o700)
-    assert len(drawn) == 1
-
-
-def test_a_home_that_there_is_not_keeps_nothing(folder: Path, drawn: list, monkeypatch) -> None:
-    monkeypatch.delenv("XDG_CACHE_HOME")
-
-    def none() -> Path:
-        raise RuntimeError("Could not determine home directory.")
-
-    monkeypatch.setattr(Path, "home", none)
-    assert len(started_anew(config_of())) == 4 and len(drawn) == 1
+        assert len(started_anew(config_of())) == 4 and len(drawn) == 1
 
 
 def test_it_is_turned_off_by_a_word_and_not_done_for_small_sets(folder: Path, drawn: list, monkeypatch) -> None:
@@ -164,21 +118,6 @@ def test_it_is_turned_off_by_a_word_and_not_done_for_small_sets(folder: Path, dr
     monkeypatch.setattr(sketchnav_sets, "LEAST", 5)
     started_anew(config_of())
     assert len(drawn) == 2 and not folder.exists()
-
-
-def test_the_sets_used_last_are_kept_and_leftovers_removed(folder: Path, drawn: list, monkeypatch) -> None:
-    monkeypatch.setattr(sketchnav_kept, "MOST", 2)
-    configs = [config_of(f"scene_seed={seed}") for seed in range(3)]
-    for ago, config in zip((30, 20), configs, strict=False):
-        started_anew(config)
-        os.utime(sketchnav_kept.kept_file(config.scenes, "train", config.scene_seed), 2 * (time.time() - ago,))
-    started_anew(configs[0])  # read: used last now
-    for name, ago in (("x.part", 7200), ("a.b.safetensors", 7200), ("now.part", 0), ("theirs.txt", 7200)):
-        (folder / name).write_bytes(b"")
-        os.utime(folder / name, 2 * (time.time() - ago,))
-    started_anew(configs[2])
-    kept = {sketchnav_kept.kept_file(config.scenes, "train", config.scene_seed).name for config in configs[::2]}
-    assert {path.name for path in folder.iterdir()} == {*kept, "now.part", "theirs.txt"} and len(drawn) == 3
 
 
 def test_files_of_earlier_days_are_read_without_a_hash(folder: Path, drawn: list, tmp_path: Path) -> None:

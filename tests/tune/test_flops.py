@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import nn
+from torch.nn import functional
 
 from powerband import cli
 from powerband.tune import flops
@@ -17,6 +18,14 @@ def test_forward_and_backward_of_a_perceptron_are_counted_exactly() -> None:
     assert flops.counted(lambda: net(x).sum().backward()) == expected
     with torch.autocast("cpu", torch.bfloat16):
         assert flops.counted(lambda: net(x).float().sum().backward()) == expected
+
+
+def test_fused_attention_is_counted_on_a_cpu_too() -> None:
+    q, k = torch.randn(3, 2, 5, 4, requires_grad=True), torch.randn(3, 2, 7, 4, requires_grad=True)
+    product = 2 * 3 * 2 * 5 * 7 * 4
+    assert flops.counted(lambda: functional.scaled_dot_product_attention(q, k, k)) == 2 * product
+    # Backward: a product for each of two inputs of two products, and the scores once more.
+    assert flops.counted(lambda: functional.scaled_dot_product_attention(q, k, k).sum().backward()) == 7 * product
 
 
 def test_the_rate_is_that_of_the_updates_alone() -> None:

@@ -174,7 +174,7 @@ def _arithmetic(ledger: Ledger, facts: Facts) -> str:
         return ""
     return (
         f"updates: {facts.update_flops / 1e6:,.1f} MFLOP each, {reached / 1e9:,.1f} GFLOP/s, "
-        f"{reached / facts.peak_flops_s:.1%} of a large matrix product here (MFU)"
+        f"{100 * reached / facts.peak_flops_s:.2g}% of a large matrix product here (MFU)"
     )
 
 

@@ -1,10 +1,7 @@
-"""Simplified meshes are kept in the user's cache folder, read by the next start, and made anew where they must be."""
+"""Simplified meshes are kept: which file is whose, and what a damaged one costs; the rules are in core/test_kept.py."""
 
 from __future__ import annotations
 
-import os
-import time
-import warnings
 from pathlib import Path
 
 import numpy as np
@@ -70,30 +67,3 @@ def test_a_damaged_file_is_made_anew(folder: Path, computed: list, harm: str) ->
         found = coarse_corners(*MESH, 0.01)
     np.testing.assert_array_equal(found, first)
     assert len(computed) == 2 and file.read_bytes() == whole
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        coarse_corners(*MESH, 0.01)
-
-
-def test_a_folder_that_cannot_be_written_costs_a_warning(
-    tmp_path: Path, computed: list, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "file").write_text("not a folder")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    with pytest.warns(UserWarning, match="are not kept.*XDG_CACHE_HOME"):
-        assert len(coarse_corners(*MESH, 0.01)) == 38
-
-
-def test_the_folder_has_a_limit(folder: Path, computed: list, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_meshes, "MOST", 2)
-    for turn, tolerance in enumerate((0.1, 0.2, 0.1, 0.3)):
-        before = set(folder.iterdir()) if turn else set()
-        coarse_corners(*MESH, tolerance)
-        for path in set(folder.iterdir()) - before:
-            os.utime(path, (turn + 1, turn + 1))
-        if turn == 2:
-            (folder / "left.part").write_bytes(b"")
-            os.utime(folder / "left.part", (time.time() - 2 * kept_meshes.STALE_S,) * 2)
-    assert computed == [0.1, 0.2, 0.3] and len(list(folder.iterdir())) == 2
-    coarse_corners(*MESH, 0.1)
-    assert computed == [0.1, 0.2, 0.3], "it was used after the other"
