@@ -70,6 +70,7 @@ def compare(task: str, num_envs: int, workers: int, rounds: int, round_s: float)
     """Steps a second of each contender in each round."""
     contenders = {
         "powerband": ours(task, num_envs, workers, "auto"),
+        "powerband, EnvPool": ours(task, num_envs, workers, "envpool"),
         "powerband, workers": ours(task, num_envs, workers, "workers"),
         "EnvPool": envpool_as_shipped(task, num_envs, workers),
         "gymnasium AsyncVectorEnv": gymnasium_async(task, num_envs),

@@ -75,7 +75,7 @@ def metaworld(backend: str) -> MakeEnv:
     def make(num_envs: int, seed: int, first_env: int) -> VecEnv:
         from powerband.envs.metaworld.env import Tasks, metaworld_envs
 
-        pytest.importorskip({"workers": "metaworld", "envpool": "envpool"}[backend])
+        pytest.importorskip({"envpool": "envpool"}.get(backend, "metaworld"))
         return metaworld_envs(Tasks("push", 6, backend=backend), num_envs, 0, seed=seed, first_env=first_env)
 
     return make
@@ -98,6 +98,7 @@ ENVS: dict[str, tuple[MakeEnv, dict]] = {
     "uav": (uav, dict(steps=40, terminates=True, is_first_obs=whole_budget)),
     "sketchnav": (sketchnav, dict(steps=60, terminates=True, is_first_obs=at_the_start)),
     "metaworld, in process": (metaworld("workers"), dict(steps=20, terminates=False, is_first_obs=at_rest)),
+    "metaworld, threads": (metaworld("threads"), dict(steps=20, terminates=False, is_first_obs=at_rest)),
     "metaworld, pool": (metaworld("envpool"), dict(steps=20, terminates=False, is_first_obs=at_rest)),
     "slow tracking": (workers((make_slow, {"step_ms": 0.0}), 1), dict(terminates=False)),
 }

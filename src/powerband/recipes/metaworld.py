@@ -63,9 +63,10 @@ class Config:
     project: str = "runs/metaworld"
     """Folder in which the stages leave what the next ones need."""
     backend: Backend = "auto"
-    """What steps: envpool, workers (the metaworld package in worker processes), or auto: envpool where it is there."""
+    """What steps: threads (MuJoCo in threads of this process, bit for bit as the package; the ten tasks), envpool,
+    workers (the metaworld package in worker processes), or auto: the first that is installed and has the task."""
     num_workers: int = -1
-    """Worker processes, or threads of EnvPool, of each rank; -1 is one a core, 0 (workers) steps in this process."""
+    """Worker processes, or threads, of each rank; -1 is one a core, 0 (workers) steps in this process."""
     horizon: int = 400
     """Steps of an episode; its end is a truncation."""
     reward_version: Literal["v1", "v2"] = "v2"
@@ -267,4 +268,16 @@ VARIANTS = {
         "student.hold_steps": 200,
         "student.fade_steps": 200,
     },
+}
+VARIANTS["mt10-cpu"] = VARIANTS["mt10"] | {  # what `cpu` sets, and 64 rows a task in an update for ten steps
+    "run.gpus": "none",
+    "run.threads": 1,
+    "run.precision": "bf16",
+    "expert_steps": 600_000,
+    "off_policy.global_batch_size": 640,
+    "off_policy.anneal_from": 0.5,
+    "sac.policy_interval": 1,
+    "sac.target_interval": 1,
+    "sac.obs_scale": 5.0,
+    "sac.gamma": 0.95,
 }

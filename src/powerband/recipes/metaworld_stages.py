@@ -48,7 +48,8 @@ def _envs(config: Config, run: Run) -> VecEnv:
     ranks, loop = run.ranks, config.off_policy
     count = per_rank("num_envs", loop.num_envs, ranks.world_size)
     simulated = config.simulated()
-    run.facts["simulator"] = "EnvPool" if simulated.pooled else "metaworld in worker processes"
+    said = {"threads": "MuJoCo in threads", "envpool": "EnvPool", "workers": "metaworld in worker processes"}
+    run.facts["simulator"] = said[simulated.stepper]
     return metaworld_envs(
         simulated,
         count,

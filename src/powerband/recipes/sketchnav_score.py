@@ -182,7 +182,7 @@ def policy_of(name: str, learner: PPO | Chunks, episodes: Episodes) -> tuple[Act
     if name not in known:
         raise ValueError(f"policies={name} is none of {', '.join(known)}.")
     if name == "sampled" and isinstance(learner, Chunks):
-        raise ValueError("policies=sampled is for algo=ppo: chunks have no likeliest action to tell it from. Write policy.")
+        raise ValueError("policies=sampled is for algo=ppo: chunks have no likeliest action beside it. Write policy.")
     return known[name](), learner.initial_carry if name in ("policy", "sampled") else nothing
 
 

@@ -194,4 +194,4 @@ def test_bad_words():
     with pytest.raises(ValueError, match="num_envs=10"):
         Tasks("mt10").rows(14)
     with pytest.raises(ValueError, match="backend=workers"):
-        _ = Tasks(reward_version="v1", backend="envpool").pooled
+        _ = Tasks(reward_version="v1", backend="envpool").stepper

@@ -1,10 +1,11 @@
-"""MetaWorldVecEnv: tasks of Meta-World behind the VecEnv protocol, by EnvPool or by worker processes."""
+"""MetaWorldVecEnv: tasks of Meta-World behind the VecEnv protocol, by threads, EnvPool or worker processes."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any, Literal
 
 import torch
@@ -17,7 +18,7 @@ from powerband.envs.settled import SettledVecEnv
 from powerband.envs.supervision import Fault, Supervision
 from powerband.envs.vector import WorkerVecEnv
 
-Backend = Literal["auto", "envpool", "workers"]
+Backend = Literal["auto", "envpool", "threads", "workers"]
 
 
 @dataclass(frozen=True)
@@ -27,8 +28,8 @@ class Tasks:
     Attributes:
         task: A task, or "mt10": its ten in equal shares, with their one-hot code behind the observation.
         horizon: Steps of an episode.
-        reward_version: Of the `metaworld` package; EnvPool has v2 only.
-        backend: auto takes EnvPool where it is installed and has what is asked for.
+        reward_version: Of the `metaworld` package; EnvPool and threads have v2 only.
+        backend: auto takes threads, else EnvPool, else workers: the first that is installed and has what is asked for.
     """
 
     task: str = "reach"
@@ -37,20 +38,26 @@ class Tasks:
     backend: Backend = "auto"
 
     @property
-    def pooled(self) -> bool:
-        """True where EnvPool steps.
+    def stepper(self) -> Literal["threads", "envpool", "workers"]:
+        """What steps.
 
         Raises:
             ValueError: It was asked for and is not there, or lacks what was asked for.
         """
-        if self.backend == "workers" or (self.backend == "auto" and self.reward_version != "v2"):
-            return False
-        found = pool.importable()
-        if self.backend == "envpool" and not found:
+        ten, shaped = set(tasks_of(self.task)) <= set(TEN), self.reward_version == "v2"
+        if self.backend == "auto":
+            if ten and shaped and find_spec("metaworld") is not None:
+                return "threads"
+            return "envpool" if shaped and pool.importable() else "workers"
+        if self.backend != "workers" and not shaped:
+            raise ValueError(
+                f"reward_version={self.reward_version}: backend={self.backend} has v2 only. Write backend=workers."
+            )
+        if self.backend == "threads" and not ten:
+            raise ValueError(f"task={self.task}: backend=threads has {', '.join(TEN)}. Write backend=workers.")
+        if self.backend == "envpool" and not pool.importable():
             raise ValueError("backend=envpool: EnvPool is not installed. Write pip install 'powerband[pool]', or auto.")
-        if self.reward_version != "v2":
-            raise ValueError(f"reward_version={self.reward_version}: EnvPool has v2 only. Write backend=workers.")
-        return found
+        return self.backend
 
     def rows(self, num_envs: int) -> list[str]:
         """The task of each row.
@@ -84,7 +91,7 @@ def metaworld_envs(
     Args:
         tasks: What is simulated, and by what.
         num_envs: Rows, in equal shares of the tasks.
-        num_workers: Worker processes, or threads of EnvPool; -1 is one a core.
+        num_workers: Worker processes, or threads of EnvPool or of this process; -1 is one a core.
         device: Where observations are delivered.
         seed: Seed of the run: draws the goals.
         first_env: Global index of the first row.
@@ -93,8 +100,12 @@ def metaworld_envs(
     """
     names, cores = tasks.rows(num_envs), os.cpu_count() or 1
     coded = TEN if len(set(names)) > 1 else ()
-    if tasks.pooled and not cycled:
-        source = pool.MetaWorldPool(names, tasks.horizon, max(0, num_workers), coded)
+    stepper = "workers" if cycled else tasks.stepper
+    if stepper != "workers":
+        kind = pool.MetaWorldPool
+        if stepper == "threads":
+            from powerband.envs.metaworld.threads import MetaWorldThreads as kind
+        source = kind(names, tasks.horizon, max(0, num_workers), coded)
         return SettledVecEnv(source, device=device, seed=seed, first_env=first_env, figures=("success",))
     makes: list[Any] = []
     for row, name in enumerate(names):
