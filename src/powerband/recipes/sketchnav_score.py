@@ -14,6 +14,7 @@ from torch import Tensor
 from powerband.algos.chunks import Chunks
 from powerband.algos.ppo import PPO
 from powerband.core.checkpoint import load_checkpoint, resolve_resume
+from powerband.core.noise import NoiseSource
 from powerband.envs.sketchnav.baselines import ForwardAndTurn, RandomWalk
 from powerband.envs.sketchnav.env import SketchNavEnv
 from powerband.envs.sketchnav.episodes import Episodes
@@ -48,12 +49,13 @@ class Evaluation:
     drawings: str = ""
     """Folder of your own sketches, PNGs named by the number of their episode (0.png): these episodes alone are walked,
     with them. Draw over the pictures in plans-SPLIT/ that `powerband train sketchnav episodes` writes."""
-    policies: tuple[str, ...] = ("random", "forward-and-turn", "policy", "expert")
-    """Who walks; policy is the run's, which takes the likeliest action, and sampled the same drawing it (ppo)."""
+    policies: tuple[str, ...] = ()
+    """Who walks: random, forward-and-turn, policy (the run's, which takes the likeliest action), sampled (the same,
+    drawing it; ppo), expert. None is all."""
     plans: int = 0
     """Plans of a split; 0 is as the run has it."""
     video: bool = True
-    """Draw three episodes of the policy, and a film of the first."""
+    """Draw three episodes of the policy (sampled, where it walks), and a film of the first."""
     threads: int = 0
     """CPU threads; 0 is as torch decides."""
 
@@ -96,7 +98,8 @@ def summary(figures: dict[str, Tensor]) -> dict[str, float]:
 
 
 class HeldOut:
-    """The learner on episodes in plans that it does not see, for the curves of its training.
+    """The learner on episodes in plans that it does not see, for the curves of its training. PPO draws its actions, the
+    same numbers each time, and its training's own draws go on as if there had been no evaluation.
 
     Args:
         config: Of the run; the episodes are drawn when the first evaluation is due.
@@ -113,12 +116,14 @@ class HeldOut:
         if self.episodes is None:
             self.episodes = episodes_of(self.config, "val_unseen")
         codes, count = self.learner.encoder.sketch, min(self.config.eval_episodes, len(self.episodes))
-        own = codes.sketches
+        own, noise = codes.sketches, self.learner.noise
         try:
-            act = acting(self.learner, self.episodes)
+            self.learner.noise = NoiseSource(0, self.device)
+            act = acting(self.learner, self.episodes, explore=isinstance(self.learner, PPO))
             found = summary(walk(self.episodes, self.config, act, self.learner.initial_carry, self.device, count))
         finally:
             codes.show(own)
+            self.learner.noise = noise
         return {name: value for name, value in found.items() if not name.endswith(("_low", "_high"))}
 
 
@@ -133,20 +138,22 @@ def evaluate_run(config: Config, folder: Path, learner: PPO | Chunks, options: E
     level = config.scenes.sketch
     levels = options.sketches or (("smooth", "abstract") if level == "mixed" else (level,))
     levels = (OWN,) if options.drawings else levels
-    rows = []
+    every = ("random", "forward-and-turn", "policy", *(() if isinstance(learner, Chunks) else ("sampled",)), "expert")
+    walkers, rows = options.policies or every, []
     for split in options.splits:
         for sketch in levels:
             episodes, order = episodes_of(config, split, sketch="blank" if sketch == OWN else sketch), None
             if sketch == OWN:
                 episodes, order = with_drawings(episodes, Path(options.drawings))
-            for name in options.policies:
+            for name in walkers:
                 act, carry = policy_of(name, learner, episodes)
                 figures = walk(episodes, config, act, carry, order=order)
                 row = {"split": split, "sketch": sketch, "policy": name, "episodes": len(figures["success"])}
                 rows.append({**row, **summary(figures)})
                 print(_line(rows[-1]), flush=True)
-            if options.video and "policy" in options.policies:
-                act, carry = policy_of("policy", learner, episodes)
+            shown = next((name for name in ("sampled", "policy") if name in walkers), "")
+            if options.video and shown:
+                act, carry = policy_of(shown, learner, episodes)
                 believed = learner.encoder.believed
                 _draw(folder / "videos" / f"{split}-{sketch}", config, episodes, act, carry, order, believed)
     (folder / "eval-sketchnav.json").write_text(json.dumps({"options": vars(options), "rows": rows}, indent=2))
