@@ -1,6 +1,7 @@
 """Moves, pictures, rewards and figures of agents against the plain reference, and the follower of the shortest way."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import torch
 from envs.sketchnav import reference
 from powerband.envs.sketchnav.baselines import ForwardAndTurn, RandomWalk
 from powerband.envs.sketchnav.env import PLAIN, SketchNavEnv
-from powerband.envs.sketchnav.episodes import UNIT_M, Episodes, Scenes, draw_episodes
+from powerband.envs.sketchnav.episodes import CELL_UNITS, UNIT_M, Episodes, Scenes, draw_episodes
 from powerband.envs.sketchnav.world import FORWARD, LEFT, RIGHT, STOP, Rules
 
 SCENES = Scenes(most_m=10, plans=4, goals=2, starts=2, sketch_px=36)
@@ -179,6 +180,25 @@ def test_the_expert_bonus_is_paid_for_what_the_follower_does(episodes: Episodes)
         action = torch.randint(1, 4, (8,), generator=generator)
         one, other = plain.step(action).reward, paid.step(action).reward
         assert torch.allclose(other - one, 0.1 * (action == follower).float(), atol=1e-5)
+
+
+def test_the_way_is_known_in_gaps_that_no_cells_middle_fits_into(episodes: Episodes) -> None:
+    """Of cells around the agents none is navigable: the way from the nearest ones that are is taken."""
+    whole, holed = agents(episodes, 4), agents(replace(episodes, field=episodes.field.clone()), 4)
+    for row in range(4):
+        episode = int(holed.agents.episode[row])
+        plan = int(holed.episodes.plan[episode])
+        (high, width), first = (
+            holed.episodes.size[plan].tolist(),
+            int(holed.episodes.field_at[holed.episodes.goal[episode]]),
+        )
+        cells = holed.episodes.field[first : first + high * width].view(high, width)
+        x, y = (holed.agents.at[row] // CELL_UNITS).tolist()
+        cells[y - 3 : y + 4, x - 3 : x + 4] = -1
+    for env in (whole, holed):
+        env.step(torch.full((4,), LEFT))
+    assert (whole.agents.distance < 100).all() and (holed.agents.distance != whole.agents.distance).all()
+    assert (holed.agents.distance - whole.agents.distance).abs().max() < 1.5
 
 
 def test_the_expert_is_shown_where_it_is_asked_for(episodes: Episodes) -> None:
