@@ -88,6 +88,18 @@ def test_outside_the_page_is_white_whatever_other_pages_show() -> None:
     assert torch.allclose(near, torch.ones_like(near))
 
 
+def test_autocast_moves_nothing() -> None:
+    """In bfloat16 a place on many pages would be rows off."""
+    generator = torch.Generator().manual_seed(0)
+    ink, where = torch.rand(50, 3, 64, 64, generator=generator), torch.randint(50, (80,), generator=generator)
+    starts, codes = torch.rand(80, 2, generator=generator), torch.zeros(80, 4)
+    gps, compass = torch.randn(80, 2, generator=generator), torch.randn(80, 1, generator=generator)
+    surroundings = Surroundings(4, 10.0, 8.0, 36)
+    exact = surroundings(ink, where, starts, codes, gps, compass)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(surroundings(ink, where, starts, codes, gps, compass), exact)
+
+
 def test_the_size_of_the_page_is_learned_from_its_code() -> None:
     """Shown a mark where a page of twice the size has it, the gradient makes the page larger."""
     torch.manual_seed(0)

@@ -74,7 +74,13 @@ class Surroundings(nn.Module):
         Returns:
             (R, 3, V, V) float32, 0 where the page is white or ends.
         """
-        rows, pages, size = len(where), len(ink), self.size_m(codes)
+        size = self.size_m(codes)
+        with torch.autocast(ink.device.type, enabled=False):  # of a product in bfloat16 places would be rows off
+            return self._cut(ink, where, starts, size, gps, compass)
+
+    def _cut(self, ink: Tensor, where: Tensor, starts: Tensor, size: Tensor, gps: Tensor, compass: Tensor) -> Tensor:
+        """`forward` with the size (R, 1) of the pages in metres."""
+        rows, pages = len(where), len(ink)
         ahead = torch.cat([compass.cos(), compass.sin()], 1)
         right = torch.stack([-ahead[:, 1], ahead[:, 0]], 1)
         share = self.around_m / size

@@ -216,14 +216,13 @@ def evaluate_run(config: Config, folder: Path, options: Evaluation) -> list[dict
     with Trials(config) as trials:
         for name in dict.fromkeys(options.policies):
             who = stage if name == "policy" else name
-            rows += [{**row, "policy": who} for row in trials.by_task(players[name](), options.episodes)]
+            own = [{**row, "policy": who} for row in trials.by_task(players[name](), options.episodes)]
+            means = (sum(row[figure] for row in own) / len(own) for figure in ("success", "return"))
+            print("{}: {:.1%} on average, mean return {:,.0f}".format(who, *means), flush=True)
+            rows += own
     print(as_text(rows))
-    for who in dict.fromkeys(row["policy"] for row in rows):
-        own = [row for row in rows if row["policy"] == who]
-        means = (sum(row[figure] for row in own) / len(own) for figure in ("success", "return"))
-        print("{}: {:.1%} on average, mean return {:,.0f}".format(who, *means))
-    if options.video:
-        for row in rows[: len(tasks_of(config.task))]:
+    for row in rows:
+        if options.video and row["policy"] == stage:
             row["video"] = str(film(config, row["task"], acting(sac), folder, options.size))
             print(f"film: {row['video']}")
     (folder / "evaluation.json").write_text(json.dumps(rows, indent=2))
