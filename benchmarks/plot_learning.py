@@ -17,8 +17,8 @@ Lines are means over seeds, bands run from the lowest to the highest seed.
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 from pathlib import Path
 
 import matplotlib
@@ -201,4 +201,9 @@ def sketchnav(runs: Path, path: Path) -> None:
 
 if __name__ == "__main__":
     drawn = {"interval": interval, "strength": strength, "uav": uav, "metaworld": metaworld, "sketchnav": sketchnav}
-    drawn[sys.argv[1]](Path(sys.argv[2]), Path(sys.argv[3]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=drawn)
+    parser.add_argument("runs", type=Path, help="folder of the runs")
+    parser.add_argument("picture", type=Path)
+    given = parser.parse_args()
+    drawn[given.what](given.runs, given.picture)

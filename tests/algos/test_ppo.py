@@ -119,6 +119,18 @@ def test_continuous_actions_are_in_the_units_and_bounds():
     assert (action >= BOX.low).all() and (action <= BOX.high).all() and extras["raw_action"].abs().max() > 1
 
 
+def test_a_low_temperature_takes_powers_of_the_policy():
+    ours, obs = learner(), torch.randn(1, 4).expand(20_000, 4)
+    probs = ours.net(obs[:1])[0].softmax(-1)[0]
+    cold = probs**2 / (probs**2).sum()
+    action, extras, _ = ours.act(obs, None, True, temperature=0.5)
+    assert torch.allclose(extras["log_prob"].exp(), cold[action])
+    assert torch.allclose(action.bincount(minlength=3) / len(action), cold, atol=0.02)
+    boxes, seen = learner(BOX, log_std=-3.0), torch.zeros(20_000, 4)
+    std = boxes.act(seen, None, True, temperature=0.25)[1]["raw_action"].std(0)
+    assert torch.allclose(std, torch.full((2,), math.exp(-3) / 2), rtol=0.03)
+
+
 def test_target_kl_holds_the_policy_but_not_the_value():
     free, held = learner(shared_trunk=False), learner(shared_trunk=False, target_kl=1e-6)
     data = batch(free, torch.randn(16, 4))

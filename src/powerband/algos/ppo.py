@@ -5,6 +5,7 @@ Source: Schulman et al. 2017, equation 7; Huang et al. 2022, "The 37 implementat
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -143,13 +144,16 @@ class PPO:
         self.adam.lr = lr
 
     @torch.no_grad()
-    def act(self, obs: Tree, carry: Tensor | None, explore: bool) -> tuple[Tensor, dict[str, Tensor], Tensor | None]:
+    def act(
+        self, obs: Tree, carry: Tensor | None, explore: bool, temperature: float = 1.0
+    ) -> tuple[Tensor, dict[str, Tensor], Tensor | None]:
         """Samples actions; explore=False takes the likeliest.
 
         Args:
             obs: Tree (N, [A,] ...); "action_mask" (N, [A,] K) bool forbids discrete actions where False.
             carry: (N, [A,] H) with memory, else None.
             explore: Samples, or not.
+            temperature: Samples from the policy to the power of 1 / temperature: below 1 what is rare is rarer still.
 
         Returns:
             Actions (N, [A]) int64 or (N, [A,] D) float32; log_prob and value (N, [A]) (and raw_action); the next carry.
@@ -158,11 +162,13 @@ class PPO:
         outputs, value, carry = self._forward(obs, lead, carry, None)
         rows = lead.numel() // lead[0]
         if self.discrete:
-            policy = Categorical(outputs, self._mask(obs))
+            logits = outputs if temperature == 1 else outputs.float() / temperature
+            policy = Categorical(logits, self._mask(obs))
             sampled = policy.sample(self.noise("ppo/act", lead[0]).uniform(rows).view(-1)) if explore else policy.mode()
             action, extras = sampled.view(lead), {}
         else:
-            policy = DiagGaussian(outputs, self.net.log_std)
+            log_std = self.net.log_std if temperature == 1 else self.net.log_std + 0.5 * math.log(temperature)
+            policy = DiagGaussian(outputs, log_std)
             sampled = policy.mean
             if explore:
                 sampled = policy.sample(self.noise("ppo/act", lead[0]).normal(rows, self.dim).view(-1, self.dim))

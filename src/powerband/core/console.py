@@ -163,14 +163,17 @@ def share_shown(seconds: float) -> Iterator[Callable[[str, float], None]]:
 
 
 @contextlib.contextmanager
-def count_shown(what: str, total: int, unit: str) -> Iterator[Callable[[int], None]]:
+def count_shown(what: str, total: int, unit: str) -> Iterator[Callable[[float], None]]:
     """A bar on stderr with rate and time left for work that counts; yields what to tell the number that is done.
 
     Args:
-        what: What is being done.
+        what: What is being done; empty shows nothing.
         total: How many there are.
         unit: What is counted.
     """
+    if not what:
+        yield lambda done: None
+        return
     from rich.console import Console as RichConsole
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -185,14 +188,14 @@ def count_shown(what: str, total: int, unit: str) -> Iterator[Callable[[int], No
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task, told = bar.add_task("", total=total, rate=""), started
 
-        def tell(done: int) -> None:
+        def tell(done: float) -> None:
             nonlocal told
             now = time.monotonic()
             rate = done / max(now - started, 1e-9)
             bar.update(task, completed=done, rate=si(rate))
             if not console.is_terminal and now - told >= PLAIN_S:
                 told, left = now, clock((total - done) / max(rate, 1e-9))
-                print(f"{what}: {done} of {total}, {si(rate)} {unit}/s, {left} left", file=sys.stderr, flush=True)
+                print(f"{what}: {int(done)} of {total}, {si(rate)} {unit}/s, {left} left", file=sys.stderr, flush=True)
 
         yield tell
 

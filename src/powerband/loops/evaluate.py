@@ -14,7 +14,14 @@ Policy = Callable[[Tree, Tensor | None], tuple[Tensor, Tensor | None]]
 """(obs, carry) -> (action, carry)."""
 
 
-def evaluate(env: VecEnv, policy: Policy, episodes: int, seed: int, carry: Tensor | None = None) -> dict[str, Tensor]:
+def evaluate(
+    env: VecEnv,
+    policy: Policy,
+    episodes: int,
+    seed: int,
+    carry: Tensor | None = None,
+    tell: Callable[[float], object] | None = None,
+) -> dict[str, Tensor]:
     """Plays `episodes` episodes, the same number in every environment, so that short episodes are not favoured.
 
     Args:
@@ -23,6 +30,7 @@ def evaluate(env: VecEnv, policy: Policy, episodes: int, seed: int, carry: Tenso
         episodes: Number of episodes.
         seed: Seed of the environments.
         carry: Initial recurrent carry (N, ...), None where the policy has none.
+        tell: Told at each step how many episodes are done, parts of those under way (of their time limit) among them.
 
     Returns:
         One tensor (episodes,) a figure: ``env`` (index of the environment), ``return`` (mean over agents), ``length``
@@ -55,6 +63,9 @@ def evaluate(env: VecEnv, policy: Policy, episodes: int, seed: int, carry: Tenso
         finished += ended
         total[ended] = 0
         length[ended] = 0
+        if tell is not None:
+            under_way = length / env.spec.max_episode_steps if env.spec.max_episode_steps else 0
+            tell(float((finished + under_way).clamp(max=rounds).sum()))
         if carry is not None:
             carry = carry * rows_like(~step.ended, carry)
         obs = step.obs

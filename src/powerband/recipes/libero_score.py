@@ -15,6 +15,7 @@ from torch import Tensor
 
 from powerband.core.checkpoint import load_checkpoint, resolve_resume
 from powerband.core.config import ConfigError
+from powerband.core.console import count_shown
 from powerband.core.device import cores
 from powerband.data.unified import UNIFIED, action_of, gripper_opening, state_vector
 from powerband.envs.libero.env import libero_envs
@@ -124,10 +125,12 @@ def random_actions(execute: int, seed: int) -> Policy:
     return lambda obs, carry: (torch.rand(len(obs["joints"]), execute, ACTION, generator=generator) * 2 - 1, None)
 
 
-def score(config: Config, task: LiberoTask, policy: Policy, execute: int, options: Evaluation) -> dict[str, Any]:
+def score(
+    config: Config, task: LiberoTask, policy: Policy, execute: int, options: Evaluation, shown: str = ""
+) -> dict[str, Any]:
     """Plays `options.episodes` episodes of a task; figures by name, success with its Wilson interval.
 
-    ``episodes_per_hour`` is without the simulators' start.
+    `shown` names it on a bar. ``episodes_per_hour`` is without the simulators' start.
     """
     workers = cores() if options.num_workers < 0 else max(1, options.num_workers)
     rows = next(rows for rows in range(min(workers, options.episodes), 0, -1) if options.episodes % rows == 0)
@@ -140,7 +143,8 @@ def score(config: Config, task: LiberoTask, policy: Policy, execute: int, option
     )
     try:
         start = time.perf_counter()
-        figures = evaluate(env, policy, options.episodes, options.seed)
+        with count_shown(shown, options.episodes, "episodes") as tell:
+            figures = evaluate(env, policy, options.episodes, options.seed, tell=tell)
         seconds = time.perf_counter() - start
     finally:
         env.close()
@@ -242,7 +246,8 @@ def evaluate_run(config: Config, folder: Path, options: Evaluation, build: Calla
         for name in options.policies:
             policy = ChunkActor(learner, number, execute, see) if name == "policy" else None
             policy = policy or random_actions(execute, options.seed)
-            rows.append({"policy": name, "instruction": said[number], **score(config, task, policy, execute, options)})
+            figures = score(config, task, policy, execute, options, shown=f"{task.name} {name}")
+            rows.append({"policy": name, "instruction": said[number], **figures})
             print(line_of(rows[-1]), flush=True)
         if options.record_video:
             policy = ChunkActor(learner, number, execute, see)

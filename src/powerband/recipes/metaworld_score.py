@@ -12,6 +12,7 @@ from torch import Tensor
 
 from powerband.core.checkpoint import load_checkpoint
 from powerband.core.config import ConfigError
+from powerband.core.console import count_shown
 from powerband.core.run import Run
 from powerband.core.run_folder import find_run
 from powerband.data.types import VecEnv
@@ -54,22 +55,23 @@ class Trials:
         if self.env is not None:
             self.env.close()
 
-    def play(self, policy: Policy, episodes: int) -> dict[str, Tensor]:
-        """One row an episode; goals go on where the evaluation before left them."""
+    def play(self, policy: Policy, episodes: int, shown: str = "") -> dict[str, Tensor]:
+        """One row an episode; goals go on where the evaluation before left them. `shown` names it on a bar."""
         if self.env is None:
             count = min(SIDE_BY_SIDE, episodes) if self.config.task != MT10 else len(TEN)
             bare = metaworld_envs(self.config.simulated(), count, 0, cycled=True)
             self.env = bare if self.coded is None else self.coded(bare)
-        return evaluate(self.env, policy, episodes, 10_000)
+        with count_shown(shown, episodes, "episodes") as tell:
+            return evaluate(self.env, policy, episodes, 10_000, tell=tell)
 
     def figures(self, policy: Policy, episodes: int) -> dict[str, float]:
         """`figures_of` so many episodes of all tasks together."""
         return figures_of(self.play(policy, episodes))
 
-    def by_task(self, policy: Policy, episodes: int) -> list[dict[str, Any]]:
-        """A row for each task: its name, and `figures_of` so many episodes of it."""
+    def by_task(self, policy: Policy, episodes: int, shown: str) -> list[dict[str, Any]]:
+        """A row for each task: its name, and `figures_of` so many episodes of it, with a bar."""
         tasks = tasks_of(self.config.task)
-        played = self.play(policy, episodes * len(tasks))
+        played = self.play(policy, episodes * len(tasks), shown)
         assert self.env is not None
         place = played["env"] // (self.env.num_envs // len(tasks))
         return [
@@ -216,7 +218,7 @@ def evaluate_run(config: Config, folder: Path, options: Evaluation) -> list[dict
     with Trials(config) as trials:
         for name in dict.fromkeys(options.policies):
             who = stage if name == "policy" else name
-            own = [{**row, "policy": who} for row in trials.by_task(players[name](), options.episodes)]
+            own = [{**row, "policy": who} for row in trials.by_task(players[name](), options.episodes, who)]
             means = (sum(row[figure] for row in own) / len(own) for figure in ("success", "return"))
             print("{}: {:.1%} on average, mean return {:,.0f}".format(who, *means), flush=True)
             rows += own

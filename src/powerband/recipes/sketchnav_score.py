@@ -14,6 +14,8 @@ from torch import Tensor
 from powerband.algos.chunks import Chunks
 from powerband.algos.ppo import PPO
 from powerband.core.checkpoint import load_checkpoint, resolve_resume
+from powerband.core.config import ConfigError
+from powerband.core.console import count_shown
 from powerband.core.noise import NoiseSource
 from powerband.envs.sketchnav.baselines import ForwardAndTurn, RandomWalk
 from powerband.envs.sketchnav.env import SketchNavEnv
@@ -52,6 +54,8 @@ class Evaluation:
     policies: tuple[str, ...] = ()
     """Who walks: random, forward-and-turn, policy (the run's, which takes the likeliest action), sampled (the same,
     drawing it; ppo), expert. None is all."""
+    temperature: float = 1.0
+    """Of sampled: actions are drawn by probabilities to the power of 1 / temperature; below 1 rare ones are rarer."""
     plans: int = 0
     """Plans of a split; 0 is as the run has it."""
     video: bool = True
@@ -68,23 +72,30 @@ def walk(
     device: torch.device | str = "cpu",
     count: int = 0,
     order: Tensor | None = None,
+    shown: str = "",
 ) -> dict[str, Tensor]:
-    """Every episode once (or the first `count`, or those of `order`); figures (episodes,) each."""
+    """Every episode once (or the first `count`, or those of `order`); figures (episodes,) each.
+
+    `shown` names it on a bar.
+    """
     count = len(order) if order is not None else count or len(episodes)
     rows = next(rows for rows in range(min(ROWS, count), 0, -1) if count % rows == 0)
     words = {"pixels": config.pixels, "explored": squares_of(config), "in_turns": True, "order": order}
     words["sensors"] = config.sensors
     env = SketchNavEnv(rows, episodes, config.rules, device=device, **words)
-    return evaluate(env, lambda obs, memory: act(env, obs, memory), count, 0, carry(rows))
+    policy = lambda obs, memory: act(env, obs, memory)  # noqa: E731
+    with count_shown(shown, count, "episodes") as tell:
+        return evaluate(env, policy, count, 0, carry(rows), tell)
 
 
-def acting(learner: PPO | Chunks, episodes: Episodes, explore: bool = False) -> Act:
-    """A learner as a policy, with the sketches of `episodes`."""
+def acting(learner: PPO | Chunks, episodes: Episodes, temperature: float = 0.0) -> Act:
+    """A learner as a policy, with the sketches of `episodes`; PPO takes the likeliest action at a temperature of 0."""
     codes = learner.encoder.sketch
     codes.show(episodes.sketch.to(codes.sketches.device))
     if isinstance(learner, Chunks):
         return ChunkWalker(learner)
-    return lambda env, obs, memory: learner.act(obs, memory, explore=explore)[::2]
+    words = {"explore": True, "temperature": temperature} if temperature else {"explore": False}
+    return lambda env, obs, memory: learner.act(obs, memory, **words)[::2]
 
 
 def summary(figures: dict[str, Tensor]) -> dict[str, float]:
@@ -119,7 +130,7 @@ class HeldOut:
         own, noise = codes.sketches, self.learner.noise
         try:
             self.learner.noise = NoiseSource(0, self.device)
-            act = acting(self.learner, self.episodes, explore=isinstance(self.learner, PPO))
+            act = acting(self.learner, self.episodes, temperature=1.0)
             found = summary(walk(self.episodes, self.config, act, self.learner.initial_carry, self.device, count))
         finally:
             codes.show(own)
@@ -129,6 +140,8 @@ class HeldOut:
 
 def evaluate_run(config: Config, folder: Path, learner: PPO | Chunks, options: Evaluation) -> list[dict]:
     """Walks, prints the table, and writes ``eval-sketchnav.json``; pictures and a film go to ``videos/``."""
+    if options.temperature <= 0:
+        raise ConfigError(f"temperature={options.temperature:g}: give more than 0. policies=policy is the likeliest.")
     if options.threads:
         torch.set_num_threads(options.threads)
     path, _ = resolve_resume(str(folder))
@@ -146,14 +159,14 @@ def evaluate_run(config: Config, folder: Path, learner: PPO | Chunks, options: E
             if sketch == OWN:
                 episodes, order = with_drawings(episodes, Path(options.drawings))
             for name in walkers:
-                act, carry = policy_of(name, learner, episodes)
-                figures = walk(episodes, config, act, carry, order=order)
+                act, carry = policy_of(name, learner, episodes, options.temperature)
+                figures = walk(episodes, config, act, carry, order=order, shown=f"{split} {sketch} {name}")
                 row = {"split": split, "sketch": sketch, "policy": name, "episodes": len(figures["success"])}
                 rows.append({**row, **summary(figures)})
                 print(_line(rows[-1]), flush=True)
             shown = next((name for name in ("sampled", "policy") if name in walkers), "")
             if options.video and shown:
-                act, carry = policy_of(shown, learner, episodes)
+                act, carry = policy_of(shown, learner, episodes, options.temperature)
                 believed = learner.encoder.believed
                 _draw(folder / "videos" / f"{split}-{sketch}", config, episodes, act, carry, order, believed)
     (folder / "eval-sketchnav.json").write_text(json.dumps({"options": vars(options), "rows": rows}, indent=2))
@@ -172,8 +185,10 @@ def _line(row: dict) -> str:
     )
 
 
-def policy_of(name: str, learner: PPO | Chunks, episodes: Episodes) -> tuple[Act, Callable[[int], Tensor | None]]:
-    """A policy by its name in a table, and its first carry.
+def policy_of(
+    name: str, learner: PPO | Chunks, episodes: Episodes, temperature: float = 1.0
+) -> tuple[Act, Callable[[int], Tensor | None]]:
+    """A policy by its name in a table (sampled at `temperature`), and its first carry.
 
     Raises:
         ValueError: An unknown name.
@@ -184,7 +199,7 @@ def policy_of(name: str, learner: PPO | Chunks, episodes: Episodes) -> tuple[Act
         "forward-and-turn": lambda: ForwardAndTurn(),
         "expert": lambda: lambda env, obs, memory: (env.expert(), None),
         "policy": lambda: acting(learner, episodes),
-        "sampled": lambda: acting(learner, episodes, explore=True),
+        "sampled": lambda: acting(learner, episodes, temperature),
     }
     if name not in known:
         raise ValueError(f"policies={name} is none of {', '.join(known)}.")

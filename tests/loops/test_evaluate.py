@@ -1,0 +1,72 @@
+"""The evaluation loop: episodes in equal shares of the environments, what is told on the way, intervals."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from powerband.core.console import count_shown
+from powerband.data.types import EnvSpec, Step, TensorSpec
+from powerband.loops.evaluate import evaluate, mean_interval, wilson
+
+LENGTHS = torch.tensor([2, 3, 7])
+
+
+class Clocks:
+    """Row n's episodes last `LENGTHS[n]` steps of reward n + 1; what is observed is the carry's proof."""
+
+    num_envs = 3
+
+    def __init__(self, limit: int | None = 10) -> None:
+        self.spec = EnvSpec(TensorSpec((1,)), TensorSpec((), torch.int64), num_actions=2, max_episode_steps=limit)
+
+    def reset(self, seed: int) -> torch.Tensor:
+        self.made = torch.zeros(3, dtype=torch.int64)
+        return self.made.float().unsqueeze(1)
+
+    def step(self, action: torch.Tensor) -> Step:
+        self.made += 1
+        ended = self.made == LENGTHS
+        self.made[ended] = 0
+        figures = {"carried": action.float()}
+        obs = self.made.float().unsqueeze(1)
+        return Step(obs, torch.tensor([1.0, 2.0, 3.0]), ended, torch.zeros(3, dtype=torch.bool), None, figures)
+
+
+def count(obs: torch.Tensor, carry: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Steps of the episode, by the carry alone."""
+    return carry[:, 0].long() + 1, carry + 1
+
+
+def test_every_environment_plays_as_many_and_carries_begin_anew():
+    found = evaluate(Clocks(), count, 5, 0, torch.zeros(3, 1))
+    assert found["env"].bincount().tolist() == [2, 2, 2]  # 5 rounded up
+    assert torch.equal(found["length"], LENGTHS[found["env"]].float())
+    assert torch.equal(found["carried"], found["length"])
+    assert torch.equal(found["return"], found["length"] * (found["env"] + 1))
+
+
+@pytest.mark.parametrize("limit", [10, None])
+def test_what_is_done_is_told_at_each_step(limit):
+    told: list[float] = []
+    evaluate(Clocks(limit), count, 6, 0, torch.zeros(3, 1), told.append)
+    assert len(told) == 14 and told == sorted(told) and told[-1] == 6
+    assert told[0] == pytest.approx(0.3 if limit else 0)
+    assert told[1] == pytest.approx(1.4 if limit else 1)
+
+
+def test_a_count_is_told_in_plain_lines_and_without_a_name_not_at_all(capsys, monkeypatch):
+    monkeypatch.setattr("powerband.core.console.PLAIN_S", 0.0)
+    for what in ("reach", ""):
+        with count_shown(what, 6, "episodes") as tell:
+            tell(2.7)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1 and lines[0].startswith("reach: 2 of 6, ") and lines[0].endswith("0:00 left")
+
+
+def test_intervals_are_those_of_the_books():
+    assert wilson(81, 263) == pytest.approx((0.2553, 0.3662), abs=1e-4)  # Newcombe 1998, table I, method 3
+    assert wilson(0, 0) == (0.0, 1.0)
+    assert wilson(0, 20)[0] == 0.0 and wilson(20, 20)[1] == 1.0
+    mean, low, high = mean_interval(torch.tensor([1.0, 2.0, 3.0, 4.0]))
+    assert (mean, high - mean) == (2.5, pytest.approx(1.96 * (5 / 3) ** 0.5 / 2)) and low == 5 - high
