@@ -216,7 +216,10 @@ def main() -> None:
             for index, first in enumerate(seeds[0][moment]):
                 label = next((first[key] for key in ("opponent", "policy", "env_id") if key in first), "")
                 label += f" on {first['task']}" if "task" in first and "policy" in first else ""
-                label = "own checkpoint of 75 s" if "/checkpoints/" in label else label.split("/")[-1].rsplit("-", 1)[0]
+                if "/checkpoints/" in label:
+                    label = "own checkpoint of 75 s"
+                elif "policy" not in first:  # a run by its seed, an environment by its version
+                    label = label.split("/")[-1].rsplit("-", 1)[0]
                 for figure in case.figures:
                     spread = over_seeds([seed[moment][index][figure] for seed in seeds if moment in seed])
                     result.setdefault(moment, {}).setdefault(label, {})[figure] = spread
