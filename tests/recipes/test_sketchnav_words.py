@@ -108,6 +108,7 @@ def test_training_resumes_bit_by_bit_and_is_evaluated(tmp_path: Path, capsys: py
         words = f"splits=val_unseen sketches=abstract policies=policy,sampled video=false temperature={temperature}"
         assert cli.main(["eval", str(whole), *words.split(), "threads=1"]) == 0
         found.append(json.loads((whole / "eval-sketchnav.json").read_text())["rows"])
+    assert found[0][1] == rows["sampled"]  # whatever walked before
     assert found[0][0] == found[1][0] and found[0][0]["soft_spl"] != found[0][1]["soft_spl"]
     assert {**found[1][1], "policy": "policy"} == found[1][0]  # close to 0 it is the likeliest action
     assert cli.main(["eval", str(whole), "temperature=0"]) != 0

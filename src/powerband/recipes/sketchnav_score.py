@@ -159,6 +159,7 @@ def evaluate_run(config: Config, folder: Path, learner: PPO | Chunks, options: E
             if sketch == OWN:
                 episodes, order = with_drawings(episodes, Path(options.drawings))
             for name in walkers:
+                learner.noise = NoiseSource(0, "cpu")  # a row is the same whichever stand above it
                 act, carry = policy_of(name, learner, episodes, options.temperature)
                 figures = walk(episodes, config, act, carry, order=order, shown=f"{split} {sketch} {name}")
                 row = {"split": split, "sketch": sketch, "policy": name, "episodes": len(figures["success"])}
