@@ -12,9 +12,11 @@ values that are not finite, a wrong shape, a wrong dtype.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import multiprocessing
 import os
+import signal
 import statistics
 import sys
 import time
@@ -143,6 +145,7 @@ def peer(name: str, fault: str, said: Any) -> None:
 
     import gymnasium
 
+    os.setsid()  # a group of its own, to be ended as a whole
     makes = [functools.partial(Chained, 150, (fault,))] * 4
     try:
         if name == "gymnasium":
@@ -191,7 +194,9 @@ def peers(patience_s: float) -> dict[str, dict[str, str]]:
             job.start()
             job.join(patience_s)
             found[name][fault] = f"hangs (no answer in {patience_s:g} s)" if job.is_alive() else said.get()
-            job.kill()
+            with contextlib.suppress(ProcessLookupError):  # its simulators outlive it where it hangs or was ended
+                os.killpg(job.pid, signal.SIGKILL)
+            job.join()
             print(f"{name:<18} {fault:<18} {found[name][fault]}", flush=True)
     return found
 
