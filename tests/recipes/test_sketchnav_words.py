@@ -113,6 +113,8 @@ def test_training_resumes_bit_by_bit_and_is_evaluated(tmp_path: Path, capsys: py
     assert {**found[1][1], "policy": "policy"} == found[1][0]  # close to 0 it is the likeliest action
     assert cli.main(["eval", str(whole), "temperature=0"]) != 0
     assert "policies=policy" in capsys.readouterr().err
+    assert cli.main(["eval", str(whole), "policies=expert", "temperature=0.5"]) != 0
+    assert "temperature is of policies=sampled" in capsys.readouterr().err
 
 
 NOISE = "sensors.depth_noise=0.01 sensors.rgb_noise=10 sensors.gps_noise_m=0.1 sensors.compass_noise_deg=3".split()

@@ -153,6 +153,8 @@ def evaluate_run(config: Config, folder: Path, learner: PPO | Chunks, options: E
     levels = (OWN,) if options.drawings else levels
     every = ("random", "forward-and-turn", "policy", *(() if isinstance(learner, Chunks) else ("sampled",)), "expert")
     walkers, rows = options.policies or every, []
+    if options.temperature != 1 and "sampled" not in walkers:
+        raise ConfigError("temperature is of policies=sampled (algo=ppo), which does not walk here. Leave it out.")
     for split in options.splits:
         for sketch in levels:
             episodes, order = episodes_of(config, split, sketch="blank" if sketch == OWN else sketch), None
