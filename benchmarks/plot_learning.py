@@ -179,12 +179,12 @@ def sketchnav(runs: Path, path: Path) -> None:
         left.plot(np.array(steps) / 1e6, smooth, color=color, label=sketch)
         told = json.loads((RESULTS / f"sketchnav-ppo-{sketch}.json").read_text())["runs"][0]["at_end"]
         for row in told:
-            if row["policy"] in ("policy", "sampled"):
-                sampled = row["policy"] == "sampled"
+            if row["policy"] in ("policy", "likeliest"):
+                drawn = row["policy"] == "policy"
                 error = [[row["success"] - row["success_low"]], [row["success_high"] - row["success"]]]
-                fill = color if sampled else "white"
+                fill = color if drawn else "white"
                 right.errorbar(
-                    place + 0.12 * (1 - 2 * sampled), row["success"], error, fmt="o", color=color, mfc=fill, capsize=3
+                    place + 0.12 * (1 - 2 * drawn), row["success"], error, fmt="o", color=color, mfc=fill, capsize=3
                 )
     left.set_xlabel("million env steps")
     left.set_ylabel("success in training (plans of the training)")

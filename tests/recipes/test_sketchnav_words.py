@@ -96,25 +96,25 @@ def test_training_resumes_bit_by_bit_and_is_evaluated(tmp_path: Path, capsys: py
     assert any("eval/success" in line for line in runs.metrics(watched))
     assert not [name for name in runs.differences(whole, watched) if "learner" in name]  # evaluations draw actions too
     capsys.readouterr()
-    names = ("random", "forward-and-turn", "policy", "sampled", "expert")
+    names = ("random", "forward-and-turn", "likeliest", "policy", "expert")
     assert cli.main(["eval", str(whole), "splits=val_unseen", "threads=1"]) == 0
     text = capsys.readouterr().out
     assert all(name in text for name in (*names, "success"))
     rows = {row["policy"]: row for row in json.loads((whole / "eval-sketchnav.json").read_text())["rows"]}
     assert list(rows) == list(names) and list((whole / "videos").iterdir())
-    assert rows["sampled"]["soft_spl"] != rows["policy"]["soft_spl"]
+    assert rows["policy"]["soft_spl"] != rows["likeliest"]["soft_spl"]
     found = []
     for temperature in (1, 0.001):
-        words = f"splits=val_unseen sketches=abstract policies=policy,sampled video=false temperature={temperature}"
+        words = f"splits=val_unseen sketches=abstract policies=likeliest,policy video=false temperature={temperature}"
         assert cli.main(["eval", str(whole), *words.split(), "threads=1"]) == 0
         found.append(json.loads((whole / "eval-sketchnav.json").read_text())["rows"])
-    assert found[0][1] == rows["sampled"]  # whatever walked before
+    assert found[0][1] == rows["policy"]  # whatever walked before
     assert found[0][0] == found[1][0] and found[0][0]["soft_spl"] != found[0][1]["soft_spl"]
-    assert {**found[1][1], "policy": "policy"} == found[1][0]  # close to 0 it is the likeliest action
+    assert {**found[1][1], "policy": "likeliest"} == found[1][0]  # close to 0 it is the likeliest action
     assert cli.main(["eval", str(whole), "temperature=0"]) != 0
-    assert "policies=policy" in capsys.readouterr().err
+    assert "policies=likeliest" in capsys.readouterr().err
     assert cli.main(["eval", str(whole), "policies=expert", "temperature=0.5"]) != 0
-    assert "temperature is of policies=sampled" in capsys.readouterr().err
+    assert "temperature is of algo=ppo" in capsys.readouterr().err
 
 
 NOISE = "sensors.depth_noise=0.01 sensors.rgb_noise=10 sensors.gps_noise_m=0.1 sensors.compass_noise_deg=3".split()

@@ -52,14 +52,15 @@ class Evaluation:
     """Folder of your own sketches, PNGs named by the number of their episode (0.png): these episodes alone are walked,
     with them. Draw over the pictures in plans-SPLIT/ that `powerband train sketchnav episodes` writes."""
     policies: tuple[str, ...] = ()
-    """Who walks: random, forward-and-turn, policy (the run's, which takes the likeliest action), sampled (the same,
-    drawing it; ppo), expert. None is all."""
+    """Who walks: random, forward-and-turn, policy (the run's; ppo draws its actions, as in training), likeliest
+    (the same, always taking the likeliest action; ppo), expert. None is all."""
     temperature: float = 1.0
-    """Of sampled: actions are drawn by probabilities to the power of 1 / temperature; below 1 rare ones are rarer."""
+    """Of algo=ppo's policy: actions are drawn by probabilities to the power of 1 / temperature; below 1 rare ones are
+    rarer."""
     plans: int = 0
     """Plans of a split; 0 is as the run has it."""
     video: bool = True
-    """Draw three episodes of the policy (sampled, where it walks), and a film of the first."""
+    """Draw three episodes of the policy (likeliest, where that alone walks), and a film of the first."""
     threads: int = 0
     """CPU threads; 0 is as torch decides."""
 
@@ -88,7 +89,7 @@ def walk(
         return evaluate(env, policy, count, 0, carry(rows), tell)
 
 
-def acting(learner: PPO | Chunks, episodes: Episodes, temperature: float = 0.0) -> Act:
+def acting(learner: PPO | Chunks, episodes: Episodes, temperature: float = 1.0) -> Act:
     """A learner as a policy, with the sketches of `episodes`; PPO takes the likeliest action at a temperature of 0."""
     codes = learner.encoder.sketch
     codes.show(episodes.sketch.to(codes.sketches.device))
@@ -130,7 +131,7 @@ class HeldOut:
         own, noise = codes.sketches, self.learner.noise
         try:
             self.learner.noise = NoiseSource(0, self.device)
-            act = acting(self.learner, self.episodes, temperature=1.0)
+            act = acting(self.learner, self.episodes)
             found = summary(walk(self.episodes, self.config, act, self.learner.initial_carry, self.device, count))
         finally:
             codes.show(own)
@@ -141,7 +142,7 @@ class HeldOut:
 def evaluate_run(config: Config, folder: Path, learner: PPO | Chunks, options: Evaluation) -> list[dict]:
     """Walks, prints the table, and writes ``eval-sketchnav.json``; pictures and a film go to ``videos/``."""
     if options.temperature <= 0:
-        raise ConfigError(f"temperature={options.temperature:g}: give more than 0. policies=policy is the likeliest.")
+        raise ConfigError(f"temperature={options.temperature:g}: give more than 0. policies=likeliest is its limit.")
     if options.threads:
         torch.set_num_threads(options.threads)
     path, _ = resolve_resume(str(folder))
@@ -151,10 +152,11 @@ def evaluate_run(config: Config, folder: Path, learner: PPO | Chunks, options: E
     level = config.scenes.sketch
     levels = options.sketches or (("smooth", "abstract") if level == "mixed" else (level,))
     levels = (OWN,) if options.drawings else levels
-    every = ("random", "forward-and-turn", "policy", *(() if isinstance(learner, Chunks) else ("sampled",)), "expert")
+    draws = not isinstance(learner, Chunks)
+    every = ("random", "forward-and-turn", *(("likeliest",) if draws else ()), "policy", "expert")
     walkers, rows = options.policies or every, []
-    if options.temperature != 1 and "sampled" not in walkers:
-        raise ConfigError("temperature is of policies=sampled (algo=ppo), which does not walk here. Leave it out.")
+    if options.temperature != 1 and not (draws and "policy" in walkers):
+        raise ConfigError("temperature is of algo=ppo's policies=policy, which does not walk here. Leave it out.")
     for split in options.splits:
         for sketch in levels:
             episodes, order = episodes_of(config, split, sketch="blank" if sketch == OWN else sketch), None
@@ -167,7 +169,7 @@ def evaluate_run(config: Config, folder: Path, learner: PPO | Chunks, options: E
                 row = {"split": split, "sketch": sketch, "policy": name, "episodes": len(figures["success"])}
                 rows.append({**row, **summary(figures)})
                 print(_line(rows[-1]), flush=True)
-            shown = next((name for name in ("sampled", "policy") if name in walkers), "")
+            shown = next((name for name in ("policy", "likeliest") if name in walkers), "")
             if options.video and shown:
                 act, carry = policy_of(shown, learner, episodes, options.temperature)
                 believed = learner.encoder.believed
@@ -191,7 +193,7 @@ def _line(row: dict) -> str:
 def policy_of(
     name: str, learner: PPO | Chunks, episodes: Episodes, temperature: float = 1.0
 ) -> tuple[Act, Callable[[int], Tensor | None]]:
-    """A policy by its name in a table (sampled at `temperature`), and its first carry.
+    """A policy by its name in a table (PPO's draws at `temperature`), and its first carry.
 
     Raises:
         ValueError: An unknown name.
@@ -201,14 +203,14 @@ def policy_of(
         "random": lambda: RandomWalk(),
         "forward-and-turn": lambda: ForwardAndTurn(),
         "expert": lambda: lambda env, obs, memory: (env.expert(), None),
-        "policy": lambda: acting(learner, episodes),
-        "sampled": lambda: acting(learner, episodes, temperature),
+        "policy": lambda: acting(learner, episodes, temperature),
+        "likeliest": lambda: acting(learner, episodes, 0),
     }
     if name not in known:
         raise ValueError(f"policies={name} is none of {', '.join(known)}.")
-    if name == "sampled" and isinstance(learner, Chunks):
-        raise ValueError("policies=sampled is for algo=ppo: chunks have no likeliest action beside it. Write policy.")
-    return known[name](), learner.initial_carry if name in ("policy", "sampled") else nothing
+    if name == "likeliest" and isinstance(learner, Chunks):
+        raise ValueError("policies=likeliest is for algo=ppo: no chunk is drawn by its probability. Write policy.")
+    return known[name](), learner.initial_carry if name in ("policy", "likeliest") else nothing
 
 
 def _draw(
