@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
-import torch
 from numba import cuda
+
+from powerband.envs.cuda_launch import launch
 
 from .motion import begin_row, follow, step_row
 from .sensors import blur_colours, blur_depth, blur_pose, frame_key
 from .state import Agents
 from .view import see_column
 from .world import WorldArrays
-
-THREADS_PER_BLOCK = 64
-
-warnings.filterwarnings("ignore", message="Grid size .* under-utilization")
 
 
 @cuda.jit
@@ -79,21 +75,17 @@ def blur_poses(s, w, o, seed, gps, compass):
         blur_pose(s, w, o, n, seed, gps, compass)
 
 
-def launch(kernel: Any, each: int, agents: Agents, world: WorldArrays, *arguments: Any) -> None:
-    """Runs `kernel` with `each` threads an agent on torch's current stream, ordered with torch's work."""
-    device = agents.heading.device
-    with torch.cuda.device(device):
-        stream = cuda.external_stream(torch.cuda.current_stream(device).cuda_stream)
-        blocks = -(-agents.num_envs * each // THREADS_PER_BLOCK)
-        kernel[blocks, THREADS_PER_BLOCK, stream](agents.arrays, world, *arguments)
+def per_agent(kernel: Any, each: int, agents: Agents, world: WorldArrays, *arguments: Any) -> None:
+    """Runs `kernel` with `each` threads an agent."""
+    launch(kernel, agents.num_envs * each, agents.heading.device, agents.arrays, world, *arguments)
 
 
 LAUNCHES = {
-    "begin": lambda agents, world, *rest: launch(begin_agents, 1, agents, world, *rest),
-    "step": lambda agents, world, *rest: launch(step_agents, 1, agents, world, *rest),
-    "see": lambda agents, world, *rest: launch(see_columns, world.pixels, agents, world, *rest),
-    "expert": lambda agents, world, *rest: launch(ask_experts, 1, agents, world, *rest),
-    "depths": lambda agents, world, *rest: launch(blur_depths, rest[2].shape[3] ** 2, agents, world, *rest),
-    "colours": lambda agents, world, *rest: launch(blur_pictures, rest[2].shape[3] ** 2, agents, world, *rest),
-    "pose": lambda agents, world, *rest: launch(blur_poses, 1, agents, world, *rest),
+    "begin": lambda agents, world, *rest: per_agent(begin_agents, 1, agents, world, *rest),
+    "step": lambda agents, world, *rest: per_agent(step_agents, 1, agents, world, *rest),
+    "see": lambda agents, world, *rest: per_agent(see_columns, world.pixels, agents, world, *rest),
+    "expert": lambda agents, world, *rest: per_agent(ask_experts, 1, agents, world, *rest),
+    "depths": lambda agents, world, *rest: per_agent(blur_depths, rest[2].shape[3] ** 2, agents, world, *rest),
+    "colours": lambda agents, world, *rest: per_agent(blur_pictures, rest[2].shape[3] ** 2, agents, world, *rest),
+    "pose": lambda agents, world, *rest: per_agent(blur_poses, 1, agents, world, *rest),
 }

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import zlib
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numba
@@ -13,6 +11,7 @@ from torch import Tensor
 
 from powerband.envs import hashing
 from powerband.envs.arrays import device_array
+from powerband.envs.compiled import stamp
 
 from . import distance, episodes, motion, sensors, surfaces, view, world
 from .motion import begin_row, follow, step_row
@@ -20,9 +19,6 @@ from .sensors import blur_colours, blur_depth, blur_pose, frame_key
 from .state import Agents
 from .view import see_column
 from .world import WorldArrays
-
-# numba's OpenMP layer shares its pool with torch and sets torch's number of threads; this one keeps to itself.
-numba.config.THREADING_LAYER = "workqueue"
 
 
 @hashing.inlined
@@ -35,38 +31,36 @@ def ask(s, w, n):
 def cpu_loops(parallel: bool) -> dict[str, Any]:
     """Loops over agents by name, on numba's threads where `parallel`, else on the thread that calls.
 
-    As of `envs.uav.kernels.cpu_loops`: functions write whatever a loop writes, and a number made of the files that the
-    loops are compiled from is part of the disk cache's key.
+    As of `envs.uav.kernels.cpu_loops`: functions write whatever a loop writes.
     """
-    parts = (hashing, world, motion, view, sensors, distance, episodes, surfaces)
-    stamp = 2 * zlib.crc32(b"".join(Path(module.__file__).read_bytes() for module in parts)) + parallel
+    made_of = 2 * stamp(hashing, world, motion, view, sensors, distance, episodes, surfaces) + parallel
 
     @njit(nogil=True, cache=True, parallel=parallel)
     def begin(s, w, seed, stride, ended_only):
-        for n in prange(s.heading.shape[0] + 0 * stamp):
+        for n in prange(s.heading.shape[0] + 0 * made_of):
             if s.ended[n] or not ended_only:
                 begin_row(s, w, n, seed, stride)
 
     @njit(nogil=True, cache=True, parallel=parallel)
     def step(s, w, action):
-        for n in prange(s.heading.shape[0] + 0 * stamp):
+        for n in prange(s.heading.shape[0] + 0 * made_of):
             step_row(s, w, n, action[n])
 
     @njit(nogil=True, cache=True, parallel=parallel)
     def see(s, w, rgb, depth, scale, offset, top, ended_only):
-        for n in prange(s.heading.shape[0] + 0 * stamp):
+        for n in prange(s.heading.shape[0] + 0 * made_of):
             if s.ended[n] or not ended_only:
                 for column in range(w.pixels):
                     see_column(s, w, n, column, rgb, depth, scale, offset, top)
 
     @njit(nogil=True, cache=True, parallel=parallel)
     def expert(s, w):
-        for n in prange(s.heading.shape[0] + 0 * stamp):
+        for n in prange(s.heading.shape[0] + 0 * made_of):
             ask(s, w, n)
 
     @njit(nogil=True, cache=True, parallel=parallel)
     def depths(s, w, o, seed, metres, depth, scale, offset, ended_only):
-        for n in prange(s.heading.shape[0] + 0 * stamp):
+        for n in prange(s.heading.shape[0] + 0 * made_of):
             if s.ended[n] or not ended_only:
                 key = frame_key(s, w, n, seed)
                 for row in range(depth.shape[2]):
@@ -75,7 +69,7 @@ def cpu_loops(parallel: bool) -> dict[str, Any]:
 
     @njit(nogil=True, cache=True, parallel=parallel)
     def colours(s, w, o, seed, rgb, ended_only):
-        for n in prange(s.heading.shape[0] + 0 * stamp):
+        for n in prange(s.heading.shape[0] + 0 * made_of):
             if s.ended[n] or not ended_only:
                 key = frame_key(s, w, n, seed)
                 for row in range(rgb.shape[2]):
@@ -84,7 +78,7 @@ def cpu_loops(parallel: bool) -> dict[str, Any]:
 
     @njit(nogil=True, cache=True, parallel=parallel)
     def pose(s, w, o, seed, gps, compass):
-        for n in prange(s.heading.shape[0] + 0 * stamp):
+        for n in prange(s.heading.shape[0] + 0 * made_of):
             blur_pose(s, w, o, n, seed, gps, compass)
 
     loops = (begin, step, see, expert, depths, colours, pose)

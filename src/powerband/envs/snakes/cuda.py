@@ -5,19 +5,17 @@ numba-cuda compiles a CPU function again, for the device, where a kernel calls i
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
-import torch
 from numba import cuda
+
+from powerband.envs.cuda_launch import launch
 
 from .board import SnakesState
 from .kernels import move_board, write_rows
 from .rules import RUNNING, reset_board
 
 THREADS_PER_BLOCK = 32  # boards are independent and few: spread them over as many multiprocessors as possible
-
-warnings.filterwarnings("ignore", message="Grid size .* under-utilization")
 
 
 @cuda.jit
@@ -37,10 +35,6 @@ def restart(s, outcome, seed):
         reset_board(s, b, seed)
 
 
-def launch(kernel: Any, state: SnakesState, *arguments: Any) -> None:
-    """Runs `kernel` on torch's current stream, so that torch's work before and after is ordered with it."""
-    device = state.grid.device
-    with torch.cuda.device(device):
-        stream = cuda.external_stream(torch.cuda.current_stream(device).cuda_stream)
-        blocks = -(-state.num_boards // THREADS_PER_BLOCK)
-        kernel[blocks, THREADS_PER_BLOCK, stream](state.arrays, *arguments)
+def per_board(kernel: Any, state: SnakesState, *arguments: Any) -> None:
+    """Runs `kernel` with a thread a board."""
+    launch(kernel, state.num_boards, state.grid.device, state.arrays, *arguments, block=THREADS_PER_BLOCK)

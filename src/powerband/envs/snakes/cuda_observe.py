@@ -8,13 +8,14 @@ from typing import Any
 import torch
 from numba import cuda
 
+from powerband.envs.cuda_launch import launch
+
 from .board import SnakesState
 from .flood import Scratch, scratch, survey
 from .observations import FEATURES, write_row
 from .opponents import choose
 from .rules import TEAM
 
-THREADS_PER_BLOCK = 64
 MAX_WORKERS = 1 << 15
 """Snakes in work at a time: each has 12 kB of working memory."""
 
@@ -53,16 +54,10 @@ def observe(state: SnakesState, *arguments: Any) -> None:
     *where, out = arguments
     workers = min(TEAM * out.shape[0], MAX_WORKERS)
     with torch.cuda.device(state.grid.device):
-        _launch(observe_rows, workers, state, *where, *working_memory(workers, state.grid.device), out)
+        memory = working_memory(workers, state.grid.device)
+    launch(observe_rows, workers, state.grid.device, state.arrays, *where, *memory, out)
 
 
 def choose_all(state: SnakesState, *arguments: Any) -> None:
     """Launches `choose_rows`; the last of `arguments` is `actions`."""
-    _launch(choose_rows, arguments[-1].shape[0], state, *arguments)
-
-
-def _launch(kernel: Any, threads: int, state: SnakesState, *arguments: Any) -> None:
-    device = state.grid.device
-    with torch.cuda.device(device):
-        stream = cuda.external_stream(torch.cuda.current_stream(device).cuda_stream)
-        kernel[-(-threads // THREADS_PER_BLOCK), THREADS_PER_BLOCK, stream](state.arrays, *arguments)
+    launch(choose_rows, arguments[-1].shape[0], state.grid.device, state.arrays, *arguments)

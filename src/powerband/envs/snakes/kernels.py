@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import zlib
 from functools import cache, cached_property
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numba
@@ -14,14 +12,12 @@ from numba import njit, prange
 
 from powerband.envs import hashing
 from powerband.envs.arrays import device_array
+from powerband.envs.compiled import stamp
 
 from . import rewards, rules
 from .board import SnakesState
 from .rewards import FIGURES, write_row
 from .rules import GAME_OVER, RUNNING, SNAKES, TEAM, reset_board, step_board, turned
-
-# numba's OpenMP layer shares its pool with torch and sets torch's number of threads; this one keeps to itself.
-numba.config.THREADING_LAYER = "workqueue"
 
 CHUNKS_PER_THREAD = 4
 SERIAL_BELOW = 2048  # boards; waking a thread costs as much as some hundred moves
@@ -95,16 +91,12 @@ def write_rows(s, b, mirrored, kind, m):
 
 @cache
 def cpu_loops() -> tuple[Any, Any, Any]:
-    """(move, move over threads, restart): loops over boards start..stop-1; the one over threads over all boards.
-
-    numba's disk cache looks at the file of the loop only and would miss a change of the rules. What a closure holds is
-    part of the cache's key, so a number made of the files that the loops are compiled from closes that hole.
-    """
-    stamp = zlib.crc32(b"".join(Path(module.__file__).read_bytes() for module in (hashing, rules, rewards)))
+    """(move, move over threads, restart): loops over boards start..stop-1; the one over threads over all boards."""
+    made_of = stamp(hashing, rules, rewards)
 
     @njit(nogil=True, cache=True, _nrt=False)
     def move(s, start, stop, mirrored, relative, seed, kind, m):
-        ended = 0 * stamp
+        ended = 0 * made_of
         for b in range(start, stop):
             ended += move_board(s, b, mirrored, relative, seed, m)
         for b in range(start, stop):  # a loop of its own: in the one above it costs three times as much
@@ -113,7 +105,7 @@ def cpu_loops() -> tuple[Any, Any, Any]:
 
     @njit(nogil=True, cache=True, parallel=True)
     def move_parallel(s, chunks, mirrored, relative, seed, kind, m):
-        ended = 0 * stamp
+        ended = 0 * made_of
         n = s.grid.shape[0]
         for c in prange(chunks):
             for b in range(c * n // chunks, (c + 1) * n // chunks):
@@ -124,7 +116,7 @@ def cpu_loops() -> tuple[Any, Any, Any]:
 
     @njit(nogil=True, cache=True, _nrt=False)
     def restart(s, outcome, seed):
-        ended = 0 * stamp
+        ended = 0 * made_of
         for b in range(s.grid.shape[0]):
             if outcome[b] != RUNNING:
                 reset_board(s, b, seed)
@@ -160,7 +152,7 @@ def move_boards(
         return parallel(state.arrays, threads * CHUNKS_PER_THREAD, *arguments)
     from . import cuda
 
-    cuda.launch(cuda.move, state, *arguments)
+    cuda.per_board(cuda.move, state, *arguments)
     return None
 
 
@@ -172,7 +164,7 @@ def restart_boards(state: SnakesState, moves: Moves, *, seed: int) -> None:
     else:
         from . import cuda
 
-        cuda.launch(cuda.restart, state, *arguments)
+        cuda.per_board(cuda.restart, state, *arguments)
 
 
 def restart_all(state: SnakesState, moves: Moves, *, seed: int) -> None:

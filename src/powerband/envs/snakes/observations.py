@@ -22,10 +22,8 @@ features    3       see `features`; its actions are relative
 from __future__ import annotations
 
 import math
-import zlib
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numba
@@ -37,6 +35,7 @@ from torch import Tensor
 from powerband.data.types import TensorSpec
 from powerband.envs import hashing
 from powerband.envs.arrays import device_array
+from powerband.envs.compiled import stamp
 
 from . import features, flood, rules
 from .board import SnakesState
@@ -204,21 +203,20 @@ def write_board(s, b, team, kind, sets, lanes, numbers, out):
 def cpu_loops() -> tuple[Any, Any]:
     """(serial, parallel): write `out` (n, 3, D) for the boards start.. or, where `listed`, for those in `index`.
 
-    Rows k with due[k] False are left alone where `masked`. For the stamp see `kernels.cpu_loops`.
+    Rows k with due[k] False are left alone where `masked`.
     """
-    parts = (hashing, rules, flood, features)
-    stamp = zlib.crc32(b"".join(Path(module.__file__).read_bytes() for module in parts))
+    made_of = stamp(hashing, rules, flood, features)
 
     @njit(nogil=True, cache=True, _nrt=False)
     def write_some(s, first, last, start, index, listed, due, masked, team, kind, sets, lanes, numbers, out):
-        for k in range(first, last + 0 * stamp):
+        for k in range(first, last + 0 * made_of):
             if not masked or due[k]:
                 b = index[k] if listed else start + k
                 write_board(s, b, team, kind, sets, lanes, numbers, out[k])
 
     @njit(nogil=True, cache=True, parallel=True)
     def write_parallel(s, chunks, start, index, listed, due, masked, team, kind, sets, lanes, numbers, out):
-        n = out.shape[0] + 0 * stamp
+        n = out.shape[0] + 0 * made_of
         for c in prange(chunks):
             for k in range(c * n // chunks, (c + 1) * n // chunks):
                 if not masked or due[k]:

@@ -6,10 +6,8 @@ team, seed)`` for either team, so that an evaluation can swap sides. Both return
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -19,6 +17,7 @@ from torch import Tensor
 
 from powerband.envs import hashing
 from powerband.envs.arrays import device_array
+from powerband.envs.compiled import stamp
 from powerband.envs.hashing import below, draw, stream_key
 
 from . import features, flood, rules
@@ -80,12 +79,12 @@ def choose(s, b, team, kind, seed, actions):
 
 @cache
 def cpu_loop() -> Any:
-    """The loop over boards start.. for the rows of `actions` (n, 3). For the stamp see `kernels.cpu_loops`."""
-    stamp = zlib.crc32(b"".join(Path(module.__file__).read_bytes() for module in (hashing, rules, flood, features)))
+    """The loop over boards start.. for the rows of `actions` (n, 3)."""
+    made_of = stamp(hashing, rules, flood, features)
 
     @njit(nogil=True, cache=True, _nrt=False)
     def choose_all(s, start, team, kind, seed, actions):
-        for k in range(actions.shape[0] + 0 * stamp):
+        for k in range(actions.shape[0] + 0 * made_of):
             choose(s, start + k, team, kind, seed, actions[k])
 
     return choose_all

@@ -7,12 +7,12 @@ atomics on whole numbers, so that the order in which threads come changes no bit
 
 from __future__ import annotations
 
-import warnings
 from functools import partial
 from typing import Any
 
-import torch
 from numba import cuda
+
+from powerband.envs.cuda_launch import launch
 
 from .features import write_team, write_uav
 from .mapping import begin_step, begin_sums, measure_row, row_fuser
@@ -21,10 +21,6 @@ from .rules import draw_split, exchange, move_team, pick, start
 from .score import count_row
 from .state import Missions
 from .world import WorldArrays
-
-THREADS_PER_BLOCK = 64
-
-warnings.filterwarnings("ignore", message="Grid size .* under-utilization")
 
 
 @cuda.jit(device=True, inline=True)
@@ -121,48 +117,44 @@ def plan_moves(s, w, gains, shared, chosen, mask, value):
             plan(s, w, n, i, gains, shared, chosen, mask, value)
 
 
-def launch(kernel: Any, each: int, missions: Missions, world: WorldArrays, *arguments: Any) -> None:
-    """Runs `kernel` with `each` threads a mission on torch's current stream, ordered with torch's work."""
-    device = missions.position.device
-    with torch.cuda.device(device):
-        stream = cuda.external_stream(torch.cuda.current_stream(device).cuda_stream)
-        blocks = -(-missions.num_envs * each // THREADS_PER_BLOCK)
-        kernel[blocks, THREADS_PER_BLOCK, stream](missions.arrays, world, *arguments)
+def per_mission(kernel: Any, each: int, missions: Missions, world: WorldArrays, *arguments: Any) -> None:
+    """Runs `kernel` with `each` threads a mission."""
+    launch(kernel, missions.num_envs * each, missions.position.device, missions.arrays, world, *arguments)
 
 
 def take_in(missions: Missions, world: WorldArrays, seed: int) -> None:
     """What follows a move or a start."""
-    launch(measure_rows, world.agents * missions.measured.shape[2], missions, world, seed)
-    launch(fuse_rows, (world.agents + 1) * world.cells, missions, world)
+    per_mission(measure_rows, world.agents * missions.measured.shape[2], missions, world, seed)
+    per_mission(fuse_rows, (world.agents + 1) * world.cells, missions, world)
 
 
 def begin(missions: Missions, world: WorldArrays, seed: int, drawn: bool) -> None:
     """Begins all missions."""
-    launch(begin_missions, 1, missions, world, seed, drawn)
+    per_mission(begin_missions, 1, missions, world, seed, drawn)
     take_in(missions, world, seed)
 
 
 def step(missions: Missions, world: WorldArrays, seed: int, action: Any) -> None:
     """Moves all UAVs."""
-    launch(move_missions, 1, missions, world, seed, action)
+    per_mission(move_missions, 1, missions, world, seed, action)
     take_in(missions, world, seed)
 
 
 def write(missions: Missions, world: WorldArrays, *arguments: Any) -> None:
     """Writes the observations."""
-    launch(write_maps, world.agents + 1, missions, world, *arguments)
+    per_mission(write_maps, world.agents + 1, missions, world, *arguments)
 
 
 def count(missions: Missions, world: WorldArrays, *arguments: Any) -> None:
     """Counts hits and misses."""
-    launch(count_rows, world.cells, missions, world, *arguments)
+    per_mission(count_rows, world.cells, missions, world, *arguments)
 
 
 LAUNCHES = {
     "begin": begin,
     "step": step,
     "write": write,
-    "choose": partial(launch, choose_moves, 1),
+    "choose": partial(per_mission, choose_moves, 1),
     "count": count,
-    "greedy": partial(launch, plan_moves, 1),
+    "greedy": partial(per_mission, plan_moves, 1),
 }

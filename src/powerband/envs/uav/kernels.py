@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import zlib
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numba
@@ -14,6 +12,7 @@ from torch import Tensor
 
 from powerband.envs import hashing
 from powerband.envs.arrays import device_array
+from powerband.envs.compiled import stamp
 from powerband.envs.hashing import inlined
 
 from . import features, mapping, planning, rules, score, world
@@ -24,9 +23,6 @@ from .rules import draw_split, exchange, move_team, pick, start
 from .score import count_row
 from .state import Missions
 from .world import WorldArrays
-
-# numba's OpenMP layer shares its pool with torch and sets torch's number of threads; this one keeps to itself.
-numba.config.THREADING_LAYER = "workqueue"
 
 
 @inlined
@@ -73,17 +69,12 @@ def cpu_loops(parallel: bool) -> dict[str, Any]:
     Only the second may run on two Python threads at a time. Whatever a loop writes, functions write that it calls:
     numba takes `s.tick[n] += 1` in the loop itself for a sum over the missions, each thread adds to a copy of its own,
     and nothing arrives.
-
-    numba's disk cache looks at the file of the loop only and would miss a change of the rules. What a closure holds is
-    part of the cache's key, so a number made of the files that the loops are compiled from closes that hole; it tells
-    the two kinds of loops apart too.
     """
-    parts = (hashing, world, rules, mapping, features, planning, score)
-    stamp = 2 * zlib.crc32(b"".join(Path(module.__file__).read_bytes() for module in parts)) + parallel
+    made_of = 2 * stamp(hashing, world, rules, mapping, features, planning, score) + parallel  # the two kinds apart too
 
     @njit(nogil=True, cache=True, parallel=parallel)
     def begin(s, w, seed, drawn):
-        for n in prange(s.position.shape[0] + 0 * stamp):
+        for n in prange(s.position.shape[0] + 0 * made_of):
             start(s, w, n, seed)
             if drawn:
                 draw_split(s, w, n, seed)
@@ -93,31 +84,31 @@ def cpu_loops(parallel: bool) -> dict[str, Any]:
 
     @njit(nogil=True, cache=True, parallel=parallel)
     def step(s, w, seed, action):
-        for n in prange(s.position.shape[0] + 0 * stamp):
+        for n in prange(s.position.shape[0] + 0 * made_of):
             move_team(s, w, n, action)
             take_in(s, w, n, seed)
 
     @njit(nogil=True, cache=True, parallel=parallel)
     def write(s, w, made, uav, team):
-        for n in prange(s.position.shape[0] + 0 * stamp):
+        for n in prange(s.position.shape[0] + 0 * made_of):
             for i in range(w.agents):
                 write_uav(s, w, n, i, made, uav[n, i])
             write_team(s, w, n, team[n])
 
     @njit(nogil=True, cache=True, parallel=parallel)
     def choose(s, w, probability, noise, explore, chosen, mask):
-        for n in prange(s.position.shape[0] + 0 * stamp):
+        for n in prange(s.position.shape[0] + 0 * made_of):
             for i in range(w.agents):
                 pick(s, w, n, i, probability, noise, explore, chosen, mask)
 
     @njit(nogil=True, cache=True, parallel=parallel)
     def count(s, w, k, counts):
-        for n in prange(s.position.shape[0] + 0 * stamp):
+        for n in prange(s.position.shape[0] + 0 * made_of):
             count_map(s, w, n, k, counts)
 
     @njit(nogil=True, cache=True, parallel=parallel)
     def greedy(s, w, gains, shared, chosen, mask, value):
-        for n in prange(s.position.shape[0] + 0 * stamp):
+        for n in prange(s.position.shape[0] + 0 * made_of):
             for i in range(w.agents):
                 plan(s, w, n, i, gains, shared, chosen, mask, value)
 
