@@ -21,6 +21,7 @@ from torch import Tensor
 
 from powerband import __version__
 from powerband.core import checkpoint, rendering
+from powerband.core.agreement import Agreement
 from powerband.core.config import RunConfig, to_json
 from powerband.core.device import device_names, host_facts, set_switches, set_threads
 from powerband.core.distributed import Ranks
@@ -31,9 +32,6 @@ from powerband.core.noise import NoiseSource
 from powerband.core.precision import Precision
 from powerband.core.run_folder import claim, note_end, note_processes, process_facts
 from powerband.core.schedule import Every
-
-AGREEMENT_S = 0.5
-"""Seconds between two agreements of the ranks about stopping and logging; one small all-reduce each."""
 
 
 class Stateful(Protocol):
@@ -58,6 +56,7 @@ class Run:
         signalled: Name of the signal that asked this rank to end, "" for none.
         enough: Set by whoever finds that the run has reached its end, to the reason; all ranks end then.
         observe: Called at the end of each `tick`, with no span open: how a measurement looks on.
+        before_save: Called on all ranks before a checkpoint: weights in shards are made whole for the leading one.
     """
 
     def __init__(self, config: Any, folder: Path, ranks: Ranks) -> None:
@@ -74,6 +73,7 @@ class Run:
         self.facts: dict[str, str] = {}
         self.evaluate: Callable[[], dict[str, float]] | None = None
         self.observe: Callable[[Run], None] | None = None
+        self.before_save: Callable[[], None] | None = None
         self.recipe = ""
         self._noted = False
         self._saved_at = -1
@@ -81,7 +81,7 @@ class Run:
         self.signalled = self.enough = self._stop_reason = ""
         self._eval_every = Every(settings.eval_interval)
         self._save_every = Every(settings.save_interval)
-        self._agreement_interval = self._until_agreement = 1
+        self._agreement = Agreement(ranks, self.clock)
         self._attached: dict[str, tuple[Stateful, bool]] = {}
         self.attach("noise", self.noise)
         self.attach("metrics", self.metrics)
@@ -140,7 +140,8 @@ class Run:
 
     def restart_clocks(self) -> None:
         """Starts the clocks; again just before the first step, so that compiling and reading count as no training."""
-        self._started = self._last_agreement = time.perf_counter()
+        self._started = time.perf_counter()
+        self._agreement.restart()
         self.journal.restart(self.env_steps, self.grad_steps)
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: Any) -> None:
@@ -241,9 +242,8 @@ class Run:
         with self.clock("save"):
             end_if_not_finite(self, inspect=True)
             writer = checkpoint.CheckpointWriter(self.dir, self.env_steps)
-            for part, _ in self._attached.values():
-                if hasattr(part, "gather"):  # weights in shards: the leading rank cannot make them whole alone
-                    part.gather()
+            if self.before_save is not None:
+                self.before_save()
             own = {name: part.state_dict() for name, (part, shared) in self._attached.items() if not shared}
             hashes = writer.write(f"rank{self.ranks.rank}", own)
             if self.ranks.leads:
@@ -278,7 +278,7 @@ class Run:
     def tick(self, env_steps: int, grad_steps: int) -> None:
         """Counts one iteration (global figures) and does what has fallen due: log, evaluate, save, stop."""
         if grad_steps and not self.grad_steps:  # from here on an iteration takes many times as long
-            self._agreement_interval = self._until_agreement = 1
+            self._agreement.restart()
         self.env_steps += env_steps
         self.grad_steps += grad_steps
         self.journal.step(self.env_steps, self.grad_steps, self.elapsed_s)
@@ -303,33 +303,18 @@ class Run:
         self.journal.finish()
 
     def _agree(self) -> tuple[bool, bool]:
-        """(stop, log): what clocks and signals ask for, the same answer on every rank; a loss not finite ends the run.
-
-        Ranks cannot look at their own clocks: one would log or stop alone and the others would wait in a collective
-        for ever. They ask each other at iterations that all of them can count to, about every AGREEMENT_S seconds.
-        """
-        self._until_agreement -= 1
-        if self.ranks.world_size > 1 and self._until_agreement > 0:
+        """(stop, log): what clocks and signals ask for, the same on every rank; a loss not finite ends the run."""
+        if not self._agreement.due():
             return False, False
-        now = time.perf_counter()
         limit = self.settings.time_limit_s
         wants_stop = bool(self.signalled or self.enough) or (limit > 0 and self.elapsed_s >= limit)
-        wants_log = self.journal.wants_line()
-        bad = self.guard.fault is not None
-        if self.ranks.world_size > 1:
-            pace = max((now - self._last_agreement) / self._agreement_interval, 1e-6)
-            proposed = min(max(1, int(AGREEMENT_S / pace)), 2 * self._agreement_interval)
-            with self.clock("collectives"):
-                answer = torch.tensor([wants_stop, wants_log, bad, -proposed], dtype=torch.int64, device=self.device)
-                wants_stop, wants_log, bad, fewest = self.ranks.max_(answer).tolist()
-            self._agreement_interval = self._until_agreement = -fewest
-            self._last_agreement = now
+        stop, log, bad = self._agreement.ask(wants_stop, self.journal.wants_line(), self.guard.fault is not None)
         if bad:
             end_if_not_finite(self)
-        if wants_stop and not self._stop_reason:
+        if stop and not self._stop_reason:
             said = f"{self.signalled}: saved" if self.signalled else self.enough
             self._stop_reason = said or f"time limit of {limit:g} s reached"
-        return bool(wants_stop), bool(wants_log)
+        return stop, log
 
     def run_evaluation(self) -> None:
         """Runs the recipe's evaluation and logs its figures under ``eval/``; rank 0 plays, the others wait."""

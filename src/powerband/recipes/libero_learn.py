@@ -117,6 +117,7 @@ def train(config: Config, run: Run) -> None:
     _same_statistics(run, data.statistics)
     _banner(config, run, data, learner)
     run.evaluate = Trial(config, run, data, learner)
+    run.before_save = learner.gather
     rows = config.rank_rows(ranks.world_size)
     order = (config.run.seed, ranks.rank, ranks.world_size, config.offline.loader_threads)
     offline(run, learner, Feed(data.chunks.rows, rows, data.chunks, run.device, *order), config.offline)
