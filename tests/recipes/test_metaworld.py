@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -104,7 +105,7 @@ def test_a_scripted_teacher_labels_without_values(piped, tmp_path, capfd):
     assert "critics learn from none of the rows" in capfd.readouterr().out
 
 
-def test_eval_scores_and_films_a_run(piped, capfd):
+def test_eval_scores_and_films_a_run(piped, tmp_path, capfd):
     assert cli.main(["eval", str(piped / "runs" / "expert-reach"), "episodes=2", "size=64"]) == 0
     folder = piped / "runs" / "expert-reach"
     assert "mean return" in capfd.readouterr().out
@@ -114,6 +115,11 @@ def test_eval_scores_and_films_a_run(piped, capfd):
     assert cli.main(["eval", str(checkpoint), "episodes=2", "video=false"]) == 0
     again = json.loads((checkpoint / "evaluation.json").read_text())[0]
     assert again["return"] == pytest.approx(row["return"], rel=1e-4)  # the newest one is what was exported
+    cut_short = tmp_path / "cut_short"
+    shutil.copytree(folder, cut_short, ignore=shutil.ignore_patterns("policy"))
+    assert cli.main(["eval", str(cut_short), "episodes=2", "video=false"]) == 0
+    assert json.loads((cut_short / "evaluation.json").read_text()) == [again]
+    assert f"the policy after {int(checkpoint.name):,} env steps" in capfd.readouterr().out
     assert cli.main(["eval", str(piped / "runs" / "represent")]) == 2
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from powerband.core.checkpoint import load_checkpoint
+from powerband.core.checkpoint import load_checkpoint, resolve_resume
 from powerband.core.config import ConfigError
 from powerband.core.console import count_shown
 from powerband.core.run import Run
@@ -191,8 +191,8 @@ def as_text(rows: list[dict[str, Any]]) -> str:
 
 
 def evaluate_run(config: Config, folder: Path, options: Evaluation) -> list[dict]:
-    """Success on the 50 goals of a run's exported policy, or of a checkpoint in it; a film of each task, a picture of
-    its end."""
+    """Success on the 50 goals of a run's exported policy, or of a checkpoint in it (the newest, where training has not
+    ended); a film of each task, a picture of its end."""
     from powerband.core.precision import Precision
 
     run = find_run(str(folder))
@@ -203,11 +203,13 @@ def evaluate_run(config: Config, folder: Path, options: Evaluation) -> list[dict
             f"evaluate project={config.project}."
         )
     sac, _, _ = networks(config, "cpu", Precision("fp32", "cpu"))
-    if folder == run:
+    if folder == run and (run / "policy").exists():
         _, tensors = load_policy(folder, f"powerband train metaworld {stage} task={config.task}")
         sac.actor.load_state_dict({name: tensor for name, tensor in tensors.items() if name not in ("centre", "scale")})
     else:
-        learner = load_checkpoint(folder, "shared")[0]["learner"]
+        saved, _ = resolve_resume(str(run)) if folder == run else (folder, [])
+        print(f"the policy after {int(saved.name):,} env steps", flush=True)
+        learner = load_checkpoint(saved, "shared")[0]["learner"]
         sac.load_state_dict(learner["sac"] if stage == "student" else learner)
     players: dict[str, Callable[[], Policy]] = {
         "policy": lambda: acting(sac),
