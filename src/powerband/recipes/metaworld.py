@@ -205,6 +205,7 @@ VARIANTS = {
         "sac.target_interval": 1,
         "sac.obs_scale": 5.0,
         "sac.gamma": 0.95,
+        "sac.critic_lr": 1e-3,
         "stop_after": 0,  # rates that fall need the whole budget; 80 successes with noise are not yet 80 without
         "represent_updates": 1_000,
         "student.bonus": 10.0,  # the published 1 for 4,000 steps is over before the random actions are
