@@ -207,8 +207,8 @@ def evaluate_run(config: Config, folder: Path, options: Evaluation) -> list[dict
         _, tensors = load_policy(folder, f"powerband train metaworld {stage} task={config.task}")
         sac.actor.load_state_dict({name: tensor for name, tensor in tensors.items() if name not in ("centre", "scale")})
     else:
-        saved, _ = resolve_resume(str(run)) if folder == run else (folder, [])
-        print(f"the policy after {int(saved.name):,} env steps", flush=True)
+        saved, notices = resolve_resume(str(run)) if folder == run else (folder, [])
+        print("\n".join([*notices, f"the policy after {int(saved.name):,} env steps"]), flush=True)
         learner = load_checkpoint(saved, "shared")[0]["learner"]
         sac.load_state_dict(learner["sac"] if stage == "student" else learner)
     players: dict[str, Callable[[], Policy]] = {
