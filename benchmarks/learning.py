@@ -85,6 +85,7 @@ def walker(algo: str, sketch: str) -> Case:
 ARM = ("libero", "variant=tiny", "gpus=none", "threads=1", "demos_dir=runs/learning/libero-{demos}")
 """`powerband train libero demos demos_dir=runs/learning/libero-drawer`, and -goal with benchmark=libero_goal tasks=1,8,
 are recorded first."""
+GOALS = ("benchmark=libero_goal", "tasks=1,8", "updates=5000")
 
 
 def arm(demos: str, *words: str) -> Case:
@@ -120,7 +121,8 @@ CASES = {
     },
     "libero-drawer": arm("drawer"),
     "libero-drawer-blind": arm("drawer", "use_pictures=false"),
-    "libero-goal": arm("goal", "benchmark=libero_goal", "tasks=1,8", "updates=5000"),
+    "libero-goal": arm("goal", *GOALS),
+    "libero-goal-blind": arm("goal", *GOALS, "use_pictures=false"),
     **{f"interval-{k}": interval(k, k) for k in (1, 5, 10, 20)},
     **{f"interval-{k}-one-update": interval(k, 1) for k in (5, 20)},
 }

@@ -74,6 +74,8 @@ def test_the_first_estimate_names_the_budget_that_ends_the_run(tmp_path: Path, c
     )
     Console(Pace(36_000, 64), tmp_path / "log").estimate(first, 500, 4.0)
     assert "the 64 s will do for 6.5k env steps" in capsys.readouterr().out
+    Console(Pace(36_000, 0), tmp_path / "log").estimate(first, 36_000, 400.0)
+    assert not capsys.readouterr().out, "an estimate of a budget that is spent"
 
 
 def test_facts_that_do_not_fit_are_left_out_from_the_right() -> None:

@@ -67,6 +67,8 @@ class Console:
     def estimate(self, first: FirstRate, env_steps: int, elapsed_s: float) -> None:
         """Says how long the budget will take at the first rate measured, before the first log line may be due."""
         pace = self.pace
+        if env_steps >= pace.env_steps:
+            return  # it is spent already
         left_s = (pace.env_steps - env_steps) / first.rate
         figures = f"{si(first.rate)} steps/s, {si(first.updates)} updates/s over {first.seconds:.1f} s"
         if pace.time_limit_s and pace.time_limit_s - elapsed_s < left_s:
