@@ -103,7 +103,7 @@ def test_the_rule_sees(own: str, source: str) -> None:
 
 def test_the_rule_allows() -> None:
     source = (
-        "from powerband import __version__\nfrom powerband.core.config import per_rank\ndef f():\n    import mujoco"
+        "from powerband import __version__\nfrom powerband.core.scaling import per_rank\ndef f():\n    import mujoco"
     )
     assert faults(source, Path("envs/file.py")) == []
     assert faults("from . import seeds\nfrom ..spec import shape", Path("envs/snakes/file.py")) == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from powerband.core import presets
-from powerband.core.config import ConfigError, RunConfig, from_json, per_rank, scaled_lr, to_json
+from powerband.core.config import ConfigError, RunConfig, from_json, to_json
 from powerband.core.run_folder import find_run
 from powerband.core.schema import fields_of, fields_table
 from toy_schema import Config, Ppo, Sac, read, refused
@@ -183,32 +182,6 @@ def test_json_is_read_as_strictly_as_flags() -> None:
     for text in ('{"sac": {"lrr": 1}}', '{"sac": {"lr": "x"}}', "[]", "{"):
         with pytest.raises(ConfigError):
             from_json(Config, text)
-
-
-# -- sizes over ranks ---------------------------------------------------------------------------------------------
-
-
-@given(st.integers(0, 10**6), st.integers(1, 64))
-def test_per_rank_divides_or_names_sizes_that_do(total: int, world_size: int) -> None:
-    try:
-        assert per_rank("num_envs", total, world_size) * world_size == total
-    except ConfigError as error:
-        numbers = [int(word) for word in str(error).split("num_envs=")[-1].rstrip(".").split(" or ")]
-        assert numbers and all(number > 0 and number % world_size == 0 for number in numbers)
-        assert all(abs(number - total) < world_size for number in numbers)
-
-
-def test_scaled_lr() -> None:
-    @dataclass(frozen=True)
-    class Section:
-        actor_lr: float = 0.1
-        lr: float = 0.5
-        tau: float = 0.3
-
-    for rule, factor in (("none", 1.0), ("sqrt", 2.0), ("linear", 4.0)):
-        scaled, line = scaled_lr(Section(), rule, 4)
-        assert (scaled.actor_lr, scaled.lr, scaled.tau) == (0.1 * factor, 0.5 * factor, 0.3)
-        assert f"lr_scale={rule}: times {factor:g} for 4 rank(s)" in line
 
 
 def test_every_field_has_help() -> None:

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from powerband.core.config import ConfigError, RunConfig, per_rank
+from powerband.core.config import ConfigError, RunConfig
 from powerband.core.room import OutOfRoom
+from powerband.core.scaling import per_rank
 from powerband.tune import search as searching
 from powerband.tune.facts import Facts
 from powerband.tune.ledger import Ledger

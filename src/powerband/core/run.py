@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ from torch import Tensor
 from powerband import __version__
 from powerband.core import checkpoint, rendering
 from powerband.core.agreement import Agreement
+from powerband.core.attached import Attached, Stateful
 from powerband.core.config import RunConfig, to_json
 from powerband.core.device import device_names, host_facts, set_switches, set_threads
 from powerband.core.distributed import Ranks
@@ -32,11 +33,6 @@ from powerband.core.noise import NoiseSource
 from powerband.core.precision import Precision
 from powerband.core.run_folder import claim, note_end, note_processes, process_facts
 from powerband.core.schedule import Every
-
-
-class Stateful(Protocol):
-    def state_dict(self) -> dict: ...
-    def load_state_dict(self, state: dict) -> None: ...
 
 
 class Run:
@@ -82,7 +78,7 @@ class Run:
         self._eval_every = Every(settings.eval_interval)
         self._save_every = Every(settings.save_interval)
         self._agreement = Agreement(ranks, self.clock)
-        self._attached: dict[str, tuple[Stateful, bool]] = {}
+        self._attached = Attached(ranks)
         self.attach("noise", self.noise)
         self.attach("metrics", self.metrics)
 
@@ -166,12 +162,11 @@ class Run:
 
     def attach(self, name: str, part: Stateful, shared: bool = False) -> None:
         """Makes `part` belong to the run's whole state; `shared` parts are equal on all ranks and saved once."""
-        assert name not in self._attached, name
-        self._attached[name] = (part, shared)
+        self._attached.add(name, part, shared)
 
     def part(self, name: str) -> Any:
         """What was attached as `name`; None where nothing was."""
-        return self._attached.get(name, (None,))[0]
+        return self._attached.get(name)
 
     def restore(self) -> bool:
         """Loads the checkpoint that ``resume=`` named into everything attached; False where the run is a new one.
@@ -185,22 +180,7 @@ class Run:
         path, notices = checkpoint.resolve_resume(self.settings.resume)
         for notice in notices:
             self.console.note(notice)
-        shared, meta = checkpoint.load_checkpoint(path, "shared")
-        if meta["world_size"] != self.ranks.world_size:
-            raise checkpoint.CheckpointError(
-                f"{path} was saved by {meta['world_size']} ranks and this run has {self.ranks.world_size}: replay and "
-                f"environments are per rank. Resume with {meta['world_size']} ranks."
-            )
-        own, _ = checkpoint.load_checkpoint(path, f"rank{self.ranks.rank}")
-        for name, (part, is_shared) in self._attached.items():
-            try:
-                part.load_state_dict((shared if is_shared else own)[name])
-            except (RuntimeError, KeyError, ValueError) as error:
-                raise checkpoint.CheckpointError(
-                    f"{path}: its {name} does not fit this configuration ({' '.join(str(error).split())[:300]}). "
-                    f"Resume with the sizes and shapes of the saved run, or start a new run_dir."
-                ) from error
-        self.load_state_dict(shared["run"])
+        self.load_state_dict(self._attached.load(path))
         if self.ranks.leads:
             (self.dir / "config.json").write_text(to_json(self.config))
         self._note_processes()
@@ -241,20 +221,9 @@ class Run:
         """
         with self.clock("save"):
             end_if_not_finite(self, inspect=True)
-            writer = checkpoint.CheckpointWriter(self.dir, self.env_steps)
             if self.before_save is not None:
                 self.before_save()
-            own = {name: part.state_dict() for name, (part, shared) in self._attached.items() if not shared}
-            hashes = writer.write(f"rank{self.ranks.rank}", own)
-            if self.ranks.leads:
-                whole = {name: part.state_dict() for name, (part, shared) in self._attached.items() if shared}
-                hashes |= writer.write("shared", {**whole, "run": self.state_dict()})
-            parts = self.ranks.gather(hashes)
-            if self.ranks.leads:
-                meta = {"world_size": self.ranks.world_size, "env_steps": self.env_steps, "grad_steps": self.grad_steps}
-                together = {name: digest for part in parts for name, digest in part.items()}
-                writer.commit(together, meta, keep=self.settings.keep_checkpoints)
-            self.ranks.barrier()
+            self._attached.save(self.dir, self.state_dict(), self.settings.keep_checkpoints)
         self._saved_at = self.env_steps
 
     # -- one iteration of a loop --------------------------------------------------------------------------------

@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from powerband.core.compile import GraphedUpdates, tensors_in
-from powerband.core.config import ConfigError, per_rank
+from powerband.core.config import ConfigError
 from powerband.core.noise import Noise
 from powerband.core.run import Run
+from powerband.core.scaling import per_rank
 from powerband.core.schedule import UpdateSchedule
 from powerband.data.episodes import EpisodeTracker
 from powerband.data.replay import Replay

@@ -10,8 +10,9 @@ from typing import Any, Literal, Protocol
 
 from torch import Tensor
 
-from powerband.core.config import ConfigError, per_rank
+from powerband.core.config import ConfigError
 from powerband.core.run import Run
+from powerband.core.scaling import per_rank
 from powerband.data.feed import Feed
 from powerband.data.types import Tree
 from powerband.loops.learning import Learning

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from powerband.core.config import ConfigError, per_rank
+from powerband.core.config import ConfigError
 from powerband.core.run import Run
+from powerband.core.scaling import per_rank
 from powerband.data.episodes import EpisodeTracker
 from powerband.data.rollout import Rollout, minibatches
 from powerband.data.types import Learner, VecEnv

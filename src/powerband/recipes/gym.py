@@ -12,10 +12,11 @@ from typing import Any, Literal
 from powerband.algos.ppo import PPO, PPOConfig
 from powerband.algos.sac import SAC, SACConfig
 from powerband.core.checkpoint import load_checkpoint, resolve_resume
-from powerband.core.config import ConfigError, RunConfig, per_rank, scaled_lr
+from powerband.core.config import ConfigError, RunConfig
 from powerband.core.noise import NoiseSource
 from powerband.core.precision import Precision
 from powerband.core.run import Run
+from powerband.core.scaling import per_rank, scaled_lr
 from powerband.data.types import EnvSpec
 from powerband.envs.gymnasium_env import GymVecEnv
 from powerband.envs.supervision import Fault, Supervision

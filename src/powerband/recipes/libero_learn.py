@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 
 from powerband.algos.rdt import RDTLearner
-from powerband.core.config import ConfigError, scaled_lr
+from powerband.core.config import ConfigError
 from powerband.core.distributed import Ranks
 from powerband.core.noise import NoiseSource
 from powerband.core.precision import Precision
 from powerband.core.run import Run
+from powerband.core.scaling import scaled_lr
 from powerband.data.feed import Feed
 from powerband.data.robot_episodes import CAMERAS, RobotEpisodes
 from powerband.data.statistics import Statistics

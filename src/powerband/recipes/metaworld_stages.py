@@ -15,8 +15,9 @@ from powerband.algos.imitate import Imitate
 from powerband.algos.represent import Represent
 from powerband.algos.sac import SAC
 from powerband.algos.student import Student
-from powerband.core.config import ConfigError, per_rank, scaled_lr
+from powerband.core.config import ConfigError
 from powerband.core.run import Run
+from powerband.core.scaling import per_rank, scaled_lr
 from powerband.data.types import VecEnv
 from powerband.envs.encoded import EncodedVecEnv
 from powerband.envs.metaworld.env import metaworld_envs

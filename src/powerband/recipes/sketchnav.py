@@ -8,9 +8,10 @@ from typing import Literal
 
 from powerband.algos.chunks import ChunkConfig
 from powerband.algos.ppo import PPO, PPOConfig
-from powerband.core.config import ConfigError, RunConfig, scaled_lr
+from powerband.core.config import ConfigError, RunConfig
 from powerband.core.precision import Precision
 from powerband.core.run import Run
+from powerband.core.scaling import scaled_lr
 from powerband.envs.sketchnav.env import spec_of
 from powerband.envs.sketchnav.episodes import Episodes, Scenes
 from powerband.envs.sketchnav.sensors import Sensors

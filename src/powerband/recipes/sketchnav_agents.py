@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from powerband.core import rendering
-from powerband.core.config import ConfigError, per_rank
+from powerband.core.config import ConfigError
 from powerband.core.device import cores
+from powerband.core.scaling import per_rank
 from powerband.data.types import VecEnv
 from powerband.envs.sketchnav.env import SketchNavEnv
 from powerband.envs.sketchnav.episodes import Episodes

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from powerband.algos.chunks import Chunks
-from powerband.core.config import ConfigError, scaled_lr
+from powerband.core.config import ConfigError
+from powerband.core.scaling import scaled_lr
 from powerband.data.demonstrations import Demonstrations
 from powerband.data.feed import Feed
 from powerband.data.recording import read_recording

@@ -11,10 +11,11 @@ from torch import Tensor, nn
 from powerband.algos.ddpg import DDPG, DDPGConfig
 from powerband.algos.ppo import PPO, PPOConfig
 from powerband.core.checkpoint import load_checkpoint, resolve_resume
-from powerband.core.config import RunConfig, from_json, per_rank, scaled_lr
+from powerband.core.config import RunConfig, from_json
 from powerband.core.noise import NoiseSource
 from powerband.core.precision import Precision
 from powerband.core.run import Run
+from powerband.core.scaling import per_rank, scaled_lr
 from powerband.data.types import EnvSpec
 from powerband.envs.snakes.env import SnakesEnv, spec_of
 from powerband.envs.snakes.opponents import PolicyOpponent

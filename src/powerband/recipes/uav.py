@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from powerband.algos.coma import COMA, COMAConfig
-from powerband.core.config import ConfigError, RunConfig, per_rank, scaled_lr
+from powerband.core.config import ConfigError, RunConfig
 from powerband.core.noise import NoiseSource
 from powerband.core.precision import Precision
 from powerband.core.run import Run
+from powerband.core.scaling import per_rank, scaled_lr
 from powerband.data.types import EnvSpec
 from powerband.envs.uav.env import UavEnv, spec_of
 from powerband.envs.uav.world import World

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from powerband.core.config import ConfigError, per_rank
+from powerband.core.config import ConfigError
 from powerband.core.device import device_names, threads_a_rank
+from powerband.core.scaling import per_rank
 from powerband.tune.knobs import Knobs
 
 
