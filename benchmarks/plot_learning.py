@@ -5,7 +5,7 @@
 ``uav``: return of missions in training over wall time, of the runs ``uav-coma-*``, ``uav-iac-*``, and of the planners.
 ``metaworld``: success of experts in training, of `results/learning/metaworld.json`, and env steps that students take to
 90 %, of `results/metaworld_students.json`; the runs are not asked for.
-``sketchnav``: success of the runs ``sketchnav-ppo-*-0`` in training, and of the policies on plans not seen before.
+``sketchnav``: success of the runs ``sketchnav-ppo-*`` in training, and of the policies on plans not seen before.
 Lines are means over seeds, bands run from the lowest to the highest seed.
 
     python benchmarks/plot_learning.py interval runs/learning docs/pictures/interval-learning.png
@@ -169,23 +169,25 @@ def metaworld(_: Path, path: Path) -> None:
 
 
 def sketchnav(runs: Path, path: Path) -> None:
-    """Draws the runs ``sketchnav-ppo-*``, a line a sketch, and their evaluations with intervals over episodes."""
+    """Draws the runs ``sketchnav-ppo-*``, a line and dots a run, with intervals over episodes."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(9.5, 3.6), width_ratios=(3, 2))
     colors = {"true": "#5aa9a3", "smooth": "#1f6f8b", "abstract": "#e0a458", "blank": "#8a8f98"}
     for place, (sketch, color) in enumerate(colors.items()):
-        lines = [line for line in read_metrics(runs / f"sketchnav-ppo-{sketch}-0") if "charts/success" in line]
-        steps, success = ([line[key] for line in lines] for key in ("env_steps", "charts/success"))
-        smooth = np.convolve(np.pad(success, (2, 2), "edge"), np.ones(5) / 5, "valid")
-        left.plot(np.array(steps) / 1e6, smooth, color=color, label=sketch)
-        told = json.loads((RESULTS / f"sketchnav-ppo-{sketch}.json").read_text())["runs"][0]["at_end"]
-        for row in told:
-            if row["policy"] in ("policy", "likeliest"):
+        told = json.loads((RESULTS / f"sketchnav-ppo-{sketch}.json").read_text())["runs"]
+        for number, run in enumerate(told):
+            lines = read_metrics(runs / f"sketchnav-ppo-{sketch}-{run['seed']}")
+            lines = [line for line in lines if "charts/success" in line]
+            steps, success = ([line[key] for line in lines] for key in ("env_steps", "charts/success"))
+            smooth = np.convolve(np.pad(success, (2, 2), "edge"), np.ones(5) / 5, "valid")
+            left.plot(np.array(steps) / 1e6, smooth, color=color, linewidth=1.2, label="" if number else sketch)
+            for row in run["at_end"]:
+                if row["policy"] not in ("policy", "likeliest"):
+                    continue
                 drawn = row["policy"] == "policy"
                 error = [[row["success"] - row["success_low"]], [row["success_high"] - row["success"]]]
+                x = place + 0.1 * (number - (len(told) - 1) / 2) + 0.24 * (1 - 2 * drawn)
                 fill = color if drawn else "white"
-                right.errorbar(
-                    place + 0.12 * (1 - 2 * drawn), row["success"], error, fmt="o", color=color, mfc=fill, capsize=3
-                )
+                right.errorbar(x, row["success"], error, fmt="o", ms=4, color=color, mfc=fill, capsize=2)
     left.set_xlabel("million env steps")
     left.set_ylabel("success in training (plans of the training)")
     left.legend(fontsize=8, title="sketch", title_fontsize=8)

@@ -8,12 +8,14 @@ from torch import nn
 
 pytest.importorskip("accelerate")
 
+from powerband.core import zero
 from powerband.core.accelerated import AcceleratedAdam
 from powerband.core.distributed import Ranks
 from powerband.core.flags import ConfigError
 from powerband.core.precision import Precision
 
 FSDP2 = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"}
+ZERO, SAID = {"ACCELERATE_USE_DEEPSPEED": "true"}, "ACCELERATE_DEEPSPEED_"
 
 
 def adam(net: nn.Module | None = None, may_shard: bool = True) -> AcceleratedAdam:
@@ -24,7 +26,11 @@ def adam(net: nn.Module | None = None, may_shard: bool = True) -> AcceleratedAda
 @pytest.mark.parametrize(
     ("environment", "said"),
     [
-        ({"ACCELERATE_USE_DEEPSPEED": "true"}, "--fsdp_version 2"),
+        (ZERO | {f"{SAID}ZERO_STAGE": "3"}, "zero_stage=3 .* --fsdp_version 2"),
+        (ZERO | {f"{SAID}CONFIG_FILE": "zero.json"}, "deepspeed_config_file"),
+        (ZERO | {f"{SAID}OFFLOAD_OPTIMIZER_DEVICE": "cpu"}, "offload_optimizer_device"),
+        (ZERO, "leave --use_deepspeed out"),
+        (ZERO | {"ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "4"}, r"rdt\.accumulation"),
         ({"ACCELERATE_USE_FSDP": "true"}, "only FSDP 2"),
         (FSDP2 | {"FSDP_OFFLOAD_PARAMS": "true"}, "fsdp_offload_params"),
         (FSDP2 | {"FSDP_ACTIVATION_CHECKPOINTING": "true"}, "rdt.checkpoint_activations=true"),
@@ -32,14 +38,24 @@ def adam(net: nn.Module | None = None, may_shard: bool = True) -> AcceleratedAda
     ],
 )
 def test_settings_that_shard_in_an_unknown_way_are_refused(environment, said, monkeypatch) -> None:
+    monkeypatch.setattr(zero, "find_spec", lambda name: name)  # DeepSpeed need not be there for what it is not asked
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(ConfigError, match=said):
         adam()
 
 
-def test_a_compiled_or_a_small_network_is_not_sharded(monkeypatch) -> None:
-    for name, value in FSDP2.items():
+def test_deepspeed_that_is_not_installed_is_said(monkeypatch) -> None:
+    monkeypatch.setattr(zero, "find_spec", lambda name: None)
+    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
+    with pytest.raises(ConfigError, match="pip install 'powerband.deepspeed.'"):
+        adam()
+
+
+@pytest.mark.parametrize("environment", [FSDP2, ZERO])
+def test_a_compiled_or_a_small_network_is_not_sharded(environment, monkeypatch) -> None:
+    monkeypatch.setattr(zero, "find_spec", lambda name: name)
+    for name, value in environment.items():
         monkeypatch.setenv(name, value)
     net = nn.Linear(2, 2)
     net.compile()
@@ -64,6 +80,6 @@ def test_one_rank_has_its_weights_whole(monkeypatch) -> None:
 
 def test_what_fits_is_not_tried_by_a_rank_that_holds_shards_only() -> None:
     trained = adam()
-    trained.sharded, trained._world_size = True, 2
+    trained.sharded, trained._world_size = "weights", 2
     with pytest.raises(ConfigError, match="half the batch"):
         trained.forward(torch.ones(1, 2))

@@ -44,11 +44,11 @@ def recorded(rows: torch.Tensor) -> dict:
     return tree_map(lambda leaf: leaf[rows], whole)
 
 
-def learner_of(ranks: Ranks, accumulation: int = 1) -> RDTLearner:
+def learner_of(ranks: Ranks, accumulation: int = 1, dtype: torch.dtype = torch.float64) -> RDTLearner:
     torch.manual_seed(0)
     tokens, there = encode_words(["open it", "close the drawer"])
     shape = RDTShape(HORIZON, UNIFIED, 8, 2, 2, 1, tokens.shape[-1], 64)
-    policy = RDTPolicy(RDTSize(32, 2, 2), shape, SmallVision(64)).double()
+    policy = RDTPolicy(RDTSize(32, 2, 2), shape, SmallVision(64)).to(dtype)
     sizes = {"horizon": HORIZON, "execute": 2, "noise_steps": 20, "accumulation": accumulation}
     config = RDTConfig(lr=1e-3, warmup=2, max_grad_norm=0.45, **sizes)  # clips some of the updates
     noise = NoiseSource(0, "cpu", ranks.rank)

@@ -1,7 +1,7 @@
 """AdamW through Accelerate: how ranks share a network's gradients is its setting, not the code's that trains.
 
 Reinforcement learning averages one flat gradient (`core.flat`). FSDP 2 shards weights, gradients and moments
-(`core.sharded`); FSDP 1 and DeepSpeed, with which parameters are not what they were, are refused.
+(`core.sharded`), DeepSpeed's ZeRO 1 and 2 moments (`core.zero`); FSDP 1 and ZeRO 3 are refused.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from powerband.core import zero
 from powerband.core.distributed import Ranks
 from powerband.core.flags import ConfigError
 from powerband.core.precision import Precision
@@ -32,7 +33,7 @@ class AcceleratedAdam:
     Attributes:
         net: The module itself: its parameters are what is trained and saved.
         accelerator: Accelerate's; it has joined the process group that is there.
-        sharded: Whether parameters and moments lie in shards on the ranks.
+        sharded: What lies in shards on the ranks: "weights" and moments (FSDP 2), "moments" (ZeRO), "" nothing.
     """
 
     def __init__(
@@ -70,14 +71,21 @@ class AcceleratedAdam:
             raise ConfigError(
                 "This trains through Accelerate. Install it: pip install 'powerband[diffusion]'"
             ) from None
-        plugin = _plugin(net, may_shard)
+        asked = _asked(may_shard)
         AcceleratorState._reset_state(True)  # a search trains in several precisions in one process; it knows one
         mixed = {"fp32": "no"}.get(precision.name, precision.name)
         self.net, self.ranks, self.max_grad_norm = net, ranks, max_grad_norm
-        self.accelerator = Accelerator(mixed_precision=mixed, cpu=ranks.device.type == "cpu", fsdp_plugin=plugin)
-        if plugin is not None:
-            _shard_on_cpus(self.accelerator, plugin)
-        self.sharded = self.accelerator.is_fsdp2
+        if asked == "DEEPSPEED":  # on CPUs it is looked for where nobody asks for them, and autocast is ours
+            plugin = zero.plugin_of(net, ranks, precision, max_grad_norm)
+            self.accelerator, self.sharded = Accelerator(mixed_precision="no", deepspeed_plugin=plugin), "moments"
+            self._autocast = precision.autocast
+        else:
+            plugin = _plugin(net) if asked else None
+            self.accelerator = Accelerator(mixed_precision=mixed, cpu=ranks.device.type == "cpu", fsdp_plugin=plugin)
+            if plugin is not None:
+                _shard_on_cpus(self.accelerator, plugin)
+            self.sharded = "weights" if self.accelerator.is_fsdp2 else ""
+            self._autocast = self.accelerator.autocast
         self._world_size = ranks.world_size
         self._gathered: dict[str, Any] | None = None
         adam = torch.optim.AdamW(net.parameters(), lr, betas=betas, eps=eps, weight_decay=weight_decay)
@@ -97,15 +105,16 @@ class AcceleratedAdam:
         """What the module gives, with gradients that `step` averages over ranks.
 
         Raises:
-            ConfigError: The weights lie in shards, and this rank tries something by itself (memory ran out).
+            ConfigError: Something lies in shards, and this rank tries something by itself (memory ran out).
         """
         if self.sharded and self.ranks.world_size < self._world_size:
             raise ConfigError(
-                f"rank {self.ranks.rank} ran out of memory. What fits cannot be tried where weights lie in shards: "
-                f"take half the batch, or more parts of it (rdt.accumulation)."
+                f"rank {self.ranks.rank} ran out of memory. What fits cannot be tried where {self.sharded} lie in "
+                f"shards: take half the batch, or more parts of it (rdt.accumulation)."
             )
-        net = self.prepared if self.ranks.world_size > 1 else self.accelerator.unwrap_model(self.prepared)
-        with self.accelerator.autocast():
+        wrapped = self.ranks.world_size > 1 or self.sharded == "moments"
+        net = self.prepared if wrapped else self.accelerator.unwrap_model(self.prepared)
+        with self._autocast():
             return net(*inputs)
 
     @contextmanager
@@ -117,7 +126,8 @@ class AcceleratedAdam:
         """
         self.accelerator.sync_gradients = last
         try:
-            with nullcontext() if last else self.accelerator.no_sync(self.prepared):
+            adds_up = last or self.sharded == "moments"  # DeepSpeed is told in `step`
+            with nullcontext() if adds_up else self.accelerator.no_sync(self.prepared):
                 yield
         finally:
             self.accelerator.sync_gradients = True
@@ -128,6 +138,8 @@ class AcceleratedAdam:
         Returns:
             0-d: 2-norm of the gradient (mean over ranks) before clipping; 0 of a `part` that is not the last.
         """
+        if self.sharded == "moments":
+            return zero.step(self.prepared, loss, self.accelerator.sync_gradients)
         self.accelerator.backward(loss)
         if not self.accelerator.sync_gradients:
             return torch.zeros_like(loss)
@@ -138,8 +150,11 @@ class AcceleratedAdam:
         return whole(norm).detach()
 
     def gather(self) -> None:
-        """Makes the next `weights` and `state_dict` of the leading rank whole. A collective, for sharded weights."""
-        if self.sharded:
+        """Makes the next `weights` and `state_dict` of the leading rank whole. A collective, where there are shards."""
+        if self.sharded == "moments":
+            whole = zero.moments(self.adam.optimizer, list(self.net.parameters()), self.ranks.leads)
+            self._gathered = {"adam": whole} if self.ranks.leads else None
+        elif self.sharded:
             state = gathered({"net": self.net.state_dict(), "adam": self._moments()}, self.ranks.leads)
             self._gathered = state or None
 
@@ -151,6 +166,8 @@ class AcceleratedAdam:
         """Restores whole `weights`, which all ranks have."""
         now = self.net.state_dict()
         self.net.load_state_dict({k: shard(full, now[k]) if k in now else full for k, full in state.items()})
+        if self.sharded == "moments":
+            zero.load_weights(list(self.net.parameters()))
 
     def state_dict(self) -> dict:
         """Moments and steps by number of the parameter, whole or not as `weights` are."""
@@ -158,6 +175,9 @@ class AcceleratedAdam:
 
     def load_state_dict(self, state: dict) -> None:
         """Restores a whole `state_dict`, which all ranks have; the rate stays the configuration's."""
+        if self.sharded == "moments":
+            zero.load_moments(self.adam.optimizer, list(self.net.parameters()), state)
+            return
         groups = self.adam.state_dict()["param_groups"]
         likes = dict(enumerate(self.net.parameters()))
         moments = {
@@ -167,6 +187,8 @@ class AcceleratedAdam:
         self.adam.load_state_dict({"state": moments, "param_groups": groups})
 
     def _moments(self) -> dict:
+        if self.sharded == "moments":
+            return zero.held(self.adam.optimizer)
         return {str(number): dict(state) for number, state in self.adam.state_dict()["state"].items()}
 
     def _taken(self, name: str) -> dict | None:
@@ -174,24 +196,28 @@ class AcceleratedAdam:
         return None if self._gathered is None else self._gathered.pop(name, None)
 
 
-def _plugin(net: nn.Module, may_shard: bool) -> Any:
-    """Accelerate's plugin for FSDP as the launcher configured it; None where it did not.
+def _asked(may_shard: bool) -> str:
+    """FSDP or DEEPSPEED, as the launcher was configured; "" for neither.
 
     Raises:
-        ConfigError: DeepSpeed, FSDP 1, or a setting that is not known to leave the training what it is.
+        ConfigError: This network is not to be sharded.
     """
-    asked = {
-        name: os.environ.get(f"ACCELERATE_USE_{name}", "").lower() in ("true", "1") for name in ("FSDP", "DEEPSPEED")
-    }
-    if asked["DEEPSPEED"]:
-        raise ConfigError(f"accelerate was configured for DeepSpeed, which shards weights; it is not supported. {FIX}")
-    if not asked["FSDP"]:
-        return None
-    if not may_shard:
+    known = {"FSDP": "FSDP", "DEEPSPEED": "DeepSpeed"}
+    name = next((n for n in known if os.environ.get(f"ACCELERATE_USE_{n}", "").lower() in ("true", "1")), "")
+    if name and not may_shard:
         raise ConfigError(
-            "accelerate was configured for FSDP, which shards weights; this network is small and is trained whole. "
+            f"accelerate was configured for {known[name]}, which shards; this network is small and is trained whole. "
             "Choose multi-GPU without it (accelerate launch --multi_gpu), or powerband train --gpus."
         )
+    return name
+
+
+def _plugin(net: nn.Module) -> Any:
+    """Accelerate's plugin for FSDP as the launcher configured it.
+
+    Raises:
+        ConfigError: FSDP 1, or a setting that is not known to leave the training what it is.
+    """
     if (version := os.environ.get("FSDP_VERSION", "1")) != "2":
         raise ConfigError(
             f"accelerate was configured for FSDP {version}, which shards weights; only FSDP 2 works. {FIX}"

@@ -155,7 +155,7 @@ def _banner(config: Config, run: Run, data: Data, learner: RDTLearner) -> None:
     )
     run.facts["policy"] = (
         f"{config.size if not config.pretrained else config.pretrained}, {weights / 1e6:,.1f} M weights"
-        + (f", in shards on {ranks.world_size} rank(s)" if learner.adam.sharded else "")
+        + (f", {learner.adam.sharded} in shards on {ranks.world_size} rank(s)" if learner.adam.sharded else "")
     )
     alike = likeness(learner.policy.language_tokens, learner.policy.language_there)
     for one, other in (alike - torch.eye(len(alike), device=alike.device) > ALIKE).nonzero().tolist():
