@@ -1,4 +1,4 @@
-"""What AcceleratedAdam refuses of a launcher's configuration, and that it says what to do."""
+"""What AdamW through Accelerate refuses of a launcher's configuration, and that it says what to do."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ ZERO, SAID = {"ACCELERATE_USE_DEEPSPEED": "true"}, "ACCELERATE_DEEPSPEED_"
 
 def adam(net: nn.Module | None = None, may_shard: bool = True) -> AcceleratedAdam:
     net = net or nn.Linear(2, 2)
-    return AcceleratedAdam(net, 1e-3, ranks=Ranks(), precision=Precision("fp32", "cpu"), may_shard=may_shard)
+    words = {"ranks": Ranks(), "precision": Precision("fp32", "cpu")}
+    return zero.launched_adam(net, 1e-3, **words) if may_shard else AcceleratedAdam(net, 1e-3, **words)
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from powerband.algos.averaged import follow, follower
 from powerband.algos.diffusion import drawn, noise_schedule
-from powerband.core.accelerated import AcceleratedAdam
 from powerband.core.distributed import Ranks
 from powerband.core.flags import ConfigError
 from powerband.core.noise import NoiseSource
 from powerband.core.precision import Precision
+from powerband.core.zero import launched_adam
 from powerband.data.types import Tree, tree_map
 from powerband.nets.jitter import DRAWS
 from powerband.nets.rdt_policy import RDTPolicy
@@ -110,7 +110,7 @@ class RDTLearner:
         self.acting = follower(self.policy)
         if config.compile:
             self.policy.compile()
-        self.adam = AcceleratedAdam(
+        self.adam = launched_adam(
             self.policy,
             config.lr,
             ranks=ranks,
@@ -119,7 +119,6 @@ class RDTLearner:
             betas=config.betas,
             eps=config.eps,
             max_grad_norm=config.max_grad_norm,
-            may_shard=True,
         )
         self.schedule = noise_schedule(config)
         self.updates = 0

@@ -1,7 +1,7 @@
 """AdamW through Accelerate: how ranks share a network's gradients is its setting, not the code's that trains.
 
 Reinforcement learning averages one flat gradient (`core.flat`). FSDP 2 shards weights, gradients and moments
-(`core.sharded`), DeepSpeed's ZeRO 1 and 2 moments (`core.zero`); FSDP 1 and ZeRO 3 are refused.
+(`core.sharded`); with DeepSpeed `core.zero` has its own; FSDP 1 is refused.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from powerband.core import zero
 from powerband.core.distributed import Ranks
 from powerband.core.flags import ConfigError
 from powerband.core.precision import Precision
@@ -25,6 +24,7 @@ FIX = (
     "Shard with FSDP 2 (accelerate launch --use_fsdp --fsdp_version 2), or not at all (accelerate launch --multi_gpu, "
     "or powerband train --gpus)."
 )
+YES = ("true", "1")
 
 
 class AcceleratedAdam:
@@ -65,31 +65,31 @@ class AcceleratedAdam:
             ConfigError: Accelerate is not installed, or was told to shard the weights in a way that is not known here.
         """
         try:
-            from accelerate import Accelerator
             from accelerate.state import AcceleratorState
         except ImportError:
             raise ConfigError(
                 "This trains through Accelerate. Install it: pip install 'powerband[diffusion]'"
             ) from None
-        asked = _asked(may_shard)
+        refuse_sharding(may_shard)
         AcceleratorState._reset_state(True)  # a search trains in several precisions in one process; it knows one
-        mixed = {"fp32": "no"}.get(precision.name, precision.name)
         self.net, self.ranks, self.max_grad_norm = net, ranks, max_grad_norm
-        if asked == "DEEPSPEED":  # on CPUs it is looked for where nobody asks for them, and autocast is ours
-            plugin = zero.plugin_of(net, ranks, precision, max_grad_norm)
-            self.accelerator, self.sharded = Accelerator(mixed_precision="no", deepspeed_plugin=plugin), "moments"
-            self._autocast = precision.autocast
-        else:
-            plugin = _plugin(net) if asked else None
-            self.accelerator = Accelerator(mixed_precision=mixed, cpu=ranks.device.type == "cpu", fsdp_plugin=plugin)
-            if plugin is not None:
-                _shard_on_cpus(self.accelerator, plugin)
-            self.sharded = "weights" if self.accelerator.is_fsdp2 else ""
-            self._autocast = self.accelerator.autocast
+        self.accelerator = self._accelerator(precision)
+        self.sharded = "weights" if self.accelerator.is_fsdp2 else ""
         self._world_size = ranks.world_size
         self._gathered: dict[str, Any] | None = None
         adam = torch.optim.AdamW(net.parameters(), lr, betas=betas, eps=eps, weight_decay=weight_decay)
         self.prepared, self.adam = self.accelerator.prepare(net, adam)
+
+    def _accelerator(self, precision: Precision) -> Any:
+        """Accelerate's, with FSDP where the launcher was configured for it."""
+        from accelerate import Accelerator
+
+        plugin = _plugin(self.net) if launched() else None
+        mixed = {"fp32": "no"}.get(precision.name, precision.name)
+        made = Accelerator(mixed_precision=mixed, cpu=self.ranks.device.type == "cpu", fsdp_plugin=plugin)
+        if plugin is not None:
+            _shard_on_cpus(made, plugin)
+        return made
 
     @property
     def lr(self) -> float:
@@ -112,9 +112,8 @@ class AcceleratedAdam:
                 f"rank {self.ranks.rank} ran out of memory. What fits cannot be tried where {self.sharded} lie in "
                 f"shards: take half the batch, or more parts of it (rdt.accumulation)."
             )
-        wrapped = self.ranks.world_size > 1 or self.sharded == "moments"
-        net = self.prepared if wrapped else self.accelerator.unwrap_model(self.prepared)
-        with self._autocast():
+        net = self.prepared if self.ranks.world_size > 1 else self.accelerator.unwrap_model(self.prepared)
+        with self.accelerator.autocast():
             return net(*inputs)
 
     @contextmanager
@@ -126,8 +125,7 @@ class AcceleratedAdam:
         """
         self.accelerator.sync_gradients = last
         try:
-            adds_up = last or self.sharded == "moments"  # DeepSpeed is told in `step`
-            with nullcontext() if adds_up else self.accelerator.no_sync(self.prepared):
+            with nullcontext() if last else self.accelerator.no_sync(self.prepared):
                 yield
         finally:
             self.accelerator.sync_gradients = True
@@ -138,8 +136,6 @@ class AcceleratedAdam:
         Returns:
             0-d: 2-norm of the gradient (mean over ranks) before clipping; 0 of a `part` that is not the last.
         """
-        if self.sharded == "moments":
-            return zero.step(self.prepared, loss, self.accelerator.sync_gradients)
         self.accelerator.backward(loss)
         if not self.accelerator.sync_gradients:
             return torch.zeros_like(loss)
@@ -151,10 +147,7 @@ class AcceleratedAdam:
 
     def gather(self) -> None:
         """Makes the next `weights` and `state_dict` of the leading rank whole. A collective, where there are shards."""
-        if self.sharded == "moments":
-            whole = zero.moments(self.adam.optimizer, list(self.net.parameters()), self.ranks.leads)
-            self._gathered = {"adam": whole} if self.ranks.leads else None
-        elif self.sharded:
+        if self.sharded:
             state = gathered({"net": self.net.state_dict(), "adam": self._moments()}, self.ranks.leads)
             self._gathered = state or None
 
@@ -166,8 +159,6 @@ class AcceleratedAdam:
         """Restores whole `weights`, which all ranks have."""
         now = self.net.state_dict()
         self.net.load_state_dict({k: shard(full, now[k]) if k in now else full for k, full in state.items()})
-        if self.sharded == "moments":
-            zero.load_weights(list(self.net.parameters()))
 
     def state_dict(self) -> dict:
         """Moments and steps by number of the parameter, whole or not as `weights` are."""
@@ -175,9 +166,6 @@ class AcceleratedAdam:
 
     def load_state_dict(self, state: dict) -> None:
         """Restores a whole `state_dict`, which all ranks have; the rate stays the configuration's."""
-        if self.sharded == "moments":
-            zero.load_moments(self.adam.optimizer, list(self.net.parameters()), state)
-            return
         groups = self.adam.state_dict()["param_groups"]
         likes = dict(enumerate(self.net.parameters()))
         moments = {
@@ -187,8 +175,6 @@ class AcceleratedAdam:
         self.adam.load_state_dict({"state": moments, "param_groups": groups})
 
     def _moments(self) -> dict:
-        if self.sharded == "moments":
-            return zero.held(self.adam.optimizer)
         return {str(number): dict(state) for number, state in self.adam.state_dict()["state"].items()}
 
     def _taken(self, name: str) -> dict | None:
@@ -196,20 +182,19 @@ class AcceleratedAdam:
         return None if self._gathered is None else self._gathered.pop(name, None)
 
 
-def _asked(may_shard: bool) -> str:
-    """FSDP or DEEPSPEED, as the launcher was configured; "" for neither.
-
-    Raises:
-        ConfigError: This network is not to be sharded.
-    """
+def launched() -> str:
+    """FSDP or DeepSpeed, as the launcher was configured; "" for neither."""
     known = {"FSDP": "FSDP", "DEEPSPEED": "DeepSpeed"}
-    name = next((n for n in known if os.environ.get(f"ACCELERATE_USE_{n}", "").lower() in ("true", "1")), "")
-    if name and not may_shard:
+    return next((said for n, said in known.items() if os.environ.get(f"ACCELERATE_USE_{n}", "").lower() in YES), "")
+
+
+def refuse_sharding(may_shard: bool) -> None:
+    """Refuses a launcher's wish to shard a network that is not to be."""
+    if launched() and not may_shard:
         raise ConfigError(
-            f"accelerate was configured for {known[name]}, which shards; this network is small and is trained whole. "
+            f"accelerate was configured for {launched()}, which shards; this network is small and is trained whole. "
             "Choose multi-GPU without it (accelerate launch --multi_gpu), or powerband train --gpus."
         )
-    return name
 
 
 def _plugin(net: nn.Module) -> Any:

@@ -1,18 +1,21 @@
-"""AdamW's moments in shards on the ranks: DeepSpeed's ZeRO 1 and 2, through Accelerate. Weights stay whole.
+"""AdamW with its moments in shards on the ranks: DeepSpeed's ZeRO 1 and 2, through Accelerate. Weights stay whole.
 
 A rank keeps the moments, and a copy of the weights that it steps, of one part of all weights laid end to end; at stage
-2 the gradients too. A checkpoint holds moments by weight, as without shards.
+2 the gradients too. A checkpoint holds moments by weight, as without shards. ZeRO 3 is refused: FSDP 2 does that.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from powerband.core.accelerated import AcceleratedAdam, launched
 from powerband.core.distributed import Ranks
 from powerband.core.flags import ConfigError
 from powerband.core.precision import Precision
@@ -26,6 +29,99 @@ UNSAID = (
     "DEEPSPEED_OFFLOAD_PARAM_DEVICE",
 )
 """What the launcher may say and is not taken over."""
+
+
+def launched_adam(net: nn.Module, lr: float, **words: Any) -> AcceleratedAdam:
+    """AdamW as the launcher was configured: plain, or with what is shared out as it says.
+
+    Args:
+        net, lr, words: As `AcceleratedAdam` has them; whoever trains may shard.
+    """
+    kind = ZeroAdam if launched() == "DeepSpeed" else AcceleratedAdam
+    return kind(net, lr, may_shard=True, **words)
+
+
+class ZeroAdam(AcceleratedAdam):
+    """AdamW whose moments lie in shards; `gather` makes them whole for a checkpoint."""
+
+    def __init__(self, net: nn.Module, lr: float, **words: Any) -> None:
+        super().__init__(net, lr, **words)
+        self.sharded = "moments"
+        self._weights = list(net.parameters())
+        self._last = True
+
+    def _accelerator(self, precision: Precision) -> Any:
+        plugin = plugin_of(self.net, self.ranks, precision, self.max_grad_norm)
+        from accelerate import Accelerator
+
+        self._autocast = precision.autocast
+        # On CPUs DeepSpeed is looked for where nobody asks for them.
+        return Accelerator(mixed_precision="no", deepspeed_plugin=plugin)
+
+    def forward(self, *inputs: Any) -> Any:
+        with self._autocast():
+            return super().forward(*inputs)
+
+    @contextmanager
+    def part(self, last: bool) -> Iterator[None]:
+        self._last = last
+        try:
+            yield
+        finally:
+            self._last = True
+
+    def step(self, loss: Tensor) -> Tensor:
+        engine = self.prepared
+        engine.set_gradient_accumulation_boundary(is_boundary=self._last)
+        engine.backward(loss)
+        if not self._last:
+            return torch.zeros_like(loss)
+        engine.step()  # averages, clips and steps
+        return torch.as_tensor(engine.get_global_grad_norm()).to(loss).detach()
+
+    def gather(self) -> None:
+        from deepspeed.utils import safe_get_full_optimizer_state
+
+        state, found = list(self._flat.state.values()), {}
+        for number, weight in enumerate(self._weights if state else ()):
+            whole = {name: safe_get_full_optimizer_state(weight, name) for name in MOMENTS}  # a collective
+            if self.ranks.leads:
+                moments = {name: full.cpu() for name, full in whole.items()}
+                found[str(number)] = {"step": state[0]["step"], **moments}
+        self._gathered = {"adam": found} if self.ranks.leads else None
+
+    def load_weights(self, state: dict[str, Tensor]) -> None:
+        from deepspeed.utils import safe_set_full_fp32_param
+
+        super().load_weights(state)
+        for weight in self._weights:  # into the copies that are stepped
+            safe_set_full_fp32_param(weight, weight.detach())
+
+    def load_state_dict(self, state: dict) -> None:
+        from deepspeed.utils import safe_set_full_optimizer_state
+
+        if not state and not self._flat.state:
+            return
+        step = next(iter(state.values()))["step"] if state else torch.zeros(())
+        for group in self._flat.param_groups:  # of each one flat part, for which AdamW makes moments at its first step
+            for flat in group["params"]:
+                own = self._flat.state[flat]
+                if not own:
+                    own |= {name: torch.zeros_like(flat) for name in MOMENTS}
+                own["step"] = step.clone()
+        self.adam.optimizer._lazy_init_hp_params_optimizer_state()  # says where each weight's moments lie in these
+        for number, weight in enumerate(self._weights):
+            for name in MOMENTS:
+                full = state[str(number)][name].to(weight.device) if state else torch.zeros_like(weight)
+                safe_set_full_optimizer_state(weight, full, name)
+
+    @property
+    def _flat(self) -> torch.optim.Optimizer:
+        """The AdamW inside of DeepSpeed's, of flat parts of the weights."""
+        return self.adam.optimizer.optimizer
+
+    def _moments(self) -> dict:
+        return {str(number): dict(state) for number, state in enumerate(self._flat.state.values())}
 
 
 def plugin_of(net: nn.Module, ranks: Ranks, precision: Precision, max_grad_norm: float | None) -> Any:
@@ -65,72 +161,3 @@ def plugin_of(net: nn.Module, ranks: Ranks, precision: Precision, max_grad_norm:
     )
     plugin.deepspeed_config |= {"train_micro_batch_size_per_gpu": 1, "train_batch_size": ranks.world_size}  # no use
     return plugin
-
-
-def step(engine: Any, loss: Tensor, last: bool) -> Tensor:
-    """Adds the gradient of `loss` (0-d), and after the `last` part of a batch averages, clips and steps.
-
-    Returns:
-        0-d: 2-norm of the gradient (mean over ranks) before clipping; 0 where it is not the last.
-    """
-    engine.set_gradient_accumulation_boundary(is_boundary=last)
-    engine.backward(loss)
-    if not last:
-        return torch.zeros_like(loss)
-    engine.step()
-    return torch.as_tensor(engine.get_global_grad_norm()).to(loss).detach()
-
-
-def held(optimizer: Any) -> dict:
-    """What this rank holds of the moments, by number of the group."""
-    return {str(number): dict(state) for number, state in enumerate(optimizer.optimizer.state.values())}
-
-
-def moments(optimizer: Any, weights: list[Tensor], keep: bool) -> dict:
-    """Whole moments and steps by number of the weight, on the CPU. A collective.
-
-    Args:
-        optimizer: DeepSpeed's.
-        weights: All that it trains.
-        keep: Else they are let go one by one and {} comes back.
-    """
-    from deepspeed.utils import safe_get_full_optimizer_state
-
-    state = list(optimizer.optimizer.state.values())
-    if not state:
-        return {}
-    found = {}
-    for number, weight in enumerate(weights):
-        whole = {name: safe_get_full_optimizer_state(weight, name) for name in MOMENTS}
-        if keep:
-            found[str(number)] = {"step": state[0]["step"], **{name: full.cpu() for name, full in whole.items()}}
-    return found
-
-
-def load_weights(weights: list[Tensor]) -> None:
-    """Takes weights that were changed over into the copies that are stepped."""
-    from deepspeed.utils import safe_set_full_fp32_param
-
-    for weight in weights:
-        safe_set_full_fp32_param(weight, weight.detach())
-
-
-def load_moments(optimizer: Any, weights: list[Tensor], state: dict) -> None:
-    """Restores whole `moments`, which all ranks have."""
-    from deepspeed.utils import safe_set_full_optimizer_state
-
-    adam = optimizer.optimizer
-    if not state and not adam.state:
-        return
-    step = next(iter(state.values()))["step"] if state else torch.zeros(())
-    for group in adam.param_groups:  # of each one flat part, for which AdamW makes moments at its first step
-        for flat in group["params"]:
-            own = adam.state[flat]
-            if not own:
-                own |= {name: torch.zeros_like(flat) for name in MOMENTS}
-            own["step"] = step.clone()
-    optimizer._lazy_init_hp_params_optimizer_state()  # says where each weight's moments lie in these
-    for number, weight in enumerate(weights):
-        for name in MOMENTS:
-            full = state[str(number)][name].to(weight.device) if state else torch.zeros_like(weight)
-            safe_set_full_optimizer_state(weight, full, name)
