@@ -19,6 +19,8 @@ import runs
 from distributed.ranks import on_ranks
 from distributed.test_rdt_ranks import BATCH, ROWS, learner_of, recorded
 from powerband.core.distributed import Ranks
+from powerband.core.precision import Precision
+from powerband.core.zero import launched_adam
 from powerband.data.feed import Feed
 from recipes.test_libero import record
 
@@ -66,6 +68,23 @@ def test_two_ranks_with_shards_are_one_with_whole_moments(stage: int, tmp_path: 
     one.load_state_dict(first["state"])  # what ranks with shards have saved is read by one without
     for name, leaf in runs.leaves(one.state_dict()):
         assert name not in whole or torch.equal(torch.as_tensor(leaf), torch.as_tensor(whole[name])), name
+
+
+def stepped_in_bf16(ranks: Ranks) -> dict:
+    os.environ.update(ZERO)
+    adam = launched_adam(torch.nn.Linear(4, 4), 1e-3, ranks=ranks, precision=Precision("bf16", "cpu"))
+    made, before = adam.forward(torch.ones(2, 4)), adam.net.weight.detach().clone()
+    with torch.autocast("cpu", torch.bfloat16):  # which DeepSpeed may turn off
+        inside = adam.forward(torch.ones(2, 4))
+    adam.step(made.float().square().sum() + 0 * inside.float().sum())
+    narrow = torch.tensor([each.dtype == torch.bfloat16 for each in (made, inside)])
+    return {"narrow": narrow, "weight": adam.net.weight.detach().clone(), "before": before}
+
+
+def test_products_are_of_the_precision_that_was_asked_for_and_weights_stay_float32(tmp_path: Path) -> None:
+    first, second = on_ranks(stepped_in_bf16, 2, tmp_path)
+    assert first["narrow"].all() and first["weight"].dtype == torch.float32
+    assert torch.equal(first["weight"], second["weight"]) and not torch.equal(first["weight"], first["before"])
 
 
 def test_a_run_in_shards_goes_on_as_if_it_had_not_stopped(tmp_path: Path) -> None:

@@ -54,13 +54,19 @@ class ZeroAdam(AcceleratedAdam):
         plugin = plugin_of(self.net, self.ranks, precision, self.max_grad_norm)
         from accelerate import Accelerator
 
-        self._autocast = precision.autocast
+        self._compute_in(precision)
         # On CPUs DeepSpeed is looked for where nobody asks for them.
         return Accelerator(mixed_precision="no", deepspeed_plugin=plugin)
 
-    def forward(self, *inputs: Any) -> Any:
-        with self._autocast():
-            return super().forward(*inputs)
+    def _compute_in(self, precision: Precision) -> None:
+        """Autocast within the module's own forward: DeepSpeed turns off one that is entered around it."""
+        plain = self.net.forward
+
+        def forward(*inputs: Any) -> Any:
+            with precision.autocast():
+                return plain(*inputs)
+
+        self.net.forward = forward
 
     @contextmanager
     def part(self, last: bool) -> Iterator[None]:
