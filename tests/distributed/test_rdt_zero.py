@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,55 +14,34 @@ pytest.importorskip("deepspeed", reason="pip install 'powerband[deepspeed]'")
 
 import runs
 from distributed.ranks import on_ranks
-from distributed.test_rdt_ranks import BATCH, ROWS, learner_of, recorded
+from distributed.sharded import PARTS, assert_resumes, assert_same, learned
+from distributed.test_rdt_ranks import learner_of
+from powerband.algos.rdt import RDTLearner
 from powerband.core.distributed import Ranks
 from powerband.core.precision import Precision
 from powerband.core.zero import launched_adam
-from powerband.data.feed import Feed
-from recipes.test_libero import record
 
-UPDATES, PARTS = 4, 2
-LAUNCH = "--num_processes 2 --num_machines 1 --mixed_precision no --dynamo_backend no --use_deepspeed --zero_stage 2"
-"""As on the page of libero."""
 ZERO = {"ACCELERATE_USE_DEEPSPEED": "true", "CUDA_VISIBLE_DEVICES": ""}
-"""What that says to a process, and that CPU ranks stay on CPUs where there are GPUs too."""
+"""What the launcher's words say to a process, and that CPU ranks stay on CPUs where there are GPUs too."""
 
 
-def learned(ranks: Ranks, accumulation: int = 1) -> dict:
-    """Figures of all updates, the share of the moments that this rank holds, and the whole state in the end."""
-    learner = learner_of(ranks, accumulation, torch.float32)
-    feed = Feed(ROWS, BATCH // ranks.world_size, recorded, "cpu", 0, ranks.rank, ranks.world_size)
-    figures = [learner.update(feed.next()) for _ in range(UPDATES)]
-    mine = sum(of["exp_avg"].numel() for of in learner.adam.state_dict().values())
-    total = sum(weight.numel() for weight in learner.policy.parameters())
-    learner.gather()
-    found = {"state": learner.state_dict(), "share": torch.tensor(mine / total)}
-    return found | {name: torch.stack([each[name] for each in figures]) for name in ("losses/rdt", "losses/grad_norm")}
+def moments(learner: RDTLearner) -> int:
+    """How many weights this rank has the moments of."""
+    return sum(of["exp_avg"].numel() for of in learner.adam.state_dict().values())
 
 
 def in_shards(ranks: Ranks, stage: int) -> dict:
     os.environ.update(ZERO, ACCELERATE_DEEPSPEED_ZERO_STAGE=str(stage))
-    return learned(ranks, PARTS)
+    return learned(ranks, PARTS, torch.float32, moments)
 
 
 @pytest.mark.parametrize("stage", [1, 2])
 def test_two_ranks_with_shards_are_one_with_whole_moments(stage: int, tmp_path: Path) -> None:
-    alone = learned(Ranks())
-    first, second = on_ranks(in_shards, 2, tmp_path, stage)
-    assert 0.45 < first["share"] < 0.55 and float(first["share"] + second["share"]) == pytest.approx(1, abs=0.01)
-    losses = (first["losses/rdt"] + second["losses/rdt"]) / 2
-    torch.testing.assert_close(losses, alone["losses/rdt"], rtol=1e-5, atol=1e-6)
-    for rank in (first, second):
-        torch.testing.assert_close(rank["losses/grad_norm"], alone["losses/grad_norm"], rtol=1e-5, atol=1e-6)
-    whole, expected = (
-        {name: leaf for name, leaf in runs.leaves(of["state"]) if not name.startswith("/noise")}
-        for of in (first, alone)
-    )
-    assert whole.keys() == expected.keys()
-    for name, leaf in whole.items():  # weights, averaged weights and moments
-        torch.testing.assert_close(leaf, expected[name], rtol=1e-4, atol=1e-5, msg=name)
+    alone = learned(Ranks(), 1, torch.float32, moments)
+    shards = on_ranks(in_shards, 2, tmp_path, stage)
+    whole = assert_same(shards, alone, figures=1e-5, state=1e-4)
     one = learner_of(Ranks(), 1, torch.float32)
-    one.load_state_dict(first["state"])  # what ranks with shards have saved is read by one without
+    one.load_state_dict(shards[0]["state"])  # what ranks with shards have saved is read by one without
     for name, leaf in runs.leaves(one.state_dict()):
         assert name not in whole or torch.equal(torch.as_tensor(leaf), torch.as_tensor(whole[name])), name
 
@@ -88,19 +64,4 @@ def test_products_are_of_the_precision_that_was_asked_for_and_weights_stay_float
 
 
 def test_a_run_in_shards_goes_on_as_if_it_had_not_stopped(tmp_path: Path) -> None:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    run, again = tmp_path / "run", tmp_path / "again"
-    words = ["libero", "variant=smoke", *runs.COMMON, f"demos_dir={record(tmp_path / 'demos')}", f"run_dir={run}"]
-    words += ["updates=4", "save_interval=8", "keep_checkpoints=3"]
-    start = [sys.executable, "-m", "accelerate.commands.launch", *LAUNCH.split(), "-m", "powerband", "train", *words]
-    said = subprocess.run(start, env=environment, capture_output=True, text=True, timeout=240)
-    assert said.returncode == 0, said.stdout + said.stderr
-    assert "moments in shards on 2 rank(s)" in said.stdout
-
-    shutil.copytree(run, again)
-    own = [sys.executable, "-m", "powerband", "train", "libero", f"resume={again / 'checkpoints' / '8'}", "nproc=2"]
-    said = subprocess.run(own, env=environment | ZERO, capture_output=True, text=True, timeout=240)
-    assert said.returncode == 0, said.stdout + said.stderr
-    assert "moments in shards on 2 rank(s)" in said.stdout and "2 grad steps" in said.stdout
-    assert runs.state(run)["shared/learner/updates"] == UPDATES
-    assert runs.differences(run, again) == []
+    assert_resumes(tmp_path, "--use_deepspeed --zero_stage 2", ZERO, "moments in shards on 2 rank(s)")
