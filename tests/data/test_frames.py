@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -168,3 +170,21 @@ def test_features_of_another_encoder_or_other_pictures_are_encoded_again(tmp_pat
     with pytest.raises(ShardError, match="not finite in rows 0 to 3"):
         FeatureCache.build(tmp_path / "features", other, "nan", lambda each: encode(each) / 0 * 0, at_once=4)
     assert FeatureCache(tmp_path / "features").source == "a"
+
+
+def test_trainings_that_start_together_decode_once_and_share(tmp_path: Path) -> None:
+    began, may_end = threading.Event(), threading.Event()
+
+    def slow() -> Iterator[tuple[int, dict[str, np.ndarray]]]:
+        began.set()
+        assert may_end.wait(20)
+        yield from blocks()
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(build, tmp_path / "frames", slow())
+        assert began.wait(20)
+        second = pool.submit(build, tmp_path / "frames", untouched())
+        with pytest.raises(TimeoutError):
+            second.result(0.3)  # it waits for the other
+        may_end.set()
+        assert np.array_equal(first.result(20)["wrist"], second.result(20)["wrist"])

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from powerband.core.device import simd, slow_bf16
 from powerband.doctor import accelerator, nvml
 from powerband.doctor.child import Outcome
 from powerband.doctor.scope import Scope
@@ -131,5 +132,10 @@ def test_a_cuda_that_cannot_start_leaves_the_cpu() -> None:
 def test_flags_of_the_processor(tmp_path: Path) -> None:
     cpuinfo = tmp_path / "cpuinfo"
     cpuinfo.write_text("model name : X\nflags\t\t: fpu avx2 avx512f amx_bf16 avx512_bf16x\n")
-    assert accelerator.simd(cpuinfo) == ["avx2", "avx512f", "amx_bf16"]
-    assert accelerator.simd(tmp_path / "nothing") == []
+    assert simd(cpuinfo) == ["avx2", "avx512f", "amx_bf16"]
+    assert simd(tmp_path / "nothing") == []
+
+
+def test_bf16_is_slow_on_a_processor_that_is_known_to_have_none() -> None:
+    assert slow_bf16(["avx2"]) and slow_bf16(["avx2", "avx512f"])
+    assert not slow_bf16([]) and not slow_bf16(["neon"]) and not slow_bf16(["avx2", "avx512_bf16"])

@@ -14,7 +14,7 @@ import torch
 from powerband import __version__
 from powerband.core.config import RunConfig
 from powerband.core.console import Console
-from powerband.core.device import host_facts
+from powerband.core.device import host_facts, simd, slow_bf16
 from powerband.core.distributed import Ranks
 from powerband.core.idle import causes_of_idleness
 from powerband.core.metrics import JsonlSink, Metrics, TensorBoardSink
@@ -72,7 +72,7 @@ class Journal:
             "machine": f"{host['cpu']}, {host['cores']} cores, {host['memory_gib']:.0f} GiB; {gpus or 'no GPU'}",
             "versions": f"powerband {__version__}, torch {host['torch']}, Python {host['python']}",
             "ranks": f"{self.ranks.world_size} on {self.ranks.device.type}, {torch.get_num_threads()} threads each",
-            "precision": settings.precision,
+            "precision": settings.precision + self._emulated(),
         }
         limit = f" or {settings.time_limit_s:g} s" if settings.time_limit_s else ""
         last = {
@@ -80,6 +80,13 @@ class Journal:
             "time": "an estimate follows once the rate is measured, a few seconds from here",
         }
         self.console.banner({**own, **rows, **last})
+
+    def _emulated(self) -> str:
+        """What there is to say of a precision that this processor has no instructions for."""
+        if self.ranks.device.type != "cpu" or self.settings.precision != "bf16":
+            return ""
+        slow = slow_bf16(simd(Path("/proc/cpuinfo")))
+        return "; this CPU has no bf16 in hardware: precision=fp32 is faster by far" if slow else ""
 
     def step(self, env_steps: int, grad_steps: int, elapsed_s: float) -> None:
         """Looks at the global counters after an iteration: the first estimate, as soon as a rate was measured."""

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from powerband.core.console import count_shown
-from powerband.data.frames import FrameCache, facts_of, mapped, placed, taken
+from powerband.data.frames import FrameCache, differs, facts_of, mapped, one_writer, placed, taken
 from powerband.data.shards import ShardError
 
 FORMAT = 1
@@ -87,9 +87,10 @@ class FeatureCache:
             "fingerprint": f"{encoder} of {frames.fingerprint}",
             "source": frames.source,
         }
-        there = facts_of(folder / FACTS)
-        if rank == 0 and any(there.get(name) != value for name, value in wanted.items()):
-            _encode(folder, wanted, frames, encode, dtype, at_once)
+        if rank == 0:
+            with one_writer(folder):
+                if differs(folder / FACTS, wanted):
+                    _encode(folder, wanted, frames, encode, dtype, at_once)
         gather(None)
         return cls(folder)
 

@@ -7,6 +7,7 @@ number, ``rows``, ``cameras``, ``size`` that was asked for, ``height``, ``width`
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import shutil
@@ -54,6 +55,34 @@ def placed(folder: Path, mark: str) -> Iterator[Path]:
         ) from error
     finally:
         shutil.rmtree(hidden, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def one_writer(folder: Path) -> Iterator[None]:
+    """Waits until no other process of this machine makes `folder`: trainings that start together share one cache.
+
+    Raises:
+        ShardError: The folder that it lies in cannot be written.
+    """
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        parent = os.open(folder.parent, os.O_RDONLY)
+    except OSError as error:
+        raise ShardError(
+            f"{folder} cannot be written: {error.strerror or error}. Free space there, or move."
+        ) from error
+    try:
+        with contextlib.suppress(OSError):  # a file system without locks: as if there were one writer
+            fcntl.flock(parent, fcntl.LOCK_EX)
+        yield
+    finally:  # closing it, or the process' end, unlocks
+        os.close(parent)
+
+
+def differs(path: Path, wanted: dict[str, Any]) -> bool:
+    """Whether the cache with its facts at `path` is not there, or is of something else."""
+    there = facts_of(path)
+    return any(there.get(name) != value for name, value in wanted.items())
 
 
 def facts_of(path: Path) -> dict[str, Any]:
@@ -120,9 +149,10 @@ class FrameCache:
         if not cameras:
             raise ShardError("these episodes were recorded without pictures: record them with cameras, or use none.")
         wanted = {"format": FORMAT, "rows": rows, "cameras": list(cameras), "size": size, "fingerprint": fingerprint}
-        there = facts_of(folder / FACTS)
-        if rank == 0 and any(there.get(name) != value for name, value in wanted.items()):
-            _decode(folder, wanted, source)
+        if rank == 0:
+            with one_writer(folder):
+                if differs(folder / FACTS, wanted):
+                    _decode(folder, wanted, source)
         gather(None)
         return cls(folder)
 

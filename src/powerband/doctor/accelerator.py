@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ from powerband.doctor import nvml
 from powerband.doctor.row import Row, fail, ok, skipped, warn
 from powerband.doctor.scope import Check, Scope
 
-SIMD = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "neon", "asimd")
 CUDA_TORCH = "Install a torch built for CUDA: pip install torch --index-url https://download.pytorch.org/whl/cu128."
 
 
@@ -147,7 +145,7 @@ def cpu_row() -> Row:
     """The processor: what it is, and which vector instructions matter for matrix products."""
     import torch
 
-    from powerband.core.device import cores, host_facts
+    from powerband.core.device import cores, host_facts, simd, slow_bf16
 
     facts = host_facts()
     has = simd(Path("/proc/cpuinfo"))
@@ -159,6 +157,8 @@ def cpu_row() -> Row:
     )
     if {"avx512_bf16", "amx_bf16"} & set(has):
         text += "; bf16 in hardware"
+    elif slow_bf16(has):
+        text += "; no bf16 in hardware: train with precision=fp32"
     if has and not {"avx2", "neon", "asimd"} & set(has):
         return warn(
             "cpu",
@@ -168,14 +168,3 @@ def cpu_row() -> Row:
             **figures,
         )
     return ok("cpu", text, **figures)
-
-
-def simd(cpuinfo: Path) -> list[str]:
-    """Names of `SIMD` among the processor's flags; none where they cannot be read."""
-    try:
-        text = cpuinfo.read_text()
-    except OSError:
-        return []
-    line = re.search(r"^(?:flags|Features)\s*:(.*)$", text, re.MULTILINE)
-    flags = set(line[1].split()) if line else set()
-    return [name for name in SIMD if name in flags]
