@@ -59,7 +59,7 @@ def train(words: list[str]) -> int:
     with contextlib.redirect_stdout(sys.stderr) if target else contextlib.nullcontext():
         try:
             with Run.start(config, recipe=name, stage=stage, argv=typed) as run:
-                figures = recipe.STAGES[stage](config, run) or {}
+                figures = recipe.STAGES[stage](run.config, run) or {}
         except OSError as error:
             if error.errno not in DISK_FULL:
                 raise

@@ -65,11 +65,11 @@ def test_a_params_file_of_that_nesting_is_read(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "words", ["data_passes=1", "batch_size=40", "n_agents=2", "seed=5", "gamma=0.5", "gae_lambda=0.2", "precision=fp32"]
+    "words", ["data_passes=1", "batch_size=40", "n_agents=2", "seed=5", "gamma=0.5", "gae_lambda=0.2", "precision=bf16"]
 )
 def test_words_that_change_the_learning(words, tmp_path):
-    base = runs.train("coma", tmp_path / "base", "iterations=2")
     name = words.split("=")[0]
+    base = runs.train("coma", tmp_path / "base", "iterations=2", *["precision=fp32"] * (name == "precision"))
     others = [w for w in runs.SMALL["coma"] if name != "batch_size" or "minibatch_rows" not in w]
     run = tmp_path / "changed"
     assert cli.main(["train", *others, *runs.COMMON, f"run_dir={run}", "iterations=2", words]) == 0

@@ -48,8 +48,9 @@ class RunConfig:
     """Machines, as torchrun counts them: 2, or 1:4 for an elastic range. More than one needs rdzv_endpoint."""
     rdzv_endpoint: str = ""
     """host:port where the machines of one run meet."""
-    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
-    """Arithmetic of forward and backward passes; parameters stay fp32."""
+    precision: Literal["fp32", "bf16", "fp16", "auto"] = "fp32"
+    """Arithmetic of forward and backward passes; parameters stay fp32. auto is the faster of fp32 and bf16 here, by a
+    measurement when a new run starts; a resume keeps what that found."""
     threads: int = 0
     """CPU threads of each rank; 0 shares all cores among the ranks of this machine."""
     overlap: bool = False

@@ -30,7 +30,7 @@ from powerband.core.ending import end_if_not_finite, final_error
 from powerband.core.guard import Guard
 from powerband.core.journal import Journal
 from powerband.core.noise import NoiseSource
-from powerband.core.precision import Precision
+from powerband.core.precision import Precision, settled
 from powerband.core.run_folder import claim, note_end, note_processes, process_facts
 from powerband.core.schedule import Every
 
@@ -95,6 +95,7 @@ class Run:
         ranks = Ranks.from_environment(device_names(settings))
         set_threads(settings.threads, ranks.world_size)
         switches = set_switches(settings)
+        config, choices = settled(config, ranks)
         renders = rendering.prepare(ranks.device)  # before any simulator is imported; worker processes inherit it
         folder = Path(ranks.gather(str(claim(settings.resume, settings.run_dir, recipe)) if ranks.leads else "")[0])
         facts = {
@@ -104,6 +105,7 @@ class Run:
             "powerband": __version__,
             "world_size": ranks.world_size,
             "host": host_facts(),
+            "choices": choices,
         }
         if ranks.leads and not settings.resume:  # a resume may still be refused: it must leave these files alone
             (folder / "config.json").write_text(to_json(config))
@@ -112,6 +114,7 @@ class Run:
         torch.manual_seed(settings.seed)  # the same initial weights on every rank; all later draws are the streams' own
         run = cls(config, folder, ranks)
         run.recipe = recipe
+        run.facts |= choices
         run.facts |= {"switches": switches} if ranks.device.type == "cuda" or settings.detect_anomaly else {}
         run.facts |= {"rendering": renders.line} if renders.line else {}
         for notice in sorted({line for lines in ranks.gather(list(renders.notices)) for line in lines}):

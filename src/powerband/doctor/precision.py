@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from powerband.core.precision import TYPES as PRECISIONS
+from powerband.core.precision import WORTH
 from powerband.doctor.row import Row, ok, skipped
 from powerband.doctor.scope import Check, Scope
 from powerband.doctor.stopwatch import seconds_a_call, wait
@@ -15,7 +17,7 @@ from powerband.doctor.stopwatch import seconds_a_call, wait
 SMALL = (512, 256, 256)
 """(rows, inputs, outputs) of a hidden layer of the recipes."""
 LARGE = {"cpu": (1024, 1024, 1024), "cuda": (8192, 8192, 8192)}
-TYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+TYPES = {"fp32": torch.float32, "tf32": torch.float32, **PRECISIONS}
 SLOWEST_S = 0.1
 """A product that is expected to take longer than this is not measured: processors without fp16 emulate it."""
 
@@ -54,7 +56,7 @@ def fastest_row(device: torch.device, speeds: dict[str, float]) -> Row:
     if not speeds:
         return skipped(label, "no precision could be measured")
     best = max(speeds, key=speeds.get)
-    if speeds[best] < 1.1 * speeds.get("fp32", 0.0):
+    if speeds[best] < WORTH * speeds.get("fp32", 0.0):
         best = "fp32"  # what gains less than a tenth is not worth its digits
     gain = speeds[best] / speeds.get("fp32", speeds[best])
     text = f"{best} at {_size(SMALL)}: {gain:.1f} times fp32" if best != "fp32" else f"fp32 at {_size(SMALL)}"

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from powerband.core.precision import Precision
+from powerband.core.precision import Precision, faster
 from powerband.data.types import EnvSpec, Learner, TensorSpec, Tree, tree_map
 from powerband.doctor.row import Row, fail, ok, skipped
 from powerband.doctor.scope import Check, Scope
@@ -49,6 +49,7 @@ def recipe_row(title: str, load: Callable[[], Any], algo: str | None, device: to
         config = recipe.Config(**({"algo": algo} if algo else {}))
         config = recipe.settle(config, recipe.DEFAULT_STAGE) if hasattr(recipe, "settle") else config
         name = config.run.precision if device.type == "cuda" or config.run.precision != "fp16" else "fp32"
+        name = faster(device)[0] if name == "auto" else name
         learner, spec, loop = recipe.networks(config, device, Precision(name, device))
     except ModuleNotFoundError as error:
         return skipped(title, f"needs {error.name}", f"powerband doctor simulators says how to install {error.name}.")

@@ -104,7 +104,7 @@ def settle(config: Config, stage: str) -> Config:
 def launched_precision(config: Config) -> str:
     """What `accelerate launch --mixed_precision` asked for, where powerband's own word is left as it is; else ""."""
     asked = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
-    return asked if asked in ("bf16", "fp16") and config.run.precision == "fp32" else ""
+    return asked if asked in ("bf16", "fp16") and config.run.precision in ("fp32", "auto") else ""
 
 
 def notices(config: Config) -> list[str]:
@@ -177,7 +177,7 @@ STAGES = {"train": train, "demos": demos, "export": export}
 DEFAULT_STAGE = "train"
 VARIANTS = {
     "tiny": {
-        "run.precision": "bf16",
+        "run.precision": "auto",
         "offline.global_batch_size": 32,
         "updates": 2_000,
         "rdt.lr": 5e-4,

@@ -192,10 +192,10 @@ STAGES = {name: _stage(name) for name in NAMES}
 DEFAULT_STAGE = "expert"
 VARIANTS = {
     "single": {},
-    "cpu": {  # half the rows of `single` in half the updates, in bf16: a fifth of the time
+    "cpu": {  # half the rows of `single` in half the updates, in bf16 where that pays: a fifth of the time
         "run.gpus": "none",
         "run.threads": 1,
-        "run.precision": "bf16",
+        "run.precision": "auto",
         "off_policy.num_envs": 4,
         "off_policy.global_batch_size": 256,
         "off_policy.update_interval": 4,
@@ -273,7 +273,7 @@ VARIANTS = {
 VARIANTS["mt10-cpu"] = VARIANTS["mt10"] | {  # what `cpu` sets, and 64 rows a task in an update for ten steps
     "run.gpus": "none",
     "run.threads": 1,
-    "run.precision": "bf16",
+    "run.precision": "auto",
     "expert_steps": 600_000,
     "off_policy.global_batch_size": 640,
     "off_policy.anneal_from": 0.5,

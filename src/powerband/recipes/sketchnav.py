@@ -166,7 +166,7 @@ VARIANTS = {
         "chunks.lr": 1e-3,
         "chunks.unet": (64, 128, 256),
         "chunks.predict": "sample",
-        "run.precision": "bf16",
+        "run.precision": "auto",
         "run.env_steps": 2_000_000,
     },
     "smoke": {

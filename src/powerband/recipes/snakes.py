@@ -51,7 +51,7 @@ class Config:
     eval_games: int = 100
     """Games against random and against greedy in an evaluation during training (eval_interval)."""
     run: RunConfig = field(
-        default_factory=lambda: RunConfig(env_steps=100_000_000, precision="bf16", save_interval=5_000_000)
+        default_factory=lambda: RunConfig(env_steps=100_000_000, precision="auto", save_interval=5_000_000)
     )
     off_policy: OffPolicyConfig = field(default_factory=lambda: OffPolicyConfig(num_envs=1, global_batch_size=512))
     on_policy: OnPolicyConfig = field(default_factory=lambda: OnPolicyConfig(num_envs=256, gamma=0.98))

@@ -40,7 +40,7 @@ class Config:
     histogram_interval: int = 0
     """Rollouts between two sets of histograms of weights in TensorBoard; 0 writes none."""
     world: World = field(default_factory=World)
-    run: RunConfig = field(default_factory=lambda: RunConfig(precision="bf16", env_steps=1454 * 11 * 15))
+    run: RunConfig = field(default_factory=lambda: RunConfig(precision="auto", env_steps=1454 * 11 * 15))
     on_policy: OnPolicyConfig = field(
         default_factory=lambda: OnPolicyConfig(
             num_envs=0, num_steps=0, epochs=5, minibatches=1, minibatch_rows=128, gae_lambda=0.8, anneal_lr=False

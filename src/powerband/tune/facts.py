@@ -18,6 +18,7 @@ class Facts:
         world_size: Ranks.
         num_envs: Environments of this rank.
         cores, threads: Of this machine; of this rank.
+        precision: Of the networks; where the configuration says auto, what that was.
         overlappable: Simulators step in other processes.
         can_overlap, overlap: The loop could update meanwhile; it does.
         env_step_s, env_worst_s: Mean and longest seconds of a step, by environment of this rank, as its worker saw it.
@@ -46,6 +47,7 @@ class Facts:
     num_envs: int = 0
     cores: int = 0
     threads: int = 0
+    precision: str = ""
     overlappable: bool = False
     can_overlap: bool = False
     overlap: bool = False

@@ -71,7 +71,7 @@ def measure(recipe: Recipe, stage: str, config: Any, seconds: float, probe: bool
             try:
                 with Run.start(config, recipe="profile", stage=stage, argv=[]) as run:
                     window.attend(run)
-                    recipe.STAGES[stage](config, run)
+                    recipe.STAGES[stage](run.config, run)
             except Measured:
                 pass
             finally:

@@ -9,6 +9,7 @@ import torch
 
 from powerband.core import memory
 from powerband.core.device import cores
+from powerband.core.precision import peak
 from powerband.core.run import Run
 from powerband.data.types import Tree, tree_leaves, tree_map
 from powerband.tune import flops, probes
@@ -126,7 +127,7 @@ class Window:
             facts |= max(facts, own, key=lambda seen: seen["reductions"])  # a graph's replay calls nothing of ours
             if self.count:
                 facts["update_flops"] = flops.counted(lambda: run.part("learner").update(self._batch))
-                facts["peak_flops_s"] = flops.peak(run.device, run.settings.precision)
+                facts["peak_flops_s"] = peak(run.device, run.settings.precision)
             if run.device.type == "cuda" and self.count:  # captured updates are not started one by one
                 active = probes.kernel_active(lambda: run.part("learner").update(self._batch))
         mine = {"ledger": Ledger.of(phases, active).to_dict(), "facts": Facts(**facts).to_dict()}
@@ -144,6 +145,7 @@ class Window:
             "world_size": run.ranks.world_size,
             "cores": cores(),
             "threads": torch.get_num_threads(),
+            "precision": run.settings.precision,
             "syncs_per_iteration": self._syncs,
             "sync_s": probes.question_s(run.device),
             "settled": settled,
