@@ -63,13 +63,14 @@ class FakeRun:
 
     started: dict[str, Any] = {}
 
-    def __init__(self, run_dir: str) -> None:
-        self.dir, self.env_steps, self.grad_steps = Path(run_dir), 0, 0
+    def __init__(self, config: Config) -> None:
+        self.config, self.dir = config, Path(config.run.run_dir)
+        self.env_steps, self.grad_steps = 0, 0
 
     @classmethod
     def start(cls, config: Config, **facts: Any) -> FakeRun:
         cls.started = facts
-        return cls(config.run.run_dir)
+        return cls(config)
 
     def __enter__(self) -> FakeRun:
         return self
