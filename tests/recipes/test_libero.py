@@ -103,6 +103,19 @@ def test_one_instruction_for_two_tasks_is_said(tmp_path: Path, capsys) -> None:
     assert "two tasks have one instruction" in capsys.readouterr().out
 
 
+def test_demonstrations_of_other_tasks_are_said_and_not_evaluated(recorded: Path, tmp_path: Path, capsys) -> None:
+    pytest.importorskip("libero", reason="LIBERO is not installed")
+    train(tmp_path / "run", recorded, "updates=1")
+    told = "is of the task 'close the top drawer of the cabinet' of libero_90: they say 'close the drawer' and 1 more"
+    assert told in capsys.readouterr().out
+    own = record(tmp_path / "own", {"drawer": "close the top drawer of the cabinet", **TOLD})
+    train(tmp_path / "known", own, "updates=1")
+    assert "is of the task" not in capsys.readouterr().out
+    words = [*SMOKE[1:], f"demos_dir={recorded}", f"run_dir={tmp_path / 'no'}"]
+    assert told in refused(capsys, *words, "eval_episodes=2", "eval_interval=4")
+    assert "tasks=99" in refused(capsys, *words, "tasks=99")
+
+
 def test_proprioception_alone_reads_no_pictures(recorded: Path, tmp_path: Path) -> None:
     run = train(tmp_path / "run", recorded, "use_pictures=false", "updates=2")
     assert not any("vision" in name for name in runs.state(run))

@@ -16,7 +16,7 @@ from powerband.algos.averaged import follow, follower
 from powerband.algos.diffusion import drawn, noise_schedule
 from powerband.core.accelerated import AcceleratedAdam
 from powerband.core.distributed import Ranks
-from powerband.core.flags import ConfigError
+from powerband.core.flags import ConfigError, at_least
 from powerband.core.noise import NoiseSource
 from powerband.core.precision import Precision
 from powerband.data.types import Tree, tree_leaves
@@ -55,8 +55,7 @@ class ChunkConfig:
     def __post_init__(self) -> None:
         if not 1 <= self.execute <= self.horizon:
             raise ConfigError(f"execute={self.execute}: give 1 to horizon={self.horizon}.")
-        if self.frames < 1:
-            raise ConfigError(f"frames={self.frames} is below 1. Write frames=1 or more.")
+        at_least(self, frames=1)
         if not 0 <= self.ema < 1:
             raise ConfigError(f"ema={self.ema:g}: give 0 (the newest weights act) up to, but not, 1.")
         if not 1 <= self.sample_steps <= self.noise_steps:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from powerband.core.compile import compiled
+from powerband.core.flags import at_least
 from powerband.core.flat import FlatAdam, FlatTarget
 from powerband.core.noise import NoiseSource
 from powerband.core.precision import Precision
@@ -59,9 +60,7 @@ class COMAConfig:
             raise ValueError(
                 f"epsilon_start={self.epsilon_start}, epsilon_end={self.epsilon_end}: exploration falls, within 0..1."
             )
-        for name in ("epsilon_episodes", "target_interval", "width"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)} is below 1. Write {name}=1 or more.")
+        at_least(self, epsilon_episodes=1, target_interval=1, width=1)
 
 
 class COMA:

@@ -15,7 +15,7 @@ from torch import Tensor
 from powerband.algos.averaged import follow, follower
 from powerband.algos.diffusion import drawn, noise_schedule
 from powerband.core.distributed import Ranks
-from powerband.core.flags import ConfigError
+from powerband.core.flags import ConfigError, at_least
 from powerband.core.noise import NoiseSource
 from powerband.core.precision import Precision
 from powerband.core.zero import launched_adam
@@ -68,9 +68,7 @@ class RDTConfig:
     sampler: ClassVar[str] = "dpm"
 
     def __post_init__(self) -> None:
-        for name, least in {"accumulation": 1, "warmup": 0, "sample_steps": 1, "execute": 1}.items():
-            if getattr(self, name) < least:
-                raise ConfigError(f"{name}={getattr(self, name)} is below {least}. Write {name}={least} or more.")
+        at_least(self, accumulation=1, warmup=0, sample_steps=1, execute=1)
         if self.execute > self.horizon:
             raise ConfigError(f"execute={self.execute}: give 1 to horizon={self.horizon}.")
         if self.sample_steps > self.noise_steps:

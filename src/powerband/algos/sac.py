@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from powerband.core.compile import compiled
+from powerband.core.flags import at_least
 from powerband.core.flat import FlatAdam, FlatTarget
 from powerband.core.noise import NoiseSource
 from powerband.core.precision import Precision
@@ -56,9 +57,7 @@ class SACConfig:
     """torch.compile the losses."""
 
     def __post_init__(self) -> None:
-        for name in ("policy_interval", "target_interval"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)} is below 1. Write {name}=1, at every critic update.")
+        at_least(self, policy_interval=1, target_interval=1)
 
 
 class Temperature(nn.Module):

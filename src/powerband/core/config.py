@@ -20,6 +20,7 @@ from powerband.core.flags import (
     COMMAND_LINE,
     ConfigError,
     Flag,
+    at_least,
     from_mapping,
     from_variant,
     from_words,
@@ -87,11 +88,8 @@ class RunConfig:
     """Multiply learning rates by the square root of the number of ranks, by the number, or not at all; printed."""
 
     def __post_init__(self) -> None:
-        least = dict.fromkeys(("threads", "time_limit_s", "log_interval", "log_interval_s", "eval_interval"), 0)
-        least |= {"save_interval": 0, "nproc": 1, "env_steps": 0, "keep_checkpoints": 1}
-        for name, limit in least.items():
-            if getattr(self, name) < limit:
-                raise ConfigError(f"{name}={getattr(self, name)} is below {limit}. Write {name}={limit} or more.")
+        at_least(self, threads=0, time_limit_s=0, log_interval=0, log_interval_s=0, eval_interval=0, save_interval=0)
+        at_least(self, nproc=1, env_steps=0, keep_checkpoints=1)
         if not re.fullmatch(r"auto|all|none|cpu|cuda(:\d+)?|\d+(,\d+)*,?", self.gpus.replace(" ", "")):
             raise ConfigError(f"gpus={self.gpus} names no GPUs. Write gpus=0,2, gpus=all, gpus=none or gpus=auto.")
         nodes = re.fullmatch(r"(\d+)(?::(\d+))?", self.nnodes)

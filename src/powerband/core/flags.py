@@ -29,6 +29,19 @@ class ConfigError(ValueError):
     """What a user wrote cannot be: one paragraph with the value, the limit and the fix."""
 
 
+def at_least(settings: Any, **limits: float) -> None:
+    """For ``__post_init__``: refuses settings, or members of lists of them, below the least value that they can have.
+
+    Raises:
+        ConfigError: One is, by its name, with the limit.
+    """
+    for name, limit in limits.items():
+        value = getattr(settings, name)
+        for one in value if isinstance(value, tuple) else (value,):
+            if one < limit:
+                raise ConfigError(f"{name}={one:g} is below {limit}. Write {name}={limit} or more.")
+
+
 @dataclass(frozen=True)
 class Flag:
     """One setting as it was written.

@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol
 from torch import Tensor
 
 from powerband.core.config import ConfigError
+from powerband.core.flags import at_least
 from powerband.core.run import Run
 from powerband.core.scaling import per_rank
 from powerband.data.feed import Feed
@@ -31,9 +32,7 @@ class OfflineConfig:
     """Threads that make batches ahead where rows lie in host memory."""
 
     def __post_init__(self) -> None:
-        for name, least in {"global_batch_size": 1, "batch_size_per_rank": 0, "loader_threads": 0}.items():
-            if getattr(self, name) < least:
-                raise ConfigError(f"{name}={getattr(self, name)} is below {least}. Write {name}={least} or more.")
+        at_least(self, global_batch_size=1, batch_size_per_rank=0, loader_threads=0)
 
     def refuse_device(self, why: str) -> None:
         """For rows that cannot lie on the device.

@@ -13,6 +13,7 @@ from powerband.algos.ppo import PPO, PPOConfig
 from powerband.algos.sac import SAC, SACConfig
 from powerband.core.checkpoint import load_checkpoint, resolve_resume
 from powerband.core.config import ConfigError, RunConfig
+from powerband.core.flags import at_least
 from powerband.core.noise import NoiseSource
 from powerband.core.precision import Precision
 from powerband.core.run import Run
@@ -148,6 +149,9 @@ class Evaluation:
     """Episodes."""
     seed: int = 10_000
     """Seed of the environments; training uses others."""
+
+    def __post_init__(self) -> None:
+        at_least(self, episodes=1)
 
 
 def evaluate(config: Config, folder: Path, options: Evaluation) -> list[dict]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -9,10 +10,11 @@ from typing import Any, Literal
 
 from powerband.algos.rdt import RDTConfig
 from powerband.core.config import ConfigError, RunConfig
+from powerband.core.flags import at_least
 from powerband.core.precision import Precision
 from powerband.core.run import Run
 from powerband.data.types import EnvSpec
-from powerband.envs.libero.tasks import LiberoTask, benchmark_named, task_named, tasks_of
+from powerband.envs.libero.tasks import LiberoTask, NotInstalled, benchmark_named, task_named, tasks_of
 from powerband.envs.libero.view import Quality
 from powerband.loops.offline import OfflineConfig
 from powerband.nets.rdt_policy import PolicyConfig
@@ -70,6 +72,10 @@ class Config:
     rdt: RDTConfig = field(default_factory=RDTConfig)
     net: PolicyConfig = field(default_factory=PolicyConfig)
 
+    def __post_init__(self) -> None:
+        at_least(self, demo_episodes=0, demo_noise=0, frames=1, max_steps=1, num_workers=-1)
+        at_least(self, updates=1, sample_batch_size=1, eval_episodes=0)
+
     def chosen(self) -> tuple[LiberoTask, ...]:
         """The tasks of `tasks`."""
         if not self.tasks:
@@ -114,7 +120,9 @@ def notices(config: Config) -> list[str]:
 
 
 def check(config: Config, world_size: int) -> None:
-    """Refuses what does not divide, before any rank is started."""
+    """Refuses what does not divide and tasks that there are not, before any rank is started."""
+    with contextlib.suppress(NotInstalled):  # learning needs no LIBERO
+        config.chosen()
     rows = config.rank_rows(world_size)
     if rows % config.rdt.accumulation:
         raise ConfigError(
@@ -126,8 +134,6 @@ def check(config: Config, world_size: int) -> None:
             f"pixels={config.pixels}: give a multiple of the {config.net.patch} pixels of a patch, from 32 on."
         )
     config.offline.refuse_device("chunks are read from frames that are mapped from files")
-    if config.demo_noise < 0:
-        raise ConfigError(f"demo_noise={config.demo_noise:g} is below 0. Write demo_noise=0 or more.")
 
 
 def train(config: Config, run: Run) -> None:

@@ -24,6 +24,7 @@ from powerband.data.statistics import Statistics
 from powerband.data.types import EnvSpec, TensorSpec
 from powerband.data.unified import ACTION_SLOTS, UNIFIED, at_slots, slots_there
 from powerband.envs.libero.single import ACTION
+from powerband.envs.libero.tasks import NotInstalled
 from powerband.loops.offline import offline
 from powerband.nets.frozen_encoders import FrozenVision, encode_language
 from powerband.nets.rdt import SIZES, RDTShape
@@ -108,6 +109,7 @@ def train(config: Config, run: Run) -> None:
     """Trains on the demonstrations of `data` or `demos_dir`."""
     ranks, data = run.ranks, data_of(config, run)
     instructions = list(data.episodes.instructions)
+    _same_tasks(config, run, instructions)
     section, run.facts["learning rates"] = scaled_lr(config.rdt, config.run.lr_scale, ranks.world_size)
     config = replace(config, rdt=section)
     cache = source_of(config, run.dir).parent / "language"
@@ -123,6 +125,34 @@ def train(config: Config, run: Run) -> None:
     order = (config.run.seed, ranks.rank, ranks.world_size, config.offline.loader_threads)
     offline(run, learner, Feed(data.chunks.rows, rows, data.chunks, run.device, *order), config.offline)
     run.export_policy(learner.policy_state())
+
+
+def _same_tasks(config: Config, run: Run, instructions: list[str]) -> None:
+    """Says so where no demonstration is of the run's tasks. Learning needs no simulator, so that nothing is compared
+    without LIBERO.
+
+    Raises:
+        ConfigError: None of the tasks that evaluations are to play was demonstrated.
+    """
+    try:
+        tasks = [task.instruction for task in config.chosen()]
+    except NotInstalled:
+        if config.eval_episodes:
+            raise
+        return
+    if not set(tasks).isdisjoint(instructions):
+        return
+    told = (
+        f"no demonstration in {source_of(config, run.dir)} is of the task {_shown(tasks)} of {config.benchmark}: "
+        f"they say {_shown(instructions)}"
+    )
+    if config.eval_episodes:
+        raise ConfigError(f"{told}. Write benchmark= and tasks= of what was recorded, or eval_episodes=0.")
+    run.console.note(f"{told}. Evaluate with benchmark= and tasks= of what was recorded.")
+
+
+def _shown(said: list[str]) -> str:
+    return f"{said[0]!r}" + (f" and {len(said) - 1} more" if len(said) > 1 else "")
 
 
 def _same_statistics(run: Run, statistics: dict[str, Statistics]) -> None:

@@ -17,6 +17,7 @@ from powerband.core.checkpoint import load_checkpoint, resolve_resume
 from powerband.core.config import ConfigError
 from powerband.core.console import count_shown
 from powerband.core.device import cores
+from powerband.core.flags import at_least
 from powerband.data.unified import UNIFIED, action_of, gripper_opening, state_vector
 from powerband.envs.libero.env import libero_envs
 from powerband.envs.libero.single import ACTION, CAMERAS, HZ, LiberoEnv
@@ -75,6 +76,9 @@ class Evaluation:
     """Folder of the vision encoder, where it has moved since training."""
     threads: int = 0
     """CPU threads of the policy; 0 is as torch decides."""
+
+    def __post_init__(self) -> None:
+        at_least(self, num_tasks=0, episodes=1, max_steps=0, exec_horizon=0, sample_steps=0, num_workers=-1, threads=0)
 
 
 class ChunkActor:

@@ -15,6 +15,7 @@ from powerband.algos.represent import RepresentConfig
 from powerband.algos.sac import SAC, SACConfig
 from powerband.algos.student import StudentConfig
 from powerband.core.config import ConfigError, RunConfig
+from powerband.core.flags import at_least
 from powerband.core.noise import NoiseSource
 from powerband.core.precision import Precision
 from powerband.data.types import EnvSpec, TensorSpec
@@ -178,6 +179,9 @@ class Evaluation:
     """Film an episode of each task with Meta-World's own renderer, and save a picture of its end."""
     size: int = 256
     """Pixels of a square frame."""
+
+    def __post_init__(self) -> None:
+        at_least(self, episodes=1, size=16)
 
 
 def evaluate(config: Config, folder: Path, options: Evaluation) -> list[dict]:

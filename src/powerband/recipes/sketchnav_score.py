@@ -16,6 +16,7 @@ from powerband.algos.ppo import PPO
 from powerband.core.checkpoint import load_checkpoint, resolve_resume
 from powerband.core.config import ConfigError
 from powerband.core.console import count_shown
+from powerband.core.flags import at_least
 from powerband.core.noise import NoiseSource
 from powerband.envs.sketchnav.baselines import ForwardAndTurn, RandomWalk
 from powerband.envs.sketchnav.env import SketchNavEnv
@@ -63,6 +64,9 @@ class Evaluation:
     """Draw three episodes of the policy (likeliest, where that alone walks), and a film of the first."""
     threads: int = 0
     """CPU threads; 0 is as torch decides."""
+
+    def __post_init__(self) -> None:
+        at_least(self, plans=0, threads=0)
 
 
 def walk(

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from powerband.core.flags import at_least
 from powerband.envs.snakes.board import SnakesState
 from powerband.envs.snakes.env import SnakesEnv
 from powerband.envs.snakes.opponents import GreedyOpponent, PolicyOpponent, RandomOpponent
@@ -38,6 +39,9 @@ class Evaluation:
     """Record the first game against each opponent."""
     threads: int = 0
     """CPU threads; 0 is as torch decides."""
+
+    def __post_init__(self) -> None:
+        at_least(self, episodes=2, threads=0)
 
 
 def player(learner: Any, observation: str) -> PolicyOpponent:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from powerband.algos.coma import COMA
 from powerband.core.checkpoint import load_checkpoint, resolve_resume
+from powerband.core.flags import at_least
 from powerband.envs.uav.env import UavEnv
 from powerband.envs.uav.planners import GreedyPlanner, Lawnmower, RandomPlanner
 from powerband.envs.uav.world import World
@@ -42,6 +43,9 @@ class Evaluation:
     """Draw the first mission of the run's policy, as a picture and a film."""
     threads: int = 0
     """CPU threads; 0 is as torch decides."""
+
+    def __post_init__(self) -> None:
+        at_least(self, missions=1, n_agents=1, comm_range_m=0, threads=0)
 
 
 def planned(planner: Any) -> Act:
