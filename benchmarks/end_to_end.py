@@ -26,10 +26,10 @@ from powerband.report.curves import read_metrics
 TEAM = 3
 WORDS = "train snakes gpus=none anneal_lr=false env_steps=1000000000 save_interval=0 log_interval_s=2".split()
 SETTINGS = {
-    "bf16, 1 thread": ["threads=1"],
+    "bf16, 1 thread": ["threads=1", "precision=bf16"],
     "fp32, 1 thread": ["threads=1", "precision=fp32"],
-    "bf16, 2 threads": ["threads=2"],
-    "bf16, 2 ranks": ["nproc=2"],
+    "bf16, 2 threads": ["threads=2", "precision=bf16"],
+    "bf16, 2 ranks": ["nproc=2", "precision=bf16"],
 }
 
 

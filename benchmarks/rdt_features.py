@@ -27,11 +27,11 @@ from powerband.algos.rdt import RDTConfig, RDTLearner
 from powerband.core.device import host_facts
 from powerband.core.distributed import Ranks
 from powerband.core.noise import NoiseSource
-from powerband.core.precision import Precision
+from powerband.core.precision import Precision, peak
 from powerband.nets.rdt import SIZES, RDTShape
 from powerband.nets.rdt_policy import RDTPolicy
 from powerband.nets.words import WIDTH, encode_words
-from powerband.tune.flops import counted, peak
+from powerband.tune.flops import counted
 
 ASKED, REPEATS = 1.8, 10
 RECORDED = 64

@@ -14,7 +14,9 @@ import torch
 import runs
 from powerband import cli
 from powerband.catalogue import configure
+from powerband.core.config import RunConfig
 from powerband.data.recording import Recording
+from powerband.recipes.libero import Config, launched_precision
 from powerband.recipes.libero_score import ChunkActor
 
 pytest.importorskip("diffusers")
@@ -199,6 +201,8 @@ def test_the_precision_of_accelerate_launch_is_taken_over(monkeypatch: pytest.Mo
     resolved = configure("libero", ["variant=smoke"])[2]
     assert resolved.config.run.precision == "bf16" and "accelerate launch" in resolved.notices[-1]
     assert configure("libero", ["variant=smoke", "precision=fp16"])[2].config.run.precision == "fp16"
+    assert launched_precision(Config(run=RunConfig(precision="auto"))) == "bf16"
+    assert launched_precision(Config(run=RunConfig(resume="last"))) == "", "a resume keeps what the run computes in"
 
 
 def test_a_plugin_that_shards_weights_in_an_older_way_is_refused(recorded, tmp_path, monkeypatch, capsys) -> None:

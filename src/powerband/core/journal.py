@@ -64,15 +64,17 @@ class Journal:
         self.clock.restart()
 
     def banner(self, rows: dict[str, str]) -> None:
-        """Prints what this run is before its first step: machine, ranks, precision, then `rows`, then the budget."""
-        host, settings = host_facts(), self.settings
+        """Prints what this run is before its first step: machine, ranks, precision (`rows` may say more of it), then
+        `rows`, then the budget."""
+        host, settings, rows = host_facts(), self.settings, dict(rows)
+        precision = rows.pop("precision", settings.precision)
         gpus = ", ".join(f"{gpu['name']} {gpu['memory_gib']:.0f} GiB" for gpu in host["gpus"])
         own = {
             "run folder": str(self.folder),
             "machine": f"{host['cpu']}, {host['cores']} cores, {host['memory_gib']:.0f} GiB; {gpus or 'no GPU'}",
             "versions": f"powerband {__version__}, torch {host['torch']}, Python {host['python']}",
             "ranks": f"{self.ranks.world_size} on {self.ranks.device.type}, {torch.get_num_threads()} threads each",
-            "precision": settings.precision + self._emulated(),
+            "precision": precision + self._emulated(),
         }
         limit = f" or {settings.time_limit_s:g} s" if settings.time_limit_s else ""
         last = {

@@ -108,9 +108,11 @@ def settle(config: Config, stage: str) -> Config:
 
 
 def launched_precision(config: Config) -> str:
-    """What `accelerate launch --mixed_precision` asked for, where powerband's own word is left as it is; else ""."""
+    """What `accelerate launch --mixed_precision` asked for, where powerband's own word is left as it is and no run goes
+    on with what it has; else ""."""
     asked = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
-    return asked if asked in ("bf16", "fp16") and config.run.precision in ("fp32", "auto") else ""
+    taken = config.run.precision in ("fp32", "auto") and not config.run.resume
+    return asked if taken and asked in ("bf16", "fp16") else ""
 
 
 def notices(config: Config) -> list[str]:

@@ -193,7 +193,7 @@ class Adviser:
         self.add("threads", fair, predicted, "as many threads as cores", probed=seen is not None)
 
     def precision(self) -> None:
-        if (self.facts.precision or self.knobs.get("precision")) == "fp32" and self._updates_matter():
+        if self.knobs.get("precision") == "fp32" and self._updates_matter():
             seen = self.tried("precision", "bf16")
             factor = self._update_factor(seen) if seen is not None and seen.facts[0].grad_steps else 0.0
             if factor:

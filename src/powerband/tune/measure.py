@@ -7,7 +7,7 @@ import io
 import os
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -79,6 +79,11 @@ def measure(recipe: Recipe, stage: str, config: Any, seconds: float, probe: bool
     if not window.ledgers:
         return None
     return Measurement(window.ledgers, window.facts, run.ranks.leads, window.interrupted)
+
+
+def as_measured(config: Any, found: Measurement) -> Any:
+    """The configuration with what ``precision=auto`` was in that run: the runs beside it compute alike."""
+    return replace(config, run=replace(config.run, precision=found.facts[0].precision or config.run.precision))
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from powerband.tune.diagnose import Diagnosis, diagnose
 from powerband.tune.facts import Facts
 from powerband.tune.knobs import Knobs
 from powerband.tune.ledger import Ledger
-from powerband.tune.measure import Measurement, Recipe, measure
+from powerband.tune.measure import Measurement, Recipe, as_measured, measure
 
 LEAST_S, MOST_S = 1.0, 600.0
 RANKS_S = 10.0
@@ -124,6 +124,7 @@ def profile(recipe: Recipe, stage: str, config: Any, options: Options) -> Profil
             f"the run ended before anything could be measured in {options.seconds:g} s. "
             f"Raise seconds, or take the limit out of the settings."
         )
+    config = as_measured(config, measured)
     found = diagnose(measured.ledgers, measured.facts[0], _unseen(recipe, config, measured))
     several = measured.facts[0].world_size > 1
     short = max(min(2.0, options.seconds), options.seconds / 6)

@@ -20,7 +20,7 @@ from powerband.tune.advice import WORTH
 from powerband.tune.apart import short_run
 from powerband.tune.candidates import Candidate, as_words
 from powerband.tune.fitting import Fitting
-from powerband.tune.measure import Measurement, Recipe
+from powerband.tune.measure import Measurement, Recipe, as_measured
 from powerband.tune.space import Rule, Setting, Space, values_of
 from powerband.tune.verification import Verification
 
@@ -137,6 +137,7 @@ class Search:
                 f"nothing could be measured in {BASE_S:g} s of this run: an iteration takes longer, or it ended. Take "
                 f"the limit out of the settings, or make its iterations smaller."
             )
+        self.config = as_measured(self.config, base)
         device = device_names(self.config.run)[0]
         gpus = 0 if device == "cpu" else torch.cuda.device_count()
         free = memory.free(device)

@@ -123,7 +123,7 @@ class Space:
 
     def precision(self) -> Axis:
         known = ("fp32", "bf16", "fp16") if self.gpus else ("fp32", "bf16")
-        now = self.facts.precision or self.knobs.get("precision")
+        now = self.knobs.get("precision")
         return Axis("precision", tuple({"precision": name} for name in known if name != now))
 
     def overlap(self) -> Axis:
