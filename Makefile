@@ -1,4 +1,4 @@
-# Six words: setup, demo, test, test-all, lint, bench. Each works alone on a fresh machine.
+# Targets: setup, demo, test, test-all, lint, bench, docs, gpu. Each works alone on a fresh machine.
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
@@ -7,7 +7,7 @@ TORCH  ?= torch==2.13.0
 # What rendering without a display needs of the system, by Debian's names; a run that renders nothing needs none of it.
 RENDER := libegl1 libgl1 libosmesa6
 
-.PHONY: setup demo test test-all lint bench
+.PHONY: setup demo test test-all lint bench docs gpu
 
 setup: $(STAMP)
 
@@ -40,7 +40,7 @@ demo: setup
 
 # Two at a time, then what measures seconds by itself.
 PYTEST := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -q
-PAIRS  := -n 2 --dist loadfile
+PAIRS  := -n 2 --dist loadfile --no-loadscope-reorder
 
 test: setup
 	$(PYTEST) $(PAIRS) -m 'not slow and not timed'
@@ -53,6 +53,7 @@ test-all: setup
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/mypy
 
 # The tables of the README, about 15 minutes; benchmarks/learning.py (hours of training) is run by its own words.
 bench: setup
@@ -60,3 +61,15 @@ bench: setup
 		$(BIN)/python benchmarks/$$name.py --json benchmarks/results/$$name.json || exit 1; \
 	done
 	$(BIN)/powerband bench update-interval --json benchmarks/results/update_interval.json
+
+# The documentation as a site in both languages, in build/site. Only the installation of mkdocs needs a network.
+docs: setup
+	$(BIN)/python -c 'import material, mkdocs_static_i18n' 2>/dev/null || \
+		$(BIN)/pip install --quiet --constraint $(VENV)/constraints.txt --editable '.[docs]'
+	$(BIN)/python scripts/reference.py
+	NO_MKDOCS_2_WARNING=true $(BIN)/mkdocs build --strict --quiet
+
+# Tests and benchmarks that need a GPU; the results name the hardware.
+gpu: setup
+	$(PYTEST) tests/gpu
+	$(BIN)/python benchmarks/updates.py --json benchmarks/results/updates_gpu.json

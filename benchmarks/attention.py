@@ -1,4 +1,4 @@
-"""An update of the trajectory encoder on a CPU: attention in products written out beside torch's fused one.
+"""Update of the trajectory encoder on a CPU: attention as explicit matrix products compared with torch's fused one.
 
 python benchmarks/attention.py --json benchmarks/results/attention.json
 """
@@ -14,22 +14,25 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
-from powerband.algos.represent import Represent, RepresentConfig
-from powerband.core.device import host_facts, keep_memory, set_threads
-from powerband.core.noise import NoiseSource
-from powerband.core.precision import Precision
-from powerband.nets import trajectory
-from powerband.nets.attention import written_out
+from powerband.core.machine.device import host_facts, keep_freed_memory, set_threads
+from powerband.core.optim.precision import PrecisionName
+from powerband.core.rank_context import RankContext
+from powerband.nets.attention import explicit_attention
+from powerband.recipes.metaworld.algos.represent import RepresentationLearner
+from powerband.recipes.metaworld.nets import trajectory
+from powerband.recipes.metaworld.settings import RepresentConfig
 
 BATCH = 128
+PRECISIONS: tuple[PrecisionName, ...] = ("bf16", "fp32")
 
 
 def main() -> None:
+    """Measures both kinds of attention, prints the table, and writes JSON with ``--json``."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
-    keep_memory()
+    parser.add_argument("--rounds", type=int, default=5, help="interleaved rounds")
+    parser.add_argument("--json", type=Path, help="file for the results")
+    arguments = parser.parse_args()
+    keep_freed_memory()
     set_threads(1, 1)
     config = RepresentConfig()
     length = config.net.length
@@ -41,22 +44,26 @@ def main() -> None:
         "task": torch.randint(0, 3, (BATCH,)),
     }
     rows = {}
-    for precision in ("bf16", "fp32"):
-        learner = Represent(config, "cpu", Precision(precision), NoiseSource(0))
-        taken: dict[str, list[float]] = {"written out": [], "fused": []}
-        for turn in range(given.rounds + 1):
-            for name, function in (("written out", written_out), ("fused", F.scaled_dot_product_attention)):
+    for precision in PRECISIONS:
+        learner = RepresentationLearner(config, RankContext.single(precision=precision))
+        times: dict[str, list[float]] = {"written out": [], "fused": []}
+        for index in range(arguments.rounds + 1):
+            for name, function in (("written out", explicit_attention), ("fused", F.scaled_dot_product_attention)):
                 trajectory.attend = function
                 start = time.perf_counter()
                 learner.update(batch)
-                if turn:  # the first makes the optimiser's and the allocator's memory
-                    taken[name].append(time.perf_counter() - start)
-        seconds = {name: statistics.median(each) for name, each in taken.items()}
-        rows[precision] = {"seconds": seconds, "faster": seconds["fused"] / seconds["written out"], "rounds": taken}
-        print(precision, {name: f"{each:.3f} s" for name, each in seconds.items()}, f"{rows[precision]['faster']:.2f}x")
-    if given.json:
-        found = {"host": host_facts(), "threads": 1, "batch": BATCH, "rows": rows}
-        given.json.write_text(json.dumps(found, indent=2) + "\n")
+                if index:  # round 0 allocates memory
+                    times[name].append(time.perf_counter() - start)
+        seconds = {name: statistics.median(values) for name, values in times.items()}
+        rows[precision] = {"seconds": seconds, "faster": seconds["fused"] / seconds["written out"], "rounds": times}
+        print(
+            precision,
+            {name: f"{median:.3f} s" for name, median in seconds.items()},
+            f"{rows[precision]['faster']:.2f}x",
+        )
+    if arguments.json:
+        result = {"host": host_facts(), "threads": 1, "batch": BATCH, "rows": rows}
+        arguments.json.write_text(json.dumps(result, indent=2) + "\n")
 
 
 if __name__ == "__main__":

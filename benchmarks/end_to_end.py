@@ -1,7 +1,7 @@
-"""End to end: agent-steps/s of PPO on snakes with features, rollout and updates in, and what measuring costs.
+"""End to end: agent-steps/s of PPO on snakes, including rollouts and updates, and the cost of the phase clock.
 
-Every figure is of the real command line in a process of its own; the settings take turns, and a figure is the median of
-the turns. Two cores are asked of ``2 threads`` and ``2 ranks``, one of the others.
+Each measurement is a separate process of the command line. The settings are interleaved, and each result is the median
+over rounds. ``2 threads`` and ``2 ranks`` use two cores, the other settings one.
 
     python benchmarks/end_to_end.py --json benchmarks/results/end_to_end.json
 """
@@ -18,13 +18,19 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
-from powerband.core.device import host_facts
-from powerband.core.phases import PhaseClock
+from torch import Tensor
+
+from powerband.cli.catalogue import configure
+from powerband.core.machine.device import host_facts
+from powerband.core.run.run import Run
+from powerband.core.telemetry.phase_clock import PhaseClock
 from powerband.report.curves import read_metrics
 
 TEAM = 3
-WORDS = "train snakes gpus=none anneal_lr=false env_steps=1000000000 save_interval=0 log_interval_s=2".split()
+"""Agents per environment step."""
+ARGUMENTS = "snakes gpus=none anneal_lr=false env_steps=1000000000 save_interval=0 log_interval_s=2".split()
 SETTINGS = {
     "bf16, 1 thread": ["threads=1", "precision=bf16"],
     "fp32, 1 thread": ["threads=1", "precision=fp32"],
@@ -34,16 +40,24 @@ SETTINGS = {
 
 
 def agent_steps_per_s(name: str, seconds: float) -> float:
-    """Median rate of the log intervals of one run, the first ones left out."""
+    """Measures one run.
+
+    Args:
+        name: Key of `SETTINGS`.
+        seconds: Length of the run.
+
+    Returns:
+        Median agent steps per second of the log intervals, without the first two and the last.
+    """
     with tempfile.TemporaryDirectory() as folder:
-        words = [*WORDS, *SETTINGS[name], f"time_limit_s={seconds}", f"run_dir={folder}/run"]
-        subprocess.run([sys.executable, "-m", "powerband", *words], check=True, capture_output=True)
+        arguments = [*ARGUMENTS, *SETTINGS[name], f"time_limit_s={seconds}", f"run_dir={folder}/run"]
+        subprocess.run([sys.executable, "-m", "powerband", "train", *arguments], check=True, capture_output=True)
         rates = [line["charts/SPS"] for line in read_metrics(Path(folder) / "run")]
     return TEAM * statistics.median(rates[2:-1])
 
 
 def span_ns() -> float:
-    """Nanoseconds of one span, the best of 20 rounds of 5,000."""
+    """Returns the nanoseconds per span of the phase clock, the best of 20 rounds of 5,000 spans."""
     clock, best = PhaseClock(), float("inf")
     for _ in range(20):
         start = time.perf_counter_ns()
@@ -54,42 +68,59 @@ def span_ns() -> float:
     return best
 
 
-def measuring_costs(seconds: float) -> tuple[float, int]:
-    """Share of the throughput that the clock costs: one run whose rollouts are measured and not measured in turns.
+class ClockToggle:
+    """Observer that switches the phase clock on and off at each rollout and records the rollout times.
+
+    Attributes:
+        times: Whether the clock was on -> seconds per rollout.
+    """
+
+    def __init__(self) -> None:
+        self.times: dict[bool, list[float]] = {True: [], False: []}
+        self._spans: dict[Any, Any] = {}
+        self._started = time.perf_counter()
+
+    def on_tick(self, run: Run) -> None:
+        """Records the time of the rollout and switches the clock."""
+        clock = run.clock
+        self.times[clock.enabled].append(time.perf_counter() - self._started)
+        clock.enabled = not clock.enabled
+        clock.spans, self._spans = self._spans, clock.spans
+        self._started = time.perf_counter()
+
+    def on_batch(self, batch: Any) -> None:
+        """Does nothing."""
+
+    def on_average(self, flat: Tensor) -> None:
+        """Does nothing."""
+
+
+def clock_cost(seconds: float) -> tuple[float, int]:
+    """Measures the cost of the phase clock in one run that switches it on and off at each rollout.
+
+    Args:
+        seconds: Length of the run.
 
     Returns:
-        Median time of a measured rollout over that of an unmeasured one, less 1, and the number of rollouts.
+        Median time of a rollout with the clock over that without, minus 1, and the number of rollouts.
     """
-    from powerband import cli
-    from powerband.core.run import Run
-
-    times: dict[bool, list[float]] = {True: [], False: []}
-    state = {"since": time.perf_counter()}
-    tick = Run.tick
-
-    def toggling(run: Run, env_steps: int, grad_steps: int) -> None:
-        times[run.clock.enabled].append(time.perf_counter() - state["since"])
-        tick(run, env_steps, grad_steps)
-        run.clock.enabled = not run.clock.enabled
-        if run.clock.enabled:
-            run.clock.spans = state.pop("spans", run.clock.spans)
-        else:
-            state["spans"], run.clock.spans = run.clock.spans, {}
-        state["since"] = time.perf_counter()
-
-    Run.tick = toggling
+    observer = ClockToggle()
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
-        cli.main([*WORDS, "threads=1", f"time_limit_s={seconds}", f"run_dir={folder}/run"])
-    Run.tick = tick
-    on, off = (statistics.median(values[5:]) for values in (times[True], times[False]))
-    return on / off - 1, len(times[True]) + len(times[False])
+        arguments = [*ARGUMENTS[1:], "threads=1", f"time_limit_s={seconds}", f"run_dir={folder}/run"]
+        recipe, stage, resolved = configure("snakes", arguments)
+        command = ["train", "snakes", *arguments]
+        with Run.start(resolved.config, recipe="snakes", stage=stage, argv=command, observer=observer) as run:
+            recipe.run_stage(stage, run.config, run)
+    on, off = (statistics.median(observer.times[enabled][5:]) for enabled in (True, False))
+    return on / off - 1, sum(map(len, observer.times.values()))
 
 
 def main() -> None:
+    """Measures all settings and the clock, prints the table, and writes JSON with ``--json``."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--json", type=Path, help="write the figures here")
-    parser.add_argument("--turns", type=int, default=3, help="turns of each setting")
-    parser.add_argument("--seconds", type=float, default=14, help="seconds of one run")
+    parser.add_argument("--json", type=Path, help="file for the results")
+    parser.add_argument("--turns", type=int, default=3, help="interleaved rounds")
+    parser.add_argument("--seconds", type=float, default=14, help="seconds per run")
     arguments = parser.parse_args()
     rates: dict[str, list[float]] = {name: [] for name in SETTINGS}
     for _ in range(arguments.turns):
@@ -97,9 +128,9 @@ def main() -> None:
             rates[name].append(agent_steps_per_s(name, arguments.seconds))
             print(f"{name:32s} {rates[name][-1]:>12,.0f} agent-steps/s", flush=True)
     medians = {name: statistics.median(values) for name, values in rates.items()}
-    cost, rollouts = measuring_costs(4 * arguments.seconds)
+    cost, rollouts = clock_cost(4 * arguments.seconds)
     span = span_ns()
-    print(f"a span costs {span:.0f} ns; measuring costs {cost:.2%} of the throughput ({rollouts} rollouts in turns)")
+    print(f"a span costs {span:.0f} ns; the clock costs {cost:.2%} of the throughput ({rollouts} rollouts)")
     result = {"host": host_facts(), "agent_steps_per_s": medians, "turns": rates}
     result |= {"span_ns": span, "measuring_costs": cost, "rollouts_in_turns": rollouts}
     if arguments.json:

@@ -1,12 +1,13 @@
-"""Simulators that fail: how many of 1,000 injected failures cost a transition that they should not, how long a recovery
-takes, and what Gymnasium's and Stable-Baselines3's vector environments do with the same failures.
+"""Failing simulators: lost transitions and recovery times over 1,000 injected failures, and the behaviour of peers.
+
+The peers are the vector environments of Gymnasium and Stable-Baselines3 with the same failures.
 
     python benchmarks/env_faults.py --json benchmarks/results/env_faults.json
 
-The cheap environment shows in each observation whose it is (seed of the episode, step, sum of its actions), so that a
-lost, repeated or swapped transition is seen where it is taken in. Every transition of the MuJoCo environment is
-compared, bit for bit, with the same episode played anew in this process. Ways to fail: raise, exit, be killed, hang,
-values that are not finite, a wrong shape, a wrong dtype.
+The cheap environment identifies itself in each observation (seed of the episode, step, sum of its actions). A lost,
+repeated or swapped transition is therefore detected. Every transition of the MuJoCo environment is compared bit for
+bit with the same episode in this process. The failures are: exception, exit, kill, hang, values that are not finite,
+wrong shape, wrong dtype.
 """
 
 from __future__ import annotations
@@ -26,26 +27,26 @@ from typing import Any
 import numpy as np
 import torch
 
-from powerband.core.device import host_facts
-from powerband.core.utilisation import with_children
-from powerband.envs.processes import start, stop
-from powerband.envs.seeds import episode_seed
-from powerband.envs.supervision import Fault, Supervision
-from powerband.envs.vector import WorkerVecEnv
+from powerband.core.machine.device import host_facts
+from powerband.core.machine.utilisation import process_tree
+from powerband.envs.workers.processes import start_workers, stop_workers
+from powerband.envs.workers.seeds import episode_seed
+from powerband.envs.workers.supervision import EnvFailure, Supervision
+from powerband.envs.workers.vector import WorkerVecEnv
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from envs.faulty import FAULTS, Chained  # noqa: E402
-from envs.test_supervised import played  # noqa: E402
+from envs.workers.faulty import FAULTS, Chained  # noqa: E402
+from envs.workers.test_supervised import played  # noqa: E402
 
 DEADLINE_S = 0.5
 SEED = 3
 
 
 class FailingCheetah:
-    """HalfCheetah-v5 that fails in one step of about `rare`, by a hash of the episode's seed and the step.
+    """HalfCheetah-v5 that fails about once in `rare` steps, decided by a hash of the episode's seed and the step.
 
     Args:
-        rare: 0 never fails.
+        rare: Mean number of steps between failures; 0 means no failures.
     """
 
     def __init__(self, rare: int = 0) -> None:
@@ -61,42 +62,47 @@ class FailingCheetah:
         return self.env.reset(seed=seed)
 
     def step(self, action: np.ndarray) -> Any:
-        found = self.env.step(action)
+        result = self.env.step(action)
         self.failing.steps += 1
-        drawn = hash((self.failing.seed, self.failing.steps, 77))
-        if self.rare and drawn % self.rare == 0:
-            return self.failing._fail(FAULTS[drawn // self.rare % len(FAULTS)], 0.0)
-        return found
+        number = hash((self.failing.seed, self.failing.steps, 77))
+        if self.rare and number % self.rare == 0:
+            return self.failing._fail(FAULTS[number // self.rare % len(FAULTS)], 0.0)
+        return result
 
     def close(self) -> None:
         self.env.close()
 
 
-def vector(make: Any, rare: int, num_envs: int, workers: int, told: list[Fault]) -> WorkerVecEnv:
-    patience = Supervision(deadline_s=DEADLINE_S, most=100_000)
+def vector(make: Any, rare: int, num_envs: int, workers: int, failures: list[EnvFailure]) -> WorkerVecEnv:
+    """Creates a supervised vector environment that appends its failures to `failures`."""
+    supervision = Supervision(deadline_s=DEADLINE_S, max_failures=100_000)
     return WorkerVecEnv(
-        [(make, {"rare": rare})] * num_envs, num_workers=workers, supervision=patience, tell=told.append
+        [(make, {"rare": rare})] * num_envs, num_workers=workers, supervision=supervision, on_failure=failures.append
     )
 
 
 def start_s(make: Any, num_envs: int, workers: int) -> float:
-    """Seconds that starting one worker takes without any failure: Python, imports, its simulators."""
-    found = []
+    """Returns the seconds for starting one worker without a failure: Python, imports and its simulators."""
+    times = []
     for _ in range(3):
         began = time.monotonic()
-        group = start([(make, {})] * (num_envs // workers), 1, 0, (), True)
+        group = start_workers([(make, {})] * (num_envs // workers), 1, 0, (), True)
         group[0].recv()
-        found.append(time.monotonic() - began)
-        stop(group)
-    return statistics.median(found)
+        times.append(time.monotonic() - began)
+        stop_workers(group)
+    return statistics.median(times)
 
 
-def cheetah(steps: int, rare: int, num_envs: int, workers: int, told: list[Fault]) -> tuple[int, int]:
-    """Plays and compares each kept transition with its episode played anew; (real, lost)."""
-    env = vector(FailingCheetah, rare, num_envs, workers, told)
+def cheetah(steps: int, rare: int, num_envs: int, workers: int, failures: list[EnvFailure]) -> tuple[int, int]:
+    """Plays `steps` steps and compares each real transition with the same episode in healthy environments.
+
+    Returns:
+        Number of real transitions, and of lost ones.
+    """
+    env = vector(FailingCheetah, rare, num_envs, workers, failures)
     healthy = [FailingCheetah() for _ in range(num_envs)]
     episode, real, lost_rows = [0] * num_envs, 0, 0
-    obs = env.reset(SEED).clone()
+    env.reset(SEED)
     for row in range(num_envs):
         healthy[row].reset(seed=episode_seed(SEED, row, 0))
     generator = torch.Generator().manual_seed(0)
@@ -115,57 +121,71 @@ def cheetah(steps: int, rare: int, num_envs: int, workers: int, told: list[Fault
                 episode[row] += 1
                 first, _ = healthy[row].reset(seed=episode_seed(SEED, row, episode[row]))
                 assert np.array_equal(step.obs[row].numpy(), first.astype(np.float32)), row
-        obs = step.obs
-    del obs
     env.close()
     return real, lost_rows
 
 
-def summary(told: list[Fault], real: int, lost: int, started: float, took: float) -> dict[str, Any]:
-    """Figures of one run; a recovery is without the worker's own start, of those that started one."""
-    again = sorted(fault.recovery_s for fault in told if fault.kind in ("died", "hung"))
-    own = [seconds - started for seconds in again]
-    kinds = {kind: sum(fault.kind == kind for fault in told) for kind in ("raised", "died", "hung", "not restored")}
+def summary(failures: list[EnvFailure], real: int, lost: int, worker_start_s: float, seconds: float) -> dict[str, Any]:
+    """Summarises one run.
+
+    Args:
+        failures: Failures of the run.
+        real: Number of real transitions.
+        lost: Number of lost transitions.
+        worker_start_s: Seconds for starting a worker; recovery times of restarted workers exclude them.
+        seconds: Duration of the run.
+    """
+    restarts = sorted(failure.recovery_s for failure in failures if failure.kind in ("died", "hung"))
+    recoveries = [recovery_s - worker_start_s for recovery_s in restarts]
+    kinds = {
+        kind: sum(failure.kind == kind for failure in failures) for kind in ("raised", "died", "hung", "not restored")
+    }
     return {
-        "failures": len(told),
+        "failures": len(failures),
         "kinds": kinds,
         "transitions": real,
         "lost": lost,
-        "lost_beyond_the_failed": lost - sum(fault.env_id is not None for fault in told),
-        "start_s": started,
-        "recovery_p50_s": own[len(own) // 2] if own else None,
-        "recovery_p99_s": own[min(len(own) - 1, int(0.99 * len(own)))] if own else None,
-        "seconds": took,
+        "lost_beyond_the_failed": lost - sum(failure.env_id is not None for failure in failures),
+        "start_s": worker_start_s,
+        "recovery_p50_s": recoveries[len(recoveries) // 2] if recoveries else None,
+        "recovery_p99_s": (recoveries[min(len(recoveries) - 1, int(0.99 * len(recoveries)))] if recoveries else None),
+        "seconds": seconds,
     }
 
 
-def peer(name: str, fault: str, said: Any) -> None:
-    """One of the others' vector environments with one failure; in a process of its own."""
+def run_peer(name: str, fault: str, results: Any) -> None:
+    """Steps the vector environment of a peer with one kind of failure; runs in a separate process.
+
+    Args:
+        name: ``gymnasium`` or ``stable-baselines3``.
+        fault: Kind of failure.
+        results: Queue for the description of the result.
+    """
     import functools
 
     import gymnasium
 
-    os.setsid()  # a group of its own, to be ended as a whole
-    makes = [functools.partial(Chained, 150, (fault,))] * 4
+    os.setsid()  # a separate process group, so that all processes can be killed together
+    env_fns = [functools.partial(as_gymnasium, functools.partial(Chained, 150, (fault,)))] * 4
     try:
         if name == "gymnasium":
-            env = gymnasium.vector.AsyncVectorEnv([functools.partial(Registered, make) for make in makes])
+            env = gymnasium.vector.AsyncVectorEnv(env_fns)
             env.reset(seed=SEED)
         else:
             from stable_baselines3.common.vec_env import SubprocVecEnv
 
-            env = SubprocVecEnv([functools.partial(Registered, make) for make in makes], start_method="forkserver")
+            env = SubprocVecEnv(env_fns, start_method="forkserver")
             env.seed(SEED)
             env.reset()
         for _ in range(300):
             env.step(np.zeros((4, 1), np.float32))
-        said.put("went on with the bad values" if "finite" in fault else "went on")
+        results.put("continued with the invalid values" if "finite" in fault else "continued")
     except BaseException as error:
-        said.put(f"ended: {type(error).__name__}: {str(error).splitlines()[0][:80] if str(error) else ''}")
+        results.put(f"ended: {type(error).__name__}: {str(error).splitlines()[0][:80] if str(error) else ''}")
 
 
-def Registered(make: Any) -> Any:  # noqa: N802
-    """As the others want it: a gymnasium.Env."""
+def as_gymnasium(make: Any) -> Any:
+    """Creates an environment and wraps it as a gymnasium.Env, which the peers require."""
     import gymnasium
 
     class Wrapped(gymnasium.Env):
@@ -182,47 +202,52 @@ def Registered(make: Any) -> Any:  # noqa: N802
     return Wrapped()
 
 
-def peers(patience_s: float) -> dict[str, dict[str, str]]:
-    """What the others do, by name and failure."""
-    found: dict[str, dict[str, str]] = {}
+def peers(timeout_s: float) -> dict[str, dict[str, str]]:
+    """Returns the result of each peer: name -> kind of failure -> description.
+
+    Args:
+        timeout_s: Seconds after which a peer counts as hanging.
+    """
+    table: dict[str, dict[str, str]] = {}
     context = multiprocessing.get_context("spawn")
     for name in ("gymnasium", "stable-baselines3"):
-        found[name] = {}
+        table[name] = {}
         for fault in FAULTS:
-            said = context.Queue()
-            job = context.Process(target=peer, args=(name, fault, said))
+            results = context.Queue()
+            job = context.Process(target=run_peer, args=(name, fault, results))
             job.start()
-            job.join(patience_s)
-            found[name][fault] = f"hangs (no answer in {patience_s:g} s)" if job.is_alive() else said.get()
-            with contextlib.suppress(ProcessLookupError):  # its simulators outlive it where it hangs or was ended
+            job.join(timeout_s)
+            table[name][fault] = f"hangs (no result in {timeout_s:g} s)" if job.is_alive() else results.get()
+            with contextlib.suppress(ProcessLookupError):  # its simulators may outlive it
                 os.killpg(job.pid, signal.SIGKILL)
             job.join()
-            print(f"{name:<18} {fault:<18} {found[name][fault]}", flush=True)
-    return found
+            print(f"{name:<18} {fault:<18} {table[name][fault]}", flush=True)
+    return table
 
 
 def main() -> None:
+    """Measures both environments and the peers, prints the results, and writes JSON with ``--json``."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--steps", type=int, default=6000, help="of the cheap environment; one in 50 x 8 rows fails")
-    parser.add_argument("--cheetah-steps", type=int, default=1200)
-    parser.add_argument("--patience", type=float, default=20.0, help="seconds for each of the others")
+    parser.add_argument("--json", type=Path, help="file for the results")
+    parser.add_argument("--steps", type=int, default=6000, help="steps of the cheap environment")
+    parser.add_argument("--cheetah-steps", type=int, default=1200, help="steps of the MuJoCo environment")
+    parser.add_argument("--patience", type=float, default=20.0, help="seconds per peer and failure")
     args = parser.parse_args()
     table: dict[str, Any] = {"host": host_facts(), "deadline_s": DEADLINE_S}
     for name, make, rare, steps in (
         ("cheap", Chained, 48, args.steps),
         ("mujoco", FailingCheetah, 190, args.cheetah_steps),
     ):
-        told: list[Fault] = []
-        started, began = start_s(make, 8, 2), time.monotonic()
+        failures: list[EnvFailure] = []
+        worker_start_s, began = start_s(make, 8, 2), time.monotonic()
         if name == "cheap":
-            env = vector(make, rare, 8, 2, told)
+            env = vector(make, rare, 8, 2, failures)
             real, lost = played(env, steps, SEED)
             env.close()
         else:
-            real, lost = cheetah(steps, rare, 8, 2, told)
-        table[name] = summary(told, real, lost, started, time.monotonic() - began)
-        table[name]["orphans"] = len(with_children(os.getpid())) - 1
+            real, lost = cheetah(steps, rare, 8, 2, failures)
+        table[name] = summary(failures, real, lost, worker_start_s, time.monotonic() - began)
+        table[name]["orphans"] = len(process_tree(os.getpid())) - 1
         print(name, json.dumps(table[name]), flush=True)
         if args.json:
             args.json.write_text(json.dumps(table, indent=2) + "\n")

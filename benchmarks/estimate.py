@@ -1,7 +1,7 @@
-"""How near `powerband estimate` is to what really happens: predicted and realised rates on 1 and 2 ranks.
+"""Compares `powerband estimate` with real runs: predicted and realised rates on 1 and 2 ranks.
 
-Each recipe is estimated, then really trained with each number of ranks through the command line, round after round; a
-realised rate is the median of its rounds.
+Each recipe is estimated and then trained on the command line with each number of ranks, in interleaved rounds. The
+realised rate is the median over the rounds.
 
     python benchmarks/estimate.py --json benchmarks/results/estimate.json
 """
@@ -16,9 +16,9 @@ import statistics
 import tempfile
 from pathlib import Path
 
-from powerband import cli
-from powerband.bench.harness import measure, wait_as_runs_do
-from powerband.core.device import cores, host_facts
+from powerband.bench.harness import measure, restart_with_cli_environment
+from powerband.cli import main as cli
+from powerband.core.machine.device import cores, host_facts
 
 RECIPES = {
     "snakes/ppo": ["snakes", "algo=ppo"],
@@ -27,48 +27,51 @@ RECIPES = {
 FIXED = ["gpus=none", "save_interval=0"]
 
 
-def predicted(words: list[str], ranks: list[int], seconds: float) -> dict[int, dict]:
-    """Rows of an estimate by their ranks."""
+def predicted(arguments: list[str], ranks: list[int], seconds: float) -> dict[int, dict]:
+    """Returns the rows of an estimate by their number of ranks."""
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         path = Path(folder) / "estimate.json"
-        own = [f"ranks={','.join(map(str, ranks))}", f"seconds={seconds}", f"--json={path}"]
-        status = cli.main(["estimate", *words, *FIXED, *own])
-        assert status == 0, f"estimate {' '.join(words)} ended with status {status}"
+        options = [f"ranks={','.join(map(str, ranks))}", f"seconds={seconds}", f"--json={path}"]
+        status = cli.main(["estimate", *arguments, *FIXED, *options])
+        assert status == 0, f"estimate {' '.join(arguments)} ended with status {status}"
         return {row["ranks"]: row for row in json.loads(path.read_text())["rows"]}
 
 
 def compare(name: str, ranks: list[int], seconds: float, rounds: int) -> list[dict]:
-    """One row a number of ranks: predicted and realised environment steps a second, and the error."""
-    words = RECIPES[name]
-    rows = predicted(words, ranks, seconds)
+    """Returns one row per number of ranks: predicted and realised environment steps per second, and the error."""
+    arguments = RECIPES[name]
+    rows = predicted(arguments, ranks, seconds)
     realised: dict[int, list[float]] = {count: [] for count in ranks}
     for _ in range(rounds):
         for count in ranks:
-            realised[count].append(measure([*words, *FIXED, f"nproc={count}"], seconds)["steps_per_s"])
-    found = []
+            realised[count].append(measure([*arguments, *FIXED, f"nproc={count}"], seconds)["steps_per_s"])
+    results = []
     for count in ranks:
         if "skipped" in rows[count]:
             print(f"{name}  {count} ranks: {rows[count]['skipped']}", flush=True)
             continue
-        guess, real = rows[count]["steps_per_s"], statistics.median(realised[count])
-        error = guess / real - 1
+        prediction, real = rows[count]["steps_per_s"], statistics.median(realised[count])
+        error = prediction / real - 1
         parts = rows[count]["iteration"]["parts"]
-        found.append(
-            {"recipe": name, "ranks": count, "predicted_steps_per_s": guess, "realised_steps_per_s": real}
+        results.append(
+            {"recipe": name, "ranks": count, "predicted_steps_per_s": prediction, "realised_steps_per_s": real}
             | {"error": error, "rounds": realised[count], "limit": rows[count]["limit"], "parts": parts}
         )
-        print(f"{name:<12}{count:>2} ranks  predicted {guess:>9,.0f}  realised {real:>9,.0f}  {error:+.1%}", flush=True)
-    return found
+        print(
+            f"{name:<12}{count:>2} ranks  predicted {prediction:>9,.0f}  realised {real:>9,.0f}  {error:+.1%}",
+            flush=True,
+        )
+    return results
 
 
 def main() -> None:
-    wait_as_runs_do()
+    restart_with_cli_environment()
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--json", type=Path, help="write the figures here")
+    parser.add_argument("--json", type=Path, help="path of the result")
     parser.add_argument("--recipes", nargs="+", choices=RECIPES, default=list(RECIPES))
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--rounds", type=int, default=3, help="real runs of each number of ranks")
-    parser.add_argument("--seconds", type=float, default=10.0, help="seconds of each window")
+    parser.add_argument("--rounds", type=int, default=3, help="real runs per number of ranks")
+    parser.add_argument("--seconds", type=float, default=10.0, help="length of each window in seconds")
     arguments = parser.parse_args()
     rows = []
     for name in arguments.recipes:

@@ -1,18 +1,18 @@
-"""powerband, TraceML and Fournex on the same faults, side by side: what each says of the same loop.
+"""Compares the diagnoses of powerband, TraceML and Fournex on the same training loop with the same faults.
 
     python benchmarks/fault_peers.py --peers FOLDER --json benchmarks/results/fault_peers.json [--only FAULT ...]
 
-FOLDER holds traceml-ai 0.5.0 and fournex 0.3.1 (`pip install --target FOLDER --no-deps traceml-ai fournex`, and what
-they need). The loop is `faulty_loop.py`, the same file for all three; how each is told its parts is `peer_tools.py`.
-powerband is used as on any loop that is not its own: a `PhaseClock` and `diagnose`. What `powerband profile` measures
-besides on its own recipes (`faults.py`) is not used: each environment's step, updates of other batches and threads.
+FOLDER contains traceml-ai 0.5.0 and fournex 0.3.1 (`pip install --target FOLDER --no-deps traceml-ai fournex`) and
+their dependencies. All tools run the same loop, `faulty_loop.py`; `peer_tools.py` adapts each tool to it. powerband
+uses a `PhaseClock` and `diagnose`, as on any loop outside of the package. Measurements that `powerband profile` makes
+only on its recipes (`faults.py`), such as the steps of each environment, are not used.
 
-RIGHT below was written before this suite was run; smoke runs had been seen (slow env, item, tiny batch, checkpoint
-under powerband, slow env under TraceML, tiny batch under Fournex). It is meant
-generously: a verdict that points at the right place counts, if less than one that names the cause; the table tells them
-apart. A fault's healthy near-miss must not get the same label first: what is said of every loop says nothing. After a
-trial of the loader its near-miss was given 20 ms of work a batch, as in `faults.py`: without it, waiting took a tenth.
-The first straggler was thrown away, as none of its workers was slow: the fault was put right and run again.
+RIGHT below was written before this suite was run, but after smoke runs (slow env, item, tiny batch and checkpoint with
+powerband, slow env with TraceML, tiny batch with Fournex). It is generous: a label that points to the right place
+counts, although less than one that names the cause, and the table separates the two. The healthy near-miss of a fault
+must not get the same first label, because a label that every loop gets contains no information. After a trial, the
+near-miss of the loader got 20 ms of work per batch, as in `faults.py`, because waiting had taken a tenth of the time.
+The first run of the straggler was discarded, because none of its workers was slow; it was corrected and repeated.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from faulty_loop import Dose
 from powerband import __version__
-from powerband.core.device import host_facts
+from powerband.core.machine.device import host_facts
 
 HEALTHY = Dose()
 SLOW, RENDERED = "faulty_envs:SlowPendulum-v0", "faulty_envs:SoftwareRendered-v0"
@@ -50,7 +50,7 @@ FAULTS: dict[str, tuple[Dose, Dose]] = {
     "software rendering": (Dose(RENDERED, 15, env_steps=4), HEALTHY),
     "threads": (Dose(threads=16 * (os.cpu_count() or 1)), HEALTHY),
 }
-"""Fault -> with the fault, and its healthy near-miss. Doses are those of `faults.py`, where the loop allows."""
+"""Fault -> (loop with the fault, its healthy near-miss), with the doses of `faults.py` if the loop allows them."""
 
 RIGHT: dict[str, dict[str, dict[str, str]]] = {
     "slow env": {
@@ -109,47 +109,51 @@ RIGHT: dict[str, dict[str, dict[str, str]]] = {
         "Fournex": {},
     },
 }
-"""Fault -> tool -> label -> whether it names the cause or the place; none where a tool has no such label."""
+"""Fault -> tool -> label -> "cause" or "place"; empty if the tool has no suitable label."""
 
 LOOP = str(Path(__file__).with_name("faulty_loop.py"))
 
 
 def environment(peers: Path | None) -> dict[str, str]:
+    """Returns the environment variables of a run, with the folder of the peers on PYTHONPATH."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join([*([str(peers)] if peers else []), *filter(None, sys.path)])}
 
 
-def loop_words(dose: Dose, tool: str, seconds: float, device: str) -> list[str]:
+def loop_arguments(dose: Dose, tool: str, seconds: float, device: str) -> list[str]:
+    """Returns the command line arguments of `faulty_loop.py`."""
     return ["--dose", json.dumps(dataclasses.asdict(dose)), "--tool", tool, f"--seconds={seconds}", "--device", device]
 
 
-def called(words: list[str], peers: Path | None, folder: str) -> str:
-    """What a command prints.
+def output_of(command: list[str], peers: Path | None, folder: str) -> str:
+    """Runs a command and returns its output.
 
     Raises:
-        RuntimeError: It failed; the end of what it said, verbatim but for the folders of this machine.
+        RuntimeError: The command failed; the message is the end of its output, without the folders of this machine.
     """
-    done = subprocess.run(words, env=environment(peers), cwd=folder, capture_output=True, text=True, timeout=300)
-    if done.returncode:
-        said = (done.stderr or done.stdout)[-1500:].replace(f"{Path(sys.prefix).parent}/", "")
-        raise RuntimeError(f"status {done.returncode}: {said.replace(f'{Path(__file__).parents[1]}/', '')}")
-    return done.stdout
+    completed = subprocess.run(command, env=environment(peers), cwd=folder, capture_output=True, text=True, timeout=300)
+    if completed.returncode:
+        output = (completed.stderr or completed.stdout)[-1500:].replace(f"{Path(sys.prefix).parent}/", "")
+        raise RuntimeError(f"status {completed.returncode}: {output.replace(f'{Path(__file__).parents[1]}/', '')}")
+    return completed.stdout
 
 
 def by_powerband(dose: Dose, seconds: float, device: str, peers: Path, folder: str) -> dict[str, Any]:
-    words = [sys.executable, LOOP, *loop_words(dose, "powerband", seconds, device), "--out=seen.json"]
-    called(words, None, folder)
-    return json.loads((Path(folder) / "seen.json").read_text())
+    """Runs the loop with powerband and returns its verdict."""
+    command = [sys.executable, LOOP, *loop_arguments(dose, "powerband", seconds, device), "--out=verdict.json"]
+    output_of(command, None, folder)
+    return json.loads((Path(folder) / "verdict.json").read_text())
 
 
 def by_traceml(dose: Dose, seconds: float, device: str, peers: Path, folder: str) -> dict[str, Any]:
-    words = [sys.executable, str(peers / "bin/traceml"), "run", LOOP, "--mode=summary", "--logs-dir=logs"]
-    called([*words, "--run-name=run", "--args", *loop_words(dose, "TraceML", seconds, device)], peers, folder)
-    said = json.loads((Path(folder) / "logs/run/final_summary.json").read_text())
-    first = said["primary_diagnosis"]
-    sections = {name: said[name]["diagnosis"] for name in ("step_time", "system", "process", "step_memory")}
-    calm = {"NORMAL", "NO_GPU", "NO_DATA", first["kind"]}
+    """Runs the loop with TraceML and returns its verdict."""
+    command = [sys.executable, str(peers / "bin/traceml"), "run", LOOP, "--mode=summary", "--logs-dir=logs"]
+    output_of([*command, "--run-name=run", "--args", *loop_arguments(dose, "TraceML", seconds, device)], peers, folder)
+    summary = json.loads((Path(folder) / "logs/run/final_summary.json").read_text())
+    first = summary["primary_diagnosis"]
+    sections = {name: summary[name]["diagnosis"] for name in ("step_time", "system", "process", "step_memory")}
+    ignored = {"NORMAL", "NO_GPU", "NO_DATA", first["kind"]}
     return {
-        "labels": [first["kind"], *(each["kind"] for each in sections.values() if each["kind"] not in calm)],
+        "labels": [first["kind"], *(each["kind"] for each in sections.values() if each["kind"] not in ignored)],
         "words": f"Verdict: {first['status']} ({first['severity']}). {first['summary']} {first['action']}",
         "seen": first.get("evidence", {}),
         "sections": {name: f"{each['status']}: {each['summary']}" for name, each in sections.items()},
@@ -157,25 +161,27 @@ def by_traceml(dose: Dose, seconds: float, device: str, peers: Path, folder: str
 
 
 def by_fournex(dose: Dose, seconds: float, device: str, peers: Path, folder: str) -> dict[str, Any]:
+    """Runs the loop with Fournex and returns its verdict."""
     frx = [sys.executable, str(peers / "bin/frx")]
-    words = [*frx, "collect", "--no-zip", "--out=runs", "--run-id=run", "--", sys.executable, LOOP]
-    called([*words, *loop_words(dose, "Fournex", seconds, device)], peers, folder)
-    said = json.loads(called([*frx, "analyze", "runs/run", "--json"], peers, folder))["result"]
-    said = said.get("steady_state") or said
-    found = said["diagnosis"]
-    reason = " ".join([found["confidence"]["reason"], *found["why"]])
+    command = [*frx, "collect", "--no-zip", "--out=runs", "--run-id=run", "--", sys.executable, LOOP]
+    output_of([*command, *loop_arguments(dose, "Fournex", seconds, device)], peers, folder)
+    result = json.loads(output_of([*frx, "analyze", "runs/run", "--json"], peers, folder))["result"]
+    result = result.get("steady_state") or result
+    diagnosis = result["diagnosis"]
+    level = diagnosis["confidence"]["level"]
+    reason = " ".join([diagnosis["confidence"]["reason"], *diagnosis["why"]])
     return {
-        "labels": [each["label"] for each in said["bottlenecks"]] or [str(found["primary_bottleneck"])],
-        "words": f"Primary Bottleneck: {found['user_facing_bottleneck']} ({found['confidence']['level']}). {reason}",
-        "seen": said["run_summary"],
+        "labels": [each["label"] for each in result["bottlenecks"]] or [str(diagnosis["primary_bottleneck"])],
+        "words": f"Primary Bottleneck: {diagnosis['user_facing_bottleneck']} ({level}). {reason}",
+        "seen": result["run_summary"],
     }
 
 
 TOOLS = {"powerband": by_powerband, "TraceML": by_traceml, "Fournex": by_fournex}
 
 
-def asked(tool: str, dose: Dose, seconds: float, device: str, peers: Path) -> dict[str, Any]:
-    """What a tool says of one run; where it refuses, its message."""
+def verdict_of(tool: str, dose: Dose, seconds: float, device: str, peers: Path) -> dict[str, Any]:
+    """Runs the loop with a tool and returns its verdict, or the error message if the tool fails."""
     folder = tempfile.mkdtemp(prefix="fault-peers-")
     try:
         return TOOLS[tool](dose, seconds, device, peers, folder)
@@ -185,42 +191,45 @@ def asked(tool: str, dose: Dose, seconds: float, device: str, peers: Path) -> di
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def judged(fault: str, tool: str, sick: dict[str, Any], well: dict[str, Any]) -> dict[str, Any]:
-    """A tool's words on a fault and on its near-miss, and what they are worth.
+def comparison(fault: str, tool: str, faulty: dict[str, Any], near_miss: dict[str, Any]) -> dict[str, Any]:
+    """Rates the verdicts of a tool on a fault and on its near-miss.
 
-    `right` is judged by the first label alone. `tells_apart`: the near-miss does not get that label first too.
+    Returns:
+        Row of the table. ``right`` rates the first label; ``tells_apart`` is true if the near-miss has another one.
     """
     right = RIGHT[fault][tool]
-    first = sick["labels"][0] if sick["labels"] else ""
+    first = faulty["labels"][0] if faulty["labels"] else ""
     row = {
-        "says": sick["words"],
-        "labels": sick["labels"],
+        "says": faulty["words"],
+        "labels": faulty["labels"],
         "right": right.get(first, "no") if right else "no such label",
-        "also": [label for label in sick["labels"][1:] if label in right],
-        "near_miss_says": well["words"],
-        "near_miss_labels": well["labels"],
-        "seen": sick.get("seen", {}),
-        "near_miss_seen": well.get("seen", {}),
+        "also": [label for label in faulty["labels"][1:] if label in right],
+        "near_miss_says": near_miss["words"],
+        "near_miss_labels": near_miss["labels"],
+        "seen": faulty.get("seen", {}),
+        "near_miss_seen": near_miss.get("seen", {}),
     }
     if row["right"] in ("cause", "place"):
-        row["tells_apart"] = well["labels"][:1] != [first]
+        row["tells_apart"] = near_miss["labels"][:1] != [first]
     return row
 
 
 def counts(rows: list[dict[str, Any]]) -> dict[str, dict[str, int]]:
-    """Faults by what each tool's first label was worth."""
+    """Returns the number of faults for each tool and rating of its first label."""
     result = {}
     for tool in TOOLS:
-        found = [row[tool] for row in rows]
-        result[tool] = {worth: sum(each["right"] == worth for each in found) for worth in WORTH}
-        result[tool]["told apart from the near-miss"] = sum(each.get("tells_apart", False) for each in found)
+        tool_rows = [row[tool] for row in rows]
+        result[tool] = {rating: sum(each["right"] == rating for each in tool_rows) for rating in RATINGS}
+        result[tool]["told apart from the near-miss"] = sum(each.get("tells_apart", False) for each in tool_rows)
     return result
 
 
-WORTH = ("cause", "place", "no", "no such label")
+RATINGS = ("cause", "place", "no", "no such label")
+"""Ratings of a first label: it names the cause, points to the place, is wrong, or the tool has no suitable label."""
 
 
 def version(name: str, peers: Path) -> str:
+    """Returns the installed version of a package in the folder of the peers."""
     return next((each.version for each in metadata.distributions(name=name, path=[str(peers)])), "missing")
 
 
@@ -228,7 +237,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peers", type=Path, required=True)
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--only", nargs="*", default=[], help="other rows of the JSON are kept")
+    parser.add_argument("--only", nargs="*", default=[], help="faults to run; other rows of the JSON stay")
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
@@ -242,25 +251,25 @@ def main() -> None:
         "device": options.device,
         "labels": "what counts as right was written before the suite was run: RIGHT in benchmarks/fault_peers.py",
     }
-    known: dict[tuple[str, Dose], dict[str, Any]] = {}
+    verdicts: dict[tuple[str, Dose], dict[str, Any]] = {}
     order = {fault: index for index, fault in enumerate(FAULTS)}
     rows: list[dict[str, Any]] = []
     if options.only and options.json and options.json.exists():
         rows = json.loads(options.json.read_text())["rows"]
 
-    def ask(tool: str, dose: Dose) -> dict[str, Any]:
-        if (tool, dose) not in known:
-            known[tool, dose] = asked(tool, dose, options.seconds, options.device, options.peers.resolve())
-        return known[tool, dose]
+    def cached_verdict(tool: str, dose: Dose) -> dict[str, Any]:
+        if (tool, dose) not in verdicts:
+            verdicts[tool, dose] = verdict_of(tool, dose, options.seconds, options.device, options.peers.resolve())
+        return verdicts[tool, dose]
 
     for fault in options.only or FAULTS:
-        sick, well = FAULTS[fault]
+        faulty, near_miss = FAULTS[fault]
         row: dict[str, Any] = {"fault": fault, "seconds": options.seconds}
-        row |= {"dose": dataclasses.asdict(sick), "near_miss": dataclasses.asdict(well)}
+        row |= {"dose": dataclasses.asdict(faulty), "near_miss": dataclasses.asdict(near_miss)}
         for tool in TOOLS:
-            row[tool] = judged(fault, tool, ask(tool, sick), ask(tool, well))
-            apart = {True: "", False: " (the near-miss too)"}[row[tool].get("tells_apart", True)]
-            print(f"{fault:<19}{tool:<11}{row[tool]['right'] + apart:<28}{row[tool]['says'][:150]}", flush=True)
+            row[tool] = comparison(fault, tool, cached_verdict(tool, faulty), cached_verdict(tool, near_miss))
+            both = {True: "", False: " (the near-miss too)"}[row[tool].get("tells_apart", True)]
+            print(f"{fault:<19}{tool:<11}{row[tool]['right'] + both:<28}{row[tool]['says'][:150]}", flush=True)
         rows = sorted([*(each for each in rows if each["fault"] != fault), row], key=lambda each: order[each["fault"]])
         if options.json:
             options.json.write_text(json.dumps({**result, "counts": counts(rows), "rows": rows}, indent=2) + "\n")

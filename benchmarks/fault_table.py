@@ -1,4 +1,4 @@
-"""The faults of the fault suite: what makes each bottleneck in which loop, and its near-miss; `faults.py` judges."""
+"""Table of the fault suite: each bottleneck with its training loop, its injection and its near-miss (`faults.py`)."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from typing import Any
 import torch
 
 import faulty_envs as envs
-from powerband.data.recording import Recording
+from powerband.data.recorded.recording import Recording
 
 DDPG = ["snakes", "algo=ddpg", "gpus=none"]
 PPO = ["snakes", "algo=ppo", "gpus=none", "on_policy.num_envs=64"]
 SAC = ["gym", "algo=sac", "gpus=none", "num_workers=2"]
 SAC_RANKS = ["gym", "algo=sac", "gpus=none", "num_workers=1"]
 Injection = Callable[[], contextlib.AbstractContextManager]
+"""Function that returns a context manager, in which the fault is active."""
 
 
 @dataclass(frozen=True)
@@ -32,27 +33,30 @@ class Fault:
     """One injected bottleneck on one loop.
 
     Attributes:
-        name, loop: The fault and the loop that it is put into.
-        expected: The cause that should be named first.
-        words, near_words: Command line with the fault, and of its near-miss.
-        inject, near_inject: What else makes the fault, and the near-miss.
-        ranks: Runs through the command line with so many ranks.
-        advises: A knob that must be among the advice as useless, "" for none.
+        name: Name of the fault.
+        loop: Name of the training loop.
+        expected: Cause that the diagnosis should report first.
+        arguments: Command line with the fault.
+        near_miss_arguments: Command line of the near-miss.
+        inject: Context manager that injects the fault.
+        near_miss_inject: Context manager that injects the near-miss.
+        ranks: Number of ranks; more than 1 runs on the command line.
+        useless_knob: Knob that the advice must list as one that cannot help; "" for none.
     """
 
     name: str
     loop: str
     expected: str
-    words: list[str]
-    near_words: list[str]
+    arguments: list[str]
+    near_miss_arguments: list[str]
     inject: Injection = contextlib.nullcontext
-    near_inject: Injection = contextlib.nullcontext
+    near_miss_inject: Injection = contextlib.nullcontext
     ranks: int = 1
-    advises: str = ""
+    useless_knob: str = ""
 
 
-def costing(milliseconds: float) -> Injection:
-    """Steps of the faulty environments cost so much; a fresh token says which one is slow."""
+def env_cost(milliseconds: float) -> Injection:
+    """Sets the cost per step of the faulty environments; a new token file selects the slow environment."""
 
     @contextlib.contextmanager
     def inject() -> Iterator[None]:
@@ -68,7 +72,7 @@ def costing(milliseconds: float) -> Injection:
 
 @contextlib.contextmanager
 def replaced(owner: Any, name: str, wrap: Callable[[Any], Any]) -> Iterator[None]:
-    """`owner.name` wrapped while the block runs."""
+    """Replaces `owner.name` by a wrapped version while the block runs."""
     original = getattr(owner, name)
     setattr(owner, name, wrap(original))
     try:
@@ -78,8 +82,8 @@ def replaced(owner: Any, name: str, wrap: Callable[[Any], Any]) -> Iterator[None
 
 
 def slow_boards(milliseconds: float) -> Injection:
-    """A step of all snakes boards takes so much longer."""
-    from powerband.envs.snakes.env import SnakesEnv
+    """Adds milliseconds to each step of the snakes environments."""
+    from powerband.recipes.snakes.env.env import SnakesEnv
 
     def wrap(recv: Any) -> Any:
         def slow(env: Any) -> Any:
@@ -91,8 +95,14 @@ def slow_boards(milliseconds: float) -> Injection:
     return lambda: replaced(SnakesEnv, "recv", wrap)
 
 
-def asking(learner: type, questions: int, milliseconds: float = 0.0) -> Injection:
-    """Each update asks for `questions` values; with `milliseconds` an answer takes as long as on a busy device."""
+def conversions(learner: type, count: int, milliseconds: float = 0.0) -> Injection:
+    """Adds conversions of a tensor to a Python value to each update.
+
+    Args:
+        learner: Class of the learner.
+        count: Number of conversions per update.
+        milliseconds: Duration of every conversion, as on a busy device; 0 leaves it unchanged.
+    """
 
     @contextlib.contextmanager
     def inject() -> Iterator[None]:
@@ -104,13 +114,13 @@ def asking(learner: type, questions: int, milliseconds: float = 0.0) -> Injectio
             return slow
 
         def wrap_update(update: Any) -> Any:
-            def chatty(self: Any, batch: Any) -> Any:
+            def update_and_convert(self: Any, batch: Any) -> Any:
                 losses = update(self, batch)
-                for _ in range(questions):
+                for _ in range(count):
                     next(iter(losses.values())).item()
                 return losses
 
-            return chatty
+            return update_and_convert
 
         slow_item = replaced(torch.Tensor, "item", wrap_item) if milliseconds else contextlib.nullcontext()
         with slow_item, replaced(learner, "update", wrap_update):
@@ -120,21 +130,21 @@ def asking(learner: type, questions: int, milliseconds: float = 0.0) -> Injectio
 
 
 def slow_frames(milliseconds: float) -> Injection:
-    """Pictures of a batch take so much longer to read, as from a disk; twice, for the two cameras."""
-    from powerband.data.frames import FrameCache
+    """Adds milliseconds to reading the images of a batch, per camera; there are two cameras."""
+    from powerband.data.robot.frames import FrameCache
 
     def wrap(gather: Any) -> Any:
-        def slow(*given: Any) -> Any:
+        def slow(*arguments: Any) -> Any:
             time.sleep(milliseconds / 1e3)
-            return gather(*given)
+            return gather(*arguments)
 
         return slow
 
     return lambda: replaced(FrameCache, "gather", wrap)
 
 
-def made_up_demonstrations() -> str:
-    """Two recorded episodes of an arm, in a folder that is removed at the end."""
+def synthetic_demonstrations() -> str:
+    """Writes two random episodes of a robot arm and returns their folder, which is removed at exit."""
     folder = tempfile.mkdtemp()
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     sizes = {"joints": 7, "gripper": 2, "eef_pos": 3, "eef_quat": 4, "action": 7}
@@ -147,13 +157,13 @@ def made_up_demonstrations() -> str:
 
 
 def figure_at_each_log() -> contextlib.AbstractContextManager:
-    """Every log line also draws and writes a figure, as many scripts do."""
+    """Draws and writes a figure with each log line, as many scripts do."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    from powerband.core.metrics import JsonlSink
+    from powerband.core.telemetry.metrics import JsonlSink
 
     def wrap(write: Any) -> Any:
         def drawing(sink: Any, line: dict) -> None:
@@ -169,60 +179,68 @@ def figure_at_each_log() -> contextlib.AbstractContextManager:
 
 
 def faults(draw: int = 0) -> list[Fault]:
-    """The table; doses as written, or drawn around that where `draw` is above 0."""
+    """Returns the table.
+
+    Args:
+        draw: Seed of random factors on the doses; 0 uses the written doses.
+    """
     chance = random.Random(draw)
 
     def dose(value: float) -> float:
         return value * math.exp(chance.uniform(math.log(0.7), math.log(1.5))) if draw else value
 
-    def every(word: str, steps: int) -> str:
-        return f"{word}={max(1, round(dose(steps)))}"
+    def integer(setting: str, value: int) -> str:
+        return f"{setting}={max(1, round(dose(value)))}"
 
     from powerband.algos.ddpg import DDPG as DDPGLearner
     from powerband.algos.sac import SAC as SACLearner
 
     slow, straggler = "env_id=faulty_envs:SlowPendulum-v0", "env_id=faulty_envs:StragglerPendulum-v0"
     rendered, late = "env_id=faulty_envs:SoftwareRendered-v0", "env_id=faulty_envs:StragglerRank-v0"
-    few = ["updates_per_interval=1", every("update_interval", 16)]
-    rare = ["updates_per_interval=1", every("update_interval", 200)]
+    few = ["updates_per_interval=1", integer("update_interval", 16)]
+    rare = ["updates_per_interval=1", integer("update_interval", 200)]
     threads = 16 * (os.cpu_count() or 1)
     arm = ["libero", "variant=tiny", "gpus=none", "threads=1", "pixels=64", "global_batch_size=8"]
-    arm.append(f"demos_dir={made_up_demonstrations()}")
+    arm.append(f"demos_dir={synthetic_demonstrations()}")
     walk = ["sketchnav", "variant=small", "renderer=mujoco", "num_workers=2", "gpus=none", "scenes.plans=8"]
     walk += ["on_policy.num_envs=8", "num_steps=8", "minibatches=1"]
     return [
         Fault("slow env", "snakes/ddpg", "env-bound", [*DDPG, *few], DDPG, slow_boards(dose(40)), slow_boards(dose(1))),
         Fault("slow env", "snakes/ppo", "env-bound", PPO, PPO, slow_boards(dose(20)), slow_boards(dose(0.5))),
         Fault(
-            "slow env", "gym/sac", "env-bound", [*SAC, slow, *few], [*SAC, slow], costing(dose(40)), costing(dose(1))
+            "slow env", "gym/sac", "env-bound", [*SAC, slow, *few], [*SAC, slow], env_cost(dose(40)), env_cost(dose(1))
         ),
         Fault(
             "straggler env", "gym/sac", "env-straggler",
-            [*SAC, straggler, *few], [*SAC, straggler], costing(dose(40)), costing(dose(1)),
+            [*SAC, straggler, *few], [*SAC, straggler], env_cost(dose(40)), env_cost(dose(1)),
         ),
-        Fault("tiny batch", "snakes/ddpg", "small-batch", [*DDPG, every("global_batch_size", 4)], DDPG),
+        Fault("tiny batch", "snakes/ddpg", "small-batch", [*DDPG, integer("global_batch_size", 4)], DDPG),
         Fault("tiny batch", "snakes/ppo", "small-batch", [*PPO, "minibatches=256"], PPO),
-        Fault("tiny batch", "gym/sac", "small-batch", [*SAC, every("global_batch_size", 4)], SAC),
+        Fault("tiny batch", "gym/sac", "small-batch", [*SAC, integer("global_batch_size", 4)], SAC),
         Fault(
-            "item", "snakes/ddpg", "host-sync", DDPG, DDPG, asking(DDPGLearner, 20, dose(2.0)), asking(DDPGLearner, 1)
+            "item", "snakes/ddpg", "host-sync",
+            DDPG, DDPG, conversions(DDPGLearner, 20, dose(2.0)), conversions(DDPGLearner, 1),
         ),
-        Fault("item", "gym/sac", "host-sync", SAC, SAC, asking(SACLearner, 20, dose(2.0)), asking(SACLearner, 1)),
+        Fault(
+            "item", "gym/sac", "host-sync",
+            SAC, SAC, conversions(SACLearner, 20, dose(2.0)), conversions(SACLearner, 1),
+        ),
         Fault(
             "update interval", "snakes/ddpg", "update-bound",
-            [*DDPG, every("update_interval", 10)], [*DDPG, *rare], advises="update_interval",
+            [*DDPG, integer("update_interval", 10)], [*DDPG, *rare], useless_knob="update_interval",
         ),
         Fault(
             "update interval", "gym/sac", "update-bound",
-            [*SAC, every("update_interval", 10)], [*SAC, *rare], advises="update_interval",
+            [*SAC, integer("update_interval", 10)], [*SAC, *rare], useless_knob="update_interval",
         ),
         Fault(
             "rank-0 eval", "snakes/ddpg", "eval-blocking",
-            [*DDPG, "off_policy.num_envs=2", every("eval_interval", 40), "eval_games=20"],
-            [*DDPG, "off_policy.num_envs=2", every("eval_interval", 100000)], ranks=2,
+            [*DDPG, "off_policy.num_envs=2", integer("eval_interval", 40), "eval_games=20"],
+            [*DDPG, "off_policy.num_envs=2", integer("eval_interval", 100000)], ranks=2,
         ),
         Fault(
             "rank-0 eval", "gym/sac", "eval-blocking",
-            [*SAC_RANKS, every("eval_interval", 20)], [*SAC_RANKS, every("eval_interval", 100000)], ranks=2,
+            [*SAC_RANKS, integer("eval_interval", 20)], [*SAC_RANKS, integer("eval_interval", 100000)], ranks=2,
         ),
         Fault(
             "log and figures", "snakes/ddpg", "log-blocking",
@@ -234,29 +252,29 @@ def faults(draw: int = 0) -> list[Fault]:
         ),
         Fault(
             "checkpoint", "snakes/ddpg", "save-blocking",
-            [*DDPG, "save_interval=1"], [*DDPG, every("save_interval", 2000)],
+            [*DDPG, "save_interval=1"], [*DDPG, integer("save_interval", 2000)],
         ),
         Fault(
             "checkpoint", "snakes/ppo", "save-blocking",
             [*PPO, "num_steps=4", "minibatches=1", "epochs=1", "save_interval=1"],
-            [*PPO, every("save_interval", 200000)],
+            [*PPO, integer("save_interval", 200000)],
         ),
         Fault(
             "checkpoint", "gym/sac", "save-blocking",
-            [*SAC, "save_interval=4"], [*SAC, every("save_interval", 2000)],
+            [*SAC, "save_interval=4"], [*SAC, integer("save_interval", 2000)],
         ),
         Fault(
             "software rendering", "gym/sac", "software-rendering",
-            [*SAC, rendered, *few], [*SAC, rendered], costing(dose(15)), costing(dose(0.2)),
+            [*SAC, rendered, *few], [*SAC, rendered], env_cost(dose(15)), env_cost(dose(0.2)),
         ),
         Fault(
             "straggler rank", "gym/sac", "rank-straggler",
-            [*SAC_RANKS, late], [*SAC_RANKS, late], costing(dose(60)), costing(dose(0.1)), ranks=2,
+            [*SAC_RANKS, late], [*SAC_RANKS, late], env_cost(dose(60)), env_cost(dose(0.1)), ranks=2,
         ),
         Fault("slow loader", "libero", "data-wait", arm, arm, slow_frames(dose(60)), slow_frames(dose(1))),
         Fault(
             "software rendering", "sketchnav", "software-rendering",
-            [*walk, "epochs=1"], [*walk, every("epochs", 12)],
+            [*walk, "epochs=1"], [*walk, integer("epochs", 12)],
         ),
         Fault("threads", "snakes/ddpg", "thread-oversubscription", [*DDPG, f"threads={threads}"], DDPG),
         Fault("threads", "gym/sac", "thread-oversubscription", [*SAC, f"threads={threads}"], SAC),

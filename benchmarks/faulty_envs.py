@@ -1,6 +1,6 @@
-"""Environments with one fault each, for `faults.py`: importing this module registers their ids in workers too.
+"""Environments with one fault each, for `faults.py`; importing this module registers their ids, also in workers.
 
-Costs are milliseconds in environment variables, so that one id serves a fault and its near-miss.
+An environment variable sets the cost in milliseconds, so that a fault and its near-miss use the same id.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from gymnasium.envs.classic_control.pendulum import PendulumEnv
 
 COST_MS = "POWERBAND_FAULT_MS"
+"""Environment variable with the milliseconds per step."""
 TOKEN = "POWERBAND_FAULT_TOKEN"
-"""Path of a file: whoever makes it first is the slow one."""
+"""Environment variable with the path of a file; the environment that creates it is the slow one."""
 
 
 def _cost_s() -> float:
@@ -25,7 +26,7 @@ def _cost_s() -> float:
 
 
 class SlowPendulum(PendulumEnv):
-    """Every step waits for an engine elsewhere."""
+    """Every step sleeps, as if it waited for a simulator in another process."""
 
     def step(self, action: Any) -> Any:
         time.sleep(_cost_s())
@@ -33,7 +34,7 @@ class SlowPendulum(PendulumEnv):
 
 
 class SlowCartPole(CartPoleEnv):
-    """Every step waits for an engine elsewhere."""
+    """Every step sleeps, as if it waited for a simulator in another process."""
 
     def step(self, action: Any) -> Any:
         time.sleep(_cost_s())
@@ -41,7 +42,7 @@ class SlowCartPole(CartPoleEnv):
 
 
 class StragglerPendulum(PendulumEnv):
-    """Of all instances of a run, the first one made is slow."""
+    """The first instance of a run is slow."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -58,7 +59,7 @@ class StragglerPendulum(PendulumEnv):
 
 
 class StragglerRank(PendulumEnv):
-    """Slow on rank 1 alone."""
+    """Slow on rank 1 only."""
 
     def step(self, action: Any) -> Any:
         if os.environ.get("RANK") == "1":
@@ -67,7 +68,7 @@ class StragglerRank(PendulumEnv):
 
 
 class SoftwareRendered(PendulumEnv):
-    """Stands for a simulator that draws with llvmpipe: rasterises a picture on the processor at every step."""
+    """Imitates a simulator that renders with llvmpipe: it rasterises an image on the CPU at every step."""
 
     renderer = "llvmpipe (stand-in)"
 

@@ -1,9 +1,9 @@
-"""One plain off-policy loop with one fault each, timed by powerband, TraceML or Fournex: see `fault_peers.py`.
+"""A plain off-policy training loop with an injected fault, timed by powerband, TraceML or Fournex (`fault_peers.py`).
 
     python benchmarks/faulty_loop.py --dose '{"batch": 4}' --tool powerband --seconds 5
 
-Double DQN on Pendulum with nine torques, in one page, knowing nothing of powerband. `with tool.phase(...)` marks the
-parts of an iteration for all tools alike; each takes from that what it has a use for.
+The loop is Double DQN on Pendulum with nine torques and does not use powerband. `with tool.phase(...)` marks the parts
+of an iteration for every tool; each tool uses the marks that it supports.
 """
 
 from __future__ import annotations
@@ -39,23 +39,28 @@ from peer_tools import TOOLS, Untimed
 
 TORQUES = np.linspace(-2, 2, 9, dtype=np.float32)
 CHUNK = 128
-"""Transitions in one sample of the loader."""
+"""Transitions per sample of the data loader."""
 
 
 @dataclass(frozen=True)
 class Dose:
-    """What a run of the loop is made of; the defaults are healthy.
+    """Settings of the loop; the defaults have no fault.
 
     Attributes:
-        env_id, env_ms: The environment, and what a step costs where it is a faulty one.
-        workers: Environments, each in a process of its own, the first alone of `env_id`; 0 is one, in this process.
-        env_steps: Environment steps before each update.
-        updates: Updates for each of those environment steps; above 1 they share it.
-        batch: Transitions in an update.
-        load_ms: A torch DataLoader brings the batches, and decoding half a batch takes so long; None samples replay.
-        questions, question_ms: Values asked of tensors in each update; what an answer costs on a busy device.
-        eval_every, log_every, save_every: Updates between evaluations of 5 episodes, figures, and checkpoints.
-        threads: Threads of torch.
+        env_id: Environment.
+        env_ms: Milliseconds per step of a faulty environment.
+        workers: Number of environments, each in a separate process; only the first is `env_id`. 0 runs one environment
+            in this process.
+        env_steps: Environment steps per collection.
+        updates: Updates per collection.
+        batch: Transitions per update.
+        load_ms: Milliseconds to decode `CHUNK` transitions in a torch DataLoader; None samples the replay buffer.
+        questions: Conversions of a tensor to a Python value per update.
+        question_ms: Milliseconds per conversion, as on a busy device; 0 does not change it.
+        eval_every: Updates between evaluations of 5 episodes.
+        log_every: Updates between log lines with a figure.
+        save_every: Updates between checkpoints.
+        threads: Number of threads of torch.
     """
 
     env_id: str = "Pendulum-v1"
@@ -74,7 +79,7 @@ class Dose:
 
 
 class Agent(nn.Module):
-    """Double DQN; `forward` is the loss of a batch, so that a tool that times the model's forward sees all of it."""
+    """Double DQN; `forward` computes the loss, so that tools that time the forward pass include it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -91,17 +96,18 @@ class Agent(nn.Module):
 
     @torch.no_grad()
     def act(self, obs: np.ndarray) -> np.ndarray:
+        """Returns the greedy torque index for each observation (N, 3)."""
         device = next(self.parameters()).device
         return self.net(torch.as_tensor(obs, device=device)).argmax(-1).cpu().numpy()
 
 
 class Replay:
-    """A ring of transitions, full of noise at first; iterating gives random batches for ever."""
+    """Ring buffer of transitions that starts full of random ones; an infinite iterator over random batches."""
 
     def __init__(self, batch: int, size: int = 100_000) -> None:
         draw = np.random.default_rng(0)
         self.batch, self.at, self.draw = batch, 0, draw
-        self.rows = {
+        self.rows: dict[str, np.ndarray] = {
             "obs": draw.standard_normal((size, 3), np.float32),
             "next_obs": draw.standard_normal((size, 3), np.float32),
             "action": draw.integers(len(TORQUES), size=size),
@@ -109,6 +115,7 @@ class Replay:
         }
 
     def add(self, **columns: np.ndarray) -> None:
+        """Stores transitions over the oldest ones."""
         count = len(columns["action"])
         index = (self.at + np.arange(count)) % len(self.rows["action"])
         for name, values in columns.items():
@@ -124,7 +131,7 @@ class Replay:
 
 
 class Recorded(torch.utils.data.Dataset):
-    """Recorded transitions in chunks that take time to decode, for the loop with a loader."""
+    """Recorded transitions in chunks that take time to decode, for the data loader."""
 
     def __init__(self, replay: Replay, load_ms: float) -> None:
         self.replay, self.load_s = replay, load_ms / 1e3
@@ -139,6 +146,7 @@ class Recorded(torch.utils.data.Dataset):
 
 
 def joined(chunks: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    """Concatenates chunks to a batch."""
     return {name: torch.cat([chunk[name] for chunk in chunks]) for name in chunks[0]}
 
 
@@ -146,6 +154,7 @@ def joined(chunks: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
 
 
 def make_env(dose: Dose) -> gym.vector.VectorEnv:
+    """Makes the environments of the loop."""
     if not dose.workers:
         return gym.vector.SyncVectorEnv([lambda: gym.make(dose.env_id)])
     others = [lambda: gym.make("Pendulum-v1")] * (dose.workers - 1)
@@ -153,6 +162,7 @@ def make_env(dose: Dose) -> gym.vector.VectorEnv:
 
 
 def evaluate(agent: Agent, episodes: int = 5) -> float:
+    """Returns the mean return of some episodes."""
     env, total = gym.make("Pendulum-v1"), 0.0
     for episode in range(episodes):
         obs, _ = env.reset(seed=episode)
@@ -163,6 +173,7 @@ def evaluate(agent: Agent, episodes: int = 5) -> float:
 
 
 def write_figures(history: list[dict[str, float]], folder: Path) -> None:
+    """Appends the last metrics to a log and draws the losses."""
     (folder / "figures.jsonl").open("a").write(json.dumps(history[-1]) + "\n")
     figure, axes = plt.subplots()
     axes.plot([line["loss"] for line in history])
@@ -171,6 +182,7 @@ def write_figures(history: list[dict[str, float]], folder: Path) -> None:
 
 
 def save(agent: Agent, optimizer: torch.optim.Optimizer, replay: Replay, folder: Path) -> None:
+    """Writes a checkpoint and waits until it is on the disk."""
     with (folder / "checkpoint.pt").open("wb") as file:
         torch.save({"agent": agent.state_dict(), "optimizer": optimizer.state_dict(), "replay": replay.rows}, file)
         file.flush()
@@ -178,7 +190,7 @@ def save(agent: Agent, optimizer: torch.optim.Optimizer, replay: Replay, folder:
 
 
 def train(dose: Dose, tool: Untimed, seconds: float, folder: Path, device: torch.device) -> int:
-    """Trains for `seconds`; returns the updates made."""
+    """Trains for some seconds and returns the number of updates."""
     torch.set_num_threads(dose.threads)
     torch.manual_seed(0)
     env, agent, replay = make_env(dose), Agent().to(device), Replay(dose.batch)
@@ -187,7 +199,7 @@ def train(dose: Dose, tool: Untimed, seconds: float, folder: Path, device: torch
     if dose.load_ms is not None:
         source = torch.utils.data.DataLoader(Recorded(replay, dose.load_ms), dose.batch // CHUNK, collate_fn=joined)
     obs, _ = env.reset(seed=0)
-    agent({name: rows.to(device) for name, rows in next(replay).items()}).backward()  # what is first is slow
+    agent({name: rows.to(device) for name, rows in next(replay).items()}).backward()
     write_figures([{"loss": 0.0}], folder)
     tool.start(device)
     batches = tool.batches(source)
@@ -245,7 +257,7 @@ def train(dose: Dose, tool: Untimed, seconds: float, folder: Path, device: torch
 
 @contextlib.contextmanager
 def injected(dose: Dose) -> Iterator[None]:
-    """What of a fault lies outside the loop: costs of the faulty environments, answers of a busy device."""
+    """Injects the parts of a fault outside of the loop: slow environments and slow conversions of tensors."""
     item = torch.Tensor.item
     os.environ |= {envs.COST_MS: str(dose.env_ms)}
 
@@ -254,16 +266,16 @@ def injected(dose: Dose) -> Iterator[None]:
         return item(tensor)
 
     if dose.question_ms:
-        torch.Tensor.item = slow
+        torch.Tensor.item = slow  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:
-        torch.Tensor.item = item
+        torch.Tensor.item = item  # type: ignore[method-assign]
         del os.environ[envs.COST_MS]
 
 
 def run(dose: Dose, tool: Untimed, seconds: float, device: str = "cpu") -> dict[str, Any]:
-    """One run of the loop and what the tool says of it, as far as it says it in the process itself."""
+    """Runs the loop and returns the verdict of the tool, if the tool gives it in the same process."""
     with tempfile.TemporaryDirectory() as folder, injected(dose):
         updates = train(dose, tool, seconds, Path(folder), torch.device(device))
         return {"updates": updates, "dose": dataclasses.asdict(dose), **tool.verdict()}
@@ -277,10 +289,10 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    seen = run(Dose(**options.dose), TOOLS[options.tool](), options.seconds, options.device)
+    result = run(Dose(**options.dose), TOOLS[options.tool](), options.seconds, options.device)
     if options.out:
-        options.out.write_text(json.dumps(seen))
-    print(json.dumps(seen, indent=2))
+        options.out.write_text(json.dumps(result))
+    print(json.dumps(result, indent=2))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
-"""What the guard costs an update: blocks of the same updates with it and without it, in turns, by processor time.
+"""Cost of the NaN guard per update: interleaved blocks of the same updates with and without it, in CPU time.
 
     python benchmarks/guard.py --json benchmarks/results/guard.json
 
-Both sides draw a batch, update and add the losses up, as the loops do; one side also goes through the loop's `Learning`
-and the guard. Small networks on one thread: what an update costs beside the guard is least there.
+Both variants sample a batch, update and accumulate the losses, as the training loops do. One variant also uses the
+`GuardedLearner` of the loops and the guard. The networks are small and run on one thread, where the relative cost of
+the guard is largest.
 """
 
 from __future__ import annotations
@@ -16,54 +17,62 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import torch
 
-from powerband.core.device import host_facts
-from powerband.core.distributed import Ranks
-from powerband.core.guard import Guard
-from powerband.core.metrics import Metrics
-from powerband.loops.learning import Learning
-from updates import our_ddpg, our_ppo, our_sac
+from powerband.core.machine.device import host_facts
+from powerband.core.ranks.ranks import Ranks
+from powerband.core.run.nan_guard import NanGuard
+from powerband.core.telemetry.metrics import Metrics
+from powerband.loops.config import OffPolicyConfig
+from powerband.loops.support.guarded_learner import GuardedLearner
+from updates import powerband_ddpg, powerband_ppo, powerband_sac
 
 CASES: dict[str, Callable[[], Any]] = {
-    "sac, 256, obs 3, 256-256": lambda: our_sac(3, 1, 256, "fp32"),
-    "ddpg, 64 x 3 agents, 256-256": lambda: our_ddpg(26, 3, 64, "fp32"),
-    "ppo, 64, obs 100, 128-128": lambda: our_ppo(64, "fp32"),
+    "sac, 256, obs 3, 256-256": lambda: powerband_sac(3, 1, 256, "fp32"),
+    "ddpg, 64 x 3 agents, 256-256": lambda: powerband_ddpg(26, 3, 64, "fp32"),
+    "ppo, 64, obs 100, 128-128": lambda: powerband_ppo(64, "fp32"),
 }
 
 
-class Update:
-    """Calls an update as a learner: the batch is what it is handed, for the guard to hold."""
+class UpdateLearner:
+    """A learner whose update ignores its batch and calls a function, which samples its own."""
 
     def __init__(self, update: Callable[[], Any]) -> None:
-        self.own = update
+        self._update = update
 
     def update(self, batch: Any) -> Any:
-        return self.own()
+        return self._update()
 
 
-def sides(update: Callable[[], Any]) -> dict[str, Callable[[], None]]:
-    """One update with the guard, and one without."""
+def variants(update: Callable[[], Any]) -> dict[str, Callable[[], None]]:
+    """Returns a function that updates with the guard, and one that updates without."""
     ranks = Ranks()
-    guard, learner, batch = Guard(ranks), Update(update), {"obs": torch.zeros(64, 3)}
-    metrics = {True: Metrics([], ranks), False: Metrics([], ranks)}
-    learning = Learning(SimpleNamespace(guard=guard, ranks=ranks), learner, None)
+    guard, learner, batch = NanGuard(ranks), UpdateLearner(update), {"obs": torch.zeros(64, 3)}
+    guarded_metrics, plain_metrics = Metrics([], ranks), Metrics([], ranks)
+    run: Any = SimpleNamespace(guard=guard, ranks=ranks, observer=None)
+    guarded_learner = GuardedLearner(run, cast(Any, learner), OffPolicyConfig())
 
     def guarded() -> None:
-        losses = learning.update(batch)
-        guard.watch(tuple(losses), metrics[True].add(losses))
+        losses = guarded_learner.update(batch)
+        guard.record(tuple(losses), guarded_metrics.add(losses))
         guard.tick()
 
     def plain() -> None:
-        metrics[False].add(learner.update(batch))
+        plain_metrics.add(learner.update(batch))
 
     return {"guarded": guarded, "plain": plain}
 
 
 def measure(calls: dict[str, Callable[[], None]], blocks: int, updates: int) -> dict[str, list[float]]:
-    """Processor microseconds an update, of each block."""
+    """Returns the CPU microseconds per update in each block.
+
+    Args:
+        calls: Name -> function that makes one update.
+        blocks: Number of blocks per function; their order alternates.
+        updates: Updates per block.
+    """
     times: dict[str, list[float]] = {name: [] for name in calls}
     for index in range(blocks):
         for name in calls if index % 2 else reversed(list(calls)):
@@ -74,38 +83,40 @@ def measure(calls: dict[str, Callable[[], None]], blocks: int, updates: int) -> 
     return times
 
 
-def resampled(values: list[float], draws: int = 2000) -> tuple[float, float]:
-    """95 % interval of the median, by bootstrap."""
-    source = random.Random(0)
-    medians = sorted(statistics.median(source.choices(values, k=len(values))) for _ in range(draws))
+def median_interval(values: list[float], draws: int = 2000) -> tuple[float, float]:
+    """Returns the 95 % bootstrap interval of the median."""
+    generator = random.Random(0)
+    medians = sorted(statistics.median(generator.choices(values, k=len(values))) for _ in range(draws))
     return medians[draws // 40], medians[-draws // 40]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--blocks", type=int, default=300, help="blocks of each side")
-    parser.add_argument("--updates", type=int, default=20, help="updates in a block")
+    """Measures all cases, prints the table, and writes JSON with ``--json``."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--json", type=Path, help="file for the results")
+    parser.add_argument("--blocks", type=int, default=300, help="blocks per variant")
+    parser.add_argument("--updates", type=int, default=20, help="updates per block")
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
     result: dict[str, Any] = {"host": host_facts(), "cases": {}}
 
     losses = {f"losses/{index}": torch.rand(()) for index in range(8)}
-    nothing = sides(lambda: losses)
-    own = measure(nothing, 100, 500)
-    result["own_us"] = statistics.median(a - b for a, b in zip(own["guarded"], own["plain"], strict=True))
-    print(f"the guard by itself, eight figures: {result['own_us']:.2f} us an update")
+    times = measure(variants(lambda: losses), 100, 500)
+    result["own_us"] = statistics.median(a - b for a, b in zip(times["guarded"], times["plain"], strict=True))
+    print(f"the guard alone, with eight losses: {result['own_us']:.2f} us per update")
     for name, build in CASES.items():
-        calls = sides(build())
+        calls = variants(build())
         measure(calls, 2, options.updates)
         times = measure(calls, options.blocks, options.updates)
         ratios = [a / b - 1 for a, b in zip(times["guarded"], times["plain"], strict=True)]
-        update_us, (low, high) = statistics.median(times["plain"]), resampled(ratios)
+        update_us, (low, high) = statistics.median(times["plain"]), median_interval(ratios)
         share = result["own_us"] / update_us
         paired = {"median": statistics.median(ratios), "low": low, "high": high}
         result["cases"][name] = {"update_us": update_us, "share": share, "paired": paired}
-        print(f"{name:<30} update {update_us:6.0f} us  guard {share:.2%}; in turns {paired['median']:+.2%}", end="")
+        print(
+            f"{name:<30} update {update_us:6.0f} us  guard {share:.2%}; paired blocks {paired['median']:+.2%}", end=""
+        )
         print(f" (95 %: {low:+.2%} to {high:+.2%})")
     if options.json:
         options.json.parent.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,8 @@
-"""Healthy runs: what `powerband profile` advises where nothing is wrong, and whether following it does harm.
+"""Checks that the advice of `powerband profile` does no harm on healthy runs.
 
     python benchmarks/healthy.py --json benchmarks/results/healthy.json [--pairs 3] [--seconds 4]
 
-The best advice that leaves learning alone is run against the setting as it was, in turns. Advice is harmful where the
+The unchanged setting and the best advice that leaves learning unchanged run alternately. Advice is harmful if the
 median of the realised gains is below 0.95.
 """
 
@@ -14,13 +14,14 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from powerband.bench.harness import wait_as_runs_do
-from powerband.catalogue import configure
-from powerband.core.device import host_facts
-from powerband.tune.apart import short_run
+from powerband.bench.harness import restart_with_cli_environment
+from powerband.cli.catalogue import configure
+from powerband.core.machine.device import host_facts
+from powerband.tune.measure.in_subprocesses import short_run
 from powerband.tune.profile import Options, profile
 
 HARMFUL = 0.95
+"""Median realised gain below which advice is harmful."""
 RUNS = [
     "snakes algo=ddpg threads=1",
     "snakes algo=ddpg off_policy.num_envs=16 update_interval=16 precision=bf16",
@@ -35,40 +36,42 @@ RUNS = [
 ]
 
 
-def judged(words: list[str], pairs: int, seconds: float) -> dict[str, Any]:
-    """Cause and advice of one run, and what the advice did."""
-    recipe, stage, resolved = configure(words[0], [*words[1:], "gpus=none"])
-    found = profile(recipe, stage, resolved.config, Options(seconds))
-    row: dict[str, Any] = {"run": " ".join(words), "cause": found.diagnosis.cause, "gains": []}
-    best = next((each for each in found.advice if each.gain > 1 and not each.learning), None)
+def profiled(arguments: list[str], pairs: int, seconds: float) -> dict[str, Any]:
+    """Returns cause and advice of one run, and the realised gains of the advice."""
+    recipe, stage, resolved = configure(arguments[0], [*arguments[1:], "gpus=none"])
+    result = profile(recipe, stage, resolved.config, Options(seconds))
+    row: dict[str, Any] = {"run": " ".join(arguments), "cause": result.diagnosis.cause, "gains": []}
+    best = next((each for each in result.advice if each.gain > 1 and not each.learning), None)
     if best is not None:
         row |= {"knob": best.knob, "value": best.value, "predicted_gain": best.gain}
         for _ in range(pairs):
-            rates = [
-                short_run(recipe, stage, config, seconds, probe=False) for config in (resolved.config, best.config)
-            ]
-            row["gains"].append(rates[1].steps_per_s / rates[0].steps_per_s)
+            rates = []
+            for config in (resolved.config, best.config):
+                measured = short_run(recipe, stage, config, seconds, probe=False)
+                assert measured is not None, f"{row['run']}: nothing was measured"
+                rates.append(measured.steps_per_s)
+            row["gains"].append(rates[1] / rates[0])
     row["harmful"] = bool(row["gains"]) and statistics.median(row["gains"]) < HARMFUL
     return row
 
 
 def main() -> None:
-    wait_as_runs_do()
+    restart_with_cli_environment()
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--json", type=Path)
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=4.0)
     options = parser.parse_args()
     rows = []
-    for words in RUNS:
-        rows.append(judged(words.split(), options.pairs, options.seconds))
+    for arguments in RUNS:
+        rows.append(profiled(arguments.split(), options.pairs, options.seconds))
         row = rows[-1]
-        said = f"{row['knob']}={row['value']}: predicted {row['predicted_gain']:.2f}" if row["gains"] else "no advice"
-        gained = f", realised {statistics.median(row['gains']):.2f}" if row["gains"] else ""
-        print(f"{row['run']}: {row['cause']}; {said}{gained}{'  HARMFUL' * row['harmful']}", flush=True)
+        advice = f"{row['knob']}={row['value']}: predicted {row['predicted_gain']:.2f}" if row["gains"] else "no advice"
+        realised = f", realised {statistics.median(row['gains']):.2f}" if row["gains"] else ""
+        print(f"{row['run']}: {row['cause']}; {advice}{realised}{'  HARMFUL' * row['harmful']}", flush=True)
         if options.json:
-            found = {"host": host_facts(), "harmful": sum(each["harmful"] for each in rows), "rows": rows}
-            options.json.write_text(json.dumps(found, indent=2) + "\n")
+            result = {"host": host_facts(), "harmful": sum(each["harmful"] for each in rows), "rows": rows}
+            options.json.write_text(json.dumps(result, indent=2) + "\n")
 
 
 if __name__ == "__main__":

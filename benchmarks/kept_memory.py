@@ -1,9 +1,9 @@
-"""What it costs to hand freed memory back to the kernel at each update. Whole runs, interleaved, on the CPU.
+"""Cost of returning freed memory to the kernel at each update, measured in interleaved runs on the CPU.
 
     python benchmarks/kept_memory.py [--seconds 4] [--rounds 3] [--json benchmarks/results/kept_memory.json]
 
-The runs differ in one variable that changes nothing itself: where a MALLOC_ variable is set, the command line leaves
-the C library as it is.
+The command line tunes the C library so that it keeps freed memory, unless a MALLOC_ variable is set. The runs differ
+only in such a variable, which has its default value.
 """
 
 from __future__ import annotations
@@ -13,47 +13,55 @@ import json
 import os
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from powerband.bench.harness import interleaved, measure
-from powerband.core.device import host_facts
+from powerband.bench.harness import Measurement, interleaved, measure
+from powerband.core.machine.device import host_facts
 
-BIG = ["global_batch_size=4096", "update_interval=8", "updates_per_interval=1"]
+LARGE_BATCH = ["global_batch_size=4096", "update_interval=8", "updates_per_interval=1"]
 LOOPS = {
-    "snakes/ddpg": ["snakes", "algo=ddpg", "off_policy.num_envs=16", "warmup=32"],
-    "snakes/ddpg, batch 4096": ["snakes", "algo=ddpg", "off_policy.num_envs=16", "warmup=32", *BIG],
+    "snakes/ddpg": ["snakes", "algo=ddpg", "off_policy.num_envs=16", "learning_starts=32"],
+    "snakes/ddpg, batch 4096": ["snakes", "algo=ddpg", "off_policy.num_envs=16", "learning_starts=32", *LARGE_BATCH],
     "snakes/ppo": ["snakes", "algo=ppo"],
-    "gym/sac": ["gym", "algo=sac", "env_id=HalfCheetah-v5", "warmup=100"],
+    "gym/sac": ["gym", "algo=sac", "env_id=HalfCheetah-v5", "learning_starts=100"],
     "sketchnav/ppo": ["sketchnav", "variant=small", "scenes.plans=20"],
 }
-LEFT_ALONE = {"MALLOC_ARENA_TEST": "8"}
-"""The C library's own default."""
+UNTUNED = {"MALLOC_ARENA_TEST": "8"}
+"""Default value of the C library; the command line then leaves the allocator alone."""
 
 
-def run(words: list[str], kept: bool, seconds: float) -> dict:
-    """One run that keeps what it frees, or not."""
-    for name in LEFT_ALONE:
+def run(train_arguments: list[str], keep_memory: bool, seconds: float) -> dict[str, Any]:
+    """Measures one run.
+
+    Args:
+        train_arguments: Arguments after ``powerband train``.
+        keep_memory: Whether the allocator keeps freed memory.
+        seconds: Length of the measurement.
+    """
+    for name in UNTUNED:
         os.environ.pop(name, None)
-    os.environ |= {} if kept else LEFT_ALONE
-    return measure([*words, "gpus=none"], seconds)
+    os.environ |= {} if keep_memory else UNTUNED
+    return measure([*train_arguments, "gpus=none"], seconds)
 
 
 def main() -> None:
+    """Measures all loops, prints the table, and writes JSON with ``--json``."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--seconds", type=float, default=4.0)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
-    cases = {
-        f"{loop}, {kind}": partial(run, words, kind == "kept", given.seconds)
-        for loop, words in LOOPS.items()
+    parser.add_argument("--seconds", type=float, default=4.0, help="seconds per measurement")
+    parser.add_argument("--rounds", type=int, default=3, help="interleaved rounds")
+    parser.add_argument("--json", type=Path, help="file for the results")
+    arguments = parser.parse_args()
+    cases: dict[str, Measurement] = {
+        f"{loop}, {kind}": partial(run, train_arguments, kind == "kept", arguments.seconds)
+        for loop, train_arguments in LOOPS.items()
         for kind in ("kept", "handed back")
     }
-    rows = {row["case"]: row for row in interleaved(cases, given.rounds)}
-    gains = {f: rows[f"{f}, kept"]["steps_per_s"] / rows[f"{f}, handed back"]["steps_per_s"] for f in LOOPS}
-    print("kept over handed back: " + ", ".join(f"{loop} {gain:.2f}x" for loop, gain in gains.items()))
-    if given.json:
-        found = {"host": host_facts(), "seconds": given.seconds, "gains": gains, "rows": list(rows.values())}
-        given.json.write_text(json.dumps(found, indent=1) + "\n")
+    rows = {row["case"]: row for row in interleaved(cases, arguments.rounds)}
+    gains = {loop: rows[f"{loop}, kept"]["steps_per_s"] / rows[f"{loop}, handed back"]["steps_per_s"] for loop in LOOPS}
+    print("speedup by keeping freed memory: " + ", ".join(f"{loop} {gain:.2f}x" for loop, gain in gains.items()))
+    if arguments.json:
+        result = {"host": host_facts(), "seconds": arguments.seconds, "gains": gains, "rows": list(rows.values())}
+        arguments.json.write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Learning to a stated score: trains each case on several seeds through the command line, evaluates, writes JSON.
+"""Learning: trains each case on several seeds through the command line, evaluates the runs, and writes JSON.
 
-A case goes on where it was interrupted: a finished run is not trained again, an unfinished one is resumed. Runs of one
-case may be taken two at a time (``--jobs 2``), each with its own threads; a case says what it asks for.
+Finished runs are not trained again, and interrupted runs are resumed. ``--jobs 2`` trains two runs at a time; the
+arguments of a case set the threads of each run.
 
     python benchmarks/learning.py pendulum --seeds 0 1 2 --runs runs/learning
     python benchmarks/learning.py interval-1 interval-5 interval-10 interval-20 --jobs 2
@@ -18,35 +18,37 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from powerband.core.device import host_facts
+from powerband.core.machine.device import host_facts
 from powerband.report.curves import read_metrics
 
 RESULTS = Path(__file__).parent / "results" / "learning"
 T_95 = {1: 12.71, 2: 4.303, 3: 3.182, 4: 2.776}
 """Quantile of Student's t for a 95 % interval, by degrees of freedom."""
 DEMO_RUN = "runs/learning/snakes-demo-{seed}"
-"""The run that a case may name as an opponent: the demo of the same seed, annealed to its end."""
+"""Run of the demo with the same seed, as an opponent; its learning rate is annealed to 0."""
 DEMO_LENGTH = "{demo_length}"
-"""Stands for the run's own checkpoint of the length of the demo."""
+"""Placeholder for the run's own checkpoint after the training time of the demo."""
 DEMO_S = 75.0
+"""Seconds of training of the demo."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """What is trained and how it is judged.
+    """One training setting and its evaluation.
 
     Attributes:
-        train: Words after ``powerband train``.
-        evaluate: Words after ``powerband eval RUN``; ``{seed}`` stands for the seed.
-        figures: Keys of the rows of the evaluation whose intervals over seeds are stated.
-        at: Checkpoints that are evaluated beside the last, by env steps.
+        train: Arguments after ``powerband train``.
+        evaluate: Arguments after ``powerband eval RUN``; ``{seed}`` stands for the seed.
+        metrics: Keys of the evaluation rows for which intervals over seeds are computed.
+        checkpoint_steps: Environment steps of earlier checkpoints that are also evaluated.
     """
 
     train: tuple[str, ...]
     evaluate: tuple[str, ...]
-    figures: tuple[str, ...]
-    at: tuple[int, ...] = ()
+    metrics: tuple[str, ...]
+    checkpoint_steps: tuple[int, ...] = ()
 
 
 GAMES = ("episodes=200", "video=false")
@@ -54,44 +56,52 @@ DDPG = ("snakes", "algo=ddpg", "opponent=random", "num_envs=16", "threads=1", "g
 
 
 def interval(k: int, updates: int) -> Case:
-    """`updates` updates of batch 128 every k steps of 16 environments, 75 s; also judged after 400 episodes."""
-    words = (f"update_interval={16 * k}", f"updates_per_interval={updates}", "time_limit_s=75", "env_steps=100000000")
-    words = (
+    """DDPG on snakes for 75 s: `updates` updates of batch 128 every k steps of 16 environments.
+
+    The checkpoint after 400 episodes is evaluated, too.
+    """
+    arguments = (
         *DDPG,
-        *words,
+        f"update_interval={16 * k}",
+        f"updates_per_interval={updates}",
+        "time_limit_s=75",
+        "env_steps=100000000",
         "global_batch_size=128",
         "actor_lr=3e-4",
         "critic_lr=3e-4",
         "log_interval_s=2",
         "keep_checkpoints=1000",
     )
-    return Case(words, (*GAMES, "opponents=random"), ("decided_won",), at=(80_000,))
+    return Case(arguments, (*GAMES, "opponents=random"), ("decided_won",), checkpoint_steps=(80_000,))
 
 
-WALKED = ("splits=val_unseen", "video=false")
-WALKER = ("sketchnav", "variant=small", "gpus=none", "scene_seed=0")
+NAVIGATION_EVALUATION = ("splits=val_unseen", "video=false")
+NAVIGATION = ("sketchnav", "variant=small", "gpus=none", "scene_seed=0")
 
 
-def walker(algo: str, sketch: str) -> Case:
-    """A navigator with one kind of sketch, on plans that it has not seen; blank is the same without a sketch."""
-    words = (*WALKER, f"algo={algo}", f"scenes.sketch={sketch}")
+def navigation(algo: str, sketch: str) -> Case:
+    """A navigation policy with one kind of sketch, evaluated on unseen plans; ``blank`` shows an empty sketch."""
+    arguments = (*NAVIGATION, f"algo={algo}", f"scenes.sketch={sketch}")
     if algo == "ppo":
-        words += ("threads=1", "env_steps=1500000", "save_interval=250000")
+        arguments += ("threads=1", "env_steps=1500000", "save_interval=250000")
     else:
-        words += ("demos_dir=runs/learning/sketchnav-demos",)  # `powerband train sketchnav demos variant=small` first
-    return Case(words, WALKED, ("success", "spl", "soft_spl"))
+        # Record the demonstrations first: powerband train sketchnav demos variant=small
+        arguments += ("demos_dir=runs/learning/sketchnav-demos",)
+    return Case(arguments, NAVIGATION_EVALUATION, ("success", "spl", "soft_spl"))
 
 
 ARM = ("libero", "variant=tiny", "gpus=none", "threads=1", "demos_dir=runs/learning/libero-{demos}")
-"""`powerband train libero demos demos_dir=runs/learning/libero-drawer`, and -goal with benchmark=libero_goal tasks=1,8,
-are recorded first."""
+"""Record the demonstrations first: ``powerband train libero demos demos_dir=runs/learning/libero-drawer``, and with
+``libero-goal benchmark=libero_goal tasks=1,8``."""
 GOALS = ("benchmark=libero_goal", "tasks=1,8", "updates=5000")
 
 
-def arm(demos: str, *words: str) -> Case:
-    """A policy of chunks for an arm, on LIBERO's own initial states, which no demonstration began with."""
-    own = tuple(word.format(demos=demos) for word in ARM)
-    return Case((*own, *words), ("episodes=20", "threads=1", "policies=policy,random"), ("success", "steps"))
+def arm(demos: str, *arguments: str) -> Case:
+    """A policy of action chunks for an arm, evaluated on LIBERO's initial states; no demonstration starts there."""
+    demo_arguments = tuple(argument.format(demos=demos) for argument in ARM)
+    return Case(
+        (*demo_arguments, *arguments), ("episodes=20", "threads=1", "policies=policy,random"), ("success", "steps")
+    )
 
 
 CASES = {
@@ -113,31 +123,39 @@ CASES = {
         )
         for algo in ("coma", "iac")
     },
-    **{f"sketchnav-ppo-{sketch}": walker("ppo", sketch) for sketch in ("true", "smooth", "abstract", "blank")},
+    **{f"sketchnav-ppo-{sketch}": navigation("ppo", sketch) for sketch in ("true", "smooth", "abstract", "blank")},
     **{
-        f"sketchnav-{algo}-{sketch}": walker(algo, sketch)
+        f"sketchnav-{algo}-{sketch}": navigation(algo, sketch)
         for algo in ("diffusion", "clone")
         for sketch in ("smooth", "abstract", "blank")
     },
     "libero-drawer": arm("drawer"),
-    "libero-drawer-blind": arm("drawer", "use_pictures=false"),
+    "libero-drawer-blind": arm("drawer", "use_images=false"),
     "libero-goal": arm("goal", *GOALS),
-    "libero-goal-blind": arm("goal", *GOALS, "use_pictures=false"),
+    "libero-goal-blind": arm("goal", *GOALS, "use_images=false"),
     **{f"interval-{k}": interval(k, k) for k in (1, 5, 10, 20)},
     **{f"interval-{k}-one-update": interval(k, 1) for k in (5, 20)},
 }
 
 
-def powerband(*words: str) -> str:
-    """Runs one command and returns what it printed on stdout."""
-    done = subprocess.run([sys.executable, "-m", "powerband", *words], capture_output=True, text=True)
-    if done.returncode:
-        raise SystemExit(f"powerband {' '.join(words)} ended with {done.returncode}:\n{done.stderr}")
-    return done.stdout
+def powerband(*arguments: str) -> str:
+    """Runs one command and returns its standard output."""
+    process = subprocess.run([sys.executable, "-m", "powerband", *arguments], capture_output=True, text=True)
+    if process.returncode:
+        command = f"powerband {' '.join(arguments)}"
+        raise SystemExit(f"{command} ended with status {process.returncode}:\n{process.stderr}")
+    return process.stdout
 
 
-def trained(name: str, case: Case, seed: int, runs: Path) -> Path:
-    """The finished run of a case and a seed, trained or resumed where need be."""
+def train(name: str, case: Case, seed: int, runs: Path) -> Path:
+    """Returns the finished run of a case and a seed; trains or resumes it if necessary.
+
+    Args:
+        name: Name of the case.
+        case: The case.
+        seed: Seed of the run.
+        runs: Folder of all runs.
+    """
     folder = runs / f"{name}-{seed}"
     if not (folder / "policy").exists():
         start = time.perf_counter()
@@ -145,89 +163,118 @@ def trained(name: str, case: Case, seed: int, runs: Path) -> Path:
             powerband("train", case.train[0], f"resume={folder}")
         else:
             if folder.exists():
-                raise SystemExit(f"{folder} was interrupted before its first checkpoint: remove it.")
+                raise SystemExit(f"{folder} was interrupted before its first checkpoint. Remove this folder.")
             powerband("train", *case.train, f"seed={seed}", f"run_dir={folder}")
         print(f"{name} seed {seed}: {time.perf_counter() - start:.0f} s", flush=True)
     return folder
 
 
-def judged(case: Case, folder: Path, seed: int) -> dict:
-    """Evaluation of the last checkpoint and of those the case names, with what the training took."""
+def evaluate(case: Case, folder: Path, seed: int) -> dict[str, Any]:
+    """Evaluates the last checkpoint of a run and the earlier ones that the case names.
+
+    Args:
+        case: The case.
+        folder: The run folder.
+        seed: Seed of the run.
+
+    Returns:
+        Size of the training, ``at_end`` and ``at_STEPS``: rows of the evaluations.
+    """
     last = read_metrics(folder)[-1]
-    known = {"seed": seed, "demo_length": demo_length(folder) if any(DEMO_LENGTH in w for w in case.evaluate) else ""}
-    words = [word.format(**known) for word in case.evaluate]
+    values = {"seed": seed, "demo_length": ""}
+    if any(DEMO_LENGTH in argument for argument in case.evaluate):
+        values["demo_length"] = str(checkpoint_at_demo_length(folder))
+    arguments = [argument.format(**values) for argument in case.evaluate]
     row = {"seed": seed, "train_s": last["time_s"], "env_steps": last["env_steps"], "grad_steps": last["grad_steps"]}
-    row["at_end"] = json.loads(powerband("eval", str(folder), *words, "--json"))
-    for step in case.at:
-        saved = sorted(int(path.name) for path in (folder / "checkpoints").iterdir() if path.name.isdigit())
-        chosen = next((number for number in saved if number >= step), None)
-        if chosen is not None:
-            row[f"at_{step}"] = rows_of(case, folder, chosen, words)
+    row["at_end"] = json.loads(powerband("eval", str(folder), *arguments, "--json"))
+    for steps in case.checkpoint_steps:
+        step = next((step for step in checkpoint_steps(folder) if step >= steps), None)
+        if step is not None:
+            row[f"at_{steps}"] = evaluate_checkpoint(folder, step, arguments)
     return row
 
 
-def demo_length(folder: Path) -> Path:
-    """The first checkpoint of a run that is not younger than the demo is long."""
+def checkpoint_steps(folder: Path) -> list[int]:
+    """Returns the environment steps of the checkpoints of a run, in ascending order."""
+    return sorted(int(path.name) for path in (folder / "checkpoints").iterdir() if path.name.isdigit())
+
+
+def checkpoint_at_demo_length(folder: Path) -> Path:
+    """Returns the first checkpoint of a run after at least the training time of the demo."""
     steps = next(line["env_steps"] for line in read_metrics(folder) if line["time_s"] >= DEMO_S)
-    saved = sorted(int(path.name) for path in (folder / "checkpoints").iterdir() if path.name.isdigit())
-    return folder / "checkpoints" / str(next(number for number in saved if number >= steps))
+    return folder / "checkpoints" / str(next(step for step in checkpoint_steps(folder) if step >= steps))
 
 
-def rows_of(case: Case, folder: Path, step: int, words: list[str]) -> list[dict]:
-    """Games of an earlier checkpoint (snakes only)."""
-    from powerband.recipes import snakes
-    from powerband.recipes.snakes_match import RIVALS, play, player, summary
+def evaluate_checkpoint(folder: Path, step: int, arguments: list[str]) -> list[dict[str, Any]]:
+    """Plays the games of an earlier checkpoint of snakes.
 
-    chosen = dict(word.split("=") for word in words)
-    own = player(*snakes.load(folder / "checkpoints" / str(step)))
+    Args:
+        folder: The run folder.
+        step: Environment steps of the checkpoint.
+        arguments: Arguments of the evaluation.
+    """
+    from powerband.recipes.snakes.evaluation import RIVALS, as_player, play, summary
+    from powerband.recipes.snakes.train import load
+
+    options = dict(argument.split("=") for argument in arguments)
+    player = as_player(*load(folder / "checkpoints" / str(step)))
     return [
-        {"opponent": name, "env_steps": step, **summary(play(own, RIVALS[name](), int(chosen["episodes"]), 10_000))}
-        for name in chosen["opponents"].split(",")
+        {"opponent": name, "env_steps": step, **summary(play(player, RIVALS[name](), int(options["episodes"]), 10_000))}
+        for name in options["opponents"].split(",")
     ]
 
 
 def over_seeds(values: list[float]) -> dict[str, float]:
-    """Mean over seeds with its 95 % interval by Student's t, and the extremes."""
-    mean, n = sum(values) / len(values), len(values)
-    figures = {"mean": mean, "min": min(values), "max": max(values), "seeds": n}
-    if n - 1 in T_95:
-        deviation = math.sqrt(sum((value - mean) ** 2 for value in values) / (n - 1))
-        half = T_95[n - 1] * deviation / math.sqrt(n)
-        figures |= {"low": mean - half, "high": mean + half}
-    return figures
+    """Returns the mean over seeds with its 95 % interval by Student's t, and the extremes."""
+    mean, count = sum(values) / len(values), len(values)
+    statistics = {"mean": mean, "min": min(values), "max": max(values), "seeds": count}
+    if count - 1 in T_95:
+        deviation = math.sqrt(sum((value - mean) ** 2 for value in values) / (count - 1))
+        half_width = T_95[count - 1] * deviation / math.sqrt(count)
+        statistics |= {"low": mean - half_width, "high": mean + half_width}
+    return statistics
+
+
+def row_label(row: dict[str, Any]) -> str:
+    """Returns the name of an evaluation row that is the same for all seeds."""
+    label = next((row[key] for key in ("opponent", "policy", "env_id") if key in row), "")
+    if "task" in row and "policy" in row:
+        label += f" on {row['task']}"
+    if "/checkpoints/" in label:
+        return "own checkpoint of 75 s"
+    if "policy" not in row:  # drop the seed of a run and the version of an environment
+        label = label.split("/")[-1].rsplit("-", 1)[0]
+    return label
 
 
 def main() -> None:
+    """Trains and evaluates the cases on all seeds, prints the results and writes one JSON file per case."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("cases", nargs="+", choices=sorted(CASES), metavar="case", help=", ".join(CASES))
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="seeds of the runs")
     parser.add_argument("--runs", type=Path, default=Path("runs/learning"), help="folder of the runs")
-    parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
+    parser.add_argument("--jobs", type=int, default=1, help="runs that train at the same time")
     arguments = parser.parse_args()
-    work = [(name, seed) for name in arguments.cases for seed in arguments.seeds]
+    jobs = [(name, seed) for name in arguments.cases for seed in arguments.seeds]
     with ThreadPoolExecutor(arguments.jobs) as pool:
-        folders = list(pool.map(lambda job: trained(job[0], CASES[job[0]], job[1], arguments.runs), work))
-    rows: dict[str, list[dict]] = {}
-    for (name, seed), folder in zip(work, folders, strict=True):
-        rows.setdefault(name, []).append(judged(CASES[name], folder, seed))
-    for name, seeds in rows.items():
+        folders = list(pool.map(lambda job: train(job[0], CASES[job[0]], job[1], arguments.runs), jobs))
+    runs: dict[str, list[dict[str, Any]]] = {}
+    for (name, seed), folder in zip(jobs, folders, strict=True):
+        runs.setdefault(name, []).append(evaluate(CASES[name], folder, seed))
+    for name, rows in runs.items():
         case = CASES[name]
-        result = {"host": host_facts(), "jobs": arguments.jobs, "train": "powerband train " + " ".join(case.train)}
+        result: dict[str, Any] = {"host": host_facts(), "jobs": arguments.jobs}
+        result["train"] = "powerband train " + " ".join(case.train)
         result["eval"] = "powerband eval RUN " + " ".join(case.evaluate)
-        for moment in [key for key in seeds[0] if key.startswith("at_")]:
-            for index, first in enumerate(seeds[0][moment]):
-                label = next((first[key] for key in ("opponent", "policy", "env_id") if key in first), "")
-                label += f" on {first['task']}" if "task" in first and "policy" in first else ""
-                if "/checkpoints/" in label:
-                    label = "own checkpoint of 75 s"
-                elif "policy" not in first:  # a run by its seed, an environment by its version
-                    label = label.split("/")[-1].rsplit("-", 1)[0]
-                for figure in case.figures:
-                    spread = over_seeds([seed[moment][index][figure] for seed in seeds if moment in seed])
-                    result.setdefault(moment, {}).setdefault(label, {})[figure] = spread
-                    print(name, moment, label, figure, spread, flush=True)
+        for moment in [key for key in rows[0] if key.startswith("at_")]:
+            for index, first in enumerate(rows[0][moment]):
+                label = row_label(first)
+                for metric in case.metrics:
+                    statistics = over_seeds([row[moment][index][metric] for row in rows if moment in row])
+                    result.setdefault(moment, {}).setdefault(label, {})[metric] = statistics
+                    print(name, moment, label, metric, statistics, flush=True)
         RESULTS.mkdir(parents=True, exist_ok=True)
-        (RESULTS / f"{name}.json").write_text(json.dumps({**result, "runs": seeds}, indent=2) + "\n")
+        (RESULTS / f"{name}.json").write_text(json.dumps({**result, "runs": rows}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -23,11 +23,11 @@ from pathlib import Path
 
 import numpy as np
 
-from powerband.core import rendering
-from powerband.core.device import host_facts
-from powerband.envs.libero.single import LiberoEnv
-from powerband.envs.libero.tasks import task_named
-from powerband.envs.libero.view import Quality
+from powerband.core.machine import rendering
+from powerband.core.machine.device import host_facts
+from powerband.recipes.libero.env.gymnasium_env import LiberoEnv
+from powerband.recipes.libero.env.renderer import Quality
+from powerband.recipes.libero.env.tasks import find_task
 
 TASK = ("libero_spatial", "0")
 CHUNK = 16
@@ -37,7 +37,7 @@ def package() -> Callable[[np.ndarray], object]:
     """The environment that LIBERO's own evaluation uses, with its defaults."""
     from libero.libero.envs import OffScreenRenderEnv
 
-    problem = str(task_named(*TASK).problem)
+    problem = str(find_task(*TASK).problem)
     env = OffScreenRenderEnv(bddl_file_name=problem, camera_heights=128, camera_widths=128)
     env.seed(0)
     env.reset()

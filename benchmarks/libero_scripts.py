@@ -11,23 +11,23 @@ from pathlib import Path
 
 import numpy as np
 
-from powerband.core import rendering
-from powerband.core.config import ConfigError
-from powerband.core.device import host_facts
-from powerband.envs.libero.scripted import Demonstrator, script_of
-from powerband.envs.libero.single import LiberoEnv
-from powerband.envs.libero.tasks import BENCHMARKS, LiberoTask, tasks_of
-from powerband.loops.evaluate import wilson
+from powerband.core.errors import ConfigError
+from powerband.core.machine import rendering
+from powerband.core.machine.device import host_facts
+from powerband.loops.evaluate import wilson_interval
+from powerband.recipes.libero.env.gymnasium_env import LiberoEnv
+from powerband.recipes.libero.env.scripted_policy import ScriptedDemonstrator, task_script
+from powerband.recipes.libero.env.tasks import BENCHMARKS, LiberoTask, benchmark_tasks
 
 
 def solved(task: LiberoTask, episodes: int) -> list[int]:
     """Actions of each episode that was solved."""
-    places, waypoints = script_of(task)
+    places, waypoints = task_script(task)
     env = LiberoEnv(task.benchmark, str(task.index), chunk=1, pixels=0, poses=places)
-    person, found = Demonstrator(waypoints, np.random.default_rng(0)), []
+    person, found = ScriptedDemonstrator(waypoints, np.random.default_rng(0)), []
     for seed in range(episodes):
         seen, done = env.reset(seed=seed)[0], False
-        person.begin()
+        person.reset()
         while not done:
             seen, _, won, late, info = env.step(person.act(seen)[None])
             done = won or late
@@ -44,13 +44,13 @@ def main() -> None:
     given = parser.parse_args()
     rendering.prepare()
     rows, without = [], []
-    for task in [task for benchmark in given.benchmarks for task in tasks_of(benchmark)]:
+    for task in [task for benchmark in given.benchmarks for task in benchmark_tasks(benchmark)]:
         try:
             steps = solved(task, given.episodes)
         except ConfigError:
             without.append(task.name)
             continue
-        low, high = wilson(len(steps), given.episodes)
+        low, high = wilson_interval(len(steps), given.episodes)
         won = {"solved": len(steps), "of": given.episodes, "low": low, "high": high}
         rows.append({"benchmark": task.benchmark, "task": task.name, **won, "steps": steps})
         took = f"{np.mean(steps or [0]):4.0f} steps"

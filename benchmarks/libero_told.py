@@ -17,14 +17,14 @@ from pathlib import Path
 
 from learning import over_seeds
 from powerband.core.config import from_json
-from powerband.core.device import host_facts
-from powerband.recipes.libero import Config
+from powerband.core.machine.device import host_facts
+from powerband.recipes.libero.config import Config
 
 
 def pairs(run: Path, episodes: int) -> list[dict]:
     """A row of `powerband eval` for each task and each instruction, with what was told."""
     config, rows = from_json(Config, (run / "config.json").read_text(encoding="utf-8")), []
-    for told in config.chosen():
+    for told in config.selected_tasks():
         words = [f"instruction={told.instruction}", f"episodes={episodes}", "threads=1", "--json"]
         command = [sys.executable, "-m", "powerband", "eval", str(run), *words]
         done = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -1,6 +1,6 @@
-"""Steps a second of Meta-World, 16 environments of each of its ten tasks: ours beside EnvPool, Gymnasium and SB3.
+"""Steps per second of Meta-World, 16 environments of each of the ten tasks, compared with EnvPool, Gymnasium and SB3.
 
-The contenders take turns on the same cores in one run; actions are drawn uniformly, resets are included as they come.
+The libraries run in turn on the same cores. Actions are uniform, and resets are included.
 
     python benchmarks/metaworld_env.py --json benchmarks/results/metaworld_env.json
 """
@@ -20,30 +20,35 @@ from typing import Any
 import numpy as np
 import torch
 
-from powerband.core.device import host_facts
-from powerband.envs.metaworld.env import Tasks, metaworld_envs
-from powerband.envs.metaworld.tasks import TEN, pool_id
+from powerband.core.machine.device import host_facts
+from powerband.recipes.metaworld.env.tasks import MT10_TASKS, Backend, TaskConfig, envpool_task_id
+from powerband.recipes.metaworld.env.vec_env import make_metaworld_vec_env
 
 HORIZON = 500
 Stepper = tuple[Callable[[np.ndarray], object], Callable[[], object]]
-"""(step once with these actions, close)."""
+"""(function that steps once with given actions, function that closes)."""
 
 
-def ours(task: str, num_envs: int, workers: int, backend: str) -> Stepper:
-    env = metaworld_envs(Tasks(task, HORIZON, backend=backend), num_envs, workers)
+def powerband_env(task: str, num_envs: int, workers: int, backend: Backend) -> Stepper:
+    """powerband's environments on one backend."""
+    env = make_metaworld_vec_env(TaskConfig(task, HORIZON, backend=backend), num_envs, workers)
     env.reset(0)
     return lambda actions: env.step(torch.from_numpy(actions)), env.close
 
 
 def envpool_as_shipped(task: str, num_envs: int, threads: int) -> Stepper:
+    """EnvPool without an adapter."""
     import envpool
 
-    env = envpool.make_gymnasium(pool_id(task), num_envs=num_envs, num_threads=threads, partially_observable=False)
+    env = envpool.make_gymnasium(
+        envpool_task_id(task), num_envs=num_envs, num_threads=threads, partially_observable=False
+    )
     env.reset()
     return env.step, env.close
 
 
-def one(task: str):
+def make_one(task: str) -> Any:
+    """One environment of the metaworld package."""
     import gymnasium
     import metaworld  # noqa: F401  registers the ids
 
@@ -51,72 +56,74 @@ def one(task: str):
 
 
 def gymnasium_async(task: str, num_envs: int) -> Stepper:
+    """Gymnasium's vector of worker processes."""
     import gymnasium
 
-    env = gymnasium.vector.AsyncVectorEnv([functools.partial(one, task)] * num_envs)
+    env = gymnasium.vector.AsyncVectorEnv([functools.partial(make_one, task)] * num_envs)
     env.reset(seed=0)
     return env.step, env.close
 
 
 def sb3_subproc(task: str, num_envs: int) -> Stepper:
+    """The vector of worker processes of Stable-Baselines3."""
     from stable_baselines3.common.vec_env import SubprocVecEnv
 
-    env = SubprocVecEnv([functools.partial(one, task)] * num_envs, start_method="forkserver")
+    env = SubprocVecEnv([functools.partial(make_one, task)] * num_envs, start_method="forkserver")
     env.reset()
     return env.step, env.close
 
 
 def compare(task: str, num_envs: int, workers: int, rounds: int, round_s: float) -> dict[str, list[float]]:
-    """Steps a second of each contender in each round."""
-    contenders = {
-        "powerband": ours(task, num_envs, workers, "auto"),
-        "powerband, EnvPool": ours(task, num_envs, workers, "envpool"),
-        "powerband, workers": ours(task, num_envs, workers, "workers"),
+    """Measures the steps per second of each library in each round."""
+    steppers = {
+        "powerband": powerband_env(task, num_envs, workers, "auto"),
+        "powerband, EnvPool": powerband_env(task, num_envs, workers, "envpool"),
+        "powerband, workers": powerband_env(task, num_envs, workers, "workers"),
         "EnvPool": envpool_as_shipped(task, num_envs, workers),
         "gymnasium AsyncVectorEnv": gymnasium_async(task, num_envs),
         "SB3 SubprocVecEnv": sb3_subproc(task, num_envs),
     }
     draw = np.random.default_rng(0)
     actions = draw.uniform(-1, 1, (64, num_envs, 4)).astype(np.float32)
-    rates: dict[str, list[float]] = {name: [] for name in contenders}
+    rates: dict[str, list[float]] = {name: [] for name in steppers}
     for _ in range(rounds):
-        for name, (step, _) in contenders.items():
+        for name, (step, _) in steppers.items():
             step(actions[0])
             steps, start = 0, time.perf_counter()
             while (elapsed := time.perf_counter() - start) < round_s:
                 step(actions[steps % len(actions)])
                 steps += 1
             rates[name].append(steps * num_envs / elapsed)
-    for _, close in contenders.values():
+    for _, close in steppers.values():
         close()
     return rates
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("tasks", nargs="*", default=list(TEN))
+    parser.add_argument("tasks", nargs="*", default=list(MT10_TASKS))
     parser.add_argument("--num-envs", type=int, default=16)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--round-s", type=float, default=1.5)
     parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(1)
     table: dict[str, dict[str, float]] = {}
-    for task in given.tasks:
-        rates = compare(task, given.num_envs, given.workers, given.rounds, given.round_s)
+    for task in options.tasks:
+        rates = compare(task, options.num_envs, options.workers, options.rounds, options.round_s)
         table[task] = {name: statistics.median(values) for name, values in rates.items()}
         print(f"{task:<22}" + "  ".join(f"{name} {rate:,.0f}" for name, rate in table[task].items()), flush=True)
-        found = {"host": host_facts(), "num_envs": given.num_envs, "workers": given.workers, **summary(table)}
-        if given.json:  # after each task: the peers take minutes to start, and a run may be cut short
-            given.json.write_text(json.dumps(found, indent=2) + "\n")
-    mean = found["geometric_mean"]
-    for name, ratio in found["powerband_over"].items():
+        result = {"host": host_facts(), "num_envs": options.num_envs, "workers": options.workers, **summary(table)}
+        if options.json:  # after each task, because the other libraries take minutes to start and a run may end early
+            options.json.write_text(json.dumps(result, indent=2) + "\n")
+    mean = result["geometric_mean"]
+    for name, ratio in result["powerband_over"].items():
         print(f"powerband {mean['powerband']:,.0f} steps/s is {ratio:.2f} times {name} ({mean[name]:,.0f})")
 
 
 def summary(table: dict[str, dict[str, float]]) -> dict[str, Any]:
-    """The table with its geometric means over tasks, and ours over the others'."""
+    """The table with geometric means over tasks, and the ratios of powerband to the other libraries."""
     names = list(next(iter(table.values())))
     mean = {name: math.exp(statistics.mean(math.log(row[name]) for row in table.values())) for name in names}
     ratios = {name: mean["powerband"] / mean[name] for name in names[1:]}

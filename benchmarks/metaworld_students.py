@@ -1,8 +1,8 @@
-"""Students of the collective network beside SAC from scratch: env steps and seconds to 90 % success, over seeds.
+"""Students of the collective network compared with SAC from scratch: environment steps and seconds to 90 % success.
 
-``scratch`` is the expert's command, ``bonus`` the student's with the published weight of the bonus, ``bonus-10`` with
-ten times that for longer, ``finetune`` goes on from the collective network. The project folder holds an encoder and a
-collective network: stages ``represent`` and ``distill``. Runs that are in the JSON already are not made again.
+``scratch`` is stage expert, ``bonus`` stage student with the published weight of the bonus, ``bonus-10`` with ten times
+that weight for longer, ``finetune`` stage student_finetune. The project folder needs an encoder and a collective
+network, the output of the stages ``represent`` and ``distill``. Runs that are in the JSON file are not repeated.
 
     python benchmarks/metaworld_students.py runs/metaworld --json benchmarks/results/metaworld_students.json
 """
@@ -13,18 +13,20 @@ import argparse
 import json
 import tempfile
 from pathlib import Path
+from typing import Any
 
-from metaworld_sac import learned
-from powerband.core.device import host_facts
+from metaworld_sac import powerband_curve
+from powerband.core.machine.device import host_facts
 
-STRONG = ("student.bonus=10", "student.hold_steps=20000", "student.fade_steps=20000")
+STRONG_BONUS = ("student.bonus=10", "student.hold_steps=20000", "student.fade_steps=20000")
 KINDS = {
     "scratch": ("expert",),
     "bonus": ("student", "student.bonus=1", "student.hold_steps=4000", "student.fade_steps=20000"),
-    "bonus-10": ("student", *STRONG),
+    "bonus-10": ("student", *STRONG_BONUS),
     "finetune": ("student_finetune",),
 }
-SHARE = 0.9
+SUCCESS_RATE = 0.9
+"""A run ends at this success rate."""
 
 
 def main() -> None:
@@ -36,26 +38,27 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=5_000)
     parser.add_argument("--episodes", type=int, default=20)
     parser.add_argument("--json", type=Path, required=True)
-    given = parser.parse_args()
-    found = {"host": host_facts(), "threads": 1, "share": SHARE, "rows": []}
-    if given.json.exists():
-        found = json.loads(given.json.read_text())
-    done = {(row["task"], row["kind"], row["seed"]) for row in found["rows"]}
-    for seed in given.seeds:
-        for kind in given.kinds:
-            if (given.task, kind, seed) in done:
+    options = parser.parse_args()
+    result: dict[str, Any] = {"host": host_facts(), "threads": 1, "share": SUCCESS_RATE, "rows": []}
+    if options.json.exists():
+        result = json.loads(options.json.read_text())
+    done = {(row["task"], row["kind"], row["seed"]) for row in result["rows"]}
+    for seed in options.seeds:
+        for kind in options.kinds:
+            if (options.task, kind, seed) in done:
                 continue
-            with tempfile.TemporaryDirectory() as own:  # what a run leaves for other stages stays out of the project
+            with tempfile.TemporaryDirectory() as own:  # the runs must not write into the project
                 for part in ("encoder", "collective"):
-                    (Path(own) / part).symlink_to((given.project / part).resolve())
-                words = [
-                    *KINDS[kind], f"task={given.task}", f"run.seed={seed}", f"project={own}",
-                    f"eval_interval={given.every}", f"log_interval={given.every}", f"eval_episodes={given.episodes}",
+                    (Path(own) / part).symlink_to((options.project / part).resolve())
+                arguments = [
+                    *KINDS[kind], f"task={options.task}", f"run.seed={seed}", f"project={own}",
+                    f"eval_interval={options.every}", f"log_interval={options.every}",
+                    f"eval_episodes={options.episodes}",
                 ]  # fmt: skip
-                curve = learned(words, SHARE)
-            found["rows"].append({"task": given.task, "kind": kind, "seed": seed, "curve": curve})
-            given.json.write_text(json.dumps(found, indent=2) + "\n")
-            print(given.task, kind, seed, curve[-1:], flush=True)
+                curve = powerband_curve(arguments, SUCCESS_RATE)
+            result["rows"].append({"task": options.task, "kind": kind, "seed": seed, "curve": curve})
+            options.json.write_text(json.dumps(result, indent=2) + "\n")
+            print(options.task, kind, seed, curve[-1:], flush=True)
 
 
 if __name__ == "__main__":

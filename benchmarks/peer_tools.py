@@ -1,4 +1,4 @@
-"""How each tool is told the parts of `faulty_loop.py`: powerband, TraceML and Fournex, used as their authors mean."""
+"""Adapters of powerband, TraceML and Fournex to `faulty_loop.py`, each used as its documentation recommends."""
 
 from __future__ import annotations
 
@@ -10,32 +10,37 @@ from typing import Any
 import torch
 from torch import nn
 
-from powerband.tune.ledger import Ledger
+from powerband.tune.measure.ledger import Ledger
 
 
 class Untimed:
-    """No tool: the loop as it is."""
+    """Adapter without a tool, and interface of the other adapters."""
 
-    def start(self, device: torch.device) -> None: ...
+    def start(self, device: torch.device) -> None:
+        """Starts the measurement."""
 
     def batches(self, source: Any) -> Any:
+        """Returns an iterator over batches, instrumented if the tool supports it."""
         return iter(source)
 
     def step(self, step: int, agent: nn.Module, batch: Any) -> contextlib.AbstractContextManager:
+        """Returns the context of one iteration after its batch."""
         return contextlib.nullcontext()
 
     def phase(self, name: str, step: int = 0) -> contextlib.AbstractContextManager:
+        """Returns the context of one part of an iteration."""
         return contextlib.nullcontext()
 
     def finish(self, update: Callable[[Any], None], batch: Any) -> None:
-        """Is handed one update of the loop, and a batch for it, once the loop is over."""
+        """Called after the loop with a function that makes one update, and a batch for it."""
 
     def verdict(self) -> dict[str, Any]:
+        """Returns labels, text and figures of the tool; empty if it reports outside of this process."""
         return {}
 
 
 class Powerband(Untimed):
-    """A span for each part, and one update with a batch at the end, as in `examples/diagnose_your_own_loop.py`."""
+    """Uses one span per part, and one update with a batch at the end, as in `examples/diagnose_your_own_loop.py`."""
 
     def start(self, device: torch.device) -> None:
         from powerband import PhaseClock
@@ -46,21 +51,21 @@ class Powerband(Untimed):
         return self.clock("update" if name == "read" else name)
 
     def finish(self, update: Callable[[Any], None], batch: Any) -> None:
-        self.ledger = Ledger.of(self.clock.whole())
-        self.own = {"update": update, "batch": batch}
+        self.ledger = Ledger.from_phases(self.clock.read_total())
+        self.update = {"update": update, "batch": batch}
 
     def verdict(self) -> dict[str, Any]:
         from powerband import diagnose
 
-        found = diagnose(self.ledger, **self.own)
-        labels = [each.cause for each in found.findings] or [found.cause]
-        ledger = {name: round(found.ledger.share(name), 3) for name in found.ledger.seconds}
-        return {"labels": labels, "words": f"{found.cause}: {found.sentence}", "seen": ledger}
+        diagnosis = diagnose(self.ledger, **self.update)
+        labels = [each.cause for each in diagnosis.findings] or [diagnosis.cause]
+        ledger = {name: round(diagnosis.ledger.share(name), 3) for name in diagnosis.ledger.seconds}
+        return {"labels": labels, "words": f"{diagnosis.cause}: {diagnosis.sentence}", "seen": ledger}
 
 
 class TraceML(Untimed):
-    """Automatic timing of forward, backward, optimiser and loader; the step is the whole iteration after its batch,
-    so that environments and the rest are at least in its residual. Sampling replay is timed as input."""
+    """Times forward, backward, optimiser and loader automatically. The step is the complete iteration after its batch.
+    Its residual includes environments and all other parts. Sampling the replay buffer is timed as input."""
 
     def start(self, device: torch.device) -> None:
         import traceml_ai
@@ -78,7 +83,7 @@ class TraceML(Untimed):
 
 
 class Fournex(Untimed):
-    """Phases for what it knows, instrumented batches, copies, and `sync_wait` where figures are read."""
+    """Uses phases, instrumented batches and copies, and an event `sync_wait` when the loop reads losses."""
 
     def start(self, device: torch.device) -> None:
         import fournex
@@ -97,7 +102,7 @@ class Fournex(Untimed):
             return self.fournex.time_memcpy(copy_kind="h2d", step=step)
         if name == "read":
             return self._sync_wait(step)
-        # `next` of the instrumented batches is timed by itself; what it has no name for is a phase all the same.
+        # The instrumented iterator times `next`. Other names become phases, also those unknown to Fournex.
         return contextlib.nullcontext() if name in ("sample", "data") else self.fournex.phase(name, step=step)
 
     @contextlib.contextmanager

@@ -2,11 +2,11 @@
 
 ``interval``: share of games won against random over wall time and over episodes, of the runs ``interval-*``.
 ``strength``: share of decided games that checkpoints of ``snakes-full-*`` win against scripted teams, over wall time.
-``uav``: return of missions in training over wall time, of the runs ``uav-coma-*``, ``uav-iac-*``, and of the planners.
-``metaworld``: success of experts in training, of `results/learning/metaworld.json`, and env steps that students take to
-90 %, of `results/metaworld_students.json`; the runs are not asked for.
-``sketchnav``: success of the runs ``sketchnav-ppo-*`` in training, and of the policies on plans not seen before.
-Lines are means over seeds, bands run from the lowest to the highest seed.
+``uav``: training return over wall time, of the runs ``uav-coma-*`` and ``uav-iac-*``, and of the planners.
+``metaworld``: success of experts in training, from `results/learning/metaworld.json`, and environment steps of students
+to 90 % success, from `results/metaworld_students.json`. This plot needs no runs.
+``sketchnav``: training success of the runs ``sketchnav-ppo-*``, and success of their policies on unseen plans.
+Lines are means over seeds; bands extend from the lowest to the highest seed.
 
     python benchmarks/plot_learning.py interval runs/learning docs/pictures/interval-learning.png
     python benchmarks/plot_learning.py strength runs/learning docs/pictures/snakes-strength.png
@@ -20,12 +20,14 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.axes import Axes
 
 from powerband.report.curves import read_metrics
 
@@ -40,45 +42,79 @@ CASES = {
 }
 EPISODE_STEPS = 200
 POINTS = 60
+"""Points of a curve."""
 
 
-def curve(folder: Path, x_of: str) -> tuple[np.ndarray, np.ndarray]:
-    """x and the share of games won in training, a mean over five log intervals."""
-    lines = [line for line in read_metrics(folder) if "charts/win" in line]
-    x = np.array([line[x_of] for line in lines], float)
-    win = np.array([line["charts/win"] for line in lines])
-    return x, np.convolve(np.pad(win, (2, 2), "edge"), np.ones(5) / 5, "valid")
+def curve(folder: Path, tag: str, over: str) -> tuple[np.ndarray, np.ndarray]:
+    """Reads a curve of a run, smoothed over five log intervals.
+
+    Args:
+        folder: The run folder.
+        tag: Tag of the values.
+        over: Key of the x axis.
+
+    Returns:
+        Coordinates on the x axis, and the values.
+    """
+    lines = [line for line in read_metrics(folder) if tag in line]
+    values = np.array([line[tag] for line in lines], float)
+    smooth = np.convolve(np.pad(values, (2, 2), "edge"), np.ones(5) / 5, "valid")
+    return np.array([line[over] for line in lines], float), smooth
+
+
+def draw_seeds(axis: Axes, curves: list[tuple[np.ndarray, np.ndarray]], grid: np.ndarray, **style: Any) -> None:
+    """Draws the mean and the range of several curves, interpolated on `grid`.
+
+    Args:
+        axis: Axis of the plot.
+        curves: (x, values) per seed.
+        grid: Coordinates on the x axis.
+        style: ``color``, ``label``, ``linestyle``; ``alpha`` of the band; ``scale``, which divides the x axis.
+    """
+    alpha, scale = style.pop("alpha", 0.15), style.pop("scale", 1)
+    values = np.stack([np.interp(grid, x, y) for x, y in curves])
+    axis.plot(grid / scale, values.mean(0), **style)
+    axis.fill_between(grid / scale, values.min(0), values.max(0), color=style["color"], alpha=alpha, linewidth=0)
+
+
+def common_range(curves: list[tuple[np.ndarray, np.ndarray]]) -> tuple[float, float]:
+    """Returns the ends of the x axis that all curves cover."""
+    return max(x[0] for x, _ in curves), min(x[-1] for x, _ in curves)
 
 
 def interval(runs: Path, path: Path) -> None:
     """Draws the runs ``interval-*``."""
     figure, axes = plt.subplots(1, 2, figsize=(9.5, 3.6), sharey=True)
-    for axis, (x_of, scale, label) in zip(
+    for axis, (over, scale, label) in zip(
         axes, (("time_s", 1, "seconds"), ("env_steps", EPISODE_STEPS, "episodes")), strict=True
     ):
         for case, (name, color) in CASES.items():
-            curves = [
-                curve(folder, x_of) for folder in sorted(runs.glob(f"{case}-[0-9]*")) if (folder / "policy").exists()
-            ]
+            folders = [folder for folder in sorted(runs.glob(f"{case}-[0-9]*")) if (folder / "policy").exists()]
+            curves = [curve(folder, "charts/win", over) for folder in folders]
             if not curves:
                 continue
-            grid = np.linspace(max(x[0] for x, _ in curves), min(x[-1] for x, _ in curves), POINTS)
-            wins = np.stack([np.interp(grid, x, win) for x, win in curves])
-            dashed = "--" if "one-update" in case else "-"
-            axis.plot(grid / scale, wins.mean(0), dashed, color=color, label=name)
-            axis.fill_between(grid / scale, wins.min(0), wins.max(0), color=color, alpha=0.12, linewidth=0)
+            linestyle = "--" if "one-update" in case else "-"
+            style = {"color": color, "label": name, "linestyle": linestyle, "alpha": 0.12, "scale": scale}
+            draw_seeds(axis, curves, np.linspace(*common_range(curves), POINTS), **style)
         axis.set_xlabel(label)
         axis.grid(alpha=0.25)
-    axes[0].set_ylabel("games won against random")
-    axes[1].legend(fontsize=8, title="updates : steps of 16 boards", title_fontsize=8)
+    axes[0].set_ylabel("share of games won against random")
+    axes[1].legend(fontsize=8, title="updates per steps of 16 boards", title_fontsize=8)
     figure.tight_layout()
     figure.savefig(path, dpi=110)
 
 
 def strength(runs: Path, path: Path, games: int = 100, checkpoints: int = 8) -> None:
-    """Plays the checkpoints of the runs ``snakes-full-*`` against the scripted teams and draws how they do."""
-    from powerband.recipes import snakes
-    from powerband.recipes.snakes_match import RIVALS, play, player, summary
+    """Plays checkpoints of the runs ``snakes-full-*`` against scripted teams and draws the share of decided games won.
+
+    Args:
+        runs: Folder of the runs.
+        path: File of the plot.
+        games: Games per checkpoint and team.
+        checkpoints: Largest number of checkpoints per run.
+    """
+    from powerband.recipes.snakes.evaluation import RIVALS, as_player, play, summary
+    from powerband.recipes.snakes.train import load
 
     figure, axis = plt.subplots(figsize=(6, 3.6))
     for rival, color in (("random", "#8a8f98"), ("greedy", "#1f6f8b"), ("greedy_torus", "#b5446e")):
@@ -86,22 +122,19 @@ def strength(runs: Path, path: Path, games: int = 100, checkpoints: int = 8) -> 
         for folder in sorted(runs.glob("snakes-full-[0-9]")):
             lines = read_metrics(folder)
             steps, seconds = ([line[key] for line in lines] for key in ("env_steps", "time_s"))
-            saved = sorted(int(saved.name) for saved in (folder / "checkpoints").iterdir() if saved.name.isdigit())
-            chosen = sorted({saved[int(index)] for index in np.geomspace(1, len(saved), checkpoints) - 1})
+            available = sorted(int(path.name) for path in (folder / "checkpoints").iterdir() if path.name.isdigit())
+            selected = sorted({available[int(index)] for index in np.geomspace(1, len(available), checkpoints) - 1})
             won = []
-            for step in chosen:
-                own = player(*snakes.load(folder / "checkpoints" / str(step)))
-                won.append(summary(play(own, RIVALS[rival](), games, 10_000))["decided_won"])
-            curves.append((np.interp(chosen, steps, seconds), np.array(won)))
-        grid = np.geomspace(max(x[0] for x, _ in curves), min(x[-1] for x, _ in curves), POINTS)
-        wins = np.stack([np.interp(grid, x, won) for x, won in curves])
-        axis.plot(grid, wins.mean(0), color=color, label=f"against {rival}")
-        axis.fill_between(grid, wins.min(0), wins.max(0), color=color, alpha=0.15, linewidth=0)
+            for step in selected:
+                player = as_player(*load(folder / "checkpoints" / str(step)))
+                won.append(summary(play(player, RIVALS[rival](), games, 10_000))["decided_won"])
+            curves.append((np.interp(selected, steps, seconds), np.array(won)))
+        draw_seeds(axis, curves, np.geomspace(*common_range(curves), POINTS), color=color, label=f"against {rival}")
     axis.set_xscale("log")
     axis.set_xticks([30, 60, 120, 240, 480, 720], ["30", "60", "120", "240", "480", "720"])
     axis.minorticks_off()
     axis.set_xlabel("seconds of training")
-    axis.set_ylabel("decided games won")
+    axis.set_ylabel("share of decided games won")
     axis.set_ylim(0.7, 1.01)
     axis.grid(alpha=0.25)
     axis.legend(fontsize=8)
@@ -110,28 +143,22 @@ def strength(runs: Path, path: Path, games: int = 100, checkpoints: int = 8) -> 
 
 
 def uav(runs: Path, path: Path) -> None:
-    """Draws the runs ``uav-*``, and what the planners earn on the missions of the evaluation."""
+    """Draws the runs ``uav-*`` and the returns of the planners on the missions of the evaluation."""
     figure, axis = plt.subplots(figsize=(6, 3.6))
     for algo, color in (("coma", "#1f6f8b"), ("iac", "#e0a458")):
-        curves = []
-        for folder in sorted(runs.glob(f"uav-{algo}-[0-9]")):
-            lines = [line for line in read_metrics(folder) if "charts/episodic_return" in line]
-            earned = np.array([line["charts/episodic_return"] for line in lines])
-            smooth = np.convolve(np.pad(earned, (2, 2), "edge"), np.ones(5) / 5, "valid")
-            curves.append((np.array([line["time_s"] for line in lines]), smooth))
-        grid = np.linspace(max(x[0] for x, _ in curves), min(x[-1] for x, _ in curves), POINTS)
-        earned = np.stack([np.interp(grid, x, y) for x, y in curves])
-        axis.plot(grid, earned.mean(0), color=color, label=algo)
-        axis.fill_between(grid, earned.min(0), earned.max(0), color=color, alpha=0.15, linewidth=0)
-    known = json.loads((RESULTS / "uav-coma.json").read_text())["runs"][0]["at_end"]
-    for row in known:
+        folders = sorted(runs.glob(f"uav-{algo}-[0-9]"))
+        curves = [curve(folder, "charts/episodic_return", "time_s") for folder in folders]
+        grid = np.linspace(*common_range(curves), POINTS)
+        draw_seeds(axis, curves, grid, color=color, label=algo)
+    rows = json.loads((RESULTS / "uav-coma.json").read_text())["runs"][0]["at_end"]
+    for row in rows:
         if row["policy"] in ("random", "lawnmower 10 m", "greedy"):
             axis.axhline(row["return"], color="#8a8f98", linestyle=":", linewidth=1)
             axis.annotate(
                 row["policy"], (grid[-1], row["return"]), ha="right", va="bottom", fontsize=8, color="#3b3f46"
             )
     axis.set_xlabel("seconds of training on one core")
-    axis.set_ylabel("return of a mission")
+    axis.set_ylabel("return per mission")
     axis.grid(alpha=0.25)
     axis.legend(fontsize=8, loc="center right")
     figure.tight_layout()
@@ -139,25 +166,25 @@ def uav(runs: Path, path: Path) -> None:
 
 
 def metaworld(_: Path, path: Path) -> None:
-    """Draws the experts of `variant=cpu`, one line a run, and the students, a dot a seed."""
+    """Draws the experts of `variant=cpu`, one line per run, and the students, one dot per seed."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(9.5, 3.6))
     colors = {"reach": "#1f6f8b", "drawer-close": "#e0a458", "window-open": "#5aa9a3", "door-open": "#b5446e"}
-    drawn = set()
+    labelled = set()
     for run in json.loads((RESULTS / "metaworld.json").read_text())["runs"]:
         if not run["what"].startswith("variant=cpu:"):
-            continue  # settings that it was chosen from
+            continue  # settings that were tried before variant=cpu
         steps, success = zip(*run["curve_of_10_episodes"], strict=True)
-        label = run["task"] if run["task"] not in drawn else None
-        drawn.add(run["task"])
+        label = run["task"] if run["task"] not in labelled else None
+        labelled.add(run["task"])
         left.plot(np.array(steps) / 1000, success, color=colors[run["task"]], linewidth=1.2, label=label)
     left.set_xlabel("thousand env steps")
-    left.set_ylabel("success of 10 episodes")
+    left.set_ylabel("success rate of 10 episodes")
     left.legend(fontsize=8, loc="lower right")
     rows = json.loads((RESULTS.parent / "metaworld_students.json").read_text())["rows"]
     kinds = list(dict.fromkeys(row["kind"] for row in rows))
-    for place, kind in enumerate(kinds):
+    for position, kind in enumerate(kinds):
         steps = [row["curve"][-1]["env_steps"] / 1000 for row in rows if row["kind"] == kind]
-        right.plot(steps, [place + 0.08 * (index - 1) for index in range(len(steps))], "o", color="#1f6f8b")
+        right.plot(steps, [position + 0.08 * (index - 1) for index in range(len(steps))], "o", color="#1f6f8b")
     right.set_yticks(range(len(kinds)), kinds)
     right.invert_yaxis()
     right.set_xlim(0)
@@ -169,31 +196,28 @@ def metaworld(_: Path, path: Path) -> None:
 
 
 def sketchnav(runs: Path, path: Path) -> None:
-    """Draws the runs ``sketchnav-ppo-*``, a line and dots a run, with intervals over episodes."""
+    """Draws the runs ``sketchnav-ppo-*``: one line and two dots per run, with 95 % intervals over episodes."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(9.5, 3.6), width_ratios=(3, 2))
     colors = {"true": "#5aa9a3", "smooth": "#1f6f8b", "abstract": "#e0a458", "blank": "#8a8f98"}
-    for place, (sketch, color) in enumerate(colors.items()):
-        told = json.loads((RESULTS / f"sketchnav-ppo-{sketch}.json").read_text())["runs"]
-        for number, run in enumerate(told):
-            lines = read_metrics(runs / f"sketchnav-ppo-{sketch}-{run['seed']}")
-            lines = [line for line in lines if "charts/success" in line]
-            steps, success = ([line[key] for line in lines] for key in ("env_steps", "charts/success"))
-            smooth = np.convolve(np.pad(success, (2, 2), "edge"), np.ones(5) / 5, "valid")
-            left.plot(np.array(steps) / 1e6, smooth, color=color, linewidth=1.2, label="" if number else sketch)
+    for position, (sketch, color) in enumerate(colors.items()):
+        results = json.loads((RESULTS / f"sketchnav-ppo-{sketch}.json").read_text())["runs"]
+        for number, run in enumerate(results):
+            steps, success = curve(runs / f"sketchnav-ppo-{sketch}-{run['seed']}", "charts/success", "env_steps")
+            left.plot(steps / 1e6, success, color=color, linewidth=1.2, label="" if number else sketch)
             for row in run["at_end"]:
                 if row["policy"] not in ("policy", "likeliest"):
                     continue
-                drawn = row["policy"] == "policy"
+                sampled = row["policy"] == "policy"
                 error = [[row["success"] - row["success_low"]], [row["success_high"] - row["success"]]]
-                x = place + 0.1 * (number - (len(told) - 1) / 2) + 0.24 * (1 - 2 * drawn)
-                fill = color if drawn else "white"
+                x = position + 0.1 * (number - (len(results) - 1) / 2) + 0.24 * (1 - 2 * sampled)
+                fill = color if sampled else "white"
                 right.errorbar(x, row["success"], error, fmt="o", ms=4, color=color, mfc=fill, capsize=2)
     left.set_xlabel("million env steps")
-    left.set_ylabel("success in training (plans of the training)")
+    left.set_ylabel("success rate in training")
     left.legend(fontsize=8, title="sketch", title_fontsize=8)
     right.set_xticks(range(len(colors)), colors)
-    right.set_ylabel("success on unseen plans")
-    right.set_title("filled: actions drawn, open: the likeliest", fontsize=8)
+    right.set_ylabel("success rate on unseen plans")
+    right.set_title("filled: sampled actions, open: most likely actions", fontsize=8)
     for axis in (left, right):
         axis.set_ylim(0)
         axis.grid(alpha=0.25)
@@ -201,11 +225,18 @@ def sketchnav(runs: Path, path: Path) -> None:
     figure.savefig(path, dpi=110)
 
 
-if __name__ == "__main__":
-    drawn = {"interval": interval, "strength": strength, "uav": uav, "metaworld": metaworld, "sketchnav": sketchnav}
+PLOTS = {"interval": interval, "strength": strength, "uav": uav, "metaworld": metaworld, "sketchnav": sketchnav}
+
+
+def main() -> None:
+    """Draws one plot."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=drawn)
+    parser.add_argument("what", choices=PLOTS, help="plot to draw")
     parser.add_argument("runs", type=Path, help="folder of the runs")
-    parser.add_argument("picture", type=Path)
-    given = parser.parse_args()
-    drawn[given.what](given.runs, given.picture)
+    parser.add_argument("picture", type=Path, help="file of the plot")
+    arguments = parser.parse_args()
+    PLOTS[arguments.what](arguments.runs, arguments.picture)
+
+
+if __name__ == "__main__":
+    main()

@@ -23,15 +23,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from powerband.algos.rdt import RDTConfig, RDTLearner
-from powerband.core.device import host_facts
-from powerband.core.distributed import Ranks
+from powerband.core.machine.device import host_facts
 from powerband.core.noise import NoiseSource
-from powerband.core.precision import Precision, peak
-from powerband.nets.rdt import SIZES, RDTShape
-from powerband.nets.rdt_policy import RDTPolicy
-from powerband.nets.words import WIDTH, encode_words
-from powerband.tune.flops import counted
+from powerband.core.optim.precision import Precision, peak
+from powerband.core.rank_context import RankContext
+from powerband.core.ranks.ranks import Ranks
+from powerband.recipes.libero.nets.hashed_tokens import WIDTH, hash_instructions
+from powerband.recipes.libero.nets.rdt import SIZES, RDTShape
+from powerband.recipes.libero.nets.rdt_policy import RDTPolicy
+from powerband.recipes.libero.rdt import RDTConfig, RDTLearner
+from powerband.tune.measure.flops import count_flops
 
 ASKED, REPEATS = 1.8, 10
 RECORDED = 64
@@ -105,14 +106,14 @@ class Case:
     def learner(self, **words: Any) -> RDTLearner:
         """The same one each time."""
         torch.manual_seed(1)
-        shape = RDTShape(
-            cameras=CAMERAS, patches=self.vision.tokens, picture_width=self.size.width, language_width=WIDTH
-        )
+        shape = RDTShape(cameras=CAMERAS, patches=self.vision.tokens, patch_width=self.size.width, language_width=WIDTH)
         with self.device:
             policy = RDTPolicy(SIZES[self.model], shape)
-        policy.speak(*encode_words(["open the drawer", "close the drawer"]))
+        policy.set_instructions(*hash_instructions(["open the drawer", "close the drawer"]))
         ranks, noise = Ranks(device=self.device), NoiseSource(0, self.device)
-        return RDTLearner(RDTConfig(lr=LR, warmup=0, **words), policy, ranks, self.precision, noise)
+        return RDTLearner(
+            RDTConfig(lr=LR, lr_warmup_updates=0, **words), policy, RankContext(ranks, self.precision, noise)
+        )
 
     def batch(self, number: int, cached: bool, rows: int = 0) -> dict[str, Any]:
         """Batch `number`: with the features of its pictures from the cache, or made now."""
@@ -121,7 +122,7 @@ class Case:
         there = (torch.arange(VECTOR, device=self.device) < ACTION_NUMBERS).expand(rows, -1)
         obs = {
             "features": self.features[index] if cached else self.encoded(self.pictures[index]),
-            "pictures_there": torch.ones(rows, FRAMES, CAMERAS, dtype=torch.bool, device=self.device),
+            "image_mask": torch.ones(rows, FRAMES, CAMERAS, dtype=torch.bool, device=self.device),
             "state": self.state[index],
             "state_there": there,
             "task": index % 2,
@@ -175,7 +176,7 @@ def compared(case: Case, rounds: int, steps: int) -> dict[str, Any]:
 def step_ledger(case: Case) -> dict[str, Any]:
     """Where a step goes, on CUDA: parts in ms, samples/s, share of the peak, memory."""
     ledger = {"model": case.model, "rows": case.rows, **parts_of(case)}
-    ledger |= memory_of(case, "") | memory_of(case, "checkpointed_", checkpoint_activations=True)
+    ledger |= memory_of(case, "") | memory_of(case, "checkpointed_", gradient_checkpointing=True)
     print(json.dumps(ledger, indent=1), flush=True)
     return ledger
 
@@ -203,7 +204,7 @@ def parts_of(case: Case) -> dict[str, float]:
     ms["forward_backward_ms"] = median_ms(case, backward)
     ms["update_ms"] = median_ms(case, lambda: learner.update(batch))
     ms["optimiser_average_and_draws_ms"] = ms["update_ms"] - ms["forward_backward_ms"]
-    flops, able = counted(lambda: learner.update(batch)), peak(case.device, case.precision.name)
+    flops, able = count_flops(lambda: learner.update(batch)), peak(case.device, case.precision.name)
     return ms | {
         "flops": flops,
         "peak_flops": able,

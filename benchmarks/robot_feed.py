@@ -23,11 +23,11 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, RandomSampler
 
-from powerband.core.device import host_facts
-from powerband.data.feed import Feed
-from powerband.data.frames import FrameCache
-from powerband.data.libero_hdf5 import read_libero_hdf5
-from powerband.data.robot_chunks import RobotChunks
+from powerband.core.machine.device import host_facts
+from powerband.data.recorded.batch_loader import BatchLoader
+from powerband.data.robot.chunks import RobotChunks
+from powerband.data.robot.frames import FrameCache
+from powerband.data.robot.hdf5 import read_libero_hdf5
 
 EPISODES, STEPS, SIDE, BATCH, HISTORY, HORIZON = 20, 120, 128, 32, 2, 64
 NUMBERS = {"joint_states": 7, "gripper_states": 2, "ee_states": 6}
@@ -102,7 +102,7 @@ def lerobot_items(folder: Path, episodes: Any) -> Dataset | None:
     except ImportError:
         print("lerobot is not installed: it is left out")
         return None
-    from powerband.data.lerobot_writer import write_lerobot
+    from powerband.data.robot.lerobot_writer import write_lerobot
 
     write_lerobot(folder, episodes)
     past = [step / episodes.hz for step in range(1 - HISTORY, 1)]
@@ -143,12 +143,10 @@ def main() -> None:
         episodes = read_libero_hdf5(path)
         start = time.perf_counter()
         cache = Path(made) / "frames"
-        frames = FrameCache.build(
-            cache, episodes.cameras, episodes.rows, None, episodes.pictures(), episodes.fingerprint
-        )
+        frames = FrameCache.build(cache, episodes.cameras, episodes.rows, None, episodes.images(), episodes.fingerprint)
         build_s = time.perf_counter() - start
         chunks = RobotChunks(episodes, frames, None, HORIZON, HISTORY)
-        feeds = {threads: Feed(chunks.rows, BATCH, chunks, threads=threads) for threads in (0, 1, 2)}
+        feeds = {threads: BatchLoader(chunks.rows, BATCH, chunks, threads=threads) for threads in (0, 1, 2)}
         sides: dict[str, Callable[[], Any]] = {
             f"powerband, {threads} threads": feed.next for threads, feed in feeds.items()
         }

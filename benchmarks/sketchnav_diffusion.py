@@ -1,4 +1,4 @@
-"""How long a diffusion policy of sketchnav takes to draw a chunk, and how often it arrives, by steps of the sampler.
+"""Time per chunk and success rate of a diffusion policy of sketchnav, by sampler and number of sampling steps.
 
 python benchmarks/sketchnav_diffusion.py runs/NAME --json benchmarks/results/sketchnav_diffusion.json
 """
@@ -11,16 +11,19 @@ import statistics
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from powerband.core.checkpoint import load_checkpoint, resolve_resume
 from powerband.core.config import from_json
-from powerband.core.device import host_facts
-from powerband.core.precision import Precision
-from powerband.recipes import sketchnav
-from powerband.recipes.sketchnav_score import policy_of, summary, walk
-from powerband.recipes.sketchnav_sets import episodes_of
+from powerband.core.machine.device import host_facts
+from powerband.core.rank_context import RankContext
+from powerband.core.run.checkpoint import load_checkpoint, resolve_resume
+from powerband.data.types import EnvSpec
+from powerband.recipes.sketchnav import RECIPE
+from powerband.recipes.sketchnav.evaluation import NavigationLearner, named_policy, run_episodes, summary
+from powerband.recipes.sketchnav.learners import build_learner
+from powerband.recipes.sketchnav.plans.episode_sets import load_episodes
 
 STEPS, ROWS = (4, 10, 20), (1, 32)
 REPEATS = 30
@@ -33,38 +36,39 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=200)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
-    torch.set_num_threads(given.threads)
-    config = from_json(sketchnav.Config, (given.run / "config.json").read_text())
-    saved = load_checkpoint(resolve_resume(str(given.run))[0], "shared")[0]["learner"]
-    episodes = episodes_of(config, "val_unseen")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    file = options.run / "config.json"
+    config = from_json(RECIPE.Config, file.read_text(), str(file), RECIPE.old_names)
+    state = load_checkpoint(resolve_resume(str(options.run))[0], "shared")[0]["learner"]
+    episodes = load_episodes(config, "val_unseen")
     rows = []
-    for sampler in given.samplers:
+    for sampler in options.samplers:
         for steps in STEPS:
-            turned = replace(config, chunks=replace(config.chunks, sampler=sampler, sample_steps=steps))
-            learner, spec, _ = sketchnav.networks(turned, "cpu", Precision("fp32"))
-            learner.load_state_dict(saved)
-            act, carry = policy_of("policy", learner, episodes)
-            row = {"sampler": sampler, "steps": steps}
+            variant = replace(config, chunks=replace(config.chunks, sampler=sampler, sample_steps=steps))
+            learner, spec, _ = build_learner(variant, RankContext.single())
+            learner.load_state_dict(state)
+            act, carry = named_policy("policy", learner, episodes)
+            row: dict[str, Any] = {"sampler": sampler, "steps": steps}
             for count in ROWS:
-                row[f"ms_{count}"] = 1e3 * seconds_of(learner, spec, count)
-            row |= summary(walk(episodes, turned, act, carry, count=given.episodes))
+                row[f"ms_{count}"] = 1e3 * median_seconds(learner, spec, count)
+            row |= summary(run_episodes(episodes, variant, act, carry, count=options.episodes))
             rows.append(row)
-            print(f"{sampler} {steps:>3}: {row['ms_1']:.1f} ms a chunk, success {row['success']:.3f}", flush=True)
-    if given.json:
-        found = {"host": host_facts(), "threads": given.threads, "horizon": config.chunks.horizon, "rows": rows}
-        given.json.write_text(json.dumps(found, indent=2) + "\n")
+            print(f"{sampler} {steps:>3}: {row['ms_1']:.1f} ms per chunk, success {row['success']:.3f}", flush=True)
+    if options.json:
+        result = {"host": host_facts(), "threads": options.threads, "horizon": config.chunks.horizon, "rows": rows}
+        options.json.write_text(json.dumps(result, indent=2) + "\n")
 
 
-def seconds_of(learner, spec, rows: int) -> float:
-    """Median seconds of one call for so many rows, observation encoded and chunk drawn."""
+def median_seconds(learner: NavigationLearner, spec: EnvSpec, rows: int) -> float:
+    """Median seconds of one call of `act` with `rows` observations, including their encoding."""
     obs = {name: leaf.zeros(rows) for name, leaf in spec.obs.items()}
-    taken = []
+    seconds = []
     for _ in range(REPEATS):
         start = time.perf_counter()
         learner.act(obs, None, explore=False)
-        taken.append(time.perf_counter() - start)
-    return statistics.median(taken)
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""Frames of the navigators' ray caster beside other renderers of indoor scenes, in one run, one process each.
+"""Frame rate of sketchnav's ray caster compared with other renderers of indoor scenes, in one process.
 
     python benchmarks/sketchnav_env.py [--seconds 2] [--rounds 5] [--pixels 64] [--threads 2] [--json out.json]
 
-A frame is one action with its RGB-D picture, motion, collision, way, reward and ends of episodes included for ours.
-Beside it: MiniWorld's FourRooms (`pip install miniworld`; RGB alone, its own physics), our plans rendered by MuJoCo
-(RGB and depth, no physics), and the numpy picture of the tests, a ray for each pixel. Peers use one thread; ours is
-given for one thread and for `--threads`. Ratios are medians over rounds in which all are timed one after the other.
+A frame of sketchnav is one action with its RGB-D image, motion, collision test, path length, reward and episode end.
+Baselines: MiniWorld's FourRooms (`pip install miniworld`; RGB only, its own physics), the same plans rendered by MuJoCo
+(RGB and depth, no physics), and the numpy renderer of the tests, with one ray per pixel. The baselines use one thread;
+sketchnav uses one thread and `--threads`. A ratio is the median over rounds; a round measures all renderers in turn.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from pathlib import Path
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from powerband.core import rendering  # noqa: E402
+from powerband.core.machine import rendering  # noqa: E402
 
 rendering.prepare()  # before MuJoCo is imported
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
-from envs.sketchnav import reference  # noqa: E402
-from powerband.core.device import host_facts  # noqa: E402
-from powerband.envs.sketchnav.env import SketchNavEnv  # noqa: E402
-from powerband.envs.sketchnav.episodes import UNIT_M, Episodes, Scenes, draw_episodes  # noqa: E402
-from powerband.envs.sketchnav.mujoco_scene import MujocoView  # noqa: E402
+from powerband.core.machine.device import host_facts  # noqa: E402
+from powerband.recipes.sketchnav.env.env import SketchNavEnv  # noqa: E402
+from powerband.recipes.sketchnav.mujoco.scene import MujocoRenderer  # noqa: E402
+from powerband.recipes.sketchnav.plans.episodes import COORDINATE_UNIT_M, EpisodeConfig, Episodes, generate_episodes  # noqa: E402
+from recipes.sketchnav.env import reference  # noqa: E402
 
 ROWS = 128
 
 
-def ours(episodes: Episodes, pixels: int, threads: int) -> Callable[[], int]:
-    """Random actions of `ROWS` agents, STOP among them."""
+def sketchnav(episodes: Episodes, pixels: int, threads: int) -> Callable[[], int]:
+    """Random actions of `ROWS` agents, including STOP."""
     env = SketchNavEnv(ROWS, episodes, pixels=pixels, threads=threads)
     generator = torch.Generator().manual_seed(0)
     weight = torch.tensor([0.005, 0.5, 0.25, 0.245])
@@ -53,22 +53,22 @@ def ours(episodes: Episodes, pixels: int, threads: int) -> Callable[[], int]:
 
 
 def mujoco(episodes: Episodes, pixels: int) -> Callable[[], int]:
-    """RGB and depth of one plan from places on its ways."""
-    view, rng = MujocoView(episodes.cells_of(0), pixels), np.random.default_rng(0)
-    places = episodes.start[episodes.plan == 0][:, :2].numpy() * UNIT_M
+    """RGB and depth of one plan at the starts of its episodes."""
+    renderer, rng = MujocoRenderer(episodes.plan_cells(0), pixels), np.random.default_rng(0)
+    places = episodes.start[episodes.plan == 0][:, :2].numpy() * COORDINATE_UNIT_M
 
     def step() -> int:
         x, y = places[rng.integers(len(places))]
-        view.see(float(x), float(y), float(rng.uniform(0, 2 * math.pi)))
+        renderer.render(float(x), float(y), float(rng.uniform(0, 2 * math.pi)))
         return 1
 
     return step
 
 
-def plain(episodes: Episodes, pixels: int) -> Callable[[], int]:
-    """The tests' picture."""
-    cells, rng = episodes.cells_of(0), np.random.default_rng(0)
-    places = episodes.start[episodes.plan == 0][:, :2].numpy() * UNIT_M
+def numpy_rays(episodes: Episodes, pixels: int) -> Callable[[], int]:
+    """The reference renderer of the tests."""
+    cells, rng = episodes.plan_cells(0), np.random.default_rng(0)
+    places = episodes.start[episodes.plan == 0][:, :2].numpy() * COORDINATE_UNIT_M
 
     def step() -> int:
         x, y = places[rng.integers(len(places))]
@@ -100,7 +100,7 @@ def miniworld(pixels: int) -> Callable[[], int]:
 
 
 def rate(step: Callable[[], int], seconds: float) -> float:
-    """Frames a second."""
+    """Frames per second."""
     frames, start = 0, time.perf_counter()
     while time.perf_counter() - start < seconds:
         frames += step()
@@ -116,37 +116,37 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    episodes = draw_episodes(Scenes(most_m=16.0, plans=16, goals=2, starts=4), "train", 0)
-    sides: dict[str, Callable[[], int]] = {
-        "powerband, 1 thread": ours(episodes, options.pixels, 1),
-        f"powerband, {options.threads} threads": ours(episodes, options.pixels, options.threads),
-        "numpy, a ray a pixel": plain(episodes, options.pixels),
+    episodes = generate_episodes(EpisodeConfig(max_size_m=16.0, plans=16, goals=2, starts=4), "train", 0)
+    renderers: dict[str, Callable[[], int]] = {
+        "powerband, 1 thread": sketchnav(episodes, options.pixels, 1),
+        f"powerband, {options.threads} threads": sketchnav(episodes, options.pixels, options.threads),
+        "numpy, a ray a pixel": numpy_rays(episodes, options.pixels),
     }
     for name, make in {
         "MuJoCo, the same plans": lambda: mujoco(episodes, options.pixels),
         "MiniWorld FourRooms": lambda: miniworld(options.pixels),
     }.items():
         try:
-            sides[name] = make()
+            renderers[name] = make()
         except Exception as error:
             print(f"{name}: not measured ({type(error).__name__}: {error})", flush=True)
-    rates: dict[str, list[float]] = {name: [] for name in sides}
-    for step in sides.values():
+    rates: dict[str, list[float]] = {name: [] for name in renderers}
+    for step in renderers.values():
         step()
     for _ in range(options.rounds):
-        for name, step in sides.items():
+        for name, step in renderers.items():
             rates[name].append(rate(step, options.seconds))
     ratios = {}
     for name, values in rates.items():
         print(f"{name:<26}{statistics.median(values):>12,.0f} frames/s")
-    for mine in [name for name in sides if name.startswith("powerband")]:
-        for other in [name for name in sides if not name.startswith("powerband")]:
+    for mine in [name for name in renderers if name.startswith("powerband")]:
+        for other in [name for name in renderers if not name.startswith("powerband")]:
             each = [a / b for a, b in zip(rates[mine], rates[other], strict=True)]
             ratios[f"{mine} / {other}"] = statistics.median(each)
             print(f"{mine} / {other}: {statistics.median(each):.1f}x")
     if options.json:
-        found = {"host": host_facts(), "pixels": options.pixels, "rates": rates, "ratios": ratios}
-        options.json.write_text(json.dumps(found, indent=2) + "\n")
+        result = {"host": host_facts(), "pixels": options.pixels, "rates": rates, "ratios": ratios}
+        options.json.write_text(json.dumps(result, indent=2) + "\n")
 
 
 if __name__ == "__main__":

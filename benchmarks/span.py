@@ -1,8 +1,8 @@
-"""What a span costs: nanoseconds of `with clock("env"):`, and its share of a step of the real loops.
+"""Measures the cost of a span: nanoseconds of `with clock("env"):`, and its share of the wall time of real loops.
 
     python benchmarks/span.py --json benchmarks/results/span.json
 
-The share is the cost of a span times the spans a second that a profile of the loop counted.
+The share is the cost of a span times the spans per second in a profile of the loop.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import statistics
 import time
 from pathlib import Path
 
-from powerband.bench.harness import wait_as_runs_do
-from powerband.core.device import host_facts
-from powerband.core.phases import PhaseClock
+from powerband.bench.harness import restart_with_cli_environment
+from powerband.core.machine.device import host_facts
+from powerband.core.telemetry.phase_clock import PhaseClock
 
 LOOPS = {
     "snakes/ddpg": ["snakes", "algo=ddpg"],
@@ -26,8 +26,9 @@ LOOPS = {
 
 
 def span_ns(rounds: int = 15, spans: int = 20_000) -> dict[str, float]:
-    """Median over `rounds` of the nanoseconds of one span, an empty loop taken off: flat, and inside another."""
-    clock, results = PhaseClock(), {"flat": [], "nested": []}
+    """Returns the median nanoseconds of a flat and of a nested span, minus those of an empty loop."""
+    clock = PhaseClock()
+    results: dict[str, list[float]] = {"flat": [], "nested": []}
     for _ in range(rounds):
         start = time.perf_counter_ns()
         for _ in range(spans):
@@ -48,20 +49,21 @@ def span_ns(rounds: int = 15, spans: int = 20_000) -> dict[str, float]:
 
 
 def main() -> None:
-    wait_as_runs_do()
+    restart_with_cli_environment()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--seconds", type=float, default=5.0, help="of each loop; 0 measures the span alone")
+    parser.add_argument("--seconds", type=float, default=5.0, help="seconds per profiled loop; 0 skips the loops")
     options = parser.parse_args()
     result = {"host": host_facts(), "span_ns": span_ns(), "loops": {}}
-    print(f"a span: {result['span_ns']['flat']:.0f} ns, inside another {result['span_ns']['nested']:.0f} ns")
+    print(f"span: {result['span_ns']['flat']:.0f} ns, nested {result['span_ns']['nested']:.0f} ns")
     if options.seconds:
-        from powerband import catalogue
-        from powerband.tune.measure import measure
+        from powerband.cli import catalogue
+        from powerband.tune.measure.in_process import measure
 
-        for name, (recipe_name, *words) in LOOPS.items():
-            recipe, stage, resolved = catalogue.configure(recipe_name, [*words, "gpus=none"])
+        for name, (recipe_name, *arguments) in LOOPS.items():
+            recipe, stage, resolved = catalogue.configure(recipe_name, [*arguments, "gpus=none"])
             measured = measure(recipe, stage, resolved.config, options.seconds, probe=False)
+            assert measured is not None, f"{name}: nothing was measured"
             ledger = measured.ledgers[0]
             spans = sum(figures.count for figures in ledger.spans.values())
             share = spans * result["span_ns"]["nested"] * 1e-9 / ledger.wall_s

@@ -1,7 +1,7 @@
-"""`powerband tune` against an exhaustive grid of the same knobs, on one idle machine, within one run.
+"""Compares `powerband tune` with an exhaustive grid over the same knobs, on one idle machine.
 
-The search is a command of its own. Then every point of the grid is measured once, and the best of them, the search's
-choice and the defaults are measured again in turns.
+The search runs as a separate command. Then every point of the grid is measured once. The best points, the setting
+chosen by the search and the defaults are measured again in alternating rounds.
 
     python benchmarks/tune_grid.py ppo ddpg sac --json benchmarks/results/tune_grid.json
 """
@@ -21,70 +21,73 @@ from typing import Any
 
 import torch
 
-from powerband.bench.harness import wait_as_runs_do
-from powerband.catalogue import configure
-from powerband.core.device import host_facts
-from powerband.tune.apart import short_run
-from powerband.tune.candidates import as_words, key
-from powerband.tune.measure import Measurement
-from powerband.tune.space import Axis, Setting, Space
+from powerband.bench.harness import restart_with_cli_environment
+from powerband.cli.catalogue import configure
+from powerband.core.machine.device import host_facts
+from powerband.tune.measure.in_process import Measurement
+from powerband.tune.measure.in_subprocesses import short_run
+from powerband.tune.search.candidates import as_command_line, key
+from powerband.tune.search.space import Axis, LearningRule, SearchSpace, Setting
 
 POINTS, FINALISTS, ROUNDS = 48, 5, 5
 GRID_S, FINAL_S = 2.0, 3.0
-CASES = {
+CASES: dict[str, tuple[LearningRule, list[str]]] = {
     "ppo": ("constant-reuse", ["snakes", "algo=ppo", "gpus=none"]),
     "ddpg": ("constant-reuse", ["snakes", "algo=ddpg", "gpus=none", "off_policy.num_envs=16"]),
     "sac": ("fixed", ["gym", "algo=sac", "env_id=HalfCheetah-v5", "gpus=none"]),
     "ppo-fixed": ("fixed", ["snakes", "algo=ppo", "gpus=none"]),
 }
-"""Case -> (rule of learning, words of the recipe)."""
+"""Case -> (rule for knobs that change learning, recipe and its arguments)."""
 
 
-def searched(rule: str, words: list[str]) -> dict[str, Any]:
-    """What the command finds."""
+def searched(rule: LearningRule, arguments: list[str]) -> dict[str, Any]:
+    """Runs `powerband tune` and returns its JSON result."""
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "XDG_CONFIG_HOME": folder}
-        found = Path(folder) / "found.json"
-        command = [sys.executable, "-m", "powerband", "tune", *words, f"learning={rule}", f"--json={found}"]
+        report = Path(folder) / "tuning.json"
+        command = [sys.executable, "-m", "powerband", "tune", *arguments, f"learning={rule}", f"--json={report}"]
         subprocess.run(command, check=True, env=environment)
-        return json.loads(found.read_text())
+        return json.loads(report.read_text())
 
 
 def thinned(axis: Axis) -> list[Setting]:
-    """The alternatives of an axis that the grid has: of sizes, the largest alone."""
+    """Returns the alternatives of an axis in the grid; of sizes only the largest."""
     return [{}, *(axis.settings[-1:] if axis.modelled else axis.settings)]
 
 
-def grid_of(space: Space) -> list[dict[str, Any]]:
-    """Every setting of the thinned axes that can be had, the present one first."""
-    found = {}
+def grid_of(space: SearchSpace) -> list[dict[str, Any]]:
+    """Returns every valid setting of the thinned axes, the present one first."""
+    settings = {}
     for parts in itertools.product(*map(thinned, space.axes)):
         setting = space.complete([part for part in parts if part])
         if setting is not None:
-            found[key(setting)] = setting
-    assert len(found) <= POINTS, len(found)
-    return list(found.values())
+            settings[key(setting)] = setting
+    assert len(settings) <= POINTS, len(settings)
+    return list(settings.values())
 
 
 def run(case: str) -> dict[str, Any]:
-    """One case: search, grid, finalists."""
-    rule, words = CASES[case]
-    found = searched(rule, words)
-    recipe, stage, resolved = configure(words[0], words[1:])
+    """Runs one case: search, grid and finalists."""
+    rule, arguments = CASES[case]
+    tuning = searched(rule, arguments)
+    recipe, stage, resolved = configure(arguments[0], arguments[1:])
     config = resolved.config
 
     def once(setting: Setting, seconds: float) -> Measurement:
-        changed = space.config_of(setting) if setting else config
-        return short_run(recipe, stage, changed, seconds, probe=False)
+        changed = space.config_with(setting) if setting else config
+        measured = short_run(recipe, stage, changed, seconds, probe=False)
+        assert measured is not None, f"{case}: {as_command_line(setting)} was not measured"
+        return measured
 
-    base = short_run(recipe, stage, config, GRID_S, probe=False)
-    space = Space(recipe, config, base.facts[0], rule, torch.cuda.device_count())
+    base = once({}, GRID_S)
+    space = SearchSpace(recipe, config, base.facts[0], rule, torch.cuda.device_count())
     grid = []
     for setting in grid_of(space):
         grid.append((once(setting, GRID_S).steps_per_s, setting))
-        print(f"{case}: {grid[-1][0]:>12,.0f}  {as_words(setting)}", flush=True)
+        print(f"{case}: {grid[-1][0]:>12,.0f}  {as_command_line(setting)}", flush=True)
     grid.sort(key=lambda row: -row[0])
-    chosen, finalists = found["best"]["setting"], {}
+    chosen = tuning["best"]["setting"]
+    finalists: dict[tuple, tuple[dict[str, Any], list[float]]] = {}
     for setting in ({}, chosen, *(setting for _, setting in grid[:FINALISTS])):
         finalists[key(setting)] = (setting, [])
     for _ in range(ROUNDS):
@@ -95,9 +98,9 @@ def run(case: str) -> dict[str, Any]:
     row = {
         "case": case,
         "rule": rule,
-        "words": words,
-        "search_s": found["seconds"],
-        "settings": len(found["rows"]),
+        "words": arguments,
+        "search_s": tuning["seconds"],
+        "settings": len(tuning["rows"]),
         "chosen": chosen,
         "tuned_steps_per_s": medians[key(chosen)],
         "best_of_grid_steps_per_s": best,
@@ -106,18 +109,18 @@ def run(case: str) -> dict[str, Any]:
         "tuned_over_default": medians[key(chosen)] / medians[key({})],
         "finalists": [{"setting": setting, "rates": rates} for setting, rates in finalists.values()],
         "grid": [{"setting": setting, "steps_per_s": rate} for rate, setting in grid],
-        "search": {name: found[name] for name in ("verified", "notes")},
+        "search": {name: tuning[name] for name in ("verified", "notes")},
     }
     print(
         f"{case}: tuned {row['tuned_over_best']:.1%} of the best of {len(grid)} points, "
-        f"{row['tuned_over_default']:.2f} times the default, in {row['search_s']:.0f} s: {as_words(chosen)}",
+        f"{row['tuned_over_default']:.2f} times the default, in {row['search_s']:.0f} s: {as_command_line(chosen)}",
         flush=True,
     )
     return row
 
 
 def main() -> None:
-    wait_as_runs_do()
+    restart_with_cli_environment()
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("cases", nargs="*", default=["ppo", "ddpg", "sac"], metavar="case", help=", ".join(CASES))
     parser.add_argument("--json", type=Path)

@@ -1,11 +1,11 @@
-"""Speed of the uav environment with features, and of the plain mission of the tests, side by side.
+"""Speed of the uav environment with features, compared with the reference mission of the tests.
 
     python benchmarks/uav_env.py [--seconds 3] [--missions 64] [--json out.json]
 
-Random allowed moves of four UAVs on the whole 493 x 493 map. An agent-step is one move of one UAV with everything that
-belongs to it: measuring, exchanging, fusing, masks, reward, and the feature maps of the UAV and the team. One thread;
-per-core figures divide by the CPU time of the process. The ratio is the median over rounds in which both are timed one
-after the other.
+Four UAVs make random allowed moves on the complete map of 493 x 493 cells. An agent-step is one move of one UAV with
+measuring, message exchange, fusion, masks, reward, and the feature maps of the UAV and the team. The measurement uses
+one thread; figures per core divide by the CPU time of the process. Each round times both in turn, and the ratio is the
+median over rounds.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
-from envs.uav.reference import PlainMission  # noqa: E402
-from powerband.core.device import host_facts  # noqa: E402
-from powerband.envs.uav.env import UavEnv  # noqa: E402
-from powerband.envs.uav.planners import GreedyPlanner, RandomPlanner  # noqa: E402
-from powerband.envs.uav.world import World  # noqa: E402
+from powerband.core.machine.device import host_facts  # noqa: E402
+from powerband.recipes.uav.env.env import UavEnv  # noqa: E402
+from powerband.recipes.uav.env.planners import GreedyPlanner, RandomPlanner  # noqa: E402
+from powerband.recipes.uav.settings import World  # noqa: E402
+from recipes.uav.env.reference import ReferenceMission  # noqa: E402
 
 WORLD = World()
 PARENT = 51.0
-"""Agent-steps/s of the system that the guide is about, as its guide's spec states; not measured here."""
+"""Agent-steps/s of the system in the guide, as the guide states; not measured here."""
 
 
-class Plain:
-    """The mission of the tests, with its draws made by numpy."""
+class Reference:
+    """The reference mission of the tests, with random numbers from numpy."""
 
     def __init__(self) -> None:
         self.rng = np.random.default_rng(0)
@@ -46,26 +46,26 @@ class Plain:
         self.begin()
 
     def begin(self) -> None:
-        """A new mission."""
+        """Starts a mission."""
         start = np.concatenate([self.rng.integers(0, 11, (4, 2)), np.full((4, 1), 2)], 1)
-        self.mission = PlainMission(
+        self.mission = ReferenceMission(
             WORLD.map_cells, list(WORLD.sensor_noise), list(WORLD.altitudes_m), start, WORLD.budget
         )
-        self.take_in()
+        self.measure_and_fuse()
 
-    def take_in(self) -> None:
-        """Measures and fuses."""
+    def measure_and_fuse(self) -> None:
+        """Draws measurements and messages, and fuses them."""
         positions = np.array(self.mission.position)
         metres = np.stack(
             [5.0 * positions[:, 0], 5.0 * positions[:, 1], np.array(WORLD.altitudes_m)[positions[:, 2]]], 1
         )
-        apart = np.linalg.norm(metres[:, None] - metres[None], axis=2)
-        heard = [set(np.flatnonzero(row <= WORLD.comm_range_m).tolist()) for row in apart]
+        distance = np.linalg.norm(metres[:, None] - metres[None], axis=2)
+        heard = [set(np.flatnonzero(row <= WORLD.comm_range_m).tolist()) for row in distance]
         wrong = [self.rng.random(self.truth.shape) < WORLD.sensor_noise[z] for z in positions[:, 2]]
-        self.mission.take_in([self.truth ^ flips for flips in wrong], heard)
+        self.mission.measure_and_fuse([self.truth ^ flips for flips in wrong], heard)
 
     def run(self, steps: int) -> int:
-        """Makes so many moves of the team; returns agent-steps."""
+        """Makes `steps` moves of the team; returns the number of agent-steps."""
         for _ in range(steps):
             for i in range(4):
                 self.mission.uav_maps(i)
@@ -75,28 +75,28 @@ class Plain:
                 mask = self.mission.masks([*actions, *[0] * (4 - i)])[i]
                 actions.append(int(self.rng.choice(np.flatnonzero(mask))))
             self.mission.move(actions)
-            self.take_in()
-            if self.mission.made == WORLD.num_steps:
+            self.measure_and_fuse()
+            if self.mission.moves == WORLD.num_steps:
                 self.begin()
         return 4 * steps
 
 
 class Compiled:
-    """The environment."""
+    """The environment with compiled kernels."""
 
     def __init__(self, missions: int, threads: int) -> None:
         self.env, self.planner = UavEnv(missions, WORLD, seed=0, threads=threads), RandomPlanner(0)
         self.run(WORLD.num_steps)
 
     def run(self, steps: int) -> int:
-        """Makes so many moves; returns agent-steps."""
+        """Makes `steps` moves of all teams; returns the number of agent-steps."""
         for _ in range(steps):
             self.env.step(self.planner.act(self.env))
         return 4 * self.env.num_envs * steps
 
 
 def rate(run: Callable[[int], int], steps: int, seconds: float) -> dict[str, float]:
-    """Agent-steps a second of CPU time and of wall time."""
+    """Measures agent-steps per second of CPU time and of wall time."""
     done, cpu, wall = 0, time.process_time(), time.perf_counter()
     while time.perf_counter() - wall < seconds:
         done += run(steps)
@@ -104,6 +104,7 @@ def rate(run: Callable[[int], int], steps: int, seconds: float) -> dict[str, flo
 
 
 def main() -> None:
+    """Measures, prints and writes the results."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--rounds", type=int, default=5)
@@ -111,14 +112,14 @@ def main() -> None:
     parser.add_argument("--json", default="")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    plain, fast = Plain(), Compiled(args.missions, 1)
+    reference, compiled = Reference(), Compiled(args.missions, 1)
     rounds = []
     for _ in range(args.rounds):
-        slow = rate(plain.run, 1, args.seconds)
-        quick = rate(fast.run, WORLD.num_steps, args.seconds)
-        rounds.append({"plain": slow, "compiled": quick, "ratio": quick["per_core"] / slow["per_core"]})
-        print(f"plain {slow['per_core']:8.1f}   compiled {quick['per_core']:10.0f} agent-steps/s/core", flush=True)
-    found = {
+        slow = rate(reference.run, 1, args.seconds)
+        fast = rate(compiled.run, WORLD.num_steps, args.seconds)
+        rounds.append({"plain": slow, "compiled": fast, "ratio": fast["per_core"] / slow["per_core"]})
+        print(f"reference {slow['per_core']:8.1f}   compiled {fast['per_core']:10.0f} agent-steps/s/core", flush=True)
+    result = {
         "host": host_facts(),
         "missions": args.missions,
         "rounds": rounds,
@@ -127,9 +128,9 @@ def main() -> None:
         "ratio": statistics.median(each["ratio"] for each in rounds),
         "stated_by_the_parent": PARENT,
     }
-    found["times_the_parent"] = found["compiled"] / PARENT
+    result["times_the_parent"] = result["compiled"] / PARENT
     threads = os.cpu_count() or 1
-    found["threads"] = {
+    result["threads"] = {
         str(count): rate(Compiled(args.missions, count).run, WORLD.num_steps, args.seconds)["per_second"]
         for count in sorted({1, threads})
     }
@@ -137,18 +138,19 @@ def main() -> None:
     env.step(greedy.act(env))
 
     def plan(steps: int) -> int:
+        """Makes `steps` greedy moves of all teams; returns the number of agent-steps."""
         for _ in range(steps):
             env.step(greedy.act(env))
         return 4 * env.num_envs * steps
 
-    found["greedy"] = rate(plan, 1, args.seconds)["per_core"]
+    result["greedy"] = rate(plan, 1, args.seconds)["per_core"]
     print(
-        f"{found['compiled']:,.0f} agent-steps/s/core: {found['ratio']:.0f} times the plain mission here, "
-        f"{found['times_the_parent']:.0f} times the {PARENT:g} that the parent states; greedy {found['greedy']:,.0f}; "
-        f"threads {found['threads']}"
+        f"{result['compiled']:,.0f} agent-steps/s/core: {result['ratio']:.0f} times the reference mission, "
+        f"{result['times_the_parent']:.0f} times the {PARENT:g} that the guide states; greedy {result['greedy']:,.0f}; "
+        f"threads {result['threads']}"
     )
     if args.json:
-        Path(args.json).write_text(json.dumps(found, indent=1))
+        Path(args.json).write_text(json.dumps(result, indent=1))
 
 
 if __name__ == "__main__":

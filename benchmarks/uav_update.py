@@ -1,8 +1,8 @@
-"""One mini-batch of COMA, critic and actor: precision, width and rows, CPU time; and the shares of a whole iteration.
+"""Time of one mini-batch of COMA on the CPU, critic and actor, by precision, width and number of rows.
 
     python benchmarks/uav_update.py [--threads 1] [--json out.json]
 
-Rows are transitions of single UAVs. The cases of a round are timed one after the other; figures are medians of rounds.
+Rows are transitions of single UAVs. Each round times all cases in turn; the results are medians over rounds.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from pathlib import Path
 
 import torch
 
-from powerband.algos.coma import COMA, COMAConfig
-from powerband.bench.harness import wait_as_runs_do
-from powerband.core.device import host_facts
-from powerband.core.noise import NoiseSource
-from powerband.core.precision import Precision
-from powerband.doctor.recipes import made_up_batch
-from powerband.envs.uav.env import spec_of
-from powerband.envs.uav.world import World
+from powerband.algos.settings import COMAConfig
+from powerband.bench.harness import restart_with_cli_environment
+from powerband.core.machine.device import host_facts
+from powerband.core.rank_context import RankContext
+from powerband.doctor.checks.recipes import synthetic_batch
+from powerband.recipes.uav.env.env import make_env_spec
+from powerband.recipes.uav.learner import make_learner
+from powerband.recipes.uav.settings import World
 
 CASES = [
     (precision, width, rows)
@@ -33,7 +33,8 @@ ITERATION_ROWS, PASSES = 660, 5
 
 
 def main() -> None:
-    wait_as_runs_do()
+    """Measures, prints and writes the results."""
+    restart_with_cli_environment()
     parser = argparse.ArgumentParser()
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=5)
@@ -41,44 +42,44 @@ def main() -> None:
     parser.add_argument("--json", default="")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    cpu, spec = torch.device("cpu"), spec_of(World())
+    cpu, spec = torch.device("cpu"), make_env_spec(World())
     learners = {}
     for case in CASES:
         precision, width, rows = case
-        learner = COMA(spec, COMAConfig(width=width), cpu, Precision(precision, cpu), NoiseSource(0))
-        learners[case] = learner, made_up_batch(learner, spec, cpu, rows)
+        learner = make_learner(spec, COMAConfig(width=width), RankContext.single(cpu, precision), counterfactual=True)
+        learners[case] = learner, synthetic_batch(learner, spec, cpu, rows)
         learner.update(learners[case][1])
     times: dict[tuple, list[float]] = {case: [] for case in CASES}
     for _ in range(args.rounds):
         for case, (learner, batch) in learners.items():
-            began = time.perf_counter()
+            start = time.perf_counter()
             for _ in range(args.updates):
                 learner.update(batch)
-            times[case].append((time.perf_counter() - began) / args.updates)
-    rows_found = []
+            times[case].append((time.perf_counter() - start) / args.updates)
+    results = []
     for case in CASES:
         precision, width, rows = case
         seconds = statistics.median(times[case])
-        plain = statistics.median(times[("fp32", width, rows)])
-        rows_found.append(
+        fp32_seconds = statistics.median(times[("fp32", width, rows)])
+        results.append(
             {
                 "precision": precision,
                 "width": width,
                 "rows": rows,
                 "ms": 1e3 * seconds,
-                "over_fp32": plain / seconds,
+                "over_fp32": fp32_seconds / seconds,
                 "iteration_s": seconds * ITERATION_ROWS / rows * PASSES,
                 "rounds_ms": [1e3 * each for each in times[case]],
             }
         )
-        found = rows_found[-1]
+        result = results[-1]
         print(
-            f"{precision} width {width} rows {rows}: {found['ms']:.1f} ms, {found['over_fp32']:.2f}x fp32; "
-            f"{PASSES} passes over {ITERATION_ROWS} transitions: {found['iteration_s']:.1f} s"
+            f"{precision} width {width} rows {rows}: {result['ms']:.1f} ms, {result['over_fp32']:.2f}x fp32; "
+            f"{PASSES} passes over {ITERATION_ROWS} transitions: {result['iteration_s']:.1f} s"
         )
     if args.json:
-        result = {"host": host_facts(), "threads": args.threads, "rows": rows_found}
-        Path(args.json).write_text(json.dumps(result, indent=1))
+        report = {"host": host_facts(), "threads": args.threads, "rows": results}
+        Path(args.json).write_text(json.dumps(report, indent=1))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Updates per CPU-second: powerband's DDPG and SAC against the same updates in plain PyTorch and in Stable-Baselines3.
+"""Updates per CPU-second: DDPG, SAC and PPO of powerband compared with plain PyTorch and Stable-Baselines3.
 
-Both sides sample their batches, run in one process on one thread, and take turns; a figure is the median of the turns.
-CPU time is what is compared: wall time on a shared machine is not.
+All implementations sample their batches and run in one process on one thread. They are interleaved, and each result is
+the median over rounds. The benchmark compares CPU time, because wall time on a shared machine is not reliable.
 
     python benchmarks/updates.py --json benchmarks/results/updates.json
 """
@@ -17,26 +17,31 @@ import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from powerband.algos.ddpg import DDPG, DDPGConfig
-from powerband.algos.ppo import PPO, PPOConfig
-from powerband.algos.sac import SAC, SACConfig
-from powerband.core.noise import NoiseSource
-from powerband.core.precision import Precision
+from powerband.algos.ddpg import DDPG
+from powerband.algos.ppo import PPO
+from powerband.algos.sac import SAC
+from powerband.algos.settings import DDPGConfig, PPOConfig, SACConfig
+from powerband.core.optim.precision import PrecisionName
+from powerband.core.rank_context import RankContext
 from powerband.data.replay import Replay
 from powerband.data.types import EnvSpec, TensorSpec
+from powerband.recipes.snakes.nets.team import TeamMLP
 
 ROWS = 20_000
+"""Transitions in the replay buffer."""
 Update = Callable[[], object]
+"""Function that samples a batch and makes one update."""
 
 
 class PlainDDPG:
-    """The update as scripts write it: a list of tuples, two optimisers, gradients of everything, a loop for Polyak."""
+    """DDPG as in a plain script: a list of tuples as replay buffer, two optimisers, a loop for Polyak averaging."""
 
     def __init__(self, inputs: int, agents: int, batch: int):
         def mlp(i: int, o: int) -> nn.Sequential:
@@ -47,13 +52,13 @@ class PlainDDPG:
         self.target_actor, self.target_critic = copy.deepcopy(self.actor), copy.deepcopy(self.critic)
         self.actor_adam = torch.optim.Adam(self.actor.parameters(), lr=1e-4)
         self.critic_adam = torch.optim.Adam(self.critic.parameters(), lr=1e-4)
-        draw = np.random.default_rng(0)
+        generator = np.random.default_rng(0)
         self.buffer = [
             (
-                draw.standard_normal((agents, inputs), dtype=np.float32),
-                draw.random((agents, 4), dtype=np.float32),
-                draw.standard_normal(agents, dtype=np.float32),
-                draw.standard_normal((agents, inputs), dtype=np.float32),
+                generator.standard_normal((agents, inputs), dtype=np.float32),
+                generator.random((agents, 4), dtype=np.float32),
+                generator.standard_normal(agents, dtype=np.float32),
+                generator.standard_normal((agents, inputs), dtype=np.float32),
                 False,
             )
             for _ in range(ROWS)
@@ -84,10 +89,22 @@ class PlainDDPG:
         critic_loss.item(), actor_loss.item()
 
 
-def our_ddpg(inputs: int, agents: int, batch: int, precision: str, compile: bool = False) -> Update:
+def powerband_ddpg(
+    inputs: int, agents: int, batch: int, precision: PrecisionName, compile_losses: bool = False
+) -> Update:
+    """Returns the update of powerband's DDPG.
+
+    Args:
+        inputs: Length of an observation.
+        agents: Number of agents.
+        batch: Transitions per update.
+        precision: Floating point type of matrix products.
+        compile_losses: Whether to compile the losses with torch.compile.
+    """
     spec = EnvSpec(TensorSpec((agents, inputs)), TensorSpec((agents,), torch.int64), num_actions=4, num_agents=agents)
-    source = NoiseSource(0)
-    learner = DDPG(spec, DDPGConfig(compile=compile, logit_penalty=0.0), "cpu", Precision(precision), source)
+    context = RankContext.single(precision=precision)
+    settings = DDPGConfig(compile=compile_losses, logit_penalty=0.0)
+    learner = DDPG(spec, settings, context, lambda inputs, outputs: TeamMLP(inputs, settings.hidden, outputs, "none"))
     fields = {
         "obs": spec.obs,
         "next_obs": spec.obs,
@@ -107,14 +124,25 @@ def our_ddpg(inputs: int, agents: int, batch: int, precision: str, compile: bool
             "terminated": torch.zeros(ROWS, dtype=torch.bool),
         }
     )
-    noise = source("replay", batch)
+    noise = context.noise("replay", batch)
     return lambda: learner.update(replay.sample(batch, noise))
 
 
-def our_sac(inputs: int, dim: int, batch: int, precision: str, compile: bool = False) -> Update:
-    spec = EnvSpec(TensorSpec((inputs,)), TensorSpec((dim,)), low=-torch.ones(dim), high=torch.ones(dim))
-    source = NoiseSource(0)
-    learner = SAC(spec, SACConfig(compile=compile), "cpu", Precision(precision), source)
+def powerband_sac(
+    inputs: int, actions: int, batch: int, precision: PrecisionName, compile_losses: bool = False
+) -> Update:
+    """Returns the update of powerband's SAC.
+
+    Args:
+        inputs: Length of an observation.
+        actions: Length of an action.
+        batch: Transitions per update.
+        precision: Floating point type of matrix products.
+        compile_losses: Whether to compile the losses with torch.compile.
+    """
+    spec = EnvSpec(TensorSpec((inputs,)), TensorSpec((actions,)), low=-torch.ones(actions), high=torch.ones(actions))
+    context = RankContext.single(precision=precision)
+    learner = SAC(spec, SACConfig(compile=compile_losses), context)
     fields = {
         "obs": spec.obs,
         "next_obs": spec.obs,
@@ -127,66 +155,91 @@ def our_sac(inputs: int, dim: int, batch: int, precision: str, compile: bool = F
         {
             "obs": torch.randn(ROWS, inputs),
             "next_obs": torch.randn(ROWS, inputs),
-            "action": torch.rand(ROWS, dim) * 2 - 1,
+            "action": torch.rand(ROWS, actions) * 2 - 1,
             "reward": torch.randn(ROWS),
             "terminated": torch.zeros(ROWS, dtype=torch.bool),
         }
     )
-    noise = source("replay", batch)
+    noise = context.noise("replay", batch)
     return lambda: learner.update(replay.sample(batch, noise))
 
 
-def sb3_sac(inputs: int, dim: int, batch: int) -> Update:
-    """Stable-Baselines3's own train(), which samples its own buffer."""
+def sb3_sac(inputs: int, actions: int, batch: int) -> Update:
+    """Returns ``train()`` of Stable-Baselines3's SAC, which samples from its replay buffer.
+
+    Args:
+        inputs: Length of an observation.
+        actions: Length of an action.
+        batch: Transitions per update.
+    """
     import gymnasium
-    from stable_baselines3 import SAC as Peer
+    from stable_baselines3 import SAC as SB3SAC
     from stable_baselines3.common.logger import Logger
 
-    class Still(gymnasium.Env):
+    class StaticEnv(gymnasium.Env):
         observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (inputs,), np.float32)
-        action_space = gymnasium.spaces.Box(-1.0, 1.0, (dim,), np.float32)
+        action_space = gymnasium.spaces.Box(-1.0, 1.0, (actions,), np.float32)
 
         def reset(self, *, seed=None, options=None):
             return np.zeros(inputs, np.float32), {}
 
-    peer = Peer("MlpPolicy", Still(), buffer_size=ROWS, device="cpu", policy_kwargs={"net_arch": [256, 256]})
-    peer.set_logger(Logger(None, []))
-    draw = np.random.default_rng(0)
+    model = SB3SAC("MlpPolicy", StaticEnv(), buffer_size=ROWS, device="cpu", policy_kwargs={"net_arch": [256, 256]})
+    model.set_logger(Logger(None, []))
+    generator = np.random.default_rng(0)
     for _ in range(ROWS):
-        obs, next_obs = draw.standard_normal((2, 1, inputs), dtype=np.float32)
-        action = draw.uniform(-1, 1, (1, dim)).astype(np.float32)
-        peer.replay_buffer.add(obs, next_obs, action, draw.standard_normal(1), np.zeros(1), [{}])
-    return lambda: peer.train(gradient_steps=1, batch_size=batch)
+        obs, next_obs = generator.standard_normal((2, 1, inputs), dtype=np.float32)
+        action = generator.uniform(-1, 1, (1, actions)).astype(np.float32)
+        model.replay_buffer.add(obs, next_obs, action, generator.standard_normal(1), np.zeros(1), [{}])
+    return lambda: model.train(gradient_steps=1, batch_size=batch)
 
 
-def our_ppo(batch: int, precision: str) -> Update:
+def powerband_ppo(batch: int, precision: PrecisionName) -> Update:
+    """Returns the update of powerband's PPO on one fixed mini-batch.
+
+    Args:
+        batch: Rows of the mini-batch.
+        precision: Floating point type of matrix products.
+    """
     spec = EnvSpec(TensorSpec((100,)), TensorSpec((), torch.int64), num_actions=3)
-    learner = PPO(spec, PPOConfig(), "cpu", Precision(precision), NoiseSource(0))
+    learner = PPO(spec, PPOConfig(), RankContext.single(precision=precision))
     obs = torch.randn(batch, 100)
     action, extras, _ = learner.act(obs, None, True)
-    part = {"obs": obs, "action": action, **extras, "advantages": torch.randn(batch), "returns": torch.randn(batch)}
-    return lambda: learner.update(part)
+    minibatch = {
+        "obs": obs,
+        "action": action,
+        **extras,
+        "advantages": torch.randn(batch),
+        "returns": torch.randn(batch),
+    }
+    return lambda: learner.update(minibatch)
 
 
-def measure(sides: dict[str, Update], turns: int, updates: int) -> dict[str, float]:
-    """CPU milliseconds an update of each side: median over turns, the sides taking turns."""
-    times: dict[str, list[float]] = {name: [] for name in sides}
-    for turn in range(turns + 1):
-        for name, update in sides.items():
+def measure(implementations: dict[str, Update], rounds: int, updates: int) -> dict[str, float]:
+    """Returns the CPU milliseconds per update of each implementation, median over interleaved rounds.
+
+    Args:
+        implementations: Name -> update.
+        rounds: Number of rounds; one more round before them warms up.
+        updates: Updates per round.
+    """
+    times: dict[str, list[float]] = {name: [] for name in implementations}
+    for index in range(rounds + 1):
+        for name, update in implementations.items():
             start = time.process_time()
             for _ in range(updates):
                 update()
-            if turn:  # turn 0 warms up
+            if index:  # round 0 warms up
                 times[name].append((time.process_time() - start) / updates * 1e3)
     return {name: statistics.median(values) for name, values in times.items()}
 
 
 def main() -> None:
+    """Measures all cases, prints the table, and writes JSON with ``--json``."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--json", type=Path, help="write the figures here")
-    parser.add_argument("--turns", type=int, default=9, help="turns of each side")
-    parser.add_argument("--updates", type=int, default=20, help="updates in a turn")
-    parser.add_argument("--compile", action="store_true", help="also time torch.compile of our losses")
+    parser.add_argument("--json", type=Path, help="file for the results")
+    parser.add_argument("--turns", type=int, default=9, help="interleaved rounds")
+    parser.add_argument("--updates", type=int, default=20, help="updates per round")
+    parser.add_argument("--compile", action="store_true", help="also measure powerband with compiled losses")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -197,35 +250,43 @@ def main() -> None:
             "plain",
             {
                 "plain": PlainDDPG(26, 3, 512),
-                "fp32": our_ddpg(26, 3, 512, "fp32"),
-                "bf16": our_ddpg(26, 3, 512, "bf16"),
+                "fp32": powerband_ddpg(26, 3, 512, "fp32"),
+                "bf16": powerband_ddpg(26, 3, 512, "bf16"),
             },
         )
     }
     if arguments.compile:
-        cases["ddpg, 512 x 3 agents, obs 26"][1]["bf16 compiled"] = our_ddpg(26, 3, 512, "bf16", compile=True)
-    for inputs, dim in ((3, 1), (39, 4)):
-        sides = {"fp32": our_sac(inputs, dim, 256, "fp32"), "bf16": our_sac(inputs, dim, 256, "bf16")}
+        cases["ddpg, 512 x 3 agents, obs 26"][1]["bf16 compiled"] = powerband_ddpg(
+            26, 3, 512, "bf16", compile_losses=True
+        )
+    for inputs, actions in ((3, 1), (39, 4)):
+        updates = {
+            "fp32": powerband_sac(inputs, actions, 256, "fp32"),
+            "bf16": powerband_sac(inputs, actions, 256, "bf16"),
+        }
         if arguments.compile:
-            sides["bf16 compiled"] = our_sac(inputs, dim, 256, "bf16", compile=True)
+            updates["bf16 compiled"] = powerband_sac(inputs, actions, 256, "bf16", compile_losses=True)
         try:
-            sides = {"sb3": sb3_sac(inputs, dim, 256), **sides}
+            updates = {"sb3": sb3_sac(inputs, actions, 256), **updates}
         except ImportError:
-            print("stable_baselines3 is not installed: pip install 'powerband[peers]' to compare with it")
-        cases[f"sac, 256, obs {inputs}, action {dim}"] = ("sb3" if "sb3" in sides else "fp32", sides)
+            print("stable_baselines3 is not installed. Install it with pip install 'powerband[peers]' to measure it.")
+        cases[f"sac, 256, obs {inputs}, action {actions}"] = ("sb3" if "sb3" in updates else "fp32", updates)
     cases["ppo, 4096, obs 100, 128-128, 3 actions"] = (
         "fp32",
-        {"fp32": our_ppo(4096, "fp32"), "bf16": our_ppo(4096, "bf16")},
+        {"fp32": powerband_ppo(4096, "fp32"), "bf16": powerband_ppo(4096, "bf16")},
     )
 
-    result = {"machine": platform.processor() or platform.machine(), "torch": torch.__version__, "threads": 1}
-    result["cases"] = {}
-    for name, (reference, sides) in cases.items():
-        times = measure(sides, arguments.turns, arguments.updates)
-        result["cases"][name] = {"cpu_ms": times, "speedup": {s: times[reference] / t for s, t in times.items()}}
-        print(name)
-        for side, value in times.items():
-            print(f"  {side:14s} {value:8.2f} ms   {1e3 / value:7.0f} updates/CPU-s   {times[reference] / value:5.2f}x")
+    results: dict[str, Any] = {}
+    for name, (baseline, implementations) in cases.items():
+        times = measure(implementations, arguments.turns, arguments.updates)
+        speedups = {each: times[baseline] / milliseconds for each, milliseconds in times.items()}
+        results[name] = {"cpu_ms": times, "speedup": speedups}
+        print(f"{name} (speedup compared with {baseline})")
+        for each, milliseconds in times.items():
+            rate = 1e3 / milliseconds
+            print(f"  {each:14s} {milliseconds:8.2f} ms   {rate:7.0f} updates/CPU-s   {speedups[each]:5.2f}x")
+    machine = platform.processor() or platform.machine()
+    result = {"machine": machine, "torch": torch.__version__, "threads": 1, "cases": results}
     if arguments.json:
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
         arguments.json.write_text(json.dumps(result, indent=2) + "\n")

@@ -1,9 +1,9 @@
-"""Where does the time of YOUR training loop go? Two loops that know nothing of powerband but its clock.
+"""Diagnoses training loops outside of powerband: two loops that use only its phase clock.
 
-    python examples/diagnose_your_own_loop.py dqn    # a one-file DQN on CartPole, spans written into the loop
-    python examples/diagnose_your_own_loop.py sb3    # Stable-Baselines3's PPO, timed by a callback, its code untouched
+    python examples/diagnose_your_own_loop.py dqn    # a one-file DQN on CartPole with spans in its loop
+    python examples/diagnose_your_own_loop.py sb3    # PPO of Stable-Baselines3, timed by a callback
 
-Each prints the ledger (every second in one account), the cause that binds, and what to do about it.
+Each prints the ledger (the wall time divided into accounts), the bottleneck, and a remedy.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import torch.nn.functional as F
 from torch import nn
 
 from powerband import PhaseClock, diagnose
-from powerband.tune.diagnose import Diagnosis
+from powerband.tune.diagnose.diagnosis import Diagnosis
 
 
 def dqn(steps: int, clock: PhaseClock, batch: int = 64, seed: int = 0) -> Diagnosis:
-    """Double DQN on CartPole in one page. The `with clock(...)` lines are all that was added to it."""
+    """Trains Double DQN on CartPole. The lines `with clock(...)` are the only additions for the diagnosis."""
     torch.manual_seed(seed)
     draw = np.random.default_rng(seed)
     env = gym.make("CartPole-v1")
@@ -44,7 +44,7 @@ def dqn(steps: int, clock: PhaseClock, batch: int = 64, seed: int = 0) -> Diagno
         loss.backward()
         optimizer.step()
 
-    clock.restart()  # building networks and importing is no training
+    clock.restart()  # imports and the construction of networks are not training
     for step in range(steps):
         with clock("act"):
             if draw.random() < max(0.05, 1 - step / (0.5 * steps)):
@@ -73,17 +73,17 @@ def dqn(steps: int, clock: PhaseClock, batch: int = 64, seed: int = 0) -> Diagno
             if step % 250 == 0:
                 target.load_state_dict(net.state_dict())
     env.close()
-    # With an update and a batch, the verdict also tells a tiny batch, .item() in the step, and too many threads.
+    # The update and a batch let the diagnosis also find small batches, .item() in the step, and too many threads.
     return diagnose(clock, update=update, batch=(s, a, r, s2, d))
 
 
 def sb3(steps: int, clock: PhaseClock) -> Diagnosis:
-    """PPO of Stable-Baselines3 with a callback that puts its parts into accounts."""
+    """Trains PPO of Stable-Baselines3 with a callback that assigns its parts to accounts."""
     from stable_baselines3 import PPO
     from stable_baselines3.common.callbacks import BaseCallback
 
     class Accounts(BaseCallback):
-        """Wraps the methods that take time, once, when training starts."""
+        """Wraps the methods that take time when training starts."""
 
         def _on_training_start(self) -> None:
             model = self.model
@@ -95,7 +95,7 @@ def sb3(steps: int, clock: PhaseClock) -> Diagnosis:
                 (model, "train", "update"),
                 (model.logger, "dump", "log"),
             ):
-                setattr(owner, method, clock.around(account, getattr(owner, method)))
+                setattr(owner, method, clock.wrap(account, getattr(owner, method)))
             clock.restart()
 
         def _on_step(self) -> bool:

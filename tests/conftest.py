@@ -1,5 +1,8 @@
 """Tests that measure seconds have the machine to themselves: they are marked `timed`, and run after all others.
 
+The others run on two workers. A worker takes whole files, in the order that this module sets: the longest come first,
+so that no long file is left for one worker at the end.
+
 MuJoCo decides what it renders with when it is imported, whichever test does so first: that is settled before all tests.
 """
 
@@ -9,24 +12,56 @@ from pathlib import Path
 
 import pytest
 
-from powerband.core import rendering
+from powerband.core.machine import rendering
 
 HERE = Path(__file__).parent
 TIMED = (
     "bench",
-    "core/test_pace.py",
-    "core/test_phases.py",
-    "core/test_trace.py",
-    "core/test_utilisation.py",
-    "doctor",
-    "envs/test_supervised.py",
-    "envs/test_vector.py",
-    "learning",
+    "core/telemetry/test_time_left.py",
+    "core/telemetry/test_phase_clock.py",
+    "core/telemetry/test_trace.py",
+    "core/machine/test_utilisation.py",
+    "doctor/checks",
+    "doctor/test_child.py",
+    "envs/workers/test_supervised.py",
+    "envs/workers/test_vector.py",
     "loops/test_spans.py",
     "report",
-    "tune",
+    "tune/diagnose",
+    "tune/measure",
+    "tune/predict/test_estimate.py",
+    "tune/test_profile.py",
+    "tune/test_tune.py",
+    "tune/test_your_own_loop.py",
 )
 """Folders and files under tests/."""
+LONG = (
+    "recipes/uav/env/test_mission.py",
+    "recipes/snakes/env/test_env.py",
+    "recipes/sketchnav/env/test_sensors.py",
+    "recipes/metaworld/test_metaworld.py",
+    "recipes/libero/test_rdt_zero.py",
+    "recipes/libero/test_rdt_shards.py",
+    "distributed",
+    "learning",
+    "doctor/test_checkup.py",
+    "recipes/libero/env/test_single.py",
+    "recipes/libero/env/test_view.py",
+    "recipes/libero/env/test_stepping.py",
+    "recipes/libero",
+    "contract",
+    "recipes/sketchnav",
+    "recipes",
+    "faults",
+    "loops",
+    "tune",
+    "algos",
+)
+"""Folders and files that take longest, in the order in which they start.
+
+The first three compile the kernels of an environment each. Later files read these from numba's cache; two workers that
+start files of one environment at the same time would compile its kernels twice.
+"""
 
 
 def pytest_configure() -> None:
@@ -35,6 +70,12 @@ def pytest_configure() -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        where = item.path.relative_to(HERE)
-        if any(part in TIMED for part in (str(where), where.parts[0])):
+        if _first(item, TIMED) < len(TIMED):
             item.add_marker(pytest.mark.timed)
+    items.sort(key=lambda item: _first(item, LONG))
+
+
+def _first(item: pytest.Item, among: tuple[str, ...]) -> int:
+    """Index of the first folder or file in `among` that holds the test, and their number where none does."""
+    where = item.path.relative_to(HERE)
+    return next((number for number, each in enumerate(among) if where.is_relative_to(each)), len(among))

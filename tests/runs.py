@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from powerband import cli
-from powerband.core.checkpoint import load_checkpoint, resolve_resume
+from powerband.cli import main as cli
+from powerband.core.run.checkpoint import load_checkpoint, resolve_resume
 
 CLOCKS = {"time_s", "charts/SPS", "charts/updates_per_s"}
 """Figures that hold seconds: no two runs have the same."""
@@ -19,14 +19,14 @@ MEASURED = ("perf/share", "perf/idle", "perf/cpu", "perf/memory", "perf/gpu")
 
 SMALL = {
     "ppo": "snakes algo=ppo variant=smoke on_policy.num_envs=8 num_steps=8 mirrored=0.5 snapshot_interval=3".split(),
-    "ddpg": "snakes algo=ddpg ddpg.hidden=32 off_policy.num_envs=4 global_batch_size=32 warmup=40".split(),
-    "bicnet": "snakes algo=bicnet ddpg.hidden=16 off_policy.num_envs=4 global_batch_size=16 warmup=40".split(),
+    "ddpg": "snakes algo=ddpg ddpg.hidden=32 off_policy.num_envs=4 global_batch_size=32 learning_starts=40".split(),
+    "bicnet": "snakes algo=bicnet ddpg.hidden=16 off_policy.num_envs=4 global_batch_size=16 learning_starts=40".split(),
     "coma": "uav algo=coma variant=smoke on_policy.num_envs=3 budget=4 minibatch_rows=25".split(),
     "iac": "uav algo=iac variant=smoke on_policy.num_envs=3 budget=4 minibatch_rows=25".split(),
     "sketchnav": "sketchnav variant=smoke".split(),
-    "sac": "gym env_id=Pendulum-v1 algo=sac sac.hidden=32,32 off_policy.num_envs=2 warmup=40 random_steps=40".split(),
+    "sac": "gym algo=sac sac.hidden=32,32 off_policy.num_envs=2 learning_starts=40 random_steps=40".split(),
     "metaworld": (
-        "metaworld variant=smoke backend=workers num_workers=0 sac.hidden=16 warmup=60 random_steps=60 "
+        "metaworld variant=smoke backend=workers num_workers=0 sac.hidden=16 learning_starts=60 random_steps=60 "
         "collect.interval=100 collect.samples=40 final_episodes=0 horizon=30 project={run_dir}"
     ).split(),
     "cartpole": "gym env_id=CartPole-v1 algo=ppo ppo.hidden=16 on_policy.num_envs=4 num_steps=16 minibatches=2".split(),

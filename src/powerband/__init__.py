@@ -1,20 +1,48 @@
-"""powerband finds the range in which a training run pulls best, and keeps the run in it."""
+"""powerband trains policies, shows where the time of a run goes, and finds the fastest settings.
+
+The names below are the public interface. They are imported when they are first used, so that ``import powerband`` does
+not import torch.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from powerband.core.config import RunConfig as RunConfig
+    from powerband.core.errors import ConfigError as ConfigError
+    from powerband.core.rank_context import RankContext as RankContext
+    from powerband.core.recipe import Algorithm as Algorithm
+    from powerband.core.recipe import Recipe as Recipe
+    from powerband.core.telemetry.phase_clock import PhaseClock as PhaseClock
+    from powerband.data.types import EnvSpec as EnvSpec
+    from powerband.data.types import Learner as Learner
+    from powerband.data.types import Step as Step
+    from powerband.data.types import TensorSpec as TensorSpec
+    from powerband.data.types import VecEnv as VecEnv
+    from powerband.tune.diagnose.diagnosis import diagnose as diagnose
 
 __version__ = "0.1.0"
 
+_MODULES = {
+    "Algorithm": "powerband.core.recipe",
+    "ConfigError": "powerband.core.errors",
+    "EnvSpec": "powerband.data.types",
+    "Learner": "powerband.data.types",
+    "PhaseClock": "powerband.core.telemetry.phase_clock",
+    "RankContext": "powerband.core.rank_context",
+    "Recipe": "powerband.core.recipe",
+    "RunConfig": "powerband.core.config",
+    "Step": "powerband.data.types",
+    "TensorSpec": "powerband.data.types",
+    "VecEnv": "powerband.data.types",
+    "diagnose": "powerband.tune.diagnose.diagnosis",
+}
+__all__ = ["__version__", *_MODULES]
+
 
 def __getattr__(name: str) -> Any:
-    """Imports `PhaseClock` and `diagnose`, and torch with them, when they are first asked for."""
-    if name == "PhaseClock":
-        from powerband.core.phases import PhaseClock
-
-        return PhaseClock
-    if name == "diagnose":
-        from powerband.tune.diagnose import diagnose
-
-        return diagnose
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return vars(import_module(_MODULES[name]))[name]

@@ -2,7 +2,7 @@
 
 import sys
 
-from powerband.cli import main
+from powerband.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

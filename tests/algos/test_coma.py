@@ -1,20 +1,22 @@
-"""COMA against plain formulas: what the critic sees, the policy, targets, losses; and that it learns a team's task."""
+"""COMA against the formulas: inputs of the critic, policy, targets, losses; and learning a task of a team."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from powerband.algos.coma import COMA, COMAConfig, unmasked
-from powerband.core.noise import NoiseSource
-from powerband.core.precision import Precision
+from powerband.algos.coma import COMA, all_actions_allowed
+from powerband.algos.settings import COMAConfig
+from powerband.core.rank_context import RankContext
 from powerband.data.types import EnvSpec, TensorSpec
-from powerband.nets.map_net import critic_inputs
+from powerband.recipes.uav.learner import make_learner
+from powerband.recipes.uav.map_net import critic_inputs
 
 T, N, A, K = 5, 3, 4, 6
 
 
 def spec(agents: int = A, steps: int = T) -> EnvSpec:
+    """Returns the spaces of a team without an environment."""
     maps = {"maps": TensorSpec((agents, 7, 11, 11)), "cell": TensorSpec((agents,), torch.int64)}
     return EnvSpec(
         obs={**maps, "state": TensorSpec((4, 11, 11))},
@@ -25,13 +27,14 @@ def spec(agents: int = A, steps: int = T) -> EnvSpec:
     )
 
 
-def learner(counterfactual: bool = True, **words) -> COMA:
+def learner(counterfactual: bool = True, **settings) -> COMA:
+    """Creates a small learner with seeded weights."""
     torch.manual_seed(0)
-    config = COMAConfig(**{"width": 8, **words})
-    return COMA(spec(), config, "cpu", Precision("fp32", "cpu"), NoiseSource(0), counterfactual=counterfactual)
+    return make_learner(spec(), COMAConfig(**{"width": 8, **settings}), RankContext.single(), counterfactual)
 
 
 def rollout(seed: int = 0) -> dict:
+    """Returns a random rollout of one episode per environment."""
     g = torch.Generator().manual_seed(seed)
     action = torch.randint(K, (T, N, A), generator=g)
     ends = torch.zeros(T, N, dtype=torch.bool)
@@ -50,9 +53,9 @@ def rollout(seed: int = 0) -> dict:
     }
 
 
-def test_the_critic_sees_the_actions_of_the_others_and_not_the_own():
+def test_the_critic_observes_the_actions_of_the_other_agents():
     data = rollout()
-    data["obs"]["cell"][0, 0] = torch.tensor([7, 7, 30, 7])  # three share a cell: the last of the others is shown
+    data["obs"]["cell"][0, 0] = torch.tensor([7, 7, 30, 7])  # a shared cell shows the last agent
     inputs = critic_inputs(data["obs"], data["action"], K).view(T, N, A, 12, 11, 11)
     for t in range(T):
         for n in range(N):
@@ -66,11 +69,11 @@ def test_the_critic_sees_the_actions_of_the_others_and_not_the_own():
     assert torch.equal(inputs[:, :, :, 7:11], data["obs"]["state"].unsqueeze(2).expand(T, N, A, 4, 11, 11))
 
 
-def test_targets_are_td_lambda_of_the_target_critic_and_stop_at_ends():
+def test_targets_are_td_lambda_of_the_target_critic():
     coma, data = learner(), rollout()
     with torch.no_grad():
-        coma.critic.output.bias += 5.0  # the target is not the critic
-    found = coma.targets(data, 0.9, 0.7)
+        coma.critic.output.bias += 5.0  # the target network differs from the critic
+    result = coma.targets(data, 0.9, 0.7)
     inputs = critic_inputs(data["obs"], data["action"], K)
     q = coma.target(inputs).view(T, N, A, K).gather(3, data["action"].unsqueeze(3)).squeeze(3)
     returns = torch.zeros(T, N, A)
@@ -79,12 +82,12 @@ def test_targets_are_td_lambda_of_the_target_critic_and_stop_at_ends():
         value = 0 if t == T - 1 else q[t + 1]
         following = data["reward"][t] + 0.9 * ((1 - 0.7) * value + 0.7 * following) * float(t < T - 1)
         returns[t] = following
-    torch.testing.assert_close(found["returns"], returns.flatten(1))
-    assert found["inputs"].shape == (T, N * A, 12, 11, 11) and found["mask"].shape == (T, N * A, K)
+    torch.testing.assert_close(result["returns"], returns.flatten(1))
+    assert result["inputs"].shape == (T, N * A, 12, 11, 11) and result["mask"].shape == (T, N * A, K)
 
 
 @pytest.mark.parametrize(("counterfactual", "sampled"), [(True, False), (True, True), (False, False)])
-def test_losses_are_the_formulas(counterfactual, sampled):
+def test_losses_match_the_formulas(counterfactual, sampled):
     coma, data = learner(counterfactual, epsilon_start=0.3, sampled_advantage=sampled), rollout()
     batch = {name: values.flatten(0, 1) for name, values in coma.targets(data, 0.9, 0.7).items()}
     values = coma.critic(batch["inputs"]).detach()
@@ -101,8 +104,8 @@ def test_losses_are_the_formulas(counterfactual, sampled):
     torch.testing.assert_close(loss, -(advantage * policy[rows, batch["action"]].log()).mean())
 
 
-def test_a_critic_that_knows_the_others_removes_what_they_did_from_the_advantage():
-    """Where Q is the sum of what each agent's action is worth, the counterfactual advantage is the own part alone."""
+def test_the_counterfactual_advantage_excludes_the_other_agents():
+    """If Q is a sum over the agents, the advantage contains only the part of the agent itself."""
     coma, data = learner(), rollout()
     batch = {name: values.flatten(0, 1) for name, values in coma.targets(data, 0.9, 0.7).items()}
     own = torch.linspace(-1, 1, K)
@@ -112,20 +115,20 @@ def test_a_critic_that_knows_the_others_removes_what_they_did_from_the_advantage
     assert float(figures["losses/advantage"]) < 1.0
 
 
-def test_epsilon_falls_with_episodes_and_the_target_is_copied():
+def test_epsilon_is_annealed_and_the_target_is_copied():
     coma = learner(epsilon_start=0.5, epsilon_end=0.1, epsilon_episodes=4 * N, target_interval=3)
     obs = rollout()["obs"]
     with torch.no_grad():
         coma.critic.output.bias += 1.0
-    seen = []
+    history = []
     for _ in range(5):
-        coma.observe(obs)
-        seen.append((round(float(coma.epsilon), 4), torch.equal(coma.target.output.bias, coma.critic.output.bias)))
-    assert [epsilon for epsilon, _ in seen] == [0.4, 0.3, 0.2, 0.1, 0.1]
-    assert [same for _, same in seen] == [False, False, True, True, True]
+        coma.after_rollout(obs)
+        history.append((round(float(coma.epsilon), 4), torch.equal(coma.target.output.bias, coma.critic.output.bias)))
+    assert [epsilon for epsilon, _ in history] == [0.4, 0.3, 0.2, 0.1, 0.1]
+    assert [same for _, same in history] == [False, False, True, True, True]
 
 
-def test_exploring_draws_by_the_policy_and_not_exploring_takes_the_likeliest():
+def test_exploration_samples_the_policy_and_evaluation_takes_the_mode():
     coma = learner(epsilon_start=0.2)
     obs = {name: values[0] for name, values in rollout()["obs"].items()}
     probability = coma.probability(obs)
@@ -137,30 +140,29 @@ def test_exploring_draws_by_the_policy_and_not_exploring_takes_the_likeliest():
     torch.testing.assert_close(counts / 2000, probability, atol=0.06, rtol=0)
 
 
-def test_unmasked_draws_stay_in_range():
+def test_unmasked_samples_stay_in_range():
     probability = torch.tensor([[[0.0, 0.5, 0.5, 0.0, 0.0, 0.0]]])
     for noise in (0.0, 0.499, 0.5, 1 - 2**-24):
-        action, _ = unmasked(probability, torch.tensor([[noise]]))
+        action, _ = all_actions_allowed(probability, torch.tensor([[noise]]))
         assert int(action) in (1, 2)
 
 
 @pytest.mark.parametrize("counterfactual", [True, False])
-def test_it_learns_what_a_team_is_paid_for(counterfactual):
-    """One step; each agent's map says which action pays; the team is paid the mean. Random earns 1 / 6."""
+def test_it_learns_a_task_of_one_step(counterfactual):
+    """Each agent's map shows the rewarded action, and the team receives the mean. Random actions earn 1 / 6."""
     torch.manual_seed(0)
     config = COMAConfig(width=32, actor_lr=3e-4, critic_lr=3e-3, epsilon_start=0.3, epsilon_episodes=2_000)
-    shared = ("cpu", Precision("fp32", "cpu"), NoiseSource(1))
-    coma = COMA(spec(2, 1), config, *shared, counterfactual=counterfactual)
-    earned = []
+    coma = make_learner(spec(2, 1), config, RankContext.single(seed=1), counterfactual)
+    rewards = []
     for step in range(70):
         g = torch.Generator().manual_seed(step)
-        wanted = torch.randint(K, (64, 2), generator=g)
+        rewarded = torch.randint(K, (64, 2), generator=g)
         maps = torch.zeros(64, 2, 7, 11, 11)
         for k in range(K):
-            maps[:, :, k] = (wanted == k).float().view(64, 2, 1, 1)
+            maps[:, :, k] = (rewarded == k).float().view(64, 2, 1, 1)
         obs = {"maps": maps, "state": torch.zeros(64, 4, 11, 11), "cell": torch.tensor([[0, 60]]).expand(64, 2)}
         action, extras, _ = coma.act(obs, None, True)
-        reward = (action == wanted).float().mean(1, keepdim=True).expand(64, 2)
+        reward = (action == rewarded).float().mean(1, keepdim=True).expand(64, 2)
         data = {"obs": obs, "action": action, "reward": reward, **extras}
         data = {k: v if k == "obs" else v.unsqueeze(0) for k, v in data.items()}
         data["obs"] = {k: v.unsqueeze(0) for k, v in obs.items()}
@@ -169,7 +171,7 @@ def test_it_learns_what_a_team_is_paid_for(counterfactual):
         batch = {k: v.flatten(0, 1) for k, v in coma.targets(data, 0.99, 0.8).items()}
         for _ in range(4):
             coma.update(batch)
-        coma.observe(data["obs"])
-        earned.append(float(reward.mean()))
-    assert sum(earned[:5]) / 5 < 0.3
-    assert sum(earned[-10:]) / 10 > 0.8
+        coma.after_rollout(data["obs"])
+        rewards.append(float(reward.mean()))
+    assert sum(rewards[:5]) / 5 < 0.3
+    assert sum(rewards[-10:]) / 10 > 0.8

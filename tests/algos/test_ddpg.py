@@ -7,17 +7,25 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from powerband.algos.ddpg import DDPG, DDPGConfig
+from powerband.algos.ddpg import DDPG
+from powerband.algos.settings import DDPGConfig
 from powerband.core.noise import NoiseSource
-from powerband.core.precision import Precision
+from powerband.core.rank_context import RankContext
 from powerband.data.types import EnvSpec, TensorSpec
+from powerband.recipes.snakes.nets.team import TeamMLP
 
 SPEC = EnvSpec(TensorSpec((3, 5)), TensorSpec((3,), torch.int64), num_actions=4, num_agents=3)
 
 
 def learner(precision="fp32", spec=SPEC, seed=0, **config) -> DDPG:
     torch.manual_seed(seed)
-    return DDPG(spec, DDPGConfig(**{"hidden": 16, **config}), "cpu", Precision(precision), NoiseSource(seed))
+    settings = DDPGConfig(**{"hidden": 16, **config})
+    return DDPG(
+        spec,
+        settings,
+        RankContext.single("cpu", precision, seed),
+        lambda inputs, outputs: TeamMLP(inputs, settings.hidden, outputs, settings.communicate),
+    )
 
 
 def batch(n=8, seed=0):

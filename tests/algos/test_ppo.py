@@ -7,9 +7,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from powerband.algos.ppo import PPO, PPOConfig
-from powerband.core.noise import NoiseSource
-from powerband.core.precision import Precision
+from powerband.algos.ppo import PPO
+from powerband.algos.settings import PPOConfig
+from powerband.core.rank_context import RankContext
 from powerband.data.rollout import Rollout, gae
 from powerband.data.types import EnvSpec, TensorSpec
 
@@ -25,7 +25,7 @@ BOX = EnvSpec(TensorSpec((4,)), TensorSpec((2,)), low=torch.tensor([0.0, -1.0]),
 
 def learner(spec=DISCRETE, precision="fp32", **config) -> PPO:
     torch.manual_seed(0)
-    return PPO(spec, PPOConfig(**{"hidden": (16,), **config}), "cpu", Precision(precision), NoiseSource(0))
+    return PPO(spec, PPOConfig(**{"hidden": (16,), **config}), RankContext.single("cpu", precision))
 
 
 def observe(spec, *lead):
@@ -150,13 +150,12 @@ def test_the_expert_is_learned_from_where_it_is_shown():
             return obs["view"]
 
     shown = EnvSpec({"view": TensorSpec((4,)), "expert": TensorSpec((), torch.int64)}, DISCRETE.action, num_actions=3)
-    words = (Precision("fp32"), NoiseSource(0), None, 1, Seen())
     torch.manual_seed(0)
-    ours = PPO(shown, PPOConfig(hidden=(16,), expert_coef=2.0, lr=1e-2), "cpu", *words)
+    ours = PPO(shown, PPOConfig(hidden=(16,), expert_coef=2.0, lr=1e-2), RankContext.single(), Seen())
     obs = {"view": torch.randn(16, 4), "expert": torch.randint(3, (16,))}
     data = batch(ours, obs)
     loss, figures = ours._loss(data)
-    plain = PPO(shown, PPOConfig(hidden=(16,), lr=1e-2), "cpu", *words)
+    plain = PPO(shown, PPOConfig(hidden=(16,), lr=1e-2), RankContext.single(), Seen())
     plain.load_state_dict(copy.deepcopy(ours.state_dict()))
     unlike = F.cross_entropy(ours.net(obs["view"])[0], obs["expert"])
     torch.testing.assert_close(loss, plain._loss(data)[0] + 2.0 * unlike)
@@ -181,7 +180,7 @@ def test_memory_resets_where_an_episode_starts():
 
 def test_state_round_trip_and_annealing():
     first, second = learner(normalize_obs=True), learner(normalize_obs=True, hidden=(16,))
-    first.observe(torch.randn(7, 16, 4) * 3)
+    first.after_rollout(torch.randn(7, 16, 4) * 3)
     data = batch(first, torch.randn(16, 4))
     first.update(data)
     first.lr = 1e-5

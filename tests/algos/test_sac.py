@@ -7,9 +7,11 @@ import pytest
 import torch
 from torch import distributions
 
-from powerband.algos.sac import SAC, SACConfig
+from contexts import simulated_context
+from powerband.algos.sac import SAC
+from powerband.algos.settings import SACConfig
 from powerband.core.noise import NoiseSource
-from powerband.core.precision import Precision
+from powerband.core.rank_context import RankContext
 from powerband.data.types import EnvSpec, TensorSpec
 
 LOW, HIGH = torch.tensor([-2.0, 0.0]), torch.tensor([2.0, 1.0])
@@ -18,7 +20,7 @@ SPEC = EnvSpec(TensorSpec((3,)), TensorSpec((2,)), low=LOW, high=HIGH)
 
 def learner(precision="fp32", spec=SPEC, seed=0, **config) -> SAC:
     torch.manual_seed(seed)
-    return SAC(spec, SACConfig(**{"hidden": (16, 16), **config}), "cpu", Precision(precision), NoiseSource(0))
+    return SAC(spec, SACConfig(**{"hidden": (16, 16), **config}), RankContext.single("cpu", precision))
 
 
 def batch(n=8, seed=0):
@@ -123,12 +125,8 @@ def test_two_half_batches_averaged_are_one_joint_batch():
     gradients: list[list[torch.Tensor]] = [[], []]
     for rank in range(2):
         torch.manual_seed(0)
-        noise = NoiseSource(0, rank=rank)
-        taken = gradients[rank]
-        config = SACConfig(hidden=(16, 16))
-        SAC(SPEC, config, "cpu", Precision("fp32"), noise, lambda grad, t=taken: t.append(grad.clone())).update(
-            halves[rank]
-        )
+        context = simulated_context(lambda grad, rank=rank: gradients[rank].append(grad.clone()), rank=rank)
+        SAC(SPEC, SACConfig(hidden=(16, 16)), context).update(halves[rank])
     torch.manual_seed(0)
     mean_critic = (gradients[0][0] + gradients[1][0]) / 2
     critic_only: list[torch.Tensor] = []
@@ -138,7 +136,7 @@ def test_two_half_batches_averaged_are_one_joint_batch():
         if len(critic_only) == 1:
             grad.copy_(mean_critic)
 
-    ranked = SAC(SPEC, SACConfig(hidden=(16, 16)), "cpu", Precision("fp32"), NoiseSource(0), average, 2)
+    ranked = SAC(SPEC, SACConfig(hidden=(16, 16)), simulated_context(average, world_size=2))
     ranked.update(halves[0])
     torch.testing.assert_close(ranked.critic_adam.flat, joint.critic_adam.flat, rtol=0, atol=1e-6)
 

@@ -1,4 +1,4 @@
-"""The loop that powerband and its peers are compared on, without the peers; and the table of what counts as right."""
+"""The training loop for the comparison with other profilers, with powerband only, and its table of correct labels."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import powerband
-from powerband.tune.causes import CAUSES
+from powerband.tune.diagnose.causes import CAUSES
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(powerband.__file__).parents[2] / "benchmarks"))
 
 
-def test_the_loop_trains_and_is_told_apart_with_and_without_a_fault(benchmarks: Any) -> None:
+def test_loop_trains_and_faults_are_diagnosed(benchmarks: Any) -> None:
     from faulty_loop import Dose, run
     from peer_tools import Powerband, Untimed
 
@@ -28,22 +28,22 @@ def test_the_loop_trains_and_is_told_apart_with_and_without_a_fault(benchmarks: 
     assert "env-bound" not in saving["labels"]
 
 
-def test_a_slow_loader_is_the_loops_input(benchmarks: Any) -> None:
+def test_slow_loader_is_diagnosed(benchmarks: Any) -> None:
     from faulty_loop import Dose, run
     from peer_tools import Powerband
 
-    seen = run(Dose(load_ms=10), Powerband(), 0.5)
-    assert seen["labels"][0] == "data-wait" and seen["updates"] < 0.5 / 0.02
+    result = run(Dose(load_ms=10), Powerband(), 0.5)
+    assert result["labels"][0] == "data-wait" and result["updates"] < 0.5 / 0.02
 
 
-def test_every_fault_has_a_row_for_every_tool_in_labels_that_exist(benchmarks: Any) -> None:
-    from fault_peers import FAULTS, RIGHT, TOOLS, judged
+def test_every_fault_has_a_row_per_tool_with_existing_labels(benchmarks: Any) -> None:
+    from fault_peers import FAULTS, RIGHT, TOOLS, comparison
 
     assert RIGHT.keys() == FAULTS.keys()
     for row in RIGHT.values():
         assert row.keys() == TOOLS.keys() and row["powerband"].keys() <= CAUSES.keys()
-    said = {"labels": ["RESIDUAL_HEAVY", "HIGH_CPU"], "words": ""}
-    assert judged("eval", "TraceML", said, said)["right"] == "place"
-    assert not judged("eval", "TraceML", said, said)["tells_apart"]
-    assert judged("eval", "Fournex", said, said)["right"] == "no such label"
-    assert judged("tiny batch", "Fournex", said, said)["right"] == "no"
+    verdict = {"labels": ["RESIDUAL_HEAVY", "HIGH_CPU"], "words": ""}
+    assert comparison("eval", "TraceML", verdict, verdict)["right"] == "place"
+    assert not comparison("eval", "TraceML", verdict, verdict)["tells_apart"]
+    assert comparison("eval", "Fournex", verdict, verdict)["right"] == "no such label"
+    assert comparison("tiny batch", "Fournex", verdict, verdict)["right"] == "no"

@@ -10,28 +10,28 @@ import torch
 
 from contract.contract import MakeEnv, check_env, play
 from contract.fakes import DELAY, NextStepPool, Recall, Sites
-from powerband.data.episodes import EpisodeTracker
-from powerband.data.types import Step, VecEnv, rows_like
-from powerband.envs.autoreset import PoolSource
-from powerband.envs.gymnasium_env import GymVecEnv
-from powerband.envs.settled import Settled, SettledVecEnv
-from powerband.envs.slow import make_slow
-from powerband.envs.snakes.opponents import RandomOpponent
-from powerband.envs.vector import Make, WorkerVecEnv
+from powerband.bench.slow_envs import make_slow
+from powerband.data.episode_tracker import EpisodeTracker
+from powerband.data.types import Step, VecEnv, broadcast_rows
+from powerband.envs.adapters.autoreset import EnvPoolVector
+from powerband.envs.adapters.external import ExternalStep, ExternalVecEnv
+from powerband.envs.adapters.gymnasium_env import GymVecEnv
+from powerband.envs.workers.vector import EnvFn, WorkerVecEnv
+from powerband.recipes.snakes.env.opponents import RandomOpponent
 
 
 def gym(env_id: str, num_workers: int) -> MakeEnv:
     return lambda num_envs, seed, first_env: GymVecEnv(env_id, num_envs, num_workers, seed=seed, first_env=first_env)
 
 
-def workers(make: Make, num_workers: int, figures: tuple[str, ...] = ()) -> MakeEnv:
+def workers(make: EnvFn, num_workers: int, episode_metrics: tuple[str, ...] = ()) -> MakeEnv:
     return lambda num_envs, seed, first_env: WorkerVecEnv(
-        [make] * num_envs, num_workers=num_workers, seed=seed, first_env=first_env, figures=figures
+        [make] * num_envs, num_workers=num_workers, seed=seed, first_env=first_env, episode_metrics=episode_metrics
     )
 
 
 def pool(num_envs: int, seed: int, first_env: int) -> VecEnv:
-    return SettledVecEnv(PoolSource(NextStepPool, num_envs), seed=seed, first_env=first_env)
+    return ExternalVecEnv(EnvPoolVector(NextStepPool, num_envs), seed=seed, first_env=first_env)
 
 
 def near_upright(obs: torch.Tensor) -> torch.Tensor:
@@ -39,14 +39,14 @@ def near_upright(obs: torch.Tensor) -> torch.Tensor:
 
 
 def snakes(num_envs: int, seed: int, first_env: int) -> VecEnv:
-    from powerband.envs.snakes.env import SnakesEnv
+    from powerband.recipes.snakes.env.env import SnakesEnv
 
     return SnakesEnv(num_envs, seed=seed, first_board=first_env, mirrored=0.0, opponents=[(1.0, RandomOpponent())])
 
 
 def uav(num_envs: int, seed: int, first_env: int) -> VecEnv:
-    from powerband.envs.uav.env import UavEnv
-    from powerband.envs.uav.world import World
+    from powerband.recipes.uav.env.env import UavEnv
+    from powerband.recipes.uav.env.world import World
 
     world = World(map_cells=44, budget=5, failure_rate=0.2)
     return UavEnv(num_envs, world, seed=seed, first_env=first_env, threads=1)
@@ -57,10 +57,10 @@ def whole_budget(obs: dict) -> torch.Tensor:
 
 
 def sketchnav(num_envs: int, seed: int, first_env: int) -> VecEnv:
-    from powerband.envs.sketchnav.env import SketchNavEnv
-    from powerband.envs.sketchnav.episodes import Scenes, draw_episodes
+    from powerband.recipes.sketchnav.env.env import SketchNavEnv
+    from powerband.recipes.sketchnav.plans.episodes import EpisodeConfig, generate_episodes
 
-    episodes = draw_episodes(Scenes(most_m=8.5, plans=4, goals=2, starts=20, sketch_px=16), "train", 0)
+    episodes = generate_episodes(EpisodeConfig(max_size_m=8.5, plans=4, goals=2, starts=20, sketch_px=16), "train", 0)
     words = {"pixels": 16, "explored": 32, "threads": 1, "seed": seed, "first_env": first_env}
     return SketchNavEnv(num_envs, episodes, **words)
 
@@ -73,10 +73,12 @@ def metaworld(backend: str) -> MakeEnv:
     """Episodes of six steps; skipped, with the reason, where the simulator is not installed."""
 
     def make(num_envs: int, seed: int, first_env: int) -> VecEnv:
-        from powerband.envs.metaworld.env import Tasks, metaworld_envs
+        from powerband.recipes.metaworld.env.vec_env import TaskConfig, make_metaworld_vec_env
 
         pytest.importorskip({"envpool": "envpool"}.get(backend, "metaworld"))
-        return metaworld_envs(Tasks("push", 6, backend=backend), num_envs, 0, seed=seed, first_env=first_env)
+        return make_metaworld_vec_env(
+            TaskConfig("push", 6, backend=backend), num_envs, 0, seed=seed, first_env=first_env
+        )
 
     return make
 
@@ -162,14 +164,14 @@ BREACHES = {
 def test_the_contract_catches_an_environment_that(how: str) -> None:
     def make_env(num_envs: int, seed: int, first_env: int) -> VecEnv:
         if how == "delivers reset rows as steps":
-            source = PoolSource(NextStepPool, num_envs)
-            source.recv = lambda next_seeds: Settled(*bubbles(source))
-            return SettledVecEnv(source, seed=seed, first_env=first_env)
+            source = EnvPoolVector(NextStepPool, num_envs)
+            source.recv = lambda next_seeds: ExternalStep(*bubbles(source))
+            return ExternalVecEnv(source, seed=seed, first_env=first_env)
         first = 0 if how == "counts environments from 0 on every rank" else first_env
         limit = {"max_episode_steps": 6}
         return Broken(GymVecEnv("CartPole-v1", num_envs, 0, seed=seed, first_env=first, env_kwargs=limit), how)
 
-    def bubbles(source: PoolSource) -> tuple:
+    def bubbles(source: EnvPoolVector) -> tuple:
         obs, reward, terminated, truncated, info = source._gather(source.num_envs)
         return obs, reward, terminated, truncated, obs.copy(), info
 
@@ -192,7 +194,7 @@ def test_the_contract_passes_the_same_environment_unbroken() -> None:
 
 def recall_score(carry_of: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], zeroed: bool) -> float:
     """Share of right answers of the policy "the sign of the carry", whose carry adds up what was seen."""
-    env = WorkerVecEnv([Recall] * 32, num_workers=0, figures=("success",))
+    env = WorkerVecEnv([Recall] * 32, num_workers=0, episode_metrics=("success",))
     obs, carry = env.reset(3), torch.zeros(32)
     right, episodes = 0.0, 0
     for _ in range(20 * DELAY):
@@ -200,7 +202,7 @@ def recall_score(carry_of: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
         step = env.step((carry > 0).long())
         right += float(step.episode["success"][step.ended].sum())
         episodes += int(step.ended.sum())
-        carry = carry * rows_like(~step.ended, carry) if zeroed else carry
+        carry = carry * broadcast_rows(~step.ended, carry) if zeroed else carry
         obs = step.obs
     assert episodes == 32 * 20
     return right / episodes
@@ -234,11 +236,13 @@ def test_a_reset_row_of_a_next_step_source_reaches_nobody() -> None:
     env.reset(0)
     for _ in range(60):
         step = env.step(torch.zeros(6, dtype=torch.int64))
-        figures = tracker.add(step)
+        episode_metrics = tracker.add(step)
         ended = step.ended
         assert bool((step.reward == 1).all())
         for name in ("charts/episodic_return", "charts/episodic_length"):
-            assert torch.equal(figures[name][ended], step.next_obs()[ended, 0]), "an episode lasts as long as it said"
+            assert torch.equal(episode_metrics[name][ended], step.next_obs()[ended, 0]), (
+                "an episode lasts as long as it said"
+            )
         odd = step.next_obs()[:, 0] % 2 == 1
         assert torch.equal(step.terminated, ended & odd) and torch.equal(step.truncated, ended & ~odd)
     assert int(tracker.ended) > 30

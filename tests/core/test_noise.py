@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from powerband.core.noise import GOLDEN, Noise, NoiseSource, mix_
+from powerband.core.noise import GOLDEN, Noise, NoiseSource, splitmix64_
 
 MASK = 2**64 - 1
 
@@ -17,7 +17,7 @@ def test_hash_equals_splitmix_in_python_integers():
         return x ^ (x >> 31)
 
     values = torch.randint(-(2**63), 2**63 - 1, (200,), generator=torch.Generator().manual_seed(0))
-    assert [v & MASK for v in mix_(values.clone()).tolist()] == [plain(v & MASK) for v in values.tolist()]
+    assert [v & MASK for v in splitmix64_(values.clone()).tolist()] == [plain(v & MASK) for v in values.tolist()]
     assert GOLDEN & MASK == 0x9E3779B97F4A7C15
 
 
@@ -91,7 +91,7 @@ def test_parts_by_turns_draw_what_the_whole_draws():
         expected = whole("act", 5).normal(2)
         found = []
         for rows in (slice(0, 2), slice(2, 5)):
-            with parted.part(rows, 5):
+            with parted.row_slice(rows, 5):
                 found.append(parted("act", rows.stop - rows.start).normal(2))
         assert torch.equal(expected, torch.cat(found))
         assert torch.equal(whole("other", 3).uniform(), parted("other", 3).uniform())

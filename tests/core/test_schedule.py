@@ -10,23 +10,23 @@ from powerband.core.schedule import Every, UpdateSchedule
 @given(
     interval=st.integers(1, 50),
     updates=st.one_of(st.none(), st.integers(0, 30)),
-    warmup=st.integers(0, 200),
+    learning_starts=st.integers(0, 200),
     parts=st.lists(st.integers(0, 70), max_size=30),
     resume_at=st.integers(0, 30),
 )
-def test_the_debt_is_exact_however_transitions_arrive(interval, updates, warmup, parts, resume_at):
-    schedule = UpdateSchedule(interval, updates, warmup)
+def test_the_debt_is_exact_however_transitions_arrive(interval, updates, learning_starts, parts, resume_at):
+    schedule = UpdateSchedule(interval, updates, learning_starts)
     due = 0
     for index, part in enumerate(parts):
         if index == resume_at:
-            state, schedule = schedule.state_dict(), UpdateSchedule(interval, updates, warmup)
+            state, schedule = schedule.state_dict(), UpdateSchedule(interval, updates, learning_starts)
             schedule.load_state_dict(state)
         due += schedule.due(part)
     each = interval if updates is None else updates
-    assert due == max(0, sum(parts) - warmup) // interval * each
+    assert due == max(0, sum(parts) - learning_starts) // interval * each
 
 
-@pytest.mark.parametrize("words", [{"update_interval": 0}, {"update_interval": 1, "warmup": -1}])
+@pytest.mark.parametrize("words", [{"update_interval": 0}, {"update_interval": 1, "learning_starts": -1}])
 def test_impossible_schedules_are_refused(words):
     with pytest.raises(ValueError, match="below"):
         UpdateSchedule(**words)

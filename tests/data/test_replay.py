@@ -76,11 +76,11 @@ def test_held_is_what_was_added_and_nothing_of_the_room_beyond():
     replay = Replay(10, 4, "cpu", FIELDS)
     replay.rows.fill_(float("nan"))
     replay.add(transitions(4, 0))
-    for (path, leaf), (_, added) in zip(tree_paths(replay.held), tree_paths(transitions(4, 0)), strict=True):
+    for (path, leaf), (_, added) in zip(tree_paths(replay.stored), tree_paths(transitions(4, 0)), strict=True):
         assert torch.equal(leaf, added), path
     for step in (1, 2):
         replay.add(transitions(4, step))
-    assert {len(leaf) for _, leaf in tree_paths(replay.held)} == {10}
+    assert {len(leaf) for _, leaf in tree_paths(replay.stored)} == {10}
 
 
 def test_state_round_trip_is_exact():

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 import torch.multiprocessing as mp
 
-from powerband.core.distributed import Ranks
+from powerband.core.ranks.ranks import Ranks
 
 
 def on_ranks(work: Callable, world_size: int, folder: Path, *args) -> list[dict]:

@@ -13,22 +13,28 @@ import torch
 from torch import Tensor
 
 import runs
-from distributed.test_rdt_ranks import BATCH, ROWS, learner_of, recorded
-from powerband.algos.rdt import RDTLearner
-from powerband.core.distributed import Ranks
-from powerband.data.feed import Feed
-from recipes.test_libero import record
+from powerband.core.ranks.ranks import Ranks
+from powerband.data.recorded.batch_loader import BatchLoader
+from powerband.recipes.libero.rdt import RDTLearner
+from recipes.libero.test_libero import record
+from recipes.libero.test_rdt_ranks import BATCH, ROWS, learner_of, recorded
 
 UPDATES, PARTS = 4, 2
 LAUNCH = "--num_processes 2 --num_machines 1 --mixed_precision no --dynamo_backend no"
 """Of `accelerate launch`, in front of the words of the page of libero."""
+LATE = "log_interval_s=1000"
+"""What is added up since the last log line is part of the state: a busy machine logs at another update."""
+SIZES = "2 rows x 2 rank(s) x 1 part(s) accumulated = 4"
+"""What every launcher's ranks say of the batch of variant=smoke."""
 FIGURES = ("losses/rdt", "losses/grad_norm")
 
 
-def learned(ranks: Ranks, accumulation: int, dtype: torch.dtype, held: Callable[[RDTLearner], int]) -> dict:
+def learned(
+    ranks: Ranks, gradient_accumulation_steps: int, dtype: torch.dtype, held: Callable[[RDTLearner], int]
+) -> dict:
     """Figures of all updates, the share of all weights of which this rank has what is `held`, and the whole state."""
-    learner = learner_of(ranks, accumulation, dtype)
-    feed = Feed(ROWS, BATCH // ranks.world_size, recorded, "cpu", 0, ranks.rank, ranks.world_size)
+    learner = learner_of(ranks, gradient_accumulation_steps, dtype)
+    feed = BatchLoader(ROWS, BATCH // ranks.world_size, recorded, "cpu", 0, ranks.rank, ranks.world_size)
     figures = [learner.update(feed.next()) for _ in range(UPDATES)]
     share = torch.tensor(held(learner) / sum(weight.numel() for weight in learner.policy.parameters()))
     learner.gather()
@@ -60,14 +66,15 @@ def assert_resumes(folder: Path, launch: str, environment: dict[str, str], said:
     environment, end in the same state. Returns the run and its words."""
     run, again = folder / "run", folder / "again"
     words = ["variant=smoke", *runs.COMMON, f"demos_dir={record(folder / 'demos')}", f"run_dir={run}"]
-    words += [f"updates={UPDATES}", "save_interval=8", "keep_checkpoints=3"]
+    words += [f"updates={UPDATES}", "save_interval=8", "keep_checkpoints=3", LATE]
     launcher = ["accelerate.commands.launch", *LAUNCH.split(), *launch.split(), "-m", "powerband"]
-    assert said in finished([*launcher, "train", "libero", *words], {})
+    heard = finished([*launcher, "train", "libero", *words], {})
+    assert said in heard and SIZES in heard
 
     shutil.copytree(run, again)
     words_again = ["train", "libero", f"resume={again / 'checkpoints' / '8'}", "nproc=2"]
     heard = finished(["powerband", *words_again], environment)
-    assert said in heard and "2 grad steps" in heard
+    assert said in heard and SIZES in heard and "2 grad steps" in heard
     assert runs.state(run)["shared/learner/updates"] == UPDATES
     assert runs.differences(run, again) == []
     return run, words

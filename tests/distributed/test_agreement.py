@@ -8,16 +8,16 @@ from pathlib import Path
 import torch
 
 from distributed.ranks import on_ranks
-from powerband.core.agreement import INTERVAL_S, Agreement
-from powerband.core.distributed import Ranks
-from powerband.core.phases import PhaseClock
+from powerband.core.ranks.agreement import INTERVAL_S, RankAgreement
+from powerband.core.ranks.ranks import Ranks
+from powerband.core.telemetry.phase_clock import PhaseClock
 
 ITERATIONS = 3_000
 
 
 def iterate(ranks: Ranks) -> dict[str, torch.Tensor]:
     """Iterations at which the ranks asked, and at which they found that one of them wants to log, or to stop."""
-    agreement = Agreement(ranks, PhaseClock(ranks.device))
+    agreement = RankAgreement(ranks, PhaseClock(ranks.device))
     asked, logged, stopped = [], [], []
     begun, wants_log, wants_stop = time.perf_counter(), False, False
     for iteration in range(ITERATIONS):
@@ -28,7 +28,7 @@ def iterate(ranks: Ranks) -> dict[str, torch.Tensor]:
         if not agreement.due():
             continue
         asked.append(iteration)
-        log, stop = agreement.ask(wants_log, wants_stop)
+        log, stop = agreement.any_rank_wants(wants_log, wants_stop)
         if log:
             logged.append(iteration)
             wants_log, begun = False, time.perf_counter() if ranks.leads else begun
@@ -47,6 +47,6 @@ def test_ranks_stop_and_log_together_and_ask_seldom(tmp_path: Path) -> None:
 
 
 def test_a_rank_that_is_alone_asks_itself_at_each_iteration() -> None:
-    agreement = Agreement(Ranks(), PhaseClock(torch.device("cpu")))
+    agreement = RankAgreement(Ranks(), PhaseClock(torch.device("cpu")))
     for wanted in ((False, True), (True, False)):
-        assert agreement.due() and agreement.ask(*wanted) == list(wanted)
+        assert agreement.due() and agreement.any_rank_wants(*wanted) == list(wanted)

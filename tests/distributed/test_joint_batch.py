@@ -2,32 +2,40 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 
 from distributed.ranks import on_ranks
-from powerband.algos.chunks import ChunkConfig, Chunks
-from powerband.algos.coma import COMA, COMAConfig
-from powerband.algos.ddpg import DDPG, DDPGConfig
-from powerband.algos.ppo import PPO, PPOConfig
-from powerband.algos.sac import SAC, SACConfig
-from powerband.core.distributed import Ranks
+from powerband.algos.action_chunks import ActionChunkLearner
+from powerband.algos.coma import COMA
+from powerband.algos.ddpg import DDPG
+from powerband.algos.ppo import PPO
+from powerband.algos.sac import SAC
+from powerband.algos.settings import ChunkConfig, COMAConfig, DDPGConfig, PPOConfig, SACConfig
 from powerband.core.noise import NoiseSource
-from powerband.core.precision import Precision
+from powerband.core.optim.precision import Precision
+from powerband.core.rank_context import RankContext
+from powerband.core.ranks.ranks import Ranks
 from powerband.data.types import EnvSpec, TensorSpec, Tree, tree_map
-from powerband.envs.sketchnav.env import spec_of as sketchnav_spec
-from powerband.envs.sketchnav.world import Rules
-from powerband.envs.uav.env import spec_of as uav_spec
-from powerband.envs.uav.world import World
-from powerband.nets.sketch_net import SketchNet, SketchNetConfig
-from powerband.recipes.sketchnav_learners import CODES
+from powerband.nets.chunk_policy import ChunkPolicy
+from powerband.recipes.sketchnav.env.env import make_env_spec as sketchnav_spec
+from powerband.recipes.sketchnav.env.world import Rules
+from powerband.recipes.sketchnav.learners import ACTION_CODES
+from powerband.recipes.sketchnav.nets.sketch_net import SketchNet, SketchNetConfig
+from powerband.recipes.snakes.nets.team import TeamMLP
+from powerband.recipes.uav.env.env import make_env_spec as uav_spec
+from powerband.recipes.uav.env.world import World
+from powerband.recipes.uav.map_net import MapNet, critic_inputs
 
 BATCH, UPDATES = 64, 5
 STEPS, PIXELS, SKETCHES = 6, 36, 9
 CHUNKS = ("clone", "diffusion")
+LEARNERS = ("sac", "ddpg", "ppo", "coma", "sketchnav", *CHUNKS)
 
 
-def spec_of(name: str) -> EnvSpec:
+def make_env_spec(name: str) -> EnvSpec:
     if name == "coma":
         return uav_spec(World())
     if name == "sac":
@@ -52,7 +60,7 @@ def sequences(generator: torch.Generator) -> dict[str, torch.Tensor]:
         return torch.randn(STEPS, BATCH, *spec.shape, generator=generator)
 
     return {
-        "obs": tree_map(drawn, spec_of("sketchnav").obs),
+        "obs": tree_map(drawn, make_env_spec("sketchnav").obs),
         "action": torch.randint(4, (STEPS, BATCH), generator=generator),
         "log_prob": -normal().abs(),
         "value": normal(),
@@ -97,14 +105,17 @@ def joint_batch(name: str, index: int) -> dict[str, torch.Tensor]:
 
 
 def learner_of(ranks: Ranks, name: str) -> object:
-    precision, noise = Precision("fp32", "cpu"), NoiseSource(0, "cpu", ranks.rank)
+    context = RankContext(ranks, Precision("fp32", "cpu"), NoiseSource(0, "cpu", ranks.rank))
     encoder = None
     if name in ("sketchnav", *CHUNKS):
         sketches = torch.randint(256, (SKETCHES, 3, PIXELS, PIXELS), dtype=torch.uint8)
         encoder = SketchNet(sketches, PIXELS, SketchNetConfig(width=16))
     if name in CHUNKS:
         config = ChunkConfig(horizon=8, unet=(8, 16), noise_steps=50, lr=3e-3)
-        learner = Chunks(name, config, encoder, CODES, ranks, precision, noise)
+        unet = config.unet if name == "diffusion" else None
+        sizes = config.horizon, *ACTION_CODES.shape, unet
+        spec = make_env_spec("sketchnav")
+        learner = ActionChunkLearner(spec, config, context, ACTION_CODES, lambda: ChunkPolicy(encoder, *sizes))
         for group in learner.adam.adam.param_groups:
             group["eps"] = 1e-3  # or gradients that are nothing but rounding would move weights as far as others
         return learner
@@ -117,7 +128,11 @@ def learner_of(ranks: Ranks, name: str) -> object:
     }
     kind, config = kinds[name]
     words = {} if encoder is None else {"encoder": encoder}
-    return kind(spec_of(name), config, "cpu", precision, noise, ranks.average_, ranks.world_size, **words)
+    if name == "coma":
+        words = {"build_network": partial(MapNet, width=16), "critic_inputs": critic_inputs}
+    if name == "ddpg":
+        words = {"build_network": lambda inputs, outputs: TeamMLP(inputs, 32, outputs)}
+    return kind(make_env_spec(name), config, context, **words)
 
 
 def train(ranks: Ranks, name: str) -> dict[str, torch.Tensor]:
@@ -134,12 +149,23 @@ def train(ranks: Ranks, name: str) -> dict[str, torch.Tensor]:
     for index in range(UPDATES):
         learner.update({key: share(key, value) for key, value in joint_batch(name, index).items()})
     parameters = dict(learner.policy_state())
-    assert ranks.same_everywhere(list(parameters.values()))
+    assert ranks.identical_on_all_ranks(list(parameters.values()))
     return {key: value.clone() for key, value in parameters.items()}
 
 
-@pytest.mark.parametrize("name", ["sac", "ddpg", "ppo", "coma", "sketchnav", *CHUNKS])
-def test_two_ranks_equal_one_rank_on_the_joint_batch(name, tmp_path):
+def together(ranks: Ranks) -> dict:
+    """Everything that the tests below look at, from one start of the ranks."""
+    learned = {name: train(ranks, name) for name in LEARNERS}
+    return {"learned": learned, "noises": noises(ranks), "collectives": collectives(ranks)}
+
+
+@pytest.fixture(scope="module")
+def two_ranks(tmp_path_factory):
+    return on_ranks(together, 2, tmp_path_factory.mktemp("ranks"))
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_two_ranks_equal_one_rank_on_the_joint_batch(name, two_ranks):
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # as each rank has: sums over more of them round in another order
     try:
@@ -148,7 +174,7 @@ def test_two_ranks_equal_one_rank_on_the_joint_batch(name, tmp_path):
         torch.set_num_threads(threads)
     torch.manual_seed(0)
     begun = learner_of(Ranks(), name).policy_state()
-    first, second = on_ranks(train, 2, tmp_path, name)
+    first, second = (rank["learned"][name] for rank in two_ranks)
     for key, value in alone.items():
         assert torch.equal(first[key], second[key]), f"{key} differs between the ranks"
         if name not in CHUNKS:
@@ -166,8 +192,8 @@ def noises(ranks: Ranks) -> dict[str, torch.Tensor]:
     return {"noise": NoiseSource(0, "cpu", ranks.rank)("exploration", 8).uniform(4)}
 
 
-def test_no_two_ranks_draw_the_same_noise_and_world_size_changes_nothing(tmp_path):
-    first, second = on_ranks(noises, 2, tmp_path)
+def test_no_two_ranks_draw_the_same_noise_and_world_size_changes_nothing(two_ranks):
+    first, second = (rank["noises"] for rank in two_ranks)
     assert not torch.isin(first["noise"], second["noise"]).any()
     whole = NoiseSource(0)("exploration", 16).uniform(4)
     assert torch.equal(torch.cat([first["noise"], second["noise"]]), whole)
@@ -175,15 +201,15 @@ def test_no_two_ranks_draw_the_same_noise_and_world_size_changes_nothing(tmp_pat
 
 def collectives(ranks: Ranks) -> dict[str, torch.Tensor]:
     values = ranks.gather({"rank": ranks.rank, "text": "x" * (1 + 5 * ranks.rank)})
-    same = ranks.same_everywhere([torch.ones(3)])
-    different = ranks.same_everywhere([torch.full((3,), float(ranks.rank))])
+    same = ranks.identical_on_all_ranks([torch.ones(3)])
+    different = ranks.identical_on_all_ranks([torch.full((3,), float(ranks.rank))])
     texts = [len(value["text"]) for value in values]
     mean = ranks.average_(torch.tensor([float(ranks.rank)]))
     return {"texts": torch.tensor(texts), "same": torch.tensor([same, different]), "mean": mean}
 
 
-def test_collectives(tmp_path):
-    for result in on_ranks(collectives, 2, tmp_path):
+def test_collectives(two_ranks):
+    for result in (rank["collectives"] for rank in two_ranks):
         assert result["texts"].tolist() == [1, 6]
         assert result["same"].tolist() == [True, False]
         assert result["mean"].item() == 0.5

@@ -1,4 +1,4 @@
-"""CUDA kernels without a GPU, in processes of their own: NVVM compiles them, numba's simulator runs them."""
+"""CUDA kernels without a GPU, in child processes: NVVM compiles them, and numba's simulator runs them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 SRC, TESTS = Path(__file__).parents[2] / "src", Path(__file__).parents[1]
 
-# numba-cuda asks the current device for its generation while it compiles, and looks for NVRTC, which it does not need.
+# While numba-cuda compiles, it queries the compute capability of the device and searches NVRTC, which it does not use.
 PRELUDE = """
 import types
 import numba
@@ -40,7 +40,7 @@ def compiled(kernel, *arguments):
 
 
 def run(script: str, **environment: str) -> str:
-    """Output of `script` in a Python of its own."""
+    """Output of `script` in a new Python process."""
     paths = os.pathsep.join([str(SRC), str(TESTS)])
     env = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", **environment}
     done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, timeout=250)
@@ -49,7 +49,7 @@ def run(script: str, **environment: str) -> str:
 
 
 def count_compiled(script: str) -> int:
-    """Kernels that `script` hands to ``compiled(kernel, *types)`` and NVVM compiles; skips where there is no NVVM."""
+    """Number of kernels that `script` compiles with ``compiled(kernel, *types)``; skips the test without NVVM."""
     pytest.importorskip("numba.cuda.cuda_paths", reason="numba-cuda is not installed")
     homes = [Path(home) for home in (os.environ.get("CUDA_HOME", ""), "/usr/local/cuda") if home]
     if shutil.which("nvcc"):
@@ -63,6 +63,6 @@ def count_compiled(script: str) -> int:
 
 
 def both(script: str) -> tuple[str, str]:
-    """Output of `script` with numba's simulator of CUDA (NUMBA_ENABLE_CUDASIM is 1 in it), and without."""
+    """Output of `script` with numba's CUDA simulator (NUMBA_ENABLE_CUDASIM=1), and without it."""
     pytest.importorskip("numba.cuda", reason="numba-cuda is not installed")
     return run(script, NUMBA_ENABLE_CUDASIM="1", NUMBA_DISABLE_JIT="1"), run(script)

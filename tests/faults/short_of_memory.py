@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from powerband import cli
 from powerband.algos.ppo import PPO
 from powerband.algos.sac import SAC
+from powerband.cli import main as cli
 
 
 def limit(kind: type, method: str, rows: int) -> None:

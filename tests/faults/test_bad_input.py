@@ -10,8 +10,8 @@ import sys
 import pytest
 
 import runs
-from powerband import cli
-from powerband.core.checkpoint import resolve_resume
+from powerband.cli import main as cli
+from powerband.core.run.checkpoint import resolve_resume
 
 
 def said(capsys, *words: str) -> str:

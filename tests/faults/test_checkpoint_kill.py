@@ -10,12 +10,12 @@ import time
 import pytest
 import torch
 
-from powerband.core.checkpoint import load_checkpoint, resolve_resume
+from powerband.core.run.checkpoint import load_checkpoint, resolve_resume
 
 SAVE_FOR_EVER = """
 import sys, torch
 from pathlib import Path
-from powerband.core.checkpoint import CheckpointWriter
+from powerband.core.run.checkpoint import CheckpointWriter
 step = int(sys.argv[2])
 while True:
     step += 1

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 import runs
-from powerband import cli
-from powerband.envs.group import EnvError
+from powerband.cli import main as cli
+from powerband.envs.workers.group import EnvError
 
 COMMON = "gym gpus=none threads=1 tensorboard=false log_interval=100 env_steps=300".split()
-SAC = "algo=sac sac.hidden=16,16 off_policy.num_envs=4 warmup=40 random_steps=40 global_batch_size=32".split()
+SAC = "algo=sac sac.hidden=16,16 off_policy.num_envs=4 learning_starts=40 random_steps=40 global_batch_size=32".split()
 PPO = "algo=ppo ppo.hidden=16 on_policy.num_envs=4 num_steps=25 minibatches=2".split()
 
 
@@ -33,7 +33,7 @@ def test_a_run_goes_on_and_says_what_failed(algo, env, workers, what, failing, t
     assert cli.main(["train", *COMMON, *algo, named, f"num_workers={workers}", f"run_dir={run}"]) == 0
     told = [line for line in capsys.readouterr().out.splitlines() if what in line]
     assert {f"environment {index}" for index in failing} == {line.split(",")[0] for line in told}
-    assert all("after 9 steps of its episode 2 (reset seed" in line and "is cut" in line for line in told)
+    assert all("after 9 steps of its episode 2 (reset seed" in line and "was truncated" in line for line in told)
     counted = [line["charts/env_failures"] for line in runs.metrics(run) if "charts/env_failures" in line]
     assert counted[-1] == len(told) == len(failing)
     state = runs.state(run)

@@ -13,16 +13,18 @@ import torch
 
 from distributed.ranks import on_ranks
 from faults.short_of_memory import limit
-from powerband import cli
 from powerband.algos.ppo import PPO
 from powerband.algos.sac import SAC
-from powerband.core.distributed import Ranks
+from powerband.cli import main as cli
+from powerband.core.ranks.ranks import Ranks
 
 TESTS = Path(__file__).parents[1]
 SCRIPT = str(TESTS / "faults" / "short_of_memory.py")
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", SCRIPT]
 COMMON = "gym env_id=faults.failing_envs:Healthy-v0 num_workers=0 gpus=none threads=1 tensorboard=false".split()
-SAC_WORDS = "algo=sac sac.hidden=16,16 off_policy.num_envs=4 warmup=40 random_steps=40 global_batch_size=32".split()
+SAC_WORDS = (
+    "algo=sac sac.hidden=16,16 off_policy.num_envs=4 learning_starts=40 random_steps=40 global_batch_size=32".split()
+)
 PPO_WORDS = "algo=ppo ppo.hidden=16 on_policy.num_envs=4 num_steps=16 minibatches=2".split()
 
 
@@ -69,14 +71,14 @@ def test_a_replay_that_the_machine_has_no_memory_for(capsys, tmp_path):
 
 def test_a_replay_that_the_allocator_refuses(capsys, tmp_path, monkeypatch):
     """Where the machine does not say what is free, the allocator does: the address space ends before this size."""
-    monkeypatch.setattr("powerband.loops.learning.free_bytes", lambda device: 0)
+    monkeypatch.setattr("powerband.loops.support.guarded_learner.free_bytes", lambda device: 0)
     said = ends(capsys, *SAC_WORDS, f"run_dir={tmp_path / 'run'}", "replay_size=1000000000000000")
     assert "can't allocate memory" in said and "No row fits" in said
 
 
 def test_one_rank_of_two_says_what_fits_and_takes_the_other_along(tmp_path):
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "POWERBAND_TEST_ROWS": "update:11:1"}
-    source = str(Path(cli.__file__).parents[1])
+    source = str(Path(cli.__file__).parents[2])
     environment["PYTHONPATH"] = os.pathsep.join([str(TESTS), source])
     words = ["train", *COMMON, *SAC_WORDS, "env_steps=100000", f"run_dir={tmp_path / 'run'}"]
     done = subprocess.run([*TORCHRUN, *words], env=environment, capture_output=True, text=True, timeout=120)
@@ -91,7 +93,7 @@ def alone(ranks: Ranks) -> dict[str, torch.Tensor]:
     """Rank 1 averages by itself while rank 0 is elsewhere; then both average together."""
     by_itself = torch.tensor([float(ranks.rank)])
     if ranks.rank == 1:
-        with ranks.alone():
+        with ranks.without_collectives():
             ranks.average_(by_itself)
     return {"alone": by_itself, "together": ranks.average_(torch.tensor([float(ranks.rank)]))}
 

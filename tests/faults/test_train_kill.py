@@ -11,12 +11,12 @@ import time
 import pytest
 
 import runs
-from powerband.core.checkpoint import resolve_resume
+from powerband.core.run.checkpoint import resolve_resume
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
-@pytest.mark.parametrize("kills", [5, pytest.param(50, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [3, pytest.param(50, marks=pytest.mark.slow)])
 def test_kill_dash_nine_at_random_instants(tmp_path, kills):
     run = runs.train("ddpg", tmp_path / "run", "env_steps=100", "save_interval=20")
     randomness, reached = random.Random(0), 100

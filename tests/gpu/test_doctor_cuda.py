@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from powerband import cli
+from powerband.cli import main as cli
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 

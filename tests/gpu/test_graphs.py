@@ -3,13 +3,14 @@
 import pytest
 import torch
 
-from powerband.algos.ddpg import DDPG, DDPGConfig
-from powerband.algos.sac import SAC, SACConfig
-from powerband.core.compile import GraphedUpdates, tensors_in
-from powerband.core.noise import NoiseSource
-from powerband.core.precision import Precision
+from powerband.algos.ddpg import DDPG
+from powerband.algos.sac import SAC
+from powerband.algos.settings import DDPGConfig, SACConfig
+from powerband.core.optim.compile import GraphedUpdates, all_tensors
+from powerband.core.rank_context import RankContext
 from powerband.data.replay import Replay
 from powerband.data.types import EnvSpec, TensorSpec
+from powerband.recipes.snakes.nets.team import TeamMLP
 
 pytestmark = [
     pytest.mark.gpu,
@@ -20,19 +21,19 @@ pytestmark = [
 def sac_updates(precision: str, k: int, **options):
     torch.manual_seed(0)
     spec = EnvSpec(TensorSpec((5,)), TensorSpec((2,)), low=-torch.ones(2), high=torch.ones(2))
-    noise = NoiseSource(0, "cuda")
-    learner = SAC(spec, SACConfig(hidden=(64, 64)), "cuda", Precision(precision, "cuda"), noise)
+    context = RankContext.single("cuda", precision)
+    learner = SAC(spec, SACConfig(hidden=(64, 64)), context)
     scalar, flag = TensorSpec(()), TensorSpec((), torch.bool)
     fields = {"obs": spec.obs, "next_obs": spec.obs, "action": spec.action, "reward": scalar, "terminated": flag}
-    return around(learner, noise, fields, k, **options)
+    return around(learner, context.noise, fields, k, **options)
 
 
 def bicnet_updates(precision: str, k: int, **options):
     torch.manual_seed(0)
     spec = EnvSpec(TensorSpec((3, 5)), TensorSpec((3,), torch.int64), num_actions=4, num_agents=3)
-    noise = NoiseSource(0, "cuda")
+    context = RankContext.single("cuda", precision)
     config = DDPGConfig(hidden=32, communicate="lstm")
-    learner = DDPG(spec, config, "cuda", Precision(precision, "cuda"), noise)
+    learner = DDPG(spec, config, context, lambda inputs, outputs: TeamMLP(inputs, config.hidden, outputs, "lstm"))
     fields = {
         "obs": spec.obs,
         "next_obs": spec.obs,
@@ -40,7 +41,7 @@ def bicnet_updates(precision: str, k: int, **options):
         "reward": TensorSpec((3,)),
         "terminated": TensorSpec((), torch.bool),
     }
-    return around(learner, noise, fields, k, **options)
+    return around(learner, context.noise, fields, k, **options)
 
 
 def around(learner, noise, fields, k, **options):
@@ -57,7 +58,7 @@ def around(learner, noise, fields, k, **options):
     stream = noise("replay", 64)
 
     def state():
-        return tensors_in([learner.state_dict(), noise.state_dict()])
+        return all_tensors([learner.state_dict(), noise.state_dict()])
 
     updates = GraphedUpdates(lambda: learner.update(replay.sample(64, stream)), "cuda", state, k, **options)
     return updates, learner
@@ -73,7 +74,7 @@ def test_replays_follow_eager(make, precision):
         assert [made for _, made in graphed.run(12)][-2:] == [1, 1]
     assert graphed.graph is not None and graphed.replays == 10
     for mine, theirs in zip(
-        tensors_in(graphed_learner.state_dict()), tensors_in(eager_learner.state_dict()), strict=True
+        all_tensors(graphed_learner.state_dict()), all_tensors(eager_learner.state_dict()), strict=True
     ):
         torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-4)
 

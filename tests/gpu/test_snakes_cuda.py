@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from powerband.envs.snakes.env import SnakesEnv
+from powerband.recipes.snakes.env.env import SnakesEnv
 
 pytestmark = [
     pytest.mark.gpu,

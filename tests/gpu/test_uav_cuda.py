@@ -1,11 +1,11 @@
-"""Missions on a GPU: the same as on the CPU, and the learner beside them, on torch's stream."""
+"""Missions on a GPU, on torch's current stream, against the same missions on the CPU."""
 
 import pytest
 import torch
 
-from powerband.envs.uav.env import UavEnv
-from powerband.envs.uav.planners import GreedyPlanner
-from powerband.envs.uav.world import World
+from powerband.recipes.uav.env.env import UavEnv
+from powerband.recipes.uav.env.planners import GreedyPlanner
+from powerband.recipes.uav.settings import World
 
 pytestmark = [
     pytest.mark.gpu,
@@ -14,7 +14,7 @@ pytestmark = [
 
 
 @pytest.mark.parametrize("world", [World(), World(n_agents=8, map_cells=121, failure_rate=0.2, truth="field")])
-def test_same_missions_as_on_the_cpu(world):
+def test_missions_match_those_on_the_cpu(world):
     pytest.importorskip("numba.cuda", reason="numba-cuda is not installed")
     on_cpu, on_gpu = UavEnv(5, world, seed=3, threads=1), UavEnv(5, world, seed=3, device="cuda")
     generator = torch.Generator().manual_seed(0)
@@ -22,9 +22,9 @@ def test_same_missions_as_on_the_cpu(world):
         probability = torch.rand(5, world.n_agents, 6, generator=generator)
         noise = torch.rand(5, world.n_agents, generator=generator)
         action, mask = on_cpu.masked_sample(probability, noise)
-        there, mask_there = on_gpu.masked_sample(probability.cuda(), noise.cuda())
-        assert torch.equal(there.cpu(), action) and torch.equal(mask_there.cpu(), mask)
-        a, b = on_cpu.step(action), on_gpu.step(there)
+        gpu_action, gpu_mask = on_gpu.masked_sample(probability.cuda(), noise.cuda())
+        assert torch.equal(gpu_action.cpu(), action) and torch.equal(gpu_mask.cpu(), mask)
+        a, b = on_cpu.step(action), on_gpu.step(gpu_action)
         torch.testing.assert_close(b.reward.cpu(), a.reward, atol=1e-5, rtol=1e-5)
         for name, value in a.obs.items():
             torch.testing.assert_close(b.obs[name].cpu(), value, atol=1e-5, rtol=1e-5)

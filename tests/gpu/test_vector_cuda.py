@@ -7,7 +7,7 @@ import torch
 
 from contract.contract import assert_same, check_env, play
 from powerband.data.types import Step, tree_map
-from powerband.envs.gymnasium_env import GymVecEnv
+from powerband.envs.adapters.gymnasium_env import GymVecEnv
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 

@@ -7,9 +7,9 @@ import json
 import pytest
 
 import runs
-from powerband import cli
-from powerband.recipes import snakes
-from powerband.recipes.snakes_match import RIVALS, play, player, summary
+from powerband.cli import main as cli
+from powerband.recipes.snakes import train as snakes
+from powerband.recipes.snakes.evaluation import RIVALS, as_player, play, summary
 
 
 def trained(tmp_path, *words: str):
@@ -39,10 +39,10 @@ def test_sac_swings_the_pendulum_up(tmp_path, capsys):
 
 def test_self_play_beats_random_and_its_untrained_self(tmp_path):
     words = ["snakes", "on_policy.num_envs=128", "anneal_lr=false", "precision=fp32"]
-    run = trained(tmp_path, *words, "time_limit_s=15", "env_steps=1000000000")
+    run = trained(tmp_path, *words, "env_steps=180000")
     untrained = trained(tmp_path / "base", *words, "env_steps=1", "lr=1e-9")
-    own = player(*snakes.load(run))
-    for rival in (RIVALS["random"](), player(*snakes.load(untrained))):
+    own = as_player(*snakes.load(run))
+    for rival in (RIVALS["random"](), as_player(*snakes.load(untrained))):
         row = summary(play(own, rival, 60, seed=5))
         assert row["decided_won_95"][0] > 0.6, row
 
@@ -62,5 +62,5 @@ def test_ppo_reaches_475_on_the_pole(tmp_path, capsys):
 @pytest.mark.slow
 def test_ddpg_of_the_guide_beats_random(tmp_path):
     run = trained(tmp_path, *runs.SMALL["ddpg"][:2], "variant=guide")
-    row = summary(play(player(*snakes.load(run)), RIVALS["random"](), 100, seed=5))
+    row = summary(play(as_player(*snakes.load(run)), RIVALS["random"](), 100, seed=5))
     assert row["wins"] / max(row["losses"], 1) > 61 / 18, row

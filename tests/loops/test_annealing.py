@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 import runs
-from powerband import cli
+from powerband.cli import main as cli
+
+
+def test_ddpg_is_annealed_too(tmp_path):
+    words = ["ddpg.actor_lr=1e-3", "ddpg.critic_lr=2e-3", "env_steps=200", "anneal_from=0"]
+    actor, critic = sorted(rates(runs.train("ddpg", tmp_path / "run", *words)).values())
+    assert 0 < actor < 1e-4 and critic == pytest.approx(2 * actor)
 
 
 def rates(run_dir):
@@ -32,7 +38,7 @@ def test_a_resume_goes_on_at_the_rate_of_its_place(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "word", "said"),
-    [("ddpg", "anneal_from=0.5", "no rate to set"), ("sac", "anneal_from=2", "outside 0 to 1")],
+    [("ddpg", "anneal_from=-1", "outside 0 to 1"), ("sac", "anneal_from=2", "outside 0 to 1")],
 )
 def test_what_cannot_be_annealed_is_refused(name, word, said, tmp_path, capsys):
     words = [*runs.SMALL[name], *runs.COMMON, f"run_dir={tmp_path / 'run'}", word]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from powerband.core.console import count_shown
+from powerband.core.telemetry.console import count_progress_bar
 from powerband.data.types import EnvSpec, Step, TensorSpec
-from powerband.loops.evaluate import evaluate, mean_interval, wilson
+from powerband.loops.evaluate import evaluate, mean_interval, wilson_interval
 
 LENGTHS = torch.tensor([2, 3, 7])
 
@@ -56,17 +56,17 @@ def test_what_is_done_is_told_at_each_step(limit):
 
 
 def test_a_count_is_told_in_plain_lines_and_without_a_name_not_at_all(capsys, monkeypatch):
-    monkeypatch.setattr("powerband.core.console.PLAIN_S", 0.0)
+    monkeypatch.setattr("powerband.core.telemetry.console.PLAIN_S", 0.0)
     for what in ("reach", ""):
-        with count_shown(what, 6, "episodes") as tell:
+        with count_progress_bar(what, 6, "episodes") as tell:
             tell(2.7)
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1 and lines[0].startswith("reach: 2 of 6, ") and lines[0].endswith("0:00 left")
 
 
 def test_intervals_are_those_of_the_books():
-    assert wilson(81, 263) == pytest.approx((0.2553, 0.3662), abs=1e-4)  # Newcombe 1998, table I, method 3
-    assert wilson(0, 0) == (0.0, 1.0)
-    assert wilson(0, 20)[0] == 0.0 and wilson(20, 20)[1] == 1.0
+    assert wilson_interval(81, 263) == pytest.approx((0.2553, 0.3662), abs=1e-4)  # Newcombe 1998, table I, method 3
+    assert wilson_interval(0, 0) == (0.0, 1.0)
+    assert wilson_interval(0, 20)[0] == 0.0 and wilson_interval(20, 20)[1] == 1.0
     mean, low, high = mean_interval(torch.tensor([1.0, 2.0, 3.0, 4.0]))
     assert (mean, high - mean) == (2.5, pytest.approx(1.96 * (5 / 3) ** 0.5 / 2)) and low == 5 - high

@@ -12,14 +12,16 @@ import torch
 
 import runs
 from contract.fakes import DELAY, NUM_AGENTS, NUM_SITES, NextStepPool, Recall, Sites
-from powerband.algos.ppo import PPO, PPOConfig
+from powerband.algos.ppo import PPO
+from powerband.algos.settings import PPOConfig
 from powerband.core.config import RunConfig
-from powerband.core.run import Run
+from powerband.core.run.run import Run
 from powerband.data.types import VecEnv
-from powerband.envs.autoreset import PoolSource
-from powerband.envs.settled import SettledVecEnv
-from powerband.envs.vector import WorkerVecEnv
-from powerband.loops.on_policy import OnPolicyConfig, on_policy
+from powerband.envs.adapters.autoreset import EnvPoolVector
+from powerband.envs.adapters.external import ExternalVecEnv
+from powerband.envs.workers.vector import WorkerVecEnv
+from powerband.loops.config import OnPolicyConfig
+from powerband.loops.on_policy import on_policy
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ def train(env: VecEnv, ppo: PPOConfig, loop: OnPolicyConfig, folder: Path, env_s
         run_dir=str(folder), gpus="none", threads=1, tensorboard=False, env_steps=env_steps, log_interval=steps
     )
     with Run.start(Config(settings), recipe="test", stage="train", argv=[]) as run:
-        on_policy(run, env, PPO(env.spec, ppo, "cpu", run.precision, run.noise), loop)
+        on_policy(run, env, PPO(env.spec, ppo, run.context), loop)
     env.close()
     return runs.metrics(folder)
 
@@ -77,7 +79,7 @@ def test_masks_hold_and_a_central_state_is_read(shared, tmp_path):
 
 
 def test_no_bubble_of_a_next_step_source_is_learned_from(tmp_path):
-    env = SettledVecEnv(PoolSource(NextStepPool, 8), seed=0)
+    env = ExternalVecEnv(EnvPoolVector(NextStepPool, 8), seed=0)
     loop = OnPolicyConfig(num_envs=8, num_steps=16, epochs=1, minibatches=1, anneal_lr=False)
     lines = train(env, PPOConfig(hidden=(16,)), loop, tmp_path / "run", 8 * 16 * 10)
     for line in lines:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import runs
-from powerband.core import run as running
+from powerband.core.run import run as running
 
 
 def test_what_a_checkpoint_looks_at_before_it_is_written_is_saving(tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from powerband.nets import attention
-from powerband.nets.attention import attend, written_out
+from powerband.nets.attention import attend, explicit_attention
 
 
 def inputs(masked: bool):
@@ -22,7 +22,7 @@ def inputs(masked: bool):
 
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("dtype, near", [(torch.float64, 1e-12), (torch.float32, 1e-5), (torch.bfloat16, 0.03)])
-@pytest.mark.parametrize("function", [attend, written_out])
+@pytest.mark.parametrize("function", [attend, explicit_attention])
 def test_values_and_gradients_are_those_of_torch(function, dtype, near, masked):
     parts, there = inputs(masked)
     results = []

@@ -3,7 +3,7 @@
 import torch
 from torch import distributions as reference
 
-from powerband.nets.distributions import Categorical, DiagGaussian, pick, softmax
+from powerband.nets.distributions import Categorical, DiagGaussian, inverse_cdf_sample, softmax
 
 
 def test_softmax_of_the_last_axis():
@@ -23,7 +23,7 @@ def test_categorical_equals_torch():
 def test_samples_follow_probabilities():
     probs = torch.tensor([0.1, 0.0, 0.6, 0.3])
     uniform = (torch.arange(10_000) + 0.5) / 10_000
-    counts = torch.bincount(pick(probs.unsqueeze(1).expand(4, 10_000), uniform), minlength=4)
+    counts = torch.bincount(inverse_cdf_sample(probs.unsqueeze(1).expand(4, 10_000), uniform), minlength=4)
     assert (counts / 10_000 - probs).abs().max() < 1e-3 and counts[1] == 0
 
 

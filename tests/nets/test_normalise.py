@@ -9,7 +9,7 @@ def test_merging_equals_the_whole():
     torch.manual_seed(0)
     norm, parts = RunningNorm(3), [torch.randn(n, 3) * 4 + 7 for n in (5, 100, 31)]
     for part in parts:
-        norm.observe(part.view(-1, 1, 3))
+        norm.update_statistics(part.view(-1, 1, 3))
     whole = torch.cat(parts)
     torch.testing.assert_close(norm.mean, whole.mean(0))
     torch.testing.assert_close(norm.var, whole.var(0, unbiased=False), rtol=1e-4, atol=1e-4)
@@ -21,6 +21,6 @@ def test_two_ranks_equal_one():
     halves = torch.randn(2, 50, 3).unbind()
     moments = [torch.stack([half.mean(0), half.square().mean(0)]) for half in halves]
     one, joint = RunningNorm(3), RunningNorm(3)
-    one.observe(halves[0], lambda tensor: tensor.copy_(sum(moments) / 2), world_size=2)
-    joint.observe(torch.cat(halves))
+    one.update_statistics(halves[0], lambda tensor: tensor.copy_(sum(moments) / 2), world_size=2)
+    joint.update_statistics(torch.cat(halves))
     torch.testing.assert_close(one.state_dict(), joint.state_dict())

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import runs
-from powerband import cli
+from powerband.cli import main as cli
 
 
 def losses(run_dir) -> list:

@@ -1,4 +1,4 @@
-"""`powerband tune` from the outside: the preset it writes, who may load it, what it refuses."""
+"""`powerband tune` on the command line: its preset, the conditions for loading it, and invalid input."""
 
 from __future__ import annotations
 
@@ -8,53 +8,52 @@ from pathlib import Path
 import pytest
 
 import runs
-from powerband import cli
-from powerband.core.presets import user_presets
-from powerband.tune import fitting, search, verification
+from powerband.cli import main as cli
+from powerband.core.config.presets import user_presets
+from powerband.tune.search import fitting, search, verification
 
-WORDS = [word for word in runs.SMALL["cartpole"] if word != "gym"] + ["num_workers=0", "tensorboard=false", "gpus=none"]
+ARGUMENTS = [*runs.SMALL["cartpole"][1:], "num_workers=0", "tensorboard=false", "gpus=none"]
 
 
 @pytest.fixture
 def preset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A preset as `tune` would have written it on this machine for gym algo=ppo."""
-    from powerband.core.presets import fingerprint
+    """Writes a preset for gym algo=ppo as `tune` does on this machine."""
+    from powerband.core.config.presets import hardware_fingerprint
 
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
     user_presets().mkdir(parents=True)
     path = user_presets() / "tuned-gym-ppo.yaml"
-    header = {"recipe": "gym", "algo": "ppo", "words": "gym algo=ppo", "gain": "1.5 times", **fingerprint()}
+    header = {"recipe": "gym", "algo": "ppo", "words": "gym algo=ppo", "gain": "1.5 times", **hardware_fingerprint()}
     lines = ["tuned:", *(f"  {name}: {json.dumps(value)}" for name, value in header.items()), "run:", "  threads: 1"]
     path.write_text("\n".join([*lines, "on_policy:", "  minibatches: 8"]) + "\n")
     return path
 
 
-def shown(capsys, *words: str) -> dict:
-    assert cli.main(["show", "gym", *words, "--json"]) == 0
+def show(capsys, *arguments: str) -> dict:
+    assert cli.main(["show", "gym", *arguments, "--json"]) == 0
     return json.loads(capsys.readouterr().out)
 
 
-def test_a_search_writes_a_preset_that_loads_here_and_a_page(tmp_path: Path, capsys, monkeypatch) -> None:
+def test_search_writes_a_preset_and_a_page(tmp_path: Path, capsys, monkeypatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     for module, name in ((search, "BASE_S"), (fitting, "PROBE_S"), (search, "VERIFY_S")):
         monkeypatch.setattr(module, name, 1.0)
-    monkeypatch.setattr(verification, "TURNS", 2)
-    assert (
-        cli.main(["tune", "gym", *WORDS, "seconds=20", "learning=constant-reuse", f"--json={tmp_path / 'f.json'}"]) == 0
-    )
-    found = json.loads((tmp_path / "f.json").read_text())
-    assert found["rows"] and found["gain_measured"] >= 1.0
-    assert {"knobs", "steps_per_s", "measured"} <= set(found["rows"][0])
-    assert any(row["measured"] for row in found["rows"]) and not all(row["measured"] for row in found["rows"])
-    best = max(found["verified"], key=lambda row: row["steps_per_s"])
-    assert best["steps_per_s"] >= found["present"]["steps_per_s"]
-    assert "<svg" in Path(found["map"]).read_text()
-    text = Path(found["preset"]).read_text()
+    monkeypatch.setattr(verification, "MAX_ROUNDS", 2)
+    report = tmp_path / "tuning.json"
+    assert cli.main(["tune", "gym", *ARGUMENTS, "seconds=20", "learning=constant-reuse", f"--json={report}"]) == 0
+    result = json.loads(report.read_text())
+    assert result["rows"] and result["gain_measured"] >= 1.0
+    assert {"knobs", "steps_per_s", "measured"} <= set(result["rows"][0])
+    assert any(row["measured"] for row in result["rows"]) and not all(row["measured"] for row in result["rows"])
+    best = max(result["verified"], key=lambda row: row["steps_per_s"])
+    assert best["steps_per_s"] >= result["present"]["steps_per_s"]
+    assert "<svg" in Path(result["map"]).read_text()
+    text = Path(result["preset"]).read_text()
     use = text.splitlines()[0].removeprefix("# powerband train gym ").split()
-    assert use[-1] == "setup=tuned" and ("minibatches" in found["best"]["setting"]) != ("minibatches=2" in use)
-    config = shown(capsys, *use)["config"]
-    for knob, value in found["best"]["setting"].items():
+    assert use[-1] == "setup=tuned" and ("minibatches" in result["best"]["setting"]) != ("minibatches=2" in use)
+    config = show(capsys, *use)["config"]
+    for knob, value in result["best"]["setting"].items():
         assert value in [
             config.get(knob),
             *(section.get(knob) for section in config.values() if isinstance(section, dict)),
@@ -62,43 +61,44 @@ def test_a_search_writes_a_preset_that_loads_here_and_a_page(tmp_path: Path, cap
     assert not list(tmp_path.glob("runs*"))
 
 
-@pytest.mark.parametrize("words", [["setup=tuned"], ["--tuned"], ["tuned=true"], ["setup=tuned-gym-ppo"]])
-def test_it_is_loaded_and_the_command_line_wins(preset: Path, capsys, words: list[str]) -> None:
-    found = shown(capsys, "algo=ppo", *words, "threads=2")
-    assert found["config"]["on_policy"]["minibatches"] == 8 and found["config"]["run"]["threads"] == 2
-    assert found["sources"]["on_policy.minibatches"].startswith(str(preset))
-    assert "measured" in " ".join(found["notices"])
+@pytest.mark.parametrize("arguments", [["setup=tuned"], ["--tuned"], ["tuned=true"], ["setup=tuned-gym-ppo"]])
+def test_preset_is_loaded_and_the_command_line_overrides_it(preset: Path, capsys, arguments: list[str]) -> None:
+    result = show(capsys, "algo=ppo", *arguments, "threads=2")
+    assert result["config"]["on_policy"]["minibatches"] == 8 and result["config"]["run"]["threads"] == 2
+    assert result["sources"]["on_policy.minibatches"].startswith(str(preset))
+    assert "measured" in " ".join(result["notices"])
 
 
-def test_another_algorithm_has_no_preset_yet(preset: Path, capsys) -> None:
+def test_preset_of_another_algorithm_is_refused(preset: Path, capsys) -> None:
     assert cli.main(["show", "gym", "algo=sac", "setup=tuned"]) == 2
     assert "powerband tune gym algo=sac" in capsys.readouterr().err
     assert cli.main(["show", "gym", "algo=sac", "setup=tuned-gym-ppo"]) == 2
     assert "was tuned for gym algo=ppo, and this is gym algo=sac" in capsys.readouterr().err
 
 
-def test_other_hardware_is_refused_in_a_sentence(preset: Path, capsys) -> None:
+def test_preset_of_other_hardware_is_refused(preset: Path, capsys) -> None:
     text = preset.read_text()
     cores = next(line for line in text.splitlines() if "cores:" in line)
     preset.write_text(text.replace(cores, "  cores: 4096"))
     assert cli.main(["show", "gym", "algo=ppo", "setup=tuned"]) == 2
-    said = capsys.readouterr().err
-    assert "other hardware (cores 4096 then" in said and "powerband tune gym algo=ppo" in said and said.count("\n") == 1
+    message = capsys.readouterr().err
+    assert "other hardware (cores 4096 then" in message and "powerband tune gym algo=ppo" in message
+    assert message.count("\n") == 1
 
 
 @pytest.mark.parametrize(
-    ("words", "part"),
+    ("arguments", "part"),
     [
         (["seconds=1"], "seconds=1 is outside"),
         (["learning=free"], "learning=free"),
         (["memory_gib=-2"], "memory_gib=-2"),
-        (["nnodes=2", "rdzv_endpoint=a:1"], "nnodes=2: tune starts"),
+        (["nnodes=2", "rdzv_endpoint=a:1"], "tune does not support nnodes=2"),
         (["num_env=3"], "num_env"),
     ],
 )
-def test_bad_input_is_one_line_and_status_2(words: list[str], part: str, capsys, tmp_path, monkeypatch) -> None:
+def test_invalid_input_gives_one_line_and_status_2(arguments: list[str], part: str, capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    assert cli.main(["tune", "gym", *words]) == 2
+    assert cli.main(["tune", "gym", *arguments]) == 2
     printed = capsys.readouterr()
     assert printed.out == "" and printed.err.count("\n") == 1 and part in printed.err
     assert not list(tmp_path.iterdir())

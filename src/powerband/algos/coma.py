@@ -8,59 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from powerband.core.compile import compiled
-from powerband.core.flags import at_least
-from powerband.core.flat import FlatAdam, FlatTarget
-from powerband.core.noise import NoiseSource
-from powerband.core.precision import Precision
+from powerband.algos.settings import COMAConfig
+from powerband.core.optim.compile import compile_if
+from powerband.core.optim.flat_adam import FlatAdam, FlatTarget
+from powerband.core.rank_context import RankContext
+from powerband.core.schedule import UpdateCycle
 from powerband.data.rollout import lambda_returns
 from powerband.data.types import EnvSpec, Tree
-from powerband.nets.map_net import MapNet, critic_inputs
 
 Choose = Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor]]
 """(probability (N, A, K), noise (N, A) or None for the likeliest) -> action (N, A), mask (N, A, K) bool."""
+CriticInputs = Callable[[Tree, Tensor, int], Tensor]
+"""(obs (T, N, A ...), action (T, N, A), number of actions) -> inputs (T N A, C, H, W) of the central critic."""
 CHUNK = 2048
 """Rows of which targets are computed at a time: activations of a whole rollout would not fit a cache, or a GPU."""
-
-
-@dataclass(frozen=True)
-class COMAConfig:
-    actor_lr: float = 1e-5
-    """Adam learning rate of the actor."""
-    critic_lr: float = 1e-4
-    """Adam learning rate of the critic."""
-    epsilon_start: float = 0.5
-    """Share of uniform choice in the policy at the start."""
-    epsilon_end: float = 0.02
-    """And after `epsilon_episodes`."""
-    epsilon_episodes: int = 10_000
-    """Episodes over all ranks in which the share falls linearly."""
-    target_interval: int = 10
-    """Rollouts after which the target critic becomes a copy of the critic."""
-    width: int = 256
-    """Channels of every layer of both networks."""
-    max_grad_norm: float | None = 10.0
-    """Gradients are clipped to this 2-norm, actor and critic each."""
-    sampled_advantage: bool = False
-    """An action is worth what followed it, G - sum pi Q, not what the critic says, Q(s, a) - sum pi Q (IAC: always)."""
-    entropy_coef: float = 0.0
-    """Weight of an entropy bonus beside the exploration of epsilon."""
-    normalize_advantage: bool = False
-    """Advantages of a mini-batch to mean 0 and deviation 1 (each rank its own part)."""
-    compile: bool = False
-    """torch.compile the losses."""
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.epsilon_end <= self.epsilon_start <= 1:
-            raise ValueError(
-                f"epsilon_start={self.epsilon_start}, epsilon_end={self.epsilon_end}: exploration falls, within 0..1."
-            )
-        at_least(self, epsilon_episodes=1, target_interval=1, width=1)
 
 
 class COMA:
@@ -76,11 +41,9 @@ class COMA:
         self,
         spec: EnvSpec,
         config: COMAConfig,
-        device: torch.device | str,
-        precision: Precision,
-        noise: NoiseSource,
-        average: Callable[[Tensor], object] | None = None,
-        world_size: int = 1,
+        context: RankContext,
+        build_network: Callable[[int, int], nn.Module],
+        critic_inputs: CriticInputs,
         choose: Choose | None = None,
         counterfactual: bool = True,
     ):
@@ -88,31 +51,31 @@ class COMA:
         Args:
             spec: Of the environments.
             config: Hyper-parameters.
-            device: Where networks live.
-            precision: Of the networks; logits, values and losses are float32.
-            noise: Streams of random numbers of this rank.
-            average: Replaces a flat gradient by its mean over ranks.
-            world_size: Number of ranks (epsilon counts the episodes of all).
+            context: Device, precision, random numbers and gradient averaging of this rank.
+            build_network: (channels, outputs) -> network over feature maps (R, channels, H, W); builds the actor, then
+                the critic.
+            critic_inputs: Feature maps of the central critic.
             counterfactual: COMA: a central critic of all actions, and the policy's mean over the own action as
                 baseline. False is IAC: each agent's critic sees what its actor sees and values the state alone.
             choose: Draws actions where one agent's mask depends on another's choice; None masks nothing.
         """
-        self.spec, self.config, self.precision, self.noise = spec, config, precision, noise
-        self.counterfactual = counterfactual
-        self.world_size, self.choose = world_size, choose or unmasked
+        self.spec, self.config, self.precision, self.noise = spec, config, context.precision, context.noise
+        self.counterfactual, self.critic_inputs = counterfactual, critic_inputs
+        self.world_size, self.choose = context.world_size, choose or all_actions_allowed
         self.num_actions, seen = spec.num_actions, spec.obs["maps"].shape[1]
         inputs = seen + spec.obs["state"].shape[0] + 1 if counterfactual else seen
-        self.actor = MapNet(seen, spec.num_actions, config.width).to(device)
-        self.critic = MapNet(inputs, spec.num_actions if self.counterfactual else 1, config.width).to(device)
+        self.actor = build_network(seen, spec.num_actions).to(context.device)
+        self.critic = build_network(inputs, spec.num_actions if counterfactual else 1).to(context.device)
         self.target = deepcopy(self.critic)
-        shared = {"precision": precision, "max_grad_norm": config.max_grad_norm, "average": average}
+        shared = {"precision": context.precision, "max_grad_norm": config.max_grad_norm, "average": context.average}
         self.actor_adam = FlatAdam([self.actor], config.actor_lr, **shared)
         self.critic_adam = FlatAdam([self.critic], config.critic_lr, **shared)
         self.copied = FlatTarget(self.critic_adam, [self.target], tau=1.0)
-        self.epsilon = torch.full((), config.epsilon_start, device=device)
+        self.cycle = UpdateCycle(1)
+        self.epsilon = torch.full((), config.epsilon_start, device=context.device)
         self.rollouts = self.episodes = 0
-        self._critic_loss = compiled(self._critic_loss, config.compile)
-        self._actor_loss = compiled(self._actor_loss, config.compile)
+        self._critic_loss = compile_if(self._critic_loss, config.compile)
+        self._actor_loss = compile_if(self._actor_loss, config.compile)
 
     @property
     def lr(self) -> float | Tensor:
@@ -163,8 +126,10 @@ class COMA:
             mask (T, N A, K).
         """
         steps, envs = data["terminated"].shape
-        inputs = critic_inputs(data["obs"], data["action"], self.num_actions) if self.counterfactual else None
-        inputs = data["obs"]["maps"].flatten(0, 2) if inputs is None else inputs
+        if self.counterfactual:
+            inputs = self.critic_inputs(data["obs"], data["action"], self.num_actions)
+        else:
+            inputs = data["obs"]["maps"].flatten(0, 2)
         values = torch.cat([self._values(self.target, part) for part in inputs.split(CHUNK)])
         values = values.view(*data["action"].shape, -1)
         if self.counterfactual:
@@ -233,7 +198,7 @@ class COMA:
         figures = {"losses/actor": loss.detach(), "losses/entropy": entropy.detach(), "losses/advantage": spread}
         return loss - config.entropy_coef * entropy, figures
 
-    def observe(self, obs: Tree) -> None:
+    def after_rollout(self, obs: Tree) -> None:
         """A rollout is over: epsilon falls with its episodes; every so often the target becomes the critic."""
         config, steps = self.config, self.spec.max_episode_steps
         self.rollouts += 1
@@ -266,7 +231,7 @@ class COMA:
         self.rollouts, self.episodes = state["rollouts"], state["episodes"]
 
 
-def unmasked(probability: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor]:
+def all_actions_allowed(probability: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor]:
     """Every action of every agent is allowed."""
     mask = torch.ones_like(probability, dtype=torch.bool)
     if noise is None:

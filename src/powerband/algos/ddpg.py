@@ -9,46 +9,19 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from powerband.core.compile import compiled
-from powerband.core.flat import FlatAdam, FlatTarget
-from powerband.core.noise import NoiseSource
-from powerband.core.precision import Precision
+from powerband.algos.settings import DDPGConfig
+from powerband.core.optim.compile import compile_if
+from powerband.core.optim.flat_adam import FlatAdam, FlatTarget
+from powerband.core.rank_context import RankContext
+from powerband.core.schedule import UpdateCycle
 from powerband.data.types import EnvSpec, Tree
-from powerband.nets.distributions import pick, softmax
+from powerband.nets.distributions import inverse_cdf_sample, softmax
 from powerband.nets.features import features, num_features
-from powerband.nets.team import Communication, TeamMLP
-
-
-@dataclass(frozen=True)
-class DDPGConfig:
-    actor_lr: float = 1e-4
-    """Adam learning rate of the actor."""
-    critic_lr: float = 1e-4
-    """Adam learning rate of the critic."""
-    gamma: float = 0.95
-    """Discount of a step."""
-    tau: float = 0.001
-    """Share of the online networks that the target networks take over at each update."""
-    hidden: int = 256
-    """Width of the two hidden layers."""
-    communicate: Communication = "none"
-    """none is DDPG with shared weights; lstm is BiCNet, a bidirectional LSTM across the agents."""
-    max_grad_norm: float = 1.0
-    """Gradients are clipped to this 2-norm."""
-    epsilon: float = 0.5
-    """Probability of a uniform action vector at the start."""
-    epsilon_decay: float = 0.99998
-    """Factor on epsilon for each environment step (of one environment; N environments count N)."""
-    logit_penalty: float = 1e-3
-    """Weight of the mean squared logit in the actor's loss: keeps the softmax out of corners without a gradient."""
-    compile: bool = False
-    """torch.compile the two losses."""
 
 
 class DDPG:
@@ -58,21 +31,15 @@ class DDPG:
         self,
         spec: EnvSpec,
         config: DDPGConfig,
-        device: torch.device | str,
-        precision: Precision,
-        noise: NoiseSource,
-        average: Callable[[Tensor], object] | None = None,
-        world_size: int = 1,
+        context: RankContext,
+        build_network: Callable[[int, int], nn.Module],
     ):
         """
         Args:
             spec: Of the environments; actions must be discrete.
             config: Hyper-parameters.
-            device: Where networks live.
-            precision: Of the networks; targets are float32.
-            noise: Streams of random numbers of this rank.
-            average: Replaces a flat gradient by its mean over ranks.
-            world_size: Ranks that explore at the same time (epsilon falls with the steps of all).
+            context: Device, precision, random numbers and gradient averaging of this rank.
+            build_network: (inputs, outputs) -> network over rows (B, [A,] inputs); builds the actor, then the critic.
 
         Raises:
             ValueError: Continuous actions, or communication without agents.
@@ -81,24 +48,35 @@ class DDPG:
             raise ValueError("DDPG here chooses among discrete moves, this action is continuous; use SAC or PPO.")
         if config.communicate == "lstm" and spec.num_agents is None:
             raise ValueError('communicate="lstm" needs an agent axis, this environment has none; use "none".')
-        self.config, self.precision, self.noise = config, precision, noise
-        self.num_actions, self.world_size = spec.num_actions, world_size
+        self.config, self.precision, self.noise = config, context.precision, context.noise
+        self.num_actions, self.world_size = spec.num_actions, context.world_size
         self.leading = 1 if spec.num_agents is None else 2
         inputs = num_features(spec.obs, spec.num_agents)
-        self.actor = TeamMLP(inputs, config.hidden, self.num_actions, config.communicate).to(device)
-        self.critic = TeamMLP(inputs + self.num_actions, config.hidden, 1, config.communicate).to(device)
+        self.actor = build_network(inputs, self.num_actions).to(context.device)
+        self.critic = build_network(inputs + self.num_actions, 1).to(context.device)
         self.target_actor, self.target_critic = copy.deepcopy(self.actor), copy.deepcopy(self.critic)
-        shared = {"precision": precision, "max_grad_norm": config.max_grad_norm, "average": average}
+        shared = {"precision": context.precision, "max_grad_norm": config.max_grad_norm, "average": context.average}
         self.actor_adam = FlatAdam([self.actor], config.actor_lr, **shared)
         self.critic_adam = FlatAdam([self.critic], config.critic_lr, **shared)
         self.actor_target = FlatTarget(self.actor_adam, [self.target_actor], config.tau)
         self.critic_target = FlatTarget(self.critic_adam, [self.target_critic], config.tau)
-        self.epsilon = torch.tensor(config.epsilon, device=device)
-        self._critic_loss = compiled(self._critic_loss, config.compile)
-        self._actor_loss = compiled(self._actor_loss, config.compile)
+        self.cycle = UpdateCycle(1)
+        self.epsilon = torch.tensor(config.epsilon, device=context.device)
+        self._critic_loss = compile_if(self._critic_loss, config.compile)
+        self._actor_loss = compile_if(self._actor_loss, config.compile)
+
+    @property
+    def lr(self) -> float | Tensor:
+        """Learning rate of the actor; setting it keeps the critic's in proportion (annealing)."""
+        return self.actor_adam.lr
+
+    @lr.setter
+    def lr(self, lr: float) -> None:
+        self.actor_adam.lr = lr
+        self.critic_adam.lr = lr * (self.config.critic_lr / self.config.actor_lr)
 
     @torch.no_grad()
-    def act(self, obs: Tree, carry: None, explore: bool) -> tuple[Tensor, dict[str, Tensor], None]:
+    def act(self, obs: Tree, carry: Tensor | None, explore: bool) -> tuple[Tensor, dict[str, Tensor], None]:
         """Chooses moves.
 
         With probability epsilon, one coin an environment, the vectors of its agents are uniform points: each entry
@@ -119,7 +97,7 @@ class DDPG:
         point = point.reshape(probs.shape) + 1e-6
         coin = (coin.squeeze(1) < self.epsilon).view(-1, *(1,) * (probs.dim() - 1))
         probs = torch.where(coin, point / point.sum(-1, keepdim=True), probs)
-        action = pick(probs.flatten(0, -2).t(), draw.reshape(-1)).view(probs.shape[:-1])
+        action = inverse_cdf_sample(probs.flatten(0, -2).t(), draw.reshape(-1)).view(probs.shape[:-1])
         self.epsilon.mul_(self.config.epsilon_decay ** (probs.shape[0] * self.world_size))
         return action, {"action_probs": probs}, None
 

@@ -1,4 +1,4 @@
-"""Diffusion of action chunks: how noise is added in training and taken away in sampling; both are diffusers'.
+"""Diffusion of action chunks: the forward process of training and the samplers, both from diffusers.
 
 Source: Ho et al. 2020, equation 4; Nichol and Dhariwal 2021, equation 17 (squared cosine).
 """
@@ -10,28 +10,34 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from powerband.core.flags import ConfigError
+from powerband.core.errors import ConfigError
 
 CLIP = 1.0
-"""Samples of DDIM are kept within this: codes of actions that lie in -1..1."""
+"""DDIM clips its samples to this absolute value: codes of actions lie in -1..1."""
 
 
-class Diffusion(Protocol):
-    """What a configuration says of it."""
+class DiffusionConfig(Protocol):
+    """Settings of the diffusion process.
 
-    @property
-    def sample_steps(self) -> int: ...
+    Attributes:
+        noise_steps: Diffusion steps in training.
+        sample_steps: Steps of the sampler.
+        predict: Prediction of the network, "epsilon" (the noise) or "sample" (the clean chunk).
+        sampler: "ddim" or "dpm" (DPM-Solver++).
+    """
 
     @property
     def noise_steps(self) -> int: ...
+    @property
+    def sample_steps(self) -> int: ...
     @property
     def predict(self) -> str: ...
     @property
     def sampler(self) -> str: ...
 
 
-def noise_schedule(config: Diffusion) -> Any:
-    """The forward process of training.
+def noise_schedule(config: DiffusionConfig) -> Any:
+    """Creates the forward process of training, a scheduler of diffusers.
 
     Raises:
         ConfigError: diffusers is not installed.
@@ -39,33 +45,35 @@ def noise_schedule(config: Diffusion) -> Any:
     try:
         from diffusers import DDPMScheduler
     except ImportError:
-        raise ConfigError("Diffusion of chunks needs diffusers: pip install 'powerband[diffusion]'") from None
+        raise ConfigError(
+            "Diffusion of action chunks needs the package diffusers. Install it: pip install 'powerband[diffusion]'"
+        ) from None
     return DDPMScheduler(config.noise_steps, beta_schedule="squaredcos_cap_v2", prediction_type=config.predict)
 
 
-def noise_sampler(config: Diffusion) -> Any:
-    """A new sampler for one call: some remember their steps."""
+def noise_sampler(config: DiffusionConfig) -> Any:
+    """Creates a sampler for one call. Samplers are not reused, because some of them keep a history of steps."""
     from diffusers import DDIMScheduler, DPMSolverMultistepScheduler
 
-    same = {"beta_schedule": "squaredcos_cap_v2", "prediction_type": config.predict}
+    shared = {"beta_schedule": "squaredcos_cap_v2", "prediction_type": config.predict}
     if config.sampler == "ddim":
-        return DDIMScheduler(config.noise_steps, clip_sample=True, clip_sample_range=CLIP, **same)
-    return DPMSolverMultistepScheduler(config.noise_steps, algorithm_type="dpmsolver++", **same)
+        return DDIMScheduler(config.noise_steps, clip_sample=True, clip_sample_range=CLIP, **shared)
+    return DPMSolverMultistepScheduler(config.noise_steps, algorithm_type="dpmsolver++", **shared)
 
 
-def drawn(config: Diffusion, chunk: Tensor, says: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    """Takes the noise of chunks away, step by step.
+def sample_chunks(config: DiffusionConfig, chunk: Tensor, denoise: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """Samples chunks by removing noise step by step.
 
     Args:
-        config: Which sampler, and its steps.
-        chunk: (R, T, V) noise.
-        says: (chunks, steps (R,)) -> what the network says of them.
+        config: Settings of the diffusion process.
+        chunk: Noise (R, T, V).
+        denoise: Network as a function (chunks (R, T, V), steps (R,)) -> prediction (R, T, V).
 
     Returns:
-        (R, T, V) chunks.
+        Chunks (R, T, V).
     """
     sampler = noise_sampler(config)
     sampler.set_timesteps(config.sample_steps, device=chunk.device)
     for step in sampler.timesteps:
-        chunk = sampler.step(says(chunk, step.expand(len(chunk))), step, chunk).prev_sample
+        chunk = sampler.step(denoise(chunk, step.expand(len(chunk))), step, chunk).prev_sample
     return chunk

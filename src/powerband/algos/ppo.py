@@ -6,56 +6,19 @@ Source: Schulman et al. 2017, equation 7; Huang et al. 2022, "The 37 implementat
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from powerband.core.compile import compiled
-from powerband.core.flat import FlatAdam
-from powerband.core.noise import NoiseSource
-from powerband.core.precision import Precision
+from powerband.algos.settings import PPOConfig
+from powerband.core.optim.compile import compile_if
+from powerband.core.optim.flat_adam import FlatAdam
+from powerband.core.rank_context import RankContext
+from powerband.core.schedule import UpdateCycle
 from powerband.data.types import EnvSpec, Tree
 from powerband.nets.actor_critic import ActorCritic
 from powerband.nets.distributions import Categorical, DiagGaussian
 from powerband.nets.features import features, num_features
-from powerband.nets.mlp import Activation
-
-
-@dataclass(frozen=True)
-class PPOConfig:
-    lr: float = 3e-4
-    """Adam learning rate."""
-    clip: float = 0.2
-    """Range of the probability ratio, 1 - clip to 1 + clip."""
-    value_coef: float = 0.5
-    """Weight of the value loss."""
-    entropy_coef: float = 0.01
-    """Weight of the entropy bonus."""
-    value_clip: float | None = None
-    """Values move at most this far from the rollout's; None does not clip them."""
-    expert_coef: float = 0.0
-    """Weight of the cross-entropy with the expert's actions, where the environment shows them; kickstarting,
-    Schmitt et al. 2018, equation 4, the expert's policy being certain."""
-    target_kl: float | None = None
-    """A mini-batch whose KL from the rollout's policy is above 1.5 times this trains the value alone."""
-    max_grad_norm: float = 0.5
-    """Gradients are clipped to this 2-norm."""
-    hidden: tuple[int, ...] = (128, 128)
-    """Widths of the hidden layers."""
-    activation: Activation = "tanh"
-    """Between the hidden layers."""
-    shared_trunk: bool = True
-    """One trunk for policy and value; false gives each its own (and a central critic its state)."""
-    gru: int = 0
-    """Width of the memory (GRU) after the trunk; 0 is none."""
-    normalize_obs: bool = False
-    """Normalises features with running statistics, taken in once a rollout."""
-    log_std: float = 0.0
-    """Log standard deviation of a continuous action at the start, in units of half its range."""
-    compile: bool = False
-    """torch.compile the loss."""
 
 
 class PPO:
@@ -69,22 +32,14 @@ class PPO:
         self,
         spec: EnvSpec,
         config: PPOConfig,
-        device: torch.device | str,
-        precision: Precision,
-        noise: NoiseSource,
-        average: Callable[[Tensor], object] | None = None,
-        world_size: int = 1,
+        context: RankContext,
         encoder: nn.Module | None = None,
     ):
         """
         Args:
             spec: Of the environments.
             config: Hyper-parameters.
-            device: Where networks live.
-            precision: Of the networks; logits, values and losses are float32.
-            noise: Streams of random numbers of this rank.
-            average: Replaces a flat gradient by its mean over ranks.
-            world_size: Number of ranks (observation statistics count the rows of all).
+            context: Device, precision, random numbers and gradient averaging of this rank.
             encoder: Turns the observation tree, leading axes folded into one, into features (rows, encoder.width);
                 None joins all leaves. Trained with the rest; losses by name of its ``auxiliary(obs)`` are added.
 
@@ -97,8 +52,8 @@ class PPO:
             )
         if config.gru and not config.shared_trunk:
             raise ValueError(f"gru={config.gru} works with a shared trunk only; set shared_trunk=true, or gru=0.")
-        self.spec, self.config, self.precision, self.noise = spec, config, precision, noise
-        self.average, self.world_size = average, world_size
+        self.spec, self.config, self.precision, self.noise = spec, config, context.precision, context.noise
+        self.average, self.world_size = context.average, context.world_size
         self.leading = 1 if spec.num_agents is None else 2
         self.discrete = spec.num_actions is not None
         self.dim = 1 if self.discrete else spec.action.shape[-1]
@@ -107,7 +62,7 @@ class PPO:
             low = spec.low if bounded else torch.full(spec.action.shape, -1.0)
             high = spec.high if bounded else torch.full(spec.action.shape, 1.0)
             self.bounded = bounded
-            self.centre, self.scale = ((high + low) / 2).to(device), ((high - low) / 2).to(device)
+            self.centre, self.scale = ((high + low) / 2).to(context.device), ((high - low) / 2).to(context.device)
         has_state = isinstance(spec.obs, dict) and "state" in spec.obs and not config.shared_trunk
         self.has_state = has_state
         self.net = ActorCritic(
@@ -120,19 +75,20 @@ class PPO:
             config.gru,
             config.normalize_obs,
             None if self.discrete else config.log_std,
-        ).to(device)
-        self.encoder = None if encoder is None else encoder.to(device)
+        ).to(context.device)
+        self.encoder = None if encoder is None else encoder.to(context.device)
         self.modules = nn.ModuleDict({"net": self.net} if encoder is None else {"net": self.net, "encoder": encoder})
+        self.cycle = UpdateCycle(1)
         self.adam = FlatAdam(
             [self.modules],
             config.lr,
-            precision=precision,
+            precision=context.precision,
             eps=1e-5,
             max_grad_norm=config.max_grad_norm,
-            average=average,
+            average=context.average,
         )
-        self.auxiliary = getattr(encoder, "auxiliary", lambda obs: {})
-        self._loss = compiled(self._loss, config.compile)
+        self.auxiliary_losses = getattr(encoder, "auxiliary", lambda obs: {})
+        self._loss = compile_if(self._loss, config.compile)
 
     @property
     def lr(self) -> float | Tensor:
@@ -183,7 +139,7 @@ class PPO:
         lead = self._lead(obs)
         return self._forward(obs, lead, carry, None)[1].view(lead)
 
-    def observe(self, obs: Tree) -> None:
+    def after_rollout(self, obs: Tree) -> None:
         """Takes a rollout's observations (T, N, [A,] ...) into the running statistics; call it after its updates.
 
         Within a rollout's updates the statistics must stand still, or the probability ratios would not start at 1.
@@ -191,7 +147,7 @@ class PPO:
         if self.net.norm is not None:
             with torch.no_grad(), self.precision.autocast():
                 rows = self._features(obs, self.leading + 1)
-            self.net.norm.observe(rows, self.average, self.world_size)
+            self.net.norm.update_statistics(rows, self.average, self.world_size)
 
     def update(self, batch: dict[str, Tree]) -> dict[str, Tensor]:
         """One step on a mini-batch.
@@ -246,7 +202,7 @@ class PPO:
         if config.expert_coef:
             unlike = -policy.log_prob(obs["expert"].reshape(-1)).mean()
             loss, figures["losses/expert"] = loss + config.expert_coef * unlike, unlike.detach()
-        for name, extra in self.auxiliary(obs).items():
+        for name, extra in self.auxiliary_losses(obs).items():
             loss, figures[f"losses/{name}"] = loss + extra, extra.detach()
         return loss, figures
 

@@ -10,18 +10,16 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from powerband.core.compile import compiled
-from powerband.core.flags import at_least
-from powerband.core.flat import FlatAdam, FlatTarget
-from powerband.core.noise import NoiseSource
-from powerband.core.precision import Precision
+from powerband.algos.settings import SACConfig
+from powerband.core.optim.compile import compile_if
+from powerband.core.optim.flat_adam import FlatAdam, FlatTarget
+from powerband.core.rank_context import RankContext
+from powerband.core.schedule import UpdateCycle
 from powerband.data.types import EnvSpec, Tree
 from powerband.nets.features import features, num_features
 from powerband.nets.mlp import MLP, TwinMLP
@@ -29,35 +27,6 @@ from powerband.nets.mlp import MLP, TwinMLP
 LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0
 LOG_2 = math.log(2.0)
 LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
-
-
-@dataclass(frozen=True)
-class SACConfig:
-    actor_lr: float = 3e-4
-    """Adam learning rate of the actor and of the temperature."""
-    critic_lr: float = 3e-4
-    """Adam learning rate of the critics."""
-    gamma: float = 0.99
-    """Discount of a step."""
-    tau: float = 0.005
-    """Share of the online critics that the target critics take over at each update."""
-    hidden: tuple[int, ...] = (256, 256)
-    """Widths of the hidden layers of actor and critics."""
-    target_entropy: float | None = None
-    """Entropy that the temperature steers to, in nats; None is minus the number of action dimensions."""
-    initial_alpha: float = 1.0
-    """Temperature at the start."""
-    policy_interval: int = 1
-    """Actor and temperature are updated at each of this many critic updates."""
-    target_interval: int = 1
-    """The target critics follow at each of this many critic updates."""
-    obs_scale: float = 1.0
-    """Observations are multiplied by this before the networks: positions in metres are small for their first layer."""
-    compile: bool = False
-    """torch.compile the losses."""
-
-    def __post_init__(self) -> None:
-        at_least(self, policy_interval=1, target_interval=1)
 
 
 class Temperature(nn.Module):
@@ -75,21 +44,13 @@ class SAC:
         self,
         spec: EnvSpec,
         config: SACConfig,
-        device: torch.device | str,
-        precision: Precision,
-        noise: NoiseSource,
-        average: Callable[[Tensor], object] | None = None,
-        world_size: int = 1,
+        context: RankContext,
     ):
         """
         Args:
             spec: Of the environments; actions continuous, one vector, with finite bounds.
             config: Hyper-parameters.
-            device: Where networks live.
-            precision: Of the networks; targets and outputs are float32.
-            noise: Streams of random numbers of this rank.
-            average: Replaces a flat gradient by its mean over ranks.
-            world_size: Number of ranks; unused, every rank makes the same updates.
+            context: Device, precision, random numbers and gradient averaging of this rank.
 
         Raises:
             ValueError: Discrete or unbounded actions, or an agent axis.
@@ -99,24 +60,25 @@ class SAC:
             raise ValueError("SAC needs continuous actions with finite bounds; use PPO, or bound the action.")
         if spec.num_agents is not None or len(spec.action.shape) != 1:
             raise ValueError(f"SAC needs one action vector, not shape {spec.action.shape} with agents; use PPO.")
-        self.config, self.precision, self.noise = config, precision, noise
+        self.config, self.precision, self.noise = config, context.precision, context.noise
         self.dim = spec.action.shape[0]
-        self.centre = ((spec.high + spec.low) / 2).to(device, torch.float32)
-        self.scale = ((spec.high - spec.low) / 2).to(device, torch.float32)
+        self.centre = ((spec.high + spec.low) / 2).to(context.device, torch.float32)
+        self.scale = ((spec.high - spec.low) / 2).to(context.device, torch.float32)
         self.target_entropy = -float(self.dim) if config.target_entropy is None else config.target_entropy
         inputs = num_features(spec.obs, None)
-        self.actor = MLP(inputs, config.hidden, 2 * self.dim, exact_inputs=True).to(device)
-        self.critic = TwinMLP(inputs + self.dim, config.hidden, 1, exact_inputs=True).to(device)
-        self.temperature = Temperature(config.initial_alpha).to(device)
+        self.actor = MLP(inputs, config.hidden, 2 * self.dim, exact_inputs=True).to(context.device)
+        self.critic = TwinMLP(inputs + self.dim, config.hidden, 1, exact_inputs=True).to(context.device)
+        self.temperature = Temperature(config.initial_alpha).to(context.device)
         self.target_critic = copy.deepcopy(self.critic)
-        shared = {"precision": precision, "average": average}
+        shared = {"precision": context.precision, "average": context.average}
         self.actor_adam = FlatAdam([self.actor, self.temperature], config.actor_lr, **shared)
         self.critic_adam = FlatAdam([self.critic], config.critic_lr, **shared)
         self.target = FlatTarget(self.critic_adam, [self.target_critic], config.tau)
-        self.updates = 0
-        self._policy = compiled(self._policy, config.compile)
-        self._critic_loss = compiled(self._critic_loss, config.compile)
-        self._actor_loss = compiled(self._actor_loss, config.compile)
+        self.updates = torch.zeros((), dtype=torch.int64, device=context.device)
+        self.cycle = UpdateCycle(config.policy_interval, config.target_interval)
+        self._policy = compile_if(self._policy, config.compile)
+        self._critic_loss = compile_if(self._critic_loss, config.compile)
+        self._actor_loss = compile_if(self._actor_loss, config.compile)
 
     @property
     def lr(self) -> float | Tensor:
@@ -129,7 +91,7 @@ class SAC:
         self.critic_adam.lr = lr * (self.config.critic_lr / self.config.actor_lr)
 
     @torch.no_grad()
-    def act(self, obs: Tree, carry: None, explore: bool) -> tuple[Tensor, dict[str, Tensor], None]:
+    def act(self, obs: Tree, carry: Tensor | None, explore: bool) -> tuple[Tensor, dict[str, Tensor], None]:
         """Samples actions; explore=False takes the mean.
 
         Returns:
@@ -167,13 +129,14 @@ class SAC:
             "losses/critic_grad_norm": self.critic_adam.step(critic_loss),
         }
         self.updates += 1
-        if self.updates % self.config.policy_interval == 0:
+        number = self.cycle.advance()
+        if number % self.config.policy_interval == 0:
             with self.critic_adam.frozen():
                 with self.precision.autocast():
                     loss, log_prob = self._actor_loss(obs, normal[:, 1], alpha)
                 figures["losses/actor_grad_norm"] = self.actor_adam.step(loss)
             figures |= {"losses/actor": loss.detach(), "losses/entropy": -log_prob, "losses/alpha": alpha}
-        if self.updates % self.config.target_interval == 0:
+        if number % self.config.target_interval == 0:
             self.target.update()
         return figures
 
@@ -257,4 +220,5 @@ class SAC:
         """Restores `state_dict`, in place."""
         for name in ("actor", "critic", "target_critic", "temperature", "actor_adam", "critic_adam", "noise"):
             getattr(self, name).load_state_dict(state[name])
-        self.updates = int(state["updates"])
+        self.updates.fill_(int(state["updates"]))
+        self.cycle.restore(int(state["updates"]))

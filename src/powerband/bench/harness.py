@@ -1,8 +1,7 @@
-"""The harness of the benchmarks: the real command line trains for some seconds, and its own metrics are read.
+"""Harness of the benchmarks: trains for some seconds through the command line and reads the metrics of the run.
 
-Each measurement is a process of its own, started with the words a user would type, so that nothing of one setting
-(threads, compiled code, memory) is left for the next. What is compared is interleaved: every setting once, then every
-setting again.
+Each measurement is a separate process with the arguments that a user would type, so that threads, compiled code and
+memory of one setting do not affect the next. Settings are interleaved: each is measured once per round.
 """
 
 from __future__ import annotations
@@ -21,180 +20,231 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from powerband.core.config import COMMAND_LINE, ConfigError, Resolved, resolve
-from powerband.core.device import WAITING, cores, host_facts, keep_memory
-from powerband.core.idle import idle, shares
+from powerband.core.config import ResolvedConfig, resolve
+from powerband.core.config.resolve import COMMAND_LINE
+from powerband.core.errors import ConfigError
+from powerband.core.machine.device import OPENMP_WAIT_VARIABLES, cores, host_facts, keep_freed_memory
+from powerband.core.telemetry.idle_causes import account_shares, idle_share
+from powerband.report.run_record import shown_cause
 
-Configure = Callable[[str, list[str]], tuple[Any, str, Resolved]]
-"""(recipe, words) -> (recipe's module, stage, configuration); the command line hands it over."""
-PATIENCE_S = 180.0
-"""A run that has made no update by then is given up."""
+Configure = Callable[[str, list[str]], tuple[Any, str, ResolvedConfig]]
+"""(recipe name, arguments) -> (recipe, stage, configuration); the command line passes this function."""
+Measurement = Callable[[], dict[str, Any]]
+"""Function that measures a case once and returns its metrics."""
+FIRST_UPDATE_TIMEOUT_S = 180.0
+"""Seconds after which a run without an update counts as failed."""
 LOG_S = 0.25
-"""Seconds between two lines of a measured run."""
+"""Log interval of a measured run, in seconds."""
 
 
-def options(schema: type, words: list[str], help_with: str) -> tuple[Any, list[str]]:
-    """(the benchmark's own options, the other words in their order: a recipe and what is typed after it).
+def options(schema: type, arguments: list[str], help_command: str) -> tuple[Any, list[str]]:
+    """Separates the options of a benchmark from the arguments of the recipe.
 
-    Raises:
-        ConfigError: An option with a wrong value, or a word with neither a recipe nor an option before it.
-    """
-    own = {field.name for field in fields(schema)}
-    mine, others, waiting = [], [], iter(words)
-    for word in waiting:
-        name = word.lstrip("-").partition("=")[0].replace("-", "_")
-        if name not in own or not (word.startswith("--") or "=" in word):
-            others.append(word)
-            continue
-        mine.append(word)
-        mine += [next(waiting, "")] if "=" not in word else []
-    return resolve(schema, mine, help_with=help_with).config, others
-
-
-def measure(words: list[str], seconds: float) -> dict[str, Any]:
-    """Trains with `words` after ``powerband train`` until `seconds` after its first updates, and reads its metrics.
+    Args:
+        schema: Dataclass of the benchmark's options.
+        arguments: Command line after the name of the benchmark.
+        help_command: Command that error messages name.
 
     Returns:
-        steps_per_s, updates_per_s, seconds (of the window), idle, idle_cause, shares, cpu_cores, start_s (from the
-        start of the process to the window).
+        The options of the benchmark, and all other arguments in their order.
 
     Raises:
-        ConfigError: The run ended, or made no update, before its window was over; with its last words.
+        ConfigError: An option has an invalid value.
+    """
+    names = {field.name for field in fields(schema)}
+    bench_arguments, recipe_arguments, remaining = [], [], iter(arguments)
+    for argument in remaining:
+        name = argument.lstrip("-").partition("=")[0].replace("-", "_")
+        if name not in names or not (argument.startswith("--") or "=" in argument):
+            recipe_arguments.append(argument)
+            continue
+        bench_arguments.append(argument)
+        bench_arguments += [next(remaining, "")] if "=" not in argument else []
+    return resolve(schema, bench_arguments, help_command=help_command).config, recipe_arguments
+
+
+def measure(arguments: list[str], seconds: float) -> dict[str, Any]:
+    """Runs ``powerband train`` until `seconds` after the first updates and reads the metrics of this window.
+
+    Args:
+        arguments: Command line after ``powerband train``.
+        seconds: Length of the window.
+
+    Returns:
+        {"steps_per_s", "updates_per_s", "seconds": length of the window, "idle", "idle_cause", "shares", "cpu_cores",
+        "start_s": seconds from the start of the process to the window}.
+
+    Raises:
+        ConfigError: The run ended before the end of the window or made no update; the message has its last output.
     """
     with tempfile.TemporaryDirectory() as folder:
-        run_dir, said = Path(folder) / "run", Path(folder) / "said"
+        run_dir, output = Path(folder) / "run", Path(folder) / "output"
         fixed = [f"run_dir={run_dir}", f"log_interval_s={LOG_S}", "env_steps=1000000000000", "tensorboard=false"]
-        command = [sys.executable, "-m", "powerband", "train", *words, *fixed]
+        command = [sys.executable, "-m", "powerband", "train", *arguments, *fixed]
         started = time.perf_counter()
-        with said.open("w") as log:
+        with output.open("w") as log:
             job = subprocess.Popen(command, stdout=log, stderr=log, env=environment())
             try:
-                window = _wait(job, run_dir, seconds, started, said)
+                window = _wait(job, run_dir, seconds, started, output)
                 start_s = time.perf_counter() - started - (window[-1]["time_s"] - window[0]["time_s"])
             finally:
                 _stop(job, run_dir)
-    before, last = window[0], window[-1]
-    took = last["time_s"] - before["time_s"]
-    figures = _weighted(window)
-    waits = idle(figures)
+    first, last = window[0], window[-1]
+    window_s = last["time_s"] - first["time_s"]
+    means = _means(window)
+    idle = idle_share(means)
     return {
-        "steps_per_s": (last["env_steps"] - before["env_steps"]) / took,
-        "updates_per_s": (last["grad_steps"] - before["grad_steps"]) / took,
-        "seconds": took,
-        "idle": waits[0] if waits else None,
-        "idle_cause": waits[1] if waits else "",
-        "shares": shares(figures),
-        "cpu_cores": figures.get("perf/cpu_cores"),
+        "steps_per_s": (last["env_steps"] - first["env_steps"]) / window_s,
+        "updates_per_s": (last["grad_steps"] - first["grad_steps"]) / window_s,
+        "seconds": window_s,
+        "idle": idle[0] if idle else None,
+        "idle_cause": idle[1] if idle else "",
+        "shares": account_shares(means),
+        "cpu_cores": means.get("perf/cpu_cores"),
         "start_s": start_s,
     }
 
 
-def wait_as_runs_do() -> None:
-    """Starts this script anew with the variables that the command line sets: torch has read them when it was imported.
+def restart_with_cli_environment() -> None:
+    """Restarts this script with the environment variables that the command line sets.
 
-    For benchmarks that run a recipe in their own process; it keeps memory as the command line does.
+    Benchmarks that run a recipe in their own process call it first, because torch reads the variables when it is
+    imported. It also configures the allocator like the command line.
     """
-    keep_memory()
-    if not WAITING.keys() & os.environ.keys():
-        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **WAITING})
+    keep_freed_memory()
+    if not OPENMP_WAIT_VARIABLES.keys() & os.environ.keys():
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **OPENMP_WAIT_VARIABLES})
 
 
 def print_now(line: str) -> None:
-    """Prints a line that is seen at once, through a pipe too."""
+    """Prints a line without buffering."""
     print(line, flush=True)
 
 
 def interleaved(
-    cases: dict[str, Callable[[], dict[str, Any]]], rounds: int, say: Callable[[str], None] = print_now
+    cases: dict[str, Measurement], rounds: int, print_line: Callable[[str], None] = print_now
 ) -> list[dict[str, Any]]:
-    """Measures every case once a round and says what it found.
+    """Measures every case once per round and prints a table.
 
     Args:
-        cases: Name -> measures it once.
-        rounds: How often.
-        say: Prints a line.
+        cases: Name -> function that measures the case once.
+        rounds: Number of rounds.
+        print_line: Function that prints a line.
 
     Returns:
-        One row a case: ``case``, the medians of its figures, and ``rounds`` with each measurement.
+        One row per case: ``case``, the medians of its metrics, and ``rounds`` with all measurements.
     """
-    found: dict[str, list[dict[str, Any]]] = {name: [] for name in cases}
+    measurements: dict[str, list[dict[str, Any]]] = {name: [] for name in cases}
     width = max(map(len, cases), default=0)
     for index in range(rounds):
-        for name, once in cases.items():
-            found[name].append(once())
-            say(f"round {index + 1} of {rounds}  {name:<{width}}  {found[name][-1]['steps_per_s']:>9.1f} steps/s")
-    say(f"{'':<{width}}  {'steps/s':>9}  {'min':>9}  {'max':>9}  {'updates/s':>10}  {'idle':>5}  cause")
+        for name, measure_case in cases.items():
+            metrics = measure_case()
+            measurements[name].append(metrics)
+            print_line(f"round {index + 1} of {rounds}  {name:<{width}}  {metrics['steps_per_s']:>9.1f} steps/s")
+    print_line(f"{'':<{width}}  {'steps/s':>9}  {'min':>9}  {'max':>9}  {'updates/s':>10}  {'idle':>5}  idle cause")
     rows = []
-    for name, measured in found.items():
+    for name, measured in measurements.items():
         row: dict[str, Any] = {"case": name}
-        for figure in ("steps_per_s", "updates_per_s", "idle", "cpu_cores", "start_s"):
-            known = [one[figure] for one in measured if one.get(figure) is not None]
-            row[figure] = statistics.median(known) if known else None
+        for key in ("steps_per_s", "updates_per_s", "idle", "cpu_cores", "start_s"):
+            values = [metrics[key] for metrics in measured if metrics.get(key) is not None]
+            row[key] = statistics.median(values) if values else None
         row["idle_cause"] = measured[-1].get("idle_cause", "")
         rows.append({**row, "rounds": measured})
-        rates = [one["steps_per_s"] for one in measured]
-        waits = "" if row["idle"] is None else f"{row['idle']:.0%}"
-        say(
+        rates = [metrics["steps_per_s"] for metrics in measured]
+        idle, cause = row["idle"], row["idle_cause"]
+        idle_text = "" if idle is None else f"{idle:.0%}"
+        cause_text = "" if idle is None else shown_cause(idle, cause)
+        print_line(
             f"{name:<{width}}  {row['steps_per_s']:>9.1f}  {min(rates):>9.1f}  {max(rates):>9.1f}  "
-            f"{row['updates_per_s']:>10.1f}  {waits:>5}  {row['idle_cause']}"
+            f"{row['updates_per_s']:>10.1f}  {idle_text:>5}  {cause_text}".rstrip()
         )
     return rows
 
 
-def result(bench: str, config: Any, words: list[str], rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """What a benchmark returns: itself, the machine, its threads, its options, the recipe's words, its rows."""
-    said = {name: os.environ.get(name) for name in ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")}
-    host = {**host_facts(), "cores": cores(), "environment": {k: v for k, v in said.items() if v is not None}}
-    return {"bench": bench, "host": host, "options": asdict(config), "words": words, "rows": rows}
+def result(bench: str, config: Any, arguments: list[str], rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Builds the JSON result of a benchmark.
+
+    Args:
+        bench: Name of the benchmark.
+        config: Options of the benchmark, a dataclass.
+        arguments: Arguments of the recipe.
+        rows: Rows of `interleaved`.
+    """
+    values = {name: os.environ.get(name) for name in ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")}
+    variables = {name: value for name, value in values.items() if value is not None}
+    host = {**host_facts(), "cores": cores(), "environment": variables}
+    return {"bench": bench, "host": host, "options": asdict(config), "words": arguments, "rows": rows}
 
 
-def header(what: str, words: Iterable[str], rounds: int, seconds: float) -> None:
-    """Says what is measured, on which machine."""
+def print_header(bench: str, arguments: Iterable[str], rounds: int, seconds: float) -> None:
+    """Prints the benchmark, the machine and the number of measurements.
+
+    Args:
+        bench: Name of the benchmark.
+        arguments: Arguments after ``powerband train``.
+        rounds: Number of rounds.
+        seconds: Length of a measurement.
+    """
     host = host_facts()
     gpus = ", ".join(gpu["name"] for gpu in host["gpus"]) or "no GPU"
-    print(f"{what}: powerband train {' '.join(words)}")
-    threads = os.environ.get("OMP_NUM_THREADS", "as each run decides")
+    print(f"{bench}: powerband train {' '.join(arguments)}")
+    threads = os.environ.get("OMP_NUM_THREADS", "chosen by each run")
     print(f"{host['cpu']}, {host['cores']} cores, {gpus}, torch {host['torch']}, threads {threads}")
-    print(f"{rounds} rounds of {seconds:g} s each, interleaved; medians", flush=True)
+    print(f"{rounds} interleaved rounds of {seconds:g} s each; medians", flush=True)
 
 
-def setting(configure: Configure, words: list[str], knob: str, value: Any) -> tuple[str, Any]:
-    """(qualified name, what it is without the knob) of a knob in a recipe's configuration.
+def resolve_knob(configure: Configure, arguments: list[str], knob: str, value: Any) -> tuple[str, Any]:
+    """Finds a setting in the configuration of a recipe.
+
+    Args:
+        configure: Function that reads the configuration of a recipe.
+        arguments: Name of the recipe and its arguments.
+        knob: Name of the setting.
+        value: A valid value of the setting.
+
+    Returns:
+        Qualified name of the setting, and its value under `arguments`.
 
     Raises:
-        ConfigError: The recipe is none, has no such knob, or its algorithm does not read it.
+        ConfigError: The recipe is unknown, has no such setting, or its algorithm does not read it.
     """
-    name, *rest = words
-    _, _, turned = configure(name, [*rest, f"{knob}={value}"])
-    path = next(path for path, source in turned.sources.items() if source == COMMAND_LINE and path.endswith(knob))
-    if any(notice.startswith(f"{path}: no effect") for notice in turned.notices):
-        algo = getattr(turned.config, "algo", "")
-        raise ConfigError(f"{path} has no effect with algo={algo}: there is nothing to compare. Name another algo.")
+    name, *rest = arguments
+    recipe, _, changed = configure(name, [*rest, f"{knob}={value}"])
+    path = next(path for path, source in changed.sources.items() if source == COMMAND_LINE and path.endswith(knob))
+    if any(notice.startswith(f"{path}: no effect") for notice in changed.notices):
+        algo = recipe.algorithm_of(changed.config)
+        raise ConfigError(
+            f"{path} has no effect with algo={algo}, so its values cannot be compared. Choose another algo."
+        )
     value = configure(name, rest)[2].config
-    for part in path.split("."):
-        value = getattr(value, part)
+    for attribute in path.split("."):
+        value = getattr(value, attribute)
     return path, value
 
 
-def _wait(job: subprocess.Popen, run_dir: Path, seconds: float, started: float, said: Path) -> list[dict[str, Any]]:
-    """Waits until the window is over; its lines, from the one after the first updates on, which compiled."""
+def _wait(job: subprocess.Popen, run_dir: Path, seconds: float, started: float, output: Path) -> list[dict[str, Any]]:
+    """Waits for the end of the window and returns its lines of metrics.
+
+    The window begins one line after the first updates, which include compilation.
+    """
     while True:
-        lines = _lines(run_dir)
+        lines = _read_lines(run_dir)
         first = next((index for index, line in enumerate(lines) if line["grad_steps"] > 0), None)
         window = lines[first + 1 :] if first is not None else []
         if len(window) > 1 and window[-1]["time_s"] - window[0]["time_s"] >= seconds:
             return window
         elapsed = time.perf_counter() - started
-        if job.poll() is not None or (first is None and elapsed > PATIENCE_S):
-            words = " ".join(said.read_text().strip().splitlines()[-3:])[-600:]
+        if job.poll() is not None or (first is None and elapsed > FIRST_UPDATE_TIMEOUT_S):
+            last_output = " ".join(output.read_text().strip().splitlines()[-3:])[-600:]
             ended = job.returncode is not None
-            why = f"ended with status {job.returncode}" if ended else f"no update in {elapsed:.0f} s"
-            raise ConfigError(f"{' '.join(job.args[2:])}: {why}: {words}")
+            reason = f"ended with status {job.returncode}" if ended else f"made no update in {elapsed:.0f} s"
+            command = [str(argument) for argument in job.args[2:]] if isinstance(job.args, list) else []
+            raise ConfigError(f"{' '.join(command)} {reason}. Its last output: {last_output}")
         time.sleep(0.1)
 
 
 def _stop(job: subprocess.Popen, run_dir: Path) -> None:
-    """Asks the leading rank to end; it tells the others. Kills what does not listen."""
+    """Sends SIGTERM to rank 0, which stops the other ranks; kills a run that does not end within 60 s."""
     with contextlib.suppress(OSError, ValueError, KeyError, IndexError):
         ranks = json.loads((run_dir / "processes.json").read_text())["ranks"]
         if job.poll() is None:
@@ -206,27 +256,27 @@ def _stop(job: subprocess.Popen, run_dir: Path) -> None:
         job.wait()
 
 
-def _lines(run_dir: Path) -> list[dict[str, Any]]:
+def _read_lines(run_dir: Path) -> list[dict[str, Any]]:
     path = run_dir / "metrics.jsonl"
     if not path.exists():
         return []
-    whole = path.read_text().split("\n")[:-1]
-    return [json.loads(text) for text in whole]
+    complete_lines = path.read_text().split("\n")[:-1]
+    return [json.loads(line) for line in complete_lines]
 
 
-def _weighted(window: list[dict[str, Any]]) -> dict[str, float]:
-    """Means of the measured figures over the window, weighted by the seconds of its intervals."""
+def _means(window: list[dict[str, Any]]) -> dict[str, float]:
+    """Returns the means of all ``perf/`` metrics over the window, weighted by the seconds of its intervals."""
     sums: dict[str, float] = {}
-    whole = window[-1]["time_s"] - window[0]["time_s"]
-    for before, line in zip(window, window[1:], strict=False):
+    window_s = window[-1]["time_s"] - window[0]["time_s"]
+    for previous, line in zip(window, window[1:], strict=False):
         for tag, value in line.items():
             if tag.startswith("perf/") and isinstance(value, int | float):
-                sums[tag] = sums.get(tag, 0.0) + value * (line["time_s"] - before["time_s"])
-    return {tag: total / whole for tag, total in sums.items()}
+                sums[tag] = sums.get(tag, 0.0) + value * (line["time_s"] - previous["time_s"])
+    return {tag: total / window_s for tag, total in sums.items()}
 
 
 def environment() -> dict[str, str]:
-    """That of this process, in which the measured one finds this package."""
+    """Returns the environment variables of this process, with a PYTHONPATH that contains this package."""
     source = str(Path(__file__).parents[2])
     paths = [source, os.environ.get("PYTHONPATH", "")]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}

@@ -1,16 +1,25 @@
-"""The plot of a benchmark: a bar a case with the spread of its rounds: steps/s, updates/s, idle share."""
+"""Plot of a benchmark: steps/s, updates/s and idle share per case as bars, with the range over rounds."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+from powerband.core.errors import ConfigError
+
 
 def save_plot(result: dict[str, Any], path: Path) -> Path:
-    """Writes a PNG of a benchmark's rows; returns `path`.
+    """Writes a PNG with the rows of a benchmark.
+
+    Args:
+        result: Result of a benchmark, see `powerband.bench.harness.result`.
+        path: File of the plot.
+
+    Returns:
+        `path`.
 
     Raises:
-        ValueError: It cannot be written.
+        ConfigError: The file cannot be written.
     """
     import matplotlib
 
@@ -18,17 +27,22 @@ def save_plot(result: dict[str, Any], path: Path) -> Path:
     import matplotlib.pyplot as plt
 
     rows = result["rows"]
-    panels = {"steps_per_s": "env steps/s", "updates_per_s": "updates/s", "idle": "learner idle, share of wall time"}
-    panels = {figure: title for figure, title in panels.items() if any(row.get(figure) is not None for row in rows)}
+    panels = {
+        "steps_per_s": "env steps/s",
+        "updates_per_s": "updates/s",
+        "idle": "share of wall time in which the learner is idle",
+    }
+    panels = {key: title for key, title in panels.items() if any(row.get(key) is not None for row in rows)}
     figure, axes = plt.subplots(1, len(panels), figsize=(1.2 + 3.6 * len(panels), 3.2), squeeze=False)
     names = [row["case"] for row in rows]
     for axis, (key, title) in zip(axes[0], panels.items(), strict=True):
         spread = [
-            [one[key] for one in row["rounds"] if one.get(key) is not None] or [row.get(key) or 0.0] for row in rows
+            [measured[key] for measured in row["rounds"] if measured.get(key) is not None] or [row.get(key) or 0.0]
+            for row in rows
         ]
         heights = [row.get(key) or 0.0 for row in rows]
-        below = [height - min(parts) for height, parts in zip(heights, spread, strict=True)]
-        above = [max(parts) - height for height, parts in zip(heights, spread, strict=True)]
+        below = [height - min(values) for height, values in zip(heights, spread, strict=True)]
+        above = [max(values) - height for height, values in zip(heights, spread, strict=True)]
         axis.bar(names, heights, color="#1f6f8b", width=0.6)
         axis.errorbar(names, heights, [below, above], fmt="none", ecolor="#1f2a30", capsize=3, linewidth=1)
         axis.set_title(title, fontsize=9, loc="left")
@@ -44,7 +58,7 @@ def save_plot(result: dict[str, Any], path: Path) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=120)
     except (OSError, ValueError) as error:
-        raise ValueError(f"plot={path} cannot be written ({error}). Name a file such as plot=bench.png.") from error
+        raise ConfigError(f"plot={path} cannot be written ({error}). Name a file such as plot=bench.png.") from error
     finally:
         plt.close(figure)
     return path

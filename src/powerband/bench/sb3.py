@@ -1,8 +1,8 @@
-"""Stable-Baselines3 on one environment for some seconds: what `peers` starts in a process of its own.
+"""Stable-Baselines3 on one environment for some seconds; the benchmark `peers` starts this module as a process.
 
     python -m powerband.bench.sb3 '{"algo": "sac", "env_id": "Pendulum-v1", "num_envs": 4, ...}'
 
-Prints one line of JSON. Time counts from the first rollout after an update to the start of the last one.
+Prints one line of JSON. The measured window is from the first rollout after an update to the start of the last rollout.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ import time
 from typing import Any
 
 
-def train(words: dict[str, Any]) -> dict[str, Any]:
+def train(options: dict[str, Any]) -> dict[str, Any]:
     """Trains until `seconds` after the first updates.
 
     Args:
-        words: algo, env_id, num_envs, hidden, batch, seconds, threads; for sac warmup; for ppo num_steps, epochs,
-            minibatches.
+        options: Keys algo, env_id, num_envs, hidden, batch, seconds and threads; for sac also learning_starts; for ppo
+            also num_steps, epochs and minibatches.
 
     Returns:
-        steps_per_s, updates_per_s, seconds, start_s.
+        {"steps_per_s", "updates_per_s", "seconds": length of the window, "start_s": seconds until the window}.
     """
     started = time.perf_counter()
     import torch
@@ -29,44 +29,52 @@ def train(words: dict[str, Any]) -> dict[str, Any]:
     from stable_baselines3.common.callbacks import BaseCallback
     from stable_baselines3.common.env_util import make_vec_env
 
-    if words["threads"]:
-        torch.set_num_threads(words["threads"])
-    num_envs, seconds = words["num_envs"], words["seconds"]
-    env = make_vec_env(words["env_id"], num_envs, seed=0)
-    shared = {"policy": "MlpPolicy", "env": env, "policy_kwargs": {"net_arch": list(words["hidden"])}, "device": "auto"}
-    if words["algo"] == "sac":
-        # train_freq counts steps of all environments together; as many updates as transitions: ratio 1
+    if options["threads"]:
+        torch.set_num_threads(options["threads"])
+    num_envs, seconds = options["num_envs"], options["seconds"]
+    env = make_vec_env(options["env_id"], num_envs, seed=0)
+    shared: dict[str, Any] = {
+        "policy": "MlpPolicy",
+        "env": env,
+        "policy_kwargs": {"net_arch": list(options["hidden"])},
+        "device": "auto",
+    }
+    if options["algo"] == "sac":
+        # train_freq counts steps of all environments together; gradient_steps=-1 makes one update per transition.
         model: Any = SAC(
-            **shared, batch_size=words["batch"], learning_starts=words["warmup"], train_freq=1, gradient_steps=-1
+            **shared,
+            batch_size=options["batch"],
+            learning_starts=options["learning_starts"],
+            train_freq=1,
+            gradient_steps=-1,
         )
-        updates_each = 1
+        updates_per_count = 1
     else:
-        batch = words["num_steps"] * num_envs // words["minibatches"]
-        model = PPO(**shared, n_steps=words["num_steps"], batch_size=batch, n_epochs=words["epochs"])
-        updates_each = words["minibatches"]  # it counts epochs
+        batch = options["num_steps"] * num_envs // options["minibatches"]
+        model = PPO(**shared, n_steps=options["num_steps"], batch_size=batch, n_epochs=options["epochs"])
+        updates_per_count = options["minibatches"]  # PPO counts epochs as updates
 
     class Window(BaseCallback):
-        """Notes the start of each rollout, and ends the run when the window is over."""
+        """Records the start of each rollout and ends the run at the end of the window."""
 
         def __init__(self) -> None:
             super().__init__()
-            self.notes: list[tuple[float, int, int]] = []
+            self.rollouts: list[tuple[float, int, int]] = []
 
         def _on_rollout_start(self) -> None:
             if self.model._n_updates > 0:
-                self.notes.append((time.perf_counter(), self.num_timesteps, self.model._n_updates))
+                self.rollouts.append((time.perf_counter(), self.num_timesteps, self.model._n_updates))
 
         def _on_step(self) -> bool:
-            return len(self.notes) < 2 or self.notes[-1][0] - self.notes[0][0] < seconds
+            return len(self.rollouts) < 2 or self.rollouts[-1][0] - self.rollouts[0][0] < seconds
 
     window = Window()
     model.learn(10**9, callback=window)
-    (start, steps, updates), (end, steps_then, updates_then) = window.notes[0], window.notes[-1]
-    took = end - start
+    (start, first_steps, first_updates), (end, last_steps, last_updates) = window.rollouts[0], window.rollouts[-1]
     return {
-        "steps_per_s": (steps_then - steps) / took,
-        "updates_per_s": (updates_then - updates) * updates_each / took,
-        "seconds": took,
+        "steps_per_s": (last_steps - first_steps) / (end - start),
+        "updates_per_s": (last_updates - first_updates) * updates_per_count / (end - start),
+        "seconds": end - start,
         "start_s": start - started,
     }
 

@@ -1,8 +1,8 @@
-"""`powerband bench update-interval`: what an update interval changes, and what overlap changes.
+"""Benchmark update-interval: effect of the update interval and of overlap on throughput.
 
-An environment whose step takes a stated time in its worker process stands for a game engine. For each update interval
-k (k updates every k transitions), serial and overlapped, with one and several environments: steps/s, the share of the
-wall time in which the learner works, and the updates a step.
+An environment with a fixed step time in its worker process stands in for a game engine. The benchmark measures
+each update interval k (k updates every k transitions), serial and overlapped, with several numbers of environments.
+It reports steps/s, the share of wall time in which the learner computes, and updates per step.
 """
 
 from __future__ import annotations
@@ -19,50 +19,56 @@ from typing import Any
 
 import torch
 
-from powerband.algos.sac import SAC, SACConfig
+from powerband.algos.sac import SAC
+from powerband.algos.settings import SACConfig
+from powerband.bench.slow_envs import make_slow
 from powerband.core.config import RunConfig, resolve
-from powerband.core.device import host_facts, set_threads
-from powerband.core.run import Run
-from powerband.envs.slow import make_slow
-from powerband.envs.vector import WorkerVecEnv
-from powerband.loops.off_policy import OffPolicyConfig, off_policy
+from powerband.core.machine.device import host_facts, set_threads
+from powerband.core.run.run import Run
+from powerband.envs.workers.vector import WorkerVecEnv
+from powerband.loops.config import OffPolicyConfig
+from powerband.loops.off_policy import off_policy
 from powerband.report.curves import read_metrics
 
 
 @dataclass(frozen=True)
-class Config:
+class Options:
     step_ms: tuple[float, ...] = (20.0, 80.0)
-    """Milliseconds of an environment step; the worker sleeps, as if an engine elsewhere did the work."""
+    """Milliseconds per environment step; the worker sleeps, as if an engine on another machine did the work."""
     intervals: tuple[int, ...] = (1, 5, 10, 20)
     """Update intervals."""
     num_envs: tuple[int, ...] = (1, 16)
-    """Environments, one worker process each."""
+    """Numbers of environments; each environment has one worker process."""
     seconds: float = 8.0
-    """Measured seconds of each setting, after the first update."""
+    """Seconds per setting, after the first update."""
     batch: int = 512
-    """Transitions of an update."""
+    """Transitions per update."""
     hidden: tuple[int, ...] = (256, 256)
-    """Widths of actor and critics; the default takes about as long as the guide's 20 ms update on two cores."""
+    """Widths of actor and critics; an update with the default takes about 20 ms on two cores."""
     threads: int = 0
-    """CPU threads of the learner; 0 is all cores."""
+    """CPU threads of the learner; 0 uses all cores."""
     plot: str = ""
-    """PNG to draw into."""
+    """PNG file for a plot; empty for none."""
 
 
 @dataclass(frozen=True)
-class _Setting:
-    """What the loop is handed: a RunConfig where `Run` looks for it."""
+class _Config:
+    """Configuration of the measured run, with the only section that `Run` reads."""
 
     run: RunConfig = field(default_factory=RunConfig)
 
 
-def run(words: list[str], configure: Any = None) -> dict[str, Any]:
-    """Measures every setting in turn and prints the table as it grows; it trains no recipe, so `configure` is unused.
+def run(arguments: list[str], configure: Any = None) -> dict[str, Any]:
+    """Measures every setting and prints a row for each.
+
+    Args:
+        arguments: Command line after ``powerband bench update-interval``.
+        configure: Unused: this benchmark trains no recipe.
 
     Returns:
-        {"host", "config", "update_ms", "rows": one dict a setting}.
+        {"host", "config", "update_ms", "rows": one dictionary per setting}.
     """
-    config = resolve(Config, words, help_with="powerband bench update-interval").config
+    config = resolve(Options, arguments, help_command="powerband bench update-interval").config
     threads = set_threads(config.threads, 1)
     update_ms = _update_ms(config)
     print(f"one update: {update_ms:.1f} ms on {threads} threads, batch {config.batch}", flush=True)
@@ -90,35 +96,35 @@ def run(words: list[str], configure: Any = None) -> dict[str, Any]:
     return result
 
 
-def _measure(config: Config, step_ms: float, num_envs: int, interval: int, overlap: bool) -> dict[str, Any]:
-    """One setting through the real loop, from its first updates on."""
+def _measure(config: Options, step_ms: float, num_envs: int, interval: int, overlap: bool) -> dict[str, Any]:
+    """Trains with one setting through the off-policy loop and returns its row, measured from the first updates on."""
     env = WorkerVecEnv([(make_slow, {"step_ms": step_ms})] * num_envs, num_workers=num_envs)
-    warmup = 2 * max(config.intervals)
+    learning_starts = 2 * max(config.intervals)
     settings = RunConfig(env_steps=10**9, log_interval_s=0.5, tensorboard=False, overlap=overlap, gpus="auto")
-    lead_s = warmup / num_envs * step_ms / 1000 + 2
-    settings = replace(settings, time_limit_s=lead_s + config.seconds)
+    startup_s = learning_starts / num_envs * step_ms / 1000 + 2
+    settings = replace(settings, time_limit_s=startup_s + config.seconds)
     loop = OffPolicyConfig(
         num_envs=num_envs,
         global_batch_size=config.batch,
         replay_size=20_000,
         update_interval=interval,
-        warmup=warmup,
+        learning_starts=learning_starts,
     )
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         settings = replace(settings, run_dir=str(Path(folder) / "run"))
-        with Run.start(_Setting(settings), recipe="bench", stage="update-interval", argv=[]) as run:
-            learner = SAC(env.spec, SACConfig(hidden=config.hidden), run.device, run.precision, run.noise)
+        with Run.start(_Config(settings), recipe="bench", stage="update-interval", argv=[]) as run:
+            learner = SAC(env.spec, SACConfig(hidden=config.hidden), run.context)
             off_policy(run, env, learner, loop)
         env.close()
         lines = read_metrics(Path(folder) / "run")
     start = next(index for index, line in enumerate(lines) if line["grad_steps"] >= interval) + 1
     first, last, window = lines[start - 1], lines[-1], lines[start:]
     seconds, steps = last["time_s"] - first["time_s"], last["env_steps"] - first["env_steps"]
-    busy, before = 0.0, first["time_s"]
+    busy, previous_s = 0.0, first["time_s"]
     for line in window:
         share = sum(line.get(f"perf/share/{name}", 0) for name in ("update", "sample", "act"))
-        busy += share * (line["time_s"] - before)
-        before = line["time_s"]
+        busy += share * (line["time_s"] - previous_s)
+        previous_s = line["time_s"]
     return {
         "step_ms": step_ms,
         "num_envs": num_envs,
@@ -131,15 +137,14 @@ def _measure(config: Config, step_ms: float, num_envs: int, interval: int, overl
     }
 
 
-def _update_ms(config: Config) -> float:
-    """Milliseconds of one update by itself, median of 30."""
-    from powerband.core.device import device_names
-    from powerband.core.noise import NoiseSource
-    from powerband.core.precision import Precision
+def _update_ms(config: Options) -> float:
+    """Returns the milliseconds of one update without environments, median of 30."""
+    from powerband.core.machine.device import device_names
+    from powerband.core.rank_context import RankContext
 
     device = torch.device(device_names(RunConfig())[0])
     env = WorkerVecEnv([(make_slow, {"step_ms": 0.0})], num_workers=0)
-    learner = SAC(env.spec, SACConfig(hidden=config.hidden), device, Precision("fp32", device), NoiseSource(0, device))
+    learner = SAC(env.spec, SACConfig(hidden=config.hidden), RankContext.single(device))
     shape = (config.batch,)
     batch = {"obs": torch.randn(*shape, 2), "next_obs": torch.randn(*shape, 2), "action": torch.rand(*shape, 1)}
     batch |= {"reward": torch.randn(shape), "terminated": torch.zeros(shape, dtype=torch.bool)}
@@ -155,7 +160,12 @@ def _update_ms(config: Config) -> float:
 
 
 def save_plot(result: dict[str, Any], path: Path) -> None:
-    """Draws steps/s and the learner's share over the update interval."""
+    """Draws steps/s and the busy share of the learner over the update interval.
+
+    Args:
+        result: Result of `run`.
+        path: PNG file.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
@@ -166,17 +176,18 @@ def save_plot(result: dict[str, Any], path: Path) -> None:
     figure, axes = plt.subplots(2, len(costs), figsize=(3.4 * len(costs), 5.4), sharex=True, squeeze=False)
     for column, (step_ms, num_envs) in enumerate(costs):
         for overlap, color in ((False, "#8a8f98"), (True, "#1f6f8b")):
-            mine = [r for r in rows if (r["step_ms"], r["num_envs"], r["overlap"]) == (step_ms, num_envs, overlap)]
-            x = [row["update_interval"] for row in mine]
+            key = (step_ms, num_envs, overlap)
+            series = [row for row in rows if (row["step_ms"], row["num_envs"], row["overlap"]) == key]
+            x = [row["update_interval"] for row in series]
             label = "overlap" if overlap else "serial"
-            axes[0][column].plot(x, [row["steps_per_s"] for row in mine], "o-", color=color, label=label)
-            axes[1][column].plot(x, [row["learner_busy"] for row in mine], "o-", color=color, label=label)
-        axes[0][column].set_title(f"{step_ms:g} ms a step, {num_envs} env", fontsize=9)
+            axes[0][column].plot(x, [row["steps_per_s"] for row in series], "o-", color=color, label=label)
+            axes[1][column].plot(x, [row["learner_busy"] for row in series], "o-", color=color, label=label)
+        axes[0][column].set_title(f"{step_ms:g} ms per step, {num_envs} env", fontsize=9)
         axes[0][column].set_ylim(bottom=0)
         axes[1][column].set_ylim(0, 1)
         axes[1][column].set_xlabel("update interval")
-    axes[0][0].set_ylabel("steps/s")
-    axes[1][0].set_ylabel("learner busy")
+    axes[0][0].set_ylabel("env steps/s")
+    axes[1][0].set_ylabel("learner busy, share of time")
     axes[0][0].legend(fontsize=8)
     figure.tight_layout()
     path.parent.mkdir(parents=True, exist_ok=True)

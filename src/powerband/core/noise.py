@@ -23,7 +23,7 @@ MIX_1 = 0xBF58476D1CE4E5B9 - 2**64
 MIX_2 = 0x94D049BB133111EB - 2**64
 
 
-def mix_(x: Tensor) -> Tensor:
+def splitmix64_(x: Tensor) -> Tensor:
     """Finaliser of SplitMix64 on int64 `x`, in place. ``>>`` keeps the sign, hence the masks."""
     x.bitwise_xor_((x >> 30).bitwise_and_(2**34 - 1)).mul_(MIX_1)
     x.bitwise_xor_((x >> 27).bitwise_and_(2**37 - 1)).mul_(MIX_2)
@@ -48,28 +48,28 @@ class Noise:
         digest = hashlib.sha256(f"{seed}/{purpose}".encode()).digest()
         key = int.from_bytes(digest[:8], "little", signed=True)
         ids = ids.to(device=device, dtype=torch.int64)
-        self.keys = mix_((ids + 1).mul_(GOLDEN).add_(key))
+        self.keys = splitmix64_((ids + 1).mul_(GOLDEN).add_(key))
         self.counter = torch.zeros((), dtype=torch.int64, device=device)
         self._parts: dict[int, Noise] = {}
 
-    def part(self, first: int, rows: int) -> Noise:
+    def row_slice(self, first: int, rows: int) -> Noise:
         """The same stream for `rows` of its rows from `first` on: what the whole would draw for them.
 
         All parts draw equally often, the last one last: with its draws the whole's counter goes on.
         """
         if first not in self._parts:
-            part = self._parts[first] = copy.copy(self)
-            part.keys = self.keys[first : first + rows]
+            row_slice = self._parts[first] = copy.copy(self)
+            row_slice.keys = self.keys[first : first + rows]
             if first + rows < len(self.keys):
-                part.counter = self.counter.clone()
+                row_slice.counter = self.counter.clone()
         return self._parts[first]
 
     def bits(self, count: int) -> Tensor:
         """(n, count) int64: 64 random bits each; increases the counter."""
-        stream = mix_(self.keys + self.counter * GOLDEN)
+        stream = splitmix64_(self.keys + self.counter * GOLDEN)
         self.counter.add_(1)
         index = torch.arange(1, count + 1, device=self.keys.device).mul_(GOLDEN)
-        return mix_(stream.unsqueeze(1) + index)
+        return splitmix64_(stream.unsqueeze(1) + index)
 
     def uniform(self, *tail: int) -> Tensor:
         """(n, *tail) float32 in [0, 1), multiples of 2**-24."""
@@ -118,7 +118,7 @@ class NoiseSource:
         self._part: tuple[int, int] | None = None
 
     @contextmanager
-    def part(self, rows: slice, whole: int) -> Iterator[None]:
+    def row_slice(self, rows: slice, whole: int) -> Iterator[None]:
         """Inside, who asks for the numbers of a part's rows draws those that the `whole` would draw for them.
 
         Args:
@@ -136,7 +136,7 @@ class NoiseSource:
         if self._part is None:
             return self._stream(purpose, rows)
         first, whole = self._part
-        return self._stream(purpose, whole).part(first, rows)
+        return self._stream(purpose, whole).row_slice(first, rows)
 
     def _stream(self, purpose: str, rows: int) -> Noise:
         name = f"{purpose}:{rows}"

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from powerband.core.flags import ConfigError
+from powerband.core.errors import ConfigError
 
 PICKLES = (".pth", ".pt", ".ckpt", ".pkl")
 
@@ -40,20 +40,24 @@ def find_run(word: str, root: Path = Path("runs")) -> Path:
     raise ConfigError(f"{word} lies in no run folder: none above it has a run.json. Name a run folder, or last.")
 
 
-def claim(resume: str, run_dir: str, recipe: str) -> Path:
-    """The folder of a run that begins: the one that `resume` names, `run_dir`, or a new one under ``runs``.
+def claim_run_folder(resume: str, run_dir: str, recipe: str) -> tuple[Path, bool]:
+    """Creates the folder of a run: `run_dir`, or a new one under ``runs``; a resumed run keeps its folder.
+
+    Returns:
+        The folder, and True if it did not exist before.
 
     Raises:
         ConfigError: It holds another run, or cannot be written.
     """
     if resume:
-        return find_run(resume)
+        return find_run(resume), False
     folder = Path(run_dir or f"runs/{recipe}-{time.strftime('%Y%m%d-%H%M%S')}").expanduser()
     if (folder / "run.json").exists():
         raise ConfigError(
             f"run_dir={folder} holds a run already, and nothing is overwritten. "
             f"Choose another run_dir, or go on with it: resume={folder}."
         )
+    created = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / ".writable"
@@ -61,15 +65,34 @@ def claim(resume: str, run_dir: str, recipe: str) -> Path:
         probe.unlink()
     except OSError as error:
         raise ConfigError(f"run_dir={folder} cannot be written ({error.strerror}). Choose another run_dir.") from error
-    return folder
+    return folder, created
+
+
+RUN_FILES = ("config.json", "run.json", "processes.json", "train.log", "metrics.jsonl", "trace.json")
+"""Files that a run writes before its first update; TensorBoard's event files besides."""
+
+
+def remove_unused_run(folder: Path, created: bool) -> None:
+    """Removes the files of a run that was refused before it trained; all other files stay.
+
+    Args:
+        folder: The run folder.
+        created: The run created the folder, so that it is removed too if nothing is left in it.
+    """
+    with contextlib.suppress(OSError):
+        for path in folder.iterdir():
+            if path.name in RUN_FILES or path.name.startswith("events.out.tfevents"):
+                path.unlink()
+        if created:
+            folder.rmdir()  # fails, and the folder stays, if a stage has written anything of its own
 
 
 def process_facts() -> dict[str, Any]:
     """This process, so that another one can find it: host, id, and the moment it began, which no second one has."""
-    return {"hostname": platform.node(), "pid": os.getpid(), "began": process_began(os.getpid())}
+    return {"hostname": platform.node(), "pid": os.getpid(), "began": process_start_ticks(os.getpid())}
 
 
-def process_began(pid: int) -> int | None:
+def process_start_ticks(pid: int) -> int | None:
     """Clock ticks after boot at which process `pid` began; None where there is none, or no ``/proc``."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
@@ -79,12 +102,12 @@ def process_began(pid: int) -> int | None:
     return None if words[0] == "Z" else int(words[19])
 
 
-def note_processes(folder: Path, processes: list[dict[str, Any]]) -> None:
+def write_processes(folder: Path, processes: list[dict[str, Any]]) -> None:
     """Writes ``processes.json``: those of the run that begins, one a rank; a run that went on has its last ones."""
     (folder / "processes.json").write_text(json.dumps({"began_s": time.time(), "ranks": processes, "ended": None}))
 
 
-def note_end(folder: Path, reason: str) -> None:
+def write_end_reason(folder: Path, reason: str) -> None:
     """Adds to ``processes.json`` that the run ended, and why; what cannot be written is left: the run ends anyway."""
     path = folder / "processes.json"
     with contextlib.suppress(OSError, ValueError):

@@ -1,41 +1,40 @@
-"""When things fall due: updates, by an exact integer debt; log, evaluation and save, by cadences; annealing."""
+"""Schedules: when updates, log lines, evaluations and checkpoints are due."""
 
 from __future__ import annotations
 
+import math
+
+from powerband.core.errors import ConfigError
+
 
 class UpdateSchedule:
-    """The owner of the update ratio: `updates_per_interval` updates each time `update_interval` transitions came in.
+    """The owner of the update ratio: `updates_per_interval` updates per `update_interval` transitions, exactly.
 
     Args:
-        update_interval: Transitions, summed over ranks, above 0.
-        updates_per_interval: Updates that then fall due; None means as many, one a transition.
-        warmup: Transitions that enter replay before counting starts.
+        update_interval: Transitions between updates, summed over ranks; 1 or more.
+        updates_per_interval: Updates that become due after an interval; None means one per transition.
+        learning_starts: Transitions in the replay buffer before counting starts.
 
     Raises:
-        ValueError: A number out of range.
+        ConfigError: A number is out of range.
     """
 
-    def __init__(self, update_interval: int, updates_per_interval: int | None = None, warmup: int = 0) -> None:
-        if update_interval < 1:
-            raise ValueError(
-                f"update_interval={update_interval} is below 1: give transitions between updates, 1 or more."
-            )
-        if updates_per_interval is not None and updates_per_interval < 0:
-            raise ValueError(f"updates_per_interval={updates_per_interval} is below 0: give 0 or more updates.")
-        if warmup < 0:
-            raise ValueError(f"warmup={warmup} is below 0: give 0 or more transitions.")
-        self.update_interval = update_interval
+    def __init__(self, update_interval: int, updates_per_interval: int | None = None, learning_starts: int = 0) -> None:
         self.updates_per_interval = update_interval if updates_per_interval is None else updates_per_interval
-        self.warmup = warmup
-        self._still_warming, self._waiting = warmup, 0
+        limits = {"update_interval": (update_interval, 1), "updates_per_interval": (self.updates_per_interval, 0)}
+        for name, (value, limit) in {**limits, "learning_starts": (learning_starts, 0)}.items():
+            if value < limit:
+                raise ConfigError(f"{name}={value} is below {limit}. Write {name}={limit} or more.")
+        self.update_interval, self.learning_starts = update_interval, learning_starts
+        self._still_warming, self._waiting = learning_starts, 0
 
     @property
     def ratio(self) -> float:
-        """Updates for each transition."""
+        """Updates per transition."""
         return self.updates_per_interval / self.update_interval
 
     def due(self, transitions: int) -> int:
-        """Number of updates that fall due as `transitions` more enter replay (over all ranks)."""
+        """Counts new transitions, over all ranks, and returns the number of updates that become due."""
         skipped = min(self._still_warming, transitions)
         self._still_warming -= skipped
         intervals, self._waiting = divmod(self._waiting + transitions - skipped, self.update_interval)
@@ -48,12 +47,40 @@ class UpdateSchedule:
         self._still_warming, self._waiting = state["still_warming"], state["waiting"]
 
 
+class UpdateCycle:
+    """The repeating sequence of updates of a learner, such as an actor that is trained at every second update.
+
+    A CUDA graph replays the kernels of whole cycles only, so `phase` is a host counter that replays need not change.
+
+    Attributes:
+        period: Updates after which the sequence of kernels repeats.
+        phase: Updates made since the cycle began, 0 to period - 1.
+
+    Args:
+        intervals: Each part of an update happens at every `interval`-th update.
+    """
+
+    def __init__(self, *intervals: int) -> None:
+        self.period = math.lcm(*intervals)
+        self.phase = 0
+
+    def advance(self) -> int:
+        """Counts an update and returns its number in the cycle, 1 to period."""
+        number = self.phase + 1
+        self.phase = number % self.period
+        return number
+
+    def restore(self, updates: int) -> None:
+        """Continues after `updates` updates."""
+        self.phase = updates % self.period
+
+
 class Every:
-    """True once each time a counter crosses a multiple of `interval`; never where that is 0."""
+    """Cadence: `ready` is true once each time a counter crosses a multiple of `interval`, and never if that is 0."""
 
     def __init__(self, interval: int) -> None:
         if interval < 0:
-            raise ValueError(f"interval {interval} is below 0: give 0 for never, or a number of steps.")
+            raise ConfigError(f"interval={interval} is below 0. Write a number of steps, or 0 for never.")
         self.interval = interval
         self._crossed = 0
 

@@ -76,7 +76,7 @@ class Replay:
         return self.size
 
     @property
-    def held(self) -> dict[str, Tree]:
+    def stored(self) -> dict[str, Tree]:
         """The transitions that are held: views, each leaf (len(self), ...)."""
         return self._fields_of(self.rows[: self.size])
 
@@ -153,7 +153,7 @@ class Replay:
                 f"lower the batch or raise replay_size."
             )
         if self.size == 0:
-            raise ValueError(f"cannot sample {n} transitions: the replay is empty; add some, or raise warmup.")
+            raise ValueError(f"cannot sample {n} transitions: the replay is empty; add some, or raise learning_starts.")
         if isinstance(source, Noise):
             assert source.keys.numel() == n, "a batch needs one noise id a row"
             index = source.integers(self.filled).view(n)

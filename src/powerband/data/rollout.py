@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from powerband.core.noise import Noise
-from powerband.data.types import Tree, rows_like, tree_leaves, tree_map
+from powerband.data.types import Tree, broadcast_rows, tree_leaves, tree_map
 
 
 class Rollout:
@@ -128,8 +128,8 @@ def gae(
 
     Source: Schulman et al. 2016, equations 11 to 16.
     """
-    goes_on = rows_like(~terminated, reward).to(reward.dtype)
-    decay = rows_like(~(terminated | truncated), reward).to(reward.dtype) * (gamma * gae_lambda)
+    goes_on = broadcast_rows(~terminated, reward).to(reward.dtype)
+    decay = broadcast_rows(~(terminated | truncated), reward).to(reward.dtype) * (gamma * gae_lambda)
     advantages = torch.addcmul(reward - value, next_value, goes_on, value=gamma)
     for t in range(reward.shape[0] - 2, -1, -1):
         advantages[t].addcmul_(decay[t], advantages[t + 1])
@@ -150,8 +150,8 @@ def lambda_returns(
 
     Source: Sutton and Barto 2018, equation 12.20.
     """
-    goes_on = rows_like(~terminated, reward).to(reward.dtype) * gamma
-    keeps = rows_like(~(terminated | truncated), reward).to(reward.dtype) * td_lambda
+    goes_on = broadcast_rows(~terminated, reward).to(reward.dtype) * gamma
+    keeps = broadcast_rows(~(terminated | truncated), reward).to(reward.dtype) * td_lambda
     keeps[-1] = 0
     returns = torch.addcmul(reward, goes_on * (1 - keeps), next_value)
     trace = goes_on * keeps

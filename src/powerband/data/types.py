@@ -7,12 +7,14 @@ have the agent axis second. Two keys are reserved in a dict observation: ``state
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
+
+from powerband.core.schedule import UpdateCycle
 
 Tree = Any  # Tensor | TensorSpec | dict[str, "Tree"]
 ResumeLevel = Literal["exact", "replayed", "truncated"]
@@ -105,7 +107,7 @@ class Step:
         return self.terminated | self.truncated
 
     @classmethod
-    def joined(cls, parts: list[Step]) -> Step:
+    def concatenate(cls, parts: list[Step]) -> Step:
         """One step of all rows, of the steps of parts of them in their order."""
         assert all(set(part.episode) == set(parts[0].episode) for part in parts)
 
@@ -130,13 +132,22 @@ class Step:
         if self.final_obs is None:
             return self.obs
         return tree_map(
-            lambda obs, final: torch.where(rows_like(self.ended, obs), final, obs), self.obs, self.final_obs
+            lambda obs, final: torch.where(broadcast_rows(self.ended, obs), final, obs), self.obs, self.final_obs
         )
 
 
-def rows_like(mask: Tensor, like: Tensor) -> Tensor:
+def broadcast_rows(mask: Tensor, like: Tensor) -> Tensor:
     """Views `mask` (N,) as (N, 1, ...) so that it broadcasts over the rows of `like` (N, ...)."""
     return mask.view(mask.shape + (1,) * (like.dim() - mask.dim()))
+
+
+class EnvHalf(Protocol):
+    """Some environments of a `VecEnv`, stepped by themselves."""
+
+    rows: slice
+
+    def send(self, action: Tensor) -> None: ...
+    def recv(self) -> Step: ...
 
 
 @runtime_checkable
@@ -146,6 +157,9 @@ class VecEnv(Protocol):
     What `reset`, `observe` and `recv` return may lie in buffers used in turn: it is valid until the second of these
     calls after it, and who keeps it longer copies it. After `load_state_dict`, ``resumed`` (N,) bool says whose live
     episode goes on, and ``observe()`` what to act on.
+
+    Attributes:
+        halves: Two parts that can be stepped independently, for double buffering; empty if there are none.
     """
 
     num_envs: int
@@ -153,29 +167,95 @@ class VecEnv(Protocol):
     spec: EnvSpec
     resumed: Tensor
 
+    @property
+    def halves(self) -> Sequence[EnvHalf]: ...
     def reset(self, seed: int | None = None) -> Tree: ...
     def observe(self) -> Tree: ...
     def send(self, action: Tensor) -> None: ...
     def recv(self) -> Step: ...
     def step(self, action: Tensor) -> Step: ...
+    def worker_statistics(self) -> dict[str, Any]:
+        """Measurements of worker processes, such as seconds per step; empty if there are none."""
+
     def state_dict(self) -> dict: ...
     def load_state_dict(self, state: dict) -> None: ...
     def close(self) -> None: ...
 
 
 @runtime_checkable
-class Learner(Protocol):
-    """An algorithm: acts on observations and learns from batches. It never sees an environment.
+class OfflineLearner(Protocol):
+    """What the offline loop needs of an algorithm: it learns from batches and has a state.
 
-    `act` returns the action for the environment, extras that are stored beside it, and the next recurrent carry
-    (None where there is none); the loop zeroes the carry's rows where an episode ended. On-policy learners also have
-    ``value(obs, carry) -> (N,) or (N, A)``.
+    Attributes:
+        config: Settings of the algorithm, a frozen dataclass; error messages name its learning rates and limits.
     """
 
-    def act(
-        self, obs: Tree, carry: Tensor | None, explore: bool
-    ) -> tuple[Tensor, dict[str, Tensor], Tensor | None]: ...
-    def update(self, batch: dict[str, Tree]) -> dict[str, Tensor]: ...
-    def initial_carry(self, num_envs: int) -> Tensor | None: ...
-    def state_dict(self) -> dict: ...
-    def load_state_dict(self, state: dict) -> None: ...
+    config: Any
+
+    def update(self, batch: dict[str, Tree]) -> dict[str, Tensor]:
+        """Takes one step on a batch and returns its figures, 0-d tensors on the device. No host synchronisation."""
+
+    def state_dict(self) -> dict:
+        """Everything that training goes on from: live tensors and numbers, not copies."""
+
+    def load_state_dict(self, state: dict) -> None:
+        """Restores `state_dict` in place."""
+
+
+@runtime_checkable
+class Learner(OfflineLearner, Protocol):
+    """An algorithm that acts on observations and learns from batches. It never sees an environment.
+
+    Attributes:
+        lr: Learning rate. Setting it scales all rates of the learner in proportion; loops anneal it.
+        cycle: Sequence of updates that repeats, such as an actor that is trained at every second update.
+    """
+
+    cycle: UpdateCycle
+
+    @property
+    def lr(self) -> float | Tensor: ...
+    @lr.setter
+    def lr(self, lr: float) -> None: ...
+
+    def act(self, obs: Tree, carry: Tensor | None, explore: bool) -> tuple[Tensor, dict[str, Tensor], Tensor | None]:
+        """Chooses actions.
+
+        Args:
+            obs: Tree (N, ...).
+            carry: Recurrent state (N, ...), None without memory; the loop zeroes its rows when an episode ends.
+            explore: Sample, instead of taking the best action.
+
+        Returns:
+            The action for the environment; extras that the loop stores with the transition; the next carry.
+        """
+
+    def initial_carry(self, num_envs: int) -> Tensor | None:
+        """Recurrent state of new episodes (num_envs, ...), None without memory."""
+
+    def policy_state(self) -> dict[str, Tensor]:
+        """Tensors of the exported policy."""
+
+
+@runtime_checkable
+class OnPolicyLearner(Learner, Protocol):
+    """A learner for rollouts."""
+
+    def after_rollout(self, obs: Tree) -> None:
+        """Called after the updates of each rollout with its observations (T, N, ...)."""
+
+
+@runtime_checkable
+class ValueLearner(OnPolicyLearner, Protocol):
+    """A learner whose values make the advantages."""
+
+    def value(self, obs: Tree, carry: Tensor | None) -> Tensor:
+        """Values (N,) or (N, A) of observations."""
+
+
+@runtime_checkable
+class TargetLearner(OnPolicyLearner, Protocol):
+    """A learner that computes its own targets from rollouts of complete episodes."""
+
+    def targets(self, data: dict[str, Tree], gamma: float, td_lambda: float) -> dict[str, Tree]:
+        """Data of the mini-batches, from a rollout (T, N, ...)."""

@@ -1,4 +1,4 @@
-"""The checkup: runs the checks of the sections that were asked for, prints the table, and says what failed."""
+"""Checkup: runs the checks of the requested sections, prints their table and reports how many failed."""
 
 from __future__ import annotations
 
@@ -10,123 +10,138 @@ import textwrap
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, replace
-from typing import Any, TextIO
+from dataclasses import replace
+from typing import Any, TextIO, get_args
 
 from powerband import __version__
-from powerband.doctor.child import describe
-from powerband.doctor.row import Row, fail
-from powerband.doctor.scope import Check, Scope
+from powerband.doctor.check_result import CheckResult, Status, fail
+from powerband.doctor.context import Check, CheckContext
+from powerband.doctor.subprocess_call import describe
 
 SECTIONS = {
-    "accelerator": "GPUs, driver, CUDA, memory; processor and vector instructions",
-    "precision": "speed of matrix products in fp32, tf32, bf16, fp16",
-    "copies": "memory, host to device, device to device",
-    "collectives": "two ranks that reduce tensors together",
-    "host": "threads, quota, /dev/shm, open files, disk, memory limit, versions",
-    "simulators": "which are installed, and how fast they step",
-    "rendering": "EGL, OSMesa, GLFW: who really renders, how fast, and on which GPU",
-    "recipes": "each recipe's networks: one act and one update",
+    "accelerator": "GPUs, driver, CUDA and memory; processor and vector instructions",
+    "precision": "speed of matrix products in fp32, tf32, bf16 and fp16",
+    "copies": "speed of copies in memory, from host to device and between devices",
+    "collectives": "all-reduce between two ranks",
+    "host": "threads, CPU quota, /dev/shm, open files, disk, memory limit, versions",
+    "simulators": "installed simulators and their speed",
+    "rendering": "EGL, OSMesa and GLFW: renderer, speed and GPU of each",
+    "recipes": "networks of each recipe: one act and one update",
 }
-STATUSES = ("ok", "warn", "fail", "skipped")
+STATUSES: tuple[Status, ...] = get_args(Status)
 _COLOURS = {"ok": "32", "warn": "33", "fail": "31", "skipped": "90"}
 
 
 def checkup(
     sections: list[str],
-    scope: Scope,
+    context: CheckContext,
     *,
     out: TextIO | None,
     progress: TextIO | None = None,
 ) -> dict[str, Any]:
-    """Runs every check of `sections`; one that fails or raises keeps no other from running.
+    """Runs every check of `sections`. A check that fails or raises does not stop the others.
 
     Args:
-        sections: Names of `SECTIONS`, in the order in which they run.
-        scope: What is looked at.
-        out: Where the table goes, section by section; None prints none.
-        progress: A terminal for the line that names what is being measured; None shows none.
+        sections: Names from `SECTIONS`, in the order in which they run.
+        context: Devices, recipes and folders to check.
+        out: Stream for the table, written section by section; None prints no table.
+        progress: Terminal for a line with the name of the running check; None prints no such line.
 
     Returns:
-        {"powerband", "sections", "rows", "summary": {status: count}, "seconds", "exit_code": 1 where a check failed}.
+        {"powerband", "sections", "rows", "summary": {status: count}, "seconds", "exit_code": 1 if a check failed}.
     """
     started = time.perf_counter()
-    rows: list[Row] = []
+    rows: list[CheckResult] = []
     for section in sections:
-        found = list(_section(section, scope, progress))
-        rows += found
+        section_rows = list(_run_section(section, context, progress))
+        rows += section_rows
         if out is not None:
-            print(table(section, found, colour=_is_terminal(out)), file=out, flush=True)
+            print(table(section, section_rows, colour=_is_terminal(out)), file=out, flush=True)
     counts = Counter(row.status for row in rows)
-    summary = {status: counts[status] for status in STATUSES}
+    summary: dict[str, int] = {status: counts[status] for status in STATUSES}
     seconds = time.perf_counter() - started
     if out is not None:
         print(f"\n{summary_line(summary, seconds)}", file=out, flush=True)
     return {
         "powerband": __version__,
         "sections": sections,
-        "rows": [asdict(row) for row in rows],
+        "rows": [row.to_dict() for row in rows],
         "summary": summary,
         "seconds": round(seconds, 2),
         "exit_code": int(summary["fail"] > 0),
     }
 
 
-def _section(section: str, scope: Scope, progress: TextIO | None) -> Iterator[Row]:
-    module = importlib.import_module(f"powerband.doctor.{section}")
+def _run_section(section: str, context: CheckContext, progress: TextIO | None) -> Iterator[CheckResult]:
+    module = importlib.import_module(f"powerband.doctor.checks.{section}")
     checks: list[Check] = []
 
-    def listed() -> list[Row]:
-        checks.extend(module.checks(scope))
+    def list_checks() -> list[CheckResult]:
+        checks.extend(module.checks(context))
         return []
 
-    yield from _guarded(section, section, listed, progress, "")
+    yield from _run_check(section, section, list_checks, progress, "")
     for position, (name, check) in enumerate(checks, 1):
-        yield from _guarded(section, name, check, progress, f" ({position} of {len(checks)})")
+        yield from _run_check(section, name, check, progress, f" ({position} of {len(checks)})")
 
 
-def _guarded(
-    section: str, name: str, check: Callable[[], Row | list[Row]], progress: TextIO | None, place: str
-) -> list[Row]:
+def _run_check(
+    section: str,
+    name: str,
+    check: Callable[[], CheckResult | list[CheckResult]],
+    progress: TextIO | None,
+    position: str,
+) -> list[CheckResult]:
+    """Runs one check and returns its rows; an exception becomes a row with status ``fail``."""
     if progress is not None:
-        print(f"\r\x1b[K{section}: {name}{place} ...", end="", file=progress, flush=True)
+        print(f"\r\x1b[K{section}: {name}{position} ...", end="", file=progress, flush=True)
     started = time.perf_counter()
     try:
-        found = check()
+        result = check()
     except Exception as error:
-        found = fail(
-            name, f"the check itself failed: {describe(error)}", "Run it again alone, and report it where it stays."
+        result = fail(
+            name,
+            f"the check itself failed: {describe(error)}",
+            f"Run powerband doctor {section} again, and report the error if it persists.",
         )
     seconds = round(time.perf_counter() - started, 3)
     if progress is not None:
         print("\r\x1b[K", end="", file=progress, flush=True)
-    listed = found if isinstance(found, list) else [found]
-    assert all(row.status in STATUSES and (row.advice or row.status != "fail") for row in listed), listed
-    return [replace(row, section=section, seconds=seconds) for row in listed]
+    rows = result if isinstance(result, list) else [result]
+    assert all(row.status in STATUSES and (row.advice or row.status != "fail") for row in rows), rows
+    return [replace(row, section=section, seconds=seconds) for row in rows]
 
 
-def table(section: str, rows: list[Row], colour: bool = False) -> str:
-    """The rows of a section, aligned; what to do stands under the row it belongs to."""
+def table(section: str, rows: list[CheckResult], colour: bool = False) -> str:
+    """Returns the rows of a section as aligned text; the advice of a row follows on its own line.
+
+    Args:
+        section: Heading of the table.
+        rows: Results of the section.
+        colour: Whether to colour the status with ANSI escape codes.
+    """
     width = max([len(row.name) for row in rows], default=0)
     indent = 2 + width + 2 + len("skipped") + 2
-    room = max(40, min(shutil.get_terminal_size((120, 24)).columns, 140) - indent)
+    text_width = max(40, min(shutil.get_terminal_size((120, 24)).columns, 140) - indent)
     lines = [f"\n{section}"]
     for row in rows:
         status = f"{row.status:<7}"
         status = f"\x1b[{_COLOURS[row.status]}m{status}\x1b[0m" if colour else status
-        beside = row.status == "skipped" and row.advice  # nothing is wrong: one line is enough
-        first, *more = textwrap.wrap(f"{row.measured}. {row.advice}" if beside else row.measured, room) or [""]
+        same_line = row.status == "skipped" and row.advice  # nothing is wrong, so the advice needs no emphasis
+        message = f"{row.message}. {row.advice}" if same_line else row.message
+        first, *more = textwrap.wrap(message, text_width) or [""]
         lines.append(f"  {row.name:<{width}}  {status}  {first}".rstrip())
         lines += [" " * indent + text for text in more]
-        if row.advice and not beside:
-            lines += [" " * indent + text for text in textwrap.wrap(f"-> {row.advice}", room, subsequent_indent="   ")]
+        if row.advice and not same_line:
+            advice = textwrap.wrap(f"-> {row.advice}", text_width, subsequent_indent="   ")
+            lines += [" " * indent + text for text in advice]
     return "\n".join(lines)
 
 
 def summary_line(summary: dict[str, int], seconds: float) -> str:
-    """One line: how many checks came to what, and the verdict."""
+    """Returns one line with the number of checks per status and the verdict."""
     counts = ", ".join(f"{count} {status}" for status, count in summary.items() if count)
-    verdict = "something failed: do what stands under it" if summary["fail"] else "nothing failed"
+    verdict = "at least one check failed; follow the advice below it" if summary["fail"] else "nothing failed"
     return f"{counts or 'nothing checked'} in {seconds:.0f} s: {verdict}."
 
 
@@ -135,9 +150,17 @@ def _is_terminal(stream: TextIO) -> bool:
 
 
 def run(sections: list[str], recipes: dict[str, Callable[[], Any]], show: bool) -> dict[str, Any]:
-    """The verb: every section where none is named; the table on standard output where `show`."""
-    scope = Scope(recipes=recipes)
-    chosen = [name for name in SECTIONS if name in sections] if sections else list(SECTIONS)
-    return checkup(
-        chosen, scope, out=sys.stdout if show else None, progress=sys.stderr if sys.stderr.isatty() else None
-    )
+    """Runs the command ``powerband doctor``.
+
+    Args:
+        sections: Names from `SECTIONS`; empty runs all sections.
+        recipes: Recipe name -> function that imports the recipe.
+        show: Whether to print the table on standard output.
+
+    Returns:
+        The result of `checkup`.
+    """
+    context = CheckContext(recipes=recipes)
+    selected = [name for name in SECTIONS if name in sections] if sections else list(SECTIONS)
+    progress = sys.stderr if sys.stderr.isatty() else None
+    return checkup(selected, context, out=sys.stdout if show else None, progress=progress)

@@ -1,11 +1,11 @@
-"""NVML, the driver's own account of its GPUs, by ctypes: no package is needed, and one that may not is told apart."""
+"""NVML: reads temperature, power, memory and clocks of NVIDIA GPUs from the driver through ctypes."""
 
 from __future__ import annotations
 
 import ctypes
 from typing import Any
 
-CODES = {
+ERROR_TEXTS = {
     3: "not supported here",
     4: "no permission",
     6: "not found",
@@ -15,7 +15,7 @@ CODES = {
     18: "library and driver have different versions",
     999: "unknown error",
 }
-SLOWED = {
+THROTTLE_REASONS = {
     0x2: "application clocks",
     0x4: "power limit",
     0x8: "hardware slowdown",
@@ -23,11 +23,11 @@ SLOWED = {
     0x40: "temperature (hardware)",
     0x80: "power brake",
 }
-"""Bits of the reasons why clocks are held down."""
+"""Bit of NVML's throttle reasons -> cause of the lower clocks."""
 
 
 class NvmlError(RuntimeError):
-    """NVML is not there, or refuses; the text says which."""
+    """NVML is missing or returned an error; the message states which."""
 
 
 class _Memory(ctypes.Structure):
@@ -35,10 +35,10 @@ class _Memory(ctypes.Structure):
 
 
 def open_library() -> Any:
-    """libnvidia-ml.
+    """Loads ``libnvidia-ml.so.1``.
 
     Raises:
-        NvmlError: It is not there.
+        NvmlError: The library cannot be loaded.
     """
     try:
         return ctypes.CDLL("libnvidia-ml.so.1")
@@ -47,17 +47,17 @@ def open_library() -> Any:
 
 
 def read_gpus(library: Any) -> dict[str, Any]:
-    """Driver version and, for each GPU of the machine, what NVML may say of it; what it may not is left out.
+    """Reads the driver version and the state of every GPU. Values that NVML refuses to return are omitted.
 
     Args:
-        library: What `open_library` returns.
+        library: Result of `open_library`.
 
     Returns:
         {"driver", "gpus": [{"name", "uuid", "memory_gib", "free_gib", "temperature_c", "power_w", "power_limit_w",
         "pcie_gen", "pcie_gen_max", "pcie_width", "pcie_width_max", "slowed"}]}.
 
     Raises:
-        NvmlError: No permission, no driver, or a library of another version.
+        NvmlError: The permission or the driver is missing, or driver and library have different versions.
     """
     _checked(library.nvmlInit_v2(), "nvmlInit")
     try:
@@ -74,23 +74,23 @@ def read_gpus(library: Any) -> dict[str, Any]:
 def _gpu(library: Any, index: int) -> dict[str, Any]:
     handle = ctypes.c_void_p()
     _checked(library.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(handle)), f"GPU {index}")
-    facts: dict[str, Any] = {"index": index}
+    state: dict[str, Any] = {"index": index}
 
     def text(name: str, function: str) -> None:
         buffer = ctypes.create_string_buffer(96)
         if getattr(library, function)(handle, buffer, 96) == 0:
-            facts[name] = buffer.value.decode(errors="replace")
+            state[name] = buffer.value.decode(errors="replace")
 
-    def number(name: str, function: str, *words: int, scale: float = 1, kind: Any = ctypes.c_uint) -> None:
+    def number(name: str, function: str, *arguments: int, scale: float = 1, kind: Any = ctypes.c_uint) -> None:
         value = kind()
-        if getattr(library, function)(handle, *words, ctypes.byref(value)) == 0:
-            facts[name] = value.value if scale == 1 else round(value.value * scale, 1)
+        if getattr(library, function)(handle, *arguments, ctypes.byref(value)) == 0:
+            state[name] = value.value if scale == 1 else round(value.value * scale, 1)
 
     text("name", "nvmlDeviceGetName")
     text("uuid", "nvmlDeviceGetUUID")
     memory = _Memory()
     if library.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)) == 0:
-        facts |= {"memory_gib": round(memory.total / 2**30, 1), "free_gib": round(memory.free / 2**30, 1)}
+        state |= {"memory_gib": round(memory.total / 2**30, 1), "free_gib": round(memory.free / 2**30, 1)}
     number("temperature_c", "nvmlDeviceGetTemperature", 0)
     number("power_w", "nvmlDeviceGetPowerUsage", scale=1e-3)
     number("power_limit_w", "nvmlDeviceGetEnforcedPowerLimit", scale=1e-3)
@@ -99,14 +99,14 @@ def _gpu(library: Any, index: int) -> dict[str, Any]:
     number("pcie_width", "nvmlDeviceGetCurrPcieLinkWidth")
     number("pcie_width_max", "nvmlDeviceGetMaxPcieLinkWidth")
     number("slowed", "nvmlDeviceGetCurrentClocksThrottleReasons", kind=ctypes.c_ulonglong)
-    return facts
+    return state
 
 
-def slowed(bits: int) -> list[str]:
-    """What holds the clocks down, in words; idling does not count."""
-    return [words for bit, words in SLOWED.items() if bits & bit]
+def throttle_reasons(bits: int) -> list[str]:
+    """Returns the causes of lower clocks that are set in `bits`; an idle GPU is not a cause."""
+    return [reason for bit, reason in THROTTLE_REASONS.items() if bits & bit]
 
 
-def _checked(code: int, what: str) -> None:
+def _checked(code: int, call: str) -> None:
     if code:
-        raise NvmlError(f"NVML: {CODES.get(code, f'error {code}')} ({what})")
+        raise NvmlError(f"NVML: {ERROR_TEXTS.get(code, f'error {code}')} ({call})")

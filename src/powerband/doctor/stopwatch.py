@@ -1,4 +1,4 @@
-"""Stopwatch: the seconds of one call, on a device that may work behind our back."""
+"""Stopwatch: times one call on a device, including work that a GPU executes asynchronously."""
 
 from __future__ import annotations
 
@@ -9,32 +9,40 @@ from typing import Any
 import torch
 
 
-def seconds_a_call(call: Callable[[], Any], device: torch.device, budget_s: float = 0.2, most: int = 200) -> float:
-    """Median seconds of a call, after one that does not count; of a call longer than `budget_s`, the seconds of one.
+def seconds_per_call(
+    call: Callable[[], Any], device: torch.device, budget_s: float = 0.2, max_rounds: int = 200
+) -> float:
+    """Returns the median seconds per call. The first call warms up and is not counted.
 
-    Calls shorter than 2 ms are timed several at a time: on a GPU a launch alone would be timed otherwise.
+    Calls shorter than 2 ms are timed in groups, because timing a single call on a GPU would measure its launch.
+
+    Args:
+        call: Function to time.
+        device: Device on which the function works; it is synchronised before each reading of the clock.
+        budget_s: Seconds for all rounds. A call that takes longer than this is timed once.
+        max_rounds: Largest number of rounds behind the median.
     """
     call()
-    wait(device)
+    synchronize(device)
     started = time.perf_counter()
     call()
-    wait(device)
-    once = max(time.perf_counter() - started, 1e-7)
-    if once > budget_s:
-        return once
-    together = max(1, min(100, int(2e-3 / once)))
-    rounds = max(3, min(most, int(budget_s / (once * together))))
+    synchronize(device)
+    first_s = max(time.perf_counter() - started, 1e-7)
+    if first_s > budget_s:
+        return first_s
+    calls_per_round = max(1, min(100, int(2e-3 / first_s)))
+    rounds = max(3, min(max_rounds, int(budget_s / (first_s * calls_per_round))))
     times = []
     for _ in range(rounds):
         started = time.perf_counter()
-        for _ in range(together):
+        for _ in range(calls_per_round):
             call()
-        wait(device)
-        times.append((time.perf_counter() - started) / together)
+        synchronize(device)
+        times.append((time.perf_counter() - started) / calls_per_round)
     return sorted(times)[len(times) // 2]
 
 
-def wait(device: torch.device) -> None:
-    """Waits until `device` has done what it was given."""
+def synchronize(device: torch.device) -> None:
+    """Waits until a CUDA device has finished all queued work; does nothing for the CPU."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)

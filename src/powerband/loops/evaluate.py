@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from powerband.data.types import Tree, VecEnv, rows_like
+from powerband.data.types import Tree, VecEnv, broadcast_rows
 
 Policy = Callable[[Tree, Tensor | None], tuple[Tensor, Tensor | None]]
 """(obs, carry) -> (action, carry)."""
@@ -20,7 +20,7 @@ def evaluate(
     episodes: int,
     seed: int,
     carry: Tensor | None = None,
-    tell: Callable[[float], object] | None = None,
+    on_progress: Callable[[float], object] | None = None,
 ) -> dict[str, Tensor]:
     """Plays `episodes` episodes, the same number in every environment, so that short episodes are not favoured.
 
@@ -63,16 +63,16 @@ def evaluate(
         finished += ended
         total[ended] = 0
         length[ended] = 0
-        if tell is not None:
+        if on_progress is not None:
             under_way = length / env.spec.max_episode_steps if env.spec.max_episode_steps else 0
-            tell(float((finished + under_way).clamp(max=rounds).sum()))
+            on_progress(float((finished + under_way).clamp(max=rounds).sum()))
         if carry is not None:
-            carry = carry * rows_like(~step.ended, carry)
+            carry = carry * broadcast_rows(~step.ended, carry)
         obs = step.obs
     return {key: torch.cat(parts) for key, parts in rows.items()}
 
 
-def wilson(successes: float, trials: int, z: float = 1.96) -> tuple[float, float]:
+def wilson_interval(successes: float, trials: int, z: float = 1.96) -> tuple[float, float]:
     """95 % Wilson score interval of a proportion. Source: Wilson 1927; holds at 0 and at `trials` too."""
     if trials == 0:
         return 0.0, 1.0

@@ -9,76 +9,21 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from powerband.core.compile import GraphedUpdates, tensors_in
-from powerband.core.config import ConfigError
+from powerband.core.config.sizes import per_rank
 from powerband.core.noise import Noise
-from powerband.core.run import Run
-from powerband.core.scaling import per_rank
+from powerband.core.optim.compile import GraphedUpdates, all_tensors
+from powerband.core.run.run import Run, RunHooks
 from powerband.core.schedule import UpdateSchedule
-from powerband.data.episodes import EpisodeTracker
+from powerband.data.episode_tracker import EpisodeTracker
 from powerband.data.replay import Replay
 from powerband.data.types import Learner, Step, TensorSpec, Tree, VecEnv, tree_map
-from powerband.loops.learning import Learning
-from powerband.loops.position import Position, env_accounts
-
-
-@dataclass(frozen=True)
-class OffPolicyConfig:
-    num_envs: int = 16
-    """Environments stepped together, over all ranks."""
-    global_batch_size: int = 256
-    """Transitions of one update, over all ranks."""
-    batch_size_per_rank: int = 0
-    """The batch of each rank instead of the one over all ranks; 0 leaves it to global_batch_size."""
-    replay_size: int = 100_000
-    """Transitions kept, over all ranks."""
-    update_interval: int = 1
-    """Updates fall due each time this many transitions have entered replay, summed over ranks."""
-    updates_per_interval: int = 0
-    """Updates that fall due each time; 0 means as many as update_interval, which is one update a transition."""
-    warmup: int = 1_000
-    """Transitions that enter replay before the first update, over all ranks."""
-    random_steps: int = 0
-    """Transitions with uniformly drawn continuous actions at the start, over all ranks."""
-    anneal_from: float = 1.0
-    """Share of the budget from which on learning rates fall linearly to 0 at its end; 1 leaves them as they are."""
-    graph_updates: int = 0
-    """On CUDA, updates with their sampling in one graph replay, checked against eager; 0 launches each by itself."""
-
-    def check(self, world_size: int) -> None:
-        """Refuses sizes that cannot be shared among `world_size` ranks, and a batch that is larger than the replay.
-
-        Raises:
-            ConfigError: Names the size, the limit and values that fit.
-        """
-        if not 0 <= self.anneal_from <= 1:
-            raise ConfigError(
-                f"anneal_from={self.anneal_from} is outside 0 to 1. Write anneal_from=0.5, or 1 for never."
-            )
-        per_rank("num_envs", self.num_envs, world_size)
-        capacity = per_rank("replay_size", self.replay_size, world_size)
-        batch = self.batch_size_per_rank or per_rank("global_batch_size", self.global_batch_size, world_size)
-        if batch > capacity:
-            raise ConfigError(
-                f"a batch of {batch} is larger than the replay of {capacity} transitions (each rank): it is drawn from "
-                f"the replay. Lower global_batch_size, or raise replay_size to {batch * world_size} or more."
-            )
-        self.schedule()
-
-    def batch_words(self, rows: int, world_size: int, sequences: bool = False) -> str:
-        """The word that makes batches of `rows` on each rank."""
-        if self.batch_size_per_rank:
-            return f"batch_size_per_rank={rows}"
-        return f"global_batch_size={rows * world_size}" + (f" ({rows} on each rank)" if world_size > 1 else "")
-
-    def schedule(self) -> UpdateSchedule:
-        """The owner of the update ratio, built from these words."""
-        return UpdateSchedule(self.update_interval, self.updates_per_interval or None, self.warmup)
+from powerband.loops.config import OffPolicyConfig
+from powerband.loops.support.guarded_learner import GuardedLearner
+from powerband.loops.support.loop_state import LoopState, env_accounts
 
 
 def off_policy(
@@ -87,6 +32,7 @@ def off_policy(
     learner: Learner,
     config: OffPolicyConfig,
     after_step: Callable[[Step, Replay], object] | None = None,
+    hooks: RunHooks | None = None,
 ) -> None:
     """Trains `learner` on `env` until the run's budget is spent.
 
@@ -95,7 +41,8 @@ def off_policy(
         env: This rank's environments.
         learner: Acts and updates.
         config: Sizes, over all ranks, and the update ratio.
-        after_step: Is shown each step of the environments once it is in the replay.
+        after_step: Called with each step of the environments once it is in the replay.
+        hooks: Functions of the recipe that the run calls: evaluation, preparation of a checkpoint.
 
     Raises:
         ConfigError: Sizes that do not divide by the ranks, or a batch larger than the replay.
@@ -108,17 +55,15 @@ def off_policy(
         warnings.warn("overlap=true has no effect: this environment steps inside this process.", stacklevel=2)
         overlap = False
 
-    if config.anneal_from < 1 and not hasattr(learner, "lr"):
-        raise ConfigError("anneal_from has no effect on this algorithm: it has no rate to set. Leave it out.")
     initial_lr = float(learner.lr) if config.anneal_from < 1 else 0.0
-    learning = Learning(run, learner, config)
+    learning = GuardedLearner(run, learner, config)
     obs = env.reset(run.settings.seed)
     carry = learner.initial_carry(env.num_envs)
     explorer = run.noise("random actions", env.num_envs)
     sampler = run.noise("replay", batch_size)
     _, extras, _ = learning.act(obs, carry, explore=False)
     fields = _fields(env, extras)
-    replay = learning.allocated(
+    replay = learning.allocate(
         "replay_size",
         capacity,
         lambda rows: Replay(rows, env.num_envs, run.device, fields),
@@ -126,7 +71,7 @@ def off_policy(
     )
     schedule = config.schedule()
     tracker = EpisodeTracker(env.num_envs, env.spec.num_agents, env.device)
-    position = Position(obs, carry)
+    position = LoopState(obs, carry)
 
     def sampled_update() -> dict[str, Tensor]:
         with run.clock("sample"):
@@ -136,17 +81,17 @@ def off_policy(
     updates = GraphedUpdates(
         sampled_update,
         run.device,
-        state=lambda: tensors_in([learner.state_dict(), run.noise.state_dict()]),
+        state=lambda: all_tensors([learner.state_dict(), run.noise.state_dict()]),
         k=config.graph_updates,
+        cycle=learner.cycle,
     )
 
-    run.attach("learner", learner, shared=True)
+    run.register("learner", learner, shared=True)
     for name, part in {
         "env": env, "replay": replay, "schedule": schedule, "tracker": tracker, "position": position
     }.items():  # fmt: skip
-        run.attach(name, part)
-    run.banner(_sizes(env, config, batch_size, schedule, overlap, world))
-    if run.restore():
+        run.register(name, part)
+    if run.begin(_sizes(env, config, batch_size, schedule, overlap, world), hooks):
         position.resume(env, tracker)
 
     def update(due: int) -> None:
@@ -155,7 +100,7 @@ def off_policy(
                 run.learned(losses, made)
 
     clock = run.clock
-    sending, arriving = env_accounts(env)
+    send_account, recv_account = env_accounts(env)
     while run.running:
         if config.anneal_from < 1:
             learner.lr = initial_lr * min(1.0, (1.0 - run.progress) / (1.0 - config.anneal_from))
@@ -163,11 +108,11 @@ def off_policy(
             action, extras, carry = learning.act(position.obs, position.carry)
             if run.env_steps < config.random_steps:
                 action = _uniform(explorer, env)
-        with clock(sending):
+        with clock(send_account):
             env.send(action)
         if overlap:
-            update(position.owed)
-        with clock(arriving):
+            update(position.pending_updates)
+        with clock(recv_account):
             step = env.recv()
         with clock("store"):
             replay.add(
@@ -182,15 +127,15 @@ def off_policy(
                 step.lost,
             )
             tracker.add(step, run.metrics)
-            position.move(step, carry)
+            position.advance(step, carry)
             if after_step is not None:
                 after_step(step, replay)
         due = schedule.due(env.num_envs * world)
         if overlap:
-            due, position.owed = position.owed, due
+            due, position.pending_updates = position.pending_updates, due
         else:
             update(due)
-        run.tick(env.num_envs * world, due)
+        run.tick(env.num_envs * world)
     run.finish()
 
 
@@ -205,7 +150,7 @@ def _sizes(
     return {
         "environments": f"{env.num_envs * world} over {world} rank(s) = {env.num_envs} each",
         "batch": each + other,
-        "replay": f"{config.replay_size} transitions over all ranks, learning after {config.warmup}",
+        "replay": f"{config.replay_size} transitions over all ranks, learning after {config.learning_starts}",
         "annealing": f"learning rates fall to 0 from {config.anneal_from:.0%} of the budget on"
         if config.anneal_from < 1
         else "none",

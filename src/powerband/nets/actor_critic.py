@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from powerband.nets.mlp import MLP, Activation, linear_fp32, orthogonal_
+from powerband.nets.choices import Activation
+from powerband.nets.mlp import MLP, linear_fp32, orthogonal_
 from powerband.nets.normalise import RunningNorm
 from powerband.nets.recurrent import GRU
 

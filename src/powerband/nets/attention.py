@@ -18,10 +18,10 @@ def attend(q_RHND: Tensor, k_RHLD: Tensor, v_RHLD: Tensor, there: Tensor | None 
     """
     if q_RHND.device.type != "cpu" or _product_type(q_RHND) == torch.float32:
         return F.scaled_dot_product_attention(q_RHND, k_RHLD, v_RHLD, attn_mask=there)
-    return written_out(q_RHND, k_RHLD, v_RHLD, there)
+    return explicit_attention(q_RHND, k_RHLD, v_RHLD, there)
 
 
-def written_out(q_RHND: Tensor, k_RHLD: Tensor, v_RHLD: Tensor, there: Tensor | None = None) -> Tensor:
+def explicit_attention(q_RHND: Tensor, k_RHLD: Tensor, v_RHLD: Tensor, there: Tensor | None = None) -> Tensor:
     """`attend` in single products, with a softmax in float32 at least."""
     score = (q_RHND * q_RHND.shape[-1] ** -0.5) @ k_RHLD.transpose(-1, -2)
     if there is not None:

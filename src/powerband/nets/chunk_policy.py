@@ -1,56 +1,78 @@
-"""What a policy of action chunks computes: features of what was observed, then noise of a chunk, or logits of it."""
+"""ChunkPolicy: an observation encoder with a head that denoises chunks of actions, or classifies their actions."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
 
+from powerband.core.errors import ConfigError
 from powerband.data.types import Tree
 from powerband.nets.chunk_unet import ChunkUNet
 
 WIDTH = 512
+"""Features of an encoded observation."""
 
 
 class ChunkPolicy(nn.Module):
-    """An encoder and a head. Shapes: R rows, T steps of a chunk, A numbers of an action's code, K actions."""
+    """An encoder and a head: a U-Net that denoises chunks (diffusion), or logits of each action (cloning).
+
+    Shapes: R rows, T actions of a chunk, K discrete actions, A numbers of the code of an action.
+
+    Attributes:
+        shape: (T, K).
+        unet: Denoising head; None for cloning.
+        logits: Classification head; None for diffusion.
+    """
 
     def __init__(
         self, encoder: nn.Module, horizon: int, actions: int, codes: int, unet: tuple[int, ...] | None
     ) -> None:
         """
         Args:
-            encoder: Observations -> (R, encoder.width).
-            horizon: T.
-            actions: K.
-            codes: A.
-            unet: Channels of the U-Net of a diffusion policy; None clones: logits of each step.
+            encoder: Module from observations to features (R, encoder.width).
+            horizon: T, actions of a chunk.
+            actions: K, number of discrete actions.
+            codes: A, length of the code of an action.
+            unet: Channels of the levels of the U-Net; None builds the classification head.
 
         Raises:
-            ValueError: The U-Net halves the steps more often than they divide.
+            ConfigError: The horizon cannot be halved at each level of the U-Net.
         """
         super().__init__()
         if unet is not None and horizon % 2 ** (len(unet) - 1):
-            raise ValueError(f"horizon={horizon} with {len(unet)} levels: give a multiple of {2 ** (len(unet) - 1)}.")
+            raise ConfigError(
+                f"horizon={horizon} cannot be halved {len(unet) - 1} times, once per level of unet={unet} after the "
+                f"first. Write a horizon that is a multiple of {2 ** (len(unet) - 1)}."
+            )
         self.encoder, self.shape = encoder, (horizon, actions)
-        self.joined = nn.Sequential(nn.Linear(encoder.width, WIDTH), nn.SiLU())
+        self.joined = nn.Sequential(nn.Linear(int(encoder.width), WIDTH), nn.SiLU())
         self.unet = None if unet is None else ChunkUNet(codes, WIDTH, unet)
-        self.logits = None
+        self.logits: nn.Sequential | None = None
         if unet is None:
             self.logits = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.SiLU(), nn.Linear(WIDTH, horizon * actions))
 
-    def observe(self, obs: Tree) -> Tensor:
-        """(R, WIDTH)."""
+    def encode(self, obs: Tree) -> Tensor:
+        """Computes the features (R, WIDTH) of observations."""
         return self.joined(self.encoder(obs))
 
+    def classify(self, features: Tensor) -> Tensor:
+        """Computes logits (R, T, K) of features (R, WIDTH); for cloning."""
+        assert self.logits is not None
+        return self.logits(features).view(-1, *self.shape)
+
+    def denoise(self, noisy: Tensor, step: Tensor, features: Tensor) -> Tensor:
+        """Predicts the noise or the clean chunk (R, T, A) from noisy chunks at diffusion steps (R,); for diffusion."""
+        assert self.unet is not None
+        return self.unet(noisy, step, features)
+
     def forward(self, obs: Tree, noisy: Tensor | None = None, step: Tensor | None = None) -> Tensor:
-        """Logits (R, T, K); or of a diffusion policy what it says of noisy chunks (R, T, A) at steps (R,)."""
-        seen = self.observe(obs)
-        if self.logits is not None:
-            return self.logits(seen).view(-1, *self.shape).float()
-        assert noisy is not None and step is not None
-        return self.unet(noisy, step, seen)
+        """Computes logits (R, T, K); with noisy chunks (R, T, A) and steps (R,), the prediction of `denoise`."""
+        features = self.encode(obs)
+        if noisy is None or step is None:
+            return self.classify(features).float()
+        return self.denoise(noisy, step, features)
 
 
 def nearest(codes: Tensor, table: Tensor) -> Tensor:
-    """(..., A) codes -> (...) int64: the action whose code in `table` (K, A) is nearest; exact for those codes."""
+    """Decodes codes (..., A): returns the action (...) int64 whose code in `table` (K, A) is nearest."""
     return torch.cdist(codes.flatten(0, -2), table).argmin(1).view(codes.shape[:-1])

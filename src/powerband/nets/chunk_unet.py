@@ -1,7 +1,7 @@
-"""A one-dimensional U-Net over the steps of an action chunk, told the step of diffusion and what was observed.
+"""ChunkUNet: a one-dimensional U-Net over action chunks, conditioned on the diffusion step and the observation.
 
 Source: Chi et al. 2023, section 3 and appendix A ("Diffusion Policy"): FiLM of scale and shift in each residual block.
-Shapes: R rows, T steps of the chunk, A numbers of an action, C channels.
+Shapes: R rows, T actions of a chunk, A numbers per action, C channels.
 """
 
 from __future__ import annotations
@@ -11,12 +11,17 @@ import math
 import torch
 from torch import Tensor, nn
 
+from powerband.core.errors import ConfigError
+
 KERNEL, GROUPS = 5, 8
 TIME_WIDTH = 128
+"""Features of the diffusion step."""
 
 
 class StepEmbedding(nn.Module):
-    """The step of diffusion as features. Source: Vaswani et al. 2017, section 3.5."""
+    """Sinusoidal embedding of the diffusion step, with two linear layers. Source: Vaswani et al. 2017, section 3.5."""
+
+    rate: Tensor
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -25,20 +30,20 @@ class StepEmbedding(nn.Module):
         self.layers = nn.Sequential(nn.Linear(width, 4 * width), nn.Mish(), nn.Linear(4 * width, width))
 
     def forward(self, step: Tensor) -> Tensor:
-        """(R,) -> (R, width)."""
+        """Embeds steps (R,) as features (R, width)."""
         angle = step.float().unsqueeze(1) * self.rate
         return self.layers(torch.cat([angle.sin(), angle.cos()], 1))
 
 
 def conv_block(inputs: int, outputs: int) -> nn.Sequential:
-    """Convolution over steps, norm, Mish."""
+    """Builds a convolution over the actions of a chunk, with group norm and Mish."""
     return nn.Sequential(
         nn.Conv1d(inputs, outputs, KERNEL, padding=KERNEL // 2), nn.GroupNorm(GROUPS, outputs), nn.Mish()
     )
 
 
 class Residual(nn.Module):
-    """Two convolutions, between which the condition scales and shifts each channel."""
+    """Residual block: two convolutions with a scale and a shift of each channel, from the condition, between them."""
 
     def __init__(self, inputs: int, outputs: int, condition: int) -> None:
         super().__init__()
@@ -47,31 +52,32 @@ class Residual(nn.Module):
         self.skip = nn.Conv1d(inputs, outputs, 1) if inputs != outputs else nn.Identity()
 
     def forward(self, x_RCT: Tensor, condition: Tensor) -> Tensor:
+        """Transforms x (R, inputs, T) to (R, outputs, T) under a condition (R, condition)."""
         scale, shift = self.film(condition).unsqueeze(-1).chunk(2, 1)
         return self.second((1 + scale) * self.first(x_RCT) + shift) + self.skip(x_RCT)
 
 
 class ChunkUNet(nn.Module):
-    """Noise (or the chunk itself) from a noisy chunk."""
+    """U-Net that predicts the noise (or the clean chunk) from a noisy chunk."""
 
     def __init__(self, actions: int, condition: int, widths: tuple[int, ...]) -> None:
         """
         Args:
-            actions: A.
-            condition: Width of what was observed.
-            widths: Channels of each level; every further level halves the steps.
+            actions: A, numbers per action.
+            condition: Features of the encoded observation.
+            widths: Channels of each level; each level after the first halves the length of the chunk.
 
         Raises:
-            ValueError: Widths that groups of channels do not divide.
+            ConfigError: The number of groups of the group norms does not divide a width.
         """
         super().__init__()
         if not widths or any(width < GROUPS or width % GROUPS for width in widths):
-            raise ValueError(f"unet={widths}: give channels that are multiples of {GROUPS}.")
+            raise ConfigError(f"unet={widths}: channels must be multiples of {GROUPS}. Write unet=256,512,1024.")
         self.step = StepEmbedding(TIME_WIDTH)
-        told = TIME_WIDTH + condition
+        features = TIME_WIDTH + condition
 
         def level(inputs: int, outputs: int) -> nn.ModuleList:
-            return nn.ModuleList([Residual(inputs, outputs, told), Residual(outputs, outputs, told)])
+            return nn.ModuleList([Residual(inputs, outputs, features), Residual(outputs, outputs, features)])
 
         self.down = nn.ModuleList(level(*sizes) for sizes in zip((actions, *widths), widths, strict=False))
         self.shorter = nn.ModuleList(nn.Conv1d(width, width, 3, 2, 1) for width in widths[:-1])
@@ -82,27 +88,28 @@ class ChunkUNet(nn.Module):
         self.out = nn.Sequential(conv_block(widths[0], widths[0]), nn.Conv1d(widths[0], actions, 1))
 
     def forward(self, x_RTA: Tensor, step: Tensor, condition: Tensor) -> Tensor:
-        """
+        """Predicts the noise or the clean chunk.
+
         Args:
-            x_RTA: Noisy chunks; T is a multiple of 2 for each level but the first.
-            step: (R,) int64 steps of diffusion.
-            condition: (R, condition).
+            x_RTA: Noisy chunks (R, T, A); T is divisible by 2 once for each level after the first.
+            step: Diffusion steps (R,) int64.
+            condition: Encoded observations (R, condition).
 
         Returns:
-            (R, T, A) float32.
+            Prediction (R, T, A) float32.
         """
-        told = torch.cat([self.step(step), condition], 1)
-        x, skips = x_RTA.transpose(1, 2), []
+        condition = torch.cat([self.step(step), condition], 1)
+        x, skips = x_RTA.transpose(1, 2), list[Tensor]()
         for number, blocks in enumerate(self.down):
             for block in blocks:
-                x = block(x, told)
+                x = block(x, condition)
             if number < len(self.shorter):
                 skips.append(x)
                 x = self.shorter[number](x)
         for block in self.middle:
-            x = block(x, told)
+            x = block(x, condition)
         for longer, blocks in zip(self.longer, self.up, strict=True):
             x = torch.cat([longer(x), skips.pop()], 1)
             for block in blocks:
-                x = block(x, told)
+                x = block(x, condition)
         return self.out(x).transpose(1, 2).float()

@@ -104,11 +104,11 @@ class Dense(torch.autograd.Function):
         return (of_x, None, None, None, *(reversed(gradients) if of_weights else (None,) * (2 * layers)))
 
 
-def applies(x: Tensor, activation: str) -> bool:
+def supports(x: Tensor, activation: str) -> bool:
     """True where `Dense` stands in for the plain modules."""
     return activation == "relu" and x.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
-def product_dtype(x: Tensor) -> torch.dtype:
+def matmul_dtype(x: Tensor) -> torch.dtype:
     """Type that the autocast around the call asks of matrix products, else that of `x`."""
     return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x.dtype

@@ -20,7 +20,7 @@ def softmax(logits: Tensor) -> Tensor:
     return logits.float().flatten(0, -2).t().contiguous().softmax(0).t().view(logits.shape)
 
 
-def pick(probs_KR: Tensor, uniform_R: Tensor) -> Tensor:
+def inverse_cdf_sample(probs_KR: Tensor, uniform_R: Tensor) -> Tensor:
     """Inverse of the distribution function: (R,) int64, an index of probability above 0.
 
     The uniform number is taken down by 2**-22, so that rounding in the sum never reaches the actions behind the last
@@ -51,7 +51,7 @@ class Categorical:
 
     def sample(self, uniform_R: Tensor) -> Tensor:
         """(R,) uniform numbers in [0, 1) -> (R,) int64 actions."""
-        return pick(self.log_probs_KR.exp(), uniform_R)
+        return inverse_cdf_sample(self.log_probs_KR.exp(), uniform_R)
 
     def mode(self) -> Tensor:
         """(R,) int64: the likeliest actions."""

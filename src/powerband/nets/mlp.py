@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from powerband.nets import dense
+from powerband.nets.choices import Activation
 
-Activation = Literal["relu", "tanh", "silu", "elu"]
 ACTIVATIONS = {"relu": torch.relu, "tanh": torch.tanh, "silu": nn.functional.silu, "elu": nn.functional.elu}
 
 
@@ -70,8 +69,8 @@ class MLP(nn.Module):
         """(..., inputs) -> (..., outputs), the output layer in the dtype of its weights."""
         lead = x.shape[:-1]
         x = x.flatten(0, -2)
-        if self.norms is None and dense.applies(x, self.activation):
-            open_end, dtype = self.output is not None, dense.product_dtype(x)
+        if self.norms is None and dense.supports(x, self.activation):
+            open_end, dtype = self.output is not None, dense.matmul_dtype(x)
             x = dense.Dense.apply(x, dtype, open_end, self.exact_inputs, *self.parameters())
         else:
             activation = ACTIVATIONS[self.activation]
@@ -110,9 +109,9 @@ class TwinMLP(nn.Module):
         """(B, I) -> (E, B, O), the output layer in the dtype of its weights."""
         x = x_BI.expand(self.members, -1, -1)
         layers = list(zip(self.weights, self.biases, strict=True))
-        if dense.applies(x, self.activation):
+        if dense.supports(x, self.activation):
             parameters = (p for layer in layers for p in layer)
-            return dense.Dense.apply(x, dense.product_dtype(x), True, self.exact_inputs, *parameters)
+            return dense.Dense.apply(x, dense.matmul_dtype(x), True, self.exact_inputs, *parameters)
         for index, (weight_EOI, bias_E1O) in enumerate(layers[:-1]):
             exact = self.exact_inputs and index == 0
             with torch.autocast(x.device.type, enabled=False) if exact else nullcontext():

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 class RunningNorm(nn.Module):
-    """Shifts and scales features by the mean and deviation of all that `observe` has seen. Not trained.
+    """Shifts and scales features by the mean and deviation of all that `update_statistics` has seen. Not trained.
 
     Source: Chan, Golub and LeVeque 1979, merging of moments.
     """
@@ -22,7 +22,9 @@ class RunningNorm(nn.Module):
         self.clip = clip
 
     @torch.no_grad()
-    def observe(self, x: Tensor, average: Callable[[Tensor], object] | None = None, world_size: int = 1) -> None:
+    def update_statistics(
+        self, x: Tensor, average: Callable[[Tensor], object] | None = None, world_size: int = 1
+    ) -> None:
         """Takes in `x` (..., width), as many rows on each rank; `average` replaces a tensor by its mean over ranks."""
         rows = x.reshape(-1, x.shape[-1]).float()
         moments = torch.stack([rows.mean(0), rows.square().mean(0)])

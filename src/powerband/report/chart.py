@@ -1,4 +1,4 @@
-"""Charts as inline SVG: lines and stacked areas, with axes that a reader can read; colours are the page's."""
+"""Charts as inline SVG: lines and stacked areas with axes, in the colours of the page."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 WIDTH, HEIGHT = 400, 190
 LEFT, RIGHT, TOP, BOTTOM = 46, 10, 8, 24
 SHORT_UNITS = ("s", "ms")
-"""Units of an x axis that stand beside each of its figures; others are said once, under the heading."""
-MARKED = 12
-"""Lines with at most this many points show them."""
+"""Units that follow each number of an x axis; for other units the axis has plain numbers."""
+MAX_MARKERS = 12
+"""Largest number of points of a line that are drawn as circles."""
 COLOURS = 10
 """Colours of the page's palette: ``--c0`` to ``--c9``; the last one is grey."""
 
@@ -22,9 +22,9 @@ class Line:
     """One line of a chart.
 
     Attributes:
-        name: Shown in the legend and under the pointer; empty for the only one.
-        x, y: Its points, in the order of x.
-        raw: What `y` was before it was smoothed, drawn faintly behind it; empty for none.
+        name: Name in the legend and under the pointer; empty if the chart has one line only.
+        x, y: Coordinates of the points, in the order of x.
+        raw: Values of `y` before smoothing, drawn faint; empty for none.
         low, high: Ends of the interval of each point, drawn as a band; empty for none.
         colour: Index into the page's palette.
     """
@@ -41,55 +41,76 @@ class Line:
 def line_chart(
     title: str, lines: list[Line], unit: str = "env steps", percent: bool = False, zero: bool = False
 ) -> str:
-    """A ``figure`` with lines over a common x axis of `unit`; shares as percent, the y axis from zero where asked."""
+    """Draws lines over a common x axis.
+
+    Args:
+        title: Title of the chart.
+        lines: Lines; those without points are omitted.
+        unit: Unit of the x axis.
+        percent: Whether the values are shares, shown in percent.
+        zero: Whether the y axis starts at 0.
+
+    Returns:
+        An HTML ``figure``; empty if no line has points.
+    """
     lines = [line for line in lines if line.x]
     xs = [x for line in lines for x in line.x]
     ys = [y for line in lines for y in (*line.y, *line.raw, *line.low, *line.high)]
     if not xs:
         return ""
-    frame = Frame.around(xs, ys, zero=zero or percent)
-    parts = [frame.axes(percent, unit)]
+    area = PlotArea.enclosing(xs, ys, zero=zero or percent)
+    parts = [area.axes(percent, unit)]
     for line in lines:
         stroke = f"stroke='var(--c{line.colour})'"
         if line.raw:
-            parts.append(f"<polyline class=raw {stroke} points='{frame.points(line.x, line.raw)}'/>")
+            parts.append(f"<polyline class=raw {stroke} points='{area.points(line.x, line.raw)}'/>")
         if line.low:
-            band = frame.points(line.x + line.x[::-1], line.low + line.high[::-1])
+            band = area.points(line.x + line.x[::-1], line.low + line.high[::-1])
             parts.append(f"<polygon class=band fill='var(--c{line.colour})' points='{band}'/>")
-        for x, y in zip(line.x, line.y, strict=True) if len(line.x) <= MARKED else ():
-            parts.append(f"<circle cx='{frame.x(x):.1f}' cy='{frame.y(y):.1f}' r=2.6 fill='var(--c{line.colour})'/>")
-        parts.append(f"<polyline class=smooth {stroke} points='{frame.points(line.x, line.y)}'/>")
+        for x, y in zip(line.x, line.y, strict=True) if len(line.x) <= MAX_MARKERS else ():
+            parts.append(f"<circle cx='{area.x(x):.1f}' cy='{area.y(y):.1f}' r=2.6 fill='var(--c{line.colour})'/>")
+        parts.append(f"<polyline class=smooth {stroke} points='{area.points(line.x, line.y)}'/>")
     legend = legend_of([(line.name, line.colour) for line in lines]) if lines[0].name else ""
     last = number(lines[0].y[-1], percent) if len(lines) == 1 else ""
-    return _figure(title, last, frame.svg(parts, lines, unit, percent), legend)
+    return _figure(title, last, area.svg(parts, lines, unit, percent), legend)
 
 
 def area_chart(title: str, edges: list[float], layers: list[Line], unit: str) -> str:
-    """Shares stacked to 100 %, constant on each interval: layer y[i] holds between edges[i] and edges[i + 1]."""
-    frame = Frame(edges[0], edges[-1], 0.0, 1.0, WIDTH * 1.9, HEIGHT * 1.15)
+    """Draws shares stacked to 100 %, constant on each interval.
+
+    Args:
+        title: Title of the chart.
+        edges: Ends of the intervals on the x axis.
+        layers: Shares; y[i] of a layer holds between edges[i] and edges[i + 1].
+        unit: Unit of the x axis.
+
+    Returns:
+        An HTML ``figure``.
+    """
+    area = PlotArea(edges[0], edges[-1], 0.0, 1.0, WIDTH * 1.9, HEIGHT * 1.15)
     parts, below = [], [0.0] * (len(edges) - 1)
     for layer in layers:
         above = [min(low + share, 1.0) for low, share in zip(below, layer.y, strict=True)]
-        path = _steps(frame, edges, above) + _steps(frame, edges, below)[::-1]
+        path = _steps(area, edges, above) + _steps(area, edges, below)[::-1]
         corners = " ".join(f"{x:.1f},{y:.1f}" for x, y in path)
         parts.append(
             f"<polygon class=edge fill='var(--c{layer.colour})' points='{corners}'><title>{html.escape(layer.name)}"
             f"</title></polygon>"
         )
         below = above
-    parts.append(frame.axes(True, unit, ground=False))
+    parts.append(area.axes(True, unit, grid=False))
     legend = legend_of([(layer.name, layer.colour) for layer in layers])
-    return _figure(title, "", frame.svg(parts, layers, unit, True), legend)
+    return _figure(title, "", area.svg(parts, layers, unit, True), legend)
 
 
 @dataclass(frozen=True)
-class Frame:
-    """From figures to places in a drawing.
+class PlotArea:
+    """Maps values to coordinates of a drawing.
 
     Attributes:
         low, high: Ends of the x axis.
         bottom, top: Ends of the y axis.
-        width, height: Of the drawing, in its own units.
+        width, height: Size of the drawing, in units of its viewBox.
     """
 
     low: float
@@ -100,42 +121,61 @@ class Frame:
     height: float = HEIGHT
 
     @classmethod
-    def around(cls, xs: list[float], ys: list[float], zero: bool = False) -> Frame:
-        """A frame that holds all points with a little air; `zero` starts the y axis at 0."""
+    def enclosing(cls, xs: list[float], ys: list[float], zero: bool = False) -> PlotArea:
+        """Returns an area that contains all points with a margin.
+
+        Args:
+            xs: Coordinates on the x axis.
+            ys: Values.
+            zero: Whether the y axis starts at 0.
+        """
         bottom, top = min(ys), max(ys)
-        air = 0.06 * (top - bottom) or 0.05 * abs(top) or 1.0
-        return cls(min(xs), max(xs), 0.0 if zero else bottom - air, top + air)
+        margin = 0.06 * (top - bottom) or 0.05 * abs(top) or 1.0
+        return cls(min(xs), max(xs), 0.0 if zero else bottom - margin, top + margin)
 
     def x(self, value: float) -> float:
-        """Where `value` lies from the left."""
+        """Returns the horizontal coordinate of `value`."""
         return LEFT + (value - self.low) / ((self.high - self.low) or 1.0) * (self.width - LEFT - RIGHT)
 
     def y(self, value: float) -> float:
-        """Where `value` lies from the top."""
+        """Returns the vertical coordinate of `value`, from the top."""
         return TOP + (self.top - value) / ((self.top - self.bottom) or 1.0) * (self.height - TOP - BOTTOM)
 
     def points(self, xs: list[float], ys: list[float]) -> str:
-        """Points of an SVG polyline."""
+        """Returns the points of an SVG polyline."""
         return " ".join(f"{self.x(x):.1f},{self.y(y):.1f}" for x, y in zip(xs, ys, strict=True))
 
-    def axes(self, percent: bool, unit: str, ground: bool = True) -> str:
-        """Grid lines with their figures; `ground` draws the lines, else the figures alone."""
+    def axes(self, percent: bool, unit: str, grid: bool = True) -> str:
+        """Draws the axes.
+
+        Args:
+            percent: Whether the values are shares, shown in percent.
+            unit: Unit of the x axis.
+            grid: Whether to draw the grid lines, too.
+        """
         parts = []
         for value in ticks(self.bottom, self.top, 4):
             y = self.y(value)
             line = f"<line class=grid-line x1={LEFT} x2={self.width - RIGHT:g} y1='{y:.1f}' y2='{y:.1f}'/>"
-            parts.append(line if ground else "")
+            parts.append(line if grid else "")
             parts.append(f"<text x={LEFT - 6} y='{y + 4:.1f}' text-anchor=end>{number(value, percent)}</text>")
         values = ticks(self.low, self.high, 4 if self.width <= WIDTH else 8)
         y = self.height - BOTTOM + 15
         for value in values:
-            said = number(value) + (f" {unit}" if unit in SHORT_UNITS else "")
+            label = number(value) + (f" {unit}" if unit in SHORT_UNITS else "")
             anchor = "end" if self.x(value) > self.width - RIGHT - 12 else "middle"
-            parts.append(f"<text x='{self.x(value):.1f}' y='{y:g}' text-anchor={anchor}>{said}</text>")
+            parts.append(f"<text x='{self.x(value):.1f}' y='{y:g}' text-anchor={anchor}>{label}</text>")
         return "".join(parts)
 
     def svg(self, parts: list[str], lines: list[Line], unit: str, percent: bool) -> str:
-        """The drawing, carrying its points for whoever points at it."""
+        """Returns the drawing. Its points are attached as JSON for the script of the page.
+
+        Args:
+            parts: SVG elements.
+            lines: Lines of the chart.
+            unit: Unit of the x axis.
+            percent: Whether the values are shares.
+        """
         edges = {"left": LEFT, "right": self.width - RIGHT, "width": self.width, "low": self.low, "high": self.high}
         data = [{"name": line.name, "x": line.x, "y": [float(f"{y:.4g}") for y in line.y]} for line in lines]
         points = html.escape(json.dumps({**edges, "unit": unit, "percent": percent, "lines": data}), quote=True)
@@ -146,13 +186,17 @@ class Frame:
 
 
 def legend_of(names: list[tuple[str, int]]) -> str:
-    """Names with their colours."""
+    """Returns a legend.
+
+    Args:
+        names: Pairs of name and palette index.
+    """
     items = (f"<span><i style='background:var(--c{colour})'></i>{html.escape(name)}</span>" for name, colour in names)
     return f"<div class=legend>{''.join(items)}</div>"
 
 
 def ticks(low: float, high: float, count: int) -> list[float]:
-    """About `count` round figures between `low` and `high`."""
+    """Returns about `count` round numbers between `low` and `high`."""
     if not high > low:
         return [low]
     rough = (high - low) / count
@@ -163,7 +207,7 @@ def ticks(low: float, high: float, count: int) -> list[float]:
 
 
 def number(value: float, percent: bool = False) -> str:
-    """A figure for people: 12.3 %, 4.57, 1.2M."""
+    """Formats a number for display, such as 12.3 %, 4.57 or 1.2M."""
     if percent:
         return f"{100 * value:.3g} %"
     for limit, suffix in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
@@ -172,14 +216,14 @@ def number(value: float, percent: bool = False) -> str:
     return f"{value:.4g}"
 
 
-def _figure(title: str, now: str, svg: str, legend: str) -> str:
-    head = f"<figcaption><span>{html.escape(title)}</span><span class=now>{html.escape(now)}</span></figcaption>"
+def _figure(title: str, last: str, svg: str, legend: str) -> str:
+    head = f"<figcaption><span>{html.escape(title)}</span><span class=now>{html.escape(last)}</span></figcaption>"
     return f"<figure>{head}{legend}{svg}</figure>"
 
 
-def _steps(frame: Frame, edges: list[float], values: list[float]) -> list[tuple[float, float]]:
-    """Corners of a staircase from left to right."""
+def _steps(area: PlotArea, edges: list[float], values: list[float]) -> list[tuple[float, float]]:
+    """Returns the corners of a step function from left to right."""
     corners = []
     for index, value in enumerate(values):
-        corners += [(frame.x(edges[index]), frame.y(value)), (frame.x(edges[index + 1]), frame.y(value))]
+        corners += [(area.x(edges[index]), area.y(value)), (area.x(edges[index + 1]), area.y(value))]
     return corners

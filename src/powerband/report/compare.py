@@ -1,53 +1,64 @@
-"""One page that lays two or more runs side by side: curves over steps and over time, ledgers, evaluations, settings."""
+"""Comparison page: curves, time ledgers, evaluations and settings of several runs side by side."""
 
 from __future__ import annotations
 
 import html
 from pathlib import Path
 
-from powerband.core.console import clock, si
+from powerband.core.errors import ConfigError
+from powerband.core.telemetry.console import duration_text, si_text
 from powerband.report.chart import COLOURS, legend_of, line_chart
-from powerband.report.curves import LEARNING, LOSSES, curve_tags, is_constant
-from powerband.report.ledger import colours, ledger_strip, seconds
-from powerband.report.page import HEADLINES, UTILISATION, document, line_of, save
-from powerband.report.record import Record
-from powerband.report.tables import evaluation_table, flat, rows_table, text
+from powerband.report.curves import LEARNING_PREFIXES, LOSS_PREFIXES, curve_tags, is_constant
+from powerband.report.document import document, save_page
+from powerband.report.ledger import account_colours, ledger_strip, seconds_by_account
+from powerband.report.page import HEADLINE_TAGS, UTILISATION, metric_line
+from powerband.report.run_record import RunRecord, shown_cause
+from powerband.report.tables import evaluation_table, flatten, rows_table, text
 
-UNINTERESTING = ("run.run_dir", "run.resume")
+IGNORED_SETTINGS = ("run.run_dir", "run.resume")
+"""Settings that differ between any two runs."""
 
 
 def write_comparison(run_dirs: list[Path], path: Path | None = None) -> Path:
-    """Writes a page about several runs and returns its path; ``compare-...html`` in the first folder by itself.
+    """Writes a page that compares several runs.
+
+    Args:
+        run_dirs: Run folders, at least two.
+        path: File of the page; None means ``compare-NAMES.html`` in the first run folder.
+
+    Returns:
+        Path of the page.
 
     Raises:
-        ValueError: Fewer than two runs, one named twice, one that is none, or a page that cannot be written.
+        ConfigError: The number of runs is wrong, one is named twice or is not a run folder, or the page cannot be
+            written.
     """
     folders = [Path(folder).absolute() for folder in run_dirs]
     if len(folders) < 2:
-        raise ValueError(f"{len(folders)} run(s) cannot be compared. Name two or more: powerband report RUN1 RUN2.")
+        raise ConfigError(f"{len(folders)} run(s) cannot be compared. Name two or more: powerband report RUN1 RUN2.")
     if len(folders) > COLOURS - 1:
-        raise ValueError(f"{len(folders)} runs are more than colours can tell apart. Name {COLOURS - 1} at the most.")
-    twice = next((folder for folder in folders if folders.count(folder) > 1), None)
-    if twice is not None:
-        raise ValueError(f"{twice} is named twice. Name each run once.")
-    records = dict(zip(_names(folders), map(Record.read, folders), strict=True))
+        raise ConfigError(f"{len(folders)} runs are more than the page has colours. Name at most {COLOURS - 1}.")
+    duplicate = next((folder for folder in folders if folders.count(folder) > 1), None)
+    if duplicate is not None:
+        raise ConfigError(f"{duplicate} is named twice. Name each run once.")
+    records = dict(zip(_names(folders), map(RunRecord.read, folders), strict=True))
     sections = {
-        "Learning, by environment steps": _curves(records, LEARNING, "env_steps"),
-        "Learning, by wall time": _curves(records, LEARNING, "time_s"),
-        "Losses": _curves(records, LOSSES, "env_steps"),
+        "Learning, by environment steps": _curves(records, LEARNING_PREFIXES, "env_steps"),
+        "Learning, by wall time": _curves(records, LEARNING_PREFIXES, "time_s"),
+        "Losses": _curves(records, LOSS_PREFIXES, "env_steps"),
         "Where the time went": _ledgers(records),
         "Rates and utilisation": _grid(records, list(UTILISATION), "time_s"),
         "Evaluation": _evaluations(records),
-        "What differs": _differences(records),
+        "Different settings": _differences(records),
     }
     head = legend_of([(name, index) for index, name in enumerate(records)]) + _summary(records)
-    tail = "-".join(folder.name for folder in folders[1:])
-    page = document(" against ".join(records), head, sections)
-    return save(path or folders[0] / f"compare-{tail[:80]}.html", page)
+    names = "-".join(folder.name for folder in folders[1:])
+    page = document(" compared with ".join(records), head, sections)
+    return save_page(path or folders[0] / f"compare-{names[:80]}.html", page)
 
 
 def _names(folders: list[Path]) -> list[str]:
-    """Shortest ends of the paths that tell them apart."""
+    """Returns the shortest ends of the paths that are all different."""
     for parts in range(1, max(len(folder.parts) for folder in folders) + 1):
         names = ["/".join(folder.parts[-parts:]) for folder in folders]
         if len(set(names)) == len(names):
@@ -55,53 +66,54 @@ def _names(folders: list[Path]) -> list[str]:
     return names
 
 
-def _summary(records: dict[str, Record]) -> str:
-    tags = [tag for tag in HEADLINES if any(record.last(tag) is not None for record in records.values())]
+def _summary(records: dict[str, RunRecord]) -> str:
+    """Returns the table of the main numbers, one row per run."""
+    tags = [tag for tag in HEADLINE_TAGS if any(record.last(tag) is not None for record in records.values())]
     rows = []
     for name, record in records.items():
         line = record.metrics[-1] if record.metrics else {"env_steps": 0, "grad_steps": 0}
-        waits = record.idle()
+        idle = record.idle()
         rows.append(
             [
                 html.escape(name),
                 html.escape(str(record.facts.get("recipe", ""))),
-                si(line["env_steps"]),
-                si(line["grad_steps"]),
-                clock(record.wall_s),
-                si(record.mean_rate()),
-                si(record.mean_rate("grad_steps")),
-                f"{waits[0]:.0%} {html.escape(waits[1])}" if waits else "–",
+                si_text(line["env_steps"]),
+                si_text(line["grad_steps"]),
+                duration_text(record.wall_s),
+                si_text(record.mean_rate()),
+                si_text(record.mean_rate("grad_steps")),
+                f"{idle[0]:.0%} {html.escape(shown_cause(*idle))}".rstrip() if idle else "–",
                 *(text(record.last(tag)) for tag in tags),
                 html.escape(record.state),
             ]
         )
-    head = ["run", "recipe", "env steps", "updates", "wall", "steps/s", "updates/s", "learner idle"]
-    return rows_table([*head, *(f"{tag}, last" for tag in tags), "state"], rows)
+    head = ["run", "recipe", "env steps", "updates", "wall time", "env steps/s", "updates/s", "learner idle"]
+    return rows_table([*head, *(HEADLINE_TAGS[tag] for tag in tags), "state"], rows)
 
 
-def _curves(records: dict[str, Record], starts: tuple[str, ...], over: str) -> str:
-    tags = [tag for record in records.values() for tag in curve_tags(record.metrics, starts)]
-    moving = [tag for tag in tags if not all(is_constant(record.metrics, tag) for record in records.values())]
-    return _grid(records, list(dict.fromkeys(moving)), over)
+def _curves(records: dict[str, RunRecord], prefixes: tuple[str, ...], over: str) -> str:
+    """Draws the tags with these prefixes that are not constant in all runs."""
+    tags = [tag for record in records.values() for tag in curve_tags(record.metrics, prefixes)]
+    varying = [tag for tag in tags if not all(is_constant(record.metrics, tag) for record in records.values())]
+    return _grid(records, list(dict.fromkeys(varying)), over)
 
 
-def _grid(records: dict[str, Record], tags: list[str], over: str) -> str:
+def _grid(records: dict[str, RunRecord], tags: list[str], over: str) -> str:
     charts = []
     for tag in tags:
-        pairs = enumerate(records.items())
-        lines = [line_of(record, tag, over, name, colour) for colour, (name, record) in pairs]
+        lines = [metric_line(record, tag, over, name, colour) for colour, (name, record) in enumerate(records.items())]
         title, percent = UTILISATION.get(tag, (tag, False))
         unit = "env steps" if over == "env_steps" else "s"
         charts.append(line_chart(title, lines, unit, percent, zero=tag in UTILISATION))
     return f"<div class=grid>{''.join(charts)}</div>" if any(charts) else ""
 
 
-def _ledgers(records: dict[str, Record]) -> str:
-    totals = {name: seconds(record.metrics) for name, record in records.items()}
+def _ledgers(records: dict[str, RunRecord]) -> str:
+    totals = {name: seconds_by_account(record.metrics) for name, record in records.items()}
     accounts = list(dict.fromkeys(account for total, _ in totals.values() for account in total))
     if not accounts:
         return ""
-    colour = colours(accounts)
+    colour = account_colours(accounts)
     rows = []
     for name, (total, wall) in totals.items():
         shares = [f"{total.get(account, 0.0) / wall:.1%}" if wall else "–" for account in accounts]
@@ -110,7 +122,7 @@ def _ledgers(records: dict[str, Record]) -> str:
     return legend + rows_table(["run", "shares of wall time", *accounts], rows)
 
 
-def _evaluations(records: dict[str, Record]) -> str:
+def _evaluations(records: dict[str, RunRecord]) -> str:
     kinds = list(dict.fromkeys(kind for record in records.values() for kind in record.evaluations))
     parts = []
     for kind in kinds:
@@ -119,15 +131,17 @@ def _evaluations(records: dict[str, Record]) -> str:
     return "".join(parts)
 
 
-def _differences(records: dict[str, Record]) -> str:
-    """Settings and facts of the machine in which the runs are not alike."""
-    leaves = {}
+def _differences(records: dict[str, RunRecord]) -> str:
+    """Returns the settings and facts of the machine in which the runs differ."""
+    values = {}
     for name, record in records.items():
         facts = {key: record.facts.get(key) for key in ("recipe", "stage", "powerband", "world_size", "host")}
-        leaves[name] = {**flat(record.config), **flat(facts)}
-    keys = list(dict.fromkeys(key for own in leaves.values() for key in own if key not in UNINTERESTING))
-    unlike = [key for key in keys if len({repr(own.get(key)) for own in leaves.values()}) > 1]
-    if not unlike:
-        return "<p class=note>Same settings, same machine.</p>"
-    rows = [[html.escape(key), *(html.escape(text(own.get(key))) for own in leaves.values())] for key in unlike]
-    return rows_table(["setting", *leaves], rows)
+        values[name] = {**flatten(record.config), **flatten(facts)}
+    keys = dict.fromkeys(key for leaves in values.values() for key in leaves if key not in IGNORED_SETTINGS)
+    different = [key for key in keys if len({repr(leaves.get(key)) for leaves in values.values()}) > 1]
+    if not different:
+        return "<p class=note>All settings and the machine are the same.</p>"
+    rows = [
+        [html.escape(key), *(html.escape(text(leaves.get(key))) for leaves in values.values())] for key in different
+    ]
+    return rows_table(["setting", *values], rows)

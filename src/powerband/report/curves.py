@@ -1,4 +1,4 @@
-"""A run's metrics as curves: reading them, choosing what is worth drawing, smoothing and thinning it."""
+"""Curves of a run: reads metrics, selects the tags to draw, smooths and downsamples their values."""
 
 from __future__ import annotations
 
@@ -7,24 +7,35 @@ import math
 from pathlib import Path
 from typing import Any
 
-LEARNING = ("charts/episodic_return", "charts/win", "charts/score", "eval/", "charts/")
-LOSSES = ("losses/",)
-APART = ("charts/SPS", "charts/updates_per_s")
-"""Rates: they belong to the machine's curves."""
-BOUNDS = ("_low", "_high")
-POINTS = 300
-"""Points of a curve on a page."""
+from powerband.core.errors import ConfigError
+
+LEARNING_PREFIXES = ("charts/episodic_return", "charts/win", "charts/score", "eval/", "charts/")
+LOSS_PREFIXES = ("losses/",)
+RATE_TAGS = ("charts/SPS", "charts/updates_per_s")
+"""Tags of rates; they are drawn with the utilisation of the machine."""
+BOUND_SUFFIXES = ("_low", "_high")
+MAX_POINTS = 300
+"""Largest number of points of a curve on a page."""
 
 
 def read_metrics(run_dir: Path) -> list[dict]:
-    """Lines of ``metrics.jsonl``, oldest first; a torn last line (a run killed while writing) is left out.
+    """Reads ``metrics.jsonl``. Incomplete lines of a run that was killed while writing are skipped.
+
+    Args:
+        run_dir: The run folder.
+
+    Returns:
+        Lines of the file, oldest first.
 
     Raises:
-        ValueError: The folder has no metrics.
+        ConfigError: The folder has no metrics.
     """
     path = run_dir / "metrics.jsonl"
     if not path.exists():
-        raise ValueError(f"{run_dir} has no metrics.jsonl: it is not a run folder, or nothing was logged yet.")
+        raise ConfigError(
+            f"{run_dir} has no metrics.jsonl: it is not a run folder, or the run has logged nothing yet. Name a run "
+            f"folder that contains this file."
+        )
     lines = []
     for text in path.read_text(encoding="utf-8").splitlines():
         try:
@@ -35,41 +46,69 @@ def read_metrics(run_dir: Path) -> list[dict]:
 
 
 def series(metrics: list[dict], tag: str, over: str = "env_steps") -> tuple[list[float], list[float]]:
-    """`over` (env_steps or time_s) and values of one tag where it was logged and is finite."""
-    points = [(line[over], line[tag]) for line in metrics if _is_figure(line.get(tag))]
+    """Selects the logged, finite values of one tag.
+
+    Args:
+        metrics: Lines of ``metrics.jsonl``.
+        tag: Tag of the values.
+        over: Key of the x axis, ``env_steps`` or ``time_s``.
+
+    Returns:
+        Coordinates on the x axis, and the values.
+    """
+    points = [(line[over], line[tag]) for line in metrics if _is_number(line.get(tag))]
     points = [(x, y) for x, y in points if math.isfinite(y)]
     return [x for x, _ in points], [y for _, y in points]
 
 
-def curve_tags(metrics: list[dict], starts: tuple[str, ...]) -> list[str]:
-    """Tags that begin with one of `starts`, in the order in which a reader asks for them; no bounds, no rates."""
-    tags = {tag for line in metrics for tag, value in line.items() if "/" in tag and _is_figure(value)}
-    tags = {tag for tag in tags if not tag.endswith(BOUNDS) and tag not in APART}
-    return list(dict.fromkeys(tag for start in starts for tag in sorted(tags) if tag.startswith(start)))
+def curve_tags(metrics: list[dict], prefixes: tuple[str, ...]) -> list[str]:
+    """Selects tags by prefix, without rates and without bounds of intervals.
+
+    Args:
+        metrics: Lines of ``metrics.jsonl``.
+        prefixes: Prefixes of the tags, the most important first.
+
+    Returns:
+        Tags in the order of their prefixes, then by name.
+    """
+    tags = {tag for line in metrics for tag, value in line.items() if "/" in tag and _is_number(value)}
+    tags = {tag for tag in tags if not tag.endswith(BOUND_SUFFIXES) and tag not in RATE_TAGS}
+    return list(dict.fromkeys(tag for prefix in prefixes for tag in sorted(tags) if tag.startswith(prefix)))
 
 
 def is_constant(metrics: list[dict], tag: str) -> bool:
-    """True where a tag has one value only, several times: a line that says nothing."""
+    """Returns whether all of several values of a tag are equal, so that its curve would be a flat line."""
     values = series(metrics, tag)[1]
     return len(values) > 1 and min(values) == max(values)
 
 
-def smoothed(values: list[float], points: float) -> list[float]:
-    """Exponential mean over about `points` values, without the pull of its start."""
-    keep, mean, weight, out = 1 - 2 / (max(points, 1.0) + 1), 0.0, 0.0, []
+def exponential_mean(values: list[float], points: float) -> list[float]:
+    """Computes the exponential mean over about `points` values, with bias correction at the start.
+
+    Args:
+        values: Values to smooth.
+        points: Length of the mean; the decay is 1 - 2 / (points + 1).
+    """
+    decay, mean, weight, means = 1 - 2 / (max(points, 1.0) + 1), 0.0, 0.0, []
     for value in values:
-        mean, weight = keep * mean + (1 - keep) * value, keep * weight + (1 - keep)
-        out.append(mean / weight)
-    return out
+        mean, weight = decay * mean + (1 - decay) * value, decay * weight + (1 - decay)
+        means.append(mean / weight)
+    return means
 
 
-def span(count: int) -> int:
-    """Values that a curve of `count` values is smoothed over: a twentieth of them, none below 20."""
+def smoothing_points(count: int) -> int:
+    """Returns the length of the mean that smooths a curve of `count` values: a twentieth of them, 1 below 20 values."""
     return max(1, count // 20) if count >= 20 else 1
 
 
-def thinned(xs: list[float], ys: list[float], limit: int = POINTS) -> tuple[list[float], list[float]]:
-    """At most about `limit` points: means of neighbours; the last point stays the last."""
+def downsample(xs: list[float], ys: list[float], limit: int = MAX_POINTS) -> tuple[list[float], list[float]]:
+    """Reduces a curve to about `limit` points by means of neighbours; the last x stays the same.
+
+    Args:
+        xs: Coordinates on the x axis.
+        ys: Values.
+        limit: Largest number of points.
+    """
     size = math.ceil(len(xs) / limit)
     if size <= 1:
         return xs, ys
@@ -81,5 +120,5 @@ def _mean(values: list[float]) -> float:
     return sum(values) / len(values)
 
 
-def _is_figure(value: Any) -> bool:
+def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)

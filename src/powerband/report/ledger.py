@@ -1,14 +1,15 @@
-"""Where the wall time went: the accounts of the phase clock over a run, as a chart and as a table."""
+"""Time ledger of a run: the wall time per account of the phase clock, as a chart and as a table."""
 
 from __future__ import annotations
 
 import html
 from collections.abc import Iterable
+from typing import Any
 
-from powerband.core.idle import shares
+from powerband.core.telemetry.idle_causes import account_shares
 from powerband.report.chart import COLOURS, Line, area_chart
 
-KNOWN = {
+ACCOUNT_COLOURS = {
     "update": 0,
     "act": 5,
     "sample": 7,
@@ -19,67 +20,73 @@ KNOWN = {
     "save": 8,
     "eval": 3,
 }
-"""Colours of the accounts that most runs have; others take what is free."""
+"""Colours of the accounts that most runs have; other accounts get the remaining colours."""
 INTERVALS = 150
-"""Intervals of the chart; more are averaged over their wall time."""
+"""Largest number of intervals in the chart; neighbours are merged beyond it."""
 
 
-def colours(accounts: Iterable[str]) -> dict[str, int]:
-    """A colour for each account, the same on every chart of the page; ``other`` is grey."""
+def account_colours(accounts: Iterable[str]) -> dict[str, int]:
+    """Returns a palette index per account, the same on every chart of the page; ``other`` is grey."""
     accounts = list(dict.fromkeys(accounts))
-    chosen = {name: KNOWN[name] for name in accounts if name in KNOWN}
-    free = [colour for colour in range(COLOURS - 1) if colour not in chosen.values()] or list(range(COLOURS - 1))
-    rest = [name for name in accounts if name not in chosen and name != "other"]
-    chosen |= {name: free[index % len(free)] for index, name in enumerate(rest)}
-    return chosen | ({"other": COLOURS - 1} if "other" in accounts else {})
+    colours = {name: ACCOUNT_COLOURS[name] for name in accounts if name in ACCOUNT_COLOURS}
+    free = [colour for colour in range(COLOURS - 1) if colour not in colours.values()] or list(range(COLOURS - 1))
+    others = [name for name in accounts if name not in colours and name != "other"]
+    colours |= {name: free[index % len(free)] for index, name in enumerate(others)}
+    return colours | ({"other": COLOURS - 1} if "other" in accounts else {})
 
 
-def seconds(metrics: list[dict]) -> tuple[dict[str, float], float]:
-    """(account -> seconds, largest first; wall seconds of the intervals that were measured)."""
+def seconds_by_account(metrics: list[dict]) -> tuple[dict[str, float], float]:
+    """Returns (account -> seconds, largest first; wall seconds of all measured intervals)."""
     total: dict[str, float] = {}
     wall = 0.0
-    for took, accounts in _intervals(metrics):
-        wall += took
+    for seconds, accounts in _intervals(metrics):
+        wall += seconds
         for name, share in accounts.items():
-            total[name] = total.get(name, 0.0) + share * took
+            total[name] = total.get(name, 0.0) + share * seconds
     return dict(sorted(total.items(), key=lambda item: -item[1])), wall
 
 
 def ledger_chart(metrics: list[dict]) -> str:
-    """Stacked shares of the wall time over the run's seconds; empty where nothing was measured."""
-    total, wall = seconds(metrics)
+    """Draws the stacked shares of the wall time over the run's seconds; empty if nothing was measured."""
+    total, wall = seconds_by_account(metrics)
     if not wall:
         return ""
     edges, rows = [metrics[0]["time_s"] - _intervals(metrics)[0][0]], []
-    for took, accounts in _merged(_intervals(metrics), wall / INTERVALS):
-        edges.append(edges[-1] + took)
+    for seconds, accounts in _merged(_intervals(metrics), wall / INTERVALS):
+        edges.append(edges[-1] + seconds)
         rows.append(accounts)
-    colour = colours(total)
+    colour = account_colours(total)
     middle = [(a + b) / 2 for a, b in zip(edges, edges[1:], strict=False)]
     layers = [Line(name, middle, [row.get(name, 0.0) for row in rows], colour=colour[name]) for name in total]
     return area_chart("share of wall time by account", edges, layers, "s")
 
 
 def ledger_table(metrics: list[dict]) -> str:
-    """Seconds and share of each account, and what they sum to."""
-    total, wall = seconds(metrics)
-    colour, rows = colours(total), []
-    for name, took in total.items():
-        bar = f"<span class=bar style='width:{100 * took / wall:.1f}px;background:var(--c{colour[name]})'></span>"
-        cells = f"<td class=number>{took:.1f} s</td><td class=number>{took / wall:.1%}</td><td>{bar}</td>"
+    """Returns a table of the seconds and the share of each account, and their sum."""
+    total, wall = seconds_by_account(metrics)
+    colour = account_colours(total)
+    rows = ["<tr><th>account</th><th class=number>time</th><th class=number>share of wall time</th><th></th></tr>"]
+    for name, seconds in total.items():
+        bar = f"<span class=bar style='width:{100 * seconds / wall:.1f}px;background:var(--c{colour[name]})'></span>"
+        cells = f"<td class=number>{seconds:.1f} s</td><td class=number>{seconds / wall:.1%}</td><td>{bar}</td>"
         rows.append(f"<tr><td>{html.escape(name)}</td>{cells}</tr>")
-    whole = sum(total.values())
-    cells = f"<td class=number>{whole:.1f} s</td><td class=number>{whole / wall:.1%}</td><td></td>"
-    rows.append(f"<tr><th>sum, of {wall:.1f} s</th>{cells}</tr>")
+    accounted = sum(total.values())
+    cells = f"<td class=number>{accounted:.1f} s</td><td class=number>{accounted / wall:.1%}</td><td></td>"
+    rows.append(f"<tr><th>sum of {wall:.1f} s wall time</th>{cells}</tr>")
     return f"<table>{''.join(rows)}</table>"
 
 
 def ledger_strip(metrics: list[dict], colour: dict[str, int]) -> str:
-    """The whole run as one bar in the given colours, for a table of several runs."""
-    total, wall = seconds(metrics)
+    """Draws the ledger of a run as one bar, for a table of several runs.
+
+    Args:
+        metrics: Lines of ``metrics.jsonl``.
+        colour: Account -> palette index.
+    """
+    total, wall = seconds_by_account(metrics)
     parts, left = [], 0.0
-    for name, took in total.items():
-        share = 100 * took / wall
+    for name, seconds in total.items():
+        share = 100 * seconds / wall
         title = f"<title>{html.escape(name)} {share:.1f} %</title>"
         parts.append(
             f"<rect x='{left:.2f}' width='{share:.2f}' y=0 height=10 fill='var(--c{colour[name]})'>{title}</rect>"
@@ -89,31 +96,32 @@ def ledger_strip(metrics: list[dict], colour: dict[str, int]) -> str:
 
 
 def _intervals(metrics: list[dict]) -> list[tuple[float, dict[str, float]]]:
-    """(wall seconds, account -> share) of each log interval.
+    """Returns (wall seconds, account -> share) of each log interval.
 
-    The clock of a resumed run goes on where the checkpoint was, so an interval is never taken longer than the rate
-    of its line says.
+    The seconds come from the rate of the line, because the clock of a resumed run continues at its checkpoint.
     """
-    found, before = [], None
+    intervals = []
+    previous: dict[str, Any] = {"env_steps": 0, "time_s": 0.0}
     for line in metrics:
-        steps = line["env_steps"] - (before["env_steps"] if before else 0)
+        steps = line["env_steps"] - previous["env_steps"]
         rate = line.get("charts/SPS") or 0.0
-        took = steps / rate if rate > 0 else line["time_s"] - (before["time_s"] if before else 0.0)
-        if took > 0 and (accounts := shares(line)):
-            found.append((took, accounts))
-        before = line
-    return found
+        seconds = steps / rate if rate > 0 else line["time_s"] - previous["time_s"]
+        if seconds > 0 and (accounts := account_shares(line)):
+            intervals.append((seconds, accounts))
+        previous = line
+    return intervals
 
 
-def _merged(intervals: list[tuple[float, dict[str, float]]], least: float) -> list[tuple[float, dict[str, float]]]:
-    """Neighbouring intervals together until each lasts `least` seconds or more; shares weighted by their time."""
+def _merged(intervals: list[tuple[float, dict[str, float]]], min_s: float) -> list[tuple[float, dict[str, float]]]:
+    """Merges neighbouring intervals until each lasts at least `min_s` seconds; their shares are weighted by time."""
     merged: list[tuple[float, dict[str, float]]] = []
-    took, sums = 0.0, {}
-    for index, (length, accounts) in enumerate(intervals):
-        took += length
+    total_s = 0.0
+    sums: dict[str, float] = {}
+    for index, (seconds, accounts) in enumerate(intervals):
+        total_s += seconds
         for name, share in accounts.items():
-            sums[name] = sums.get(name, 0.0) + share * length
-        if took >= least or index == len(intervals) - 1:
-            merged.append((took, {name: total / took for name, total in sums.items()}))
-            took, sums = 0.0, {}
+            sums[name] = sums.get(name, 0.0) + share * seconds
+        if total_s >= min_s or index == len(intervals) - 1:
+            merged.append((total_s, {name: total / total_s for name, total in sums.items()}))
+            total_s, sums = 0.0, {}
     return merged

@@ -3,7 +3,7 @@ document.querySelector("button.theme").addEventListener("click", () => {
   const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme:dark)").matches;
   root.dataset.theme = dark ? "light" : "dark";
 });
-// Charts carry their points; a pointer over one shows the nearest.
+// Each chart holds its points as JSON; a pointer over the chart shows the nearest point.
 for (const svg of document.querySelectorAll("svg[data-points]")) {
   const chart = JSON.parse(svg.dataset.points), now = svg.closest("figure").querySelector(".now"), last = now.textContent;
   const cursor = svg.querySelector(".cursor");

@@ -1,4 +1,4 @@
-"""Tables of the page: figures with their intervals, facts, differences."""
+"""HTML tables of a report: evaluations with confidence intervals, facts and settings."""
 
 from __future__ import annotations
 
@@ -9,19 +9,23 @@ from typing import Any
 
 from powerband.report.chart import number
 
-ENDS = ("_95", "_low", "_high")
-"""Endings of keys that hold the interval of the key without them."""
+INTERVAL_SUFFIXES = ("_95", "_low", "_high")
+"""Suffixes of keys that hold the confidence interval of another key."""
 
 
 def evaluation_table(rows: list[dict[str, Any]]) -> str:
-    """A table of an evaluation; a figure and its interval share a cell, beside a drawing of the interval."""
+    """Returns the table of an evaluation. A value and its interval share a cell; another cell draws the interval.
+
+    Args:
+        rows: Rows of the evaluation; all have the keys of the first.
+    """
     if not rows:
-        return "<p class=note>none</p>"
-    keys = [key for key in rows[0] if not key.endswith(ENDS)]
+        return "<p class=note>This evaluation has no rows.</p>"
+    keys = [key for key in rows[0] if not key.endswith(INTERVAL_SUFFIXES)]
     bounds = {key: [_bounds(row, key) for row in rows] for key in keys}
     drawn = [key for key in keys if any(bounds[key])]
     head = "".join(f"<th{_align(rows, key)}>{html.escape(key.replace('_', ' '))}</th>" for key in keys)
-    head += "".join(f"<th>{html.escape(key.replace('_', ' '))}, 95 %</th>" for key in drawn)
+    head += "".join(f"<th>{html.escape(key.replace('_', ' '))}, 95 % interval</th>" for key in drawn)
     body = []
     for index, row in enumerate(rows):
         cells = [
@@ -34,7 +38,7 @@ def evaluation_table(rows: list[dict[str, Any]]) -> str:
 
 
 def facts_table(facts: Mapping[str, Any]) -> str:
-    """Names and values, one a row; what is empty or unknown is left out."""
+    """Returns a table with one name and value per row; empty values are omitted."""
     rows = (
         f"<tr><th>{html.escape(str(name))}</th><td>{html.escape(text(value))}</td></tr>"
         for name, value in facts.items()
@@ -44,22 +48,27 @@ def facts_table(facts: Mapping[str, Any]) -> str:
 
 
 def rows_table(head: list[str], rows: list[list[str]]) -> str:
-    """A table whose cells are HTML already."""
-    top = "".join(f"<th>{html.escape(name)}</th>" for name in head)
+    """Returns a table.
+
+    Args:
+        head: Column names, plain text.
+        rows: Cells of each row, HTML.
+    """
+    header = "".join(f"<th>{html.escape(name)}</th>" for name in head)
     body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
-    return f"<div class=scroll><table><tr>{top}</tr>{body}</table></div>"
+    return f"<div class=scroll><table><tr>{header}</tr>{body}</table></div>"
 
 
-def flat(tree: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    """Leaves of a configuration under dotted names."""
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Returns the leaves of a nested configuration by dotted name."""
     leaves: dict[str, Any] = {}
     for key, value in tree.items():
-        leaves |= flat(value, f"{above}{key}.") if isinstance(value, dict) else {f"{above}{key}": value}
+        leaves |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
     return leaves
 
 
 def text(value: Any) -> str:
-    """A value for people."""
+    """Formats a value for display."""
     if value is None:
         return "–"
     if isinstance(value, bool):
@@ -67,16 +76,16 @@ def text(value: Any) -> str:
     if isinstance(value, float):
         return number(value) if math.isfinite(value) else "–"
     if isinstance(value, dict):
-        return ", ".join(f"{key} {text(part)}" for key, part in value.items())
+        return ", ".join(f"{key} {text(item)}" for key, item in value.items())
     if isinstance(value, list | tuple):
-        return ", ".join(text(part) for part in value)
+        return ", ".join(text(item) for item in value)
     return str(value)
 
 
 def _bounds(row: dict[str, Any], key: str) -> tuple[float, float] | None:
     pair = row.get(f"{key}_95") or [row.get(f"{key}_low"), row.get(f"{key}_high")]
-    known = len(pair) == 2 and all(isinstance(end, int | float) and math.isfinite(end) for end in pair)
-    return (float(pair[0]), float(pair[1])) if known else None
+    is_interval = len(pair) == 2 and all(isinstance(end, int | float) and math.isfinite(end) for end in pair)
+    return (float(pair[0]), float(pair[1])) if is_interval else None
 
 
 def _interval(bounds: tuple[float, float] | None) -> str:
@@ -84,17 +93,17 @@ def _interval(bounds: tuple[float, float] | None) -> str:
 
 
 def _whisker(value: Any, bounds: list[tuple[float, float] | None], index: int) -> str:
-    """The interval of one row on the scale of all rows; shares have the scale 0 to 1."""
+    """Draws the interval of one row on the common scale of all rows; shares have the scale 0 to 1."""
     ends = [end for pair in bounds if pair for end in pair]
     low, high = (0.0, 1.0) if min(ends) >= 0 and max(ends) <= 1 else (min(ends), max(ends))
-    own = bounds[index]
-    if own is None or not isinstance(value, int | float):
+    interval = bounds[index]
+    if interval is None or not isinstance(value, int | float):
         return ""
-    a, b, at = (4 + 152 * (end - low) / ((high - low) or 1.0) for end in (*own, value))
+    left, right, centre = (4 + 152 * (end - low) / ((high - low) or 1.0) for end in (*interval, value))
     return (
         f"<svg viewBox='0 0 160 16'><line class=axis x1=4 x2=156 y1=8 y2=8 />"
-        f"<line x1='{a:.1f}' x2='{b:.1f}' y1=8 y2=8 stroke='var(--accent)' stroke-width=3 />"
-        f"<circle cx='{at:.1f}' cy=8 r=4 fill='var(--accent)'/></svg>"
+        f"<line x1='{left:.1f}' x2='{right:.1f}' y1=8 y2=8 stroke='var(--accent)' stroke-width=3 />"
+        f"<circle cx='{centre:.1f}' cy=8 r=4 fill='var(--accent)'/></svg>"
     )
 
 

@@ -1,4 +1,4 @@
-"""Watching a running job from its files and, where it runs on this machine, from /proc; the job is not touched."""
+"""Watch: reports the state of a running job from its files, and from /proc if it runs on this machine."""
 
 from __future__ import annotations
 
@@ -11,53 +11,65 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from powerband.core.console import clock, fitted, si
-from powerband.core.idle import idle, largest
-from powerband.core.pace import Pace
-from powerband.core.run_folder import process_began, process_facts
-from powerband.core.utilisation import usage, with_children
-from powerband.report.record import living
+from powerband.core.errors import ConfigError
+from powerband.core.machine.utilisation import process_tree, process_usage
+from powerband.core.run_folder import process_facts, process_start_ticks
+from powerband.core.telemetry.console import duration_text, fit_columns, si_text
+from powerband.core.telemetry.idle_causes import idle_share, largest
+from powerband.core.telemetry.time_left import TimeLeftEstimator
+from powerband.report.run_record import processes_alive, read_json, shown_cause
 
 SILENT_S, SILENT_INTERVALS = 60.0, 5
-"""A run is called silent after this many seconds without a line, and this many of its usual intervals."""
+"""A run is silent after this many seconds and this many of its usual log intervals without a line."""
 SAMPLE_S = 0.5
-"""What a single look measures processor use over."""
+"""Seconds over which a single reading measures CPU usage."""
 COLUMNS = 120
+"""Width of a printed line."""
 
 
 @dataclass(frozen=True)
 class Options:
     csv: bool = False
-    """Print a CSV line a reading, with a header."""
+    """Print readings as CSV with a header."""
     once: bool = False
-    """One reading, as it is now."""
+    """Print the current state and exit."""
     every: float = 2.0
-    """Seconds between two looks."""
+    """Seconds between two readings."""
 
     def __post_init__(self) -> None:
         if self.every <= 0:
-            raise ValueError(f"every={self.every:g} seconds between two looks is none. Write every=2, or more.")
+            raise ConfigError(f"every={self.every:g} is not above 0 seconds. Write every=2 or more.")
 
 
 @dataclass(frozen=True)
-class Reading:
-    """What is known of a run at one moment; None where it is not.
+class RunStatus:
+    """State of a run at one moment; None stands for an unknown value.
 
     Attributes:
         time: Local time, ISO 8601.
-        state: starting, running, silent, dead or ended.
-        word: What there is to say about the state.
+        state: ``starting``, ``running``, ``silent``, ``dead`` or ``ended``.
+        detail: Explanation of the state.
         silent_s: Seconds since the run wrote its last line.
-        left_s: Seconds until its budget is spent at the rate of its last intervals.
-        idle, idle_cause: Share of the last interval in which the learner waited, and for what.
-        largest, largest_share: The account that took most of the last interval.
-        cpu_cores, memory_gib: Of all its processes on this machine, now; of the leading rank at its last line where
-            it runs elsewhere.
+        env_steps: Environment steps.
+        grad_steps: Updates.
+        steps_per_s: Environment steps per second in the last log interval.
+        updates_per_s: Updates per second in the last log interval.
+        left_s: Seconds until the budget is spent at the rate of the last intervals.
+        idle: Share of the last interval in which the learner was idle.
+        idle_cause: Main cause of the idle time.
+        largest: Account with the largest share of the last interval.
+        largest_share: Share of that account.
+        cpu_cores: Busy cores of all processes of the run on this machine; of rank 0 at its last line if the run is on
+            another machine.
+        memory_gib: Memory of the same processes.
+        gpu_active: Share of the last interval in which the GPU ran a kernel.
+        gpu_power: Power of the GPU as a share of its limit.
+        gpu_memory_gib: Used GPU memory.
     """
 
     time: str
     state: str
-    word: str = ""
+    detail: str = ""
     silent_s: float = 0.0
     env_steps: int = 0
     grad_steps: int = 0
@@ -75,153 +87,160 @@ class Reading:
     gpu_memory_gib: float | None = None
 
     def __str__(self) -> str:
-        facts = [f"{si(self.env_steps)} steps"]
+        facts = [f"{si_text(self.env_steps)} steps"]
         if self.steps_per_s is not None:
-            facts.append(f"{si(self.steps_per_s)} steps/s")
+            facts.append(f"{si_text(self.steps_per_s)} steps/s")
         if self.left_s is not None and self.state in ("running", "silent"):
-            facts.append(f"left {clock(self.left_s)}")
+            facts.append(f"left {duration_text(self.left_s)}")
         if self.idle is not None:
-            facts.append(f"idle {self.idle:.0%} {self.idle_cause}".rstrip())
+            facts.append(f"idle {self.idle:.0%} {shown_cause(self.idle, self.idle_cause)}".rstrip())
         if self.largest_share is not None:
-            facts.append(f"most: {self.largest} {self.largest_share:.0%}")
+            facts.append(f"largest account: {self.largest} {self.largest_share:.0%}")
         if self.cpu_cores is not None:
             facts.append(f"cpu {self.cpu_cores:.1f} cores")
         if self.memory_gib is not None:
-            facts.append(f"mem {self.memory_gib:.1f} GiB")
+            facts.append(f"memory {self.memory_gib:.1f} GiB")
         if self.gpu_active is not None:
             facts.append(f"gpu {self.gpu_active:.0%}")
         if self.gpu_memory_gib is not None:
-            facts.append(f"{self.gpu_memory_gib:.1f} GiB")
-        line = fitted(f"{self.time[11:19]}  {self.state}", facts, COLUMNS)
-        return f"{line}\n{'':10}{self.word}" if self.word and self.state != "running" else line
+            facts.append(f"gpu memory {self.gpu_memory_gib:.1f} GiB")
+        line = fit_columns(f"{self.time[11:19]}  {self.state}", facts, COLUMNS)
+        return f"{line}\n{'':10}{self.detail}" if self.detail and self.state != "running" else line
 
 
 class Watcher:
-    """Reads a run folder again and again.
+    """Reads a run folder repeatedly.
 
     Args:
         folder: The run folder.
     """
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self._path = folder, folder / "metrics.jsonl"
-        settings = _json(folder / "config.json").get("run", {})
+        self.folder, self._metrics = folder, folder / "metrics.jsonl"
+        settings = read_json(folder / "config.json").get("run", {})
         self._budget = settings.get("env_steps", 0), settings.get("time_limit_s", 0.0)
         self._cpu: tuple[float, dict[int, float]] = (0.0, {})
         self._restart()
 
-    def read(self) -> Reading:
-        """The run as it is now."""
+    def read(self) -> RunStatus:
+        """Returns the current state of the run."""
         self._follow()
-        processes = _json(self.folder / "processes.json")
-        wrote = [path for path in (self._path, self.folder / "processes.json") if path.exists()]
-        silent_s = max(0.0, time.time() - max((path.stat().st_mtime for path in wrote), default=time.time()))
-        state, word = self._state(processes, silent_s)
-        facts: dict[str, Any] = {"state": state, "word": word, "silent_s": round(silent_s, 1)}
-        facts |= self._figures() if self._line else {}
-        facts |= self._now(processes) if state in ("starting", "running", "silent") else {}
-        return Reading(time.strftime("%Y-%m-%dT%H:%M:%S"), **facts)
+        processes = read_json(self.folder / "processes.json")
+        files = [path for path in (self._metrics, self.folder / "processes.json") if path.exists()]
+        silent_s = max(0.0, time.time() - max((path.stat().st_mtime for path in files), default=time.time()))
+        state, detail = self._state(processes, silent_s)
+        facts: dict[str, Any] = {"state": state, "detail": detail, "silent_s": round(silent_s, 1)}
+        facts |= self._progress() if self._line else {}
+        facts |= self._usage(processes) if state in ("starting", "running", "silent") else {}
+        return RunStatus(time.strftime("%Y-%m-%dT%H:%M:%S"), **facts)
 
     def _restart(self) -> None:
-        self._offset, self._torn = 0, ""
+        self._offset, self._incomplete = 0, ""
         self._line: dict[str, Any] = {}
-        self._gaps: deque[float] = deque(maxlen=20)
-        self._pace = Pace(*self._budget)
+        self._intervals_s: deque[float] = deque(maxlen=20)
+        self._time_left = TimeLeftEstimator(*self._budget)
 
     def _follow(self) -> None:
-        """Takes in what was appended since; from the start again where a resume has rewritten the file."""
-        size = self._path.stat().st_size if self._path.exists() else 0
+        """Reads the appended lines; starts again if a resume has rewritten the file."""
+        size = self._metrics.stat().st_size if self._metrics.exists() else 0
         if size < self._offset:
             self._restart()
         if size == self._offset:
             return
-        with self._path.open(encoding="utf-8") as file:
+        with self._metrics.open(encoding="utf-8") as file:
             file.seek(self._offset)
             text = file.read()
             self._offset = file.tell()
-        *whole, self._torn = (self._torn + text).split("\n")
-        for line in filter(None, whole):
+        *lines, self._incomplete = (self._incomplete + text).split("\n")
+        for line in filter(None, lines):
             try:
-                self._take(json.loads(line))
-            except json.JSONDecodeError:  # torn by a kill, and the run went on behind it
+                self._add(json.loads(line))
+            except json.JSONDecodeError:  # a killed run left half a line and was resumed
                 continue
 
-    def _take(self, line: dict[str, Any]) -> None:
+    def _add(self, line: dict[str, Any]) -> None:
+        """Updates the estimates with one line of metrics."""
         if self._line:
-            steps, took = (line[name] - self._line[name] for name in ("env_steps", "time_s"))
-            if took > 0:
-                self._gaps.append(took)
-                self._pace.add(steps, took)
+            steps, seconds = (line[name] - self._line[name] for name in ("env_steps", "time_s"))
+            if seconds > 0:
+                self._intervals_s.append(seconds)
+                self._time_left.add(steps, seconds)
         else:
-            self._pace.add(line["env_steps"], line["time_s"])
+            self._time_left.add(line["env_steps"], line["time_s"])
         self._line = line
 
     def _state(self, processes: dict[str, Any], silent_s: float) -> tuple[str, str]:
-        """(state, what there is to say about it)."""
+        """Returns (state, explanation)."""
         if processes.get("ended"):
             return "ended", processes["ended"]
-        alive, last = living(processes), f"its last line is {clock(silent_s)} old"
+        alive, age = processes_alive(processes), f"its last line is {duration_text(silent_s)} old"
         if alive is False:
-            goes_on = (self.folder / "checkpoints" / "last").exists()
-            recipe = _json(self.folder / "run.json").get("recipe", "RECIPE")
-            fix = f"powerband train {recipe} resume={self.folder}" if goes_on else "it left no checkpoint"
-            return "dead", f"a process of the run is gone without a last word; {last}. To go on: {fix}"
-        usual = sorted(self._gaps)[len(self._gaps) // 2] if self._gaps else 0.0
+            recipe = read_json(self.folder / "run.json").get("recipe", "RECIPE")
+            has_checkpoint = (self.folder / "checkpoints" / "last").exists()
+            resume = f"Resume it with: powerband train {recipe} resume={self.folder}"
+            fix = resume if has_checkpoint else "It has no checkpoint to resume from"
+            return "dead", f"a process of the run ended without writing a reason; {age}. {fix}"
+        usual = sorted(self._intervals_s)[len(self._intervals_s) // 2] if self._intervals_s else 0.0
         if silent_s > max(SILENT_S, SILENT_INTERVALS * usual):
-            known = "its processes live" if alive else "whether its processes live cannot be seen from this machine"
-            before = f", there was one every {clock(usual)} before" if usual else ""
-            return "silent", f"{last}{before}; {known}"
-        return ("running", "") if self._line else ("starting", "no line yet: building, compiling, or reading")
+            processes_text = "its processes are alive" if alive else "its processes are on another machine"
+            usual_text = f" (usual interval: {duration_text(usual)})" if usual else ""
+            return "silent", f"{age}{usual_text}; {processes_text}"
+        return ("running", "") if self._line else ("starting", "no line yet: the run builds, compiles or reads data")
 
-    def _figures(self) -> dict[str, Any]:
-        """What the last line says."""
-        line, waits, (account, share) = self._line, idle(self._line), largest(self._line)
-        left_s = self._pace.left_s(line["env_steps"], line["time_s"])
+    def _progress(self) -> dict[str, Any]:
+        """Returns the values of the last line of metrics."""
+        line = self._line
+        idle, (account, share) = idle_share(line), largest(line)
+        left_s = self._time_left.left_s(line["env_steps"], line["time_s"])
         facts = {"env_steps": line["env_steps"], "grad_steps": line["grad_steps"], "left_s": left_s}
         facts |= {"steps_per_s": line.get("charts/SPS"), "updates_per_s": line.get("charts/updates_per_s")}
-        facts |= {"idle": waits[0], "idle_cause": waits[1]} if waits else {}
+        facts |= {"idle": idle[0], "idle_cause": idle[1]} if idle else {}
         facts |= {"largest": account, "largest_share": share} if account else {}
         names = ("cpu_cores", "memory_gib", "gpu_active", "gpu_power", "gpu_memory_gib")
         return facts | {name: line.get(f"perf/{name}") for name in names}
 
-    def _now(self, processes: dict[str, Any]) -> dict[str, float]:
-        """Processor and memory of all processes of the run on this machine, since the last look."""
-        here = process_facts()["hostname"]
-        ranks = [rank for rank in processes.get("ranks", []) if rank["hostname"] == here]
+    def _usage(self, processes: dict[str, Any]) -> dict[str, float]:
+        """Returns CPU usage since the last reading, and memory, of all processes of the run on this machine."""
+        hostname = process_facts()["hostname"]
+        ranks = [rank for rank in processes.get("ranks", []) if rank["hostname"] == hostname]
         pids = [
-            pid for rank in ranks if process_began(rank["pid"]) == rank["began"] for pid in with_children(rank["pid"])
+            pid
+            for rank in ranks
+            if process_start_ticks(rank["pid"]) == rank["began"]
+            for pid in process_tree(rank["pid"])
         ]
         if not pids:
             return {}
         if not self._cpu[1]:
-            self._cpu = time.perf_counter(), {pid: usage([pid])[0] for pid in pids}
+            self._cpu = time.perf_counter(), {pid: process_usage([pid])[0] for pid in pids}
             time.sleep(SAMPLE_S)
-        (then, before), now = self._cpu, time.perf_counter()
-        after = {pid: usage([pid])[0] for pid in pids}
-        self._cpu = now, after
-        busy = sum(cpu_s - before.get(pid, cpu_s) for pid, cpu_s in after.items()) / max(now - then, 1e-9)
-        return {"cpu_cores": round(busy, 3), "memory_gib": round(usage(pids)[1] / 2**30, 3)}
+        (previous_time, previous_cpu), now = self._cpu, time.perf_counter()
+        cpu = {pid: process_usage([pid])[0] for pid in pids}
+        self._cpu = now, cpu
+        busy_s = sum(cpu_s - previous_cpu.get(pid, cpu_s) for pid, cpu_s in cpu.items())
+        busy = busy_s / max(now - previous_time, 1e-9)
+        return {"cpu_cores": round(busy, 3), "memory_gib": round(process_usage(pids)[1] / 2**30, 3)}
 
 
 def watch(folder: Path, options: Options, as_json: bool = False) -> int:
-    """Prints a run's readings until it ends: one for each line that it writes and each change of its state.
+    """Prints a reading for each new line of metrics and each change of the state, until the run ends.
 
     Args:
         folder: The run folder.
-        options: How often, and how they are printed.
-        as_json: One JSON object a line, instead of either.
+        options: Format and interval of the readings.
+        as_json: Whether to print one JSON object per line.
 
     Returns:
-        Exit status: 1 where the run is dead, else 0.
+        Exit status: 1 if the run is dead, else 0.
     """
-    watcher, seen = Watcher(folder), None
+    watcher, printed = Watcher(folder), None
     table = csv.writer(sys.stdout) if options.csv and not as_json else None
     if table is not None:
-        table.writerow(field.name for field in fields(Reading))
+        table.writerow(field.name for field in fields(RunStatus))
     while True:
         reading = watcher.read()
-        if (reading.state, reading.env_steps) != seen:
-            seen = reading.state, reading.env_steps
+        if (reading.state, reading.env_steps) != printed:
+            printed = reading.state, reading.env_steps
             if table is not None:
                 table.writerow("" if value is None else value for value in asdict(reading).values())
             else:
@@ -230,11 +249,3 @@ def watch(folder: Path, options: Options, as_json: bool = False) -> int:
         if options.once or reading.state in ("dead", "ended"):
             return int(reading.state == "dead")
         time.sleep(options.every)
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError):  # not there, or just being written
-        return {}
-    return value if isinstance(value, dict) else {}

@@ -1,62 +1,97 @@
-"""Knobs: the settings that change throughput, found by name in whatever configuration a recipe has."""
+"""Knobs: the settings of a recipe's configuration that change throughput, by their plain names."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from operator import attrgetter
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
-ENDLESS = 10**12
-"""A budget of environment steps that no profile reaches."""
+from powerband.core.recipe import Recipe
+
+UNREACHABLE_STEPS = 10**12
+"""A budget of environment steps that no measurement reaches."""
+
+
+@runtime_checkable
+class PeriodicSettings(Protocol):
+    """Settings of an algorithm whose updates differ from each other, such as SAC with a delayed actor."""
+
+    @property
+    def update_period(self) -> int:
+        """Number of updates after which the sequence of updates repeats; `UpdateCycle.period` of the learner."""
 
 
 class Knobs:
     """The settings of a configuration that the running algorithm reads, by their plain names.
 
     Args:
-        recipe: The recipe's module: its ``SECTIONS`` say which sections an algorithm reads.
-        config: The whole configuration.
+        recipe: Recipe of the configuration; its algorithm table states which sections each algorithm reads.
+        config: Configuration of the run.
+
+    Attributes:
+        sections: Names of the sections that the running algorithm reads.
+        paths: Plain name of each setting -> its qualified name, such as ``num_envs`` -> ``off_policy.num_envs``.
     """
 
-    def __init__(self, recipe: Any, config: Any) -> None:
+    def __init__(self, recipe: Recipe, config: Any) -> None:
         self.config = config
-        algo = getattr(config, "algo", None)
+        algo = recipe.algorithm_of(config)
         sections = [field.name for field in dataclasses.fields(config) if _is_section(getattr(config, field.name))]
-        named = getattr(recipe, "SECTIONS", None) or {}
-        every = {name for names in named.values() for name in names}
-        read = named.get(algo, tuple(sections))
-        self.sections = [name for name in sections if name in read or name not in every]
-        self.places: dict[str, str] = {}
+        by_algorithm = recipe.sections
+        claimed = {name for names in by_algorithm.values() for name in names}
+        read = by_algorithm.get(algo, tuple(sections))
+        self.sections = [name for name in sections if name in read or name not in claimed]
+        self.paths: dict[str, str] = {}
         for field in dataclasses.fields(config):
             if field.name in self.sections:
                 for inner in dataclasses.fields(getattr(config, field.name)):
-                    self.places.setdefault(inner.name, f"{field.name}.{inner.name}")
+                    self.paths.setdefault(inner.name, f"{field.name}.{inner.name}")
             elif field.name not in sections:
-                self.places[field.name] = field.name
-        if "minibatch_rows" in self.places:  # two ways to say one size: the other has no effect
-            del self.places["minibatches" if self.get("minibatch_rows") else "minibatch_rows"]
+                self.paths[field.name] = field.name
+        if "minibatch_rows" in self.paths:  # both settings state the size of a mini-batch, and only one has an effect
+            del self.paths["minibatches" if self.get("minibatch_rows") else "minibatch_rows"]
 
     def __contains__(self, knob: str) -> bool:
-        return knob in self.places
+        return knob in self.paths
 
     def get(self, knob: str, default: Any = None) -> Any:
-        """The value of a knob; `default` where the configuration has no such name."""
-        return attrgetter(self.places[knob])(self.config) if knob in self.places else default
+        """Returns the value of a knob, or `default` if the configuration has no setting of that name."""
+        return attrgetter(self.paths[knob])(self.config) if knob in self.paths else default
 
-    def turned(self, knob: str, value: Any) -> Any:
-        """The configuration with one knob changed; validated by its dataclass like any other."""
-        return _replaced(self.config, self.places[knob].split("."), value)
+    def with_value(self, knob: str, value: Any) -> Any:
+        """Returns the configuration with one knob changed; its dataclass validates the value."""
+        return _replaced(self.config, self.paths[knob].split("."), value)
 
-    def shortened(self, run_dir: str, seconds: float) -> Any:
-        """The configuration as it is measured: a folder of its own, a time limit, no warm-up that adds no knowledge."""
+    def for_measurement(self, run_dir: str, seconds: float) -> Any:
+        """Returns the configuration of a short measured run, without the warm-up that does not change the rate.
+
+        Args:
+            run_dir: Run folder of the measurement.
+            seconds: Time limit of the run.
+        """
         config = self.config
         envs = int(self.get("num_envs", 1))
-        budget = {"run_dir": run_dir, "resume": "", "time_limit_s": seconds, "env_steps": ENDLESS}
+        budget = {"run_dir": run_dir, "resume": "", "time_limit_s": seconds, "env_steps": UNREACHABLE_STEPS}
         config = dataclasses.replace(config, run=dataclasses.replace(config.run, **budget))
-        for knob in ("warmup", "random_steps"):
+        for knob in ("learning_starts", "random_steps"):
             if knob in self:
-                config = _replaced(config, self.places[knob].split("."), min(int(self.get(knob)), 2 * envs))
+                config = _replaced(config, self.paths[knob].split("."), min(int(self.get(knob)), 2 * envs))
         return config
+
+    @property
+    def update_period(self) -> int:
+        """Number of updates after which the running algorithm repeats its sequence of updates."""
+        settings = [getattr(self.config, name) for name in self.sections]
+        return math.lcm(*(each.update_period for each in settings if isinstance(each, PeriodicSettings)))
+
+    def graph_updates(self, due: int) -> int:
+        """Returns the largest valid ``graph_updates`` that one iteration replays, or 0 if no graph fits.
+
+        Args:
+            due: Updates that fall due in one iteration.
+        """
+        return due - due % self.update_period
 
 
 def _is_section(value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Profile: a recipe runs for some seconds; where its time goes, what binds it, what each knob would gain."""
+"""Profile: measures a recipe for some seconds and reports its time accounts, its bottleneck and advice on settings."""
 
 from __future__ import annotations
 
@@ -6,56 +6,58 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from powerband.core.config import ConfigError
-from powerband.core.device import device_names
-from powerband.tune.advice import Advice, advise
-from powerband.tune.apart import short_run
-from powerband.tune.diagnose import Diagnosis, diagnose
-from powerband.tune.facts import Facts
+from powerband.core.errors import ConfigError
+from powerband.core.machine.device import device_names
+from powerband.core.recipe import Recipe
+from powerband.tune.advise.advice import Advice
+from powerband.tune.advise.advise import advise
+from powerband.tune.diagnose.diagnosis import Diagnosis, diagnose
 from powerband.tune.knobs import Knobs
-from powerband.tune.ledger import Ledger
-from powerband.tune.measure import Measurement, Recipe, as_measured, measure
+from powerband.tune.measure.facts import WindowFacts
+from powerband.tune.measure.in_process import Measurement, measure, with_measured_precision
+from powerband.tune.measure.in_subprocesses import short_run
+from powerband.tune.measure.ledger import Ledger
 
-LEAST_S, MOST_S = 1.0, 600.0
+MIN_WINDOW_S, MAX_WINDOW_S = 1.0, 600.0
 RANKS_S = 10.0
-"""From so many seconds on, a profile also tries more ranks: they start in processes of their own, which takes time."""
+"""Shortest profile, in seconds, that also tries two ranks. They start in new processes, which takes time."""
 COMPILE_CPU_S = 30.0
-"""From so many seconds on, a profile also compiles updates on processors, where that takes as long as the profile and
-has gained nothing yet; on GPUs it does so from `RANKS_S` on."""
-SELDOM = 20
-"""Windows between two evaluations or checkpoints from which on their cost is no longer worth a remark."""
+"""Shortest profile, in seconds, that also compiles updates on a CPU. Compiling takes as long as the profile there and
+has not gained anything yet. On a GPU the limit is `RANKS_S`."""
+RARE_WINDOWS = 20
+"""Number of windows between two evaluations or checkpoints above which their cost is not worth a note."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """What `powerband profile` can be told beside the settings of the recipe."""
+    """Options of ``powerband profile`` besides the settings of the recipe."""
 
     seconds: float = 20.0
-    """Seconds that are measured, after the first updates; probes and start-up come on top."""
+    """Seconds to measure, counted after the first updates; start-up and probes take additional time."""
     probe: bool = True
-    """Time updates by themselves and try changed settings afterwards; false measures the window alone."""
+    """Time single updates and try changed settings after the measurement; false measures the run alone."""
     apply: bool = False
-    """Run the best advice for the same time and compare it with what was predicted."""
+    """Run the best advice for the same time and compare its rate with the predicted one."""
 
     def __post_init__(self) -> None:
-        if not LEAST_S <= self.seconds <= MOST_S:
+        if not MIN_WINDOW_S <= self.seconds <= MAX_WINDOW_S:
             raise ConfigError(
-                f"seconds={self.seconds:g} is outside {LEAST_S:g} to {MOST_S:g}: a profile needs some iterations, "
-                f"and no hour. Write seconds=20."
+                f"seconds={self.seconds:g} is outside {MIN_WINDOW_S:g} to {MAX_WINDOW_S:g}. A profile needs a few "
+                f"iterations and not an hour. Write seconds=20."
             )
 
 
 @dataclass(frozen=True)
 class Profile:
-    """What a profile found.
+    """The result of a profile.
 
     Attributes:
-        measurement: The window of the run as it was configured.
-        diagnosis: What binds it.
-        advice: Each knob that gains, the largest gain first, and those whose row says why they cannot; what else was
-            weighed is in a remark of `diagnosis`.
-        applied: The best advice after it was run: knob, value, predicted and realised steps a second; None without
-            ``apply``, or where nothing gains.
+        measurement: Measurement of the run with its configured settings.
+        diagnosis: Bottlenecks of the run.
+        advice: Knobs with a predicted gain, the largest gain first, then knobs whose row explains why they cannot
+            help. A note of `diagnosis` names the other knobs that were considered.
+        applied: Result of running the best advice: knob, value, predicted and realised steps per second. None without
+            ``apply``, or if no advice has a gain.
     """
 
     measurement: Measurement
@@ -64,41 +66,39 @@ class Profile:
     applied: dict[str, Any] | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON: ``wall_s``, ``ledger`` (account: seconds), ``cause``, ``advice``, and what they were read from."""
-        m, found = self.measurement, self.diagnosis
+        """Returns the profile as a JSON value: ``wall_s``, ``ledger`` (account: seconds), ``cause``, ``advice``, ..."""
+        measured, diagnosis = self.measurement, self.diagnosis
         return {
-            "wall_s": found.ledger.wall_s,
-            "ledger": found.ledger.seconds,
-            "steps_per_s": m.steps_per_s,
-            "cause": found.cause,
-            "exit_code": found.exit_code,
-            "sentence": found.sentence,
+            "wall_s": diagnosis.ledger.wall_s,
+            "ledger": diagnosis.ledger.seconds,
+            "steps_per_s": measured.steps_per_s,
+            "cause": diagnosis.cause,
+            "exit_code": diagnosis.exit_code,
+            "sentence": diagnosis.sentence,
             "findings": [
-                {"cause": f.cause, "claim": f.claim, "sentence": f.sentence, "fix": f.fix, "knobs": f.knobs}
-                for f in found.findings
+                {"cause": f.cause, "claim": f.explained_share, "sentence": f.sentence, "fix": f.fix, "knobs": f.knobs}
+                for f in diagnosis.findings
             ],
-            "remarks": found.remarks,
+            "remarks": diagnosis.notes,
             "advice": [each.to_dict() for each in self.advice],
             "applied": self.applied,
             "ranks": [
                 {"ledger": ledger.to_dict(), "facts": facts.to_dict()}
-                for ledger, facts in zip(m.ledgers, m.facts, strict=True)
+                for ledger, facts in zip(measured.ledgers, measured.facts, strict=True)
             ],
         }
 
     def __str__(self) -> str:
-        m, found, lines = self.measurement, self.diagnosis, []
-        if len(m.ledgers) > 1:
-            for rank, ledger in enumerate(m.ledgers):
+        measured, diagnosis = self.measurement, self.diagnosis
+        lines: list[str] = []
+        if len(measured.ledgers) > 1:
+            for rank, ledger in enumerate(measured.ledgers):
                 lines += [f"rank {rank}", ledger.table(), ""]
         else:
-            lines += [found.ledger.table(), ""]
-        lines.append(f"{m.steps_per_s:,.0f} env steps/s")
-        lines += [line] if (line := _arithmetic(found.ledger, m.facts[0])) else []
-        lines.append(f"{found.cause}: {found.sentence}")
-        lines += [f"  do: {found.findings[0].fix}"] if found.findings else []
-        lines += [f"also {each.cause}: {each.sentence}" for each in found.findings[1:]]
-        lines += [f"note: {remark}" for remark in found.remarks]
+            lines += [diagnosis.ledger.table(), ""]
+        lines.append(f"{measured.steps_per_s:,.0f} env steps/s")
+        lines += [line] if (line := _arithmetic(diagnosis.ledger, measured.facts[0])) else []
+        lines += diagnosis.lines()
         if self.advice:
             lines += ["", f"{'knob':<22}{'now':>10}{'value':>10}{'steps/s':>12}{'gain':>8}  why"]
             lines += [str(each) for each in self.advice]
@@ -113,46 +113,56 @@ class Profile:
 
 
 def profile(recipe: Recipe, stage: str, config: Any, options: Options) -> Profile:
-    """Measures, diagnoses and advises; with ``apply`` runs the best advice too.
+    """Measures and diagnoses a run and computes advice; with ``apply`` it also runs the best advice.
+
+    Args:
+        recipe: Recipe to profile.
+        stage: Name of the stage.
+        config: Configuration of the run.
+        options: Options of the profile.
 
     Raises:
-        ConfigError: The run ended before anything could be measured.
+        ConfigError: The run ended before anything was measured.
     """
     measured = measure(recipe, stage, config, options.seconds, options.probe)
     if measured is None:
         raise ConfigError(
-            f"the run ended before anything could be measured in {options.seconds:g} s. "
-            f"Raise seconds, or take the limit out of the settings."
+            f"The run ended before anything was measured in {options.seconds:g} s. "
+            f"Raise seconds, or remove the limit from the settings."
         )
-    config = as_measured(config, measured)
-    found = diagnose(measured.ledgers, measured.facts[0], _unseen(recipe, config, measured))
-    several = measured.facts[0].world_size > 1
-    short = max(min(2.0, options.seconds), options.seconds / 6)
+    config = with_measured_precision(config, measured)
+    diagnosis = diagnose(measured.ledgers, measured.facts[0], _unmeasured_cadences(recipe, config, measured))
+    several_ranks = measured.facts[0].world_size > 1
+    probe_s = max(min(2.0, options.seconds), options.seconds / 6)
     probe: Callable[[Any], Measurement | None] | None = None
     if measured.interrupted:
-        found.remarks.append(f"ended early by {measured.interrupted}: nothing more was probed.")
-    elif (
-        options.probe and not several and found.cause != "too-short"
-    ):  # ranks cannot leave their group and meet again in one process
+        diagnosis.notes.append(f"{measured.interrupted} ended the measurement early: no changed setting was tried.")
+    elif options.probe and not several_ranks and diagnosis.cause != "too-short":
+        # With several ranks there is no probe: a process group cannot be left and joined again in one process.
 
         def probe(changed: Any) -> Measurement | None:
-            return short_run(recipe, stage, changed, short, probe=False)
+            return short_run(recipe, stage, changed, probe_s, probe=False)
 
     compile_s = COMPILE_CPU_S if device_names(config.run)[0] == "cpu" else RANKS_S
-    long = {"with_ranks": options.seconds >= RANKS_S, "compiling": options.seconds >= compile_s}
-    advice = advise(recipe, config, measured, found, probe, **long)
+    slow_probes = {"with_ranks": options.seconds >= RANKS_S, "with_compile": options.seconds >= compile_s}
+    advice = advise(recipe, config, measured, diagnosis, probe, **slow_probes)
     applied = None
     if options.apply and not measured.interrupted:
         best = next((each for each in advice if each.gain > 1.0 and not each.learning), None)
-        if best is None or several:
-            why = "ranks are profiled once" if several else "no knob that leaves learning alone gains anything"
-            found.remarks.append(f"nothing was applied: {why}.")
+        if best is None or several_ranks:
+            reason = (
+                "with several ranks only the run itself is measured"
+                if several_ranks
+                else "no knob that leaves learning unchanged has a predicted gain"
+            )
+            diagnosis.notes.append(f"no advice was applied: {reason}.")
         else:
             applied = _apply(recipe, stage, best, measured, options.seconds)
-    return Profile(measured, found, advice, applied)
+    return Profile(measured, diagnosis, advice, applied)
 
 
 def _apply(recipe: Recipe, stage: str, best: Advice, before: Measurement, seconds: float) -> dict[str, Any] | None:
+    """Runs the best advice and compares its rate with the predicted one; None if the run could not be measured."""
     after = short_run(recipe, stage, best.config, seconds, probe=False)
     if after is None:
         return None
@@ -168,23 +178,23 @@ def _apply(recipe: Recipe, stage: str, best: Advice, before: Measurement, second
     }
 
 
-def _arithmetic(ledger: Ledger, facts: Facts) -> str:
-    """What the updates compute a second, beside what this device reaches; "" where it was not counted."""
-    reached = facts.flops_s(ledger.seconds.get("update", 0.0) + ledger.seconds.get("launch", 0.0))
-    if not reached or not facts.peak_flops_s:
+def _arithmetic(ledger: Ledger, facts: WindowFacts) -> str:
+    """Returns a line with the arithmetic rate of the updates and its share of the device's peak; "" if unknown."""
+    flops_s = facts.flops_s(ledger.seconds.get("update", 0.0) + ledger.seconds.get("launch", 0.0))
+    if not flops_s or not facts.peak_flops_s:
         return ""
     return (
-        f"updates: {facts.update_flops / 1e6:,.1f} MFLOP each, {reached / 1e9:,.1f} GFLOP/s, "
-        f"{100 * reached / facts.peak_flops_s:.2g}% of a large matrix product here (MFU)"
+        f"updates: {facts.update_flops / 1e6:,.1f} MFLOP each, {flops_s / 1e9:,.1f} GFLOP/s, "
+        f"{100 * flops_s / facts.peak_flops_s:.2g}% of a large matrix product here (MFU)"
     )
 
 
-def _unseen(recipe: Recipe, config: Any, measured: Measurement) -> list[str]:
-    """Cadences that the window was too short to reach: what they cost is not in the ledger."""
+def _unmeasured_cadences(recipe: Recipe, config: Any, measured: Measurement) -> list[str]:
+    """Returns a note per evaluation or checkpoint interval that the window was too short to reach."""
     knobs, steps = Knobs(recipe, config), measured.facts[0].env_steps
-    found = []
+    notes = []
     for knob, account in (("eval_interval", "eval"), ("save_interval", "save")):
-        every = knobs.get(knob, 0)
-        if 0 < every <= SELDOM * steps and not measured.ledgers[0].seconds.get(account):
-            found.append(f"{knob}={every} was not reached in {steps} steps: its cost is not measured.")
-    return found
+        interval = knobs.get(knob, 0)
+        if 0 < interval <= RARE_WINDOWS * steps and not measured.ledgers[0].seconds.get(account):
+            notes.append(f"{knob}={interval} was not reached in {steps} steps: its cost is not measured.")
+    return notes

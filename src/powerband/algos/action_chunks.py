@@ -1,0 +1,133 @@
+"""ActionChunkLearner: imitation of action chunks from demonstrations, by diffusion or by cloning.
+
+Source: Chi et al. 2023 ("Diffusion Policy"); Ho et al. 2020, equation 14. Noise schedules and samplers are diffusers'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from powerband.algos.diffusion import noise_schedule, sample_chunks
+from powerband.algos.ema import ema_copy, feature_caches, update_ema
+from powerband.algos.settings import ChunkConfig
+from powerband.core.optim.accelerate import AcceleratedAdam
+from powerband.core.rank_context import RankContext
+from powerband.data.types import EnvSpec, Tree, tree_leaves
+from powerband.nets.chunk_policy import ChunkPolicy, nearest
+
+
+class ActionChunkLearner:
+    """Offline learner of chunks of discrete actions: a diffusion policy or a clone, as its network decides.
+
+    Attributes:
+        policy: Trained network.
+        acting: Copy of the network with averaged weights, which acts.
+        kind: "diffusion" or "clone"; names the loss.
+    """
+
+    def __init__(
+        self,
+        spec: EnvSpec,
+        config: ChunkConfig,
+        context: RankContext,
+        action_codes: Tensor,
+        build_policy: Callable[[], ChunkPolicy],
+    ) -> None:
+        """
+        Args:
+            spec: Observations and actions of the environments; its K actions are discrete.
+            config: Hyper-parameters.
+            context: Device, precision, random numbers and ranks.
+            action_codes: Code of each action (K, A) float32, in -1..1; the nearest code decodes a sample.
+            build_policy: Builds the policy network, of `config.horizon` steps and K actions. A network with a U-Net is
+                a diffusion policy, one with logits is a clone.
+        """
+        assert spec.num_actions == len(action_codes), (spec.num_actions, len(action_codes))
+        self.spec, self.config = spec, config
+        self.precision, self.noise = context.precision, context.noise
+        self.action_codes = action_codes.to(context.device)
+        self.policy = build_policy().to(context.device)
+        assert self.policy.shape == (config.horizon, spec.num_actions), self.policy.shape
+        self.acting = ema_copy(self.policy)
+        self._caches = feature_caches(self.acting)
+        self.adam = AcceleratedAdam(
+            self.policy,
+            config.lr,
+            ranks=context.ranks,
+            precision=context.precision,
+            weight_decay=config.weight_decay,
+            max_grad_norm=config.max_grad_norm,
+        )
+        self.kind = "clone" if self.policy.unet is None else "diffusion"
+        self.schedule = None if self.policy.unet is None else noise_schedule(config)
+        self.updates = 0
+
+    @property
+    def encoder(self) -> nn.Module:
+        """Encoder of the network that acts."""
+        return self.acting.encoder
+
+    def update(self, batch: dict[str, Tree]) -> dict[str, Tensor]:
+        """Takes one step on demonstrated chunks.
+
+        Args:
+            batch: ``obs``, a tree with leaves (R, ...), and ``action`` (R, T) int64.
+
+        Returns:
+            Detached 0-d figures.
+        """
+        action = batch["action"]
+        if self.schedule is None:
+            logits = self.adam.forward(batch["obs"])
+            loss = F.cross_entropy(logits.flatten(0, 1), action.flatten())
+            figures = {"losses/agreement": (logits.argmax(-1) == action).float().mean().detach()}
+        else:
+            chunk = self.action_codes[action]
+            noise = self.noise("chunks/noise", len(action)).normal(*chunk.shape[1:])
+            step = self.noise("chunks/step", len(action)).integers(self.config.noise_steps).view(-1)
+            noisy = self.schedule.add_noise(chunk, noise, step)
+            prediction = self.adam.forward(batch["obs"], noisy, step)
+            loss = F.mse_loss(prediction, noise if self.config.predict == "epsilon" else chunk)
+            figures = {}
+        norm = self.adam.step(loss)
+        self.updates += 1
+        keep = min(self.config.ema, (1 + self.updates) / (10 + self.updates))
+        update_ema(self.acting, self.policy, keep, self._caches)
+        return {f"losses/{self.kind}": loss.detach(), "losses/grad_norm": norm, **figures}
+
+    @torch.no_grad()
+    def act(self, obs: Tree, carry: Tensor | None, explore: bool) -> tuple[Tensor, dict[str, Tensor], None]:
+        """Samples chunks of actions (R, T) int64, or takes the likeliest actions of a clone."""
+        with self.precision.autocast():
+            features = self.acting.encode(obs)
+            if self.schedule is None:
+                return self.acting.classify(features).argmax(-1), {}, None
+            rows = len(tree_leaves(obs)[0])
+            chunk = self.noise("chunks/sample", rows).normal(self.config.horizon, self.action_codes.shape[1])
+            chunk = sample_chunks(self.config, chunk, lambda noisy, step: self.acting.denoise(noisy, step, features))
+        return nearest(chunk, self.action_codes), {}, None
+
+    def initial_carry(self, num_envs: int) -> None:
+        """Returns None: the policy has no recurrent state."""
+        return None
+
+    def policy_state(self) -> dict[str, Tensor]:
+        """Returns the averaged weights."""
+        return self.acting.state_dict()
+
+    def state_dict(self) -> dict:
+        """Returns everything that training continues from: live tensors, not copies."""
+        return {
+            **{name: getattr(self, name).state_dict() for name in ("policy", "acting", "adam", "noise")},
+            "updates": self.updates,
+        }
+
+    def load_state_dict(self, state: dict) -> None:
+        """Restores `state_dict` in place."""
+        for name in ("policy", "acting", "adam", "noise"):
+            getattr(self, name).load_state_dict(state[name])
+        self.updates = int(state["updates"])

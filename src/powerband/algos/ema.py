@@ -1,0 +1,63 @@
+"""EMA: a copy of a network whose weights are an exponential moving average of those of the trained network."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from typing import Protocol, TypeVar, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from powerband.core.optim.fsdp import full_tensor, is_sharded
+
+Net = TypeVar("Net", bound=nn.Module)
+
+
+@runtime_checkable
+class CachesFeatures(Protocol):
+    """A module that keeps features that it has computed from its weights, until `clear_cache` is called."""
+
+    def clear_cache(self) -> None:
+        """Discards all kept features."""
+
+
+def ema_copy(net: Net) -> Net:
+    """Copies a network without gradients.
+
+    Plain tensors, such as sketches and instructions, are not weights. The copy shares them with the network.
+    """
+    shared = {id(tensor): tensor for tensor in plain_tensors(net)}
+    return copy.deepcopy(net, shared).requires_grad_(False)
+
+
+def feature_caches(net: nn.Module) -> list[CachesFeatures]:
+    """Lists the modules of a network that keep features; `update_ema` clears their caches."""
+    return [module for module in net.modules() if isinstance(module, CachesFeatures)]
+
+
+@torch.no_grad()
+def update_ema(averaged: nn.Module, net: nn.Module, keep: float, caches: Iterable[CachesFeatures] = ()) -> None:
+    """Moves the averaged weights towards the trained weights, in place.
+
+    The averaged weights are complete on each rank, because one rank samples chunks with them. If the weights of `net`
+    are sharded, the update is a collective operation.
+
+    Args:
+        averaged: Network from `ema_copy`.
+        net: Trained network.
+        keep: Share of the averaged weights that stays; the rest comes from the trained weights.
+        caches: Modules of `averaged` from `feature_caches`; their features become stale.
+    """
+    if is_sharded(net):
+        for old, new in zip(averaged.parameters(), net.parameters(), strict=True):  # one full tensor at a time
+            old.lerp_(full_tensor(new), 1 - keep)
+    else:
+        torch._foreach_lerp_(list(averaged.parameters()), list(net.parameters()), 1 - keep)
+    for module in caches:
+        module.clear_cache()
+
+
+def plain_tensors(net: nn.Module) -> list[Tensor]:
+    """Lists the tensors that modules of `net` hold besides parameters and buffers."""
+    return [value for module in net.modules() for value in vars(module).values() if isinstance(value, Tensor)]

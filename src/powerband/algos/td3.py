@@ -1,0 +1,165 @@
+"""TD3: twin delayed deep deterministic policy gradient, for continuous actions within bounds.
+
+The replay buffer and the environments hold actions in the environment's units; the networks use [-1, 1].
+
+Source: Fujimoto, van Hoof and Meger 2018, "Addressing Function Approximation Error in Actor-Critic Methods",
+algorithm 1.
+Suffixes: B rows, E critics.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor
+
+from powerband.algos.settings import TD3Config
+from powerband.core.errors import ConfigError
+from powerband.core.optim.compile import compile_if
+from powerband.core.optim.flat_adam import FlatAdam, FlatTarget
+from powerband.core.rank_context import RankContext
+from powerband.core.schedule import UpdateCycle
+from powerband.data.types import EnvSpec, Tree
+from powerband.nets.features import features, num_features
+from powerband.nets.mlp import MLP, TwinMLP
+
+
+class TD3:
+    """Learner for continuous actions within finite bounds.
+
+    Args:
+        spec: Spaces of the environments; actions are one vector with finite bounds.
+        config: Hyper-parameters.
+        context: Device, precision, random numbers and gradient averaging of this rank.
+
+    Raises:
+        ConfigError: The actions are discrete or unbounded, or there is an agent axis.
+    """
+
+    def __init__(self, spec: EnvSpec, config: TD3Config, context: RankContext) -> None:
+        if spec.low is None or spec.high is None or not bool(torch.isfinite(torch.stack([spec.low, spec.high])).all()):
+            raise ConfigError("algo=td3 needs continuous actions with finite bounds. Write algo=ppo.")
+        if spec.num_agents is not None or len(spec.action.shape) != 1:
+            raise ConfigError(f"algo=td3 needs one action vector per environment, not shape {spec.action.shape}.")
+        self.config, self.precision, self.noise = config, context.precision, context.noise
+        self.dim = spec.action.shape[0]
+        self.centre = ((spec.high + spec.low) / 2).to(context.device, torch.float32)
+        self.scale = ((spec.high - spec.low) / 2).to(context.device, torch.float32)
+        inputs = num_features(spec.obs, None)
+        self.actor = MLP(inputs, config.hidden, self.dim, exact_inputs=True).to(context.device)
+        self.critic = TwinMLP(inputs + self.dim, config.hidden, 1, exact_inputs=True).to(context.device)
+        self.target_actor, self.target_critic = copy.deepcopy(self.actor), copy.deepcopy(self.critic)
+        self.actor_adam = FlatAdam([self.actor], config.actor_lr, precision=context.precision, average=context.average)
+        self.critic_adam = FlatAdam(
+            [self.critic], config.critic_lr, precision=context.precision, average=context.average
+        )
+        self.follow_actor = FlatTarget(self.actor_adam, [self.target_actor], config.tau)
+        self.follow_critic = FlatTarget(self.critic_adam, [self.target_critic], config.tau)
+        self.updates = torch.zeros((), dtype=torch.int64, device=context.device)
+        self.cycle = UpdateCycle(config.policy_interval)
+        self._critic_loss = compile_if(self._critic_loss, config.compile)
+        self._actor_loss = compile_if(self._actor_loss, config.compile)
+
+    @property
+    def lr(self) -> float | Tensor:
+        """Learning rate of the actor; setting it keeps the critics' in proportion (annealing)."""
+        return self.actor_adam.lr
+
+    @lr.setter
+    def lr(self, lr: float) -> None:
+        self.actor_adam.lr = lr
+        self.critic_adam.lr = lr * (self.config.critic_lr / self.config.actor_lr)
+
+    @torch.no_grad()
+    def act(self, obs: Tree, carry: Tensor | None, explore: bool) -> tuple[Tensor, dict[str, Tensor], None]:
+        """Computes actions, with Gaussian noise if `explore`.
+
+        Returns:
+            Actions (N, D) float32 in the environment's units; no extras; no carry.
+        """
+        rows = features(obs, 1)
+        with self.precision.autocast(rows.shape[0]):
+            action = torch.tanh(self.actor(rows)).float()
+        if explore:
+            noise = self.noise("td3/act", rows.shape[0]).normal(self.dim)
+            action = (action + self.config.exploration_noise * noise).clamp(-1, 1)
+        return torch.addcmul(self.centre, self.scale, action), {}, None
+
+    def update(self, batch: dict[str, Tree]) -> dict[str, Tensor]:
+        """Takes one step of the critics and, at every `policy_interval`-th update, of the actor and the targets.
+
+        Args:
+            batch: obs, next_obs (B, ...), action (B, D) in the environment's units, reward (B,), terminated (B,).
+
+        Returns:
+            0-d figures, detached.
+        """
+        obs, next_obs = features(batch["obs"], 1), features(batch["next_obs"], 1)
+        action = (batch["action"] - self.centre) / self.scale
+        continues = (~batch["terminated"]).float()
+        normal = self.noise("td3/update", obs.shape[0]).normal(self.dim)
+        with self.precision.autocast():
+            critic_loss, q_mean = self._critic_loss(obs, action, batch["reward"], next_obs, continues, normal)
+        figures = {
+            "losses/critic": critic_loss.detach(),
+            "losses/q": q_mean,
+            "losses/critic_grad_norm": self.critic_adam.step(critic_loss),
+        }
+        self.updates += 1
+        if self.cycle.advance() == self.cycle.period:
+            with self.critic_adam.frozen():
+                with self.precision.autocast():
+                    loss = self._actor_loss(obs)
+                figures["losses/actor_grad_norm"] = self.actor_adam.step(loss)
+            figures["losses/actor"] = loss.detach()
+            self.follow_actor.update()
+            self.follow_critic.update()
+        return figures
+
+    def _critic_loss(
+        self, obs: Tensor, action: Tensor, reward: Tensor, next_obs: Tensor, continues: Tensor, normal: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Sum over critics of mean (Q - y)^2; y = r + gamma (1 - terminated) min Q'(s', clip(mu'(s') + noise))."""
+        config = self.config
+        with torch.no_grad():
+            noise = (config.target_noise * normal).clamp(-config.target_noise_clip, config.target_noise_clip)
+            next_action = (torch.tanh(self.target_actor(next_obs)) + noise).clamp(-1, 1)
+            next_q = self.target_critic(torch.cat([next_obs, next_action], -1)).squeeze(-1).amin(0)
+            target = reward + config.gamma * continues * next_q
+        q_EB = self.critic(torch.cat([obs, action], -1)).squeeze(-1)
+        return (q_EB - target).square().mean(1).sum(), q_EB.detach().mean()
+
+    def _actor_loss(self, obs: Tensor) -> Tensor:
+        """-mean Q_1(s, mu(s)) with the first critic; the critics' weights get no gradient."""
+        action = torch.tanh(self.actor(obs))
+        return -self.critic(torch.cat([obs, action], -1))[0].mean()
+
+    def initial_carry(self, num_envs: int) -> None:
+        """None: the policy has no memory."""
+
+    def policy_state(self) -> dict[str, Tensor]:
+        """Parameters of the actor and the map to the environment's units, for the exported policy."""
+        return {**self.actor.state_dict(), "centre": self.centre, "scale": self.scale}
+
+    def _parts(self) -> dict:
+        return {
+            "actor": self.actor,
+            "critic": self.critic,
+            "target_actor": self.target_actor,
+            "target_critic": self.target_critic,
+            "actor_adam": self.actor_adam,
+            "critic_adam": self.critic_adam,
+            "noise": self.noise,
+        }
+
+    def state_dict(self) -> dict:
+        """Everything that training goes on from: live tensors, not copies."""
+        return {**{name: part.state_dict() for name, part in self._parts().items()}, "updates": self.updates}
+
+    def load_state_dict(self, state: dict) -> None:
+        """Restores `state_dict` in place."""
+        for name, part in self._parts().items():
+            part.load_state_dict(state[name])
+        self.updates.copy_(state["updates"])
+        self.cycle.restore(int(state["updates"]))

@@ -1,0 +1,23 @@
+"""Arguments that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from powerband.core.errors import ConfigError
+from powerband.core.run_folder import find_run
+
+RECIPE_USAGE = "RECIPE [STAGE] [NAME=VALUE ...]"
+
+
+def take_run(command: str, arguments: list[str]) -> tuple[Path, list[str]]:
+    """Splits off the run folder that the first argument names.
+
+    Raises:
+        ConfigError: There is no argument, or it names no run.
+    """
+    if not arguments or arguments[0].startswith("-"):
+        raise ConfigError(
+            f"powerband {command} needs a run. Write powerband {command} runs/NAME, or powerband {command} last."
+        )
+    return find_run(arguments[0]), arguments[1:]

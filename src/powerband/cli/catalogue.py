@@ -1,0 +1,181 @@
+"""Catalogue: finds recipes by name, and turns the arguments after a recipe's name into its configuration."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import json
+import os
+from dataclasses import replace
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from powerband.core.config import ResolvedConfig, resolve
+from powerband.core.config.command_line import checked_choice, wants_help
+from powerband.core.config.presets import presets
+from powerband.core.config.schema import fields_table
+from powerband.core.errors import ConfigError
+from powerband.core.recipe import Recipe
+from powerband.core.run_folder import find_run
+
+RECIPES = ("uav", "snakes", "metaworld", "sketchnav", "libero", "gym")
+"""Built-in recipes: sub-packages of ``powerband.recipes``."""
+GROUP = "powerband.recipes"
+"""Entry point group of recipes in other packages; each value is a module with ``RECIPE``, or ``module:RECIPE``."""
+
+
+def installed() -> dict[str, EntryPoint]:
+    """Recipes of other packages by name, from the metadata of the installed packages. Nothing is imported."""
+    return {point.name: point for point in entry_points(group=GROUP) if point.name not in RECIPES}
+
+
+@functools.cache
+def load(name: str) -> Recipe:
+    """Imports a recipe; its `name` is the one that it was loaded by.
+
+    Args:
+        name: Name of a built-in or installed recipe, or the path of a module that has ``RECIPE``.
+
+    Raises:
+        ConfigError: There is no such recipe, or the module has no ``RECIPE``.
+    """
+    if name in RECIPES:
+        return importlib.import_module(f"powerband.recipes.{name}").RECIPE
+    points = installed()
+    if name not in points and "." not in name:
+        checked_choice(name, (*RECIPES, *points), "recipe")
+    module, _, attribute = (points[name].value if name in points else name).partition(":")
+    try:
+        found = vars(importlib.import_module(module)).get(attribute or "RECIPE")
+    except ModuleNotFoundError as error:
+        if not f"{module}.".startswith(f"{error.name}."):
+            raise
+        raise ConfigError(
+            f"Recipe '{name}': there is no module {error.name}. Install its package, or add its folder to PYTHONPATH."
+        ) from None
+    if not isinstance(found, Recipe):
+        raise ConfigError(
+            f"Recipe '{name}': module {module} has no {attribute or 'RECIPE'} of type powerband.core.recipe.Recipe."
+        )
+    return replace(found, name=name)
+
+
+def load_stored(name: str, folder: Any, trust: bool) -> Recipe:
+    """Imports the recipe that a run folder names.
+
+    Args:
+        name: Recipe in ``run.json``.
+        folder: The run folder, for the message.
+        trust: Import modules that are not installed as recipes, too.
+
+    Raises:
+        ConfigError: The folder names a module that is not an installed recipe, and `trust` is false.
+    """
+    if not trust and name not in RECIPES and name not in installed():
+        raise ConfigError(
+            f"{folder} names the module '{name}', which is not an installed recipe. Importing it runs its code. If you "
+            f"trust the folder, add --trust."
+        )
+    return load(name)
+
+
+def configure(name: str, arguments: list[str]) -> tuple[Recipe, str, ResolvedConfig]:
+    """Reads the arguments after a recipe's name.
+
+    Returns:
+        The recipe, the name of the stage, and the configuration with its sources.
+
+    Raises:
+        ConfigError: The recipe or stage is unknown, or the configuration refuses an argument.
+    """
+    recipe = load(name)
+    stage = recipe.default_stage
+    arguments, notices = _translated(arguments, recipe)
+    if arguments and not arguments[0].startswith("-") and "=" not in arguments[0]:
+        stage, arguments = checked_choice(arguments[0], recipe.stages, f"stage of {name}"), arguments[1:]
+    config_file = os.environ.get(recipe.config_variable, "") if recipe.config_variable else ""
+    if config_file and not any(each.startswith("--config") for each in arguments):
+        arguments = ["--config", config_file, *arguments]
+    resolved = resolve(
+        recipe.Config,
+        arguments,
+        variants=recipe.variants,
+        old_names=recipe.old_names,
+        sections=recipe.sections,
+        help_command=f"powerband train {name} --help",
+        recipe=name,
+    )
+    notices = [*resolved.notices, *notices, *recipe.notices_about(resolved.config)]
+    resolved = replace(resolved, config=recipe.finalized(resolved.config, stage), notices=tuple(notices))
+    if resolved.config.run.env_steps < 1:
+        raise ConfigError("env_steps=0 is below 1. Write env_steps=1 or more.")
+    if resolved.config.run.resume:
+        folder = find_run(resolved.config.run.resume)
+        trained = json.loads((folder / "run.json").read_text(encoding="utf-8")).get("recipe")
+        if trained != name:
+            raise ConfigError(f"{folder} is a run of {trained}, not of {name}. Write powerband train {trained} ...")
+    return recipe, stage, resolved
+
+
+def _translated(arguments: list[str], recipe: Recipe) -> tuple[list[str], list[str]]:
+    """Replaces arguments of an older command line. Returns the arguments, a stage first, and notices for the user."""
+    kept: list[str] = []
+    stage: list[str] = []
+    notices: list[str] = []
+    for argument in arguments:
+        plain = argument.lower().replace('"', "").replace("'", "")
+        if plain not in recipe.old_arguments:
+            kept.append(argument)
+            continue
+        new = recipe.old_arguments[plain]
+        notices.append(f"{argument}: {f'replaced by {new}' if new else 'no longer needed'}.")
+        if new in recipe.stages:
+            stage = [new]
+        elif new and new not in kept:
+            kept.append(new)
+    return stage + kept, notices
+
+
+def take_recipe(command: str, usage: str, arguments: list[str]) -> tuple[str | None, list[str]]:
+    """Splits off the recipe's name; prints help if it is asked for.
+
+    Args:
+        command: The command, such as ``train``.
+        usage: What may follow it.
+        arguments: The command line after the command.
+
+    Returns:
+        The name and the remaining arguments; None as the name if help was printed.
+    """
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(f"powerband {command} {usage}\n\nrecipes:\n" + "\n".join(recipe_lines()))
+        print(f"\n`powerband {command} RECIPE --help` lists all settings of a recipe.")
+        return None, []
+    name = arguments[0]
+    recipe = load(name)
+    if wants_help(arguments[1:]):
+        print(recipe_help(name, recipe))
+        return None, []
+    return name, arguments[1:]
+
+
+def recipe_lines() -> list[str]:
+    """One line per built-in and installed recipe. Recipes of other packages are not imported."""
+    lines = [f"  {name:<10} {load(name).summary}" for name in RECIPES]
+    return lines + [f"  {name:<10} from {point.value}" for name, point in installed().items()]
+
+
+COMMON = ("env_steps", "time_limit_s", "run_dir", "resume", "seed", "gpus", "nproc", "threads")
+"""Options of every recipe that help lists first."""
+
+
+def recipe_help(name: str, recipe: Recipe) -> str:
+    """Stages, variants, presets, the common options, then all options of a recipe."""
+    stages = [f"{stage} (default)" if stage == recipe.default_stage else stage for stage in recipe.stages]
+    lines = [f"powerband train {name} [STAGE] [NAME=VALUE ...]", "", recipe.summary, ""]
+    lines += [f"stages:    {', '.join(stages)}", f"variants:  {', '.join(recipe.variants) or 'none'}  (variant=NAME)"]
+    lines += [f"presets:   {', '.join(presets()) or 'none'}  (setup=NAME)", "file:      --config FILE.yaml", ""]
+    lines += ["NAME=VALUE and --NAME VALUE are the same; --NAME and --no-NAME set true and false."]
+    lines += ["The section of a name may be left out if the name is unique."]
+    common = fields_table(recipe.Config, only=tuple(f"run.{option}" for option in COMMON), title="common options")
+    return "\n".join(lines) + f"\n{common}\n{fields_table(recipe.Config)}"

@@ -1,0 +1,102 @@
+"""The command line: a table of commands. torch is imported only by the commands that need it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+
+from powerband import __version__
+from powerband.cli import measure_commands, run_commands, view_commands
+from powerband.cli.arguments import RECIPE_USAGE
+from powerband.cli.catalogue import recipe_lines
+from powerband.core.config.command_line import checked_choice
+from powerband.core.errors import ConfigError
+from powerband.core.machine.device import OPENMP_WAIT_VARIABLES, keep_freed_memory
+
+COMMANDS: dict[str, tuple[Callable[[list[str]], int], str, str]] = {
+    "train": (run_commands.train, RECIPE_USAGE, "train on a CPU, one GPU, several GPUs or several machines"),
+    "eval": (run_commands.evaluate, "RUN [NAME=VALUE ...]", "evaluate a run or a checkpoint"),
+    "profile": (
+        measure_commands.profile,
+        measure_commands.USAGE["profile"],
+        "run a recipe for some seconds: where the time goes, the cause, the gain of each setting",
+    ),
+    "tune": (
+        measure_commands.tune,
+        measure_commands.USAGE["tune"],
+        "find the fastest settings of this machine; setup=tuned loads them",
+    ),
+    "estimate": (
+        measure_commands.estimate,
+        measure_commands.USAGE["estimate"],
+        "hours, memory and cost of a run before it starts, by number of ranks",
+    ),
+    "report": (
+        view_commands.report,
+        "RUN [RUN ...] [to=FILE.html]",
+        "one self-contained HTML page about a run, or several compared",
+    ),
+    "watch": (
+        view_commands.watch,
+        "RUN [--csv] [--once] [every=SECONDS]",
+        "follow a running job from its files, without touching it",
+    ),
+    "bench": (measure_commands.bench, measure_commands.USAGE["bench"], "run a benchmark"),
+    "doctor": (
+        measure_commands.doctor,
+        measure_commands.USAGE["doctor"],
+        "check this machine: GPUs, precision, copies, simulators, rendering, networks",
+    ),
+    "list": (view_commands.list_recipes, "", "list recipes, stages, variants and hardware presets"),
+    "show": (view_commands.show, RECIPE_USAGE, "print the resolved configuration with the source of each value"),
+}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs one command.
+
+    Args:
+        arguments: The command line after ``powerband``; None takes it from the process.
+
+    Returns:
+        Exit status: 0; 1 if `doctor` found a failure; 2 for a user error; the cause's status for `profile`.
+    """
+    arguments = sys.argv[1:] if arguments is None else arguments
+    traceback_wanted, arguments = "--traceback" in arguments, [word for word in arguments if word != "--traceback"]
+    if os.environ.get("OMP_WAIT_POLICY", "passive").lower() == "passive":  # torch would make idle threads sleep at once
+        os.environ |= {**OPENMP_WAIT_VARIABLES, **os.environ}  # read when torch is imported
+    keep_freed_memory()
+    try:
+        if not arguments or arguments[0] in ("-h", "--help", "help"):
+            print(_usage())
+            return 0
+        if arguments[0] == "--version":
+            print(f"powerband {__version__}")
+            return 0
+        return COMMANDS[checked_choice(arguments[0], _commands(), "command")][0](arguments[1:])
+    except ConfigError as error:
+        if traceback_wanted:
+            raise
+        print(f"powerband: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # the reader of the pipe, such as head, has ended
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _commands() -> list[str]:
+    return [name for name in COMMANDS if name != "bench" or measure_commands.BENCHMARKS]
+
+
+def _usage() -> str:
+    lines = ["powerband COMMAND ...  train policies, see where the time goes, and find the fastest settings", ""]
+    for name in _commands():
+        _, arguments, what = COMMANDS[name]
+        call = f"{name} {arguments}".strip()
+        lines.append(f"  {call:<34} {what}" if len(call) <= 34 else f"  {call}\n{'':<36} {what}")
+    lines += ["", "recipes:", *recipe_lines(), ""]
+    lines.append(
+        "Every command takes --json [FILE.json] and --traceback. `powerband train RECIPE --help` lists all settings."
+    )
+    return "\n".join(lines)

@@ -1,0 +1,184 @@
+"""Commands that measure: profile, tune, estimate, bench and doctor."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import sys
+from dataclasses import fields
+from functools import partial
+
+from powerband.cli import catalogue
+from powerband.cli.catalogue import configure, load, take_recipe
+from powerband.core.config import resolve
+from powerband.core.config.command_line import (
+    checked_choice,
+    print_or_write,
+    split_json_option,
+    split_named_options,
+    wants_help,
+)
+from powerband.core.config.schema import fields_table
+from powerband.core.errors import ConfigError
+from powerband.core.recipe import load_object
+
+USAGE = {
+    "profile": "RECIPE [seconds=20] [probe=true] [--apply] [NAME=VALUE ...]",
+    "tune": "RECIPE [seconds=60] [learning=fixed] [memory_gib=0] [NAME=VALUE ...]",
+    "estimate": "RECIPE [ranks=1,2,4,8] [price_per_hour=0] [NAME=VALUE ...]",
+    "bench": "NAME [RECIPE] [NAME=VALUE ...]",
+    "doctor": "[SECTION ...]",
+}
+"""Command -> its usage."""
+BENCHMARKS: dict[str, str] = {
+    "update-interval": "powerband.bench.update_interval:run",
+    "num-envs": "powerband.bench.knobs:num_envs",
+    "batch": "powerband.bench.knobs:batch",
+    "precision": "powerband.bench.knobs:precision",
+    "scaling": "powerband.bench.knobs:scaling",
+    "peers": "powerband.bench.peers:peers",
+}
+"""Benchmark -> ``module:function``; it takes the arguments after the name and `configure`, and returns JSON."""
+
+
+def profile(arguments: list[str]) -> int:
+    """Runs a recipe for some seconds and reports where the time goes; the exit status is that of the cause."""
+    typed = ["profile", *arguments]
+    target, arguments = split_json_option(arguments)
+    name, arguments = take_recipe("profile", USAGE["profile"], arguments)
+    if name is None:
+        from powerband.tune.diagnose.causes import causes_table
+
+        print(f"\nexit status, by cause:\n{causes_table()}")
+        return 0
+    own_arguments, arguments = split_named_options(arguments, ("seconds", "probe", "apply"))
+    from powerband.tune import profile as profiles
+    from powerband.tune.measure import ranks_report
+
+    options = resolve(profiles.Options, own_arguments, help_command=f"powerband profile {name} --help").config
+    recipe, stage, resolved = configure(name, arguments)
+    if resolved.config.run.resume:
+        raise ConfigError("profile does not support resume: it keeps no state. Leave it out; the rates are the same.")
+    from powerband.core.ranks import launch
+
+    settings = resolved.config.run
+    recipe.check_sizes(resolved.config, launch.world_size(settings))
+    with ranks_report.ranks_report_file() as ranks:
+        status = launch.launch(settings, typed)
+        if status is not None:
+            ranks_result = ranks.read()
+            if status or ranks_result is None:
+                return status or 1
+            print_or_write(ranks_result["table"] if target else ranks_result["text"], target)
+            return ranks_result["table"]["exit_code"]
+    for line in resolved.notices if launch.is_leading_process() else ():
+        print(f"powerband: {line}", file=sys.stderr)
+    result = profiles.profile(recipe, stage, resolved.config, options)
+    if launch.is_rank():  # a status other than 0 would read as a rank that failed
+        if result.measurement.leads and not ranks_report.write_ranks_report(str(result), result.to_dict()):
+            print_or_write(result.to_dict() if target else str(result), target)
+        return 0
+    print_or_write(result.to_dict() if target else str(result), target)
+    return result.diagnosis.exit_code
+
+
+def tune(arguments: list[str]) -> int:
+    """Searches the fastest settings on this machine and writes them as a preset."""
+    target, arguments = split_json_option(arguments)
+    name, arguments = take_recipe("tune", USAGE["tune"], arguments)
+    if name is None:
+        return 0
+    own_arguments, arguments = split_named_options(arguments, ("seconds", "learning", "memory_gib"))
+    from powerband.core.ranks import launch
+    from powerband.tune.search import preset, search
+
+    options = resolve(search.Options, own_arguments, help_command=f"powerband tune {name} --help").config
+    recipe, stage, resolved = configure(name, arguments)
+    settings = resolved.config.run
+    if launch.is_rank() or settings.resume or settings.nnodes != "1":
+        given = "a launcher" if launch.is_rank() else "resume" if settings.resume else f"nnodes={settings.nnodes}"
+        raise ConfigError(
+            f"tune does not support {given}: it starts short runs itself. Run powerband tune {name} alone."
+        )
+    recipe.check_sizes(resolved.config, launch.world_size(settings))
+    for line in resolved.notices:
+        print(f"powerband: {line}", file=sys.stderr)
+    from powerband.core.telemetry.console import budget_progress_bar
+
+    with budget_progress_bar(options.seconds) as progress:
+        result = search.Search(recipe, stage, resolved.config, options, progress).run()
+    path = preset.write_preset(result, name, arguments)
+    from powerband.report.page import write_map
+
+    page = write_map(path)
+    if target:
+        measured = json.loads(path.with_suffix(".tuning.json").read_text(encoding="utf-8"))
+        print_or_write({**measured, "preset": str(path), "map": str(page)}, target)
+        return 0
+    print(f"{preset.table(result)}\n\npreset: {path}\nmap: {page}")
+    print(f"use it: powerband train {' '.join([name, *preset.remaining_arguments(result, arguments)])} setup=tuned")
+    return 0
+
+
+def estimate(arguments: list[str]) -> int:
+    """Runs a recipe for some seconds and estimates the whole run on several numbers of ranks."""
+    target, arguments = split_json_option(arguments)
+    name, arguments = take_recipe("estimate", USAGE["estimate"], arguments)
+    from powerband.tune.predict import estimate as estimates
+
+    if name is None:
+        print(f"\n{fields_table(estimates.Options)}")
+        return 0
+    own_arguments, arguments = split_named_options(arguments, tuple(field.name for field in fields(estimates.Options)))
+    options = resolve(estimates.Options, own_arguments, help_command="powerband estimate --help").config
+    recipe, stage, resolved = configure(name, arguments)
+    if resolved.config.run.resume:
+        raise ConfigError("estimate does not support resume. For the time left of a run, write powerband watch RUN.")
+    from powerband.core.ranks import launch
+    from powerband.core.telemetry.console import budget_progress_bar
+    from powerband.doctor.checks.collectives import reduce_row
+
+    if launch.is_rank():
+        raise ConfigError(
+            "estimate runs in one process. Start it without a launcher; it predicts several ranks itself."
+        )
+    for line in resolved.notices:
+        print(f"powerband: {line}", file=sys.stderr)
+    with budget_progress_bar((len(options.ranks) + 1) * (options.seconds + estimates.START_S)) as progress:
+        result = estimates.estimate(recipe, stage, resolved.config, options, reduce_row, progress)
+    print_or_write({"recipe": name, "stage": stage, **result.to_dict()} if target else str(result), target)
+    return 0
+
+
+def bench(arguments: list[str]) -> int:
+    """Runs a benchmark and prints its results."""
+    target, arguments = split_json_option(arguments)
+    if not arguments or wants_help(arguments[:1]):
+        print("powerband bench NAME [RECIPE] [NAME=VALUE ...]\n\n" + "\n".join(f"  {name}" for name in BENCHMARKS))
+        return 0
+    name = checked_choice(arguments[0], BENCHMARKS, "benchmark")
+    if wants_help(arguments[1:]):
+        module = importlib.import_module(BENCHMARKS[name].split(":")[0])
+        print(f"{(module.__doc__ or '').strip()}\n\n{fields_table(module.Options)}")
+        return 0
+    with contextlib.redirect_stdout(sys.stderr) if target == "-" else contextlib.nullcontext():
+        result = load_object(BENCHMARKS[name])(arguments[1:], configure)
+    if target:
+        print_or_write(result, target)
+    return 0
+
+
+def doctor(arguments: list[str]) -> int:
+    """Checks this machine, section by section; the exit status is 1 if a check failed."""
+    from powerband.doctor.checkup import SECTIONS, run
+
+    target, arguments = split_json_option(arguments)
+    if wants_help(arguments):
+        print(f"powerband doctor {USAGE['doctor']}\n\n" + "\n".join(f"  {k:<12} {v}" for k, v in SECTIONS.items()))
+        return 0
+    chosen = [checked_choice(word, SECTIONS, "section of doctor") for word in arguments]
+    result = run(chosen, {name: partial(load, name) for name in catalogue.RECIPES}, show=target != "-")
+    if target:
+        print_or_write(result, target)
+    return result["exit_code"]

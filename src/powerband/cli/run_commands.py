@@ -1,0 +1,91 @@
+"""Commands that train and evaluate. They import torch only after the configuration has been checked."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import sys
+import time
+from dataclasses import replace
+
+from powerband.cli.arguments import RECIPE_USAGE, take_run
+from powerband.cli.catalogue import configure, load_stored, take_recipe
+from powerband.core.config import from_json, resolve
+from powerband.core.config.command_line import print_or_write, split_json_option, wants_help
+from powerband.core.config.schema import fields_table
+from powerband.core.errors import ConfigError
+from powerband.core.recipe import load_object
+
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def train(arguments: list[str]) -> int:
+    """Trains: starts the ranks if there are several, else runs the stage."""
+    typed = ["train", *arguments]
+    target, arguments = split_json_option(arguments)
+    name, arguments = take_recipe("train", RECIPE_USAGE, arguments)
+    if name is None:
+        return 0
+    recipe, stage, resolved = configure(name, arguments)
+    from powerband.core.ranks import launch
+
+    notice = launch.set_rank_from_slurm()
+    settings = resolved.config.run
+    recipe.check_sizes(resolved.config, launch.world_size(settings))
+    status = launch.launch(settings, typed)
+    if status is not None:
+        return status
+    if launch.is_leading_process():
+        for line in filter(None, (*resolved.notices, notice)):
+            print(f"powerband: {line}", file=sys.stderr)
+    if not settings.run_dir and not settings.resume:
+        parts = (name, resolved.variant, time.strftime("%Y%m%d-%H%M%S"))
+        settings = replace(settings, run_dir="runs/" + "-".join(part for part in parts if part))
+    from powerband.core.run.run import Run
+
+    config = replace(resolved.config, run=settings)
+    with contextlib.redirect_stdout(sys.stderr) if target else contextlib.nullcontext():
+        try:
+            with Run.start(config, recipe=name, stage=stage, argv=typed) as run:
+                figures = recipe.run_stage(stage, run.config, run)
+        except OSError as error:
+            if error.errno not in DISK_FULL:
+                raise
+            folder = settings.resume or settings.run_dir
+            raise ConfigError(
+                f"{folder} cannot be written: {error.strerror}. Its checkpoints are complete. Free some space, then "
+                f"continue with powerband train {name} resume={folder}."
+            ) from error
+    if target and launch.is_leading_process():
+        counters = {"env_steps": run.env_steps, "grad_steps": run.grad_steps}
+        print_or_write({"recipe": name, "stage": stage, "run_dir": str(run.dir), **counters, **figures}, target)
+    return 0
+
+
+def evaluate(arguments: list[str]) -> int:
+    """Evaluates a run, or one of its checkpoints, with the recipe's own evaluation."""
+    target, arguments = split_json_option(arguments)
+    named = arguments[:1]
+    folder, arguments = take_run("eval", arguments)
+    trust, arguments = "--trust" in arguments, [word for word in arguments if word != "--trust"]
+    facts = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    recipe = load_stored(facts["recipe"], folder, trust)
+    if recipe.evaluate is None or recipe.Evaluation is None:
+        raise ConfigError(f"Recipe '{recipe.name}' has no evaluation. For its curves, run powerband report {folder}.")
+    options_type = load_object(recipe.Evaluation)
+    if wants_help(arguments):
+        print(f"powerband eval {folder} [NAME=VALUE ...]\n\n{fields_table(options_type)}")
+        return 0
+    options = resolve(options_type, arguments, help_command=f"powerband eval {folder} --help").config
+    file = folder / "config.json"
+    config = from_json(recipe.Config, file.read_text(encoding="utf-8"), str(file), recipe.old_names)
+    from powerband.core.machine import rendering
+    from powerband.core.run.checkpoint import checkpoint_of
+
+    rendering.prepare()
+    with contextlib.redirect_stdout(sys.stderr) if target else contextlib.nullcontext():
+        table = load_object(recipe.evaluate)(config, checkpoint_of(*named) or folder, options)
+    if target:
+        print_or_write(table, target)
+    return 0

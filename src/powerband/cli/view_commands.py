@@ -1,0 +1,95 @@
+"""Commands that show runs and recipes: report, watch, list and show."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from operator import attrgetter
+from pathlib import Path
+
+from powerband.cli import catalogue
+from powerband.cli.arguments import RECIPE_USAGE, take_run
+from powerband.cli.catalogue import configure, installed, load, take_recipe
+from powerband.core.config import DEFAULT, resolve, to_dict
+from powerband.core.config.command_line import print_or_write, split_json_option, wants_help
+from powerband.core.config.presets import presets
+from powerband.core.config.schema import fields_table, value_text
+from powerband.core.errors import ConfigError
+from powerband.core.run_folder import find_run
+
+
+def report(arguments: list[str]) -> int:
+    """Writes the page of a run, or a page that compares several runs, and prints its path."""
+    target, arguments = split_json_option(arguments)
+    page = next((Path(word.removeprefix("to=")) for word in arguments if word.startswith("to=")), None)
+    arguments = [word for word in arguments if not word.startswith("to=")]
+    folder, others = take_run("report", arguments)
+    from powerband.report.compare import write_comparison
+    from powerband.report.page import write_page
+
+    folders = [folder, *map(find_run, others)]
+    written = write_comparison(folders, page) if others else write_page(folder, page)
+    print_or_write({"report": str(written)} if target else str(written), target)
+    return 0
+
+
+def watch(arguments: list[str]) -> int:
+    """Follows a running job from its files until it ends, without touching the job."""
+    target, arguments = split_json_option(arguments)
+    if target not in ("", "-"):
+        raise ConfigError(f"watch --json prints one JSON value per line. Write powerband watch RUN --json > {target}.")
+    folder, arguments = take_run("watch", arguments)
+    from powerband.report import watch as watching
+
+    if wants_help(arguments):
+        print(f"powerband watch {folder} [--csv] [--once] [every=SECONDS]\n\n{fields_table(watching.Options)}")
+        return 0
+    options = resolve(watching.Options, arguments, help_command=f"powerband watch {folder} --help").config
+    with contextlib.suppress(KeyboardInterrupt):
+        return watching.watch(folder, options, as_json=bool(target))
+    return 0
+
+
+def list_recipes(arguments: list[str]) -> int:
+    """Lists the recipes with their stages and variants, and the hardware presets."""
+    target, arguments = split_json_option(arguments)
+    if arguments:
+        raise ConfigError(
+            f"list takes no argument '{arguments[0]}'. Write powerband list, or powerband show {arguments[0]}."
+        )
+    table = {}
+    for name in catalogue.RECIPES:
+        recipe = load(name)
+        table[name] = {"what": recipe.summary, "stages": list(recipe.stages), "variants": list(recipe.variants)}
+    others = {name: point.value for name, point in installed().items()}
+    setups = {name: str(path) for name, path in presets().items()}
+    if target:
+        print_or_write({"recipes": table, "installed": others, "setups": setups}, target)
+        return 0
+    for name, row in table.items():
+        print(f"{name:<10} {row['what']}")
+        print(f"{'':<10} stages: {', '.join(row['stages'])}; variants: {', '.join(row['variants']) or 'none'}")
+    for name, module in others.items():
+        print(f"{name:<10} from {module}")
+    print(f"{'setup=':<10} {', '.join(setups) or 'none'}")
+    return 0
+
+
+def show(arguments: list[str]) -> int:
+    """Prints the configuration that `train` would use with the same arguments, each value with its source."""
+    target, arguments = split_json_option(arguments)
+    name, arguments = take_recipe("show", RECIPE_USAGE, arguments)
+    if name is None:
+        return 0
+    _, stage, resolved = configure(name, arguments)
+    if target:
+        named = {"recipe": name, "stage": stage, "variant": resolved.variant, "notices": list(resolved.notices)}
+        print_or_write({**named, "config": to_dict(resolved.config), "sources": resolved.sources}, target)
+        return 0
+    for line in resolved.notices:
+        print(f"powerband: {line}", file=sys.stderr)
+    rows = [(path, value_text(attrgetter(path)(resolved.config)), source) for path, source in resolved.sources.items()]
+    widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
+    for path, value, source in rows:
+        print(f"{path:<{widths[0]}}  {value:<{widths[1]}}  {'' if source == DEFAULT else source}".rstrip())
+    return 0

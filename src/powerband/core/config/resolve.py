@@ -1,0 +1,226 @@
+"""Configuration: variant, preset, YAML and command line become one frozen dataclass, by one path, strictly.
+
+A schema is a frozen dataclass whose fields are values or sections (frozen dataclasses themselves). Sources are read in
+the order variant, ``setup=`` preset, ``--config`` file, the configuration of a resumed run, command line; later wins.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from powerband.core.config.flags import (
+    COMMAND_LINE,
+    Flag,
+    from_arguments,
+    from_mapping,
+    from_variant,
+    from_yaml,
+    parse_value,
+)
+from powerband.core.config.presets import TUNED, check_tuned_preset, presets, split, tuned_name
+from powerband.core.config.schema import SOURCES, FieldLookup, fields_of
+from powerband.core.errors import ConfigError
+from powerband.core.run_folder import find_run
+
+DEFAULT = "default"
+
+
+@dataclass(frozen=True)
+class ResolvedConfig:
+    """A configuration and where each of its values comes from.
+
+    Attributes:
+        config: Instance of the schema.
+        sources: Source of each qualified name; "default" where nobody spoke.
+        notices: What the user should be told: renamed words, words without effect.
+        variant: Name of the variant, empty for none.
+    """
+
+    config: Any
+    sources: dict[str, str]
+    notices: tuple[str, ...] = ()
+    variant: str = ""
+
+
+def resolve(
+    schema: type,
+    words: Iterable[str] = (),
+    *,
+    variants: Mapping[str, Any] | None = None,
+    old_names: Mapping[str, Any] | None = None,
+    sections: Mapping[str, tuple[str, ...]] | None = None,
+    help_command: str = "powerband list",
+    recipe: str = "",
+) -> ResolvedConfig:
+    """Reads every source and returns the configuration.
+
+    Args:
+        schema: Frozen dataclass; every field has a default.
+        words: The command line after the recipe and stage.
+        variants: Variant name -> list of flags, or mapping of name to value.
+        renamed: Old name -> new name, or (new name, note); (None, note) refuses the old name with the note.
+        sections: Value of ``algo`` -> the sections it reads; without an entry, the section of its own name.
+        help_command: Command that lists all names, for messages.
+        recipe: Name of the recipe, by which ``setup=tuned`` finds its preset.
+
+    Raises:
+        ConfigError: Anything unknown, misspelt, doubled, ambiguous, of a wrong type or out of range.
+    """
+    given = [Flag("setup", TUNED, flag.source) if _asks_tuned(flag) else flag for flag in from_arguments(words)]
+    named: dict[str, Flag] = {}
+    for flag in given:
+        if flag.name in SOURCES:
+            if flag.name in named:
+                raise _doubled(flag, flag.name, named[flag.name])
+            named[flag.name] = flag
+    text = {name: parse_value(flag, str, "...") for name, flag in named.items()}
+    own = [flag for flag in given if flag.name not in SOURCES]
+    names = FieldLookup(fields_of(schema), old_names, sections, help_command)
+
+    variant = from_variant(*_variant(named["variant"], variants or {})) if "variant" in text else []
+    file = from_yaml(Path(text["config"]).expanduser()) if "config" in text else []
+    sources: list[list[Flag]] = [variant]
+    if "setup" in text:
+        names.choose_algo([*variant, *file, *own])
+        setup, notice = _preset(named["setup"], recipe, names.algo)
+        sources.append(setup)
+        names.notices += [notice] * bool(notice)
+    sources.append(file)
+    targets = {old: new if isinstance(new, str) else new[0] for old, new in (old_names or {}).items()}
+    resume = [flag for flag in own if targets.get(flag.name, flag.name) in ("resume", "run.resume") and flag.value]
+    if resume and "run.resume" in names.fields:
+        if named:
+            names.notices.append(f"{', '.join(named)}: no effect beside resume, which keeps the settings of its run.")
+        sources.append(_saved_flags(find_run(parse_value(resume[-1], str, "last"))))
+    sources.append(own)
+    config, origin = _read(schema(), names, sources)
+    idle = [path for path, source in origin.items() if source == COMMAND_LINE and names.idle(path)]
+    names.notices.extend(f"{path}: no effect with algo={config.algo}, which does not read it." for path in idle)
+    return ResolvedConfig(config, origin, tuple(names.notices), text.get("variant", ""))
+
+
+def _read(default: Any, names: FieldLookup, sources: list[list[Flag]]) -> tuple[Any, dict[str, str]]:
+    """(configuration, source of each qualified name): `default` overwritten by each source in turn."""
+    names.choose_algo([flag for source in sources for flag in source])
+    values: dict[str, Any] = {}
+    origin = dict.fromkeys(names.fields, DEFAULT)
+    for source in sources:
+        seen: dict[str, Flag] = {}
+        for written in source:
+            field, flag = names.find(written)
+            if field.path in seen:
+                raise _doubled(written, field.path, seen[field.path])
+            seen[field.path] = written
+            values[field.path] = parse_value(flag, field.kind, field.default)
+            origin[field.path] = written.source
+    return _replace(default, "", values, origin), origin
+
+
+def _doubled(flag: Flag, path: str, before: Flag) -> ConfigError:
+    return ConfigError(f"{flag}: {path} was given already, as {before}. Keep one of the two.")
+
+
+def _replace(section: Any, prefix: str, values: dict[str, Any], origin: dict[str, str]) -> Any:
+    """`section` with new values in it and in the sections inside it; each is built once, with all of them."""
+    changes = {}
+    for field in dataclasses.fields(section):
+        path, old = f"{prefix}{field.name}", getattr(section, field.name)
+        if dataclasses.is_dataclass(old):
+            changes[field.name] = _replace(old, f"{path}.", values, origin)
+        elif path in values:
+            changes[field.name] = values[path]
+    try:
+        return dataclasses.replace(section, **changes)
+    except ValueError as error:
+        where = ", ".join(f"{prefix}{name}: {origin[prefix + name]}" for name in changes if prefix + name in origin)
+        raise ConfigError(f"{error} ({where})" if where else str(error)) from error
+
+
+def _member(flag: Flag, known: list[str], what: str) -> str:
+    if flag.value not in known:
+        near = get_close_matches(str(flag.value), known, n=1)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        raise ConfigError(f"{flag}: there is no such name.{hint} The {what} are: {', '.join(known) or 'none'}.")
+    return str(flag.value)
+
+
+def _preset(flag: Flag, recipe: str, algo: str) -> tuple[list[Flag], str]:
+    """Settings of the preset that ``setup=`` names, and what to tell the user about it."""
+    known = presets()
+    if flag.value == TUNED:
+        flag = dataclasses.replace(flag, value=tuned_name(recipe, algo))
+        if flag.value not in known:
+            words = " ".join(filter(None, (recipe, f"algo={algo}" * bool(algo))))
+            raise ConfigError(
+                f"setup=tuned ({flag.source}): {words} was not tuned for this user. Write powerband tune {words} first."
+            )
+    path = known[_member(flag, list(known), "presets")]
+    settings, header = split(from_yaml(path))
+    return settings, check_tuned_preset(header, path, recipe, algo) if header else ""
+
+
+def _asks_tuned(flag: Flag) -> bool:
+    """True for ``--tuned`` and ``tuned=true``."""
+    return flag.name == TUNED and (flag.value is None or parse_value(flag, bool, True))
+
+
+def _variant(flag: Flag, known: Mapping[str, Any]) -> tuple[Any, str]:
+    name = _member(flag, list(known), "variants")
+    return known[name], name
+
+
+# -- saved configurations -----------------------------------------------------------------------------------------
+
+
+def _saved_flags(folder: Path) -> list[Flag]:
+    """Flags of a saved configuration; where it lies and what it was resumed from are not its own to say."""
+    path = folder / "config.json"
+    flags = from_mapping(_mapping(path.read_text(encoding="utf-8"), str(path)), str(path))
+    return [flag for flag in flags if flag.name not in ("run.resume", "run.run_dir")]
+
+
+def _mapping(text: str, source: str) -> dict[str, Any]:
+    try:
+        saved = json.loads(text)
+    except ValueError as error:
+        raise ConfigError(f"{source} is not valid JSON ({error}). Name another run or checkpoint.") from error
+    if not isinstance(saved, dict):
+        raise ConfigError(f"{source} holds no mapping of settings. Name another run or checkpoint.")
+    return saved
+
+
+def to_json(config: Any) -> str:
+    """`config` as JSON text that `from_json` reads back to an equal one."""
+    return json.dumps(to_dict(config), indent=2, allow_nan=False)
+
+
+def to_dict(value: Any) -> Any:
+    """`value` as JSON knows it: sections are objects, tuples lists, infinities the texts inf and -inf."""
+    if dataclasses.is_dataclass(value):
+        return {field.name: to_dict(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, (tuple, list)):
+        return [to_dict(part) for part in value]
+    return str(value) if isinstance(value, float) and math.isinf(value) else value
+
+
+def from_json(schema: type, text: str, source: str = "config.json", old_names: Mapping[str, Any] | None = None) -> Any:
+    """Reads an instance of `schema` from the text that `to_json` wrote; missing settings keep their defaults.
+
+    Args:
+        schema: Configuration dataclass.
+        text: JSON.
+        source: Path of the text, for messages.
+        old_names: Old setting -> new setting, for configurations of earlier versions.
+
+    Raises:
+        ConfigError: As `resolve`.
+    """
+    lookup = FieldLookup(fields_of(schema), old_names)
+    return _read(schema(), lookup, [from_mapping(_mapping(text, source), source)])[0]

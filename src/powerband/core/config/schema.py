@@ -1,0 +1,196 @@
+"""Schema: the fields of a configuration dataclass and the names by which they are found."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import functools
+import inspect
+import textwrap
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+from powerband.core.config.flags import Flag, describe_kind, parse_value
+from powerband.core.errors import ConfigError
+
+SOURCES = ("variant", "setup", "config")
+"""Words that name a source of settings; they stand on the command line alone."""
+
+
+@dataclass(frozen=True)
+class Field:
+    """One setting.
+
+    Attributes:
+        path: Qualified name, ``off_policy.update_interval``.
+        kind: Type annotation.
+        default: Value where nobody speaks.
+        help: The string under the field.
+    """
+
+    path: str
+    kind: Any
+    default: Any
+    help: str
+
+
+def fields_of(schema: type) -> dict[str, Field]:
+    """Fields of `schema` by qualified name; a field whose default is a dataclass is a section."""
+    return _fields(schema(), "")
+
+
+def _fields(section: Any, prefix: str) -> dict[str, Field]:
+    kinds = typing.get_type_hints(type(section))
+    docs = field_docs(type(section))
+    found: dict[str, Field] = {}
+    for field in dataclasses.fields(section):
+        path, default = f"{prefix}{field.name}", getattr(section, field.name)
+        if dataclasses.is_dataclass(default):
+            found |= _fields(default, f"{path}.")
+        else:
+            assert path not in SOURCES, f"{path} is the name of a source"
+            found[path] = Field(
+                path, kinds[field.name], default, docs.get(field.name) or field.metadata.get("help", "")
+            )
+    return found
+
+
+@functools.cache
+def field_docs(section: type) -> dict[str, str]:
+    """The strings under the fields of a dataclass, inherited ones too; none where there is no source to read."""
+    docs: dict[str, str] = {}
+    for owner in reversed(section.__mro__[:-1]):
+        try:
+            body = ast.parse(textwrap.dedent(inspect.getsource(owner))).body[0].body
+        except (OSError, TypeError):
+            continue
+        for field, below in zip(body, body[1:], strict=False):
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(below, ast.Expr):
+                if isinstance(below.value, ast.Constant) and isinstance(below.value.value, str):
+                    docs[field.target.id] = " ".join(below.value.value.split())
+    return docs
+
+
+class FieldLookup:
+    """Finds the field that a word means.
+
+    Attributes:
+        fields: Fields by qualified name.
+        notices: What the user should be told about the words found so far.
+        algo: The chosen algorithm; "" before one is chosen, or where the schema knows none.
+        preferred: Sections of the chosen algorithm: an unqualified name means theirs where several sections have it.
+    """
+
+    def __init__(
+        self,
+        fields: dict[str, Field],
+        old_names: Mapping[str, Any] | None = None,
+        sections: Mapping[str, tuple[str, ...]] | None = None,
+        help_command: str = "powerband list",
+    ) -> None:
+        self.fields = fields
+        self.old_names = {old.replace("-", "_"): new for old, new in (old_names or {}).items()}
+        self.sections = sections or {}
+        self.help_command = help_command
+        self.notices: list[str] = []
+        self.preferred: tuple[str, ...] = ()
+        self.algo = ""
+
+    def choose_algo(self, flags: list[Flag]) -> None:
+        """Takes the sections of the algorithm that ``algo=`` names last, or that is the default."""
+        if "algo" in self.fields:
+            said = [flag.value for flag in flags if flag.name == "algo"]
+            algo = str(said[-1] if said else self.fields["algo"].default)
+            self.algo, self.preferred = algo, tuple(self.sections.get(algo, (algo,)))
+
+    def idle(self, path: str) -> bool:
+        """True for a setting of an algorithm that was not chosen."""
+        section = path.rpartition(".")[0]
+        return section not in self.preferred and any(section in of_algo for of_algo in self.sections.values())
+
+    def find(self, flag: Flag) -> tuple[Field, Flag]:
+        """The field, and the flag with its value in the field's terms."""
+        if flag.name in SOURCES:
+            raise ConfigError(f"{flag}: a source names no other source. Write {flag.name}=... on the command line.")
+        flag = _gpu_words(flag) if "run.gpus" in self.fields else flag
+        if flag.name in self.fields:
+            return self.fields[flag.name], flag
+        if flag.name in self.old_names:
+            return self._renamed(flag)
+        paths = self._ending(flag.name)
+        if not paths and flag.value is None and flag.name.startswith("no_"):
+            off = [path for path in self._ending(flag.name[3:]) if self.fields[path].kind is bool]
+            if off:
+                paths, flag = off, Flag(flag.name[3:], "false", flag.source)
+        if len(paths) > 1:
+            paths = [path for path in paths if path.rpartition(".")[0] in self.preferred] or paths
+        if len(paths) == 1:
+            return self.fields[paths[0]], flag
+        if paths:
+            raise ConfigError(f"{flag}: {len(paths)} sections have this name. Write {' or '.join(paths)}.")
+        raise self._unknown(flag)
+
+    def _ending(self, name: str) -> list[str]:
+        return [path for path in self.fields if path == name or path.endswith(f".{name}")]
+
+    def _renamed(self, flag: Flag) -> tuple[Field, Flag]:
+        entry = self.old_names[flag.name]
+        new, note = (entry, "") if isinstance(entry, str) else entry
+        if new is None:
+            raise ConfigError(f"{flag}: there is no {flag.name} here. {note}")
+        assert new not in self.old_names, f"RENAMED maps {flag.name} to {new}, which is an old name itself"
+        field, found = self.find(Flag(new, flag.value, flag.source))
+        self.notices.append(f"{flag}: {flag.name} is {field.path} here{'; ' + note if note else ''}.")
+        return field, found
+
+    def _unknown(self, flag: Flag) -> ConfigError:
+        sections = {path.rsplit(".", 1)[0] for path in self.fields if "." in path}
+        if flag.name in sections:
+            inside = [path for path in self.fields if path.startswith(f"{flag.name}.")]
+            return ConfigError(f"{flag}: {flag.name} is a section. Set one of {', '.join(inside)}.")
+        near: dict[str, None] = {}
+        for word in dict.fromkeys((flag.name, flag.name.rsplit(".", 1)[-1])):
+            pool = [*self.fields, *(path.rsplit(".", 1)[-1] for path in self.fields), *self.old_names, *SOURCES]
+            for match in get_close_matches(word, dict.fromkeys(pool), n=3, cutoff=0.6):
+                near |= dict.fromkeys(self._ending(match) or [match])
+        hint = f"Nearest: {', '.join(list(near)[:5])}." if near else f"'{self.help_command}' lists all names."
+        return ConfigError(f"{flag}: there is no setting '{flag.name}'. {hint}")
+
+
+def _gpu_words(flag: Flag) -> Flag:
+    """``--gpu-ids 0,2`` and ``--num-gpus 2`` as ``run.gpus``; ``--gpus 0 2`` as ``0,2``."""
+    name = flag.name.removeprefix("run.")
+    if name == "num_gpus":
+        count = parse_value(flag, int, 1)
+        if count < 0:
+            raise ConfigError(f"{flag}: a number of GPUs is 0 or more. Write num_gpus=1.")
+        return Flag("run.gpus", ",".join(map(str, range(count))) or "none", flag.source)
+    if name in ("gpus", "gpu_ids"):
+        return Flag("run.gpus", ",".join(flag.value) if isinstance(flag.value, tuple) else flag.value, flag.source)
+    return flag
+
+
+def fields_table(schema: type, only: tuple[str, ...] = (), title: str = "") -> str:
+    """Help text: every field of `schema` with its default, type and description, one paragraph per section.
+
+    Args:
+        schema: Configuration dataclass.
+        only: Qualified names to list, in this order; empty lists all.
+        title: Heading in place of the sections.
+    """
+    fields, lines, section = fields_of(schema), ["", title] * bool(title), ""
+    for field in [fields[path] for path in only] if only else fields.values():
+        if not title and field.path.rpartition(".")[0] != section:
+            section = field.path.rpartition(".")[0]
+            lines += ["", section]
+        lines.append(f"  {field.path}={value_text(field.default)}  ({describe_kind(field.kind)})")
+        lines += [f"      {field.help}"] * bool(field.help)
+    return "\n".join(lines)
+
+
+def value_text(value: Any) -> str:
+    """`value` as it would be written on a command line."""
+    return ",".join(map(str, value)) if isinstance(value, (tuple, list)) else str(value)

@@ -1,0 +1,203 @@
+"""EGL devices: which there are, in which order, and which CUDA device each one is; asked of libEGL itself.
+
+EGL and CUDA number the same GPUs independently, and CUDA_VISIBLE_DEVICES moves CUDA's numbers only. Run by itself
+this file prints the list as JSON, which is how `egl_devices` asks: a driver that crashes does not take a run with it.
+
+Source: EGL_EXT_device_enumeration, EGL_EXT_device_query_name, EGL_EXT_device_persistent_id, EGL_NV_device_cuda.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from typing import Any
+
+LIBRARIES = {"egl": "EGL", "osmesa": "OSMesa"}
+"""Backend of `MUJOCO_GL` -> library it needs, without ``lib`` and ``.so``."""
+MAX_DEVICES = 64
+DRIVER_TIMEOUT_S = 15.0
+"""Seconds that the drivers have to answer in."""
+
+ERRORS = {
+    0x3000: "EGL_SUCCESS",
+    0x3001: "EGL_NOT_INITIALIZED",
+    0x3002: "EGL_BAD_ACCESS",
+    0x3003: "EGL_BAD_ALLOC",
+    0x3004: "EGL_BAD_ATTRIBUTE",
+    0x3005: "EGL_BAD_CONFIG",
+    0x3006: "EGL_BAD_CONTEXT",
+    0x3007: "EGL_BAD_CURRENT_SURFACE",
+    0x3008: "EGL_BAD_DISPLAY",
+    0x3009: "EGL_BAD_MATCH",
+    0x300A: "EGL_BAD_NATIVE_PIXMAP",
+    0x300B: "EGL_BAD_NATIVE_WINDOW",
+    0x300C: "EGL_BAD_PARAMETER",
+    0x300D: "EGL_BAD_SURFACE",
+    0x300E: "EGL_CONTEXT_LOST",
+}
+_VENDOR, _EXTENSIONS = 0x3053, 0x3055
+_DRM_FILE, _CUDA_DEVICE, _DEVICE_UUID, _RENDERER = 0x3233, 0x323A, 0x335C, 0x335F
+_PLATFORM_DEVICE = 0x313F
+
+
+@dataclass(frozen=True)
+class EglDevice:
+    """One device as EGL numbers it.
+
+    Attributes:
+        index: What MUJOCO_EGL_DEVICE_ID means.
+        cuda: Number that CUDA gives the same GPU, None where it is not said.
+        uuid: 32 hexadecimal digits that CUDA and EGL agree on, "" where not said.
+        vendor: Who drives it, such as NVIDIA or Mesa Project; "" where it does not open, or was not opened.
+        renderer: Name of the device, "" where not said.
+        drm: Device file, "" where there is none.
+        software: True where the CPU does the work.
+        error: Name of the EGL error that kept it from opening, "" where it opens.
+    """
+
+    index: int
+    cuda: int | None = None
+    uuid: str = ""
+    vendor: str = ""
+    renderer: str = ""
+    drm: str = ""
+    software: bool = False
+    error: str = ""
+
+
+class EglError(RuntimeError):
+    """libEGL is missing, or does not answer; the text says why."""
+
+
+def load_library(name: str) -> ctypes.CDLL:
+    """The shared library ``lib<name>``, found in the order in which PyOpenGL looks for it.
+
+    Raises:
+        OSError: It is not there, or cannot be loaded; the text is the loader's.
+    """
+    first: OSError | None = None
+    for version in ("", *(f".{number}" for number in range(9, -1, -1))):
+        try:
+            return ctypes.CDLL(f"lib{name}.so{version}")
+        except OSError as error:
+            if first is None or "cannot open" in str(first):  # a file that is there and broken says more than none
+                first = error
+    assert first is not None
+    raise first
+
+
+def missing_library(backend: str) -> str:
+    """Why the library of `backend` ("egl" or "osmesa") cannot be loaded; "" where it can."""
+    try:
+        load_library(LIBRARIES[backend])
+    except OSError as error:
+        return str(error)
+    return ""
+
+
+def egl_devices(open_each: bool = False, timeout_s: float = DRIVER_TIMEOUT_S) -> list[EglDevice]:
+    """The devices, asked in a child process.
+
+    Args:
+        open_each: Open them too, for `vendor` and `error`; a driver can take a second for each of its GPUs.
+        timeout_s: Seconds that the drivers have to answer in.
+
+    Raises:
+        EglError: No libEGL, a driver that crashed or hung, or an EGL that cannot list devices.
+    """
+    # This file alone, without site packages: it starts faster, and that is paid at the start of every run.
+    command = [sys.executable, "-P", "-S", __file__, *(["open"] if open_each else [])]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        raise EglError(f"the EGL drivers did not answer within {timeout_s:g} s") from None
+    if done.returncode < 0:
+        raise EglError(f"an EGL driver crashed (signal {-done.returncode}) while it was asked for its devices")
+    try:
+        answer = json.loads(done.stdout.splitlines()[-1])  # drivers may print too
+    except (ValueError, IndexError):
+        raise EglError(f"libEGL gave no answer: {(done.stderr.strip().splitlines() or ['no output'])[-1]}") from None
+    if "error" in answer:
+        raise EglError(answer["error"])
+    return [EglDevice(**device) for device in answer["devices"]]
+
+
+def main(open_each: bool) -> None:
+    """Prints ``{"devices": [...]}`` or ``{"error": "..."}``."""
+    try:
+        print(json.dumps({"devices": [asdict(device) for device in _ask(load_library("EGL"), open_each)]}))
+    except (OSError, EglError) as error:
+        print(json.dumps({"error": str(error)}))
+
+
+def _ask(library: Any, open_each: bool) -> list[EglDevice]:
+    pointer, integer, text = ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p
+    library.eglGetProcAddress.restype, library.eglGetProcAddress.argtypes = pointer, [text]
+    library.eglQueryString.restype, library.eglQueryString.argtypes = text, [pointer, integer]
+
+    def function(name: str, *kinds: Any) -> Any:
+        address = library.eglGetProcAddress(name.encode())
+        return ctypes.CFUNCTYPE(*kinds)(address) if address else None
+
+    integers = ctypes.POINTER(integer)
+    query_devices = function("eglQueryDevicesEXT", ctypes.c_uint, integer, ctypes.POINTER(pointer), integers)
+    if query_devices is None:
+        raise EglError("this EGL cannot list devices (no EGL_EXT_device_enumeration): its driver is too old")
+    found, count = (pointer * MAX_DEVICES)(), integer()
+    if not query_devices(MAX_DEVICES, found, ctypes.byref(count)):
+        raise EglError("eglQueryDevicesEXT failed: no EGL driver is installed behind libEGL")
+    queries = (
+        function("eglQueryDeviceStringEXT", text, pointer, integer),
+        function("eglQueryDeviceAttribEXT", ctypes.c_uint, pointer, integer, ctypes.POINTER(ctypes.c_ssize_t)),
+        function("eglQueryDeviceBinaryEXT", ctypes.c_uint, pointer, integer, integer, pointer, integers),
+        function("eglGetPlatformDisplayEXT", pointer, ctypes.c_uint, pointer, pointer) if open_each else None,
+    )
+    return [_describe(library, index, found[index], *queries) for index in range(count.value)]
+
+
+def _describe(
+    library: Any, index: int, device: int, string: Any, attribute: Any, binary: Any, display_of: Any
+) -> EglDevice:
+    def words(name: int) -> str:
+        return ((string and string(device, name)) or b"").decode(errors="replace")
+
+    extensions = set(words(_EXTENSIONS).split())
+    cuda, uuid = None, ""
+    number = ctypes.c_ssize_t()
+    if "EGL_NV_device_cuda" in extensions and attribute and attribute(device, _CUDA_DEVICE, ctypes.byref(number)):
+        cuda = int(number.value)
+    data, size = ctypes.create_string_buffer(16), ctypes.c_int()
+    if "EGL_EXT_device_persistent_id" in extensions and binary:
+        if binary(device, _DEVICE_UUID, 16, data, ctypes.byref(size)) and size.value == 16:
+            uuid = data.raw.hex()
+    vendor, error = _open(library, display_of, device) if display_of else ("", "")
+    return EglDevice(
+        index,
+        cuda=cuda,
+        uuid=uuid,
+        vendor=vendor,
+        renderer=words(_RENDERER) if "EGL_EXT_device_query_name" in extensions else "",
+        drm=words(_DRM_FILE) if "EGL_EXT_device_drm" in extensions else "",
+        software="EGL_MESA_device_software" in extensions,
+        error=error,
+    )
+
+
+def _open(library: Any, display_of: Any, device: int) -> tuple[str, str]:
+    """(vendor, "") of a device that opens, ("", name of the error) of one that does not."""
+    library.eglInitialize.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
+    library.eglTerminate.argtypes = [ctypes.c_void_p]
+    display = display_of(_PLATFORM_DEVICE, device, None)
+    if not display or not library.eglInitialize(display, None, None):
+        code = library.eglGetError()
+        return "", ERRORS.get(code, hex(code))
+    vendor = (library.eglQueryString(display, _VENDOR) or b"").decode(errors="replace")
+    library.eglTerminate(display)
+    return vendor, ""
+
+
+if __name__ == "__main__":
+    main("open" in sys.argv[1:])

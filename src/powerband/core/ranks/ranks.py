@@ -1,0 +1,161 @@
+"""Ranks: who am I, what do the others say, and the one all-reduce of a training step.
+
+Every collective of the project goes through `Ranks`. With one rank each call returns at once, so loops read the
+same on a laptop and on eight GPUs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+def is_peer_failure(error: BaseException) -> bool:
+    """True where a collective failed because another process of the group is gone."""
+    gone = ("Connection closed by peer", "Connection reset by peer", "remote worker")
+    return isinstance(error, dist.DistError) or (
+        isinstance(error, RuntimeError) and any(words in str(error) for words in gone)
+    )
+
+
+@dataclass
+class Ranks:
+    """This process among `world_size` processes.
+
+    Attributes:
+        rank: Global index of this process, 0 writes logs and manifests.
+        local_rank: Index on this machine, picks the GPU.
+        world_size: Number of processes over all machines.
+        device: Where this rank's tensors live.
+        span: Entered around the all-reduce of a training step; a run puts its clock's account there. Barriers and
+            gathers belong to what they end: a checkpoint, an evaluation, a log line.
+        on_average: Called with each tensor that is about to be averaged; a measurement counts them.
+    """
+
+    rank: int = 0
+    local_rank: int = 0
+    world_size: int = 1
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    span: AbstractContextManager = field(default_factory=nullcontext, compare=False, repr=False)
+    on_average: Callable[[Tensor], None] | None = field(default=None, compare=False, repr=False)
+
+    @classmethod
+    def from_environment(cls, devices: list[str], timeout_s: float = 600.0) -> Ranks:
+        """Joins the process group that a launcher described in RANK, LOCAL_RANK and WORLD_SIZE; alone without them.
+
+        Args:
+            devices: One device name for each local rank, ``["cuda:0", "cuda:2"]``, or ``["cpu"]`` for all of them.
+            timeout_s: Seconds after which a collective that some rank never joined is an error, not a hang.
+
+        Raises:
+            ValueError: More local ranks than devices.
+        """
+        rank = int(os.environ.get("RANK", 0))
+        local_rank = int(os.environ.get("LOCAL_RANK", 0))
+        world_size = int(os.environ.get("WORLD_SIZE", 1))
+        if devices == ["cpu"]:
+            name = "cpu"
+        elif local_rank < len(devices):
+            name = devices[local_rank]
+        else:
+            raise ValueError(
+                f"local rank {local_rank} has no device: {len(devices)} were named ({', '.join(devices)}); "
+                f"start {len(devices)} processes a machine, or name more devices with gpus=."
+            )
+        device = torch.device(name)
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+        if world_size > 1 and not dist.is_initialized():
+            dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=timedelta(seconds=timeout_s))
+        return cls(rank, local_rank, world_size, device)
+
+    @property
+    def leads(self) -> bool:
+        """True on the rank that prints, logs and commits checkpoints."""
+        return self.rank == 0
+
+    def average_(self, flat: Tensor) -> Tensor:
+        """Replaces `flat` by its mean over ranks, in place, with one all-reduce; capturable on CUDA."""
+        if self.on_average is not None:
+            self.on_average(flat)
+        if self.world_size > 1:
+            with self.span:
+                dist.all_reduce(flat)
+                flat.div_(self.world_size)
+        return flat
+
+    def sum_(self, tensor: Tensor) -> Tensor:
+        """Replaces `tensor` by its sum over ranks, in place."""
+        if self.world_size > 1:
+            dist.all_reduce(tensor)
+        return tensor
+
+    def max_(self, tensor: Tensor) -> Tensor:
+        """Replaces `tensor` by its elementwise maximum over ranks, in place."""
+        if self.world_size > 1:
+            dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
+        return tensor
+
+    def gather(self, value: Any) -> list[Any]:
+        """Small JSON values (str, numbers, dicts and lists of them) of all ranks, in rank order, on every rank."""
+        if self.world_size == 1:
+            return [value]
+        text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8).to(self.device)
+        sizes = torch.zeros(self.world_size, dtype=torch.int64, device=self.device)
+        sizes[self.rank] = text.numel()
+        self.sum_(sizes)
+        texts = torch.zeros(self.world_size, int(sizes.max()), dtype=torch.uint8, device=self.device)
+        texts[self.rank, : text.numel()] = text
+        self.sum_(texts)
+        return [json.loads(bytes(row[:size].tolist())) for row, size in zip(texts, sizes.tolist(), strict=True)]
+
+    def broadcast_(self, flat: Tensor) -> Tensor:
+        """Replaces `flat` on every rank by rank 0's."""
+        if self.world_size > 1:
+            dist.broadcast(flat, src=0)
+        return flat
+
+    def barrier(self) -> None:
+        """Waits until every rank is here."""
+        if self.world_size > 1:
+            dist.barrier()
+
+    def identical_on_all_ranks(self, tensors: list[Tensor]) -> bool:
+        """True when `tensors` are bit for bit the same on all ranks (compares their extremes, two small reductions)."""
+        if self.world_size == 1 or not tensors:
+            return True
+        flat = torch.cat([tensor.detach().reshape(-1).to(torch.float64) for tensor in tensors])
+        high, low = flat.clone(), flat.neg()
+        self.max_(high)
+        self.max_(low)
+        return bool(torch.equal(high, low.neg()))
+
+    @contextmanager
+    def without_collectives(self) -> Iterator[None]:
+        """Inside, this rank's collectives return at once: for what one rank tries by itself before it ends."""
+        world_size, self.world_size = self.world_size, 1
+        try:
+            yield
+        finally:
+            self.world_size = world_size
+
+    def ids(self, count: int) -> Tensor:
+        """Global ids (count,) int64 of this rank's `count` environments or samples; no two ranks share one."""
+        return torch.arange(self.rank * count, (self.rank + 1) * count, device=self.device)
+
+    def close(self) -> None:
+        """Leaves the process group."""
+        if self.world_size > 1 and dist.is_initialized():
+            dist.destroy_process_group()
+            if self.device.type == "cpu":
+                time.sleep(0.5)  # gloo's threads abort a process that exits while they are still ending

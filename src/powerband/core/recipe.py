@@ -1,0 +1,153 @@
+"""Recipe: everything that powerband knows about one task, as one frozen value.
+
+A recipe package exports ``RECIPE``. Functions and classes that need torch are named by strings, ``module:name``, and
+are imported when they are used, so that listing recipes and printing their help stays fast.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Loop = Literal["off_policy", "on_policy", "offline"]
+Reference = str | Callable[..., Any]
+"""A callable, or the string ``module:name`` that imports it."""
+
+
+def load_object(reference: Reference) -> Any:
+    """Imports what a reference names; a callable is returned as it is."""
+    if not isinstance(reference, str):
+        return reference
+    module, _, name = reference.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """One row of a recipe's algorithm table.
+
+    Attributes:
+        learner: Class of the learner as ``module:Class``.
+        settings: Default settings of the algorithm, a frozen dataclass.
+        loop: Training loop; the configuration section of the same name holds its sizes.
+        section: Name of the configuration section of `settings`; empty means the name of the algorithm.
+        also: Other sections that the algorithm reads.
+    """
+
+    learner: str
+    settings: Any
+    loop: Loop
+    section: str = ""
+    also: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One task: its configuration, stages, algorithms and evaluation.
+
+    Attributes:
+        name: Name on the command line.
+        summary: One line for ``powerband list``.
+        Config: Frozen dataclass of all settings. It has a field ``run`` of type `RunConfig`. Sections of the algorithm
+            table that it lacks are added, and so is the field ``algo``.
+        stages: Stage -> function ``(config, run) -> dict of figures or None``.
+        algorithms: Choices of ``algo``; the first is the default. Empty if the recipe has one algorithm only.
+        default_stage: Stage that runs if the command line names none; empty means the first.
+        variants: Variant -> settings by qualified name.
+        old_names: Old setting -> new setting, or (new setting, note); (None, note) refuses it with the note.
+        old_arguments: Old command line argument -> new argument, a stage, or "" if it is no longer needed.
+        config_variable: Environment variable that may name the configuration file.
+        finalize: ``(config, stage) -> config`` with every automatic choice made.
+        notices: ``(config) -> list of messages`` for the user about a configuration before `finalize`.
+        check: ``(config, world_size) -> None``; raises ConfigError for sizes that are invalid.
+        Evaluation: Frozen dataclass of the options of ``powerband eval``, or a reference to it.
+        evaluate: ``(config, run_folder, options) -> list of rows``; None if the recipe has no evaluation.
+        build_learner: ``(config, context) -> (learner, env_spec, loop_settings)`` without environments. ``powerband
+            doctor`` and the contract tests use it.
+    """
+
+    name: str
+    summary: str
+    Config: type
+    stages: Mapping[str, Reference]
+    algorithms: Mapping[str, Algorithm] = field(default_factory=dict)
+    default_stage: str = ""
+    variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    old_names: Mapping[str, Any] = field(default_factory=dict)
+    old_arguments: Mapping[str, str] = field(default_factory=dict)
+    config_variable: str = ""
+    finalize: Reference | None = None
+    notices: Reference | None = None
+    check: Reference | None = None
+    Evaluation: Reference | None = None
+    evaluate: Reference | None = None
+    build_learner: Reference | None = None
+
+    def __post_init__(self) -> None:
+        assert self.stages, f"recipe {self.name} has no stage"
+        object.__setattr__(self, "default_stage", self.default_stage or next(iter(self.stages)))
+        assert self.default_stage in self.stages, self.default_stage
+        object.__setattr__(self, "Config", with_algorithms(self.Config, self.algorithms))
+
+    @property
+    def sections(self) -> dict[str, tuple[str, ...]]:
+        """Algorithm -> the configuration sections that it reads."""
+        return {name: (row.section or name, row.loop, *row.also) for name, row in self.algorithms.items()}
+
+    def algorithm_of(self, config: Any) -> str:
+        """Name of the algorithm that a configuration chooses; empty if the recipe has one algorithm only."""
+        return config.algo if self.algorithms else ""
+
+    def run_stage(self, stage: str, config: Any, run: Any) -> dict[str, Any]:
+        """Runs one stage and returns its figures."""
+        return load_object(self.stages[stage])(config, run) or {}
+
+    def finalized(self, config: Any, stage: str) -> Any:
+        """The configuration with every automatic choice made."""
+        return config if self.finalize is None else load_object(self.finalize)(config, stage)
+
+    def notices_about(self, config: Any) -> list[str]:
+        """Messages for the user about a configuration that is not finalized yet."""
+        return [] if self.notices is None else load_object(self.notices)(config)
+
+    def check_sizes(self, config: Any, world_size: int) -> None:
+        """Refuses a configuration that does not suit `world_size` ranks.
+
+        Raises:
+            ConfigError: A size is invalid.
+        """
+        if self.check is not None:
+            load_object(self.check)(config, world_size)
+
+
+def _constant(value: Any) -> Callable[[], Any]:
+    """A function that returns `value`."""
+    return lambda: value
+
+
+def with_algorithms(config: type, algorithms: Mapping[str, Algorithm]) -> type:
+    """Completes a configuration dataclass from an algorithm table.
+
+    The choices of ``algo`` become the names of the table, and the sections that the class does not declare are added
+    with the settings of their row as defaults.
+    """
+    if not algorithms:
+        return config
+    declared = {each.name: each for each in dataclasses.fields(config)}
+    names = tuple(algorithms)
+    if "algo" in declared and declared["algo"].type == Literal[names]:
+        return config  # completed already
+    default = declared["algo"].default if "algo" in declared else names[0]
+    assert default in names, default
+    help_text = {"help": f"Algorithm: {', '.join(names)}."}
+    added: list[Any] = [("algo", Literal[names], field(default=default, metadata=help_text))]
+    for name, row in algorithms.items():
+        section = row.section or name
+        if section not in declared:
+            added.append((section, type(row.settings), field(default_factory=_constant(row.settings))))
+            declared[section] = added[-1][2]
+    namespace = {"__module__": config.__module__, "__doc__": config.__doc__}
+    return dataclasses.make_dataclass(config.__name__, added, bases=(config,), frozen=True, namespace=namespace)

@@ -1,0 +1,170 @@
+"""Metrics: sums on the device while training, one transfer a log interval, then to every sink.
+
+Tags are ``charts/*``, ``losses/*``, ``eval/*`` and ``perf/*``; the x axis is always global environment steps.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from powerband.core.ranks.ranks import Ranks
+
+
+class Sink(Protocol):
+    def write(self, line: dict[str, Any]) -> None: ...
+    def rewind(self, env_steps: int) -> None: ...
+    def close(self) -> None: ...
+
+
+class Metrics:
+    """Accumulators of the interval under way.
+
+    Args:
+        sinks: Where a finished interval is written; empty on ranks that do not lead.
+        ranks: Whom the means are taken over.
+    """
+
+    def __init__(self, sinks: list[Sink], ranks: Ranks) -> None:
+        self.sinks, self.ranks = sinks, ranks
+        self._sums: dict[tuple[str, ...], Tensor] = {}
+        self._counts: dict[tuple[str, ...], int] = {}
+        self._masked: dict[str, Tensor] = {}
+        self._scalars: dict[str, float] = {}
+
+    @torch.no_grad()
+    def add(self, figures: dict[str, Tensor], weight: int = 1) -> Tensor:
+        """Adds 0-d tensors with `weight`; two launches, no synchronisation. Returns them as one (n,) float64."""
+        names = tuple(figures)
+        stacked = torch.stack(list(figures.values())).double()
+        if names in self._sums:
+            self._sums[names].add_(stacked, alpha=weight)
+        else:
+            self._sums[names] = stacked * weight
+        self._counts[names] = self._counts.get(names, 0) + weight
+        return stacked
+
+    @torch.no_grad()
+    def add_masked(self, name: str, values: Tensor, mask: Tensor) -> None:
+        """Adds the `values` (N,) where `mask` (N,) is true, on the device."""
+        if mask.device.type == "cpu" and not mask.any():
+            return
+        sum_and_count = torch.stack([values.masked_fill(~mask, 0).sum(dtype=torch.float64), mask.sum().double()])
+        if name in self._masked:
+            self._masked[name] += sum_and_count
+        else:
+            self._masked[name] = sum_and_count
+
+    def set_scalar(self, name: str, value: float) -> None:
+        """Sets a figure that is known on the host already, the same on all ranks or known to the leading one."""
+        self._scalars[name] = float(value)
+
+    def flush(self, env_steps: int, grad_steps: int, extra: dict[str, float], time_s: float) -> dict[str, Any]:
+        """Ends the interval: means over it and over ranks, handed to every sink and returned. A collective."""
+        sums: dict[str, Tensor] = dict(self._masked)
+        for group, total in self._sums.items():
+            count = torch.full_like(total, float(self._counts[group]))
+            sums.update(zip(group, torch.stack([total, count], 1).unbind(), strict=True))
+        # A rank whose episodes have not ended yet has not seen their figures: the names are agreed first.
+        names = sorted({name for seen in self.ranks.gather(sorted(sums)) for name in seen})
+        means: dict[str, float] = {}
+        if names:
+            nothing = torch.zeros(2, dtype=torch.float64, device=self.ranks.device)
+            table = self.ranks.sum_(torch.stack([sums.get(name, nothing).to(nothing.device) for name in names]))
+            means = {name: total / n for name, (total, n) in zip(names, table.tolist(), strict=True) if n}
+        line = {"env_steps": env_steps, "grad_steps": grad_steps, "time_s": time_s, **extra, **means, **self._scalars}
+        for store in (self._sums, self._counts, self._masked, self._scalars):
+            store.clear()
+        for sink in self.sinks:
+            sink.write(line)
+        return line
+
+    def rewind(self, env_steps: int) -> None:
+        """Drops what the sinks hold beyond `env_steps`: a resumed run writes it again."""
+        for sink in self.sinks:
+            sink.rewind(env_steps)
+
+    def close(self) -> None:
+        """Flushes and closes the sinks."""
+        for sink in self.sinks:
+            sink.close()
+
+    def state_dict(self) -> dict:
+        """The interval under way, so that a resumed run logs the same means."""
+        return {
+            "groups": [
+                {"names": list(names), "sums": total, "count": self._counts[names]}
+                for names, total in self._sums.items()
+            ],
+            "masked": self._masked,
+            "scalars": self._scalars,
+        }
+
+    def load_state_dict(self, state: dict) -> None:
+        device = self.ranks.device
+        self._sums = {tuple(group["names"]): group["sums"].to(device) for group in state["groups"]}
+        self._counts = {tuple(group["names"]): group["count"] for group in state["groups"]}
+        self._masked = {name: tensor.to(device) for name, tensor in state["masked"].items()}
+        self._scalars = dict(state["scalars"])
+
+
+class JsonlSink:
+    """``metrics.jsonl``: one line an interval, flushed at once."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file = path.open("a", encoding="utf-8")
+
+    def write(self, line: dict[str, Any]) -> None:
+        finite = {
+            key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in line.items()
+        }
+        self._file.write(json.dumps(finite) + "\n")
+        self._file.flush()
+
+    def rewind(self, env_steps: int) -> None:
+        """Keeps the lines up to `env_steps`; a line torn by a kill is dropped."""
+        self._file.close()
+        kept = []
+        for text in self.path.read_text(encoding="utf-8").splitlines():
+            try:
+                if json.loads(text)["env_steps"] <= env_steps:
+                    kept.append(text + "\n")
+            except json.JSONDecodeError:
+                continue
+        self.path.write_text("".join(kept), encoding="utf-8")
+        self._file = self.path.open("a", encoding="utf-8")
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class TensorBoardSink:
+    """TensorBoard events in the run folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._writer: Any = None
+        self._purge_step: int | None = None
+
+    def write(self, line: dict[str, Any]) -> None:
+        if self._writer is None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._writer = SummaryWriter(str(self.folder), purge_step=self._purge_step)
+        for tag, value in line.items():
+            if "/" in tag:
+                self._writer.add_scalar(tag, value, line["env_steps"])
+
+    def rewind(self, env_steps: int) -> None:
+        """Events beyond `env_steps` are hidden by TensorBoard once the next one is written."""
+        self._purge_step = env_steps + 1
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()

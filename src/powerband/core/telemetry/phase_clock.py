@@ -1,0 +1,261 @@
+"""PhaseClock: where the time of a loop goes. Every second of wall time lands in exactly one account.
+
+    clock = PhaseClock()
+    with clock("env"):
+        ...
+    print(clock.read())
+
+A span inside a span is taken out of the outer one. What no span covers is the account ``other``. Not thread-safe: one
+clock belongs to one loop.
+
+How long the spans of an account were is kept as a histogram of fixed size, two bins an octave: a quantile is within a
+fifth of the true one, the longest span is exact.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import wraps
+from time import perf_counter_ns
+from typing import Any
+
+import torch
+
+BINS = 128
+"""Bins of a histogram; bin k holds spans of 2**((k - 1) / 2) to 2**(k / 2) nanoseconds; the last is never reached."""
+
+
+@dataclass(frozen=True)
+class PhaseTimes:
+    """Accounts of one interval.
+
+    Attributes:
+        wall_s: Seconds of the interval.
+        host: Seconds of host time by account; they sum to `wall_s`.
+        device: Seconds of device time by account, between events on the stream (CUDA only); kernels that a span
+            launched may run after it, so a host span is short where its device span is long.
+        cpu_s: Processor seconds of this process, all threads.
+        counts: Spans by account.
+        thread_s: Processor seconds of the thread that reads the clock: below `wall_s` it slept or waited for a core.
+        worst_s: Longest span by account, seconds.
+        bins: Histogram of the spans' durations by account, `BINS` counts each.
+    """
+
+    wall_s: float
+    host: dict[str, float]
+    device: dict[str, float]
+    cpu_s: float
+    counts: dict[str, int]
+    thread_s: float = 0.0
+    worst_s: dict[str, float] = field(default_factory=dict)
+    bins: dict[str, list[int]] = field(default_factory=dict)
+
+    def share(self, name: str) -> float:
+        """Share of the wall time in account `name`, 0 to 1."""
+        return self.host.get(name, 0.0) / self.wall_s if self.wall_s > 0 else 0.0
+
+    def mean_s(self, name: str) -> float:
+        """Mean seconds of a span of account `name`; 0 where there was none."""
+        return self.host.get(name, 0.0) / max(self.counts.get(name, 0), 1)
+
+    def quantile_s(self, name: str, q: float) -> float:
+        """Seconds that a share `q` of the spans of account `name` stayed below: the middle of the bin it falls in."""
+        counted, bins = 0, self.bins.get(name, ())
+        for index, count in enumerate(bins):
+            counted += count
+            if counted >= q * sum(bins) and counted:
+                return min(2.0 ** ((index - 0.5) / 2) * 1e-9, self.worst_s[name])
+        return 0.0
+
+    def __add__(self, other: PhaseTimes) -> PhaseTimes:
+        """The two intervals as one."""
+
+        def summed(a: dict, b: dict, add: Any = lambda x, y: x + y) -> dict:
+            return {key: add(a[key], b[key]) if key in a and key in b else {**a, **b}[key] for key in {**a, **b}}
+
+        return PhaseTimes(
+            self.wall_s + other.wall_s,
+            summed(self.host, other.host),
+            summed(self.device, other.device),
+            self.cpu_s + other.cpu_s,
+            summed(self.counts, other.counts),
+            self.thread_s + other.thread_s,
+            summed(self.worst_s, other.worst_s, max),
+            summed(self.bins, other.bins, lambda x, y: [i + j for i, j in zip(x, y, strict=True)]),
+        )
+
+    def __str__(self) -> str:
+        rows = sorted(self.host, key=self.host.get, reverse=True)
+        lines = [f"{'account':<12}{'seconds':>10}{'share':>8}{'spans':>9}"]
+        lines += [f"{n:<12}{self.host[n]:>10.3f}{self.share(n):>8.1%}{self.counts.get(n, 0):>9}" for n in rows]
+        return "\n".join([*lines, f"{'wall':<12}{self.wall_s:>10.3f}{'':>8}  cpu {self.cpu_s:.3f} s"])
+
+
+class Span:
+    """One account; entered with ``with``. Spans of one name are one object, so entering costs no allocation."""
+
+    __slots__ = ("clock", "ns", "before", "worst", "bins", "entered", "events", "inner")
+
+    def __init__(self, clock: PhaseClock) -> None:
+        self.clock = clock
+        self.entered: list[Any] = []
+        self.events: list[tuple[Any, Any]] = []
+        self.inner: list[tuple[Any, Any]] = []
+        self.clear()
+
+    def clear(self) -> None:
+        self.ns = self.before = self.worst = 0
+        self.bins = [0] * BINS
+
+    def __enter__(self) -> None:
+        now = perf_counter_ns()
+        clock = self.clock
+        stack = clock.stack
+        if stack:
+            stack[-1].ns += now - clock.since
+        stack.append(self)
+        self.before = self.ns
+        clock.since = now
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        now = perf_counter_ns()
+        clock = self.clock
+        ns = self.ns = self.ns + now - clock.since
+        clock.since = now
+        clock.stack.pop()
+        ns -= self.before
+        self.bins[(ns * ns).bit_length()] += 1
+        if ns > self.worst:
+            self.worst = ns
+
+
+class CudaSpan(Span):
+    """A span that also brackets its work on the current stream with a pair of events.
+
+    While a graph is captured it records none: an event inside a graph belongs to the graph.
+    """
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        start = None
+        if not torch.cuda.is_current_stream_capturing():
+            start = self.clock.event()
+            start.record()
+        self.entered.append(start)
+        super().__enter__()
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        super().__exit__(kind, error, trace)
+        start = self.entered.pop()
+        if start is not None and not torch.cuda.is_current_stream_capturing():
+            stop = self.clock.event()
+            stop.record()
+            self.events.append((start, stop))
+            if self.clock.stack:
+                self.clock.stack[-1].inner.append((start, stop))
+
+
+class NullSpan:
+    """What a disabled clock hands out."""
+
+    def __enter__(self) -> None: ...
+    def __exit__(self, kind: object, error: object, trace: object) -> None: ...
+
+
+class PhaseClock:
+    """Host time (and on CUDA device time) by account.
+
+    Attributes:
+        total: Sum of the intervals that `read` has ended since the last `restart`; None before the first.
+
+    Args:
+        device: Where the work runs; on CUDA spans record events, which are read once in `read`.
+        enabled: False hands out spans that do nothing.
+    """
+
+    def __init__(self, device: torch.device | str = "cpu", enabled: bool = True) -> None:
+        self.cuda = torch.device(device).type == "cuda"
+        self.enabled = enabled
+        self.spans: dict[str, Span] = {}
+        self.stack: list[Span] = []
+        self.since = 0
+        self.total: PhaseTimes | None = None
+        self._nothing = NullSpan()
+        self._free_events: list[torch.cuda.Event] = []
+        self._restart()
+
+    def __call__(self, name: str) -> Span | NullSpan:
+        """The span of account `name`."""
+        span = self.spans.get(name)
+        if span is not None:
+            return span
+        if not self.enabled:
+            return self._nothing
+        span = self.spans[name] = CudaSpan(self) if self.cuda else Span(self)
+        return span
+
+    def wrap(self, name: str, fn: Callable[..., Any]) -> Callable[..., Any]:
+        """`fn` in a span of account `name`: for loops whose lines are not yours to change."""
+
+        @wraps(fn)
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            with self(name):
+                return fn(*args, **kwargs)
+
+        return timed
+
+    def event(self) -> torch.cuda.Event:
+        """A CUDA event from the pool."""
+        return self._free_events.pop() if self._free_events else torch.cuda.Event(enable_timing=True)
+
+    def read(self, reset: bool = True) -> PhaseTimes:
+        """Accounts since the last reset. On CUDA this waits for the last event: call it once a log interval."""
+        assert not self.stack, f"read inside a span ({len(self.stack)} open)"
+        wall_s = (perf_counter_ns() - self._start_ns) * 1e-9
+        spans = self.spans.items()
+        host = {name: span.ns * 1e-9 for name, span in spans}
+        host["other"] = max(0.0, wall_s - sum(host.values()) + host.get("other", 0.0))
+        bins = {name: list(span.bins) for name, span in spans}
+        device: dict[str, float] = {}
+        for name, span in spans:
+            if span.events:
+                span.events[-1][1].synchronize()
+                whole, inner = (sum(a.elapsed_time(b) for a, b in pairs) for pairs in (span.events, span.inner))
+                device[name] = (whole - inner) * 1e-3
+        phases = PhaseTimes(
+            wall_s,
+            host,
+            device,
+            time.process_time() - self._start_cpu_s,
+            {name: sum(counts) for name, counts in bins.items()},
+            time.thread_time() - self._start_thread_s,
+            {name: span.worst * 1e-9 for name, span in spans},
+            bins,
+        )
+        if reset:
+            self.total = phases if self.total is None else self.total + phases
+            self._restart()
+        return phases
+
+    def read_total(self) -> PhaseTimes:
+        """Accounts since the last `restart`: every interval so far and the one under way."""
+        now = self.read(reset=False)
+        return now if self.total is None else self.total + now
+
+    def restart(self) -> None:
+        """Forgets everything so far and starts the first interval."""
+        assert not self.stack, f"restart inside a span ({len(self.stack)} open)"
+        self.total = None
+        self._restart()
+
+    def _restart(self) -> None:
+        for span in self.spans.values():
+            self._free_events += [event for pair in span.events for event in pair]
+            span.events.clear()
+            span.inner.clear()
+            span.clear()
+        self._start_ns, self._start_cpu_s = perf_counter_ns(), time.process_time()
+        self._start_thread_s = time.thread_time()

@@ -1,0 +1,124 @@
+"""BatchLoader: batches of recorded rows, each row once per epoch, independent of ranks and resumes."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import torch
+from torch import Tensor
+
+from powerband.core.errors import ConfigError
+from powerband.data.types import Tree, tree_map
+
+
+class BatchLoader:
+    """Loads the batches of this rank.
+
+    The rows of all epochs form one endless stream, with a new permutation in each epoch. Batch t of all ranks together
+    is the t-th piece of the stream, so a batch may span two epochs, and no row is omitted.
+
+    Args:
+        rows: Number of recorded rows.
+        batch: Rows of a batch on this rank.
+        make: Function (batch,) int64 rows on the CPU -> batch, a tree of tensors.
+        device: Device of the batches.
+        seed: Seed of the run.
+        rank: Index of this rank.
+        world_size: Number of ranks.
+        threads: Threads that prepare batches ahead; 0 prepares each batch on request, as for rows on the device.
+
+    Attributes:
+        batches_drawn: Number of batches so far.
+
+    Raises:
+        ValueError: The number of rows is 0.
+    """
+
+    def __init__(
+        self,
+        rows: int,
+        batch: int,
+        make: Callable[[Tensor], Tree],
+        device: torch.device | str = "cpu",
+        seed: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+        threads: int = 0,
+    ) -> None:
+        if rows < 1:
+            raise ValueError("A BatchLoader needs at least one row.")
+        self.rows, self.batch, self.make, self.device = rows, batch, make, torch.device(device)
+        self.seed, self.rank, self.world_size = seed, rank, world_size
+        self.batches_drawn = 0
+        self._orders: dict[int, Tensor] = {}
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="feed") if threads else None
+        self._ahead: deque[Future] = deque()
+        self._depth = 2 * threads
+
+    @property
+    def epoch(self) -> float:
+        """Number of epochs so far."""
+        return self.batches_drawn * self.batch * self.world_size / self.rows
+
+    def next(self) -> Tree:
+        """Returns the next batch on the device."""
+        if self._threads is None:
+            batch = self.make(self.indices(self.batches_drawn))
+        else:
+            while len(self._ahead) < self._depth:
+                self._ahead.append(
+                    self._threads.submit(self._pinned_batch, self.indices(self.batches_drawn + len(self._ahead)))
+                )
+            batch = self._ahead.popleft().result()
+        self.batches_drawn += 1
+        return tree_map(lambda leaf: leaf.to(self.device, non_blocking=True), batch)
+
+    def indices(self, number: int) -> Tensor:
+        """Returns the rows (batch,) of this rank's batch `number`."""
+        first = (number * self.world_size + self.rank) * self.batch
+        parts, remaining = [], self.batch
+        while remaining:
+            epoch, place = divmod(first, self.rows)
+            part = self._order(epoch)[place : place + remaining]
+            parts.append(part)
+            first, remaining = first + len(part), remaining - len(part)
+        return torch.cat(parts)
+
+    def close(self) -> None:
+        """Ends the threads."""
+        if self._threads is not None:
+            self._threads.shutdown(cancel_futures=True)
+
+    def state_dict(self) -> dict:
+        """Returns the position in the stream."""
+        return {"drawn": self.batches_drawn, "rows": self.rows, "seed": self.seed}
+
+    def load_state_dict(self, state: dict) -> None:
+        """Restores the position in the stream.
+
+        Raises:
+            ConfigError: The state belongs to other data.
+        """
+        if state["rows"] != self.rows:
+            raise ConfigError(
+                f"The run learned from {state['rows']} rows, these data have {self.rows}. Resume with the run's data."
+            )
+        self.batches_drawn, self.seed = int(state["drawn"]), state["seed"]
+        self._ahead.clear()
+        self._orders.clear()
+
+    def _pinned_batch(self, rows: Tensor) -> Tree:
+        """Creates a batch in page-locked memory, so that the copy to a CUDA device is asynchronous."""
+        batch = self.make(rows)
+        return tree_map(Tensor.pin_memory, batch) if self.device.type == "cuda" else batch
+
+    def _order(self, epoch: int) -> Tensor:
+        """Returns the permutation of an epoch; only the last two are stored."""
+        if epoch not in self._orders:
+            for old in [stored for stored in self._orders if stored < epoch - 1]:
+                del self._orders[old]
+            generator = torch.Generator().manual_seed((self.seed * 1_000_003 + epoch) % 2**63)
+            self._orders[epoch] = torch.randperm(self.rows, generator=generator)
+        return self._orders[epoch]

@@ -1,0 +1,152 @@
+"""Shards: rows of named tensors in safetensors files with a manifest, readable without powerband.
+
+A folder holds ``<name>.safetensors``, whose tensors all have the same first axis, and ``manifest.json``: the format
+number, ``rows``, ``fields`` (name -> dtype, shape of a row), ``shards`` (file, rows, sha256, in order) and ``facts``
+(JSON values about the rows). It is written as a hidden folder and renamed, so that it is complete or absent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from powerband.core.errors import ConfigError
+
+FORMAT = 1
+ROWS_PER_SHARD = 262_144
+"""Largest number of rows of a file."""
+
+
+class ShardError(ConfigError):
+    """Data cannot be read or written; the message names the file and the fix."""
+
+
+def write_shards(
+    folder: Path,
+    fields: dict[str, Tensor],
+    facts: dict[str, Any],
+    gather: Callable[[Any], list[Any]] = lambda mine: [mine],
+    rank: int = 0,
+) -> Path:
+    """Writes the rows of all ranks; they replace the content of `folder`. A collective.
+
+    Args:
+        folder: Folder of the shards.
+        fields: Name -> tensor (rows, ...) of this rank; all ranks have the same names.
+        facts: JSON values for the manifest.
+        gather: Collective that returns the arguments of all ranks, in their order.
+        rank: Index of this rank.
+
+    Returns:
+        The folder.
+
+    Raises:
+        ShardError: The disk is full, or the folder cannot be written.
+    """
+    from safetensors.torch import save
+
+    rows = len(next(iter(fields.values())))
+    assert all(len(tensor) == rows for tensor in fields.values()), {name: len(t) for name, t in fields.items()}
+    partial = folder.parent / f".{folder.name}.writing"
+    try:
+        if rank == 0:
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir(parents=True)
+        gather(None)
+        shards = []
+        for number, first in enumerate(range(0, rows, ROWS_PER_SHARD)):
+            part = {name: tensor[first : first + ROWS_PER_SHARD].cpu().contiguous() for name, tensor in fields.items()}
+            data, file = save(part), f"rank{rank}-{number:05d}.safetensors"
+            _write_synced(partial / file, data)
+            shards.append(
+                {"file": file, "rows": min(ROWS_PER_SHARD, rows - first), "sha256": hashlib.sha256(data).hexdigest()}
+            )
+        all_shards = [shard for rank_shards in gather(shards) for shard in rank_shards]
+        if rank == 0:
+            manifest = {
+                "format": FORMAT,
+                "rows": sum(shard["rows"] for shard in all_shards),
+                "fields": {
+                    name: {"dtype": str(tensor.dtype).removeprefix("torch."), "shape": list(tensor.shape[1:])}
+                    for name, tensor in fields.items()
+                },
+                "shards": all_shards,
+                "facts": facts,
+            }
+            _write_synced(partial / "manifest.json", json.dumps(manifest, indent=1).encode())
+            shutil.rmtree(folder, ignore_errors=True)
+            os.replace(partial, folder)
+        gather(None)
+    except OSError as error:
+        raise ShardError(
+            f"{folder} cannot be written: {error.strerror or error}. Free space, or name another folder."
+        ) from error
+    return folder
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """Reads the manifest of a folder of shards.
+
+    Raises:
+        ShardError: The manifest is missing or damaged, or has another format.
+    """
+    path = folder / "manifest.json"
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ShardError(f"{path} cannot be read ({error}). Create these data again.") from error
+    if manifest.get("format") != FORMAT:
+        raise ShardError(
+            f"{path} has format {manifest.get('format')}, this version reads {FORMAT}. Create these data again."
+        )
+    return manifest
+
+
+def read_shards(folder: Path, names: Iterable[str] | None = None, verify: bool = True) -> dict[str, Tensor]:
+    """Reads the rows of a folder, in the order of its manifest.
+
+    Args:
+        folder: Folder with a manifest.
+        names: Fields to read; None reads all.
+        verify: Compare each file with its hash.
+
+    Raises:
+        ShardError: A file is missing, truncated or changed, or a field is missing.
+    """
+    from safetensors.torch import load
+
+    manifest = read_manifest(folder)
+    names = list(manifest["fields"] if names is None else names)
+    if missing := [name for name in names if name not in manifest["fields"]]:
+        raise ShardError(
+            f"{folder} has no field {missing[0]}; it has {', '.join(manifest['fields'])}. Create these data again."
+        )
+    parts: dict[str, list[Tensor]] = {name: [] for name in names}
+    for shard in manifest["shards"]:
+        path = folder / shard["file"]
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise ShardError(f"{path} cannot be read ({error.strerror}). Create these data again.") from error
+        if verify and hashlib.sha256(data).hexdigest() != shard["sha256"]:
+            raise ShardError(f"{path} has changed since it was written. Create these data again.")
+        tensors = load(data)
+        for name in names:
+            parts[name].append(tensors[name])
+    return {name: torch.cat(tensors) for name, tensors in parts.items()}
+
+
+def _write_synced(path: Path, data: bytes) -> None:
+    """Writes a file and flushes it to disk."""
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())

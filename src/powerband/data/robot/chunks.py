@@ -1,0 +1,128 @@
+"""RobotChunks: batches of action chunks with their observations from recorded episodes, gathered without a loop."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from powerband.core.errors import ConfigError
+from powerband.data.robot.encoder_features import FeatureCache
+from powerband.data.robot.episodes import CAMERAS, RobotEpisodes
+from powerband.data.robot.frames import FrameCache
+from powerband.data.robot.statistics import Statistics, statistics_of
+from powerband.data.robot.unified_vector import ACTION_SLOTS, SLOT_NAMES, UNIFIED_DIM, action_vector, slot_mask
+from powerband.data.types import Tree
+
+
+class RobotChunks:
+    """Creates batches for `BatchLoader`. It stores only the slots of the unified vector that the robot fills.
+
+    Args:
+        episodes: Recorded episodes of N rows.
+        frames: Images of the episodes.
+        features: Features of a frozen encoder, which replace the images. Without both, batches have no images.
+        horizon: Actions of a chunk, T; after an episode's end, its last action is repeated and is not valid.
+        history: Frames of each camera, F; the last one is that of the row.
+
+    Raises:
+        ConfigError: The frames or features belong to other episodes.
+        ValueError: The rows of an episode are not consecutive.
+    """
+
+    def __init__(
+        self,
+        episodes: RobotEpisodes,
+        frames: FrameCache | None,
+        features: FeatureCache | None,
+        horizon: int,
+        history: int = 2,
+    ) -> None:
+        for cache, name in ((frames, "frames"), (features, "features")):
+            if cache is not None and (cache.source, cache.rows) != (episodes.fingerprint, episodes.rows):
+                raise ConfigError(
+                    f"The cached {name} of {cache.rows:,} rows belong to other episodes than these "
+                    f"{episodes.rows:,} rows. Remove the cache; the next run builds it again."
+                )
+        episode = episodes.episode
+        begins = torch.cat([torch.ones(1, dtype=torch.bool), episode[1:] != episode[:-1]])
+        first = begins.nonzero()[:, 0]
+        if len(first) != len(episode.unique()):
+            raise ValueError("The rows of an episode are not consecutive.")
+        index = begins.cumsum(0) - 1
+        self.first = first[index]
+        self.last = torch.cat([first[1:] - 1, torch.tensor([len(episode) - 1])])[index]
+        self.episodes, self.frames, self.features = episodes, frames, features
+        self.past, self.future = torch.arange(1 - history, 1), torch.arange(horizon)
+        self.state = episodes.state()
+        self.action = torch.cat([action_vector(part)[:, list(ACTION_SLOTS)] for part in episodes.action.split(4096)])
+        self._state_slots, self._action_slots = torch.tensor(episodes.slots), torch.tensor(ACTION_SLOTS)
+        self._state_mask, self._action_mask = episodes.state_there, slot_mask(ACTION_SLOTS)
+        cache = frames if features is None else features
+        self._camera_mask = torch.tensor([cache is not None and camera in cache.cameras for camera in CAMERAS])
+
+    @property
+    def rows(self) -> int:
+        """Number of recorded rows."""
+        return len(self.first)
+
+    def __call__(self, rows: Tensor) -> dict[str, Tree]:
+        """Creates the batch of `rows` (R,) int64, with the C cameras of `CAMERAS`.
+
+        Returns:
+            ``obs``: ``images`` (R, F, C, H, W, 3) uint8 or ``features`` (R, F, C, tokens, width), oldest frame first,
+            or neither without a cache; ``image_mask`` (R, F, C) bool, False before the episode's start and for missing
+            cameras; ``state`` (R, 128) raw, ``state_there`` (R, 128) bool, ``task`` (R,) int64, ``hz`` (R,).
+            ``action`` (R, T, 128) raw; action t was executed t steps after the row. ``action_there`` (R, 128) bool;
+            ``valid`` (R, T) bool, False after the episode's end.
+        """
+        count, column = len(rows), rows.unsqueeze(1)
+        first, last = self.first[rows].unsqueeze(1), self.last[rows].unsqueeze(1)
+        earlier, later = column + self.past, column + self.future
+        obs: Tree = {
+            "image_mask": (earlier >= first).unsqueeze(2) & self._camera_mask,
+            "state": self._spread(self.state[rows], self._state_slots),
+            "state_there": self._state_mask.repeat(count, 1),
+            "task": self.episodes.task[rows],
+            "hz": torch.full((count,), self.episodes.hz),
+        }
+        if self.features is not None:
+            obs["features"] = self._gather_features(self.features, torch.maximum(earlier, first))
+        elif self.frames is not None:
+            obs["images"] = self._gather_images(self.frames, torch.maximum(earlier, first))
+        return {
+            "obs": obs,
+            "action": self._spread(self.action[torch.minimum(later, last)], self._action_slots),
+            "action_there": self._action_mask.repeat(count, 1),
+            "valid": later <= last,
+        }
+
+    def statistics(self, task_set: str) -> dict[str, Statistics]:
+        """Computes the statistics of ``state`` and ``action``, with one name from `SLOT_NAMES` per filled slot."""
+        return {
+            "state": statistics_of(self.state, [SLOT_NAMES[slot] for slot in self.episodes.slots], task_set),
+            "action": statistics_of(self.action, [SLOT_NAMES[slot] for slot in ACTION_SLOTS], task_set),
+        }
+
+    def _gather_images(self, frames: FrameCache, rows: Tensor) -> Tensor:
+        """Returns images (R, F, C, H, W, 3) of rows (R, F); the camera axis is outermost in memory, as on disk."""
+        out = torch.empty(len(CAMERAS), *rows.shape, frames.height, frames.width, 3, dtype=torch.uint8)
+        for number, camera in enumerate(CAMERAS):
+            if camera in frames.cameras:
+                frames.gather(camera, rows, out[number])
+            else:
+                out[number].zero_()
+        return out.movedim(0, 2)
+
+    def _gather_features(self, cache: FeatureCache, rows: Tensor) -> Tensor:
+        """Returns features (R, F, C, tokens, width) of rows (R, F); those of missing cameras are 0."""
+        features = cache.gather(rows)
+        if cache.cameras == CAMERAS:
+            return features
+        out = features.new_zeros(*rows.shape, len(CAMERAS), *features.shape[3:])
+        out[:, :, [CAMERAS.index(camera) for camera in cache.cameras]] = features
+        return out
+
+    @staticmethod
+    def _spread(values: Tensor, slots: Tensor) -> Tensor:
+        """Writes values (..., D) to slots of a unified vector (..., 128)."""
+        return torch.zeros(*values.shape[:-1], UNIFIED_DIM).index_copy_(-1, slots, values)

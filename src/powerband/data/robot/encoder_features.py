@@ -1,0 +1,138 @@
+"""FeatureCache: features of recorded images by a frozen encoder, computed once and memory-mapped.
+
+A folder holds ``features.raw``, (rows, cameras, tokens, width) of one dtype, and ``features.json``: the format number,
+the shape, ``dtype``, ``cameras`` and the ``fingerprint``, which names the encoder and the images.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from powerband.core.telemetry.console import count_progress_bar
+from powerband.data.recorded.shards import ShardError
+from powerband.data.robot.frames import (
+    FrameCache,
+    atomic_folder,
+    copy_rows,
+    is_stale,
+    map_file,
+    read_facts,
+    single_writer,
+)
+
+FORMAT = 1
+FACTS_FILE = "features.json"
+DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+
+
+class FeatureCache:
+    """Memory-mapped features of all rows and cameras.
+
+    Args:
+        folder: Folder that `build` wrote.
+
+    Attributes:
+        cameras: Names of the cameras, in the order of their axis.
+        rows, tokens, width: Sizes of the other axes.
+        dtype: Type of the features.
+        source: Fingerprint of the episodes.
+
+    Raises:
+        ShardError: The cache is missing, has another format, or is truncated.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        facts = read_facts(folder / FACTS_FILE)
+        if facts.get("format") != FORMAT:
+            raise ShardError(f"{folder} has no features of format {FORMAT}. Remove it; the next run builds it again.")
+        self.cameras, self.source = tuple(facts["cameras"]), facts["source"]
+        self.rows, self.tokens, self.width = facts["rows"], facts["tokens"], facts["width"]
+        self.dtype = DTYPES[facts["dtype"]]
+        row_bytes = len(self.cameras) * self.tokens * self.width * self.dtype.itemsize
+        # As bytes, since NumPy has no bfloat16.
+        self._map = map_file(folder / "features.raw", np.uint8, (self.rows, row_bytes))
+
+    @classmethod
+    def build(
+        cls,
+        folder: Path,
+        frames: FrameCache,
+        encoder: str,
+        encode: Callable[[Tensor], Tensor],
+        dtype: torch.dtype = torch.bfloat16,
+        batch_size: int = 64,
+        gather: Callable[[Any], list[Any]] = lambda mine: [mine],
+        rank: int = 0,
+    ) -> FeatureCache:
+        """Opens the features of `frames`; computes them if they are missing or from another encoder. A collective.
+
+        Args:
+            folder: Folder of the cache.
+            frames: Images to encode.
+            encoder: Name that identifies the encoder and its weights.
+            encode: Function (n, H, W, 3) uint8 on the CPU -> (n, tokens, width); not called if the cache is valid.
+            dtype: Type of the features: bfloat16, float16 or float32.
+            batch_size: Images that are encoded together.
+            gather: Collective that returns the arguments of all ranks, in their order.
+            rank: Index of this rank; rank 0 encodes.
+
+        Raises:
+            ShardError: The disk is full, or a feature is not finite.
+        """
+        facts = {
+            "format": FORMAT,
+            "rows": frames.rows,
+            "cameras": list(frames.cameras),
+            "dtype": str(dtype).removeprefix("torch."),
+            "fingerprint": f"{encoder} of {frames.fingerprint}",
+            "source": frames.source,
+        }
+        if rank == 0:
+            with single_writer(folder):
+                if is_stale(folder / FACTS_FILE, facts):
+                    _encode(folder, facts, frames, encode, dtype, batch_size)
+        gather(None)
+        return cls(folder)
+
+    def gather(self, rows: Tensor) -> Tensor:
+        """Returns features (..., cameras, tokens, width) of `rows` (...) int64 on the CPU."""
+        out = torch.empty(*rows.shape, self._map.shape[1], dtype=torch.uint8)
+        copy_rows(self._map, rows, out)
+        return out.view(self.dtype).view(*rows.shape, len(self.cameras), self.tokens, self.width)
+
+
+@torch.no_grad()
+def _encode(
+    folder: Path,
+    facts: dict[str, Any],
+    frames: FrameCache,
+    encode: Callable[[Tensor], Tensor],
+    dtype: torch.dtype,
+    batch_size: int,
+) -> None:
+    label = f"encoding with {facts['fingerprint'].split(' of ')[0]}"
+    with atomic_folder(folder, FACTS_FILE) as partial, (partial / "features.raw").open("wb") as file:
+        with count_progress_bar(label, frames.rows, "rows") as on_progress:
+            for first in range(0, frames.rows, batch_size):
+                rows = torch.arange(first, min(first + batch_size, frames.rows))
+                parts = [encode(frames.gather(camera, rows)).to("cpu", dtype) for camera in frames.cameras]
+                block = torch.stack(parts, 1).contiguous()
+                if not bool(block.isfinite().all()):
+                    raise ShardError(
+                        f"{facts['fingerprint']} has a feature that is not finite in rows {first} to {int(rows[-1])}. "
+                        f"Encode in another precision than {facts['dtype']}, or check the weights of the encoder."
+                    )
+                file.write(block.view(torch.uint8).numpy())
+                on_progress(int(rows[-1]) + 1)
+        file.flush()
+        os.fsync(file.fileno())
+        facts = facts | {"tokens": block.shape[2], "width": block.shape[3]}
+        (partial / FACTS_FILE).write_text(json.dumps(facts, indent=1), encoding="utf-8")

@@ -1,0 +1,130 @@
+"""Statistics: mean, standard deviation, range and quantiles of recorded states or actions, per dimension."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from powerband.core.errors import ConfigError
+
+TINY = 1e-4
+"""Standard deviation, as a share of the mean's magnitude (at least 1), below which a dimension counts as constant.
+Division by it would amplify noise, such as that in the cosine of an angle that hardly changes."""
+FIGURES = ("mean", "std", "min", "max", "q01", "q99")
+
+
+@dataclass(frozen=True, eq=False)
+class Statistics:
+    """Statistics (D,) float32 of each dimension.
+
+    Attributes:
+        task_set: Name of the tasks, such as ``libero_single_task`` or ``libero_90``.
+        names: Names of the D dimensions.
+        count: Number of rows.
+        mean, std, min, max: Mean, standard deviation and range.
+        q01, q99: Quantiles.
+    """
+
+    task_set: str
+    names: tuple[str, ...]
+    count: int
+    mean: Tensor
+    std: Tensor
+    min: Tensor
+    max: Tensor
+    q01: Tensor
+    q99: Tensor
+
+    def check(self) -> tuple[tuple[str, ...], Tensor, str]:
+        """Finds constant dimensions.
+
+        Returns:
+            Their names; the standard deviation (D,) to divide by, 1 for constant dimensions; a line for the banner.
+        """
+        constant = self.std <= TINY * self.mean.abs().clamp(min=1.0)
+        names = tuple(name for name, flat in zip(self.names, constant.tolist(), strict=True) if flat)
+        head = f"{self.task_set}, {len(self.names)} dimensions over {self.count:,} rows"
+        tail = f"; constant, and therefore shifted but not scaled: {', '.join(names)}" if names else ""
+        return names, torch.where(constant, torch.ones_like(self.std), self.std), head + tail
+
+    def difference_from(self, other: Statistics) -> str | None:
+        """Describes the first difference from `other`; None if they are equal."""
+        if self.task_set != other.task_set:
+            return f"these are statistics of {self.task_set}, those of {other.task_set}"
+        if self.names != other.names:
+            different = sorted({*self.names} ^ {*other.names}) or [
+                name for name, other_name in zip(self.names, other.names, strict=True) if name != other_name
+            ]
+            return (
+                f"these have {len(self.names)} dimensions, those have {len(other.names)}; {', '.join(different)} differ"
+            )
+        if self.count != other.count:
+            return f"these are of {self.count:,} rows of {self.task_set}, those of {other.count:,}"
+        for figure in FIGURES:
+            values, other_values = getattr(self, figure), getattr(other, figure)
+            indices = (values != other_values).nonzero()[:, 0].tolist()
+            if indices:
+                index = indices[0]
+                return (
+                    f"{figure} of {self.names[index]} is {values[index]:.6g} here and {other_values[index]:.6g} there"
+                )
+        return None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns JSON values."""
+        head = {"task_set": self.task_set, "names": list(self.names), "count": self.count}
+        return head | {figure: getattr(self, figure).tolist() for figure in FIGURES}
+
+    @staticmethod
+    def from_dict(values: dict[str, Any]) -> Statistics:
+        """Restores the result of `to_dict`.
+
+        Raises:
+            ConfigError: A figure is missing, or does not have one value per dimension.
+        """
+        if missing := [field.name for field in fields(Statistics) if field.name not in values]:
+            raise ConfigError(f"The statistics have no {missing[0]}. Compute them from the recorded data again.")
+        names = tuple(values["names"])
+        if short := [figure for figure in FIGURES if len(values[figure]) != len(names)]:
+            raise ConfigError(
+                f"The statistics have {len(values[short[0]])} values of {short[0]} for {len(names)} dimensions. "
+                "Compute them from the recorded data again."
+            )
+        figures = {figure: torch.tensor(values[figure], dtype=torch.float32) for figure in FIGURES}
+        return Statistics(str(values["task_set"]), names, int(values["count"]), **figures)
+
+
+def statistics_of(values: Tensor, names: Sequence[str], task_set: str) -> Statistics:
+    """Computes the statistics of recorded rows.
+
+    Args:
+        values: Rows (N, D), N above 0.
+        names: Names of the D dimensions.
+        task_set: Name of the tasks.
+
+    Raises:
+        ConfigError: The data have no row, or a value is not finite.
+    """
+    if len(values) == 0:
+        raise ConfigError(f"The demonstrations of {task_set} have no rows. Record at least one episode.")
+    rows = values.double().numpy()
+    invalid = ~np.isfinite(rows).all(0)
+    if invalid.any():
+        index = int(invalid.argmax())
+        row = int((~np.isfinite(rows[:, index])).argmax())
+        raise ConfigError(f"{names[index]} is {rows[row, index]} in row {row} of {task_set}. Remove its episode.")
+    values_by_name = {
+        "mean": rows.mean(0),
+        "std": rows.std(0),
+        "min": rows.min(0),
+        "max": rows.max(0),
+        "q01": np.quantile(rows, 0.01, axis=0),
+        "q99": np.quantile(rows, 0.99, axis=0),
+    }
+    figures = {name: torch.from_numpy(value).float() for name, value in values_by_name.items()}
+    return Statistics(task_set, tuple(names), len(rows), **figures)

@@ -1,0 +1,64 @@
+"""CheckResult: the outcome of one check of the machine, one row of the table that ``powerband doctor`` prints."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Status = Literal["ok", "warn", "fail", "skipped"]
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """Outcome of one check.
+
+    Attributes:
+        name: Name of the check.
+        status: ``ok``; ``warn`` if something works but costs speed or safety; ``fail`` if it does not work; ``skipped``
+            if it could not or need not be checked.
+        message: Finding in words; numbers have their units.
+        advice: What to do, in one sentence; never empty if the status is ``fail``.
+        metrics: The same numbers for programs. A name ends with its unit if the number has one.
+        section: Section of the check; set by the checkup.
+        seconds: Duration of the check; set by the checkup.
+    """
+
+    name: str
+    status: Status
+    message: str
+    advice: str = ""
+    metrics: dict[str, Any] = field(default_factory=dict)
+    section: str = ""
+    seconds: float = 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the row as ``powerband doctor --json`` writes it."""
+        return {
+            "name": self.name,
+            "status": self.status,
+            "measured": self.message,
+            "advice": self.advice,
+            "figures": self.metrics,
+            "section": self.section,
+            "seconds": self.seconds,
+        }
+
+
+def ok(name: str, message: str, /, **metrics: Any) -> CheckResult:
+    """Returns a row for something that works as it should."""
+    return CheckResult(name, "ok", message, metrics=metrics)
+
+
+def warn(name: str, message: str, advice: str, /, **metrics: Any) -> CheckResult:
+    """Returns a row for something that works but costs speed or safety."""
+    return CheckResult(name, "warn", message, advice, metrics)
+
+
+def fail(name: str, message: str, advice: str, /, **metrics: Any) -> CheckResult:
+    """Returns a row for something that does not work."""
+    return CheckResult(name, "fail", message, advice, metrics)
+
+
+def skipped(name: str, message: str, advice: str = "", /, **metrics: Any) -> CheckResult:
+    """Returns a row for something that could not or need not be checked on this machine."""
+    return CheckResult(name, "skipped", message, advice, metrics)

@@ -1,0 +1,62 @@
+"""GymVecEnv: any Gymnasium environment by its id, including the user's own, in worker processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from powerband.data.types import ResumeLevel
+from powerband.envs.adapters.by_id import make_gym
+from powerband.envs.workers.supervision import EnvFailure, Supervision
+from powerband.envs.workers.vector import WorkerVecEnv
+
+
+def GymVecEnv(  # noqa: N802  named like the other environments; it returns a WorkerVecEnv
+    env_id: str,
+    num_envs: int,
+    num_workers: int = 0,
+    device: torch.device | str = "cpu",
+    seed: int = 0,
+    first_env: int = 0,
+    env_kwargs: dict[str, Any] | None = None,
+    *,
+    episode_metrics: tuple[str, ...] = (),
+    resume: ResumeLevel = "replayed",
+    supervision: Supervision | None = None,
+    on_failure: Callable[[EnvFailure], object] | None = None,
+) -> WorkerVecEnv:
+    """Creates `num_envs` environments of one id.
+
+    Box actions have the units of the environment and are clipped to ``spec.low .. spec.high``; an algorithm with a
+    bounded policy maps its actions to these bounds. The time limit of the registration truncates an episode; only the
+    task itself terminates it.
+
+    Args:
+        env_id: An id such as "Pendulum-v1", or "my_package.envs:MyEnv-v0" if importing the module registers the id.
+        num_envs: Number of environments.
+        num_workers: Worker processes; 0 steps in this process.
+        device: Device of observations, rewards and flags.
+        seed: Seed of the run.
+        first_env: Global index of the first environment.
+        env_kwargs: Keyword arguments of the environment.
+        episode_metrics: Names of `info` values of the last step of an episode, for example "success".
+        resume: "truncated" for an environment that does not repeat itself under the same seed and actions.
+        supervision, on_failure: Passed to `WorkerVecEnv`.
+
+    Raises:
+        ConfigError: The id is unknown, a space has no tensor form, or a package is not installed.
+    """
+    env_fn = (make_gym, {"env_id": env_id, **(env_kwargs or {})})
+    return WorkerVecEnv(
+        [env_fn] * num_envs,
+        num_workers=num_workers,
+        device=device,
+        seed=seed,
+        first_env=first_env,
+        episode_metrics=episode_metrics,
+        resume=resume,
+        supervision=supervision,
+        on_failure=on_failure,
+    )

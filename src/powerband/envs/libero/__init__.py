@@ -1,1 +1,0 @@
-"""LIBERO: manipulation tasks with a Panda, told in words."""

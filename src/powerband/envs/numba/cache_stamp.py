@@ -1,0 +1,26 @@
+"""Cache stamp: makes numba's disk cache depend on all source files that a kernel is compiled from."""
+
+from __future__ import annotations
+
+import zlib
+from pathlib import Path
+from types import ModuleType
+
+import numba
+
+# numba's OpenMP layer shares its thread pool with torch and changes torch's number of threads. "workqueue" does not.
+# The setting must precede the first parallel kernel, and every module with such a kernel imports this one.
+numba.config.THREADING_LAYER = "workqueue"  # type: ignore[attr-defined]
+
+
+def source_checksum(*modules: ModuleType) -> int:
+    """Computes a checksum of source files, for use inside a kernel that is cached on disk.
+
+    numba's disk cache checks only the file that contains the kernel, and would miss a change in a file whose functions
+    are inlined. The values that a closure uses are part of the cache key. A kernel therefore adds 0 times this number
+    to something.
+
+    Args:
+        modules: Every module whose functions or constants the kernel uses, directly or through another one.
+    """
+    return zlib.crc32(b"".join(Path(str(module.__file__)).read_bytes() for module in modules))

@@ -1,0 +1,60 @@
+"""Dispatch: runs a kernel by its name on all rows of a state, on CPU threads or on CUDA."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import numba
+import torch
+from torch import Tensor
+
+from powerband.envs.numba.arrays import device_array
+
+
+class KernelState(Protocol):
+    """State of many environments in tensors on one device, which kernels update in place."""
+
+    @property
+    def arrays(self) -> Any:
+        """The tensors as a named tuple of arrays for numba."""
+
+    @property
+    def num_rows(self) -> int:
+        """Number of environments."""
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the tensors."""
+
+
+def run_kernel(
+    cpu_loops: Callable[[bool], Mapping[str, Callable[..., Any]]],
+    cuda_module: str,
+    name: str,
+    state: KernelState,
+    tables: Any,
+    threads: int,
+    *arguments: Any,
+) -> None:
+    """Runs one kernel on all rows, on CPU threads or on torch's current CUDA stream.
+
+    Args:
+        cpu_loops: Function ``parallel -> {name: loop}``. A loop takes the arrays of the state, the tables and the
+            arguments. The parallel loops run on numba's threads, the others on the calling thread.
+        cuda_module: Module with ``LAUNCHES``, a dict ``{name: launcher}``. A launcher takes the state, the tables and
+            the arguments. The module is imported on first use, because it needs numba-cuda.
+        name: Name of the kernel.
+        state: State of all rows, which the kernel reads and writes.
+        tables: Lookup tables on the device of the state.
+        threads: CPU threads.
+        arguments: Remaining arguments of the kernel; tensors are converted to arrays.
+    """
+    converted = [device_array(value) if isinstance(value, Tensor) else value for value in arguments]
+    if state.device.type == "cpu":
+        if threads > 1:
+            numba.set_num_threads(threads)
+        cpu_loops(threads > 1)[name](state.arrays, tables, *converted)
+    else:
+        importlib.import_module(cuda_module).LAUNCHES[name](state, tables, *converted)

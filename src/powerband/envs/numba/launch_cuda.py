@@ -1,0 +1,41 @@
+"""CUDA launch: runs numba's CUDA kernels on torch's current stream. Importing this module needs numba-cuda."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+from numba import cuda
+
+from powerband.envs.numba.dispatch import KernelState
+
+warnings.filterwarnings("ignore", message="Grid size .* under-utilization")
+
+
+def launch(kernel: Any, threads: int, device: torch.device, *arguments: Any, block: int = 64) -> None:
+    """Runs `kernel` with at least `threads` threads, in order with torch's work on the current stream.
+
+    Args:
+        kernel: Kernel from ``cuda.jit``; its threads beyond the last row must do nothing.
+        threads: Number of threads over all blocks.
+        device: Device of the arguments.
+        arguments: Arguments of the kernel, as numba accepts them.
+        block: Threads per block.
+    """
+    with torch.cuda.device(device):
+        stream = cuda.external_stream(torch.cuda.current_stream(device).cuda_stream)
+        kernel[-(-threads // block), block, stream](*arguments)
+
+
+def launch_per_row(kernel: Any, threads_per_row: int, state: KernelState, *arguments: Any, block: int = 64) -> None:
+    """Runs `kernel` with a fixed number of threads for each row of a state.
+
+    Args:
+        kernel: Kernel from ``cuda.jit`` whose first argument is the arrays of the state.
+        threads_per_row: Threads per row.
+        state: State of all rows.
+        arguments: Remaining arguments of the kernel.
+        block: Threads per block.
+    """
+    launch(kernel, state.num_rows * threads_per_row, state.device, state.arrays, *arguments, block=block)

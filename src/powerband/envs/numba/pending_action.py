@@ -1,0 +1,45 @@
+"""Pending action: enforces that `send` and `recv` of an environment alternate."""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+Action = TypeVar("Action")
+
+
+class PendingAction(Generic[Action]):
+    """The action between `send` and `recv`, for an environment that steps inside `recv`."""
+
+    def __init__(self) -> None:
+        self._action: Action | None = None
+
+    def check_none(self, call: str) -> None:
+        """Refuses a call that is not allowed between `send` and `recv`.
+
+        Args:
+            call: Name of the method, for the message.
+
+        Raises:
+            RuntimeError: An action is pending.
+        """
+        if self._action is not None:
+            raise RuntimeError(f"{call} was called between send and recv. Call recv first.")
+
+    def put(self, action: Action) -> None:
+        """Stores the action of `send`."""
+        self._action = action
+
+    def take(self) -> Action:
+        """Returns the action for `recv` and forgets it.
+
+        Raises:
+            RuntimeError: `send` was not called before.
+        """
+        action, self._action = self._action, None
+        if action is None:
+            raise RuntimeError("recv was called without send. Call send first.")
+        return action
+
+    def clear(self) -> None:
+        """Forgets the action, because the environment was reset or restored."""
+        self._action = None

@@ -1,0 +1,298 @@
+"""EnvGroup: the environments of one worker, stepped by one command. This file imports no torch.
+
+An environment is reset as soon as its episode ends. The last observation of the episode and the first of the next are
+both written, so every step of a group is one real transition per environment.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable
+from time import perf_counter_ns
+from typing import Any
+
+import numpy as np
+
+from powerband.envs.workers import channel
+from powerband.envs.workers.obs_slots import obs_matches, write_obs
+from powerband.envs.workers.seeds import episode_seed
+from powerband.envs.workers.shared_arrays import SharedArrays
+from powerband.envs.workers.spaces import Spaces
+from powerband.envs.workers.supervision import EnvError, describe_episode
+
+MAX_REPLAY_STEPS = 100_000
+"""Largest number of logged actions per episode; a resume truncates longer episodes."""
+NO_ROW = -1
+"""Value of ``active_row`` between two environments."""
+
+
+class EnvGroup:
+    """The environments of one worker: rows ``first_row, first_row + 1, ...`` of the shared arrays.
+
+    Args:
+        env_fns: (function, keyword arguments) that create one environment each.
+        first_row: Row of the first environment.
+        first_env: Global index of the environment in row 0.
+        index: Index of the worker.
+        episode_metrics: Names of `info` values that are read at the end of an episode.
+        supervised: Replace an environment that fails in a step, and treat values that are not finite as a failure.
+            Otherwise the first failure raises EnvError.
+
+    Attributes:
+        on_failure: Called with the facts of each repaired failure at once, because the process may die before the step
+            ends.
+
+    Raises:
+        EnvError: An environment could not be created.
+    """
+
+    def __init__(
+        self,
+        env_fns: list[tuple[Callable[..., Any], dict[str, Any]]],
+        first_row: int,
+        first_env: int,
+        index: int,
+        episode_metrics: tuple[str, ...],
+        supervised: bool = False,
+    ) -> None:
+        self.env_fns, self.first_row, self.first_env = env_fns, first_row, first_env
+        self.index, self.episode_metrics, self.supervised = index, episode_metrics, supervised
+        self.seed = 0
+        self.on_failure: Callable[[dict[str, Any]], object] = lambda facts: None
+        self.envs: list[Any] = []
+        self.spaces: Spaces
+        for env_id, (env_fn, kwargs) in enumerate(env_fns, start=first_env + first_row):
+            try:
+                self.envs.append(env_fn(**kwargs))
+                spaces = Spaces.from_env(self.envs[-1])
+                if len(self.envs) == 1:
+                    self.spaces = spaces
+                if spaces != self.spaces:
+                    raise ValueError(f"its spaces {spaces} differ from those of the first environment, {self.spaces}")
+            except Exception as error:
+                facts = {"env_id": env_id, "doing": "make", "refused": isinstance(error, (ValueError, ImportError))}
+                reason = str(error) if facts["refused"] else traceback.format_exc()
+                raise EnvError(f"environment {env_id} could not be created: {reason}", facts) from error
+        self.spent_ns, self.worst_ns = [0] * len(self.envs), [0] * len(self.envs)
+
+    def bind(self, shared_arrays: SharedArrays) -> None:
+        """Creates views of the rows of this group, which all later calls write."""
+        rows = slice(self.first_row, self.first_row + len(self.envs))
+        arrays = {name: array[rows] for name, array in shared_arrays.arrays.items() if name != "active_row"}
+        self.action, self.reward = arrays["action"], arrays["reward"]
+        self.terminated, self.truncated = arrays["terminated"], arrays["truncated"]
+        self.episode, self.length, self.resumed = arrays["episode"], arrays["length"], arrays["resumed"]
+        self.log, self.lost, self.stepped = arrays["log"], arrays["lost"], arrays["stepped"]
+        self.metrics = {name: arrays[f"figure/{name}"] for name in self.episode_metrics}
+        self.active_row = shared_arrays.arrays["active_row"]
+        self.discrete = self.spaces.num_actions is not None and self.spaces.action.shape == ()
+        self.obs, self.final_obs = (
+            [(path, arrays["/".join((kind, *path))], leaf.shape, leaf.start) for path, leaf in self.spaces.obs_paths()]
+            for kind in ("obs", "final_obs")
+        )
+
+    def handle(self, command: bytes, payload: Any) -> tuple[bytes, Any]:
+        """Executes a command of the parent and returns the reply with its payload."""
+        if command == channel.STEP:
+            return (channel.EPISODE_ENDED if self.step() else channel.DONE), None
+        if command == channel.RESTORE:
+            self.restore(*payload)
+            return channel.EPISODE_ENDED, None
+        if command == channel.RESET:
+            self.reset(payload)
+        elif command == channel.BIND:
+            self.bind(payload)
+        elif command == channel.REPLAY:
+            self.replay(*payload)
+        elif command == channel.STATISTICS:
+            return channel.STATISTICS_REPLY, self.worker_statistics()
+        else:
+            raise AssertionError(f"unknown command {command!r}")
+        return channel.DONE, None
+
+    def reset(self, seed: int) -> None:
+        """Starts episode 0 of every environment under `seed`."""
+        self.seed = seed
+        for row in range(len(self.envs)):
+            self._guarded(self._begin, row, 0)
+
+    def step(self) -> bool:
+        """Steps every environment with its shared action and resets those that ended. True if an episode ended."""
+        ended = False
+        for row, action in enumerate(self._env_actions(self.action.copy())):  # environments may change their actions
+            ended |= self._step(row, action)
+        self.active_row[self.index] = NO_ROW
+        return ended
+
+    def restore(self, seed: int, steps: int, failed: int) -> None:
+        """Continues for a worker that has died, and completes the pending step.
+
+        Every current episode is reset with its seed and its logged actions are repeated. The episode continues only if
+        that leads to the stored observation, bit for bit.
+
+        Args:
+            seed: Seed of the run.
+            steps: Number of steps of each row when the pending step is complete.
+            failed: Active row of the worker when it died, whose episode is truncated; `NO_ROW` for none.
+        """
+        self.seed = seed
+        actions = self._env_actions(self.action.copy())
+        for row in range(len(self.envs)):
+            if row == failed:
+                self._lose(row)
+            elif not self._guarded(self._repeat, row):
+                self._report_failure(row, "not restored", "did not repeat itself under the same seed and actions")
+                self._lose(row)
+            elif self.stepped[row] < steps:
+                self._step(row, actions[row])
+            self.stepped[row] = steps
+        self.active_row[self.index] = NO_ROW
+
+    def _step(self, row: int, action: Any) -> bool:
+        """Steps one environment. True if its episode ended."""
+        self.active_row[self.index] = row
+        start_ns = perf_counter_ns()
+        try:
+            length = int(self.length[row])
+            if length < len(self.log[row]):
+                self.log[row, length] = self.action[row]
+            obs, reward, terminated, truncated, info = self.envs[row].step(action)
+            ended = bool(terminated or truncated)
+            write_obs(self.final_obs if ended else self.obs, row, obs, self.supervised)
+            if self.supervised and not np.isfinite(reward).all():
+                raise ValueError(f"reward is {reward}")
+            if ended:
+                self._write_metrics(row, info)
+            self.reward[row] = reward
+            self.terminated[row] = terminated
+            self.truncated[row] = truncated
+            self.length[row] += 1
+            if ended:
+                self._begin(row, int(self.episode[row]) + 1)
+        except Exception as error:
+            if not self.supervised:
+                raise self._error(row, error) from error
+            self._report_failure(row, "raised", f"{type(error).__name__}: {error}", traceback.format_exc())
+            self._replace(row)
+            self._lose(row)
+            ended = True
+        self.stepped[row] += 1
+        elapsed_ns = perf_counter_ns() - start_ns
+        self.spent_ns[row] += elapsed_ns
+        self.worst_ns[row] = max(self.worst_ns[row], elapsed_ns)
+        return ended
+
+    def _report_failure(self, row: int, kind: str, what: str, trace: str = "") -> None:
+        """Reports a failure to the parent, with the actions that led to it."""
+        length = int(self.length[row])
+        actions = self.log[row, : length + 1].copy() if length < len(self.log[row]) else None
+        facts = {name: value for name, value in self._facts(row).items() if name != "doing"}
+        self.on_failure({**facts, "kind": kind, "what": what, "trace": trace, "actions": actions})
+
+    def _replace(self, row: int) -> None:
+        """Replaces an environment by a new one. An environment that cannot be closed is abandoned."""
+        env_fn, kwargs = self.env_fns[row]
+        try:
+            self.envs[row].close()
+        except Exception:
+            traceback.print_exc()
+        try:
+            self.envs[row] = env_fn(**kwargs)
+        except Exception as error:
+            raise self._error(row, error) from error
+
+    def _lose(self, row: int) -> None:
+        """Marks the step of this row as lost, truncates its episode, and starts the next one."""
+        self.lost[row] = self.truncated[row] = True
+        self.terminated[row], self.reward[row] = False, 0.0
+        for (_, final, *_), (_, obs, *_) in zip(self.final_obs, self.obs, strict=True):
+            final[row] = obs[row]
+        for values in self.metrics.values():
+            values[row] = 0.0
+        self._guarded(self._begin, row, int(self.episode[row]) + 1)
+
+    def replay(self, seed: int, logged: list[bool]) -> None:
+        """Restarts the episodes in the shared arrays and repeats their actions if they are `logged`.
+
+        ``resumed`` is true for each row in which that led to exactly the stored observation. In all other rows the next
+        episode begins.
+        """
+        self.seed = seed
+        for row, known in enumerate(logged):
+            self._guarded(self._replay_row, row, known)
+
+    def worker_statistics(self) -> dict[str, Any]:
+        """Costs of the steps so far.
+
+        Returns:
+            ``spent_ns`` and ``worst_ns``: total and longest step of each environment in nanoseconds, including resets.
+            ``cpu_s``: processor seconds of the process. ``renderer``: name of the renderer that an environment reports;
+            None if none does.
+        """
+        bare = [getattr(env, "unwrapped", env) for env in self.envs]
+        renderers = (str(env.renderer) for env in bare if getattr(env, "renderer", None))
+        costs = {"spent_ns": list(self.spent_ns), "worst_ns": list(self.worst_ns), "cpu_s": time.process_time()}
+        return {**costs, "renderer": next(renderers, None)}
+
+    def close(self) -> None:
+        """Closes all environments, even if some of them fail to close."""
+        for env in self.envs:
+            try:
+                env.close()
+            except Exception:
+                traceback.print_exc()
+
+    def _begin(self, row: int, episode: int) -> None:
+        self.episode[row], self.length[row] = episode, 0
+        obs, _ = self.envs[row].reset(seed=self._seed(row))
+        write_obs(self.obs, row, obs, self.supervised)
+
+    def _write_metrics(self, row: int, info: dict[str, Any]) -> None:
+        for name, values in self.metrics.items():
+            if name not in info:
+                raise ValueError(f"metric {name!r} is not in the last info of the episode: {sorted(info)}")
+            values[row] = info[name]
+
+    def _env_actions(self, actions: np.ndarray) -> list[Any]:
+        """Actions in the type that the environments expect."""
+        if self.discrete:
+            return (actions + self.spaces.action.start).tolist()
+        return list(actions.astype(self.spaces.action_dtype))
+
+    def _replay_row(self, row: int, logged: bool) -> None:
+        self.resumed[row] = logged and self._repeat(row)
+        if not self.resumed[row]:
+            self._begin(row, int(self.episode[row]) + 1)
+
+    def _repeat(self, row: int) -> bool:
+        """Resets the current episode and repeats its actions. True if that led to the stored observation."""
+        length = int(self.length[row])
+        if length > len(self.log[row]):
+            return False
+        obs, _ = self.envs[row].reset(seed=self._seed(row))
+        for action in self._env_actions(self.log[row, :length].copy()):
+            obs, _, terminated, truncated, _ = self.envs[row].step(action)
+            if terminated or truncated:
+                return False
+        return obs_matches(self.obs, row, obs)
+
+    def _seed(self, row: int) -> int:
+        return episode_seed(self.seed, self.first_env + self.first_row + row, int(self.episode[row]))
+
+    def _guarded(self, function: Callable[..., Any], row: int, *args: Any) -> Any:
+        """Calls a function for one row; an exception becomes an EnvError that names the environment."""
+        self.active_row[self.index] = row
+        try:
+            return function(row, *args)
+        except Exception as error:
+            raise self._error(row, error) from error
+
+    def _facts(self, row: int) -> dict[str, Any]:
+        """The environment of a row and its position in the episode."""
+        env_id, episode, step = self.first_env + self.first_row + row, int(self.episode[row]), int(self.length[row])
+        return {"env_id": env_id, "episode": episode, "step": step, "seed": self._seed(row), "doing": "step"}
+
+    def _error(self, row: int, error: Exception) -> EnvError:
+        facts = self._facts(row)
+        return EnvError(f"{describe_episode(facts)} raised {type(error).__name__}\n{traceback.format_exc()}", facts)

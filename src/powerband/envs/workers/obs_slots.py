@@ -1,0 +1,50 @@
+"""Observation slots: rows of shared memory for the leaves of an observation, written after a check of their values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+ObsSlot = tuple[tuple[str, ...], np.ndarray, tuple[int, ...], int]
+"""Keys of a leaf in the observation, its array, its shape, and the value that is stored as 0."""
+KINDS = {"f": "fiub", "i": "iub", "u": "iub", "b": "iub"}
+"""Kind of a stored dtype -> kinds of dtypes that an observation may have."""
+
+
+def write_obs(slots: list[ObsSlot], row: int, obs: Any, check_finite: bool) -> None:
+    """Copies an observation into its slots.
+
+    Args:
+        slots: All leaves.
+        row: Row of the slots.
+        obs: Observation of the environment.
+        check_finite: Refuse values that are not finite.
+
+    Raises:
+        ValueError: A leaf has a wrong shape, which would be broadcast silently; or a kind of dtype that would be
+            rounded; or values that are not finite.
+    """
+    for slot in slots:
+        slot[1][row] = _checked(slot, obs, check_finite)
+
+
+def obs_matches(slots: list[ObsSlot], row: int, obs: Any) -> bool:
+    """True if the slots contain this observation, bit for bit."""
+    pairs = ((slot[1][row], _checked(slot, obs, check_finite=False)) for slot in slots)
+    return all(stored.tobytes() == value.astype(stored.dtype).tobytes() for stored, value in pairs)
+
+
+def _checked(slot: ObsSlot, obs: Any, check_finite: bool) -> np.ndarray:
+    """One leaf of an observation, shifted so that its first value is stored as 0."""
+    path, array, shape, start = slot
+    for key in path:
+        obs = obs[key]
+    value = np.asarray(obs)
+    if value.shape != shape:
+        raise ValueError(f"observation {path} has shape {value.shape}, but its space has {shape}")
+    if value.dtype.kind not in KINDS[array.dtype.kind]:
+        raise ValueError(f"observation {path} is {value.dtype}, which cannot be stored as {array.dtype}")
+    if check_finite and value.dtype.kind == "f" and not np.isfinite(value).all():
+        raise ValueError(f"observation {path} has values that are not finite")
+    return value - start if start else value

@@ -1,0 +1,179 @@
+"""WorkerPool: sends commands to the workers of a vector, collects replies, and restarts workers that fail in a step."""
+
+from __future__ import annotations
+
+import signal
+import time
+from typing import Any
+
+from powerband.core.errors import ConfigError
+from powerband.envs.workers import channel
+from powerband.envs.workers.group import NO_ROW
+from powerband.envs.workers.processes import CLOSE_TIMEOUT_S, Worker, WorkerProcess
+from powerband.envs.workers.seeds import episode_seed
+from powerband.envs.workers.shared_arrays import Layout, SharedArrays
+from powerband.envs.workers.supervision import EnvError, EnvFailure, FailureLog, describe_episode
+
+WORKER_ERRORS = (EnvError, EOFError, ConnectionError, TimeoutError)
+ALL_WORKERS = slice(None)
+"""Every worker of a pool."""
+RESTART_TIMEOUT_S = 60.0
+"""Seconds that a restart may take if the deadline of a step is shorter, because simulators load slowly."""
+FAILURE_FIELDS = ("env_id", "episode", "step", "seed", "kind", "what")
+
+
+class WorkerPool:
+    """Workers over equal shares of the environments.
+
+    Args:
+        workers: Started workers; a restart replaces its entry in this list.
+        first_env: Global index of the environment in row 0.
+        failures: Records failures that were repaired; None if the first failure ends the run.
+
+    Attributes:
+        seed: Seed of the current episodes.
+        steps: Number of step commands that each worker has received.
+        in_flight: Indices of the workers that are stepping.
+    """
+
+    def __init__(self, workers: list[Worker], first_env: int, failures: FailureLog | None) -> None:
+        self.workers, self.first_env, self.failures = workers, first_env, failures
+        self.shared_arrays: SharedArrays | None = None
+        self.seed = 0
+        self.steps = [0] * len(workers)
+        self.in_flight: set[int] = set()
+
+    def bind(self, fields: Layout, shared_arrays: SharedArrays) -> None:
+        """Sends the layout of the shared memory to the workers.
+
+        Args:
+            fields: The layout.
+            shared_arrays: Its arrays in this process.
+        """
+        self.fields, self.shared_arrays = fields, shared_arrays
+        shared_arrays.arrays["active_row"].fill(NO_ROW)
+        self.request(channel.BIND, [fields if worker.process else shared_arrays for worker in self.workers])
+        if self.failures is not None:
+            for worker in self.workers:
+                worker.set_timeout(self.failures.settings.deadline_s)
+
+    def request(self, command: bytes, payloads: list[Any]) -> list[Any]:
+        """Sends a command with one payload per worker; returns the payloads of the replies."""
+        assert not self.in_flight, f"{command!r} between send and recv"
+        for worker, payload in zip(self.workers, payloads, strict=True):
+            worker.send(command, payload)
+        return [payload for _, payload in self.replies()]
+
+    def step(self, part: slice) -> None:
+        """Starts a step of the workers `part`."""
+        for worker in self.workers[part]:
+            assert worker.index not in self.in_flight, "send twice without recv"
+            self.in_flight.add(worker.index)
+            self.steps[worker.index] += 1
+            worker.send(channel.STEP)
+
+    def wait_for_step(self, part: slice) -> bool:
+        """Waits for the step of the workers `part`.
+
+        Returns:
+            True if an episode ended or was truncated.
+
+        Raises:
+            EnvError: A failure could not be repaired, or there were too many failures.
+        """
+        indices = {worker.index for worker in self.workers[part]}
+        assert indices <= self.in_flight, "recv without send"
+        replies = {reply for reply, _ in self.replies(part, recover=self.failures is not None)}
+        self.in_flight -= indices
+        for worker in self.workers[part]:
+            while worker.pending_failures:
+                assert self.failures is not None
+                self.failures.add(EnvFailure(worker=worker.index, **worker.pending_failures.pop(0)))
+        return channel.EPISODE_ENDED in replies
+
+    def replies(self, part: slice = ALL_WORKERS, recover: bool = False) -> list[tuple[bytes, Any]]:
+        """Collects one reply per worker. All workers have replied before a failure is handled.
+
+        Args:
+            part: Workers that owe a reply.
+            recover: Restart workers that failed.
+
+        Raises:
+            ConfigError: The settings of an environment are invalid.
+            EnvError: An environment failed, and `recover` is false or without effect.
+        """
+        replies, failures = [], []
+        for worker in self.workers[part]:
+            try:
+                replies.append(worker.recv())
+            except WORKER_ERRORS as error:
+                failures.append((worker, self._described(worker, error)))
+        for worker, failure in failures:
+            if failure.facts.get("refused"):
+                raise ConfigError(str(failure)) from None
+            if not recover or not isinstance(worker, WorkerProcess):
+                raise failure
+            replies.append(self._recovered(worker, failure))
+        return replies
+
+    # -- failures ---------------------------------------------------------------------------------------------------
+
+    def _recovered(self, worker: WorkerProcess, error: EnvError) -> tuple[bytes, Any]:
+        """Restarts a failed worker, which completes the pending step. Returns its reply."""
+        assert self.failures is not None
+        deadline_s, start = self.failures.settings.deadline_s, time.monotonic()
+        while True:
+            facts, index = error.facts, worker.index
+            row = NO_ROW if facts["env_id"] is None else facts["env_id"] - self.first_env - worker.rows.start
+            known = {name: facts[name] for name in FAILURE_FIELDS if name in facts}
+            failure = {"kind": "raised", "what": str(error), "worker": index, "actions": self._logged(facts), **known}
+            worker = self.workers[index] = worker.restart()
+            worker.set_timeout(max(RESTART_TIMEOUT_S, deadline_s))
+            try:
+                worker.recv()
+                worker.send(channel.BIND, self.fields)
+                worker.recv()
+                worker.set_timeout(deadline_s)
+                worker.send(channel.RESTORE, (self.seed, self.steps[index], row))
+                reply = worker.recv()
+            except WORKER_ERRORS as next_error:
+                self.failures.add(EnvFailure(**failure))
+                error = self._described(worker, next_error)
+                continue
+            self.failures.add(EnvFailure(**failure, recovery_s=time.monotonic() - start))
+            return reply
+
+    def _described(self, worker: Worker, error: Exception) -> EnvError:
+        """Describes the failure of a worker: how it ended, and its active environment."""
+        if isinstance(error, EnvError):
+            return error
+        assert isinstance(worker, WorkerProcess)
+        if isinstance(error, TimeoutError):
+            assert self.failures is not None
+            kind, what = "hung", f"did not answer for {self.failures.settings.deadline_s:g} s"
+        else:
+            code = worker.process.wait(timeout=CLOSE_TIMEOUT_S)
+            what = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+            kind = "died"
+        first, last = (self.first_env + row for row in (worker.rows.start, worker.rows.stop - 1))
+        name = f"worker {worker.index} (environments {first} to {last}) {what}"
+        if self.shared_arrays is None:
+            return EnvError(f"{name} while it created its environments.", {"env_id": first, "doing": "make"})
+        arrays = self.shared_arrays.arrays
+        active_row = int(arrays["active_row"][worker.index])
+        facts: dict[str, Any] = {"env_id": None, "kind": kind, "what": what, "doing": "step"}
+        if active_row == NO_ROW:
+            return EnvError(f"{name} between two environments.", facts)
+        row = worker.rows.start + active_row
+        facts |= {"episode": int(arrays["episode"][row]), "step": int(arrays["length"][row])}
+        facts["env_id"] = self.first_env + row
+        facts["seed"] = episode_seed(self.seed, facts["env_id"], facts["episode"])
+        return EnvError(f"{name}. Its active row: {describe_episode(facts).rstrip(',')}.", facts)
+
+    def _logged(self, facts: dict[str, Any]) -> Any:
+        """Logged actions (steps + 1, ...) of the failed episode; None if no environment failed or it was too long."""
+        if facts["env_id"] is None:
+            return None
+        assert self.shared_arrays is not None
+        log, step = self.shared_arrays.arrays["log"][facts["env_id"] - self.first_env], facts["step"]
+        return log[: step + 1].copy() if step < len(log) else None

@@ -1,0 +1,36 @@
+"""Seeds of episodes: every environment has its own stream, which does not depend on processes or ranks."""
+
+from __future__ import annotations
+
+_MASK = (1 << 64) - 1
+
+
+def episode_seed(seed: int, env_id: int, episode: int) -> int:
+    """Computes the seed that an episode is reset with.
+
+    One round of splitmix64 per number folds the three numbers into a 64-bit word. Its upper 31 bits are the seed,
+    because some simulators refuse larger seeds. The number of ranks, workers or environments therefore changes no
+    episode, and a resume can repeat an episode.
+
+    Args:
+        seed: Seed of the run, any integer.
+        env_id: Global index of the environment over all ranks, >= 0.
+        episode: Index of the episode in its environment since `reset`, >= 0.
+
+    Returns:
+        An integer in [0, 2**31).
+
+    Source: Steele, Lea, Flood 2014, Fast splittable pseudorandom number generators (finaliser of splitmix64).
+    """
+    word = 0
+    for part in (seed, env_id, episode):
+        word = _mix((word ^ (part & _MASK)) + 0x9E3779B97F4A7C15)
+    return word >> 33
+
+
+def _mix(word: int) -> int:
+    """Finaliser of splitmix64 on the lower 64 bits."""
+    word &= _MASK
+    word = (word ^ (word >> 30)) * 0xBF58476D1CE4E5B9 & _MASK
+    word = (word ^ (word >> 27)) * 0x94D049BB133111EB & _MASK
+    return word ^ (word >> 31)

@@ -1,0 +1,142 @@
+"""Spaces: observation and action spaces of an environment in plain values that processes can exchange.
+
+This file imports no torch, because worker processes import it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from powerband.core.errors import ConfigError
+
+SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary and Dict trees of them"
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One array of an observation or an action.
+
+    Attributes:
+        shape: Shape without the environment axis.
+        dtype: Stored dtype.
+        start: Value that is stored as 0.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    start: int = 0
+
+
+@dataclass(frozen=True)
+class Spaces:
+    """Spaces of one environment.
+
+    Attributes:
+        obs: Leaf or (nested) dict of leaves.
+        action: Action of the learner: float32 in the units of the environment, or int64 counted from 0.
+        action_dtype: Dtype that the environment expects.
+        num_actions: Number of discrete actions; None for a continuous action.
+        low, high: Bounds of a continuous action, flat.
+        num_agents: Length of the agent axis, from the environment's attribute `num_agents`; None without this axis.
+        max_episode_steps: Time limit; None if the environment declares none.
+    """
+
+    obs: Any
+    action: Leaf
+    action_dtype: str
+    num_actions: int | None
+    low: tuple[float, ...] | None
+    high: tuple[float, ...] | None
+    num_agents: int | None
+    max_episode_steps: int | None
+
+    @classmethod
+    def from_env(cls, env: Any) -> Spaces:
+        """Reads the spaces of a Gymnasium environment.
+
+        Raises:
+            ConfigError: A space has no tensor form; the message names the supported spaces.
+        """
+        env_spec = getattr(env, "spec", None)
+        return cls.from_spaces(
+            env.observation_space,
+            env.action_space,
+            num_agents=getattr(getattr(env, "unwrapped", env), "num_agents", None),
+            max_episode_steps=getattr(env_spec, "max_episode_steps", None) or getattr(env, "max_episode_steps", None),
+        )
+
+    @classmethod
+    def from_spaces(
+        cls, observation_space: Any, action_space: Any, *, num_agents: int | None, max_episode_steps: int | None
+    ) -> Spaces:
+        """Converts Gymnasium spaces.
+
+        Raises:
+            ConfigError: A space has no tensor form; the message names the supported spaces.
+        """
+        action, num_actions, low, high = _action_leaf(action_space, num_agents)
+        dtype, obs = str(np.dtype(action_space.dtype)), _obs_leaf(observation_space, "observation")
+        return cls(obs, action, dtype, num_actions, low, high, num_agents, max_episode_steps)
+
+    def obs_paths(self) -> list[tuple[tuple[str, ...], Leaf]]:
+        """Lists the leaves of an observation with their keys."""
+        return list(_paths(self.obs, ()))
+
+
+def _paths(tree: Any, keys: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Leaf]]:
+    if isinstance(tree, Leaf):
+        yield keys, tree
+    else:
+        for key, value in tree.items():
+            yield from _paths(value, (*keys, key))
+
+
+def _obs_leaf(space: Any, name: str) -> Any:
+    """Leaf or dict of leaves of an observation space; `name` is for the error message."""
+    from gymnasium import spaces
+
+    if isinstance(space, spaces.Dict):
+        return {str(key): _obs_leaf(value, f"{name}[{key!r}]") for key, value in space.spaces.items()}
+    if isinstance(space, spaces.Box):
+        return Leaf(tuple(space.shape), _stored_dtype(space.dtype))
+    if isinstance(space, spaces.Discrete):
+        return Leaf((), "int64", int(space.start))
+    if isinstance(space, spaces.MultiDiscrete):
+        return Leaf(tuple(space.shape), "int64")
+    if isinstance(space, spaces.MultiBinary):
+        return Leaf(tuple(space.shape), "bool")
+    raise ConfigError(
+        f"{name} space {space} has no tensor form: supported are {SUPPORTED}. "
+        f"Wrap the environment, for example with gymnasium.wrappers.FlattenObservation."
+    )
+
+
+def _action_leaf(
+    space: Any, num_agents: int | None
+) -> tuple[Leaf, int | None, tuple[float, ...] | None, tuple[float, ...] | None]:
+    """(leaf, number of discrete actions, lower bounds, upper bounds) of an action space."""
+    from gymnasium import spaces
+
+    if isinstance(space, spaces.Discrete):
+        return Leaf((), "int64", int(space.start)), int(space.n), None, None
+    if isinstance(space, spaces.MultiDiscrete) and num_agents and not np.any(space.start):
+        if tuple(space.shape) == (num_agents,) and len(set(space.nvec.tolist())) == 1:
+            return Leaf(tuple(space.shape), "int64"), int(space.nvec.ravel()[0]), None, None
+    if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
+        low, high = (tuple(np.asarray(bound, np.float64).ravel().tolist()) for bound in (space.low, space.high))
+        return Leaf(tuple(space.shape), "float32"), None, low, high
+    raise ConfigError(
+        f"action space {space} is not supported: supported are Box of floats, Discrete, and MultiDiscrete with one "
+        f"number of choices for all of `num_agents` agents. Wrap the environment so that it has one of these."
+    )
+
+
+def _stored_dtype(dtype: Any) -> str:
+    """Keeps uint8 (images) and bool; stores floats as float32 and other integers as int64."""
+    if dtype in (np.uint8, np.bool_):
+        return str(np.dtype(dtype))
+    return "float32" if np.issubdtype(dtype, np.floating) else "int64"

@@ -1,0 +1,151 @@
+"""Supervision: the cost of a failed simulator, and the number of failures that ends a run. This file imports no torch.
+
+A worker that dies or hangs is restarted, and its other environments are restored by their seeds and logged actions. An
+environment that raises, or that returns a value which is not finite or has a wrong shape, is replaced in its worker.
+The failed environment loses its step and its episode is truncated; no other environment loses a step.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from powerband.core.errors import ConfigError
+
+
+class EnvError(RuntimeError):
+    """An environment failed. The message names the environment, its step and its seed, and contains the traceback.
+
+    Attributes:
+        facts: ``env_id``, ``episode``, ``step`` and ``seed``, absent if the environment was never created; ``doing``,
+            the operation that failed; and ``refused``, true if the settings of the user were invalid.
+    """
+
+    def __init__(self, message: str, facts: dict[str, Any]) -> None:
+        super().__init__(message)
+        self.facts = facts
+
+
+def describe_episode(facts: dict[str, Any]) -> str:
+    """Describes an environment and its position in the episode in one phrase."""
+    return (
+        f"environment {facts['env_id']}, after {facts['step']} steps of its episode {facts['episode']} "
+        f"(reset seed {facts['seed']}),"
+    )
+
+
+@dataclass(frozen=True)
+class Supervision:
+    """Limits of a supervised vector of environments.
+
+    Attributes:
+        deadline_s: Seconds that a worker may take for a step before it is killed.
+        max_failures: Number of failures within `window_s` seconds that ends the run.
+        window_s: Length of the window in seconds.
+    """
+
+    deadline_s: float = 60.0
+    max_failures: int = 20
+    window_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        for name, usual in (("deadline_s", 60), ("max_failures", 20), ("window_s", 60)):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name}={getattr(self, name)} is not above 0. Write {name}={usual}.")
+
+
+@dataclass(frozen=True)
+class EnvFailure:
+    """One failure of an environment.
+
+    Attributes:
+        env_id: Global index of the environment; None if the worker failed between two environments.
+        worker: Index of the worker.
+        kind: "raised", "died", "hung" or "not restored".
+        what: Description of the failure.
+        episode, step, seed: Index of the episode, its steps before the failure, and its reset seed.
+        actions: (steps + 1, ...) actions up to the failure; None if they were not logged.
+        trace: Traceback in the worker; empty if there is none.
+        recovery_s: Seconds from the failure until the worker was ready again.
+    """
+
+    env_id: int | None
+    worker: int
+    kind: str
+    what: str
+    episode: int = 0
+    step: int = 0
+    seed: int = 0
+    actions: np.ndarray | None = None
+    trace: str = ""
+    recovery_s: float = 0.0
+
+    def __str__(self) -> str:
+        if self.env_id is None:
+            return f"worker {self.worker} {self.what} between two steps; nothing was lost."
+        place = describe_episode({"env_id": self.env_id, "step": self.step, "episode": self.episode, "seed": self.seed})
+        return f"{place} {self.what}. Its episode was truncated, and the next one has begun."
+
+
+def reproduce_failure(env_fn: Callable[..., Any], failure: EnvFailure, **kwargs: Any) -> Any:
+    """Creates the environment and repeats a failed episode: the same seed and the same actions.
+
+    Args:
+        env_fn: Function that creates the environment.
+        failure: A failure whose actions were logged.
+        kwargs: Keyword arguments of `env_fn`.
+
+    Returns:
+        The return value of the last step, if it does not fail again.
+    """
+    assert failure.actions is not None, "the actions of this failure were not logged"
+    env = env_fn(**kwargs)
+    result = env.reset(seed=failure.seed)
+    for action in failure.actions:
+        result = env.step(action)
+    return result
+
+
+class FailureLog:
+    """Failures of a vector of environments.
+
+    Args:
+        settings: Limits on the number of failures.
+        on_failure: Called with each failure after the recovery.
+
+    Attributes:
+        recent_failures: The newest failures.
+        counts: Kind -> number of failures.
+    """
+
+    def __init__(self, settings: Supervision, on_failure: Callable[[EnvFailure], object] | None = None) -> None:
+        self.settings, self.on_failure = settings, on_failure
+        self.recent_failures: deque[EnvFailure] = deque(maxlen=1000)
+        self.counts: dict[str, int] = {}
+        self._times: deque[float] = deque(maxlen=settings.max_failures)
+
+    def add(self, failure: EnvFailure) -> None:
+        """Records a failure.
+
+        Raises:
+            EnvError: The number of failures reached the limit.
+        """
+        self.recent_failures.append(failure)
+        self.counts[failure.kind] = self.counts.get(failure.kind, 0) + 1
+        now = time.monotonic()
+        self._times.append(now)
+        if self.on_failure is not None:
+            self.on_failure(failure)
+        span = now - self._times[0]
+        if len(self._times) == self.settings.max_failures and span <= self.settings.window_s:
+            facts = {"env_id": failure.env_id, "episode": failure.episode, "step": failure.step, "seed": failure.seed}
+            raise EnvError(
+                f"{self.settings.max_failures} environments failed within {span:.1f} s, which is too many to continue. "
+                f"The last failure: {failure} {failure.trace}".strip(),
+                {**facts, "doing": "step"},
+            )

@@ -1,0 +1,215 @@
+"""Settings of the three training loops: sizes, update ratio and cadences. This file does not import torch.
+
+The strings under the fields are the help texts. Sizes are totals over all ranks unless a name ends with ``_per_rank``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from powerband.core.config import at_least
+from powerband.core.config.sizes import per_rank
+from powerband.core.errors import ConfigError
+from powerband.core.schedule import UpdateSchedule
+
+
+@dataclass(frozen=True)
+class OffPolicyConfig:
+    num_envs: int = 16
+    """Environments that are stepped together, over all ranks."""
+    global_batch_size: int = 256
+    """Transitions per update, over all ranks."""
+    batch_size_per_rank: int = 0
+    """Transitions per update on each rank, instead of global_batch_size; 0 uses global_batch_size."""
+    replay_size: int = 100_000
+    """Transitions in the replay buffer, over all ranks."""
+    update_interval: int = 1
+    """Transitions, over all ranks, after which updates become due."""
+    updates_per_interval: int = 0
+    """Updates that become due each time; 0 means as many as update_interval, which is one update per transition."""
+    learning_starts: int = 1_000
+    """Transitions in the replay buffer before the first update, over all ranks."""
+    random_steps: int = 0
+    """Transitions with uniformly random continuous actions at the start, over all ranks."""
+    anneal_from: float = 1.0
+    """Share of the budget after which learning rates fall linearly to 0; 1 keeps them constant."""
+    graph_updates: int = 0
+    """Updates, with their sampling, per replay of a CUDA graph; replays are checked against eager updates. 0 uses no
+    graph."""
+
+    def __post_init__(self) -> None:
+        at_least(self, num_envs=1, global_batch_size=1, batch_size_per_rank=0, replay_size=1, update_interval=1)
+        at_least(self, updates_per_interval=0, learning_starts=0, random_steps=0, graph_updates=0)
+        if not 0 <= self.anneal_from <= 1:
+            raise ConfigError(f"anneal_from={self.anneal_from:g} is outside 0 to 1. Write 0.5, or 1 for no annealing.")
+
+    def check(self, world_size: int) -> None:
+        """Refuses sizes that do not divide by the number of ranks, and a batch larger than the replay buffer.
+
+        Raises:
+            ConfigError: A size is invalid; the message names the limit and valid values.
+        """
+        per_rank("num_envs", self.num_envs, world_size)
+        capacity = per_rank("replay_size", self.replay_size, world_size)
+        batch = self.batch_size_per_rank or per_rank("global_batch_size", self.global_batch_size, world_size)
+        if batch > capacity:
+            raise ConfigError(
+                f"A batch of {batch} transitions per rank is larger than the replay buffer of {capacity}. Lower "
+                f"global_batch_size, or write replay_size={batch * world_size} or more."
+            )
+
+    @property
+    def update_rows(self) -> int:
+        """Rows of an update on one rank."""
+        return self.batch_size_per_rank or self.global_batch_size
+
+    @property
+    def act_rows(self) -> int:
+        """Rows of one call of `act` on one rank."""
+        return self.num_envs
+
+    def batch_size_setting(self, rows: int, world_size: int, sequences: bool = False) -> str:
+        """The setting that makes batches of `rows` on each rank, as it is written on the command line."""
+        if self.batch_size_per_rank:
+            return f"batch_size_per_rank={rows}"
+        return f"global_batch_size={rows * world_size}" + (f" ({rows} on each rank)" if world_size > 1 else "")
+
+    def schedule(self) -> UpdateSchedule:
+        """The owner of the update ratio."""
+        return UpdateSchedule(self.update_interval, self.updates_per_interval or None, self.learning_starts)
+
+
+@dataclass(frozen=True)
+class OnPolicyConfig:
+    num_envs: int = 256
+    """Environments that are stepped together, over all ranks."""
+    num_steps: int = 32
+    """Steps of each environment in one rollout."""
+    epochs: int = 2
+    """Passes over a rollout."""
+    minibatches: int = 4
+    """Mini-batches of equal size per pass."""
+    minibatch_rows: int = 0
+    """Rows of a mini-batch over all ranks, instead of minibatches; the last one of a pass may be smaller."""
+    gamma: float = 0.99
+    """Discount per step."""
+    gae_lambda: float = 0.95
+    """Trace decay: lambda of generalised advantage estimation, or of TD(lambda) targets."""
+    normalize_advantage: bool = True
+    """Normalise advantages to mean 0 and standard deviation 1 over the rollout of all ranks."""
+    anneal_lr: bool = True
+    """Let the learning rate fall linearly to 0 over the budget of environment steps or seconds."""
+    double_buffer: bool = False
+    """Choose actions for half of the environments while the workers step the other half. The random numbers and what
+    is learned stay the same."""
+
+    def __post_init__(self) -> None:
+        at_least(self, num_envs=0, num_steps=0, epochs=1, minibatches=1, minibatch_rows=0)
+
+    def check(self, world_size: int) -> None:
+        """Refuses sizes that do not divide by the number of ranks.
+
+        Raises:
+            ConfigError: A size is invalid; the message names the limit and valid values.
+        """
+        at_least(self, num_envs=1, num_steps=1)
+        per_rank("num_envs", self.num_envs, world_size)
+        if self.minibatch_rows:
+            per_rank("minibatch_rows", self.minibatch_rows, world_size)
+
+    @property
+    def update_rows(self) -> int:
+        """Rows of a mini-batch on one rank."""
+        return self.minibatch_rows or self.num_envs * self.num_steps // self.minibatches
+
+    @property
+    def act_rows(self) -> int:
+        """Rows of one call of `act` on one rank."""
+        return self.num_envs
+
+    def split(self, rows: int, world_size: int) -> tuple[int, int]:
+        """Computes the number and the size of the mini-batches of one pass on one rank.
+
+        Args:
+            rows: Rows of a rollout on the rank.
+            world_size: Number of ranks.
+
+        Raises:
+            ConfigError: Mini-batches of equal size do not divide the rollout.
+        """
+        if self.minibatch_rows:
+            size = self.minibatch_rows // world_size
+            return -(-rows // size), size
+        if rows % self.minibatches:
+            raise ConfigError(
+                f"minibatches={self.minibatches} does not divide the {rows} rows of a rollout on one rank. Write a "
+                f"divisor of {rows}."
+            )
+        return self.minibatches, rows // self.minibatches
+
+    def batch_size_setting(self, rows: int, world_size: int, sequences: bool = False) -> str:
+        """The setting that makes mini-batches of at most `rows` rows (or sequences, with memory) on each rank."""
+        if self.minibatch_rows:
+            return f"minibatch_rows={rows * world_size}" + (f" ({rows} on each rank)" if world_size > 1 else "")
+        envs = self.num_envs // world_size
+        total = envs if sequences else envs * self.num_steps
+        count = next(count for count in range(-(-total // rows), total + 1) if total % count == 0)
+        each = f"{total // count} {'sequences' if sequences else 'rows'}"
+        return f"minibatches={count} ({each}{' on each rank' if world_size > 1 else ''})"
+
+
+@dataclass(frozen=True)
+class OfflineConfig:
+    global_batch_size: int = 128
+    """Recorded rows per update, over all ranks."""
+    batch_size_per_rank: int = 0
+    """Recorded rows per update on each rank, instead of global_batch_size; 0 uses global_batch_size."""
+    place: Literal["auto", "device", "host"] = "auto"
+    """Memory that holds the rows: the device, so that a batch is one gather, or the host; auto is the device if the
+    rows fit into half of its free memory."""
+    loader_threads: int = 0
+    """Threads that prepare batches ahead of the updates if the rows are in host memory."""
+
+    def __post_init__(self) -> None:
+        at_least(self, global_batch_size=1, batch_size_per_rank=0, loader_threads=0)
+
+    def refuse_device(self, reason: str) -> None:
+        """Refuses ``place=device`` for data that cannot be held on the device.
+
+        Raises:
+            ConfigError: The setting is ``device``.
+        """
+        if self.place == "device":
+            raise ConfigError(
+                f"offline.place=device is not supported here: {reason}. Leave it out; offline.loader_threads prepares "
+                f"batches ahead of the updates."
+            )
+
+    @property
+    def update_rows(self) -> int:
+        """Rows of an update on one rank."""
+        return self.batch_size_per_rank or self.global_batch_size
+
+    @property
+    def act_rows(self) -> int:
+        """Rows of one call of `act`: a learner of recorded data acts on as many rows as it learns from."""
+        return self.update_rows
+
+    def batch_size_setting(self, rows: int, world_size: int, sequences: bool = False) -> str:
+        """The setting that makes batches of `rows` on each rank, as it is written on the command line."""
+        if self.batch_size_per_rank:
+            return f"offline.batch_size_per_rank={rows}"
+        return f"offline.global_batch_size={rows * world_size}"
+
+    def batch(self, world_size: int) -> int:
+        """Rows of an update on each rank.
+
+        Raises:
+            ConfigError: The batch does not divide by the number of ranks.
+        """
+        return self.batch_size_per_rank or per_rank("offline.global_batch_size", self.global_batch_size, world_size)
+
+    def check(self, world_size: int) -> None:
+        """Refuses a batch that does not divide by the number of ranks."""
+        self.batch(world_size)

@@ -1,0 +1,18 @@
+"""gym: SAC, TD3 and PPO on any Gymnasium environment, including the user's own."""
+
+from powerband.core.recipe import Recipe
+from powerband.recipes.gym.config import ALGORITHMS, OLD_NAMES, VARIANTS, Config, Evaluation, check
+
+RECIPE = Recipe(
+    name="gym",
+    summary="any Gymnasium environment id, your own included: sac, td3, ppo",
+    Config=Config,
+    stages={"train": "powerband.recipes.gym.train:train"},
+    algorithms=ALGORITHMS,
+    variants=VARIANTS,
+    old_names=OLD_NAMES,
+    check=check,
+    Evaluation=Evaluation,
+    evaluate="powerband.recipes.gym.train:evaluate",
+    build_learner="powerband.recipes.gym.train:build_learner",
+)

@@ -1,0 +1,104 @@
+"""Configuration, algorithm table and variants of gym. This file does not import torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from powerband.algos.settings import PPOConfig, SACConfig, TD3Config
+from powerband.core.config import RunConfig, at_least
+from powerband.core.errors import ConfigError
+from powerband.core.recipe import Algorithm
+from powerband.loops.config import OffPolicyConfig, OnPolicyConfig
+
+ALGORITHMS = {
+    "sac": Algorithm("powerband.algos.sac:SAC", SACConfig(), "off_policy"),
+    "td3": Algorithm("powerband.algos.td3:TD3", TD3Config(), "off_policy"),
+    "ppo": Algorithm("powerband.algos.ppo:PPO", PPOConfig(hidden=(64, 64), entropy_coef=0.0), "on_policy"),
+}
+
+
+@dataclass(frozen=True)
+class Config:
+    env_id: str = "Pendulum-v1"
+    """A Gymnasium id, or module:EnvId-v0 if importing the module registers it."""
+    algo: str = "sac"
+    """Algorithm; the off-policy algorithms need continuous actions, ppo takes both kinds."""
+    num_workers: int = -1
+    """Worker processes of each rank; 0 steps in the training process, -1 starts one per core (two with double_buffer),
+    at most one per environment."""
+    supervise: bool = True
+    """Restart a simulator that fails, count the failure and end its episode; false ends the run instead."""
+    worker_deadline_s: float = 60.0
+    """Seconds after which a worker that has not answered counts as hanging and is restarted (supervise)."""
+    eval_episodes: int = 20
+    """Episodes of an evaluation."""
+    run: RunConfig = field(default_factory=lambda: RunConfig(env_steps=20_000))
+    off_policy: OffPolicyConfig = field(default_factory=lambda: OffPolicyConfig(num_envs=4, random_steps=1_000))
+    on_policy: OnPolicyConfig = field(default_factory=lambda: OnPolicyConfig(num_envs=8, num_steps=64, epochs=10))
+
+    @property
+    def loop(self) -> OffPolicyConfig | OnPolicyConfig:
+        """Sizes of the loop that the chosen algorithm runs in."""
+        return self.off_policy if ALGORITHMS[self.algo].loop == "off_policy" else self.on_policy
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Options of ``powerband eval`` for a run of gym."""
+
+    episodes: int = 100
+    """Episodes to play."""
+    seed: int = 10_000
+    """Seed of the environments; training uses other seeds."""
+
+    def __post_init__(self) -> None:
+        at_least(self, episodes=1)
+
+
+def check(config: Config, world_size: int) -> None:
+    """Refuses sizes that do not divide by the number of ranks, and more workers than environments."""
+    config.loop.check(world_size)
+    most = config.loop.num_envs // world_size
+    if config.num_workers > most:
+        raise ConfigError(
+            f"num_workers={config.num_workers} is a number per rank, and each of {world_size} rank(s) has {most} "
+            f"environments. Write num_workers={most} or less, or 0 to step in the training process."
+        )
+
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "pendulum": {
+        "env_id": "Pendulum-v1",
+        "algo": "sac",
+        "num_workers": 0,
+        "run.env_steps": 15_000,
+        "run.threads": 1,
+        "off_policy.num_envs": 1,
+        "off_policy.learning_starts": 300,
+        "off_policy.random_steps": 300,
+        "sac.actor_lr": 1e-3,
+        "sac.critic_lr": 1e-3,
+        "sac.hidden": (64, 64),  # three observations and one action: an update costs a third of 256 x 256
+    },
+    "cartpole": {
+        "env_id": "CartPole-v1",
+        "algo": "ppo",
+        "num_workers": 0,  # a step costs less than waking a worker
+        "run.env_steps": 100_000,
+        "run.threads": 1,
+        "on_policy.num_steps": 32,
+        "on_policy.epochs": 20,
+        "on_policy.minibatches": 1,
+        "on_policy.gamma": 0.98,
+        "on_policy.gae_lambda": 0.8,
+        "ppo.lr": 1e-3,
+    },
+}
+OLD_NAMES = {
+    "env": "env_id",
+    "total_timesteps": "env_steps",
+    "warmup": "off_policy.learning_starts",
+    "off_policy.warmup": "off_policy.learning_starts",
+    "batch_size": "global_batch_size",
+}

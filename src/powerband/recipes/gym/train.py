@@ -1,0 +1,113 @@
+"""Training and evaluation on a Gymnasium environment, with simulators in worker processes."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from powerband.core.config.sizes import per_rank, scaled_lr
+from powerband.core.rank_context import RankContext
+from powerband.core.recipe import load_object
+from powerband.core.run.checkpoint import load_checkpoint, resolve_resume
+from powerband.core.run.run import Run, RunHooks
+from powerband.data.types import EnvSpec, Learner
+from powerband.envs.adapters.gymnasium_env import GymVecEnv
+from powerband.envs.workers.supervision import EnvFailure, Supervision
+from powerband.envs.workers.vector import WorkerVecEnv
+from powerband.loops import evaluate as evaluation
+from powerband.loops.off_policy import off_policy
+from powerband.loops.on_policy import on_policy
+from powerband.recipes.gym.config import ALGORITHMS, Config, Evaluation
+
+
+def make_env(
+    config: Config,
+    num_envs: int,
+    workers: int,
+    seed: int,
+    rank: int = 0,
+    device: str = "cpu",
+    on_failure: Callable[[EnvFailure], object] | None = None,
+) -> WorkerVecEnv:
+    """Creates `num_envs` environments of this rank; `on_failure` is called with each failure that was repaired."""
+    if workers < 0:
+        double_buffered = ALGORITHMS[config.algo].loop == "on_policy" and config.on_policy.double_buffer
+        workers = min(num_envs, (os.cpu_count() or 1) * (2 if double_buffered else 1))
+    supervision = Supervision(deadline_s=config.worker_deadline_s) if config.supervise else None
+    options = {"first_env": rank * num_envs, "supervision": supervision, "on_failure": on_failure}
+    return GymVecEnv(config.env_id, num_envs, workers, device, seed, **options)
+
+
+def make_learner(config: Config, spec: EnvSpec, context: RankContext) -> Learner:
+    """The algorithm that ``algo=`` names."""
+    return load_object(ALGORITHMS[config.algo].learner)(spec, getattr(config, config.algo), context)
+
+
+def build_learner(config: Config, context: RankContext) -> tuple[Learner, EnvSpec, Any]:
+    """A new learner, the spaces of its environment, and the sizes of its loop."""
+    env = make_env(config, 1, 0, config.run.seed)
+    env.close()
+    return make_learner(config, env.spec, context), env.spec, config.loop
+
+
+def train(config: Config, run: Run) -> None:
+    """Trains on ``env_id``."""
+    ranks = run.ranks
+    num_envs = per_rank("num_envs", config.loop.num_envs, ranks.world_size)
+
+    def report_failure(fault: EnvFailure) -> None:
+        run.console.note(str(fault))
+        run.metrics.set_scalar("charts/env_failures", sum(env.failures.counts.values()))
+
+    env = make_env(config, num_envs, config.num_workers, config.run.seed, ranks.rank, run.device, report_failure)
+    try:
+        settings, line = scaled_lr(getattr(config, config.algo), config.run.lr_scale, ranks.world_size)
+        run.describe({"learning rates": line})
+        learner = make_learner(replace(config, **{config.algo: settings}), env.spec, run.context)
+        hooks = RunHooks(evaluate=lambda: summary(play(config, learner, config.eval_episodes)))
+        if ALGORITHMS[config.algo].loop == "off_policy":
+            off_policy(run, env, learner, config.off_policy, hooks=hooks)
+        else:
+            on_policy(run, env, learner, config.on_policy, hooks=hooks)
+        run.export_policy(learner.policy_state())
+    finally:
+        env.close()
+
+
+def play(config: Config, learner: Learner, episodes: int, seed: int = 10_000) -> dict:
+    """Plays episodes without exploration, on seeds that training does not use."""
+    env = make_env(config, min(episodes, 10), 0, seed)
+    try:
+        return evaluation.evaluate(
+            env,
+            lambda obs, carry: learner.act(obs, carry, explore=False)[::2],
+            episodes,
+            seed,
+            learner.initial_carry(env.num_envs),
+        )
+    finally:
+        env.close()
+
+
+def summary(figures: dict) -> dict[str, float]:
+    """Mean return with its 95 % interval, and the mean length."""
+    mean, low, high = evaluation.mean_interval(figures["return"])
+    return {"return": mean, "return_low": low, "return_high": high, "length": float(figures["length"].mean())}
+
+
+def evaluate(config: Config, folder: Path, options: Evaluation) -> list[dict]:
+    """Plays the newest checkpoint without exploration; the table is also written to ``eval-episodes.json``."""
+    path, _ = resolve_resume(str(folder))
+    learner, _, _ = build_learner(config, RankContext.single())
+    learner.load_state_dict(load_checkpoint(path, "shared")[0]["learner"])
+    found = summary(play(config, learner, options.episodes, options.seed))
+    interval = f"[{found['return_low']:,.1f}, {found['return_high']:,.1f}]"
+    mean, length = f"{found['return']:,.1f}", f"{found['length']:,.0f}"
+    print(f"{config.env_id}: return {mean} {interval} over {options.episodes} episodes of {length} steps")
+    rows = [{"env_id": config.env_id, "episodes": options.episodes, **found}]
+    (folder / "eval-episodes.json").write_text(json.dumps({"options": options.__dict__, "rows": rows}, indent=2))
+    return rows

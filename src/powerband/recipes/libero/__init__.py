@@ -1,0 +1,24 @@
+"""libero: RDT, a diffusion transformer with instructions and cameras, from demonstrations of LIBERO's tasks."""
+
+from powerband.core.recipe import Recipe
+from powerband.recipes.libero.config import OLD_NAMES, VARIANTS, Config, check, finalize, notices
+from powerband.recipes.libero.settings import Evaluation
+
+RECIPE = Recipe(
+    name="libero",
+    summary="LIBERO: a diffusion transformer (RDT) with language and cameras, from demonstrations, through Accelerate",
+    Config=Config,
+    stages={
+        "train": "powerband.recipes.libero.train:train",
+        "demos": "powerband.recipes.libero.demos:demos",
+        "export": "powerband.recipes.libero.dataset:export",
+    },
+    variants=VARIANTS,
+    old_names=OLD_NAMES,
+    finalize=finalize,
+    notices=notices,
+    check=check,
+    Evaluation=Evaluation,
+    evaluate="powerband.recipes.libero.evaluation:evaluate_run",
+    build_learner="powerband.recipes.libero.learners:build_learner",
+)

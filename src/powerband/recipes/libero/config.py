@@ -1,0 +1,219 @@
+"""Configuration, variants and old option names of libero. This file does not import torch."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from powerband.core.config import RunConfig, at_least
+from powerband.core.errors import ConfigError
+from powerband.core.ranks import launch
+from powerband.loops.config import OfflineConfig
+from powerband.recipes.libero.env.tasks import (
+    LiberoNotInstalled,
+    LiberoTask,
+    benchmark_tasks,
+    find_benchmark,
+    find_task,
+)
+from powerband.recipes.libero.settings import ImageEncoderConfig, Quality, RDTConfig
+
+
+@dataclass(frozen=True)
+class Config:
+    benchmark: str = "libero_90"
+    """Benchmark of `tasks`: libero_spatial, libero_object, libero_goal, libero_90 or libero_10."""
+    tasks: tuple[str, ...] = ("close the top drawer of the cabinet",)
+    """Tasks by number, name or instruction; empty is all tasks of the benchmark."""
+    data: str = ""
+    """Demonstrations to learn from: a folder of recordings, a LIBERO HDF5 file or a folder of them, or a
+    LeRobotDataset v3; empty is `demos_dir`."""
+    demos_dir: str = ""
+    """Folder in which the stage `demos` records, one sub-folder per task; empty is ``demos`` in the run folder."""
+    demo_episodes: int = 50
+    """Episodes of each task that `demos` records, and the largest number of episodes per task that training reads from
+    `data`; 0 reads all."""
+    demo_noise: float = 0.0
+    """Standard deviation of the noise on executed actions while `demos` records. The recorded actions have no noise, so
+    they show how to recover from errors."""
+    cache_dir: str = ""
+    """Folder of decoded frames and of features of frozen encoders; empty is ``NAME-cache`` next to the demonstrations
+    in NAME."""
+    pixels: int = 128
+    """Side of a frame in pixels, a multiple of net.patch."""
+    quality: Quality = "coarse"
+    """Rendering quality of frames, in demonstrations and evaluations. coarse simplifies meshes to the detail that a
+    frame can show, plain keeps them, and full adds shadows, reflections and multisampling, as LIBERO does."""
+    frames: int = 2
+    """Newest frames of each camera in an observation."""
+    use_images: bool = True
+    """Observe the camera images; false observes the state of the robot and the instruction only."""
+    size: Literal["rdt-tiny", "rdt-170m", "rdt-1b"] = "rdt-tiny"
+    """Width, depth and heads of the transformer."""
+    text_encoder: str = ""
+    """Folder of a T5 encoder; empty is a built-in encoder that gives every word a fixed vector."""
+    vision_encoder: str = ""
+    """Folder of a frozen SigLIP vision encoder, whose features are cached; empty is a small encoder that is trained
+    with the policy."""
+    pretrained: str = ""
+    """Folder of a published RDT checkpoint that training starts from."""
+    max_steps: int = 300
+    """Largest number of actions of an episode in the simulator."""
+    num_workers: int = -1
+    """Simulators in parallel while demonstrations are recorded, each in its own process; -1 starts one per core."""
+    updates: int = 20_000
+    """Updates of the run; run.env_steps, if it is given, is the budget instead."""
+    sample_batch_size: int = 32
+    """Rows for which an evaluation (eval_interval) samples chunks, to log their error."""
+    eval_episodes: int = 0
+    """Episodes of each task that an evaluation during training plays in the simulator; 0 plays none."""
+    run: RunConfig = field(default_factory=lambda: RunConfig(env_steps=0))
+    offline: OfflineConfig = field(default_factory=lambda: OfflineConfig(global_batch_size=32))
+    rdt: RDTConfig = field(default_factory=RDTConfig)
+    net: ImageEncoderConfig = field(default_factory=ImageEncoderConfig)
+
+    def __post_init__(self) -> None:
+        at_least(self, demo_episodes=0, demo_noise=0, frames=1, max_steps=1, num_workers=-1)
+        at_least(self, updates=1, sample_batch_size=1, eval_episodes=0)
+
+    def selected_tasks(self) -> tuple[LiberoTask, ...]:
+        """Returns the tasks that `tasks` names.
+
+        Raises:
+            ConfigError: A task is unknown.
+            LiberoNotInstalled: LIBERO is not installed.
+        """
+        if not self.tasks:
+            return benchmark_tasks(self.benchmark)
+        return tuple(find_task(self.benchmark, task) for task in self.tasks)
+
+    def rows_per_rank_update(self, world_size: int) -> int:
+        """Returns the rows of one update on each rank.
+
+        A batch size per rank is the size of one accumulated part, as in the guide; a global batch size is the size of
+        the whole update.
+        """
+        per_rank = self.offline.batch_size_per_rank
+        return per_rank * self.rdt.gradient_accumulation_steps if per_rank else self.offline.batch(world_size)
+
+
+def finalize(config: Config, stage: str) -> Config:
+    """Completes the benchmark's name, the budget in rows, and the precision that ``accelerate launch`` names."""
+    config = replace(config, benchmark=find_benchmark(config.benchmark))
+    if precision := launched_precision(config):
+        config = replace(config, run=replace(config.run, precision=precision))
+    if config.run.env_steps:
+        return config
+    world_size = launch.world_size(config.run)
+    env_steps = config.updates * config.rows_per_rank_update(world_size) * world_size
+    return replace(config, run=replace(config.run, env_steps=env_steps))
+
+
+def launched_precision(config: Config) -> Literal["", "bf16", "fp16"]:
+    """Returns the value of ``accelerate launch --mixed_precision`` if it applies to this run, else "".
+
+    It does not apply to a run that is resumed, nor if ``run.precision`` is bf16 or fp16.
+    """
+    if config.run.precision not in ("fp32", "auto") or config.run.resume:
+        return ""
+    precision = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
+    if precision == "bf16" or precision == "fp16":
+        return precision
+    return ""
+
+
+def notices(config: Config) -> list[str]:
+    """Reports choices that the environment of the process makes."""
+    precision = launched_precision(config)
+    return [f"precision={precision}: the value of accelerate launch --mixed_precision."] if precision else []
+
+
+def check(config: Config, world_size: int) -> None:
+    """Refuses sizes that do not divide, and unknown tasks, before any rank starts.
+
+    Raises:
+        ConfigError: A size or a task is invalid.
+    """
+    with contextlib.suppress(LiberoNotInstalled):  # learning does not need LIBERO
+        config.selected_tasks()
+    rows, parts = config.rows_per_rank_update(world_size), config.rdt.gradient_accumulation_steps
+    if rows % parts:
+        raise ConfigError(
+            f"rdt.gradient_accumulation_steps={parts} does not divide the {rows} rows of an update on each rank. "
+            f"Write rdt.gradient_accumulation_steps=1, or a batch size that it divides."
+        )
+    if config.pixels % config.net.patch or config.pixels < 32:
+        raise ConfigError(
+            f"pixels={config.pixels} is not valid. Write a multiple of the {config.net.patch} pixels of a patch "
+            f"(net.patch), at least 32."
+        )
+    config.offline.refuse_device("chunks are read from frames in memory-mapped files")
+
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "tiny": {
+        "run.precision": "auto",
+        "offline.global_batch_size": 32,
+        "updates": 2_000,
+        "rdt.lr": 5e-4,
+        "rdt.lr_warmup_updates": 100,
+        "rdt.horizon": 16,
+        "rdt.exec_horizon": 8,
+        "net.subsample": 2,
+        "net.patch": 32,
+    },
+    "smoke": {
+        "max_steps": 40,
+        "demo_episodes": 1,
+        "pixels": 32,
+        "offline.global_batch_size": 4,
+        "updates": 3,
+        "sample_batch_size": 2,
+        "rdt.horizon": 4,
+        "rdt.exec_horizon": 2,
+        "rdt.noise_steps": 20,
+        "rdt.sample_steps": 2,
+    },
+}
+OLD_NAMES: dict[str, Any] = {
+    "train_batch_size": (
+        "offline.batch_size_per_rank",
+        "rows of one batch on each rank, which is what the guide's code does; its text calls it the total",
+    ),
+    "dataloader_num_workers": ("offline.loader_threads", "threads, not processes; 0 if the rows are in memory"),
+    "mixed_precision": "run.precision",
+    "checkpointing_period": ("run.save_interval", "rows between two checkpoints, not updates"),
+    "checkpoints_total_limit": "run.keep_checkpoints",
+    "pretrained_model_name_or_path": "pretrained",
+    "pretrained_text_encoder_name_or_path": "text_encoder",
+    "pretrained_vision_encoder_name_or_path": "vision_encoder",
+    "output_dir": ("run.run_dir", "one folder per run; nothing in it is overwritten"),
+    "max_train_steps": ("updates", "updates of all ranks together"),
+    "learning_rate": "rdt.lr",
+    "lr_warmup_steps": "rdt.lr_warmup_updates",
+    "resume_from_checkpoint": ("run.resume", "a run folder, a checkpoint, or last"),
+    "cond_mask_prob": "rdt.drop_condition",
+    "state_noise_snr": "rdt.state_snr_db",
+    "dataset_type": (None, "Name the data: data=FILE.hdf5, a LeRobot folder, or demos_dir with recordings."),
+    "multi_gpu": (
+        None,
+        "Write gpus=0,1 for one rank per GPU; under accelerate launch it is an option of the launcher.",
+    ),
+    "num_processes": (
+        None,
+        "Write nproc=2 with gpus=none, or gpus=0,1; under accelerate launch it is an option of the launcher.",
+    ),
+    "use_pictures": "use_images",
+    "warmup": "rdt.lr_warmup_updates",
+    "rdt.warmup": "rdt.lr_warmup_updates",
+    "execute": "rdt.exec_horizon",
+    "rdt.execute": "rdt.exec_horizon",
+    "accumulation": "rdt.gradient_accumulation_steps",
+    "rdt.accumulation": "rdt.gradient_accumulation_steps",
+    "ema_most": "rdt.ema_max",
+    "rdt.ema_most": "rdt.ema_max",
+    "checkpoint_activations": "rdt.gradient_checkpointing",
+    "rdt.checkpoint_activations": "rdt.gradient_checkpointing",
+}

@@ -1,0 +1,1 @@
+"""LIBERO: manipulation tasks of a Panda arm that an instruction describes."""

@@ -1,0 +1,147 @@
+"""RobosuiteSimulator: LIBERO's robosuite environment with a faster step; bit-identical to robosuite. No torch here.
+
+This is the only file that uses private attributes of robosuite. They are those of `ROBOSUITE_VERSION`; a test compares
+the installed version.
+
+For each of the 25 simulation steps of an action, robosuite lets MuJoCo compute everything three times from one state:
+before the controller, in the controller, and in the step. Positions, contacts and velocities are the same each time;
+only the forces differ, because the solver starts from its last solution. `step` computes the former once and the forces
+as often as robosuite.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from powerband.recipes.libero.env.tasks import INSTALL, LiberoNotInstalled
+
+ROBOSUITE_VERSION = "1.4.0"
+"""Version of robosuite whose private attributes this file uses."""
+MAX_PLACEMENT_ATTEMPTS = 100
+"""Largest number of attempts to place the objects of a scene."""
+
+
+class RobosuiteSimulator:
+    """One robosuite environment of a LIBERO problem, without cameras and observables: we read its state and render it.
+
+    Args:
+        problem: File of the scene and the goals.
+        control_freq: Actions per second.
+
+    Attributes:
+        env: robosuite's environment.
+
+    Raises:
+        LiberoNotInstalled: LIBERO is not installed.
+    """
+
+    def __init__(self, problem: str, control_freq: float) -> None:
+        try:
+            # robosuite refuses a number that is not a CUDA device; EGL numbers its devices differently.
+            with _suppressed_output(), _unset("MUJOCO_EGL_DEVICE_ID"):
+                from libero.libero.envs import env_wrapper
+        except ImportError as error:
+            raise LiberoNotInstalled(f"LIBERO cannot be imported ({error}). Write {INSTALL}.") from error
+        options = {"use_camera_obs": False, "has_offscreen_renderer": False, "has_renderer": False, "ignore_done": True}
+        with _suppressed_output():
+            self.env = env_wrapper.ControlEnv(problem, control_freq=control_freq, hard_reset=False, **options).env
+        for name in list(self.env._observables):  # robosuite computes each 25 times per action, and they are not used
+            self.env.modify_observable(name, "enabled", False)
+            self.env.modify_observable(name, "active", False)
+
+    @property
+    def model(self) -> Any:
+        """MuJoCo's model (mujoco.MjModel)."""
+        return self.env.sim.model._model
+
+    @property
+    def data(self) -> Any:
+        """MuJoCo's state (mujoco.MjData)."""
+        return self.env.sim.data._data
+
+    def reset(self) -> None:
+        """Resets the environment; repeats the random placement of the objects if they do not fit."""
+        from robosuite.utils.errors import RandomizationError
+
+        for attempt in range(MAX_PLACEMENT_ATTEMPTS):
+            try:
+                with _suppressed_output():
+                    self.env.reset()
+                return
+            except RandomizationError:
+                if attempt == MAX_PLACEMENT_ATTEMPTS - 1:
+                    raise
+
+    def set_state(self, state: np.ndarray) -> None:
+        """Sets the state from a flat array of time, positions and velocities."""
+        self.env.sim.set_state_from_flattened(state)
+        self.env.sim.forward()
+
+    def step(self, action: np.ndarray) -> None:
+        """Simulates one action (7,), as ``env.step(action)`` of robosuite does, without observations."""
+        import mujoco
+
+        env, model, data = self.env, self.model, self.data
+        assert model.opt.integrator != mujoco.mjtIntegrator.mjINT_RK4, "a step of RK4 has no two halves"
+        velocity_stage = int(mujoco.mjtStage.mjSTAGE_VEL)
+        # The controllers call sim.forward; positions and velocities are up to date then.
+        env.sim.forward = lambda: mujoco.mj_forwardSkip(model, data, velocity_stage, 0)
+        env.timestep += 1
+        try:
+            for substep in range(int(env.control_timestep / env.model_timestep)):
+                mujoco.mj_forward(model, data)
+                env._pre_action(action, substep == 0)
+                mujoco.mj_step2(model, data)
+        finally:
+            del env.sim.forward
+        env.cur_time += env.control_timestep
+        env._post_action(action)
+
+    def solved(self) -> bool:
+        """True if the conditions of success hold."""
+        return bool(self.env._check_success())
+
+    def robot_state(self) -> dict[str, np.ndarray]:
+        """Returns joints (7,) rad, gripper (2,) metres, eef_pos (3,) metres and eef_quat (4,) x, y, z, w."""
+        data, robot = self.env.sim.data, self.env.robots[0]
+        w, x, y, z = data.body_xquat[self.env.sim.model.body_name2id(robot.robot_model.eef_name)]
+        return {
+            "joints": data.qpos[robot._ref_joint_pos_indexes],
+            "gripper": data.qpos[robot._ref_gripper_joint_pos_indexes],
+            "eef_pos": data.site_xpos[robot.eef_site_id],
+            "eef_quat": np.array([x, y, z, w]),
+        }
+
+    def position_of(self, name: str) -> np.ndarray:
+        """Returns the position (3,) in metres of an object, a fixture or a region."""
+        if name in self.env.obj_body_id:
+            return self.env.sim.data.body_xpos[self.env.obj_body_id[name]].copy()
+        return self.env.sim.data.get_site_xpos(name).copy()
+
+    def close(self) -> None:
+        """Frees the simulation."""
+        self.env.close()
+
+
+@contextlib.contextmanager
+def _suppressed_output() -> Iterator[None]:
+    """Discards what the packages print to standard output and error."""
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        yield
+
+
+@contextlib.contextmanager
+def _unset(variable: str) -> Iterator[None]:
+    """Removes an environment variable for the duration of the block."""
+    value = os.environ.pop(variable, None)
+    try:
+        yield
+    finally:
+        if value is not None:
+            os.environ[variable] = value

@@ -1,0 +1,1 @@
+"""Networks of libero: RDT, its encoders of instructions and images, and published checkpoints."""

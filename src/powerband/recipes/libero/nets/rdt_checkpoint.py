@@ -1,0 +1,208 @@
+"""Published RDT checkpoints: reads a folder with config.json and weights into a policy by name, and writes one.
+
+Weights are ``model.safetensors``, or ``pytorch_model.bin`` (loaded with weights_only), or shards of either with their
+index.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from powerband.core.errors import ConfigError
+from powerband.recipes.libero.nets.rdt import SIZES, RDTShape, RDTSize
+from powerband.recipes.libero.nets.rdt_policy import RDTPolicy
+
+PARTS = ("model", "lang_adaptor", "img_adaptor", "state_adaptor")
+"""Modules of a policy that a published checkpoint contains."""
+SAFE, PICKLED, INDEX = "model.safetensors", "pytorch_model.bin", ".index.json"
+MAX_NAMES = 6
+"""Largest number of weights that a message names."""
+
+
+def load_published(policy: RDTPolicy, folder: Path) -> None:
+    """Reads a checkpoint into the RDT and the adaptors of `policy`; its image encoder and statistics do not change.
+
+    Raises:
+        ConfigError: The checkpoint is missing or damaged, or has another size or other encoders.
+    """
+    weights, state = read_weights(folder), published_state(policy)
+    missing, unknown = sorted(state.keys() - weights.keys()), sorted(weights.keys() - state.keys())
+    mismatched = [name for name in state if name in weights and weights[name].shape != state[name].shape]
+    if missing or unknown or mismatched:
+        shapes = [f"{name} {tuple(weights[name].shape)}, not {tuple(state[name].shape)}" for name in mismatched]
+        problems = [
+            f"{len(names)} {problem} ({_shortened(names)})"
+            for problem, names in (("missing", missing), ("unknown", unknown), ("of another shape", shapes))
+            if names
+        ]
+        raise ConfigError(f"{folder} does not fit this policy. Weights: {'; '.join(problems)}. {_fix(weights)}")
+    with torch.no_grad():
+        for name, tensor in state.items():
+            tensor.copy_(weights[name])
+
+
+def export_published(policy: RDTPolicy, folder: Path) -> None:
+    """Writes the RDT and the adaptors of `policy` as a published checkpoint: config.json and model.safetensors."""
+    from safetensors.torch import save_file
+
+    folder.mkdir(parents=True, exist_ok=True)
+    state = {name: value.detach().cpu().contiguous() for name, value in published_state(policy).items()}
+    save_file(state, folder / SAFE)
+    (folder / "config.json").write_text(json.dumps(published_settings(policy), indent=2) + "\n")
+
+
+def published_state(policy: RDTPolicy) -> dict[str, Tensor]:
+    """Returns the weights of `policy` that a published checkpoint contains, by their published names."""
+    return {name: value for name, value in policy.state_dict().items() if name.split(".")[0] in PARTS}
+
+
+def published_settings(policy: RDTPolicy) -> dict[str, Any]:
+    """Returns the content of config.json of a published checkpoint."""
+    shape, model = policy.shape, policy.model
+    size = size_of(published_state(policy))
+    return {
+        "action_dim": shape.vector,
+        "state_token_dim": shape.vector,
+        "pred_horizon": shape.horizon,
+        "lang_token_dim": shape.language_width,
+        "img_token_dim": shape.patch_width,
+        "max_lang_cond_len": shape.language_tokens,
+        "img_cond_len": model.img_cond_pos_embed.shape[1],
+        "lang_pos_embed_config": [["lang", -shape.language_tokens]],
+        "img_pos_embed_config": [["image", [shape.frames, shape.cameras, -shape.patches]]],
+        "lang_adaptor": "mlp2x_gelu",
+        "img_adaptor": "mlp2x_gelu",
+        "state_adaptor": "mlp3x_gelu",
+        "rdt": {"hidden_size": size.width, "depth": size.depth, "num_heads": size.heads},
+        "noise_scheduler": {
+            "type": "ddpm",
+            "num_train_timesteps": 1000,
+            "num_inference_timesteps": 5,
+            "beta_schedule": "squaredcos_cap_v2",
+            "prediction_type": "sample",
+            "clip_sample": False,
+        },
+    }
+
+
+def published_shape(folder: Path) -> tuple[RDTSize, RDTShape]:
+    """Returns size and shape of a checkpoint: from its weights, and frames and cameras from config.json.
+
+    Raises:
+        ConfigError: The folder has no checkpoint, or a checkpoint of another kind.
+    """
+    weights = read_weights(folder)
+    try:
+        size = size_of(weights)
+        settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        [[_, (frames, cameras, patches)]] = settings["img_pos_embed_config"]
+        shape = RDTShape(
+            horizon=weights["model.x_pos_embed"].shape[1] - 3,
+            vector=weights["model.final_layer.ffn_final.fc2.weight"].shape[0],
+            language_tokens=weights["model.lang_cond_pos_embed"].shape[1],
+            frames=frames,
+            cameras=cameras,
+            patches=abs(patches),
+            language_width=weights["lang_adaptor.0.weight"].shape[1],
+            patch_width=weights["img_adaptor.0.weight"].shape[1],
+        )
+    except (OSError, KeyError, TypeError, ValueError, IndexError) as error:
+        raise ConfigError(
+            f"{folder} is not an RDT checkpoint ({type(error).__name__}: {error}). It needs config.json with "
+            f"img_pos_embed_config, and the weights of an RDT."
+        ) from error
+    return size, shape
+
+
+def size_of(weights: dict[str, Tensor]) -> RDTSize:
+    """Returns width, depth and heads of weights.
+
+    Raises:
+        KeyError: The weights are not those of an RDT.
+    """
+    width = weights["model.x_pos_embed"].shape[-1]
+    blocks = [int(name.split(".")[2]) for name in weights if name.startswith("model.blocks.")]
+    heads = width // weights["model.blocks.0.attn.q_norm.weight"].shape[0]
+    return RDTSize(width, 1 + max(blocks), heads)
+
+
+def read_weights(folder: Path) -> dict[str, Tensor]:
+    """Reads the weights in a folder: name -> tensor on the CPU.
+
+    Raises:
+        ConfigError: The folder or its weights are missing, or damaged.
+    """
+    for name, read in ((SAFE, _read_safe), (PICKLED, _read_pickled)):
+        if (folder / name).is_file():
+            return read(folder / name)
+        index = folder / f"{name}{INDEX}"
+        if index.is_file():
+            return {key: value for part in _shards(index) for key, value in read(folder / part).items()}
+    raise ConfigError(
+        f"{folder} has no checkpoint: neither {SAFE} nor {PICKLED}, nor shards of one with their index. Download "
+        f"robotics-diffusion-transformer/rdt-1b or rdt-170m into it, or leave out pretrained= to train from scratch."
+    )
+
+
+def _read_safe(path: Path) -> dict[str, Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise _damaged(path, error) from error
+
+
+def _read_pickled(path: Path) -> dict[str, Tensor]:
+    """Reads tensors; torch refuses a file with other objects, and does not load them."""
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # the exceptions for a damaged archive are not documented
+        raise _damaged(path, error) from error
+    state = state.get("module", state) if isinstance(state, dict) else state  # where DeepSpeed stores the weights
+    if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
+        raise ConfigError(f"{path} does not contain a dict of weights. Name the folder of a published checkpoint.")
+    return state
+
+
+def _shards(index: Path) -> list[str]:
+    try:
+        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _damaged(index, error) from error
+    if any(not isinstance(name, str) or Path(name).name != name for name in names):
+        raise ConfigError(f"{index} names files outside its folder. Download the checkpoint's own index.")
+    return names
+
+
+def _damaged(path: Path, error: Exception) -> ConfigError:
+    message = " ".join(str(error).split())[:200]
+    return ConfigError(f"{path} cannot be read ({message}). Download it again.")
+
+
+def _shortened(names: list[str]) -> str:
+    """Joins names; beyond `MAX_NAMES` it gives their number only."""
+    return ", ".join(names[:MAX_NAMES]) + (f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else "")
+
+
+def _fix(weights: dict[str, Tensor]) -> str:
+    """Returns advice that names the settings which the weights fit."""
+    try:
+        size = size_of(weights)
+    except (KeyError, ValueError, IndexError):
+        return "They are not those of an RDT. Name the folder of a published RDT checkpoint."
+    names = [name for name, other in SIZES.items() if other == size]
+    setting = f"size={names[0]}" if names else ", ".join(f"{name} {value}" for name, value in asdict(size).items())
+    language, image = (
+        weights[f"{name}.0.weight"].shape[1] if f"{name}.0.weight" in weights else "unknown"
+        for name in ("lang_adaptor", "img_adaptor")
+    )
+    encoders = f"a text encoder of {language} and a vision encoder of {image} features per token"
+    return f"The checkpoint fits {setting}, {encoders}."

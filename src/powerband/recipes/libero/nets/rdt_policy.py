@@ -1,0 +1,262 @@
+"""RDTPolicy: encodes raw observations as tokens for RDT, and converts its chunks to raw actions.
+
+States and actions are vectors of V entries with fixed meanings; a robot has some of the entries, and a mask names them.
+The policy normalises them with the statistics of the recorded data, which are part of its state.
+Suffixes: R rows, T actions of a chunk, V entries, F frames, C cameras, P patches, L tokens, D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from powerband.core.errors import ConfigError
+from powerband.recipes.libero.nets.rdt import RDT, RDTShape, RDTSize
+
+STATISTICS = ("state_mean", "state_std", "action_mean", "action_std")
+MASKS = ("state_there", "action_there")
+ImageEncoder = Callable[[Tensor, Tensor | None], Tensor]
+"""(images (n, H, W, 3) uint8, draws of `jitter_images` or None) -> features (n, P, D)."""
+
+
+class Conditioning(NamedTuple):
+    """Inputs of the network that stay the same while a chunk is sampled."""
+
+    state_R1D: Tensor
+    hz: Tensor
+    language_RLD: Tensor
+    language_mask: Tensor
+    images_RLD: Tensor
+    image_mask: Tensor | None
+
+
+def adaptor(inputs: int, width: int, layers: int) -> nn.Sequential:
+    """Builds linear layers with GELU between them, initialised so that they preserve the scale of their input.
+
+    With torch's own initialisation, the state token is at first a twelfth of its position embedding, and is learned at
+    half the rate.
+    """
+    first = nn.Linear(inputs, width)
+    linears: list[nn.Linear] = [first]
+    parts: list[nn.Module] = [first]
+    for _ in range(layers - 1):
+        linears.append(nn.Linear(width, width))
+        parts += [nn.GELU(approximate="tanh"), linears[-1]]
+    for layer in linears:
+        nn.init.xavier_uniform_(layer.weight, 2**0.5)
+        nn.init.zeros_(layer.bias)
+    return nn.Sequential(*parts)
+
+
+class RDTPolicy(nn.Module):
+    """Adaptors, image encoder, normalisation and RDT.
+
+    An observation is a dict with ``state`` (R, V) float32 raw, ``state_there`` (R, V) bool, ``task`` (R,) int64, the
+    index of the instruction, and ``hz`` (R,) float32, the control frequency. Unless the policy observes no images, it
+    also has ``images`` (R, F, C, H, W, 3) uint8, or ``features`` (R, F, C, P, D) of a frozen encoder, frames oldest
+    first, and ``image_mask`` (R, F, C) bool.
+
+    Attributes:
+        vision: Image encoder; a module is trained with the policy.
+        state_mean, state_std, action_mean, action_std: Statistics (V,) of the recorded data; see `set_statistics`.
+        state_there, action_there: Masks (V,) bool of the entries that the robot's states and actions have.
+        language_tokens: Tokens of the instructions (K, L, D); see `set_instructions`.
+        language_mask: Mask (K, L) bool of the tokens.
+    """
+
+    state_mean: Tensor
+    state_std: Tensor
+    action_mean: Tensor
+    action_std: Tensor
+    state_there: Tensor
+    action_there: Tensor
+
+    def __init__(
+        self,
+        size: RDTSize,
+        shape: RDTShape,
+        vision: ImageEncoder | None = None,
+        gradient_checkpointing: bool = False,
+    ) -> None:
+        """
+        Args:
+            size: Size of the RDT.
+            shape: Shapes of its inputs and outputs.
+            vision: Image encoder whose features have ``shape.patch_width`` entries; None if observations contain
+                features, or no images.
+            gradient_checkpointing: See `RDT`.
+        """
+        super().__init__()
+        self.shape, width = shape, size.width
+        self.model = RDT(size, shape, gradient_checkpointing)
+        self.lang_adaptor = adaptor(shape.language_width, width, 2)
+        self.img_adaptor = adaptor(shape.patch_width, width, 2)
+        self.state_adaptor = adaptor(2 * shape.vector, width, 3)
+        self.background = nn.Parameter(torch.zeros(shape.patch_width))
+        self.vision = vision
+        for name in STATISTICS:
+            self.register_buffer(name, torch.full((shape.vector,), float(name.endswith("std"))))
+        for name in MASKS:
+            self.register_buffer(name, torch.ones(shape.vector, dtype=torch.bool))
+        # Instructions are plain tensors: they are not saved, and the averaged policy shares them.
+        self.language_tokens: Tensor = torch.zeros(0, 0, shape.language_width)
+        self.language_mask: Tensor = torch.zeros(0, 0, dtype=torch.bool)
+
+    def set_statistics(self, **statistics: Tensor) -> None:
+        """Sets the statistics of the recorded data.
+
+        Args:
+            statistics: Each of `STATISTICS`, (V,), with standard deviations above 0 (any for entries that the robot
+                does not have), and each of `MASKS`, (V,) bool. ``action_there`` is the default of `RDTLearner.act`.
+
+        Raises:
+            ValueError: A value is missing, or a standard deviation is not above 0.
+        """
+        for name in (*STATISTICS, *MASKS):
+            if name not in statistics:
+                raise ValueError(f"The statistics have no {name}. They need {', '.join((*STATISTICS, *MASKS))}.")
+            if name.endswith("std") and not bool((statistics[name] > 0).all()):
+                entries = (~(statistics[name] > 0)).nonzero()[:, 0].tolist()
+                raise ValueError(f"{name} is not above 0 at {entries}. It must be 1 for missing or constant entries.")
+            getattr(self, name).copy_(statistics[name])
+
+    def set_instructions(self, tokens: Tensor, token_mask: Tensor) -> None:
+        """Sets the instructions that ``obs["task"]`` refers to. They are not part of the state.
+
+        Args:
+            tokens: Tokens (K, L, ``shape.language_width``).
+            token_mask: Mask (K, L) bool of the tokens, at least one in each row.
+
+        Raises:
+            ConfigError: The tokens are from another encoder, or too many.
+        """
+        _, length, width = tokens.shape
+        if width != self.shape.language_width or length > self.shape.language_tokens:
+            raise ConfigError(
+                f"The instructions have {length} tokens of {width} features; this policy reads up to "
+                f"{self.shape.language_tokens} tokens of {self.shape.language_width}. Use the text encoder "
+                f"(text_encoder=) of its training, and shorter instructions."
+            )
+        assert bool(token_mask.any(1).all()), "an instruction without a token"
+        self.language_tokens = tokens.to(self.background)
+        self.language_mask = token_mask.to(self.background.device)
+
+    # -- vectors --------------------------------------------------------------------------------------------------
+
+    def normalize(self, kind: str, raw: Tensor, mask: Tensor) -> Tensor:
+        """Normalises raw vectors (..., V) to mean 0 and standard deviation 1.
+
+        Args:
+            kind: "state" or "action".
+            raw: Vectors (..., V).
+            mask: Entries that exist (..., V) bool; the others become 0.
+        """
+        normalized = (raw - getattr(self, f"{kind}_mean")) / getattr(self, f"{kind}_std")
+        return torch.where(mask, normalized, torch.zeros_like(normalized))
+
+    def denormalize_actions(self, normalized: Tensor, mask: Tensor) -> Tensor:
+        """Inverts `normalize` for actions; entries outside the mask become 0."""
+        raw = normalized * self.action_std + self.action_mean
+        return torch.where(mask, raw, torch.zeros_like(raw))
+
+    def _vector_tokens(self, normalized: Tensor, mask: Tensor) -> Tensor:
+        """Encodes normalised vectors (R, n, V) and their masks as tokens (R, n, D)."""
+        dtype = self.background.dtype
+        return self.state_adaptor(torch.cat([normalized.to(dtype), mask.to(dtype).expand_as(normalized)], -1))
+
+    # -- observations ---------------------------------------------------------------------------------------------
+
+    def condition(self, obs: dict[str, Tensor], hidden: dict[str, Tensor] | None = None) -> Conditioning:
+        """Encodes an observation.
+
+        Args:
+            obs: Observation; see the class.
+            hidden: In training, what to mask or perturb: ``state``, ``language``, ``hz`` (R,) and ``images``
+                (R, F, C) bool, True is masked; ``state_noise`` (R, V), added after normalisation; ``jitter``
+                (R, C, NUM_JITTER_PARAMS), the same for all frames of a camera.
+        """
+        assert len(self.language_tokens), "no instructions: call set_instructions first"
+        state_mask, hz = obs["state_there"], obs["hz"]
+        state = self.normalize("state", obs["state"], state_mask)
+        language, language_mask = self.language_tokens[obs["task"]], self.language_mask[obs["task"]]
+        if hidden is not None:
+            state = torch.where(state_mask, state + hidden["state_noise"], state)
+            state_mask = state_mask & ~hidden["state"].unsqueeze(1)
+            state = state * state_mask
+            hz = torch.where(hidden["hz"], torch.zeros_like(hz), hz)
+            # A masked instruction is one token of zeros, so that its length is masked too.
+            first_token = torch.arange(language.shape[1], device=language.device) == 0
+            language_mask = torch.where(hidden["language"].unsqueeze(1), first_token, language_mask)
+            language = torch.where(hidden["language"].view(-1, 1, 1), torch.zeros_like(language), language)
+        images, image_mask = self._image_tokens(obs, hidden)
+        state_token = self._vector_tokens(state.unsqueeze(1), state_mask.unsqueeze(1))
+        return Conditioning(state_token, hz, self.lang_adaptor(language), language_mask, images, image_mask)
+
+    def _image_tokens(self, obs: dict[str, Tensor], hidden: dict[str, Tensor] | None) -> tuple[Tensor, Tensor | None]:
+        """Returns tokens (R, F C P, D) with their positions, and their mask; without images, one background token."""
+        if "images" not in obs and "features" not in obs:
+            token = self.img_adaptor(self.background).expand(len(obs["state"]), 1, -1)
+            return token + self.model.image_positions(1)[:, :1], None
+        features = obs["features"] if "features" in obs else self._encode_images(obs["images"], hidden)
+        shape = self.shape
+        _, frames, cameras, patches, _ = features.shape
+        if (frames, patches) != (shape.frames, shape.patches) or cameras > shape.cameras:
+            raise ValueError(
+                f"The images are {frames} frames of {cameras} cameras with {patches} patches; this policy observes "
+                f"{shape.frames} frames of up to {shape.cameras} cameras with {shape.patches}."
+            )
+        mask = obs["image_mask"] if hidden is None else obs["image_mask"] & ~hidden["images"]
+        features = torch.where(mask[..., None, None], features.to(self.background.dtype), self.background)
+        all_masked = ~mask.flatten(1).any(1, keepdim=True)  # attention needs a token: then it is the background
+        token_mask = (mask.flatten(1) | all_masked).repeat_interleave(patches, 1)
+        return self.img_adaptor(features.flatten(1, 3)) + self.model.image_positions(cameras), token_mask
+
+    def _encode_images(self, images: Tensor, hidden: dict[str, Tensor] | None) -> Tensor:
+        """Encodes images (R, F, C, H, W, 3) uint8 as features (R, F, C, P, D)."""
+        assert self.vision is not None, "the observation has images, and the policy has no image encoder"
+        rows, frames, cameras = images.shape[:3]
+        draws = None
+        if hidden is not None and "jitter" in hidden:
+            draws = hidden["jitter"].unsqueeze(1).expand(-1, frames, -1, -1).flatten(0, 2)
+        return self.vision(images.flatten(0, 2), draws).unflatten(0, (rows, frames, cameras))
+
+    # -- chunks ---------------------------------------------------------------------------------------------------
+
+    def denoise(self, conditioning: Conditioning, noisy: Tensor, action_mask: Tensor, step: Tensor) -> Tensor:
+        """Predicts clean chunks.
+
+        Args:
+            conditioning: Result of `condition`.
+            noisy: Normalised actions with noise (R, T, V).
+            action_mask: Entries that actions have (R, V) bool; the others are ignored.
+            step: Diffusion steps (R,).
+
+        Returns:
+            Normalised chunks (R, T, V), float32 or wider.
+        """
+        mask = action_mask.unsqueeze(1)
+        actions = self._vector_tokens(torch.where(mask, noisy, torch.zeros_like(noisy)), mask)
+        prediction = self.model(
+            torch.cat([conditioning.state_R1D, actions], 1),
+            conditioning.hz,
+            step,
+            conditioning.language_RLD,
+            conditioning.images_RLD,
+            conditioning.language_mask,
+            conditioning.image_mask,
+        )
+        return prediction.to(torch.promote_types(prediction.dtype, torch.float32))
+
+    def forward(
+        self,
+        obs: dict[str, Tensor],
+        noisy: Tensor,
+        action_mask: Tensor,
+        step: Tensor,
+        hidden: dict[str, Tensor] | None = None,
+    ) -> Tensor:
+        """Predicts clean chunks (R, T, V) for observations; see `condition` and `denoise`."""
+        return self.denoise(self.condition(obs, hidden), noisy, action_mask, step)

@@ -1,0 +1,197 @@
+"""RDTLearner: learns a diffusion transformer of action chunks from demonstrations with instructions and images.
+
+Source: Liu et al. 2024, arXiv 2410.07864, section 4 and appendix; noise schedules and samplers are those of diffusers.
+Suffixes: R rows, T actions of a chunk, V entries of a unified action vector.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from powerband.algos.diffusion import noise_schedule, sample_chunks
+from powerband.algos.ema import ema_copy, update_ema
+from powerband.core.errors import ConfigError
+from powerband.core.optim.deepspeed import adam_for_launcher
+from powerband.core.rank_context import RankContext
+from powerband.data.types import Tree, tree_map
+from powerband.recipes.libero.nets.image_jitter import NUM_JITTER_PARAMS
+from powerband.recipes.libero.nets.rdt_policy import RDTPolicy
+from powerband.recipes.libero.settings import RDTConfig
+
+
+class RDTLearner:
+    """Learner for the offline loop.
+
+    Attributes:
+        policy: Policy that is trained.
+        acting: Copy of the policy whose weights are averaged over updates; it samples the chunks.
+        updates: Number of updates so far.
+    """
+
+    def __init__(self, config: RDTConfig, policy: RDTPolicy, context: RankContext) -> None:
+        """
+        Args:
+            config: Settings of the learner.
+            policy: Policy to train; it has its statistics and instructions, or gets them later.
+            context: Device, precision, random numbers and ranks.
+
+        Raises:
+            ConfigError: The policy has chunks of another length.
+        """
+        if policy.shape.horizon != config.horizon:
+            raise ConfigError(
+                f"rdt.horizon={config.horizon} does not match this policy, whose chunks have {policy.shape.horizon} "
+                f"actions. Write rdt.horizon={policy.shape.horizon}."
+            )
+        self.config, self.ranks = config, context.ranks
+        self.precision, self.noise = context.precision, context.noise
+        self.policy = policy.to(context.device)
+        self.policy.model.gradient_checkpointing = config.gradient_checkpointing
+        self.acting = ema_copy(self.policy)
+        if config.compile:
+            self.policy.compile()
+        self.adam = adam_for_launcher(
+            self.policy,
+            config.lr,
+            ranks=context.ranks,
+            precision=context.precision,
+            weight_decay=config.weight_decay,
+            betas=config.betas,
+            eps=config.eps,
+            max_grad_norm=config.max_grad_norm,
+        )
+        self.schedule = noise_schedule(config)
+        self.updates = 0
+
+    @property
+    def device(self) -> torch.device:
+        """Device of batches and observations."""
+        return self.ranks.device
+
+    def set_instructions(self, tokens: Tensor, token_mask: Tensor) -> None:
+        """Sets the instructions of both policies; see `RDTPolicy.set_instructions`."""
+        for policy in (self.policy, self.acting):
+            policy.set_instructions(tokens, token_mask)
+
+    def update(self, batch: dict[str, Tree]) -> dict[str, Tensor]:
+        """Takes one step on demonstrated chunks.
+
+        The loss is the mean over all entries that count in the batches of all ranks: entries that an action has, of
+        steps before the episode's end. It depends neither on the number of ranks nor on the accumulated parts.
+
+        Args:
+            batch: obs, see `RDTPolicy`; action (R, T, V) float32 raw; action_there (R, V) bool, the entries that
+                actions have; valid (R, T) bool, the steps before the episode's end. Other values are ignored.
+
+        Returns:
+            0-d figures, detached.
+        """
+        config, action_mask, valid = self.config, batch["action_there"], batch["valid"]
+        counts = action_mask.unsqueeze(1) & valid.unsqueeze(2)
+        chunk = self.acting.normalize("action", batch["action"], counts)
+        rows = len(chunk)
+        noise = self.noise("rdt/noise", rows).normal(*chunk.shape[1:])
+        step = self.noise("rdt/step", rows).integers(config.noise_steps).view(-1)
+        inputs = {
+            "obs": batch["obs"],
+            "noisy": self.schedule.add_noise(chunk, noise, step),
+            "action_mask": action_mask,
+            "step": step,
+            "hidden": self._hidden(batch["obs"]),
+            "chunk": chunk,
+            "counts": counts,
+        }
+        # Ranks average their gradients: each rank divides its sum by the mean of the ranks' counts.
+        count = self.ranks.average_(counts.sum().to(chunk.dtype)).clamp(min=1)
+        self.adam.lr = config.lr * min(1.0, (self.updates + 1) / max(1, config.lr_warmup_updates))
+        parts, total = min(config.gradient_accumulation_steps, rows), torch.zeros_like(count)
+        for number in range(parts):
+            piece = slice(number * rows // parts, (number + 1) * rows // parts)
+            part = tree_map(lambda leaf, piece=piece: leaf[piece], inputs)
+            with self.adam.accumulation_step(last=number == parts - 1):
+                arguments = (part[name] for name in ("obs", "noisy", "action_mask", "step", "hidden"))
+                prediction = self.adam.forward(*arguments)
+                loss = torch.where(part["counts"], prediction - part["chunk"], 0.0).square().sum() / count
+                norm = self.adam.step(loss)
+            total += loss.detach()
+        update_ema(self.acting, self.policy, min(config.ema_max, 1 - (1 + self.updates) ** -config.ema_power))
+        self.updates += 1
+        return {"losses/rdt": total, "losses/grad_norm": norm}
+
+    def _hidden(self, obs: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Draws what `RDTPolicy.condition` masks or perturbs, for all rows of a batch."""
+        config, rows = self.config, len(obs["state"])
+        image_mask = obs.get("image_mask")
+        frames, cameras = (0, 0) if image_mask is None else image_mask.shape[1:]
+        hide = self.noise("rdt/hidden", rows).uniform(3 + frames * cameras) < config.drop_condition
+        noise = self.noise("rdt/state", rows).normal(obs["state"].shape[1])
+        hidden = {"state": hide[:, 0], "language": hide[:, 1], "hz": hide[:, 2]}
+        hidden["state_noise"] = noise * 10 ** (-config.state_snr_db / 20)
+        if image_mask is not None:
+            hidden["images"] = hide[:, 3:].view(rows, frames, cameras)
+        if "images" in obs and config.augment:
+            draws = self.noise("rdt/jitter", rows).uniform(cameras, NUM_JITTER_PARAMS + 1)
+            hidden["jitter"] = (2 * draws[..., 1:] - 1) * (draws[..., :1] < config.augment)
+        return hidden
+
+    @torch.no_grad()
+    def act(
+        self, obs: dict[str, Tensor], carry: Tensor | None, explore: bool
+    ) -> tuple[Tensor, dict[str, Tensor], None]:
+        """Samples chunks.
+
+        Args:
+            obs: Observations of `RDTPolicy`. They may contain ``action_there`` (R, V) bool, the entries that actions
+                have; the default is the policy's.
+            carry: Not used.
+            explore: Not used.
+
+        Returns:
+            Raw actions (R, T, V), 0 in entries that actions do not have; the other fields of a batch of `update`; None.
+        """
+        policy, rows = self.acting, len(obs["state"])
+        action_mask = obs.get("action_there", policy.action_there.expand(rows, -1))
+        with self.precision.autocast():
+            conditioning = policy.condition(obs)
+            noise = self.noise("rdt/sample", rows).normal(policy.shape.horizon, policy.shape.vector)
+            chunk = sample_chunks(
+                self.config, noise, lambda noisy, step: policy.denoise(conditioning, noisy, action_mask, step)
+            )
+        valid = torch.ones_like(chunk[..., 0], dtype=torch.bool)
+        action = policy.denormalize_actions(chunk, action_mask.unsqueeze(1))
+        return action, {"action_there": action_mask, "valid": valid}, None
+
+    def initial_carry(self, num_envs: int) -> None:
+        """None: the policy has no memory."""
+
+    def policy_state(self) -> dict[str, Tensor]:
+        """Returns the averaged weights, with the statistics."""
+        return self.acting.state_dict()
+
+    def gather(self) -> None:
+        """Completes the next `state_dict` of the leading rank if weights are sharded. A collective of all ranks."""
+        self.adam.gather()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the state of training: live tensors, not copies.
+
+        If weights are sharded, it is complete on the leading rank once after `gather`, and else holds this rank's part.
+        """
+        return {
+            "policy": self.adam.weights(),
+            "acting": self.acting.state_dict(),
+            "adam": self.adam.state_dict(),
+            "noise": self.noise.state_dict(),
+            "updates": self.updates,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restores a complete `state_dict`."""
+        self.adam.load_weights(state["policy"])
+        self.acting.load_state_dict(state["acting"])
+        self.adam.load_state_dict(state["adam"])
+        self.noise.load_state_dict(state["noise"])
+        self.updates = int(state["updates"])

@@ -1,0 +1,185 @@
+"""Stage train of libero: learns an RDT policy from demonstrations, and evaluates it during training."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from powerband.core.config.sizes import scaled_lr
+from powerband.core.errors import ConfigError
+from powerband.core.run.run import Run, RunHooks
+from powerband.data.recorded.batch_loader import BatchLoader
+from powerband.data.robot.episodes import RobotEpisodes
+from powerband.data.robot.statistics import Statistics
+from powerband.data.robot.unified_vector import ACTION_SLOTS, scatter_to_slots, slot_mask
+from powerband.loops.offline import offline
+from powerband.recipes.libero.config import Config
+from powerband.recipes.libero.dataset import DemonstrationData, demonstrations_path, load_demonstration_data
+from powerband.recipes.libero.env.tasks import LiberoNotInstalled
+from powerband.recipes.libero.evaluation import ChunkActor, evaluate_task
+from powerband.recipes.libero.learners import make_learner
+from powerband.recipes.libero.nets.hashed_tokens import instruction_similarity
+from powerband.recipes.libero.rdt import RDTLearner
+from powerband.recipes.libero.settings import Evaluation
+
+STATISTICS_FILE = "statistics.json"
+SAME_INSTRUCTION = 0.999
+"""Cosine of two instructions' mean tokens above which the policy cannot distinguish them."""
+
+
+def train(config: Config, run: Run) -> None:
+    """Trains on the demonstrations of `data` or `demos_dir`."""
+    ranks, data = run.ranks, load_demonstration_data(config, run)
+    instructions = list(data.episodes.instructions)
+    _check_tasks(config, run, instructions)
+    settings, learning_rates = scaled_lr(config.rdt, config.run.lr_scale, ranks.world_size)
+    run.describe({"learning rates": learning_rates})
+    config = replace(config, rdt=settings)
+    cache_dir = demonstrations_path(config, run.dir).parent / "language"
+    learner = make_learner(config, instructions, cache_dir, data.vision, run.context)
+    statistics = policy_statistics(data.statistics, data.episodes)
+    for policy in (learner.policy, learner.acting):
+        policy.set_statistics(**statistics)
+    _store_statistics(run, data.statistics)
+    _describe(config, run, data, learner)
+    loader = BatchLoader(
+        data.chunks.rows,
+        config.rows_per_rank_update(ranks.world_size),
+        data.chunks,
+        run.device,
+        config.run.seed,
+        ranks.rank,
+        ranks.world_size,
+        config.offline.loader_threads,
+    )
+    hooks = RunHooks(evaluate=TrainingEvaluation(config, data, learner), before_save=learner.gather)
+    offline(run, learner, loader, config.offline, hooks)
+    run.export_policy(learner.policy_state())
+
+
+def policy_statistics(statistics: Mapping[str, Statistics], episodes: RobotEpisodes) -> dict[str, Tensor]:
+    """Returns the arguments of `RDTPolicy.set_statistics` for recorded episodes."""
+    arguments: dict[str, Tensor] = {}
+    for kind, each in statistics.items():
+        _, std, _ = each.check()
+        arguments[f"{kind}_mean"] = scatter_to_slots(each.mean, each.names)
+        arguments[f"{kind}_std"] = scatter_to_slots(std, each.names, 1.0)
+    return {**arguments, "state_there": episodes.state_there, "action_there": slot_mask(ACTION_SLOTS)}
+
+
+def _check_tasks(config: Config, run: Run, instructions: Sequence[str]) -> None:
+    """Reports demonstrations that show none of the run's tasks.
+
+    Learning needs no simulator: without LIBERO the tasks are unknown, and nothing is compared.
+
+    Raises:
+        ConfigError: Evaluations during training would play tasks that no demonstration shows.
+    """
+    try:
+        tasks = [task.instruction for task in config.selected_tasks()]
+    except LiberoNotInstalled:
+        if config.eval_episodes:
+            raise
+        return
+    if not set(tasks).isdisjoint(instructions):
+        return
+    message = (
+        f"No demonstration in {demonstrations_path(config, run.dir)} shows the task {_first(tasks)} of "
+        f"{config.benchmark}; they show {_first(instructions)}"
+    )
+    if config.eval_episodes:
+        raise ConfigError(f"{message}. Write benchmark= and tasks= of the demonstrations, or eval_episodes=0.")
+    run.console.note(f"{message}. Evaluate with benchmark= and tasks= of the demonstrations.")
+
+
+def _first(texts: Sequence[str]) -> str:
+    return f"{texts[0]!r}" + (f" and {len(texts) - 1} more" if len(texts) > 1 else "")
+
+
+def _store_statistics(run: Run, statistics: Mapping[str, Statistics]) -> None:
+    """Writes the statistics to the run folder; a resumed run must have the same.
+
+    Raises:
+        ConfigError: The stored statistics describe other data.
+    """
+    path = run.dir / STATISTICS_FILE
+    if run.settings.resume and path.exists():
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        for kind, each in statistics.items():
+            if difference := each.difference_from(Statistics.from_dict(stored[kind])):
+                raise ConfigError(
+                    f"The {kind}s of these demonstrations differ from those in {path}: {difference}. Resume with the "
+                    f"demonstrations of the run, or start a new run."
+                )
+    if run.ranks.leads:
+        path.write_text(json.dumps({kind: each.to_dict() for kind, each in statistics.items()}, indent=1))
+
+
+def _describe(config: Config, run: Run, data: DemonstrationData, learner: RDTLearner) -> None:
+    """Adds demonstrations, statistics, batch sizes and the policy to the start banner."""
+    world_size, parts = run.ranks.world_size, config.rdt.gradient_accumulation_steps
+    rows = config.rows_per_rank_update(world_size)
+    rows_per_part = rows // parts
+    weights = sum(parameter.numel() for parameter in learner.policy.parameters())
+    sharded = f", {learner.adam.sharded} in shards on {world_size} rank(s)" if learner.adam.sharded else ""
+    instructions = data.episodes.instructions
+    run.describe(
+        {
+            "demonstrations": f"{data.episodes.rows:,} steps of {data.episodes.count:,} episodes, "
+            f"{len(instructions)} task(s)",
+            **{f"statistics of {kind}s": each.check()[2] for kind, each in data.statistics.items()},
+            "global batch": f"{rows_per_part} rows x {world_size} rank(s) x {parts} part(s) accumulated = "
+            f"{rows * world_size}; the guide's train_batch_size={rows_per_part}, which it calls the total",
+            "policy": f"{config.pretrained or config.size}, {weights / 1e6:,.1f} M weights{sharded}",
+        }
+    )
+    similarity = instruction_similarity(learner.policy.language_tokens, learner.policy.language_mask)
+    same = similarity - torch.eye(len(similarity), device=similarity.device) > SAME_INSTRUCTION
+    for first, second in same.nonzero().tolist():
+        if first < second:
+            run.console.note(
+                f"Two tasks have the same instruction, and the policy cannot distinguish them: {instructions[first]!r}."
+            )
+
+
+class TrainingEvaluation:
+    """Evaluation during training: the error of sampled chunks and, if requested, success in the simulator.
+
+    Args:
+        config: Configuration of the run.
+        data: Demonstrations; chunks are sampled for the same rows each time.
+        learner: Learner whose averaged weights act.
+    """
+
+    def __init__(self, config: Config, data: DemonstrationData, learner: RDTLearner) -> None:
+        self.config, self.data, self.learner = config, data, learner
+        count = min(config.sample_batch_size, data.chunks.rows)
+        self.rows = torch.linspace(0, data.chunks.rows - 1, count).long()
+
+    def __call__(self) -> dict[str, float]:
+        """Returns ``sample_mse``, in units of each entry's standard deviation, and ``success`` with `eval_episodes`."""
+        batch, device = self.data.chunks(self.rows), self.learner.device
+        obs = {name: value.to(device) for name, value in batch["obs"].items()}
+        chunk, _, _ = self.learner.act(obs, None, explore=False)
+        counts = (batch["action_there"].unsqueeze(1) & batch["valid"].unsqueeze(2)).to(device)
+        error = (chunk - batch["action"].to(device)) / self.learner.acting.action_std
+        figures = {"sample_mse": float(error[counts].square().mean())}
+        if self.config.eval_episodes:
+            figures["success"] = self._success()
+        return figures
+
+    def _success(self) -> float:
+        """Mean success over those tasks of the run that the demonstrations show."""
+        options, exec_horizon = Evaluation(episodes=self.config.eval_episodes), self.config.rdt.exec_horizon
+        instructions = list(self.data.episodes.instructions)
+        rates = []
+        for task in self.config.selected_tasks():
+            if task.instruction in instructions:
+                number = instructions.index(task.instruction)
+                actor = ChunkActor(self.learner, number, exec_horizon, self.data.vision)
+                rates.append(evaluate_task(self.config, task, actor, exec_horizon, options)["success"])
+        return sum(rates) / max(1, len(rates))

@@ -1,0 +1,85 @@
+"""Distillation: one network learns the policies, then the values, of the experts of all tasks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from powerband.core.optim.flat_adam import FlatAdam
+from powerband.core.rank_context import RankContext
+from powerband.recipes.metaworld.nets.collective import CollectiveActorCritic
+from powerband.recipes.metaworld.settings import DistillConfig
+
+MODULES = ("net", "actor_adam", "critic_adam", "noise")
+
+
+class DistillationLearner:
+    """Offline learner of a `CollectiveActorCritic`: `actor_updates` updates of the policy, then the critics'."""
+
+    def __init__(self, config: DistillConfig, code: int, context: RankContext) -> None:
+        """
+        Args:
+            config: Hyper-parameters.
+            code: Entries of the code z.
+            context: Device, precision, random numbers and gradient averaging of this rank.
+        """
+        self.config, self.precision, self.noise = config, context.precision, context.noise
+        self.net = CollectiveActorCritic(code, config.hidden).to(context.device)
+        shared: dict[str, Any] = {
+            "precision": context.precision,
+            "average": context.average,
+            "max_grad_norm": config.max_grad_norm or None,
+        }
+        self.actor_adam = FlatAdam([self.net.actor], config.lr, **shared)
+        self.critic_adam = FlatAdam([self.net.critic], config.lr, **shared)
+        self.updates = 0
+
+    def update(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Updates the policy, or the critics once the updates of the policy are complete.
+
+        Args:
+            batch: z (B, Z), state (B, 21), action, mu, log_std (B, A), reward, q_target, gamma (B,). ``q_target`` is
+                nan if the teacher has no values; ``gamma`` is the discount of the expert that labelled the row.
+
+        Returns:
+            0-d figures, detached.
+        """
+        self.updates += 1
+        if self.updates <= self.config.actor_updates:
+            with self.precision.autocast():
+                mu, log_std = self.net.policy(batch["z"], batch["state"])
+                loss = policy_loss(mu, log_std, batch["mu"], batch["log_std"], self.config.log_std_coef)
+            norm = self.actor_adam.step(loss)
+            return {"losses/distill_actor": loss.detach(), "losses/actor_grad_norm": norm}
+        with self.precision.autocast():
+            q = self.net.value(batch["z"], batch["state"], batch["action"])
+            target = batch["reward"] + batch["gamma"] * batch["q_target"]
+            known = torch.isfinite(target)
+            error = torch.where(known, (q - torch.where(known, target, 0.0)).square(), 0.0)
+            loss = (error.sum(1) / known.sum().clamp(min=1)).sum()
+        norm = self.critic_adam.step(loss)
+        return {"losses/distill_critic": loss.detach(), "losses/critic_grad_norm": norm}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that training continues from: live tensors and numbers, not copies."""
+        return {**{name: getattr(self, name).state_dict() for name in MODULES}, "updates": self.updates}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restores `state_dict` in place."""
+        for name in MODULES:
+            getattr(self, name).load_state_dict(state[name])
+        self.updates = int(state["updates"])
+
+
+def policy_loss(mu: Tensor, log_std: Tensor, target_mu: Tensor, target_log_std: Tensor, log_std_coef: float) -> Tensor:
+    """mean[(mu - mu*)^2 + log_std_coef (ls - ls*)^2 2 / max(2, -ls*)]: very small deviations weigh less.
+
+    Args:
+        mu, log_std: (B, A) of the network.
+        target_mu, target_log_std: (B, A) of the expert.
+        log_std_coef: Weight of the second term.
+    """
+    weight = 2.0 / (-target_log_std).clamp(min=2.0)
+    return ((mu - target_mu).square() + log_std_coef * weight * (log_std - target_log_std).square()).mean()

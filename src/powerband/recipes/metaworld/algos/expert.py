@@ -1,0 +1,46 @@
+"""Expert: the SAC agent of one task, or of the ten tasks of MT10 with their one-hot code."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from powerband.algos.sac import SAC
+from powerband.core.rank_context import RankContext
+from powerband.data.types import EnvSpec, TensorSpec
+from powerband.loops.config import OffPolicyConfig
+from powerband.recipes.metaworld.config import Config
+from powerband.recipes.metaworld.env.tasks import ACTION, MT10, MT10_TASKS, OBS
+
+SAC_PARTS = ("actor", "critic", "target_critic", "temperature")
+
+
+def build_learner(config: Config, context: RankContext) -> tuple[SAC, EnvSpec, OffPolicyConfig]:
+    """Builds a new expert without environments.
+
+    Args:
+        config: A finalized configuration.
+        context: Device, precision and random numbers of this rank.
+
+    Returns:
+        The expert, the spaces of its environments, and the sizes of its loop.
+    """
+    bound = torch.ones(ACTION)
+    width = OBS + len(MT10_TASKS) * (config.task == MT10)
+    spec = EnvSpec(obs=TensorSpec((width,)), action=TensorSpec((ACTION,)), low=-bound, high=bound)
+    return SAC(spec, config.sac, context), spec, config.off_policy
+
+
+def sac_tensors(sac: SAC) -> dict[str, Tensor]:
+    """All network parameters of an agent by their dotted names, with the affine map of its actions."""
+    named = {f"{part}.{name}": t for part in SAC_PARTS for name, t in getattr(sac, part).state_dict().items()}
+    return {**named, "centre": sac.centre, "scale": sac.scale}
+
+
+def load_sac_tensors(sac: SAC, tensors: dict[str, Tensor]) -> None:
+    """Copies the parameters that `sac_tensors` returned into an agent."""
+    for part in SAC_PARTS:
+        prefix = f"{part}."
+        getattr(sac, part).load_state_dict(
+            {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+        )

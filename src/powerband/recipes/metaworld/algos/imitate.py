@@ -1,0 +1,90 @@
+"""Imitation: a small policy learns the actions of a teacher while it acts, so the data contain states that it visits.
+
+First actions are random, then the policy acts, then the teacher: the data of stage online_distill.
+
+Source: Ross et al. 2011, algorithm 3.1 (DAgger), with a fixed order of the acting policies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from powerband.core.optim.flat_adam import FlatAdam
+from powerband.core.rank_context import RankContext
+from powerband.core.schedule import UpdateCycle
+from powerband.data.types import Tree
+from powerband.nets.mlp import MLP
+from powerband.recipes.metaworld.nets.collective import STATE_SIZE, shared_state
+from powerband.recipes.metaworld.settings import ImitateConfig
+
+EXPLORATION_NOISE = 0.1
+"""Standard deviation of the noise on the actions of the temporary policy."""
+MODULES = ("actor", "adam", "noise")
+
+
+class ImitationLearner:
+    """Learner for the off-policy loop, whose replay is the result that matters."""
+
+    def __init__(self, config: ImitateConfig, teacher: Callable[[Tensor], Tensor], context: RankContext) -> None:
+        """
+        Args:
+            config: Learning rate, and when the teacher starts to act.
+            teacher: Observations (N, 39) -> actions (N, 4) in [-1, 1]; called for every batch.
+            context: Device, precision, random numbers and gradient averaging of this rank.
+        """
+        self.config, self.teacher, self.precision, self.noise = config, teacher, context.precision, context.noise
+        self.world_size = context.world_size
+        self.actor = MLP(STATE_SIZE, config.hidden, 4).to(context.device)
+        self.adam = FlatAdam([self.actor], config.lr, precision=context.precision, average=context.average)
+        self.cycle = UpdateCycle(1)
+        self.acted = 0
+
+    @torch.no_grad()
+    def act(self, obs: Tree, carry: Tensor | None, explore: bool) -> tuple[Tensor, dict[str, Tensor], None]:
+        """Actions (N, 4) of the temporary policy with noise, or of the teacher after `teacher_start_step` steps."""
+        if not explore:
+            return torch.tanh(self.actor(shared_state(obs))), {}, None
+        teacher_acts = self.acted >= self.config.teacher_start_step
+        self.acted += len(obs) * self.world_size
+        if teacher_acts:
+            return self.teacher(obs), {}, None
+        noise = EXPLORATION_NOISE * self.noise("imitate/act", len(obs)).normal(4)
+        return (torch.tanh(self.actor(shared_state(obs))) + noise).clamp(-1, 1), {}, None
+
+    def update(self, batch: dict[str, Tree]) -> dict[str, Tensor]:
+        """Updates the temporary policy towards the teacher's actions on the observations of a batch."""
+        target = self.teacher(batch["obs"])
+        with self.precision.autocast():
+            loss = (torch.tanh(self.actor(shared_state(batch["obs"]))) - target).square().mean()
+        return {"losses/imitate": loss.detach(), "losses/grad_norm": self.adam.step(loss)}
+
+    def initial_carry(self, num_envs: int) -> None:
+        """None: the policy has no memory."""
+        return None
+
+    @property
+    def lr(self) -> float | Tensor:
+        """Learning rate; settable for annealing."""
+        return self.adam.lr
+
+    @lr.setter
+    def lr(self, lr: float) -> None:
+        self.adam.lr = lr
+
+    def policy_state(self) -> dict[str, Tensor]:
+        """Parameters of the temporary policy."""
+        return self.actor.state_dict()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that training continues from: live tensors and numbers, not copies."""
+        return {**{name: getattr(self, name).state_dict() for name in MODULES}, "acted": self.acted}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restores `state_dict` in place."""
+        for name in MODULES:
+            getattr(self, name).load_state_dict(state[name])
+        self.acted = int(state["acted"])

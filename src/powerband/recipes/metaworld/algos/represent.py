@@ -1,0 +1,119 @@
+"""Representation: the code of a trajectory, learned by predicting masked tokens and by separating tasks.
+
+Source: masked modelling as Devlin et al. 2019, section 3.1 (80 / 10 / 10); contrast as van den Oord et al. 2018, eq. 4.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from powerband.core.optim.flat_adam import FlatAdam
+from powerband.core.rank_context import RankContext
+from powerband.recipes.metaworld.nets.trajectory import PARTS, TrajectoryEncoder
+from powerband.recipes.metaworld.settings import RepresentConfig
+
+MODULES = ("encoder", "adam", "noise")
+
+
+class RepresentationLearner:
+    """Offline learner of a `TrajectoryEncoder`."""
+
+    def __init__(self, config: RepresentConfig, context: RankContext) -> None:
+        """
+        Args:
+            config: Hyper-parameters.
+            context: Device, precision, random numbers and gradient averaging of this rank.
+        """
+        self.config, self.precision, self.noise = config, context.precision, context.noise
+        self.encoder = TrajectoryEncoder(config.net).to(context.device)
+        clip = config.max_grad_norm or None
+        self.updates = 0
+        self.adam = FlatAdam(
+            [self.encoder], config.lr, precision=context.precision, average=context.average, max_grad_norm=clip
+        )
+
+    def update(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Updates the encoder on two views of the same trajectories, each with its own mask.
+
+        Args:
+            batch: Input of `TrajectoryEncoder`, and ``task`` (B,) int64.
+
+        Returns:
+            0-d figures, detached.
+        """
+        # Dropout draws from torch's global generator. Seeding it by update and rank makes a resume exact.
+        torch.manual_seed((self.noise.seed * 1_000_003 + self.noise.rank) * 1_000_003 + self.updates)
+        self.updates += 1
+        with self.precision.autocast():
+            error_1, code_1 = self._view(batch, "represent/view1")
+            error_2, code_2 = self._view(batch, "represent/view2")
+            contrast = info_nce(code_1, code_2, batch["task"], self.config.temperature)
+            error = (error_1 + error_2) / 2
+            loss = error.sum() + self.config.contrast * contrast
+        norm = self.adam.step(loss)
+        figures = {"losses/represent": loss.detach(), "losses/contrast": contrast.detach(), "losses/grad_norm": norm}
+        return figures | {f"losses/{part}": error[index].detach() for index, part in enumerate(PARTS)}
+
+    def _view(self, batch: dict[str, Tensor], purpose: str) -> tuple[Tensor, Tensor]:
+        """Masks tokens of the trajectories and predicts them.
+
+        Args:
+            batch: As `update`.
+            purpose: Name of the noise streams of this view.
+
+        Returns:
+            Mean squared errors (3,) at the masked tokens, and the code (B, Z).
+        """
+        shown, masked = {}, {}
+        for part in PARTS:
+            content = batch[part]
+            steps = content.shape[1]
+            draw = self.noise(f"{purpose}/{part}", len(content)).uniform(steps, 2)
+            valid = torch.arange(steps, device=content.device) < (batch["length"] - int(part != "state")).unsqueeze(1)
+            masked[part] = (draw[..., 0] < self.config.mask_ratio) & valid
+            kind = draw[..., 1].unsqueeze(-1)
+            replacement = torch.where(
+                kind < 0.8, torch.zeros_like(content), torch.where(kind < 0.9, content.roll(1, 0), content)
+            )
+            shown[part] = torch.where(masked[part].unsqueeze(-1), replacement, content)
+        code, predicted = self.encoder(batch, shown)
+        errors = []
+        for part in PARTS:
+            each = (predicted[part].float() - batch[part]).square().mean(-1)
+            errors.append((each * masked[part]).sum() / masked[part].sum().clamp(min=1))
+        return torch.stack(errors), code.float()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that training continues from: live tensors and numbers, not copies."""
+        return {**{name: getattr(self, name).state_dict() for name in MODULES}, "updates": self.updates}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restores `state_dict` in place."""
+        for name in MODULES:
+            getattr(self, name).load_state_dict(state[name])
+        self.updates = int(state["updates"])
+
+
+def info_nce(one: Tensor, other: Tensor, task: Tensor, temperature: float) -> Tensor:
+    """Contrastive loss of two views: each code must find its other view among the trajectories of other tasks.
+
+    Trajectories of the same task are not negatives of each other.
+
+    Args:
+        one, other: (B, Z) codes of the two views.
+        task: (B,) int64.
+        temperature: Divides the cosine similarities.
+
+    Returns:
+        0-d loss.
+    """
+    similarity = F.normalize(one, dim=-1) @ F.normalize(other, dim=-1).T / temperature
+    same = task.unsqueeze(0) == task.unsqueeze(1)
+    same.fill_diagonal_(False)
+    similarity = similarity.masked_fill(same, float("-inf"))
+    target = torch.arange(len(one), device=one.device)
+    return (F.cross_entropy(similarity, target) + F.cross_entropy(similarity.T, target)) / 2

@@ -1,0 +1,117 @@
+"""Student: SAC with a bonus in the reward for actions of the collective policy; the bonus fades out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from powerband.algos.sac import SAC
+from powerband.algos.settings import SACConfig
+from powerband.core.rank_context import RankContext
+from powerband.data.types import EnvSpec, Tree
+from powerband.recipes.metaworld.nets.collective import CollectiveActorCritic, shared_state
+from powerband.recipes.metaworld.settings import StudentConfig
+
+
+class StudentLearner:
+    """A learner around `SAC`. Observations are {"obs": (N, 39), "z": (N, Z)}; SAC sees ``obs`` alone.
+
+    The target is r + w b + gamma V(s') with b = prod_i exp(-(a_i - mu_i)^2 / (2 sigma_i^2)). mu and sigma are those of
+    the collective policy in the state of the action; sigma is at least 1e-4.
+    """
+
+    def __init__(
+        self,
+        config: StudentConfig,
+        collective: CollectiveActorCritic,
+        spec: EnvSpec,
+        settings: SACConfig,
+        context: RankContext,
+    ) -> None:
+        """
+        Args:
+            config: Weight of the bonus over time.
+            collective: The policy whose actions earn the bonus; it is not trained.
+            spec: Spaces of the encoded environments.
+            settings: Hyper-parameters of `SAC`.
+            context: Device, precision, random numbers and gradient averaging of this rank.
+        """
+        self.schedule, self.collective = config, collective.requires_grad_(False)
+        self.sac = SAC(replace(spec, obs=spec.obs["obs"]), settings, context)
+        self.config, self.world_size = settings, context.world_size
+        self.weight = torch.tensor(config.bonus, device=self.sac.centre.device)
+        self.cycle = self.sac.cycle
+        self.acted = 0
+
+    @property
+    def lr(self) -> float | Tensor:
+        """Learning rate of SAC; settable for annealing."""
+        return self.sac.lr
+
+    @lr.setter
+    def lr(self, lr: float) -> None:
+        self.sac.lr = lr
+
+    def act(self, obs: Tree, carry: Tensor | None, explore: bool) -> tuple[Tensor, dict[str, Tensor], None]:
+        """Actions of SAC. Exploring also counts environment steps, and the weight of the bonus follows them."""
+        if explore:
+            self.acted += len(obs["obs"]) * self.world_size
+            faded = (self.acted - self.schedule.hold_steps) / max(self.schedule.fade_steps, 1)
+            self.weight.fill_(self.schedule.bonus * min(1.0, max(0.0, 1.0 - faded)))
+        return self.sac.act(obs["obs"], carry, explore)
+
+    def update(self, batch: dict[str, Tree]) -> dict[str, Tensor]:
+        """Updates SAC with the bonus added to the reward.
+
+        Args:
+            batch: As `SAC.update`, with encoded observations.
+
+        Returns:
+            0-d figures of SAC, mean and weight of the bonus; detached.
+        """
+        obs, action = batch["obs"], (batch["action"] - self.sac.centre) / self.sac.scale
+        with torch.no_grad():
+            mu, log_std = self.collective.policy(obs["z"], shared_state(obs["obs"]))
+            bonus = imitation_bonus(action, mu, log_std)
+        shaped = {
+            **batch,
+            "obs": obs["obs"],
+            "next_obs": batch["next_obs"]["obs"],
+            "reward": batch["reward"] + self.weight * bonus,
+        }
+        figures = {"losses/bonus": bonus.mean(), "losses/bonus_weight": self.weight.clone()}
+        return self.sac.update(shaped) | figures
+
+    def initial_carry(self, num_envs: int) -> None:
+        """None: the policy has no memory."""
+        return None
+
+    def policy_state(self) -> dict[str, Tensor]:
+        """Tensors of the exported policy of SAC."""
+        return self.sac.policy_state()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that training continues from: live tensors and numbers, not copies."""
+        return {"sac": self.sac.state_dict(), "acted": self.acted, "weight": self.weight}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restores `state_dict` in place."""
+        self.sac.load_state_dict(state["sac"])
+        self.acted = int(state["acted"])
+        self.weight.copy_(state["weight"])
+
+
+def imitation_bonus(action: Tensor, mu: Tensor, log_std: Tensor) -> Tensor:
+    """prod_i exp(-(a_i - mu_i)^2 / (2 sigma_i^2)): how close actions are to those of a Gaussian policy.
+
+    Args:
+        action, mu, log_std: (B, A).
+
+    Returns:
+        (B,) in [0, 1].
+    """
+    sigma = log_std.exp().clamp(min=1e-4)
+    return (-0.5 * ((action - mu) / sigma).square().sum(-1)).exp()

@@ -1,0 +1,135 @@
+"""EncodedVecEnv: environments whose observations contain a code of the last steps of the current episode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from powerband.data.types import EnvHalf, Step, TensorSpec, Tree, VecEnv, broadcast_rows
+
+HISTORY_KEYS = ("state", "action", "reward", "length")
+
+
+class EncodedVecEnv:
+    """Adds ``z`` to the observations of `env`: the code of the last states, actions and rewards of the episode.
+
+    Args:
+        env: Environments whose observations are one vector (N, F).
+        encoder: A batch of trajectories -> codes (N, Z).
+        select_state: Observations (N, F) -> states (N, S) for the encoder.
+        code: Entries of z.
+        length: Largest number of states in a trajectory.
+        reward_scale: Factor on rewards for the encoder.
+        include_obs: True for observations {"obs": (N, F), "z"}, False for {"z", "s": (N, S)}.
+
+    Attributes:
+        resumed: (N,) bool: rows whose episode continued after `load_state_dict`.
+    """
+
+    def __init__(
+        self,
+        env: VecEnv,
+        encoder: Callable[[dict[str, Tensor]], Tensor],
+        select_state: Callable[[Tensor], Tensor],
+        code: int,
+        length: int,
+        reward_scale: float = 1.0,
+        include_obs: bool = True,
+    ) -> None:
+        self.env, self.encoder, self.select_state, self.length = env, encoder, select_state, length
+        self.num_envs, self.device = env.num_envs, env.device
+        self.reward_scale, self.include_obs = reward_scale, include_obs
+        self.halves: tuple[EnvHalf, ...] = ()
+        self.resumed = env.resumed
+        n, device, state = env.num_envs, env.device, select_state(torch.zeros(1, *env.spec.obs.shape)).shape[1:]
+        z = TensorSpec((code,))
+        obs = {"obs": env.spec.obs, "z": z} if include_obs else {"z": z, "s": TensorSpec(tuple(state))}
+        self.spec = replace(env.spec, obs=obs)
+        self.history = {
+            "state": torch.zeros(n, length, *state, device=device),
+            "action": torch.zeros(n, length - 1, *env.spec.action.shape, device=device),
+            "reward": torch.zeros(n, length - 1, 1, device=device),
+            "length": torch.ones(n, dtype=torch.int64, device=device),
+        }
+
+    def worker_statistics(self) -> dict[str, Any]:
+        """Measurements of the inner environments."""
+        return self.env.worker_statistics()
+
+    def reset(self, seed: int | None = None) -> Tree:
+        """Starts episode 0 of every environment."""
+        obs = self.env.reset(seed)
+        self._restart(torch.ones(self.num_envs, dtype=torch.bool, device=self.device), obs)
+        self._obs = self._encoded(obs)
+        return self._obs
+
+    def observe(self) -> Tree:
+        """The current observations."""
+        return self._obs
+
+    def send(self, action: Tensor) -> None:
+        """Starts a step with actions (N, A)."""
+        self._action = action
+        self.env.send(action)
+
+    @torch.no_grad()
+    def recv(self) -> Step:
+        """Waits for all environments; every row is a real transition."""
+        step = self.env.recv()
+        self._append(self._action, step.reward, step.next_obs())
+        final = None
+        if step.final_obs is not None:
+            final = self._encoded(step.next_obs())
+            self._restart(step.ended, step.obs)
+        self._obs = self._encoded(step.obs)
+        return replace(step, obs=self._obs, final_obs=final)
+
+    def step(self, action: Tensor) -> Step:
+        """Calls `send`, then `recv`."""
+        self.send(action)
+        return self.recv()
+
+    def state_dict(self) -> dict[str, Any]:
+        """State of the inner environments, and the history of their episodes."""
+        return {"env": self.env.state_dict(), "past": self.history}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restores `state_dict`. Rows whose episode could not be continued start with an empty history."""
+        self.env.load_state_dict(state["env"])
+        self.resumed = self.env.resumed
+        for name in HISTORY_KEYS:
+            self.history[name].copy_(state["past"][name])
+        obs = self.env.observe()
+        self._restart(~self.resumed.to(self.device), obs)
+        self._obs = self._encoded(obs)
+
+    def close(self) -> None:
+        """Closes the inner environments."""
+        self.env.close()
+
+    def _restart(self, rows: Tensor, obs: Tensor) -> None:
+        """Clears the history of `rows` (N,) bool, whose new episodes start at `obs` (N, F)."""
+        history = self.history
+        history["length"].masked_fill_(rows, 1)
+        history["state"][:, 0] = torch.where(broadcast_rows(rows, obs), self.select_state(obs), history["state"][:, 0])
+
+    def _append(self, action: Tensor, reward: Tensor, obs: Tensor) -> None:
+        """Appends a transition to the history of every row; a full history drops its oldest transition."""
+        history, row = self.history, torch.arange(self.num_envs, device=self.device)
+        full = history["length"] == self.length
+        for name in ("state", "action", "reward"):
+            history[name] = torch.where(broadcast_rows(full, history[name]), history[name].roll(-1, 1), history[name])
+        at = torch.where(full, self.length - 1, history["length"])
+        history["action"][row, at - 1] = action
+        history["reward"][row, at - 1] = reward.unsqueeze(-1) * self.reward_scale
+        history["state"][row, at] = self.select_state(obs)
+        history["length"] = at + 1
+
+    def _encoded(self, obs: Tensor) -> Tree:
+        """The observation with the code of the history."""
+        z = self.encoder(self.history)
+        return {"obs": obs, "z": z} if self.include_obs else {"z": z, "s": self.select_state(obs)}

@@ -1,0 +1,169 @@
+"""MetaWorldEnv: one task of Meta-World as a Gymnasium environment that follows its seed. This file imports no torch.
+
+The package's `reset` ignores its seed, repeats the goal of a frozen task, and has one time limit. Here the seed draws
+the goal, or the goals cycle; success is success at any step so far; and the time limit is an option.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, Literal
+
+import numpy as np
+
+from powerband.core.errors import ConfigError
+from powerband.core.machine.gl_device import opengl_renderer
+from powerband.recipes.metaworld.env import metaworld_private
+from powerband.recipes.metaworld.env.tasks import GOALS, INSTALL, MAX_HORIZON, OBS, MetaWorldNotInstalled
+
+Goals = Literal["drawn", "cycled"]
+GOAL_SEED = 42
+"""Seed of the 50 goals that are cycled."""
+
+
+class MetaWorldEnv:
+    """One simulation of one task.
+
+    Observations (39,) float64 hold 18 entries of the current step, the same 18 of the step before, and the goal.
+    Actions (4,) are in [-1, 1], rewards in [0, 10]. Episodes end at the time limit only.
+
+    Args:
+        task: Name without its version, such as "door-open".
+        horizon: Steps of an episode, at most 500.
+        goals: "drawn" draws goals from the whole range of the task with the seed of the reset; "cycled" cycles through
+            the 50 goals.
+        first_goal, goal_stride: Index of the first goal of the cycle, and its increment per episode.
+        reward_version: "v2" (shaped, 0 to 10) or "v1".
+        one_hot: (index, length) of a one-hot code behind the observation; None for no code.
+        render_size: Width and height of a frame in pixels; 0 creates no renderer.
+
+    Raises:
+        MetaWorldNotInstalled: The metaworld package is not installed.
+        ConfigError: The horizon is out of range, or the task lacks the reward version.
+    """
+
+    def __init__(
+        self,
+        task: str,
+        horizon: int = 400,
+        goals: Goals = "drawn",
+        first_goal: int = 0,
+        goal_stride: int = 1,
+        reward_version: str = "v2",
+        one_hot: tuple[int, int] | None = None,
+        render_size: int = 0,
+    ) -> None:
+        from gymnasium.spaces import Box
+
+        env_classes = _env_dict().ALL_V3_ENVIRONMENTS
+        if not 1 <= horizon <= MAX_HORIZON:
+            raise ConfigError(
+                f"horizon={horizon} is outside 1 to {MAX_HORIZON}, the limit of Meta-World. Write horizon=400."
+            )
+        self.env = env_classes[f"{task}-v3"](**(_render_options(render_size) if render_size else {}))
+        self.task, self.horizon, self.goals = task, horizon, goals
+        self.next_goal, self.goal_stride = first_goal, goal_stride
+        if not metaworld_private.supports_reward_version(self.env, reward_version):
+            raise ConfigError(
+                f"reward_version={reward_version}: {task} has no rewards of this version. Write reward_version=v2."
+            )
+        if reward_version != "v2":
+            self.env.reward_function_version = reward_version
+        self.one_hot_code = np.zeros(0) if one_hot is None else np.eye(one_hot[1])[one_hot[0]]
+        self.env.max_path_length = horizon
+        self.env.set_task(_goals_of(task)[0])
+        size = OBS + len(self.one_hot_code)
+        self.observation_space = Box(-np.inf, np.inf, (size,), np.float64)
+        self.action_space = self.env.action_space
+        self.max_episode_steps = horizon
+        self.succeeded = False
+        self.renderer = _simplify_scene(self.env) if render_size else None
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """Starts an episode; the same `seed` gives the same episode."""
+        if self.goals == "cycled":
+            self.env.set_task(_goals_of(self.task)[self.next_goal % GOALS])
+            self.next_goal += self.goal_stride
+        else:
+            metaworld_private.draw_goals(self.env, seed)
+        self.succeeded = False
+        obs, info = self.env.reset()
+        obs[:18] = obs[18:36] = metaworld_private.refresh_observation(self.env)
+        return self._with_code(obs), info
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        """Steps the simulation. ``info["success"]`` is 1 once the task was solved in this episode."""
+        obs, reward, _, _, info = self.env.step(action)
+        self.succeeded |= bool(info["success"])
+        truncated = self.env.curr_path_length >= self.horizon
+        return self._with_code(obs), float(reward), False, truncated, {"success": float(self.succeeded)}
+
+    def render(self) -> np.ndarray:
+        """Renders the scene as (size, size, 3) uint8."""
+        return np.ascontiguousarray(self.env.render()[::-1])  # the corner camera is mounted upside down
+
+    def close(self) -> None:
+        """Closes the simulation and its renderer."""
+        self.env.close()
+
+    def _with_code(self, obs: np.ndarray) -> np.ndarray:
+        return np.concatenate([obs, self.one_hot_code]) if len(self.one_hot_code) else obs
+
+
+def make_metaworld_env(**options: Any) -> MetaWorldEnv:
+    """Creates one `MetaWorldEnv`; worker processes import this function."""
+    return MetaWorldEnv(**options)
+
+
+def scripted_policy(task: str) -> Callable[[np.ndarray], np.ndarray]:
+    """Meta-World's scripted policy of a task: observation (39,) -> action (4,) in [-1, 1].
+
+    Raises:
+        MetaWorldNotInstalled: The metaworld package is not installed.
+    """
+    _env_dict()
+    from metaworld.policies import ENV_POLICY_MAP
+
+    policy_class: Any = ENV_POLICY_MAP[f"{task}-v3"]
+    policy = policy_class()
+    return lambda obs: np.clip(policy.get_action(np.asarray(obs, np.float64)), -1.0, 1.0)
+
+
+def _env_dict() -> Any:
+    """The module of the package that has its environments."""
+    try:
+        from metaworld import env_dict
+    except ModuleNotFoundError as missing:
+        raise MetaWorldNotInstalled(f"Meta-World is not installed ({missing}). Write {INSTALL}.") from missing
+    return env_dict
+
+
+@cache
+def _goals_of(task: str) -> list[Any]:
+    """The 50 goals of a task. Creating them takes half a second, so a process does so once per task."""
+    from metaworld import MT1
+
+    return list(MT1(f"{task}-v3", seed=GOAL_SEED).train_tasks)
+
+
+def _render_options(size: int) -> dict[str, Any]:
+    """Arguments of an environment of the package that renders."""
+    return {"render_mode": "rgb_array", "width": size, "height": size, "camera_name": "corner2"}
+
+
+def _simplify_scene(env: Any) -> str:
+    """Disables multisampling, shadows, reflections and sky, which makes frames ten times cheaper.
+
+    Returns:
+        Name of the renderer.
+    """
+    import mujoco
+
+    env.model.vis.quality.offsamples = 0  # the renderer reads it when the first frame creates it
+    env.render()
+    for flag in (mujoco.mjtRndFlag.mjRND_SHADOW, mujoco.mjtRndFlag.mjRND_REFLECTION, mujoco.mjtRndFlag.mjRND_SKYBOX):
+        env.mujoco_renderer.viewer.scn.flags[flag] = 0
+    return opengl_renderer()

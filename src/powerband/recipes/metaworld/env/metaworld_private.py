@@ -1,0 +1,67 @@
+"""Private interfaces of the metaworld package, version 3.1: all of powerband's uses of them are in this file.
+
+The functions take environments of the package, such as ``metaworld.env_dict.ALL_V3_ENVIRONMENTS["reach-v3"]()``. The
+test `test_metaworld_private.py` names the version that they were written for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+EXTRA_START = {
+    "peg-insert-side": "peg_head_pos_init",
+    "window-open": "window_handle_pos_init",
+    "window-close": "window_handle_pos_init",
+    "button-press-topdown": "_obj_to_target_init",
+}
+"""Task -> attribute that its reset sets and its reward reads."""
+
+
+def draw_goals(env: Any, seed: int | None) -> None:
+    """Makes the next reset draw a goal from the whole range of the task, with `seed` if it is not None."""
+    env._freeze_rand_vec, env.seeded_rand_vec = False, True
+    if seed is not None:
+        env.np_random = np.random.default_rng(seed)
+
+
+def supports_reward_version(env: Any, version: str) -> bool:
+    """True if the environment has rewards of `version`, ``v1`` or ``v2``."""
+    return version == "v2" or (version == "v1" and hasattr(env, "reward_function_version"))
+
+
+def refresh_observation(env: Any) -> np.ndarray:
+    """Computes positions from the current state and stores the observation (18,) as that of the step before.
+
+    Some tasks move their object at the end of their reset. The package would then show the old position for one step.
+    """
+    import mujoco
+
+    mujoco.mj_forward(env.model, env.data)
+    env._prev_obs = env._get_curr_obs_combined_no_goal()
+    return env._prev_obs
+
+
+def replace_hand_reset(env: Any, reset_hand: Callable[[], None]) -> None:
+    """Replaces the function that moves the hand to its start position in every reset."""
+    env._reset_hand = reset_hand
+
+
+def mark_hand_reset(env: Any) -> None:
+    """Stores the position of the hand as its start position, as the package does after it moved the hand."""
+    env.init_tcp = env.tcp_center
+
+
+def start_positions(task: str, env: Any) -> dict[str, Any]:
+    """Positions that a reset has set, (3,) or scalars in metres: goal, object, tcp, hand, and extra for some tasks."""
+    positions = {
+        "goal": env._target_pos,
+        "object": env.obj_init_pos,
+        "tcp": env.init_tcp,
+        "hand": env.hand_init_pos,
+    }
+    if task in EXTRA_START:
+        positions["extra"] = getattr(env, EXTRA_START[task])
+    return positions

@@ -1,0 +1,152 @@
+"""Tasks of Meta-World by name, and the choice of a backend. This file imports neither torch nor a simulator."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Literal
+
+from powerband.core.errors import ConfigError
+
+Backend = Literal["auto", "envpool", "threads", "workers"]
+MT10_TASKS = (
+    "reach",
+    "push",
+    "pick-place",
+    "door-open",
+    "drawer-open",
+    "drawer-close",
+    "button-press-topdown",
+    "peg-insert-side",
+    "window-open",
+    "window-close",
+)
+"""The ten tasks of MT10 in their order; the index of a task is its place in the one-hot code."""
+OTHER_TASKS = """
+    assembly basketball bin-picking box-close button-press-topdown-wall button-press button-press-wall
+    coffee-button coffee-pull coffee-push dial-turn disassemble door-close door-lock door-unlock hand-insert faucet-open
+    faucet-close hammer handle-press-side handle-press handle-pull-side handle-pull lever-pull pick-place-wall
+    pick-out-of-hole plate-slide plate-slide-side plate-slide-back plate-slide-back-side peg-unplug-side soccer
+    stick-push stick-pull push-wall push-back reach-wall shelf-place sweep-into sweep
+""".split()
+"""The other forty tasks of Meta-World 3; a test compares the fifty with the package."""
+ALL_TASKS = (*MT10_TASKS, *OTHER_TASKS)
+MT10 = "mt10"
+"""Name that stands for the ten tasks at once, with their one-hot code behind the observation."""
+INSTALL = "pip install 'powerband[metaworld]'"
+MAX_HORIZON = 500
+"""Largest number of steps of an episode in Meta-World."""
+OBS, ACTION, GOALS = 39, 4, 50
+"""Entries of an observation and of an action; number of goals of a task."""
+
+
+class UnknownTask(ConfigError):
+    """Meta-World has no task of this name."""
+
+
+class MetaWorldNotInstalled(ConfigError):
+    """Meta-World is not installed; the message has the command that installs it."""
+
+
+def resolve_task(name: str) -> tuple[str, str]:
+    """Resolves the name of a task as a user wrote it.
+
+    Args:
+        name: "reach", "reach-v3", or "reach-v2" as in older code.
+
+    Returns:
+        The name without a version, and a notice for the user, which may be empty.
+
+    Raises:
+        UnknownTask: The message names the nearest tasks.
+    """
+    base, _, version = name.rpartition("-v")
+    task = base if version.isdigit() and base else name
+    if task not in ALL_TASKS:
+        near = difflib.get_close_matches(task, ALL_TASKS, n=3, cutoff=0.4)
+        raise UnknownTask(
+            f"task={name}: Meta-World has no such task. Nearest: {', '.join(near) or ', '.join(MT10_TASKS)}."
+        )
+    older = version.isdigit() and version != "3"
+    return task, f"task={name}: Meta-World 3 has {task}-v3 only, whose rewards are those of v2." if older else ""
+
+
+def expand_task(task: str) -> tuple[str, ...]:
+    """The tasks that a name stands for: the ten of MT10, or the task itself."""
+    return MT10_TASKS if task == MT10 else (task,)
+
+
+def envpool_task_id(task: str) -> str:
+    """Name of a task in EnvPool."""
+    return "MetaWorld/" + "".join(part.capitalize() for part in task.split("-")) + "-v3"
+
+
+def envpool_available() -> bool:
+    """True if EnvPool is installed and can be imported."""
+    try:
+        import envpool  # noqa: F401
+    except (ImportError, OSError):
+        return False
+    return True
+
+
+@dataclass(frozen=True)
+class TaskConfig:
+    """Tasks and backend of a vector of environments.
+
+    Attributes:
+        task: A task, or "mt10" for the ten tasks in equal shares, with their one-hot code behind the observation.
+        horizon: Steps of an episode.
+        reward_version: Version of the rewards; EnvPool and threads have v2 only.
+        backend: Stepper of the simulations. ``auto`` prefers threads, then EnvPool, then workers: the first that is
+            installed and supports the task and the rewards.
+    """
+
+    task: str = "reach"
+    horizon: int = 400
+    reward_version: str = "v2"
+    backend: Backend = "auto"
+
+    @property
+    def resolved_backend(self) -> Literal["threads", "envpool", "workers"]:
+        """The backend without ``auto``.
+
+        Raises:
+            ConfigError: The backend is not installed, or does not support the task or the rewards.
+        """
+        ten, shaped = set(expand_task(self.task)) <= set(MT10_TASKS), self.reward_version == "v2"
+        if self.backend == "auto":
+            if ten and shaped and find_spec("metaworld") is not None:
+                return "threads"
+            return "envpool" if shaped and envpool_available() else "workers"
+        if self.backend != "workers" and not shaped:
+            raise ConfigError(
+                f"reward_version={self.reward_version}: backend={self.backend} has v2 only. Write backend=workers."
+            )
+        if self.backend == "threads" and not ten:
+            raise unsupported_by_threads(self.task)
+        if self.backend == "envpool" and not envpool_available():
+            raise ConfigError(
+                "backend=envpool: EnvPool is not installed. Write pip install 'powerband[pool]', or backend=auto."
+            )
+        return self.backend
+
+    def task_of_each_env(self, num_envs: int) -> list[str]:
+        """The task of each row, in equal shares.
+
+        Raises:
+            ConfigError: The number of rows does not divide by the number of tasks.
+        """
+        names = expand_task(self.task)
+        if num_envs % len(names):
+            raise ConfigError(
+                f"num_envs={num_envs} on each rank does not divide by the {len(names)} tasks of {self.task}. "
+                f"Write num_envs={max(1, num_envs // len(names)) * len(names)}."
+            )
+        return [name for name in names for _ in range(num_envs // len(names))]
+
+
+def unsupported_by_threads(task: str) -> ConfigError:
+    """The error for a task outside of the ten that backend=threads supports."""
+    return ConfigError(f"task={task}: backend=threads has {', '.join(MT10_TASKS)}. Write backend=workers.")

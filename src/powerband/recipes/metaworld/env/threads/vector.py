@@ -1,0 +1,150 @@
+"""ThreadedMetaWorld: the ten tasks of MT10 stepped by MuJoCo in threads of this process, bit for bit as the package.
+
+The `metaworld` package creates and resets each environment. A step is MuJoCo alone: a compiled function, which needs no
+Python lock, moves the hand's target, steps, and copies positions. `rewards` computes observation, reward and success.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+
+from powerband.envs.adapters.external import ExternalStep
+from powerband.envs.workers.spaces import Spaces
+from powerband.recipes.metaworld.env import metaworld_private, mujoco_private
+from powerband.recipes.metaworld.env.gymnasium_env import MetaWorldEnv
+from powerband.recipes.metaworld.env.tasks import ACTION, MT10_TASKS, OBS, unsupported_by_threads
+from powerband.recipes.metaworld.env.threads import reward_terms
+from powerband.recipes.metaworld.env.threads.lean_models import copy_env, lean_env, place_views
+from powerband.recipes.metaworld.env.threads.rewards import reward_function
+from powerband.recipes.metaworld.env.threads.stepping import MujocoArrays, step_function
+from powerband.recipes.metaworld.env.threads.thread_pool import ThreadPool
+
+
+class ThreadedMetaWorld:
+    """Rows of several of the ten tasks. All episodes end together, because only the time limit ends one.
+
+    Args:
+        tasks: The task of each row.
+        horizon: Steps of an episode, at most 500.
+        threads: Threads that step and reset, including the one that calls `recv`; 0 starts one per core.
+        one_hot_tasks: Tasks of the one-hot code behind the observation, in its order; empty for no code.
+
+    Raises:
+        ConfigError: A task is not one of the ten.
+        MetaWorldNotInstalled: The metaworld package is not installed.
+    """
+
+    overlappable = True
+
+    def __init__(self, tasks: list[str], horizon: int, threads: int = 0, one_hot_tasks: tuple[str, ...] = ()) -> None:
+        for task in tasks:
+            if task not in MT10_TASKS:
+                raise unsupported_by_threads(task)
+        self.tasks, self.num_envs, self.horizon, self.steps = tasks, len(tasks), horizon, 0
+        lean = {task: lean_env(task, horizon, one_hot_tasks) for task in dict.fromkeys(tasks)}
+        home_states: dict[str, dict[bytes, np.ndarray]] = {task: {} for task in lean}
+        self.envs = [copy_env(lean[task], home_states[task]) for task in tasks]
+        self.spaces = Spaces.from_env(self.envs[0])
+        place, size = (
+            np.zeros((len(tasks), reward_terms.PLACES, 3)),
+            np.zeros((len(tasks), reward_terms.PLACES), np.int64),
+        )
+        action = np.zeros((len(tasks), ACTION), np.float32)
+        self.simulations = _mujoco_arrays(tasks, self.envs, place, size, action)
+        self.rows = _reward_arrays(tasks, self.envs, place, size, action, OBS + len(one_hot_tasks))
+        self.succeeded = np.zeros(self.num_envs, bool)
+        mujoco_private.load_library()
+        self._write_rewards = reward_function()
+        self._step_rows = partial(step_function(), self.simulations, _input_bits(), self.envs[0].env.frame_skip)
+        self._threads = ThreadPool(min(threads or os.cpu_count() or 1, self.num_envs))
+
+    def reset(self, seeds: list[int]) -> np.ndarray:
+        """Resets all rows with one seed per row. Returns obs (N, F)."""
+        self.steps, self.succeeded[:] = 0, False
+        self._threads.submit(partial(self._reset_row, seeds), [(row,) for row in range(self.num_envs)])
+        self._threads.wait()
+        return self.rows.obs.copy()
+
+    def send(self, action: np.ndarray) -> None:
+        """Starts a step of all rows with actions (N, 4)."""
+        self.simulations.action[:] = action
+        count, share = self.num_envs, max(1, self.num_envs // (4 * self._threads.count))
+        self._threads.submit(self._step_rows, [(first, min(first + share, count)) for first in range(0, count, share)])
+
+    def recv(self, next_seeds: Callable[[np.ndarray], list[int]]) -> ExternalStep:
+        """Waits for all rows. ``info["success"]`` is 1 once the task was solved in the episode."""
+        self._threads.wait()
+        self._write_rewards(self.rows)
+        self.steps += 1
+        self.succeeded |= self.rows.success
+        obs, reward, success = self.rows.obs.copy(), self.rows.reward.copy(), self.succeeded.astype(np.float32)
+        ended = np.full(self.num_envs, self.steps >= self.horizon)
+        final = obs if ended.any() else None
+        obs = self.reset(next_seeds(ended)) if ended.any() else obs
+        return ExternalStep(obs, reward, np.zeros_like(ended), ended, final, {"success": success})
+
+    def close(self) -> None:
+        """Waits for a pending step and ends the threads; may be called again."""
+        self._threads.close()
+
+    def _reset_row(self, seeds: list[int], row: int) -> None:
+        """Resets one row by the package and copies the positions that its reward reads."""
+        env = self.envs[row]
+        self.rows.obs[row] = env.reset(seed=seeds[row])[0]
+        self.rows.last[row] = self.rows.obs[row, :18]
+        for name, position in metaworld_private.start_positions(self.tasks[row], env.env).items():
+            self.rows.start[row, reward_terms.START_INDEX[name]] = position
+
+
+def _mujoco_arrays(
+    tasks: list[str], envs: list[MetaWorldEnv], place: np.ndarray, size: np.ndarray, action: np.ndarray
+) -> MujocoArrays:
+    """Arrays of the compiled step; sets `size` to the number of values of each place."""
+    inner = [env.env for env in envs]
+    source = np.zeros(size.shape, np.uint64)
+    for row, (task, env) in enumerate(zip(tasks, inner, strict=True)):
+        for index, values in place_views(task, env.model, env.data).items():
+            source[row, index], size[row, index] = values.ctypes.data, len(values)
+    return MujocoArrays(
+        model=np.array([mujoco_private.address_of(env.model) for env in inner], np.uint64),
+        data=np.array([mujoco_private.address_of(env.data) for env in inner], np.uint64),
+        action=action,
+        scale=np.array([env.action_scale for env in inner], np.float32),
+        low=np.array([env.mocap_low for env in inner], np.float64),
+        high=np.array([env.mocap_high for env in inner], np.float64),
+        inputs=np.zeros((len(inner), 9)),
+        source=source,
+        size=size,
+        place=place,
+    )
+
+
+def _reward_arrays(
+    tasks: list[str], envs: list[MetaWorldEnv], place: np.ndarray, size: np.ndarray, action: np.ndarray, width: int
+) -> reward_terms.RewardArrays:
+    """Arrays of the rewards, which share `place`, `size` and `action` with the compiled step."""
+    rows, inner = len(envs), [env.env for env in envs]
+    return reward_terms.RewardArrays(
+        task=np.array([MT10_TASKS.index(task) for task in tasks]),
+        place=place,
+        size=size,
+        start=np.zeros((rows, reward_terms.STARTS, 3)),
+        low=np.array([env.sawyer_observation_space.low for env in inner], np.float64),
+        high=np.array([env.sawyer_observation_space.high for env in inner], np.float64),
+        last=np.zeros((rows, 18)),
+        action=action,
+        obs=np.zeros((rows, width)),
+        reward=np.zeros(rows),
+        success=np.zeros(rows, bool),
+    )
+
+
+def _input_bits() -> int:
+    """mjtState bits of the inputs of a step: controls of the gripper, position and quaternion of the hand's target."""
+    from mujoco import mjtState
+
+    return int(mjtState.mjSTATE_CTRL | mjtState.mjSTATE_MOCAP_POS | mjtState.mjSTATE_MOCAP_QUAT)

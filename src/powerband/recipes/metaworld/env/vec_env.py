@@ -1,0 +1,85 @@
+"""Tasks of Meta-World behind the VecEnv protocol, stepped by threads, EnvPool or worker processes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from powerband.data.types import VecEnv
+from powerband.envs.adapters.external import ExternalVecEnv, ExternalVector
+from powerband.envs.workers.supervision import EnvFailure, Supervision
+from powerband.envs.workers.vector import EnvFn, WorkerVecEnv
+from powerband.recipes.metaworld.env.gymnasium_env import make_metaworld_env
+from powerband.recipes.metaworld.env.tasks import MT10_TASKS, TaskConfig
+
+EPISODE_METRICS = ("success",)
+
+
+def make_metaworld_vec_env(
+    tasks: TaskConfig,
+    num_envs: int,
+    num_workers: int = -1,
+    device: torch.device | str = "cpu",
+    seed: int = 0,
+    first_env: int = 0,
+    *,
+    cycle_goals: bool = False,
+    supervision: Supervision | None = None,
+    on_failure: Callable[[EnvFailure], object] | None = None,
+) -> VecEnv:
+    """Creates `num_envs` simulations. ``Step.episode["success"]`` is 1 if the task was solved at any step.
+
+    Args:
+        tasks: Tasks, horizon, rewards and backend.
+        num_envs: Number of rows, in equal shares of the tasks.
+        num_workers: Worker processes, or threads of EnvPool or of this process; -1 starts one per core.
+        device: Device of observations.
+        seed: Seed of the run, which draws the goals.
+        first_env: Global index of the first row.
+        cycle_goals: Cycle through the 50 goals in the metaworld package instead of drawing goals: for evaluations.
+        supervision, on_failure: Passed to `WorkerVecEnv`.
+
+    Raises:
+        ConfigError: The backend is not installed, or the tasks do not share the rows equally.
+    """
+    names = tasks.task_of_each_env(num_envs)
+    one_hot_tasks = MT10_TASKS if len(set(names)) > 1 else ()
+    backend = "workers" if cycle_goals else tasks.resolved_backend
+    if backend != "workers":
+        source = _source(backend, names, tasks.horizon, max(0, num_workers), one_hot_tasks)
+        return ExternalVecEnv(source, device=device, seed=seed, first_env=first_env, episode_metrics=EPISODE_METRICS)
+    env_fns: list[EnvFn] = []
+    for row, name in enumerate(names):
+        options: dict[str, Any] = {"task": name, "horizon": tasks.horizon, "reward_version": tasks.reward_version}
+        if one_hot_tasks:
+            options["one_hot"] = (one_hot_tasks.index(name), len(one_hot_tasks))
+        if cycle_goals:
+            share, place = names.count(name), row - names.index(name)
+            options |= {"goals": "cycled", "first_goal": place, "goal_stride": share}
+        env_fns.append((make_metaworld_env, options))
+    return WorkerVecEnv(
+        env_fns,
+        num_workers=min(num_envs, os.cpu_count() or 1) if num_workers < 0 else min(num_workers, num_envs),
+        device=device,
+        seed=seed,
+        first_env=first_env,
+        episode_metrics=EPISODE_METRICS,
+        supervision=supervision,
+        on_failure=on_failure,
+    )
+
+
+def _source(
+    backend: str, tasks: list[str], horizon: int, threads: int, one_hot_tasks: tuple[str, ...]
+) -> ExternalVector:
+    """The vector source of backend threads or envpool. Its simulator is imported only here."""
+    if backend == "threads":
+        from powerband.recipes.metaworld.env.threads.vector import ThreadedMetaWorld
+
+        return ThreadedMetaWorld(tasks, horizon, threads, one_hot_tasks)
+    from powerband.recipes.metaworld.env.envpool import EnvPoolMetaWorld
+
+    return EnvPoolMetaWorld(tasks, horizon, threads, one_hot_tasks)

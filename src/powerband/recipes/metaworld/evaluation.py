@@ -1,0 +1,283 @@
+"""Evaluation of metaworld: success on the 50 goals, tables of policies, and videos."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from powerband.algos.sac import SAC
+from powerband.core.errors import ConfigError
+from powerband.core.rank_context import RankContext
+from powerband.core.run.checkpoint import load_checkpoint, resolve_resume
+from powerband.core.run.run import Run
+from powerband.core.run_folder import find_run
+from powerband.core.telemetry.console import count_progress_bar
+from powerband.data.types import Learner, Tree, VecEnv
+from powerband.loops.evaluate import Policy, evaluate, mean_interval, wilson_interval
+from powerband.recipes.metaworld.algos.expert import build_learner
+from powerband.recipes.metaworld.config import Config, Evaluation
+from powerband.recipes.metaworld.env.encoded import EncodedVecEnv
+from powerband.recipes.metaworld.env.gymnasium_env import MetaWorldEnv, scripted_policy
+from powerband.recipes.metaworld.env.tasks import ACTION, MT10, MT10_TASKS, OBS, expand_task
+from powerband.recipes.metaworld.env.vec_env import make_metaworld_vec_env
+from powerband.recipes.metaworld.nets.collective import shared_state
+from powerband.recipes.metaworld.nets.trajectory import TrajectoryEncoder
+from powerband.recipes.metaworld.project_folder import REWARD_SCALE, load_collective, load_encoder, load_policy
+
+EVAL_ENVS = 10
+"""Environments of an evaluation of one task; each plays every tenth of the 50 goals."""
+EVAL_SEED = 10_000
+"""Seed of the environments of an evaluation."""
+
+
+class GoalEvaluator:
+    """Environments for evaluations, which the metaworld package steps through the 50 goals of a task.
+
+    The environments are created at the first evaluation and then kept. Use as a context manager.
+
+    Args:
+        config: Task and horizon.
+        wrap_env: Wraps the environments if the policy needs more than the plain observation.
+    """
+
+    def __init__(self, config: Config, wrap_env: Callable[[VecEnv], VecEnv] | None = None) -> None:
+        self.config, self.wrap_env = config, wrap_env
+        self.env: VecEnv | None = None
+
+    def __enter__(self) -> GoalEvaluator:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.env is not None:
+            self.env.close()
+
+    def play(self, policy: Policy, episodes: int, label: str = "") -> dict[str, Tensor]:
+        """Plays episodes. The goals continue after those of the evaluation before.
+
+        Args:
+            policy: Acts without exploration.
+            episodes: Number of episodes.
+            label: Label of a progress bar; empty shows none.
+
+        Returns:
+            Name -> (episodes,), as `powerband.loops.evaluate.evaluate`.
+        """
+        if self.env is None:
+            num_envs = min(EVAL_ENVS, episodes) if self.config.task != MT10 else len(MT10_TASKS)
+            env = make_metaworld_vec_env(self.config.simulated_tasks(), num_envs, 0, cycle_goals=True)
+            self.env = env if self.wrap_env is None else self.wrap_env(env)
+        with count_progress_bar(label, episodes, "episodes") as on_progress:
+            return evaluate(self.env, policy, episodes, EVAL_SEED, on_progress=on_progress)
+
+    def figures(self, policy: Policy, episodes: int) -> dict[str, float]:
+        """Plays episodes and returns their `summary` over all tasks."""
+        return summary(self.play(policy, episodes))
+
+    def by_task(self, policy: Policy, episodes: int, label: str) -> list[dict[str, Any]]:
+        """Plays `episodes` episodes of each task with a progress bar; returns one row per task."""
+        tasks = expand_task(self.config.task)
+        played = self.play(policy, episodes * len(tasks), label)
+        assert self.env is not None
+        place = played["env"] // (self.env.num_envs // len(tasks))
+        return [
+            {"task": task, **summary({name: values[place == index] for name, values in played.items()})}
+            for index, task in enumerate(tasks)
+        ]
+
+    def final(self, run: Run, policy: Policy, episodes: int) -> dict[str, float]:
+        """Evaluates at the end of a stage on the first rank, prints the result, and writes ``final.json``."""
+        if not run.ranks.leads or not episodes:
+            run.ranks.barrier()
+            return {}
+        figures = self.figures(policy, episodes)
+        (run.dir / "final.json").write_text(json.dumps({**figures, "env_steps": run.env_steps}, indent=2))
+        low, high = figures["success_low"], figures["success_high"]
+        run.console.note(
+            f"{self.config.task}: {figures['success']:.0%} of {figures['episodes']} episodes on the 50 goals "
+            f"[{low:.0%}, {high:.0%}], mean return {figures['return']:,.0f}"
+        )
+        run.ranks.barrier()
+        return figures
+
+
+def summary(played: dict[str, Tensor]) -> dict[str, float]:
+    """Success rate with its 95 % interval, mean return, and number of episodes.
+
+    Args:
+        played: ``success`` and ``return`` (episodes,).
+    """
+    successes, trials = float(played["success"].sum()), len(played["success"])
+    low, high = wilson_interval(successes, trials)
+    mean, _, _ = mean_interval(played["return"])
+    return {"success": successes / trials, "success_low": low, "success_high": high, "return": mean, "episodes": trials}
+
+
+# -- policies -----------------------------------------------------------------------------------------------------
+
+
+def greedy_policy(learner: Learner) -> Policy:
+    """The policy of a learner without exploration."""
+    return lambda obs, carry: learner.act(obs, carry, explore=False)[::2]
+
+
+def encoded_env(env: VecEnv, encoder: TrajectoryEncoder, include_obs: bool) -> VecEnv:
+    """Wraps environments so that observations contain the code of the trajectory; see `EncodedVecEnv`."""
+    sizes = encoder.config
+    return EncodedVecEnv(env, encoder.encode, shared_state, sizes.code, sizes.length, REWARD_SCALE, include_obs)
+
+
+def collective_policy(config: Config) -> tuple[Policy, Callable[[VecEnv], VecEnv]]:
+    """The collective policy of the project, and the wrapper of its environments."""
+    encoder, net = load_encoder(config), load_collective(config)
+
+    @torch.no_grad()
+    def act(obs: Tree, carry: Tensor | None) -> tuple[Tensor, None]:
+        return net.policy(obs["z"], obs["s"])[0], None
+
+    return act, lambda env: encoded_env(env, encoder, include_obs=False)
+
+
+def scripted_policies(task: str) -> Policy:
+    """Meta-World's scripted policies. The tasks that `task` stands for have equal shares of the rows, in order."""
+    scripts = [scripted_policy(name) for name in expand_task(task)]
+
+    def act(obs: Tensor, carry: Tensor | None) -> tuple[Tensor, None]:
+        own = [scripts[row * len(scripts) // len(obs)] for row in range(len(obs))]
+        actions = [script(row) for script, row in zip(own, obs[:, :OBS].numpy(), strict=True)]
+        return torch.stack([torch.from_numpy(action).float() for action in actions]), None
+
+    return act
+
+
+def random_policy() -> Policy:
+    """Actions drawn uniformly from [-1, 1], always the same sequence."""
+    generator = torch.Generator().manual_seed(0)
+    return lambda obs, carry: (torch.rand(len(obs), ACTION, generator=generator) * 2 - 1, None)
+
+
+# -- tables -------------------------------------------------------------------------------------------------------
+
+
+def interval_text(row: dict[str, Any]) -> str:
+    """Success rate of a row with its interval, as text."""
+    return f"{row['success']:.0%} [{row['success_low']:.0%}, {row['success_high']:.0%}]"
+
+
+def format_table(rows: list[dict[str, Any]]) -> str:
+    """A text table with one line per task and one column per policy."""
+    policies = list(dict.fromkeys(row["policy"] for row in rows))
+    lines = [f"{'task':<22}" + "".join(f"{name:>22}" for name in policies)]
+    for task in dict.fromkeys(row["task"] for row in rows):
+        own = {row["policy"]: row for row in rows if row["task"] == task}
+        cells = [interval_text(own[name]) if name in own else "-" for name in policies]
+        lines.append(f"{task:<22}" + "".join(f"{cell:>22}" for cell in cells))
+    return "\n".join(lines)
+
+
+# -- one run ------------------------------------------------------------------------------------------------------
+
+
+def evaluate_run(config: Config, folder: Path, options: Evaluation) -> list[dict[str, Any]]:
+    """Evaluates the policy of a run on the 50 goals, with a video and an image of each task.
+
+    Args:
+        config: Configuration of the run.
+        folder: The run folder or one of its checkpoints. The exported policy is evaluated if there is one, else the
+            newest checkpoint.
+        options: Episodes, policies, video.
+
+    Returns:
+        One row per policy and task; also written to ``evaluation.json``.
+
+    Raises:
+        ConfigError: The stage of the run has no single policy.
+    """
+    run = find_run(str(folder))
+    stage = json.loads((run / "run.json").read_text(encoding="utf-8"))["stage"]
+    if stage not in ("expert", "student"):
+        raise ConfigError(
+            f"{folder} is a run of {stage}, whose policy is not a single network. Write powerband train metaworld "
+            f"evaluate project={config.project}."
+        )
+    sac = load_run_policy(config, folder, run, stage)
+    policies: dict[str, Callable[[], Policy]] = {
+        "policy": lambda: greedy_policy(sac),
+        "random": random_policy,
+        "scripted": lambda: scripted_policies(config.task),
+    }
+    rows = []
+    with GoalEvaluator(config) as evaluator:
+        for name in dict.fromkeys(options.policies):
+            label = stage if name == "policy" else name
+            own = [{**row, "policy": label} for row in evaluator.by_task(policies[name](), options.episodes, label)]
+            means = (sum(row[figure] for row in own) / len(own) for figure in ("success", "return"))
+            print("{}: {:.1%} on average, mean return {:,.0f}".format(label, *means), flush=True)
+            rows += own
+    print(format_table(rows))
+    for row in rows:
+        if options.video and row["policy"] == stage:
+            row["video"] = str(record_video(config, row["task"], greedy_policy(sac), folder, options.size))
+            print(f"video: {row['video']}")
+    (folder / "evaluation.json").write_text(json.dumps(rows, indent=2))
+    return rows
+
+
+def load_run_policy(config: Config, folder: Path, run: Path, stage: str) -> SAC:
+    """Loads the exported policy of a run, or the weights of a checkpoint.
+
+    Args:
+        config: Configuration of the run.
+        folder: The run folder or one of its checkpoints.
+        run: The run folder.
+        stage: ``expert`` or ``student``.
+    """
+    sac, _, _ = build_learner(config, RankContext.single())
+    if folder == run and (run / "policy").exists():
+        _, tensors = load_policy(folder, f"powerband train metaworld {stage} task={config.task}")
+        sac.actor.load_state_dict({name: tensor for name, tensor in tensors.items() if name not in ("centre", "scale")})
+        return sac
+    checkpoint, notices = resolve_resume(str(run)) if folder == run else (folder, [])
+    print("\n".join([*notices, f"the policy after {int(checkpoint.name):,} env steps"]), flush=True)
+    learner = load_checkpoint(checkpoint, "shared")[0]["learner"]
+    sac.load_state_dict(learner["sac"] if stage == "student" else learner)
+    return sac
+
+
+def record_video(config: Config, task: str, policy: Policy, folder: Path, size: int) -> Path:
+    """Records one episode with Meta-World's renderer.
+
+    Args:
+        config: Horizon and reward version.
+        task: Name of the task.
+        policy: Acts without exploration.
+        folder: Folder for ``videos/<task>.mp4`` and for ``<task>.png``, the last frame.
+        size: Width and height of a frame in pixels.
+
+    Returns:
+        Path of the video.
+    """
+    from powerband.report.media_files import save_image, write_video
+
+    code = (MT10_TASKS.index(task), len(MT10_TASKS)) if config.task == MT10 else None
+    env = MetaWorldEnv(
+        task, config.horizon, "cycled", one_hot=code, render_size=size, reward_version=config.reward_version
+    )
+    frames = []
+    try:
+        obs, _ = env.reset()
+        for step in range(config.horizon):
+            action, _ = policy(torch.from_numpy(obs).float().unsqueeze(0), None)
+            obs, _, _, truncated, info = env.step(action[0].numpy())
+            if step % 2 == 0:
+                frames.append(env.render())
+            if truncated or (info["success"] and len(frames) > 60):
+                break
+    finally:
+        env.close()
+    save_image(folder / f"{task}.png", frames[-1])
+    return write_video(frames, folder / "videos" / f"{task}.mp4", fps=20)

@@ -1,0 +1,54 @@
+"""CollectiveActorCritic: the policy and critics of all tasks, which identify the task by its code z alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from powerband.nets.mlp import MLP, TwinMLP
+
+LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0
+STATE_SIZE = 21
+"""Entries of a state that all tasks share."""
+
+
+def shared_state(obs: Tensor) -> Tensor:
+    """Selects the entries of Meta-World's observation that all tasks share: the current step and the goal.
+
+    Args:
+        obs: (..., at least 39).
+
+    Returns:
+        (..., 21).
+    """
+    return torch.cat([obs[..., :18], obs[..., 36:39]], -1)
+
+
+class CollectiveActorCritic(nn.Module):
+    """Maps [z, state] to a tanh-Gaussian policy, and [z, state, action] to twin values."""
+
+    def __init__(self, code: int = 6, hidden: Sequence[int] = (300, 300), action: int = 4) -> None:
+        """
+        Args:
+            code: Entries of z.
+            hidden: Widths of the hidden layers.
+            action: Entries of an action.
+        """
+        super().__init__()
+        self.actor = MLP(code + STATE_SIZE, hidden, 2 * action)
+        self.critic = TwinMLP(code + STATE_SIZE + action, hidden, 1)
+
+    def policy(self, z: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """Computes the policy of codes (..., Z) and states (..., 21).
+
+        Returns:
+            mu (..., A) in [-1, 1], and log_std (..., A) of the Gaussian before the tanh.
+        """
+        mean, log_std = self.actor(torch.cat([z, state], -1)).chunk(2, -1)
+        return torch.tanh(mean), log_std.clamp(LOG_STD_MIN, LOG_STD_MAX)
+
+    def value(self, z: Tensor, state: Tensor, action: Tensor) -> Tensor:
+        """Computes the twin values (2, B) of actions (B, A)."""
+        return self.critic(torch.cat([z, state, action], -1)).squeeze(-1)

@@ -1,0 +1,80 @@
+"""Old names of metaworld: names of the older project's command line and configuration, and earlier names of options."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_RANDOM_STEPS = ("off_policy.random_steps", "set off_policy.learning_starts separately")
+_LEARNING_STARTS = "off_policy.learning_starts"
+
+OLD_NAMES: dict[str, Any] = {
+    "env.benchmark.env_name": "task",
+    "env_name": "task",
+    "worker.multitask.num_envs": ("off_policy.num_envs", "number of simulations, over all ranks"),
+    "experiment.num_train_steps": ("run.env_steps", "environment steps, over all ranks"),
+    "experiment.num_student_online_trainsteps2": "student_steps",
+    "experiment.init_steps_stu2": _RANDOM_STEPS,
+    "experiment.init_steps": _RANDOM_STEPS,
+    "experiment.num_actor_train_step": "distill.actor_updates",
+    "experiment.num_critic_train_step": "distill.critic_updates",
+    "experiment.col_sampling_freq": "collect.interval",
+    "experiment.save_freq": ("run.save_interval", "environment steps"),
+    "experiment.eval_freq": ("run.eval_interval", "environment steps"),
+    "replay_buffer.batch_size": ("off_policy.global_batch_size", "over all ranks"),
+    "replay_buffer.capacity": "off_policy.replay_size",
+    "col_replay_buffer.batch_size": ("offline.global_batch_size", "over all ranks"),
+    "col_replay_buffer.capacity": "collect.size",
+    "agent.builder.actor_update_freq": "sac.policy_interval",
+    "worker.builder.actor_update_freq": "sac.policy_interval",
+    "agent.builder.critic_target_update_freq": "sac.target_interval",
+    "worker.builder.critic_target_update_freq": "sac.target_interval",
+    "student.builder.actor_update_freq": "sac.policy_interval",
+    "student.builder.critic_target_update_freq": "sac.target_interval",
+    "transformer_collective_network.builder.actor_update_freq": (
+        None,
+        "Distillation trains the policy first, then the critics, and has no target networks. Write "
+        "distill.actor_updates and distill.critic_updates.",
+    ),
+    "transformer_collective_network.builder.critic_target_update_freq": (
+        None,
+        "Distillation has no target critics: its targets are the values of the experts. Leave this option out.",
+    ),
+    "gpu_optimizations.compile_model": "sac.compile",
+    "gpu_optimization.compile_model": "sac.compile",
+    "gpu_optimizations.gradient_checkpointing": "represent.net.gradient_checkpointing",
+    "gpu_optimizations.gradient_clipping": "distill.max_grad_norm",
+    "gpu_optimizations.num_workers": "offline.loader_threads",
+    "distributed.world_size": ("run.nproc", "ranks on this machine; with GPUs write gpus=all, one rank each"),
+    "distributed.rank": (None, "The launcher numbers the ranks. Write gpus=0,1 or nproc=2, or start with torchrun."),
+    "distributed.backend": (
+        None,
+        "The backend is not an option: NCCL connects GPUs, gloo connects CPU ranks. Leave it out.",
+    ),
+    "warmup": _LEARNING_STARTS,
+    "off_policy.warmup": _LEARNING_STARTS,
+    "stop_after": "stop_after_successes",
+    "teacher_from": "imitate.teacher_start_step",
+    "imitate.teacher_from": "imitate.teacher_start_step",
+    "spread": "distill.log_std_coef",
+    "distill.spread": "distill.log_std_coef",
+    "mask": "represent.mask_ratio",
+    "represent.mask": "represent.mask_ratio",
+}
+"""Old option -> option here, or (option, note); (None, note) refuses the option with the note."""
+
+OLD_ARGUMENTS = {
+    "--config-name=gpu_server_collective_config": "variant=gpu-server",
+    "setup=gpu_server_metaworld": "variant=gpu-server",
+    "env=metaworld-mt1": "",
+    "gpu_optimizations.use_amp=true": "precision=bf16",
+    "gpu_optimizations.use_amp=false": "precision=fp32",
+    "gpu_optimization.use_amp=true": "precision=bf16",
+    "gpu_optimization.use_amp=false": "precision=fp32",
+    "experiment.mode=train_worker": "expert",
+    "experiment.mode=online_distill_collective_transformer": "online_distill",
+    "experiment.mode=train_representation_transformer": "represent",
+    "experiment.mode=distill_collective_transformer": "distill",
+    "experiment.mode=evaluate_collective_transformer": "evaluate",
+    "experiment.mode=train_student": "student",
+}
+"""Argument of the older command line -> a stage or an argument here; empty if it is no longer needed."""

@@ -1,0 +1,136 @@
+"""Project folder of metaworld: the files that each stage saves and later stages read.
+
+``experts/<task>/`` holds policy/ and data/, ``online/<task>/`` data/, ``encoder/`` policy/, probe.json and tasks.png,
+``collective/`` policy/, ``students/<task>/`` policy/. ``evaluation.json`` is the table of stage evaluate. A policy is a
+safetensors file with its configuration; data are shards (`powerband.data.recorded.shards`).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from powerband.algos.sac import SAC
+from powerband.core.config import from_json, to_json
+from powerband.core.errors import ConfigError
+from powerband.core.rank_context import RankContext
+from powerband.core.run.checkpoint import export_policy
+from powerband.data.recorded.shards import read_manifest, read_shards
+from powerband.recipes.metaworld.algos.expert import build_learner, load_sac_tensors
+from powerband.recipes.metaworld.config import Config
+from powerband.recipes.metaworld.nets.collective import CollectiveActorCritic
+from powerband.recipes.metaworld.nets.trajectory import TrajectoryEncoder
+from powerband.recipes.metaworld.old_names import OLD_NAMES
+
+REWARD_SCALE = 0.1
+"""Factor on rewards before the encoder sees them: rewards reach from 0 to 10."""
+
+
+class MissingStage(ConfigError):
+    """The output of an earlier stage does not exist; the message has the command that creates it."""
+
+
+def stage_folder(config: Config, what: str, task: str = "") -> Path:
+    """Folder of the project into which a stage writes."""
+    return Path(config.project) / what / task
+
+
+def save_policy(folder: Path, config: Config, tensors: dict[str, Tensor]) -> None:
+    """Writes ``policy/``. The files appear complete, so a concurrent reader never sees a part of one."""
+    export_policy(folder, json.loads(to_json(config)), tensors)
+
+
+def load_policy(folder: Path, command: str) -> tuple[Config, dict[str, Tensor]]:
+    """Reads the configuration and the weights of a policy.
+
+    Args:
+        folder: Folder that contains ``policy/``.
+        command: Command that creates the policy, for the message.
+
+    Raises:
+        MissingStage: The policy does not exist.
+    """
+    from safetensors.torch import load_file
+
+    path = folder / "policy" / "model.safetensors"
+    if not path.exists():
+        raise MissingStage(f"{folder} has no policy yet. Write {command} first.")
+    stored = folder / "policy" / "config.json"
+    return from_json(Config, stored.read_text(encoding="utf-8"), str(stored), OLD_NAMES), load_file(path)
+
+
+def stage_command(config: Config, stage: str, task: str = "") -> str:
+    """Command line that runs a stage of this project."""
+    own = f" project={config.project}" if config.project != Config().project else ""
+    return f"powerband train metaworld {stage}" + (f" task={task}" if task else "") + own
+
+
+def load_expert(config: Config, task: str, device: torch.device | str = "cpu") -> SAC:
+    """Loads the trained expert of a task.
+
+    Raises:
+        MissingStage: The expert has not been trained.
+    """
+    own, tensors = load_policy(stage_folder(config, "experts", task), stage_command(config, "expert", task))
+    plain = replace(own, sac=replace(own.sac, compile=False))
+    sac, _, _ = build_learner(plain, RankContext.single(device))
+    load_sac_tensors(sac, tensors)
+    return sac
+
+
+def load_encoder(config: Config, device: torch.device | str = "cpu") -> TrajectoryEncoder:
+    """Loads the trained trajectory encoder, frozen and without dropout.
+
+    Raises:
+        MissingStage: The encoder has not been trained.
+    """
+    own, tensors = load_policy(stage_folder(config, "encoder"), stage_command(config, "represent"))
+    encoder = TrajectoryEncoder(replace(own.represent.net, gradient_checkpointing=False)).to(device)
+    encoder.load_state_dict(tensors)
+    return encoder.eval().requires_grad_(False)
+
+
+def load_collective(config: Config, device: torch.device | str = "cpu") -> CollectiveActorCritic:
+    """Loads the trained collective network.
+
+    Raises:
+        MissingStage: The network has not been trained.
+    """
+    own, tensors = load_policy(stage_folder(config, "collective"), stage_command(config, "distill"))
+    net = CollectiveActorCritic(own.represent.net.code, own.distill.hidden).to(device)
+    net.load_state_dict(tensors)
+    return net.eval()
+
+
+def load_transitions(config: Config, what: str, task: str, stage: str) -> dict[str, Tensor]:
+    """Reads the recorded transitions of one task.
+
+    Args:
+        config: Names the project and the reward version.
+        what: ``experts`` or ``online``.
+        task: Name of the task.
+        stage: Stage that records them, for the message.
+
+    Returns:
+        Name -> (rows, ...); ``gamma`` (rows,) is the discount of the values in ``q_target``.
+
+    Raises:
+        MissingStage: The transitions do not exist.
+        ConfigError: The transitions are of another task or reward version.
+    """
+    folder = stage_folder(config, what, task) / "data"
+    command = stage_command(config, stage, task)
+    if not (folder / "manifest.json").exists():
+        raise MissingStage(f"{folder} has no data yet. Write {command} first.")
+    facts: dict[str, Any] = read_manifest(folder)["facts"]
+    wanted = {"task": task, "reward_version": config.reward_version}
+    other = [f"{name} {facts.get(name)}, wanted {value}" for name, value in wanted.items() if facts.get(name) != value]
+    if other:
+        raise ConfigError(f"{folder} holds other data ({'; '.join(other)}). Write {command} to record them again.")
+    rows = read_shards(folder)
+    return {**rows, "gamma": torch.full((len(rows["start"]),), float(facts["gamma"]))}

@@ -1,0 +1,60 @@
+"""Stage evaluate: a table of success rates of expert, collective and scripted policy on each task."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from powerband.core.errors import ConfigError
+from powerband.core.run.run import Run
+from powerband.recipes.metaworld.config import Config
+from powerband.recipes.metaworld.evaluation import (
+    GoalEvaluator,
+    collective_policy,
+    format_table,
+    greedy_policy,
+    interval_text,
+    scripted_policies,
+)
+from powerband.recipes.metaworld.project_folder import MissingStage, load_expert
+
+
+def evaluate(config: Config, run: Run) -> dict[str, Any]:
+    """Evaluates all policies of the project, and writes ``evaluation.json``."""
+    run.begin({"episodes": f"{config.final_episodes} per policy and task, cycling through the 50 goals"})
+    if not run.ranks.leads:
+        return {}
+    rows = policy_rows(config, run)
+    (Path(config.project) / "evaluation.json").write_text(json.dumps(rows, indent=2))
+    run.console.note(format_table(rows))
+    return {"rows": rows}
+
+
+def policy_rows(config: Config, run: Run) -> list[dict[str, Any]]:
+    """One row per task and policy. Experts and a collective network that do not exist are left out with a note.
+
+    Raises:
+        ConfigError: There is nothing to evaluate.
+    """
+    rows = []
+    for task in config.tasks:
+        for name in ("expert", "collective", "scripted"):
+            encoded = None
+            try:
+                if name == "expert":
+                    policy = greedy_policy(load_expert(config, task))
+                elif name == "collective":
+                    policy, encoded = collective_policy(config)
+                else:
+                    policy = scripted_policies(task)
+            except MissingStage as missing:
+                run.console.note(str(missing))
+                continue
+            with GoalEvaluator(replace(config, task=task), encoded) as evaluator:
+                rows.append({"task": task, "policy": name, **evaluator.figures(policy, config.final_episodes)})
+            run.console.note(f"{task} {name}: {interval_text(rows[-1])}")
+    if not rows:
+        raise ConfigError("There is nothing to evaluate. Write powerband train metaworld expert task=reach first.")
+    return rows

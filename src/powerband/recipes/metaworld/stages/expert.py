@@ -1,0 +1,48 @@
+"""Stage expert: SAC on one task, or on the ten tasks of MT10."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from powerband.algos.sac import SAC
+from powerband.core.run.run import Run, RunHooks
+from powerband.loops.off_policy import off_policy
+from powerband.recipes.metaworld.algos.expert import sac_tensors
+from powerband.recipes.metaworld.config import Config
+from powerband.recipes.metaworld.env.tasks import MT10
+from powerband.recipes.metaworld.evaluation import GoalEvaluator, greedy_policy
+from powerband.recipes.metaworld.project_folder import save_policy, stage_folder
+from powerband.recipes.metaworld.stages.rank_setup import make_training_env, scaled_sac_settings
+from powerband.recipes.metaworld.transitions.sampler import TransitionSampler, add_labels, write_transitions
+
+
+def expert(config: Config, run: Run) -> dict[str, Any]:
+    """Trains an expert, evaluates it, and labels the transitions sampled on the way with the trained expert.
+
+    Returns:
+        Success rate with its interval, and mean return, of the last evaluation; empty if a signal ended the run.
+    """
+    env = make_training_env(config, run)
+    try:
+        settings = scaled_sac_settings(config, run)
+        learner = SAC(env.spec, settings, run.context)
+        sampler = TransitionSampler(run, config, env.num_envs)
+        run.register("collector", sampler)
+        with GoalEvaluator(config) as evaluator:
+            hooks = RunHooks(evaluate=lambda: evaluator.figures(greedy_policy(learner), config.eval_episodes))
+            off_policy(run, env, learner, config.off_policy, after_step=sampler.after_step, hooks=hooks)
+            if run.received_signal:
+                return {}
+            run.export_policy(learner.policy_state())
+            final = evaluator.final(run, greedy_policy(learner), config.final_episodes)
+    finally:
+        env.close()
+    folder = stage_folder(config, "experts", config.task)
+    if run.ranks.leads:
+        save_policy(folder, config, sac_tensors(learner))
+        (folder / "evaluation.json").write_text(json.dumps({**final, "env_steps": run.env_steps}, indent=2))
+    if sampler.chunks and config.task != MT10:
+        labelled = add_labels(sampler.rows(), learner)
+        write_transitions(config, run, "experts", labelled, "expert", config.sac.gamma)
+    return final

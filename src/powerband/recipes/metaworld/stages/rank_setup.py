@@ -1,0 +1,45 @@
+"""Rank setup: the training environments of a rank, and the settings of SAC scaled by ``lr_scale``."""
+
+from __future__ import annotations
+
+from powerband.algos.settings import SACConfig
+from powerband.core.config.sizes import per_rank, scaled_lr
+from powerband.core.run.run import Run
+from powerband.data.types import VecEnv
+from powerband.envs.workers.supervision import Supervision
+from powerband.recipes.metaworld.config import Config
+from powerband.recipes.metaworld.env.vec_env import make_metaworld_vec_env
+
+SIMULATOR_LINES = {
+    "threads": "MuJoCo in threads",
+    "envpool": "EnvPool",
+    "workers": "metaworld in worker processes",
+}
+"""Backend -> its line in the start banner."""
+
+
+def make_training_env(config: Config, run: Run) -> VecEnv:
+    """Creates the environments of this rank, with goals that the seed draws."""
+    ranks, tasks = run.ranks, config.simulated_tasks()
+    num_envs = per_rank("num_envs", config.off_policy.num_envs, ranks.world_size)
+    run.describe({"simulator": SIMULATOR_LINES[tasks.resolved_backend]})
+    return make_metaworld_vec_env(
+        tasks,
+        num_envs,
+        config.num_workers,
+        run.device,
+        config.run.seed,
+        ranks.rank * num_envs,
+        supervision=Supervision(),
+        on_failure=lambda failure: run.console.note(str(failure)),
+    )
+
+
+def scaled_sac_settings(config: Config, run: Run) -> SACConfig:
+    """The settings of SAC with learning rates scaled by ``lr_scale``; the start banner states the result."""
+    settings, line = scaled_lr(config.sac, config.run.lr_scale, run.ranks.world_size)
+    ratio = config.off_policy.global_batch_size / 512
+    if ratio != 1:
+        line += f"; sqrt rule for batch {ratio * 512:g} relative to 512: {3e-4 * ratio**0.5:.2g}"
+    run.describe({"learning rates": line})
+    return settings

@@ -1,0 +1,74 @@
+"""Stages student and student_finetune: SAC that uses the collective network."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from powerband.algos.sac import SAC
+from powerband.algos.settings import SACConfig
+from powerband.core.run.run import Run, RunHooks
+from powerband.data.types import EnvSpec, VecEnv
+from powerband.loops.off_policy import off_policy
+from powerband.recipes.metaworld.algos.expert import load_sac_tensors, sac_tensors
+from powerband.recipes.metaworld.algos.student import StudentLearner
+from powerband.recipes.metaworld.config import Config
+from powerband.recipes.metaworld.evaluation import GoalEvaluator, encoded_env, greedy_policy
+from powerband.recipes.metaworld.nets.collective import CollectiveActorCritic
+from powerband.recipes.metaworld.project_folder import load_collective, load_encoder, save_policy, stage_folder
+from powerband.recipes.metaworld.stages.rank_setup import make_training_env, scaled_sac_settings
+
+
+def student(config: Config, run: Run) -> dict[str, Any]:
+    """Trains SAC with a bonus for actions of the collective policy."""
+    return _train(config, run, finetune=False)
+
+
+def student_finetune(config: Config, run: Run) -> dict[str, Any]:
+    """Trains SAC from the weights of the collective network."""
+    return _train(config, run, finetune=True)
+
+
+def _train(config: Config, run: Run, finetune: bool) -> dict[str, Any]:
+    encoder, collective = load_encoder(config, run.device), load_collective(config, run.device)
+
+    def encoded(env: VecEnv) -> VecEnv:
+        return encoded_env(env, encoder, include_obs=not finetune)
+
+    env = encoded(make_training_env(config, run))
+    try:
+        settings = scaled_sac_settings(config, run)
+        if finetune:
+            learner: SAC | StudentLearner = finetuned_sac(collective, env.spec, settings, run)
+        else:
+            learner = StudentLearner(config.student, collective, env.spec, settings, run.context)
+        with GoalEvaluator(config, encoded) as evaluator:
+            hooks = RunHooks(evaluate=lambda: evaluator.figures(greedy_policy(learner), config.eval_episodes))
+            off_policy(run, env, learner, config.off_policy, hooks=hooks)
+            if run.received_signal:
+                return {}
+            run.export_policy(learner.policy_state())
+            final = evaluator.final(run, greedy_policy(learner), config.final_episodes)
+    finally:
+        env.close()
+    if run.ranks.leads:
+        folder = stage_folder(config, "students", config.task)
+        save_policy(folder, config, learner.policy_state())
+        (folder / "evaluation.json").write_text(json.dumps({**final, "env_steps": run.env_steps}, indent=2))
+    return final
+
+
+def finetuned_sac(collective: CollectiveActorCritic, spec: EnvSpec, settings: SACConfig, run: Run) -> SAC:
+    """Builds SAC with the weights of the collective network; the target critics equal the critics."""
+    widths = tuple(layer.out_features for layer in collective.actor.hidden if isinstance(layer, nn.Linear))
+    # The collective network has its own widths, and it learned from observations that are not scaled.
+    sac = SAC(spec, replace(settings, hidden=widths, obs_scale=1.0), run.context)
+    tensors = sac_tensors(sac)
+    for part, net in (("actor", collective.actor), ("critic", collective.critic)):
+        tensors |= {f"{part}.{name}": tensor for name, tensor in net.state_dict().items()}
+    tensors |= {f"target_{name}": tensor for name, tensor in tensors.items() if name.startswith("critic.")}
+    load_sac_tensors(sac, tensors)
+    return sac

@@ -1,0 +1,139 @@
+"""TransitionSampler: samples the newest transitions while an expert trains, and stops the run at lasting success."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from powerband.algos.sac import SAC
+from powerband.core.run.run import Run
+from powerband.core.schedule import Every
+from powerband.data.recorded.shards import write_shards
+from powerband.data.replay import Replay
+from powerband.data.types import Step
+from powerband.recipes.metaworld.config import Config
+from powerband.recipes.metaworld.project_folder import stage_folder
+from powerband.recipes.metaworld.transitions.trajectories import trajectory_starts
+
+FIELDS = ("obs", "action", "reward", "next_obs")
+LABEL_ROWS = 8192
+"""Rows that are labelled in one batch."""
+
+
+def order_by_env(rows: dict[str, Tensor], num_envs: int) -> dict[str, Tensor]:
+    """Reorders transitions from the order of the replay, step by step, into the order environment by environment.
+
+    Args:
+        rows: Name -> (steps * num_envs, ...), all environments at each step.
+        num_envs: Environments that were stepped together.
+
+    Returns:
+        The same rows, and ``start`` (n,) bool: the row does not continue the row before.
+    """
+    count = len(rows["obs"]) // num_envs * num_envs
+    ordered = {name: rows[name][:count].unflatten(0, (-1, num_envs)).transpose(0, 1).flatten(0, 1) for name in FIELDS}
+    return {**ordered, "start": trajectory_starts(ordered["obs"], ordered["next_obs"])}
+
+
+class TransitionSampler:
+    """Observes each step of the off-policy loop.
+
+    Args:
+        run: Is stopped once enough episodes in a row were successful.
+        config: Intervals and sizes, over all ranks.
+        num_envs: Environments of this rank.
+
+    Attributes:
+        chunks: The samples, oldest first; name -> (rows, ...) each.
+    """
+
+    def __init__(self, run: Run, config: Config, num_envs: int) -> None:
+        world = run.ranks.world_size
+        self.run, self.num_envs = run, num_envs
+        self.every = Every(config.collect.interval)
+        self.steps = -(-config.collect.samples // (world * num_envs))
+        self.size = config.collect.size // world
+        self.chunks: deque[dict[str, Tensor]] = deque()
+        self.needed = config.stop_after_successes
+        self.succeeded: deque[bool] = deque(maxlen=self.needed or 1)
+        self.seen = 0
+
+    def after_step(self, step: Step, replay: Replay) -> None:
+        """Takes a sample if one is due, and stops the run if the last episodes of this rank were all successful."""
+        self.seen += self.num_envs * self.run.ranks.world_size
+        if self.needed and step.final_obs is not None:
+            self.succeeded.extend((step.episode["success"][step.ended] > 0).tolist())
+            if len(self.succeeded) == self.needed and all(self.succeeded):
+                self.run.stop(f"the last {self.needed} episodes all succeeded")
+        if self.every.ready(self.seen):
+            self.take(replay)
+
+    def take(self, replay: Replay) -> None:
+        """Copies the newest transitions. The oldest samples are discarded if there are too many rows."""
+        count = min(self.steps, replay.size // self.num_envs) * self.num_envs
+        if not count:
+            return
+        newest = replay.newest(count)
+        self.chunks.append({name: newest[name].cpu() for name in FIELDS})
+        while sum(len(chunk["obs"]) for chunk in self.chunks) > self.size and len(self.chunks) > 1:
+            self.chunks.popleft()
+
+    def rows(self) -> dict[str, Tensor]:
+        """Concatenates all samples, each in the order of `order_by_env`."""
+        parts = [order_by_env(chunk, self.num_envs) for chunk in self.chunks]
+        return {name: torch.cat([part[name] for part in parts]) for name in (*FIELDS, "start")}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Samples, counters and the last successes."""
+        return {
+            "chunks": {str(index): chunk for index, chunk in enumerate(self.chunks)},
+            "succeeded": list(self.succeeded),
+            "seen": self.seen,
+            "every": self.every.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restores `state_dict`."""
+        self.chunks = deque(state["chunks"][str(index)] for index in range(len(state["chunks"])))
+        self.succeeded.extend(state["succeeded"])
+        self.seen = state["seen"]
+        self.every.load_state_dict(state["every"])
+
+
+@torch.no_grad()
+def add_labels(rows: dict[str, Tensor], expert: SAC) -> dict[str, Tensor]:
+    """Returns `rows` with the labels of `expert`: ``mu``, ``log_std`` and ``q_target``."""
+    device, parts = expert.centre.device, []
+    for first in range(0, len(rows["obs"]), LABEL_ROWS):
+        batch = {name: rows[name][first : first + LABEL_ROWS].to(device) for name in ("obs", "next_obs")}
+        parts.append({name: value.cpu() for name, value in expert.labels(batch).items()})
+    return {**rows, **{name: torch.cat([part[name] for part in parts]) for name in parts[0]}}
+
+
+def write_transitions(config: Config, run: Run, what: str, rows: dict[str, Tensor], teacher: str, gamma: float) -> None:
+    """Writes the rows of all ranks into the project folder, with a description of them.
+
+    Args:
+        config: Task, reward version and horizon.
+        run: Ranks and counters.
+        what: ``experts`` or ``online``.
+        rows: Labelled rows of this rank.
+        teacher: Policy that labelled them: ``expert`` or ``scripted``.
+        gamma: Discount of the values in ``q_target``.
+    """
+    facts: dict[str, Any] = {
+        "what": f"metaworld {what}",
+        "task": config.task,
+        "reward_version": config.reward_version,
+        "horizon": config.horizon,
+        "gamma": gamma,
+        "teacher": teacher,
+        "env_steps": run.env_steps,
+        "order": "a row continues the row before it unless start is true",
+        "q_target": "min Q'(s', a') - alpha log pi(a' | s') at next_obs, without the reward; nan if unknown",
+    }
+    folder = stage_folder(config, what, config.task) / "data"
+    write_shards(folder, rows, facts, run.ranks.gather, run.ranks.rank)

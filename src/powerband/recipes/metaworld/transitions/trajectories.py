@@ -1,0 +1,63 @@
+"""Trajectories: transitions in the order in which they happened, and windows that end at chosen transitions."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def trajectory_starts(obs: Tensor, next_obs: Tensor) -> Tensor:
+    """Finds the transitions that do not continue the transition in the row before.
+
+    Args:
+        obs, next_obs: (n, F) of neighbouring transitions. If one continues the other, the two are equal bit for bit.
+
+    Returns:
+        (n,) bool.
+    """
+    continues = (obs[1:] == next_obs[:-1]).all(-1)
+    return torch.cat([continues.new_ones(1), ~continues])
+
+
+class Trajectories:
+    """Rows of transitions, each with the transitions that led to it.
+
+    Args:
+        state: (n, S) states in which the actions were taken.
+        action: (n, A).
+        reward: (n,).
+        start: (n,) bool: the first transition of a trajectory.
+
+    Attributes:
+        age: (n,) int64: number of earlier transitions in the same trajectory.
+    """
+
+    def __init__(self, state: Tensor, action: Tensor, reward: Tensor, start: Tensor) -> None:
+        self.state, self.action, self.reward = state, action, reward.unsqueeze(-1)
+        row = torch.arange(len(start), device=start.device)
+        first = torch.where(start, row, torch.zeros_like(row)).cummax(0).values
+        self.age = row - first
+
+    def windows(self, last: Tensor, length: int, longest: Tensor | None = None) -> dict[str, Tensor]:
+        """Gathers the trajectories that end at the states of the rows `last`.
+
+        Args:
+            last: (B,) int64 rows.
+            length: Largest number of states in a window.
+            longest: (B,) int64: largest number of states in each window; None applies `length` to all.
+
+        Returns:
+            ``state`` (B, length, S), ``action`` (B, length - 1, A), ``reward`` (B, length - 1, 1), and ``length`` (B,):
+            valid states, counted from the front. Values behind them are padding.
+        """
+        states = self.age[last].clamp(max=length - 1) + 1
+        if longest is not None:
+            states = torch.minimum(states, longest)
+        first = (last - states + 1).unsqueeze(1)
+        rows = torch.minimum(first + torch.arange(length, device=last.device), last.unsqueeze(1))
+        return {
+            "state": self.state[rows],
+            "action": self.action[rows[:, :-1]],
+            "reward": self.reward[rows[:, :-1]],
+            "length": states,
+        }

@@ -1,0 +1,24 @@
+"""sketchnav: indoor navigation to a goal that a hand-drawn sketch map shows."""
+
+from powerband.core.recipe import Recipe
+from powerband.recipes.sketchnav.config import ALGORITHMS, VARIANTS, Config, Evaluation, check
+from powerband.recipes.sketchnav.old_names import OLD_NAMES
+
+RECIPE = Recipe(
+    name="sketchnav",
+    summary="find a goal in a building by a hand-drawn sketch: recurrent PPO, a diffusion policy, cloning",
+    Config=Config,
+    stages={
+        "train": "powerband.recipes.sketchnav.train:train",
+        "episodes": "powerband.recipes.sketchnav.plans.episode_sets:write_episode_sets",
+        "demos": "powerband.recipes.sketchnav.imitation.recorder:record_demonstrations",
+    },
+    algorithms=ALGORITHMS,
+    default_stage="train",
+    variants=VARIANTS,
+    old_names=OLD_NAMES,
+    check=check,
+    Evaluation=Evaluation,
+    evaluate="powerband.recipes.sketchnav.evaluation:evaluate_checkpoint",
+    build_learner="powerband.recipes.sketchnav.learners:build_learner",
+)

@@ -1,0 +1,224 @@
+"""Configuration, algorithm table and variants of sketchnav. This file does not import torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from powerband.algos.settings import ChunkConfig, PPOConfig
+from powerband.core.config import RunConfig, at_least
+from powerband.core.errors import ConfigError
+from powerband.core.recipe import Algorithm, load_object
+from powerband.loops.config import OfflineConfig, OnPolicyConfig
+from powerband.recipes.sketchnav.settings import (
+    DEFAULT_SHADING,
+    MAP_SQUARES,
+    EpisodeConfig,
+    Level,
+    Rules,
+    Sensors,
+    SketchNetConfig,
+    Split,
+    check_pixels,
+)
+
+PolicyName = Literal["random", "forward-and-turn", "likeliest", "policy", "expert"]
+
+ALGORITHMS = {
+    "ppo": Algorithm(
+        "powerband.algos.ppo:PPO",
+        PPOConfig(lr=2.5e-4, clip=0.1, entropy_coef=0.01, hidden=(512,), activation="relu", gru=512),
+        "on_policy",
+        also=("net",),
+    ),
+    "diffusion": Algorithm(
+        "powerband.algos.action_chunks:ActionChunkLearner", ChunkConfig(), "offline", section="chunks", also=("net",)
+    ),
+    "clone": Algorithm(
+        "powerband.algos.action_chunks:ActionChunkLearner", ChunkConfig(), "offline", section="chunks", also=("net",)
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Config:
+    algo: str = "ppo"
+    """Algorithm: ppo has a GRU and learns from the environment; diffusion and clone learn chunks of actions from
+    demonstrations."""
+    renderer: Literal["caster", "mujoco"] = "caster"
+    """Renderer of the camera in training: the ray caster, or MuJoCo by OpenGL in worker processes (ppo)."""
+    num_workers: int = -1
+    """Worker processes of each rank with renderer=mujoco; -1 starts one per core (two with double_buffer), 0 renders in
+    the training process."""
+    pixels: int = 64
+    """Side of the camera image in pixels, even, 36 to 512."""
+    eval_episodes: int = 100
+    """Episodes of an evaluation during training (eval_interval), in plans that training does not use."""
+    eval_plans: int = 50
+    """Plans of each evaluation split; goals and starts are as in scenes."""
+    episode_file: str = ""
+    """File of training episodes, written by the stage `episodes`; empty generates them from scenes and seed."""
+    demos_dir: str = ""
+    """Folder of the demonstrations that the stage `demos` records; empty is ``demos`` in the run folder. An unfinished
+    recording is continued. diffusion and clone learn from it."""
+    demo_episodes: int = 0
+    """Episodes that `demos` records, spread evenly over the plans; 0 records all."""
+    demo_noise: float = 0.0
+    """Share of the recorded steps that execute a random move while the follower's action is recorded, so that the
+    demonstrations show how to recover."""
+    cache_episodes: bool = True
+    """Keep generated episodes in the user's cache folder (XDG_CACHE_HOME/powerband/episodes), so that the next start
+    with the same scenes and seed reads them."""
+    scene_seed: int = -1
+    """Seed of plans, episodes and sketches; -1 uses the seed of the run. Runs with the same number share them."""
+    scenes: EpisodeConfig = field(default_factory=EpisodeConfig)
+    rules: Rules = field(default_factory=Rules)
+    sensors: Sensors = field(default_factory=Sensors)
+    run: RunConfig = field(default_factory=lambda: RunConfig(env_steps=10_000_000))
+    on_policy: OnPolicyConfig = field(
+        default_factory=lambda: OnPolicyConfig(num_envs=64, num_steps=150, epochs=4, minibatches=1)
+    )
+    ppo: PPOConfig = field(default_factory=lambda: ALGORITHMS["ppo"].settings)
+    chunks: ChunkConfig = field(default_factory=ChunkConfig)
+    offline: OfflineConfig = field(default_factory=lambda: OfflineConfig(global_batch_size=32))
+    net: SketchNetConfig = field(default_factory=SketchNetConfig)
+
+    @property
+    def loop(self) -> OnPolicyConfig | OfflineConfig:
+        """Sizes of the loop that the chosen algorithm runs in."""
+        return self.on_policy if self.algo == "ppo" else self.offline
+
+    @property
+    def episode_seed(self) -> int:
+        """Seed of plans, episodes and sketches."""
+        return self.run.seed if self.scene_seed < 0 else self.scene_seed
+
+    @property
+    def camera_keys(self) -> tuple[str, ...]:
+        """Camera images that the policy observes, by their keys in an observation."""
+        return tuple(name for name, used in (("rgb", self.net.use_rgb), ("depth", self.net.use_depth)) if used)
+
+    @property
+    def map_squares(self) -> int:
+        """Squares along the explored map that the policy observes; 0 for no map."""
+        return MAP_SQUARES if self.net.goal else 0
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Options of ``powerband eval`` for a run of sketchnav."""
+
+    splits: tuple[Split, ...] = ("val_seen", "val_unseen")
+    """Splits of episodes: val_seen (new episodes in training plans), val_unseen (new plans), train."""
+    sketches: tuple[Level, ...] = ()
+    """Levels of the sketches: smooth, abstract, true, blank; empty is the level of the run."""
+    drawings: str = ""
+    """Folder of your own sketches, PNGs named by the number of their episode (0.png). Only these episodes are played,
+    with your sketches. Draw over the images in plans-SPLIT/ that `powerband train sketchnav episodes` writes."""
+    policies: tuple[PolicyName, ...] = ()
+    """Policies: random, forward-and-turn, policy (the run's; ppo samples its actions, as in training), likeliest (the
+    same with the likeliest action; ppo), expert. Empty is all."""
+    temperature: float = 1.0
+    """Temperature of ppo's policy: actions are sampled by probabilities to the power of 1 / temperature; values below 1
+    make rare actions rarer."""
+    plans: int = 0
+    """Plans of a split; 0 is the number of the run."""
+    video: bool = True
+    """Write images of three episodes of the policy (or of likeliest), and a video of the first."""
+    threads: int = 0
+    """CPU threads; 0 leaves the number to torch."""
+
+    def __post_init__(self) -> None:
+        at_least(self, plans=0, threads=0)
+        if self.temperature <= 0:
+            raise ConfigError(
+                f"temperature={self.temperature:g} is not above 0. Write policies=likeliest for the limit of 0."
+            )
+
+
+def check(config: Config, world_size: int) -> None:
+    """Refuses sizes that do not divide by the ranks, contradictory settings, and invalid episode files.
+
+    Raises:
+        ConfigError: A setting is invalid.
+    """
+    config.loop.check(world_size)
+    check_pixels(config.pixels)
+    if config.algo != "ppo":
+        config.offline.refuse_device("chunks are read from demonstrations that are mapped from files")
+    if not 0 <= config.demo_noise < 1:
+        raise ConfigError(
+            f"demo_noise={config.demo_noise:g} is outside the range from 0 to below 1. Write demo_noise=0.15."
+        )
+    if config.net.goal and (config.algo != "ppo" or config.renderer == "mujoco"):
+        raise ConfigError(
+            f"net.goal=true is not supported with algo={config.algo} renderer={config.renderer}: the prediction is "
+            f"trained on the ray caster's ground truth. Write algo=ppo renderer=caster, or goal=false."
+        )
+    if config.ppo.expert_coef < 0 or (config.ppo.expert_coef and config.renderer == "mujoco"):
+        raise ConfigError(
+            f"ppo.expert_coef={config.ppo.expert_coef:g} with renderer={config.renderer}: it must be 0 or more, and "
+            f"only the ray caster's environment has an expert. Write renderer=caster, or ppo.expert_coef=0."
+        )
+    if config.renderer == "mujoco" and config.sensors.shading != DEFAULT_SHADING:
+        raise ConfigError(
+            f"sensors.shading={config.sensors.shading:g} with renderer=mujoco: MuJoCo has its own light. Write "
+            f"renderer=caster, or leave sensors.shading out."
+        )
+    if config.episode_file:
+        load_object("powerband.recipes.sketchnav.plans.episodes:load_episode_file")(Path(config.episode_file))
+
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "small": {
+        "scenes.max_size_m": 10.0,
+        "scenes.plans": 400,
+        "scenes.sketch": "smooth",
+        "scenes.max_path_m": 12.0,
+        "net.use_rgb": False,
+        "net.learn_page_size": False,
+        "net.channels": 0.5,
+        "net.width": 128,
+        "ppo.hidden": (256,),
+        "ppo.gru": 256,
+        "ppo.lr": 3e-4,
+        "ppo.clip": 0.2,
+        "ppo.value_coef": 0.05,
+        "ppo.expert_coef": 1.0,
+        "on_policy.num_envs": 64,
+        "on_policy.num_steps": 75,
+        "on_policy.minibatches": 8,
+        "on_policy.epochs": 3,
+        "net.image_encoder": "plain",
+        "offline.global_batch_size": 256,
+        "demo_noise": 0.15,
+        "chunks.lr": 1e-3,
+        "chunks.unet": (64, 128, 256),
+        "chunks.predict": "sample",
+        "run.precision": "auto",
+        "run.env_steps": 2_000_000,
+    },
+    "smoke": {
+        "scenes.max_size_m": 9.0,
+        "scenes.plans": 2,
+        "scenes.goals": 1,
+        "scenes.starts": 2,
+        "rules.max_steps": 150,
+        "eval_plans": 1,
+        "eval_episodes": 2,
+        "pixels": 36,
+        "scenes.sketch_px": 36,
+        "net.width": 16,
+        "net.channels": 0.25,
+        "net.blocks": 0.25,
+        "chunks.unet": (8, 16),
+        "chunks.noise_steps": 20,
+        "offline.global_batch_size": 8,
+        "ppo.hidden": (16,),
+        "ppo.gru": 16,
+        "on_policy.num_envs": 2,
+        "on_policy.num_steps": 8,
+        "run.env_steps": 64,
+    },
+}

@@ -1,0 +1,1 @@
+"""Environment of sketchnav: rules, ray caster and sensors of many agents, on CPU threads and on CUDA."""

@@ -1,0 +1,283 @@
+"""SketchNavEnv: a vectorised environment of N agents, each with a sketch of the building that it navigates."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields
+from typing import Any
+
+import numba
+import torch
+from torch import Tensor
+
+from powerband.data.types import EnvHalf, Step, Tree, tree_map
+from powerband.envs.numba.arrays import check_action
+from powerband.envs.numba.pending_action import PendingAction
+from powerband.recipes.sketchnav.env.explored_map import ExploredMap
+from powerband.recipes.sketchnav.env.kernels import run
+from powerband.recipes.sketchnav.env.sensors import sensor_arrays
+from powerband.recipes.sketchnav.env.spec import make_env_spec
+from powerband.recipes.sketchnav.env.state import Agents
+from powerband.recipes.sketchnav.env.world import FAR_M, NEAR_M, NUM_ACTIONS, world_arrays
+from powerband.recipes.sketchnav.plans.episodes import COORDINATE_UNIT_M, HEADINGS, Episodes
+from powerband.recipes.sketchnav.settings import SUBSTEP_M, Rules, Sensors
+
+DEFAULT_RULES, NOISELESS = Rules(), Sensors()
+DEPTH_SCALE = 255 / (FAR_M - NEAR_M)
+DEPTH_OFFSET = 0.5 - NEAR_M * DEPTH_SCALE
+"""A depth z in metres is the byte DEPTH_SCALE z + DEPTH_OFFSET, within 0 to 255."""
+UNLIMITED_M = 1e9
+"""Upper limit of a depth in metres that is not clipped."""
+
+
+class SketchNavEnv:
+    """Agents that navigate to the goal of a sketch. The actions are STOP, FORWARD, LEFT (10 degrees) and RIGHT.
+
+    Observations: ``rgb`` (N, 3, S, S) uint8; ``depth`` (N, 1, S, S) uint8, 0 at 0.5 m or nearer and 255 at 5 m or
+    farther; ``gps`` (N, 2) float32, metres from the start along the axes of the plan (x right, y down); ``compass``
+    (N, 1) float32, heading in radians, clockwise from the x axis, -pi to pi; ``episode`` (N,) int64, the number of the
+    episode. Its sketch is ``episodes.sketch[number]``. The observation has only the number, because the sketch does not
+    change during an episode. With `expert`, ``expert`` (N,) int64 is the action of the shortest-path follower.
+
+    The reward is -0.01 + 3 (D_before - D) + 10 on success; D = 0.8 of the remaining path + 0.2 of the distance to the
+    path. STOP terminates an episode; the limit of actions truncates it. Figures of an episode: ``success``; ``spl``,
+    success weighted by the path length over the distance moved; ``soft_spl``, with the share of the path that was
+    completed in place of success; ``distance_to_goal``, metres of the remaining path.
+
+    `recv`, `reset` and `observe` return one of two sets of buffers, in alternation. A set is valid until the second of
+    these calls after it.
+    """
+
+    halves: tuple[EnvHalf, ...] = ()
+
+    def __init__(
+        self,
+        num_envs: int,
+        episodes: Episodes,
+        rules: Rules = DEFAULT_RULES,
+        *,
+        pixels: int = 64,
+        explored: int = 0,
+        expert: bool = False,
+        sequential: bool = False,
+        order: Tensor | None = None,
+        device: torch.device | str = "cpu",
+        seed: int = 0,
+        threads: int | None = None,
+        first_env: int = 0,
+        all_envs: int = 0,
+        sensors: Sensors = NOISELESS,
+    ):
+        """Begins an episode in each row.
+
+        Args:
+            num_envs: N.
+            episodes: Episodes on any device.
+            rules: Rules of success, moves and reward.
+            pixels: S, side of the camera image.
+            explored: G, squares along the explored map; 0 for no map.
+            expert: Observe the action of the shortest-path follower.
+            sequential: Row n plays episodes n, n + all_envs, ... in order; otherwise each row draws its episodes.
+            order: Episode numbers (E',) int64 in the order in which they are played; None plays all.
+            device: Device of agents and images.
+            seed: Seed, 0..2**63 - 1. A row depends on the seed, its number and its actions only.
+            threads: CPU threads; None is torch's number.
+            first_env: Number of the first row over all ranks.
+            all_envs: Number of rows over all ranks; 0 is num_envs.
+            sensors: Light and sensor noise.
+
+        Raises:
+            ValueError: A number is out of range.
+        """
+        if num_envs < 1:
+            raise ValueError(f"num_envs is {num_envs}; expected at least 1.")
+        self.num_envs, self.device = num_envs, torch.device(device)
+        self.threads = torch.get_num_threads() if threads is None else threads
+        limit = numba.config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]
+        if not 1 <= self.threads <= limit:
+            raise ValueError(f"threads is {self.threads}; expected 1 to {limit}.")
+        self.seed, self.rules, self.sensors = seed, rules, sensors
+        self.spec = make_env_spec(pixels, rules, explored, expert)
+        self.stride = all_envs or num_envs
+        self.episodes = episodes.to(self.device)
+        self.world = world_arrays(self.episodes, rules, pixels, sequential, self.device, order, sensors.shading)
+        self._sensor_arrays = sensor_arrays(sensors, self.device)
+        self.agents = Agents.empty(num_envs, first_env, self.device)
+        self.explored = ExploredMap(num_envs, explored, pixels, self.device) if explored else None
+        self._obs = [tree_map(lambda spec: spec.zeros(num_envs, device=self.device), self.spec.obs) for _ in range(2)]
+        noisy = self._obs[0]["depth"].shape if sensors.depth_noise else (0,)
+        self._metres = torch.zeros(noisy, device=self.device)
+        self._buffer = 0
+        self._pending: PendingAction[Tensor] = PendingAction()
+        self.resumed = torch.ones(num_envs, dtype=torch.bool, device=self.device)
+        self.reset(seed)
+
+    def reset(self, seed: int | None = None) -> Tree:
+        """Begins new episodes in all rows and returns the observations.
+
+        Args:
+            seed: Restarts the random streams with this seed; None continues them.
+        """
+        if seed is not None:
+            if not 0 <= seed < 2**63:
+                raise ValueError(f"seed is {seed}; expected 0..2**63 - 1.")
+            self.seed = seed
+            self.agents.tick.zero_()
+        self._pending.clear()
+        self._run("begin", self.seed, self.stride, False)
+        return self.observe()
+
+    def observe(self) -> Tree:
+        """Returns the present observations, for instance after `load_state_dict`."""
+        self._buffer = 1 - self._buffer
+        return self._write_obs(self._obs[self._buffer], False)
+
+    def expert(self) -> Tensor:
+        """Returns the present actions (N,) int64 of the shortest-path follower."""
+        self._run("expert")
+        return self.agents.expert.clone()
+
+    def render_metric(self) -> tuple[Tensor, Tensor]:
+        """Renders without noise: colours (N, 3, S, S) uint8 and unclipped depth (N, 1, S, S) float32 in metres."""
+        rgb = torch.empty_like(self._obs[0]["rgb"])
+        depth = torch.empty(self._obs[0]["depth"].shape, device=self.device)
+        self._run("render", rgb, depth, 1.0, 0.0, UNLIMITED_M, False)
+        return rgb, depth
+
+    def send(self, action: Tensor) -> None:
+        """Accepts the actions (N,) int64 of all rows.
+
+        Raises:
+            ValueError: The shape or dtype is wrong; on CPU also an action out of range.
+            RuntimeError: An earlier action was not followed by `recv`.
+        """
+        self._pending.check_none("send")
+        check_action(action, (self.num_envs,), NUM_ACTIONS)
+        self._pending.put(action.contiguous())
+
+    def recv(self) -> Step:
+        """Executes the pending actions.
+
+        Raises:
+            RuntimeError: `send` was not called before.
+        """
+        self.move(self._pending.take())
+        agents, final_obs, episode_metrics = self.agents, None, {}
+        reward, ended = agents.reward.clone(), agents.ended.clone()
+        if bool(ended.any()):
+            final_obs = self._write_obs(tree_map(torch.empty_like, self._obs[0]), True)
+            episode_metrics = self.episode_metrics()
+            self._run("begin", self.seed, self.stride, True)
+        return Step(
+            obs=self.observe(),
+            reward=reward,
+            terminated=ended == 1,
+            truncated=ended == 2,
+            final_obs=final_obs,
+            episode=episode_metrics,
+        )
+
+    def move(self, action: Tensor) -> None:
+        """Executes actions (N,) int64 without images; rewards and ends are in `agents`, and no episode begins."""
+        self._run("step", action)
+
+    def step(self, action: Tensor) -> Step:
+        """Calls `send`, then `recv`."""
+        self.send(action)
+        return self.recv()
+
+    def episode_metrics(self) -> dict[str, Tensor]:
+        """Computes the figures of the episodes in their present state, (N,) float32 each."""
+        agents = self.agents
+        length, moved = self.episodes.length[agents.episode], agents.moved * SUBSTEP_M
+        direct, success = length / torch.maximum(length, moved), agents.success.double()
+        completed = (1 - agents.distance / length).clamp(min=0)
+        metrics = {
+            "success": success,
+            "spl": success * direct,
+            "soft_spl": completed * direct,
+            "distance_to_goal": agents.distance,
+        }
+        return {name: value.float() for name, value in metrics.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns agents, maps and seed; with the same episodes, a resumed environment repeats every bit.
+
+        Raises:
+            RuntimeError: An action is pending.
+        """
+        self._pending.check_none("state_dict")
+        agents = {field.name: getattr(self.agents, field.name).clone() for field in fields(Agents)}
+        maps = {} if self.explored is None else {"explored": self.explored.maps.clone()}
+        return {"seed": self.seed, "episodes": len(self.episodes), "agents": agents, **maps}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restores `state_dict`; `observe` returns the observations of this state.
+
+        Raises:
+            ValueError: The state has another number of rows or episodes.
+        """
+        rows, episodes = state["agents"]["heading"].shape[0], int(state["episodes"])
+        if (rows, episodes) != (self.num_envs, len(self.episodes)):
+            raise ValueError(
+                f"The state of sketchnav has {rows} rows and {episodes} episodes; expected {self.num_envs} and "
+                f"{len(self.episodes)}. Resume with the same scenes and number of environments."
+            )
+        for name, saved in state["agents"].items():
+            getattr(self.agents, name).copy_(saved)
+        if self.explored is not None:
+            self.explored.maps.copy_(state["explored"])
+        self.seed = int(state["seed"])
+        self._pending.clear()
+
+    def worker_statistics(self) -> dict[str, Any]:
+        """Returns no measurements: the environments step in this process."""
+        return {}
+
+    def close(self) -> None:
+        """Does nothing, because the environment holds no processes or files."""
+
+    def add_image_noise(self, rgb: Tensor, depth: Tensor, metres: Tensor, ended_only: bool = False) -> None:
+        """Adds the noise of this step to images of any side S, in place. Images without noise stay as they are.
+
+        Args:
+            rgb: Colours (N, 3, S, S) uint8.
+            depth: Depth (N, 1, S, S) uint8; computed from `metres` if depth is noisy.
+            metres: Depth (N, 1, S, S) float32 in metres.
+            ended_only: Leave out rows whose episode did not end.
+        """
+        arrays, seed = self._sensor_arrays, self.seed
+        if self.sensors.depth_noise:
+            self._run("depth_noise", arrays, seed, metres, depth, DEPTH_SCALE, DEPTH_OFFSET, ended_only)
+        if self.sensors.rgb_noise:
+            self._run("colour_noise", arrays, seed, rgb, ended_only)
+
+    def _write_obs(self, obs: Tree, ended_only: bool) -> Tree:
+        """Writes the present observations into `obs`; with `ended_only`, images only of rows whose episode ended."""
+        agents, episodes = self.agents, self.episodes
+        if self.sensors.depth_noise:
+            self._run("render", obs["rgb"], self._metres, 1.0, 0.0, UNLIMITED_M, ended_only)
+        else:
+            self._run("render", obs["rgb"], obs["depth"], DEPTH_SCALE, DEPTH_OFFSET, 255.0, ended_only)
+        self.add_image_noise(obs["rgb"], obs["depth"], self._metres, ended_only)
+        start = episodes.start[agents.episode, :2]
+        torch.mul(agents.at - start, COORDINATE_UNIT_M, out=obs["gps"])
+        signed = (agents.heading + HEADINGS // 2) % HEADINGS - HEADINGS // 2
+        torch.mul(signed.unsqueeze(1), 2 * math.pi / HEADINGS, out=obs["compass"])
+        if self.sensors.pose_noise:
+            self._run("pose_noise", self._sensor_arrays, self.seed, obs["gps"], obs["compass"])
+        obs["episode"].copy_(agents.episode)
+        if "expert" in obs:
+            obs["expert"].copy_(self.expert())
+        if self.explored is not None:
+            view = (obs["depth"], obs["gps"], obs["compass"])
+            if ended_only:  # the maps of the next episodes begin empty, so this last view is not kept
+                maps = self.explored.with_view(self.explored.maps, *view)
+            else:
+                maps = self.explored.add(*view, agents.made == 0)
+            obs["explored"].copy_(maps.unsqueeze(1))
+            torch.mul(episodes.target[agents.episode] - start, COORDINATE_UNIT_M, out=obs["goal"])
+        return obs
+
+    def _run(self, name: str, *arguments: Any) -> None:
+        run(name, self.agents, self.world, self.threads, *arguments)

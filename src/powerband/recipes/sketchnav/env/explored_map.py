@@ -1,0 +1,67 @@
+"""ExploredMap: maps of what agents have seen, from above: free, occupied or unseen, from the depth at eye level."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from powerband.recipes.sketchnav.env.world import FAR_M, NEAR_M, focal_length_px
+from powerband.recipes.sketchnav.settings import MAP_SQUARE_M
+
+UNSEEN, FREE, OCCUPIED = 0, 127, 255
+"""Values of a square. A larger value replaces a smaller one."""
+SAMPLES_M = 0.2
+"""Distance between the points of a ray that are marked as free, in metres."""
+
+
+class ExploredMap:
+    """Maps of N agents, each with its start in the centre and the axes of the plan.
+
+    Args:
+        rows: N.
+        squares: G, squares along a map.
+        pixels: S, side of the camera image.
+        device: Device of maps and images.
+
+    Attributes:
+        maps: Maps (N, G, G) uint8.
+    """
+
+    def __init__(self, rows: int, squares: int, pixels: int, device: torch.device) -> None:
+        self.maps = torch.full((rows, squares, squares), UNSEEN, dtype=torch.uint8, device=device)
+        focal = focal_length_px(pixels)
+        self.across = (torch.arange(pixels, device=device) + 0.5 - pixels / 2) / focal
+        self.along = torch.arange(SAMPLES_M, FAR_M, SAMPLES_M, device=device)
+
+    def add(self, depth: Tensor, gps: Tensor, compass: Tensor, starts: Tensor) -> Tensor:
+        """Adds the present views to the maps and returns the maps.
+
+        Args:
+            depth: Observed depth (N, 1, S, S) uint8.
+            gps: Positions (N, 2) in metres from the start.
+            compass: Headings (N, 1) in radians.
+            starts: (N,) bool: agents that begin an episode, whose maps are cleared first.
+        """
+        self.maps.masked_fill_(starts.view(-1, 1, 1), UNSEEN)
+        return self.maps.copy_(self.with_view(self.maps, depth, gps, compass))
+
+    def with_view(self, maps: Tensor, depth: Tensor, gps: Tensor, compass: Tensor) -> Tensor:
+        """Returns maps (n, G, G) with views added; free squares never replace occupied ones."""
+        level = depth[:, 0, depth.shape[-1] // 2 - 1]  # the row above the horizon
+        far = NEAR_M + level.float() * ((FAR_M - NEAR_M) / 255)
+        free = torch.where(self.along < far.unsqueeze(2), FREE, UNSEEN).to(torch.uint8)  # (n, S, K)
+        marked = self._mark(maps, free, self.along.expand(*far.shape, -1), gps, compass)
+        walls = torch.where((level > 0) & (level < 255), OCCUPIED, UNSEEN).to(torch.uint8).unsqueeze(2)
+        return self._mark(marked, walls, far.unsqueeze(2), gps, compass)
+
+    def _mark(self, maps: Tensor, value: Tensor, z: Tensor, gps: Tensor, compass: Tensor) -> Tensor:
+        """Sets squares to the maximum of their value and the values (n, S, k) of the points at depth z in them."""
+        side, across = maps.shape[-1], z * self.across.view(1, -1, 1)
+        cos, sin = compass.cos().unsqueeze(2), compass.sin().unsqueeze(2)
+        x = gps[:, 0].view(-1, 1, 1) + z * cos - across * sin
+        y = gps[:, 1].view(-1, 1, 1) + z * sin + across * cos
+        column, row = ((at / MAP_SQUARE_M).floor().long() + side // 2 for at in (x, y))
+        inside = (column >= 0) & (column < side) & (row >= 0) & (row < side)
+        square = (row.clamp(0, side - 1) * side + column.clamp(0, side - 1)).flatten(1)
+        flat = maps.flatten(1).scatter_reduce(1, square, (value * inside).flatten(1), "amax")
+        return flat.view_as(maps)

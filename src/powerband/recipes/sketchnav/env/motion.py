@@ -1,0 +1,175 @@
+"""Motion: moves of a disc among cells, path lengths, reward, and the follower of the shortest path.
+
+The scalar functions serve CPU threads and CUDA. `s` are the arrays of the agents, `w` those of the world, `n` is a row.
+Positions are integers, so that moves and collisions are the same bits on every device.
+"""
+
+import math
+
+from powerband.envs.numba.hashing import inlined, random_bits, random_integer, stream_key
+from powerband.recipes.sketchnav.env.world import FORWARD, LEFT, RADIUS, RIGHT, STOP
+from powerband.recipes.sketchnav.plans.distance import DISTANCE_UNIT_M
+from powerband.recipes.sketchnav.plans.episodes import CELL_UNITS, COORDINATE_UNIT_M, HEADINGS
+
+HALF = CELL_UNITS // 2
+TIME_COST, PROGRESS, SUCCESS = 0.01, 3.0, 10.0
+"""Coefficients of the reward."""
+ALONG, OFF = 0.8, 0.2
+"""Weights, in the potential, of the remaining path and of the distance to the path."""
+LOOK_AHEAD = 20
+"""Substeps (half a metre) over which the follower compares headings."""
+STOP_SHARE = 0.5
+"""Share of the success radius within which the follower stops."""
+TURN_COST_M = 1e-3
+"""Cost of a turn of 10 degrees in metres; it decides between headings of equal gain."""
+FAR_AWAY = 1e9
+
+
+@inlined
+def is_occupied(w, first, width, high, cx, cy):
+    """Returns True if cell (cx, cy) of the plan whose cells begin at `first` is occupied or outside."""
+    if cx < 0 or cy < 0 or cx >= width or cy >= high:
+        return True
+    return w.height[w.cells[first + cy * width + cx]] > 0.0
+
+
+@inlined
+def collides(w, first, width, high, x, y):
+    """Returns True if a disc at (x, y) touches an occupied cell."""
+    cx, cy = x // CELL_UNITS, y // CELL_UNITS
+    for gy in range(cy - 2, cy + 3):
+        for gx in range(cx - 2, cx + 3):
+            dx, dy = 0, 0
+            if gx > cx:
+                dx = gx * CELL_UNITS - x
+            elif gx < cx:
+                dx = x - (gx + 1) * CELL_UNITS
+            if gy > cy:
+                dy = gy * CELL_UNITS - y
+            elif gy < cy:
+                dy = y - (gy + 1) * CELL_UNITS
+            if dx * dx + dy * dy < RADIUS * RADIUS and is_occupied(w, first, width, high, gx, gy):
+                return True
+    return False
+
+
+@inlined
+def move_forward(w, first, width, high, x, y, heading, substeps):
+    """Returns (x, y, completed substeps) of a straight move that ends before the disc would collide."""
+    made = 0
+    for _ in range(substeps):
+        nx, ny = x + w.step[heading, 0], y + w.step[heading, 1]
+        if collides(w, first, width, high, nx, ny):
+            break
+        x, y, made = nx, ny, made + 1
+    return x, y, made
+
+
+@inlined
+def path_length(w, field, width, high, x, y):
+    """Returns the metres of the shortest path from (x, y) to the goal whose distance field begins at `field`.
+
+    An agent may stand in a gap of 0.4 m, for example, where the centre of no cell is navigable. The search then extends
+    to more cells, ring by ring.
+    """
+    cx, cy = x // CELL_UNITS, y // CELL_UNITS
+    best, around = FAR_AWAY, 2
+    while best == FAR_AWAY and around <= 2 * max(width, high):
+        for gy in range(max(0, cy - around), min(high, cy + around + 1)):
+            for gx in range(max(0, cx - around), min(width, cx + around + 1)):
+                distance = w.field[field + gy * width + gx]
+                if distance >= 0:
+                    dx, dy = x - gx * CELL_UNITS - HALF, y - gy * CELL_UNITS - HALF
+                    best = min(
+                        best, distance * DISTANCE_UNIT_M + math.sqrt(float(dx * dx + dy * dy)) * COORDINATE_UNIT_M
+                    )
+        around += 1
+    return best
+
+
+@inlined
+def potential_m(w, e, x, y):
+    """Returns D in metres: 0.8 of the path that remains after its nearest point, plus 0.2 of the distance to it."""
+    best, remains = FAR_AWAY * FAR_AWAY, 0.0
+    for k in range(w.way_at[e], w.way_at[e + 1] - 1):
+        ax, ay = int(w.way[k, 0]), int(w.way[k, 1])
+        ux, uy = int(w.way[k + 1, 0]) - ax, int(w.way[k + 1, 1]) - ay
+        share = float((x - ax) * ux + (y - ay) * uy) / float(ux * ux + uy * uy)
+        share = min(max(share, 0.0), 1.0)
+        dx, dy = (x - ax) - share * ux, (y - ay) - share * uy
+        away = dx * dx + dy * dy
+        if away < best:
+            best = away
+            remains = w.left[k] - share * (w.left[k] - w.left[k + 1])
+    return ALONG * remains + OFF * math.sqrt(best) * COORDINATE_UNIT_M
+
+
+@inlined
+def shortest_path_action(s, w, n):
+    """Returns the follower's action: STOP near the goal, otherwise towards the heading with the largest gain."""
+    if s.distance[n] <= STOP_SHARE * w.radius_m:
+        return STOP
+    e = s.episode[n]
+    plan = w.plan[e]
+    first, field, high, width = w.cells_at[plan], w.field_at[w.goal[e]], w.size[plan, 0], w.size[plan, 1]
+    best, chosen = -FAR_AWAY, 0
+    for turn in range(-HEADINGS // 2, HEADINGS // 2):
+        heading = (s.heading[n] + turn) % HEADINGS
+        x, y, _ = move_forward(w, first, width, high, s.at[n, 0], s.at[n, 1], heading, max(LOOK_AHEAD, w.substeps))
+        gain = -path_length(w, field, width, high, x, y) - TURN_COST_M * abs(turn)
+        if gain > best:
+            best, chosen = gain, turn
+    if chosen == 0:
+        return FORWARD
+    return LEFT if chosen < 0 else RIGHT
+
+
+@inlined
+def begin_row(s, w, n, seed, stride):
+    """Begins the next episode of row `n`; rows that take the episodes in order skip `stride` episodes."""
+    count = w.order.shape[0]
+    if w.sequential:
+        e = w.order[(s.row[n] + s.tick[n] * stride) % count]
+    else:
+        e = w.order[random_integer(random_bits(stream_key(seed, s.row[n]), s.tick[n], 0), count)]
+    s.tick[n] += 1
+    s.episode[n] = e
+    s.at[n, 0], s.at[n, 1], s.heading[n] = w.start[e, 0], w.start[e, 1], w.start[e, 2]
+    s.made[n], s.moved[n], s.hit[n] = 0, 0, 0
+    s.potential[n] = potential_m(w, e, s.at[n, 0], s.at[n, 1])
+    plan = w.plan[e]
+    s.distance[n] = path_length(w, w.field_at[w.goal[e]], w.size[plan, 1], w.size[plan, 0], s.at[n, 0], s.at[n, 1])
+    if w.bonus > 0.0:
+        s.expert[n] = shortest_path_action(s, w, n)
+
+
+@inlined
+def step_row(s, w, n, action):
+    """Executes one action of row `n`: the move, the reward and the end of the episode."""
+    e = s.episode[n]
+    plan = w.plan[e]
+    first, high, width = w.cells_at[plan], w.size[plan, 0], w.size[plan, 1]
+    s.made[n] += 1
+    s.hit[n] = 0
+    if action == FORWARD:
+        x, y, made = move_forward(w, first, width, high, s.at[n, 0], s.at[n, 1], s.heading[n], w.substeps)
+        s.at[n, 0], s.at[n, 1] = x, y
+        s.moved[n] += made
+        s.hit[n] = made < w.substeps
+    elif action == LEFT:
+        s.heading[n] = (s.heading[n] + HEADINGS - 1) % HEADINGS
+    elif action == RIGHT:
+        s.heading[n] = (s.heading[n] + 1) % HEADINGS
+    before = s.potential[n]
+    s.potential[n] = potential_m(w, e, s.at[n, 0], s.at[n, 1])
+    s.distance[n] = path_length(w, w.field_at[w.goal[e]], width, high, s.at[n, 0], s.at[n, 1])
+    reward = PROGRESS * (before - s.potential[n]) - TIME_COST
+    if w.bonus > 0.0 and action == s.expert[n]:
+        reward += w.bonus
+    s.success[n] = action == STOP and s.distance[n] <= w.radius_m
+    if s.success[n]:
+        reward += SUCCESS
+    s.reward[n] = reward
+    s.ended[n] = 1 if action == STOP else (2 if s.made[n] >= w.max_steps else 0)
+    if w.bonus > 0.0 and s.ended[n] == 0:
+        s.expert[n] = shortest_path_action(s, w, n)

@@ -1,0 +1,47 @@
+"""Spec: observations and actions of sketchnav, without an environment."""
+
+from __future__ import annotations
+
+import torch
+
+from powerband.data.types import EnvSpec, TensorSpec
+from powerband.recipes.sketchnav.env.world import NUM_ACTIONS
+from powerband.recipes.sketchnav.settings import Rules, check_pixels
+
+
+def make_env_spec(pixels: int, rules: Rules, explored: int = 0, expert: bool = False) -> EnvSpec:
+    """Describes observations and actions without episodes.
+
+    Args:
+        pixels: S, side of the camera image.
+        rules: Rules of an episode.
+        explored: G, squares along the explored map; 0 for no map.
+        expert: Add the action of the shortest-path follower to the observation.
+
+    Raises:
+        ConfigError: `pixels` is odd or out of range.
+        ValueError: `explored` is odd or negative.
+    """
+    check_pixels(pixels)
+    if explored < 0 or explored % 2:
+        raise ValueError(f"explored={explored} is not an even number of squares, or 0 for no map.")
+    optional = {}
+    if explored:
+        optional |= {"explored": TensorSpec((1, explored, explored), torch.uint8), "goal": TensorSpec((2,))}
+    if expert:
+        optional |= {"expert": TensorSpec((), torch.int64)}
+    return EnvSpec(
+        obs={
+            "rgb": TensorSpec((3, pixels, pixels), torch.uint8),
+            "depth": TensorSpec((1, pixels, pixels), torch.uint8),
+            "gps": TensorSpec((2,)),
+            "compass": TensorSpec((1,)),
+            "episode": TensorSpec((), torch.int64),
+            **optional,
+        },
+        action=TensorSpec((), torch.int64),
+        num_actions=NUM_ACTIONS,
+        max_episode_steps=rules.max_steps,
+        resume="exact",
+        overlappable=False,
+    )

@@ -1,0 +1,102 @@
+"""Agents: the state of N agents, in tensors that kernels update in place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from powerband.envs.numba.arrays import device_array
+
+
+class AgentArrays(NamedTuple):
+    """The tensors of `Agents` as arrays for numba."""
+
+    at: Any
+    heading: Any
+    made: Any
+    moved: Any
+    potential: Any
+    distance: Any
+    expert: Any
+    hit: Any
+    reward: Any
+    ended: Any
+    success: Any
+    episode: Any
+    row: Any
+    tick: Any
+
+
+@dataclass(frozen=True)
+class Agents:
+    """State of N agents. The names of the fields are keys of checkpoints.
+
+    Attributes:
+        at: Positions (N, 2) int64: x and y in 1/64 mm.
+        heading: Headings (N,) int64 in tens of degrees, clockwise from the x axis of the plan.
+        made: Actions of the current episode (N,) int64.
+        moved: Substeps of 25 mm that the agent has moved in the episode (N,) int64.
+        potential: D of the reward (N,) float64, in metres.
+        distance: Length of the shortest path to the goal (N,) float64, in metres.
+        expert: Action of the shortest-path follower (N,) int64; up to date only if the reward needs it.
+        hit: Collisions of the last action (N,) uint8.
+        reward: Rewards (N,) float32.
+        ended: (N,) uint8: 1 if the last action terminated the episode, 2 if the limit of actions truncated it.
+        success: Success of an episode that ended (N,) uint8.
+        episode: Episode numbers (N,) int64.
+        row: Numbers of the agents over all ranks (N,) int64.
+        tick: Episodes begun since the seed was set (N,) int64. `row` and `tick` select all random numbers.
+    """
+
+    at: Tensor
+    heading: Tensor
+    made: Tensor
+    moved: Tensor
+    potential: Tensor
+    distance: Tensor
+    expert: Tensor
+    hit: Tensor
+    reward: Tensor
+    ended: Tensor
+    success: Tensor
+    episode: Tensor
+    row: Tensor
+    tick: Tensor
+
+    @classmethod
+    def empty(cls, num_envs: int, first_env: int, device: torch.device) -> Agents:
+        """Creates agents without episodes.
+
+        Args:
+            num_envs: N.
+            first_env: Number of the first agent over all ranks.
+            device: Device of the tensors.
+        """
+        dtypes = {"potential": torch.float64, "distance": torch.float64, "reward": torch.float32}
+        dtypes |= {"hit": torch.uint8, "ended": torch.uint8, "success": torch.uint8}
+        tensors = {
+            field.name: torch.zeros(num_envs, dtype=dtypes.get(field.name, torch.int64), device=device)
+            for field in fields(cls)
+        }
+        tensors["at"] = torch.zeros(num_envs, 2, dtype=torch.int64, device=device)
+        tensors["row"] += torch.arange(first_env, first_env + num_envs, device=device)
+        return cls(**tensors)
+
+    @property
+    def num_rows(self) -> int:
+        """N."""
+        return self.heading.shape[0]
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the tensors."""
+        return self.heading.device
+
+    @cached_property
+    def arrays(self) -> AgentArrays:
+        """The same memory as arrays for numba."""
+        return AgentArrays(*(device_array(getattr(self, field.name)) for field in fields(self)))

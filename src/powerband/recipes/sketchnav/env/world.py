@@ -1,0 +1,129 @@
+"""World: episodes, camera, rules and lookup tables of all rows, as arrays for the kernels."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from powerband.envs.numba.arrays import device_array
+from powerband.recipes.sketchnav.plans.cell_codes import CEILING_M, CELL_M, colours, heights
+from powerband.recipes.sketchnav.plans.distance import RADIUS_M
+from powerband.recipes.sketchnav.plans.episodes import COORDINATE_UNIT_M, HEADINGS, Episodes
+from powerband.recipes.sketchnav.settings import DEFAULT_SHADING, SUBSTEP_M, Rules
+
+NUM_ACTIONS = 4
+STOP, FORWARD, LEFT, RIGHT = range(NUM_ACTIONS)
+CAMERA_M = 0.88
+"""Height of the camera in metres."""
+FIELD_OF_VIEW = math.radians(79)
+NEAR_M, FAR_M = 0.5, 5.0
+"""Range of the depth sensor in metres."""
+RADIUS = round(RADIUS_M / COORDINATE_UNIT_M)
+"""Radius of an agent in units of its coordinates."""
+
+
+class WorldArrays(NamedTuple):
+    """Tables and numbers that the kernels read.
+
+    The first fields are those of `Episodes`.
+
+    Attributes:
+        height: Heights (32,) float32 in metres by cell code.
+        colour: Colours (33, 3) float32 by cell code.
+        step: Displacement (36, 2) int64 of a substep of 25 mm by heading.
+        ray: Cells (36, S, 2) float64 that the ray of an image column advances per metre of depth, by heading.
+        row_z: Depth (S,) float64 of the floor below the horizon and of the ceiling above it, by image row.
+        row_light: Light (S,) float64 at that depth.
+        order: Episode numbers (E',) int64 in the order in which rows take them.
+    """
+
+    cells: Any
+    field: Any
+    cells_at: Any
+    field_at: Any
+    size: Any
+    plan: Any
+    goal: Any
+    start: Any
+    target: Any
+    length: Any
+    way: Any
+    left: Any
+    way_at: Any
+    height: Any
+    colour: Any
+    step: Any
+    ray: Any
+    row_z: Any
+    row_light: Any
+    pixels: int
+    focal: float
+    substeps: int
+    radius_m: float
+    max_steps: int
+    bonus: float
+    sequential: bool
+    shading: float
+    order: Any
+
+
+def focal_length_px(pixels: int) -> float:
+    """Computes the focal length, in pixels, of a camera image with this side."""
+    return pixels / 2 / math.tan(FIELD_OF_VIEW / 2)
+
+
+def world_arrays(
+    episodes: Episodes,
+    rules: Rules,
+    pixels: int,
+    sequential: bool,
+    device: torch.device,
+    order: Tensor | None = None,
+    shading: float = DEFAULT_SHADING,
+) -> WorldArrays:
+    """Builds the tables of the kernels.
+
+    Args:
+        episodes: Episodes on `device`.
+        rules: Rules of an episode.
+        pixels: S, side of the camera image.
+        sequential: Rows take the episodes in order; otherwise each row draws its episodes at random.
+        device: Device of the kernels.
+        order: Episode numbers (E',) int64 that are played; None plays all.
+        shading: Light falls as 1 / (1 + shading z), z in metres.
+    """
+
+    def put(values: np.ndarray) -> Any:
+        return device_array(torch.from_numpy(np.ascontiguousarray(values)).to(device))
+
+    order = torch.arange(len(episodes)) if order is None else order
+    angle = 2 * np.pi * np.arange(HEADINGS) / HEADINGS
+    ahead, aside = np.stack([np.cos(angle), np.sin(angle)], 1), np.stack([-np.sin(angle), np.cos(angle)], 1)
+    focal = focal_length_px(pixels)
+    across = (np.arange(pixels) + 0.5 - pixels / 2) / focal
+    ray = (ahead[:, None] + across[None, :, None] * aside[:, None]) / CELL_M
+    below = np.where(across > 0, CAMERA_M, CAMERA_M - CEILING_M)
+    row_z = below / np.where(across == 0, 1e-9, across)
+    names = [name for name in WorldArrays._fields if name in Episodes.__dataclass_fields__]
+    return WorldArrays(
+        **{name: device_array(getattr(episodes, name)) for name in names},
+        height=put(heights()),
+        colour=put(colours()),
+        step=put(np.round(ahead * SUBSTEP_M / COORDINATE_UNIT_M).astype(np.int64)),
+        ray=put(ray),
+        row_z=put(row_z),
+        row_light=put(1 / (1 + shading * row_z)),
+        pixels=pixels,
+        focal=focal,
+        substeps=round(rules.forward_m / SUBSTEP_M),
+        radius_m=float(rules.success_m),
+        max_steps=rules.max_steps,
+        bonus=float(rules.expert_bonus),
+        sequential=sequential,
+        shading=float(shading),
+        order=device_array(order.to(device)),
+    )

@@ -1,0 +1,123 @@
+"""Environments of sketchnav: for training with the ray caster or with MuJoCo in worker processes; for evaluation."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from powerband.core.config.sizes import per_rank
+from powerband.core.errors import ConfigError
+from powerband.core.machine import rendering
+from powerband.core.machine.device import cores
+from powerband.core.run.run import Run
+from powerband.data.types import VecEnv
+from powerband.envs.workers.supervision import EnvFailure, Supervision
+from powerband.envs.workers.vector import WorkerVecEnv
+from powerband.recipes.sketchnav.config import Config
+from powerband.recipes.sketchnav.env.env import SketchNavEnv
+from powerband.recipes.sketchnav.mujoco.env import MujocoNavEnv
+from powerband.recipes.sketchnav.plans.episodes import Episodes
+
+EPISODE_METRICS = ("success", "spl", "soft_spl", "distance_to_goal")
+
+
+def make_training_env(config: Config, run: Run, episodes: Episodes) -> VecEnv:
+    """Creates the environments of this rank on `episodes`."""
+    ranks = run.ranks
+    num_envs = per_rank("num_envs", config.on_policy.num_envs, ranks.world_size)
+    if config.renderer == "mujoco":
+        return _make_mujoco_env(config, run, episodes, num_envs)
+    run.console.note("Creating the environments. The first start on a machine compiles their rules, about a minute.")
+    return SketchNavEnv(
+        num_envs,
+        episodes,
+        config.rules,
+        pixels=config.pixels,
+        explored=config.map_squares,
+        expert=config.ppo.expert_coef > 0,
+        device=run.device,
+        seed=config.run.seed,
+        first_env=ranks.rank * num_envs,
+        all_envs=config.on_policy.num_envs,
+        sensors=config.sensors,
+    )
+
+
+def _make_mujoco_env(config: Config, run: Run, episodes: Episodes, num_envs: int) -> WorkerVecEnv:
+    """Creates supervised workers, each with a MuJoCo scene for each plan of its environments.
+
+    Raises:
+        ConfigError: MuJoCo, or the OpenGL library that it renders with, is not installed.
+    """
+    if find_spec("mujoco") is None:
+        raise ConfigError("renderer=mujoco needs MuJoCo: pip install 'powerband[gym]', or write renderer=caster.")
+    if not os.environ.get("MUJOCO_GL"):  # Run.start sets it if it finds a library
+        raise ConfigError(
+            f"renderer=mujoco needs EGL or OSMesa, and neither is installed. Run {rendering.INSTALL}, or write "
+            f"renderer=caster."
+        )
+    ranks, file = run.ranks, Path(config.episode_file or run.dir / "episodes.safetensors")
+    if not config.episode_file:
+        if ranks.leads:
+            episodes.save(file, config.scenes, "train", config.episode_seed)
+        ranks.barrier()
+    workers = config.num_workers
+    if workers < 0:
+        workers = max(1, cores() // ranks.world_size) * (2 if config.on_policy.double_buffer else 1)
+
+    def report_failure(failure: EnvFailure) -> None:
+        run.console.note(str(failure))
+
+    options = {
+        "file": str(file.absolute()),
+        "rules": asdict(config.rules),
+        "pixels": config.pixels,
+        "sensors": asdict(config.sensors),
+    }
+    return WorkerVecEnv(
+        [(MujocoNavEnv, options)] * num_envs,
+        num_workers=min(num_envs, workers),
+        device=run.device,
+        seed=config.run.seed,
+        first_env=ranks.rank * num_envs,
+        episode_metrics=EPISODE_METRICS,
+        supervision=Supervision(),
+        on_failure=report_failure,
+    )
+
+
+def make_evaluation_env(
+    config: Config,
+    episodes: Episodes,
+    num_envs: int,
+    order: Tensor | None,
+    first_env: int = 0,
+    device: torch.device | str = "cpu",
+) -> SketchNavEnv:
+    """Creates an environment that plays the episodes in order.
+
+    Args:
+        config: Configuration of the run.
+        episodes: Episodes of a split.
+        num_envs: Number of rows.
+        order: Episode numbers (n,) int64; None plays all.
+        first_env: Position, in that order, of the episode of the first row.
+        device: Device of the environment.
+    """
+    return SketchNavEnv(
+        num_envs,
+        episodes,
+        config.rules,
+        pixels=config.pixels,
+        explored=config.map_squares,
+        sequential=True,
+        order=order,
+        device=device,
+        first_env=first_env,
+        sensors=config.sensors,
+    )

@@ -1,0 +1,284 @@
+"""Evaluation of sketchnav: success of policies and baselines on the same episodes, with intervals and images."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from powerband.algos.action_chunks import ActionChunkLearner
+from powerband.algos.ppo import PPO
+from powerband.core.errors import ConfigError
+from powerband.core.noise import NoiseSource
+from powerband.core.rank_context import RankContext
+from powerband.core.run.checkpoint import load_checkpoint, resolve_resume
+from powerband.core.telemetry.console import count_progress_bar
+from powerband.data.types import Tree
+from powerband.loops.evaluate import evaluate, mean_interval, wilson_interval
+from powerband.recipes.sketchnav.config import Config, Evaluation, PolicyName
+from powerband.recipes.sketchnav.env.baselines import ForwardAndTurn, RandomWalk
+from powerband.recipes.sketchnav.env.env import SketchNavEnv
+from powerband.recipes.sketchnav.environments import make_evaluation_env
+from powerband.recipes.sketchnav.imitation.chunk_actor import NavigationChunkActor
+from powerband.recipes.sketchnav.learners import build_learner
+from powerband.recipes.sketchnav.nets.sketch_net import SketchNet
+from powerband.recipes.sketchnav.plans.episode_sets import load_episodes, with_user_sketches
+from powerband.recipes.sketchnav.plans.episodes import Episodes
+from powerband.recipes.sketchnav.plans.images import frame_image, record_episode
+from powerband.recipes.sketchnav.settings import Level, Split
+from powerband.report.media_files import save_image, write_video
+
+Act = Callable[[SketchNavEnv, Any, Tensor | None], tuple[Tensor, Tensor | None]]
+"""Policy: (environment, observations, carry) -> (actions, carry)."""
+InitialCarry = Callable[[int], Tensor | None]
+"""Number of rows -> initial carry; None without memory."""
+NavigationLearner = PPO | ActionChunkLearner
+MAX_ENVS = 64
+"""Largest number of episodes that are played at a time."""
+OWN = "own"
+"""Name of the user's own sketches in tables."""
+NUM_IMAGES = 3
+"""Episodes of which images are written."""
+EPISODE_METRICS = ("spl", "soft_spl", "distance_to_goal", "length")
+
+
+def no_carry(rows: int) -> None:
+    """Initial carry of a policy without memory."""
+    return None
+
+
+def run_episodes(
+    episodes: Episodes,
+    config: Config,
+    act: Act,
+    carry: InitialCarry = no_carry,
+    device: torch.device | str = "cpu",
+    count: int = 0,
+    order: Tensor | None = None,
+    label: str = "",
+) -> dict[str, Tensor]:
+    """Plays each episode once.
+
+    Args:
+        episodes: Episodes of a split.
+        config: Configuration of the run.
+        act: Policy.
+        carry: Initial carry of the policy.
+        device: Device of the environment.
+        count: Play only the first `count` episodes; 0 plays all.
+        order: Play only the episodes with these numbers (n,) int64.
+        label: Label of the progress bar; empty shows no bar.
+
+    Returns:
+        Figures (episodes,) by name.
+    """
+    count = len(order) if order is not None else count or len(episodes)
+    rows = next(rows for rows in range(min(MAX_ENVS, count), 0, -1) if count % rows == 0)
+    env = make_evaluation_env(config, episodes, rows, order, device=device)
+
+    def policy(obs: Tree, memory: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        return act(env, obs, memory)
+
+    with count_progress_bar(label, count, "episodes") as show_progress:
+        return evaluate(env, policy, count, 0, carry(rows), show_progress)
+
+
+def encoder_of(learner: NavigationLearner) -> SketchNet:
+    """Returns the encoder of a learner."""
+    assert isinstance(learner.encoder, SketchNet), type(learner.encoder)
+    return learner.encoder
+
+
+def as_policy(learner: NavigationLearner, episodes: Episodes, temperature: float = 1.0) -> Act:
+    """Turns a learner into a policy that uses the sketches of `episodes`.
+
+    Args:
+        learner: Learner; its encoder keeps the sketches.
+        episodes: Episodes of a split.
+        temperature: Temperature of PPO's actions; 0 takes the likeliest action.
+    """
+    encoder = encoder_of(learner)
+    encoder.sketch.set_sketches(episodes.sketch.to(encoder.sketch.sketches.device))
+    if isinstance(learner, ActionChunkLearner):
+        return NavigationChunkActor(learner, encoder.image_keys)
+    ppo = learner  # a new name, because the closure below does not keep the narrowed type
+
+    def act(env: SketchNavEnv, obs: Tree, carry: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        if temperature:
+            action, _, carry = ppo.act(obs, carry, explore=True, temperature=temperature)
+        else:
+            action, _, carry = ppo.act(obs, carry, explore=False)
+        return action, carry
+
+    return act
+
+
+def summary(figures: dict[str, Tensor]) -> dict[str, float]:
+    """Computes the success rate with its Wilson interval, and means with their intervals, by name."""
+    trials, won = len(figures["success"]), float(figures["success"].sum())
+    low, high = wilson_interval(won, trials)
+    row = {"success": won / trials, "success_low": low, "success_high": high}
+    for name in EPISODE_METRICS:
+        row[name], row[f"{name}_low"], row[f"{name}_high"] = mean_interval(figures[name])
+    return row
+
+
+class HeldOutEvaluation:
+    """Evaluation during training, on episodes in plans that training does not use.
+
+    PPO samples its actions from a noise source of the evaluation, so that the random numbers of training do not change.
+
+    Args:
+        config: Configuration of the run. The episodes are generated at the first evaluation.
+        learner: Learner; its encoder uses the sketches of the episodes during an evaluation.
+        device: Device of the learner and the environments.
+    """
+
+    def __init__(self, config: Config, learner: NavigationLearner, device: torch.device) -> None:
+        self.config, self.learner, self.device = config, learner, device
+        self.episodes: Episodes | None = None
+
+    def __call__(self) -> dict[str, float]:
+        """Plays the episodes and returns the mean of each figure."""
+        if self.episodes is None:
+            self.episodes = load_episodes(self.config, "val_unseen")
+        encoder, count = encoder_of(self.learner).sketch, min(self.config.eval_episodes, len(self.episodes))
+        training_sketches, training_noise = encoder.sketches, self.learner.noise
+        try:
+            self.learner.noise = NoiseSource(0, self.device)
+            act = as_policy(self.learner, self.episodes)
+            figures = run_episodes(self.episodes, self.config, act, self.learner.initial_carry, self.device, count)
+        finally:
+            encoder.set_sketches(training_sketches)
+            self.learner.noise = training_noise
+        return {name: value for name, value in summary(figures).items() if not name.endswith(("_low", "_high"))}
+
+
+def evaluate_checkpoint(config: Config, folder: Path, options: Evaluation) -> list[dict[str, Any]]:
+    """Plays all policies with the newest checkpoint of a run folder and prints the table.
+
+    The run folder receives ``eval-sketchnav.json``, and images and a video in ``videos/``.
+
+    Returns:
+        Rows of the table.
+
+    Raises:
+        ConfigError: The options do not suit the algorithm of the run.
+    """
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    learner = build_learner(config, RankContext.single())[0]
+    path, _ = resolve_resume(str(folder))
+    learner.load_state_dict(load_checkpoint(path, "shared")[0]["learner"])
+    if options.plans:
+        config = replace(config, eval_plans=options.plans)
+    samples_actions = isinstance(learner, PPO)
+    policies: tuple[PolicyName, ...] = options.policies or (
+        ("random", "forward-and-turn", "likeliest", "policy", "expert")
+        if samples_actions
+        else ("random", "forward-and-turn", "policy", "expert")
+    )
+    if options.temperature != 1 and not (samples_actions and "policy" in policies):
+        raise ConfigError(
+            f"temperature={options.temperature:g} applies to policies=policy of algo=ppo only. Leave it out."
+        )
+    shown = next((name for name in ("policy", "likeliest") if name in policies), "")
+    rows: list[dict[str, Any]] = []
+    for split in options.splits:
+        for sketch, episodes, order in _sketch_levels(config, split, options):
+            for name in policies:
+                learner.noise = NoiseSource(0, "cpu")  # a row does not depend on the rows above it
+                act, carry = named_policy(name, learner, episodes, options.temperature)
+                figures = run_episodes(episodes, config, act, carry, order=order, label=f"{split} {sketch} {name}")
+                row = {"split": split, "sketch": sketch, "policy": name, "episodes": len(figures["success"])}
+                rows.append({**row, **summary(figures)})
+                print(_table_line(rows[-1]), flush=True)
+            if options.video and shown:
+                act, carry = named_policy(shown, learner, episodes, options.temperature)
+                estimate = encoder_of(learner).estimated_position
+                _write_images(folder / "videos" / f"{split}-{sketch}", config, episodes, act, carry, order, estimate)
+    (folder / "eval-sketchnav.json").write_text(json.dumps({"options": vars(options), "rows": rows}, indent=2))
+    return rows
+
+
+def _sketch_levels(config: Config, split: Split, options: Evaluation) -> Iterator[tuple[str, Episodes, Tensor | None]]:
+    """Yields the name of each level of sketches, its episodes, and the numbers of those to play (None for all)."""
+    if options.drawings:
+        yield OWN, *with_user_sketches(load_episodes(config, split, sketch="blank"), Path(options.drawings))
+        return
+    level = config.scenes.sketch
+    levels: tuple[Level, ...] = options.sketches or (("smooth", "abstract") if level == "mixed" else (level,))
+    for sketch in levels:
+        yield sketch, load_episodes(config, split, sketch=sketch), None
+
+
+def _table_line(row: dict[str, Any]) -> str:
+    """Line of the table that is printed."""
+
+    def cell(name: str, digits: int) -> str:
+        low, high = row[f"{name}_low"], row[f"{name}_high"]
+        return f"{row[name]:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+
+    return (
+        f"{row['split']:<11}{row['sketch']:<9}{row['policy']:<16}{row['episodes']:>5} episodes   success "
+        f"{cell('success', 3)}   SPL {cell('spl', 3)}   soft SPL {cell('soft_spl', 3)}   "
+        f"{cell('distance_to_goal', 1)} m to go"
+    )
+
+
+def follow_expert(env: SketchNavEnv, obs: Tree, carry: Tensor | None) -> tuple[Tensor, None]:
+    """Policy: the follower of the shortest path."""
+    return env.expert(), None
+
+
+def named_policy(
+    name: str, learner: NavigationLearner, episodes: Episodes, temperature: float = 1.0
+) -> tuple[Act, InitialCarry]:
+    """Creates a policy by its name in the table; returns it with its initial carry.
+
+    Args:
+        name: One of `PolicyName`.
+        learner: Learner of the run.
+        episodes: Episodes of a split, whose sketches the learner receives.
+        temperature: Temperature of PPO's actions.
+
+    Raises:
+        ConfigError: The learner does not support the policy.
+        ValueError: The name is unknown.
+    """
+    if name == "random":
+        return RandomWalk(), no_carry
+    if name == "forward-and-turn":
+        return ForwardAndTurn(), no_carry
+    if name == "expert":
+        return follow_expert, no_carry
+    if name == "policy":
+        return as_policy(learner, episodes, temperature), learner.initial_carry
+    if name != "likeliest":
+        raise ValueError(f"Unknown policy {name!r}.")
+    if not isinstance(learner, PPO):
+        raise ConfigError("policies=likeliest needs algo=ppo. Write policies=policy.")
+    return as_policy(learner, episodes, 0), learner.initial_carry
+
+
+def _write_images(
+    stem: Path,
+    config: Config,
+    episodes: Episodes,
+    act: Act,
+    carry: InitialCarry,
+    order: Tensor | None,
+    estimated_position: Callable[[Any], Tensor | None],
+) -> None:
+    """Writes images of the first episodes and a video of the first."""
+    for number in range(min(NUM_IMAGES, len(episodes) if order is None else len(order))):
+        env = make_evaluation_env(config, episodes, 1, order, first_env=number)
+        frames = record_episode(env, act, carry(1), estimated_position)
+        save_image(stem.with_name(f"{stem.name}-{number}.png"), frame_image(frames[-1]))
+        if number == 0:
+            write_video((frame_image(frame) for frame in frames), stem, fps=10)

@@ -1,0 +1,1 @@
+"""Imitation in sketchnav: recording of demonstrations, their dataset, and the policy that acts."""

@@ -1,0 +1,99 @@
+"""Dataset of demonstrations: recorded episodes as pairs of an observation and the next chunk of actions."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from powerband.core.errors import ConfigError
+from powerband.data.recorded.recording import read_recording
+from powerband.data.types import Tree
+from powerband.recipes.sketchnav.config import Config
+from powerband.recipes.sketchnav.old_names import RENAMED_SCENES
+from powerband.recipes.sketchnav.settings import Sensors
+
+
+class Demonstrations:
+    """Rows of a recording whose episodes are contiguous. Calling it with row numbers returns a batch.
+
+    Args:
+        fields: Tensors (rows, ...) by name, among them ``action`` (rows,) and ``episode`` (rows,) int64.
+        image_fields: Fields of which the newest `frames` images are stacked along the channels, oldest first.
+        frames: Images per observation. Before the start of an episode its first image is repeated.
+        horizon: Actions of a chunk. After the end of an episode its last action is repeated.
+
+    Attributes:
+        rows: Number of rows.
+        num_episodes: Number of episodes.
+
+    Raises:
+        ConfigError: The rows of an episode are not contiguous.
+    """
+
+    def __init__(self, fields: dict[str, Tensor], image_fields: tuple[str, ...], frames: int, horizon: int) -> None:
+        episode = fields["episode"]
+        is_first = torch.cat([torch.ones(1, dtype=torch.bool), episode[1:] != episode[:-1]])
+        first = is_first.nonzero()[:, 0]
+        self.rows, self.num_episodes = len(episode), len(first)
+        if self.num_episodes != len(episode.unique()):
+            raise ConfigError("The rows of an episode are not contiguous. Record these demonstrations again.")
+        index = is_first.cumsum(0) - 1
+        self.first = first[index]
+        self.last = torch.cat([first[1:] - 1, torch.tensor([len(episode) - 1])])[index]
+        self.fields, self.image_fields = fields, image_fields
+        self.past, self.future = torch.arange(1 - frames, 1), torch.arange(horizon)
+
+    def __call__(self, rows: Tensor) -> dict[str, Tree]:
+        """Returns ``obs`` with leaves (R, ...) and ``action`` (R, horizon) int64 for rows (R,) int64."""
+        past = torch.maximum(rows.unsqueeze(1) + self.past, self.first[rows].unsqueeze(1))
+        future = torch.minimum(rows.unsqueeze(1) + self.future, self.last[rows].unsqueeze(1))
+        obs: Tree = {
+            name: value[rows] for name, value in self.fields.items() if name not in ("action", *self.image_fields)
+        }
+        for name in self.image_fields:
+            obs[name] = self.fields[name][past].flatten(1, 2)
+        return {"obs": obs, "action": self.fields["action"][future].long()}
+
+
+def load_demonstrations(config: Config) -> Demonstrations:
+    """Loads the recording in `demos_dir`.
+
+    Raises:
+        ConfigError: There is no recording, or its plans, rules, sensors or images differ from those of the run.
+    """
+    if not config.demos_dir:
+        raise ConfigError(
+            f"algo={config.algo} learns from demonstrations. Record them with `powerband train sketchnav demos "
+            f"demos_dir=demos`, then write demos_dir=demos here too."
+        )
+    fields, facts = read_recording(Path(config.demos_dir), (*config.camera_keys, "gps", "compass", "action", "episode"))
+    recorded = {"sensors": asdict(Sensors()), **facts}  # early recordings have no sensors: they had no noise
+    expected: dict[str, Any] = {
+        "pixels": config.pixels,
+        "scenes": asdict(config.scenes),
+        "rules": asdict(config.rules),
+        "sensors": asdict(config.sensors),
+        "seed": config.episode_seed,
+    }
+    for name, here in expected.items():
+        there = recorded[name]
+        if name == "scenes":
+            here, there = _without_sketches(here), _without_sketches(there)
+        if here != there:
+            fix = f" Write scene_seed={there}." if name == "seed" else " Use the settings of the recording."
+            raise ConfigError(
+                f"demos_dir={config.demos_dir} was recorded with {name} {there}, this run has {here}.{fix}"
+            )
+    return Demonstrations(fields, config.camera_keys, config.chunks.frames, config.chunks.horizon)
+
+
+def _without_sketches(scenes: dict[str, Any]) -> dict[str, Any]:
+    """Fields of `EpisodeConfig` by their present names, without those of sketches.
+
+    Sketches change neither the paths nor the camera images of a recording.
+    """
+    return {RENAMED_SCENES.get(name, name): v for name, v in scenes.items() if not name.startswith("sketch")}

@@ -1,0 +1,115 @@
+"""Stage demos of sketchnav: records what the shortest-path follower observes and does on the training episodes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from powerband.core.run.run import Run
+from powerband.core.telemetry.console import count_progress_bar
+from powerband.data.recorded.recording import Recording
+from powerband.recipes.sketchnav.config import Config
+from powerband.recipes.sketchnav.env.env import SketchNavEnv
+from powerband.recipes.sketchnav.env.world import FORWARD, NUM_ACTIONS, STOP
+from powerband.recipes.sketchnav.plans.episode_sets import load_episodes
+from powerband.recipes.sketchnav.plans.episodes import VERSION, Episodes
+from powerband.recipes.sketchnav.settings import Sensors
+
+NUM_ENVS = 32
+"""Episodes that are recorded at a time."""
+
+
+def record_demonstrations(config: Config, run: Run) -> None:
+    """Records the follower of the shortest path on the training episodes."""
+    run.console.note(f"complete recording: {record(config, run)}")
+
+
+def record(config: Config, run: Run) -> Path:
+    """Records the missing episodes of the split train, packs the recording, and returns its folder.
+
+    Fields: ``rgb`` and ``depth`` if the policy observes them, ``gps`` and ``compass`` as in `SketchNavEnv`, ``action``
+    (uint8) of the follower, ``episode``. The steps of an episode are contiguous; its last action is STOP.
+    """
+    folder = Path(config.demos_dir) if config.demos_dir else run.dir / "demos"
+    episodes = load_episodes(config, "train", run.console)
+    field_names = [*config.camera_keys, "gps", "compass"]
+    facts: dict[str, Any] = {
+        "version": VERSION,
+        "seed": config.episode_seed,
+        "pixels": config.pixels,
+        "scenes": json.loads(json.dumps(asdict(config.scenes))),
+        "rules": asdict(config.rules),
+        "noise": config.demo_noise,
+    }
+    if config.sensors != Sensors():  # recordings of an older version have no entry for sensors without noise
+        facts["sensors"] = asdict(config.sensors)
+    facts["fields"] = field_names
+    recording = Recording(folder, facts)
+    recorded = set(recording.numbers)
+    count = min(config.demo_episodes or len(episodes), len(episodes))
+    wanted = [number * len(episodes) // count for number in range(count)]  # spread evenly over the plans
+    missing = torch.tensor([number for number in wanted if number not in recorded], dtype=torch.int64)
+    run.console.note(f"{count - len(missing):,} of {count:,} episodes are recorded in {folder}")
+    if len(missing):
+        _record_episodes(config, episodes, missing, field_names, recording)
+    return recording.pack()
+
+
+def _record_episodes(
+    config: Config, episodes: Episodes, missing: Tensor, field_names: list[str], recording: Recording
+) -> None:
+    """Plays the episodes `missing` (n,) to their ends and records the follower's actions, executed or not."""
+    seed, noise = recording.facts["seed"], recording.facts["noise"]
+    num_envs = min(NUM_ENVS, len(missing))
+    env = SketchNavEnv(
+        num_envs,
+        episodes,
+        config.rules,
+        pixels=config.pixels,
+        sequential=True,
+        order=missing,
+        seed=seed,
+        sensors=config.sensors,
+    )
+    live: list[list[dict[str, Tensor]]] = [[] for _ in range(num_envs)]
+    waiting, done, obs = set(missing.tolist()), 0, env.observe()
+    with count_progress_bar("recording", len(missing), "episodes") as show_progress:
+        while waiting:
+            action = env.expert()
+            executed = _disturb(action, env, noise, seed)
+            for row in range(num_envs):
+                observed = {name: obs[name][row].clone() for name in field_names}
+                live[row].append({**observed, "action": action[row].to(torch.uint8)})
+            numbers = obs["episode"].tolist()
+            step = env.step(executed)
+            for row in step.ended.nonzero()[:, 0].tolist():
+                if numbers[row] in waiting:
+                    fields = {name: torch.stack([each[name] for each in live[row]]) for name in live[row][0]}
+                    recording.add(numbers[row], fields)
+                    waiting.remove(numbers[row])
+                    done += 1
+                    show_progress(done)
+                live[row] = []
+            obs = step.obs
+
+
+def _disturb(action: Tensor, env: SketchNavEnv, share: float, seed: int) -> Tensor:
+    """Replaces a share of the actions (N,) by random moves; STOP stays.
+
+    After a random move the follower shows how to recover, which an undisturbed follower never does. The random numbers
+    depend on episode and step only, so that a continued recording is the same. Source: Laskey et al. 2017.
+    """
+    if share <= 0:
+        return action
+    executed = action.clone()
+    for row, (episode, made) in enumerate(zip(env.agents.episode.tolist(), env.agents.made.tolist(), strict=True)):
+        rng = np.random.default_rng([seed, episode, made])
+        if executed[row] != STOP and rng.random() < share:
+            executed[row] = int(rng.integers(FORWARD, NUM_ACTIONS))
+    return executed

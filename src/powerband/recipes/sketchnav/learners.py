@@ -1,0 +1,77 @@
+"""Learners of sketchnav: PPO, and imitation of action chunks, both with the encoder that reads the sketch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from powerband.algos.action_chunks import ActionChunkLearner
+from powerband.algos.ppo import PPO
+from powerband.core.rank_context import RankContext
+from powerband.data.types import EnvSpec, TensorSpec
+from powerband.nets.chunk_policy import ChunkPolicy
+from powerband.recipes.sketchnav.config import Config
+from powerband.recipes.sketchnav.env.spec import make_env_spec
+from powerband.recipes.sketchnav.nets.sketch_net import SketchNet
+
+ACTION_CODES = torch.tensor([[-1.0, 0.0], [1.0, 0.0], [0.0, -1.0], [0.0, 1.0]])
+"""Codes (4, 2) of STOP, FORWARD, LEFT, RIGHT: forward or not, and the side. The nearest code decodes a sample."""
+TIMING_SKETCHES = 2
+"""Sketches of a learner without episodes: observations that are filled with 0 and 1 for timing refer to both."""
+
+
+def build_encoder(config: Config, sketches: Tensor) -> SketchNet:
+    """Builds the encoder that `config` describes.
+
+    Args:
+        config: Configuration of the run.
+        sketches: Sketches (E, 3, s, s) uint8 by episode number.
+    """
+    net, is_ppo = config.net, config.algo == "ppo"
+    if net.image_encoder == "auto":
+        net = replace(net, image_encoder="plain" if is_ppo else "efficient")
+    return SketchNet(sketches, config.pixels, net, config.scenes.page_m, 1 if is_ppo else config.chunks.frames)
+
+
+def build_ppo(config: Config, spec: EnvSpec, sketches: Tensor, context: RankContext) -> PPO:
+    """Builds PPO with a new encoder for environments of `spec`."""
+    return PPO(spec, config.ppo, context, encoder=build_encoder(config, sketches))
+
+
+def build_chunk_learner(config: Config, sketches: Tensor, context: RankContext) -> ActionChunkLearner:
+    """Builds a diffusion policy or a clone with a new encoder."""
+    actions, codes = ACTION_CODES.shape
+    unet = config.chunks.unet if config.algo == "diffusion" else None
+
+    def build_policy() -> ChunkPolicy:
+        return ChunkPolicy(build_encoder(config, sketches), config.chunks.horizon, actions, codes, unet)
+
+    return ActionChunkLearner(chunk_spec(config), config.chunks, context, ACTION_CODES, build_policy)
+
+
+def ppo_spec(config: Config) -> EnvSpec:
+    """Observations and actions of PPO."""
+    return make_env_spec(config.pixels, config.rules, config.map_squares, config.ppo.expert_coef > 0)
+
+
+def chunk_spec(config: Config) -> EnvSpec:
+    """Observations of a policy of action chunks: the newest `chunks.frames` images along the channels."""
+    spec, frames = make_env_spec(config.pixels, config.rules), config.chunks.frames
+    obs: dict[str, Any] = {name: spec.obs[name] for name in ("gps", "compass", "episode")}
+    for name in config.camera_keys:
+        channels, *size = spec.obs[name].shape
+        obs[name] = TensorSpec((frames * channels, *size), torch.uint8)
+    return replace(spec, obs=obs)
+
+
+def build_learner(config: Config, context: RankContext) -> tuple[PPO | ActionChunkLearner, EnvSpec, Any]:
+    """Builds a learner with blank sketches; returns it with its spaces and the sizes of its loop."""
+    size = config.scenes.sketch_px
+    sketches = torch.full((TIMING_SKETCHES, 3, size, size), 255, dtype=torch.uint8, device=context.device)
+    if config.algo == "ppo":
+        spec = ppo_spec(config)
+        return build_ppo(config, spec, sketches, context), spec, config.loop
+    return build_chunk_learner(config, sketches, context), chunk_spec(config), config.loop

@@ -1,0 +1,1 @@
+"""MuJoCo renderer of sketchnav."""

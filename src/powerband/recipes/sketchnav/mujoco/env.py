@@ -1,0 +1,117 @@
+"""MujocoNavEnv: one agent whose images MuJoCo renders, a Gymnasium environment for supervised workers.
+
+Moves, rewards and episode ends are those of `SketchNavEnv`. Only the camera images come from OpenGL.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from powerband.recipes.sketchnav.env.env import SketchNavEnv
+from powerband.recipes.sketchnav.env.world import FAR_M, NEAR_M, NUM_ACTIONS
+from powerband.recipes.sketchnav.mujoco.scene import MujocoRenderer
+from powerband.recipes.sketchnav.plans.episodes import COORDINATE_UNIT_M, HEADINGS, Episodes
+from powerband.recipes.sketchnav.settings import MIN_PIXELS, Rules, Sensors
+
+MAX_RENDERERS = 8
+"""Plans whose scenes are kept, because building a scene takes about ten milliseconds."""
+
+
+class MujocoNavEnv:
+    """`SketchNavEnv` with one row and images by MuJoCo.
+
+    Args:
+        file: File of episodes, as `Episodes.save` writes it.
+        rules: Fields of `Rules`.
+        pixels: S, side of the images.
+        sensors: Fields of `Sensors`; MuJoCo has its own shading.
+
+    Attributes:
+        renderer: OpenGL device that renders the images; None before the first image.
+    """
+
+    def __init__(self, file: str, rules: dict[str, Any], pixels: int, sensors: dict[str, Any] | None = None) -> None:
+        from gymnasium.spaces import Box, Dict, Discrete  # an optional package, which the ray caster does not need
+
+        self.rules, self.pixels = Rules(**rules), pixels
+        episodes = _without_sketches(Episodes.load(Path(file))[0])
+        # The images of the ray caster are not used, so they are as small as possible.
+        self.nav = SketchNavEnv(
+            1, episodes, self.rules, pixels=MIN_PIXELS, threads=1, sensors=Sensors(**(sensors or {}))
+        )
+        self.renderers: OrderedDict[int, MujocoRenderer] = OrderedDict()
+        self.renderer: str | None = None
+        self.max_episode_steps = self.rules.max_steps
+        self.action_space = Discrete(NUM_ACTIONS)
+        self.observation_space = Dict(
+            {
+                "rgb": Box(0, 255, (3, pixels, pixels), np.uint8),
+                "depth": Box(0, 255, (1, pixels, pixels), np.uint8),
+                "gps": Box(-np.inf, np.inf, (2,), np.float32),
+                "compass": Box(-np.pi, np.pi, (1,), np.float32),
+                "episode": Discrete(len(self.nav.episodes)),
+            }
+        )
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[dict[str, Any], dict]:
+        """Begins the next episode; a seed restarts the random stream that selects it."""
+        return self._observe(self.nav.reset(seed)), {}
+
+    def step(self, action: int) -> tuple[dict[str, Any], float, bool, bool, dict]:
+        """Executes one action; the info of the last step contains the figures of the episode."""
+        nav = self.nav
+        nav.move(torch.tensor([int(action)]))
+        ended = int(nav.agents.ended[0])
+        metrics = {name: float(value[0]) for name, value in nav.episode_metrics().items()} if ended else {}
+        return self._observe(nav.observe()), float(nav.agents.reward[0]), ended == 1, ended == 2, metrics
+
+    def close(self) -> None:
+        """Releases the scenes; the OpenGL context stays until the process ends."""
+        self.renderers.clear()
+
+    def _observe(self, obs: dict[str, Any]) -> dict[str, Any]:
+        """Observation with the images of MuJoCo; the rest comes from the observation of the ray caster."""
+        nav = self.nav
+        plan = int(nav.episodes.plan[int(nav.agents.episode[0])])
+        x, y = (nav.agents.at[0].double() * COORDINATE_UNIT_M).tolist()
+        rgb, depth = self._renderer_of(plan).render(x, y, 2 * np.pi * int(nav.agents.heading[0]) / HEADINGS)
+        share = np.clip((depth - NEAR_M) / (FAR_M - NEAR_M), 0, 1)
+        images = rgb.transpose(2, 0, 1), (255 * share + 0.5).astype(np.uint8)[None]
+        if nav.sensors.image_noise:
+            images = self._add_noise(*images, depth)
+        return {
+            "rgb": images[0],
+            "depth": images[1],
+            "gps": obs["gps"][0].numpy().copy(),
+            "compass": obs["compass"][0].numpy().copy(),
+            "episode": np.int64(int(obs["episode"][0])),
+        }
+
+    def _add_noise(self, rgb: np.ndarray, level: np.ndarray, depth: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Colours (3, S, S) and depth levels (1, S, S) with the noise of this step; depth (S, S) is in metres."""
+        colours, levels, metres = (
+            torch.from_numpy(np.ascontiguousarray(each)[None]) for each in (rgb, level, depth[None])
+        )
+        self.nav.add_image_noise(colours, levels, metres)
+        return colours[0].numpy(), levels[0].numpy()
+
+    def _renderer_of(self, plan: int) -> MujocoRenderer:
+        if plan in self.renderers:
+            self.renderers.move_to_end(plan)
+        else:
+            if len(self.renderers) == MAX_RENDERERS:
+                self.renderers.popitem(last=False)
+            self.renderers[plan] = MujocoRenderer(self.nav.episodes.plan_cells(plan), self.pixels)
+            self.renderer = self.renderers[plan].device
+        return self.renderers[plan]
+
+
+def _without_sketches(episodes: Episodes) -> Episodes:
+    """Episodes with sketches of one pixel: the policy looks sketches up by episode number, so workers need none."""
+    return replace(episodes, sketch=episodes.sketch[:, :, :1, :1].contiguous())

@@ -1,0 +1,139 @@
+"""GoalNet: predicts the position of the goal; keypoints of the explored map attend to those of the sketch.
+
+Suffixes: R rows, K keypoints, D directions, L steps of a ray, F features.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+SIDE = 5
+KEYPOINTS = SIDE * SIDE
+"""Keypoints of a map, on a grid."""
+DIRECTIONS = 8
+REACH_M, STEPS = 4.0, 16
+"""Length of a ray in metres, and its steps."""
+WIDTH, HEADS, FEED_FORWARD = 128, 4, 512
+"""Sizes of the transformer layers."""
+SCALE_M = 10.0
+"""Unit of distances as features, in metres."""
+POLAR = 3
+"""Numbers of `polar_features`."""
+DARK = 0.6
+"""Ink of walls: every channel is above this value."""
+
+
+def bounding_box(inside: Tensor) -> tuple[Tensor, Tensor]:
+    """Computes the bounding boxes of squares (R, G, G) bool.
+
+    Returns:
+        Lowest (column, row) and highest (column, row) + 1, (R, 2) each. Without squares, the box is the whole map.
+    """
+    side = inside.shape[-1]
+    index = torch.arange(side, device=inside.device)
+    low, high = [], []
+    for axis in (1, 2):  # columns, then rows
+        occupied = inside.any(axis)
+        not_empty = occupied.any(1)
+        first = torch.where(occupied, index, side).amin(1)
+        last = torch.where(occupied, index, -1).amax(1) + 1
+        low.append(torch.where(not_empty, first, 0))
+        high.append(torch.where(not_empty, last, side))
+    return torch.stack(low, 1).float(), torch.stack(high, 1).float()
+
+
+def keypoint_grid(low: Tensor, high: Tensor) -> Tensor:
+    """Returns the centres (R, K, 2) of SIDE by SIDE parts of boxes from `low` (R, 2) to `high` (R, 2), row by row."""
+    share = (torch.arange(SIDE, device=low.device) + 0.5) / SIDE
+    x = low[:, :1] + (high - low)[:, :1] * share
+    y = low[:, 1:] + (high - low)[:, 1:] * share
+    return torch.stack([x.unsqueeze(1).expand(-1, SIDE, -1), y.unsqueeze(2).expand(-1, -1, SIDE)], -1).flatten(1, 2)
+
+
+def ray_distances(occupied: Tensor, points: Tensor, squares_per_metre: Tensor) -> Tensor:
+    """Computes the distances (R, K, D) to occupied squares in D directions, as shares of REACH_M.
+
+    Args:
+        occupied: Occupied squares (R, G, G) bool.
+        points: Columns and rows (R, K, 2).
+        squares_per_metre: Resolution of the maps (R, 1).
+    """
+    side = occupied.shape[-1]
+    angle = torch.arange(DIRECTIONS, device=points.device) * (2 * math.pi / DIRECTIONS)
+    step = (torch.arange(STEPS, device=points.device) + 1) * (REACH_M / STEPS)
+    reach = step.view(1, 1, 1, -1) * squares_per_metre.view(-1, 1, 1, 1)
+    at = [
+        points[..., axis, None, None] + direction[:, None] * reach
+        for axis, direction in ((0, angle.cos()), (1, angle.sin()))
+    ]
+    column, row = (each.floor().long().clamp(0, side - 1) for each in at)
+    hit = occupied.flatten(1).gather(1, (row * side + column).flatten(1)).view(row.shape)
+    first = torch.where(hit, torch.arange(STEPS, device=hit.device), STEPS).amin(-1)
+    return first.float() / STEPS
+
+
+class GoalNet(nn.Module):
+    """Predicts the goal as a weighted mean of keypoints of the explored map, which attend to the sketch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.explored_in, self.sketch_in = nn.Linear(DIRECTIONS + 2, WIDTH), nn.Linear(DIRECTIONS + 4, WIDTH)
+        layer = (WIDTH, HEADS, FEED_FORWARD, 0.0)
+        self.explored = nn.TransformerEncoderLayer(*layer, batch_first=True)
+        self.sketch = nn.TransformerEncoderLayer(*layer, batch_first=True)
+        self.across = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)
+        self.weigh = nn.Sequential(nn.Linear(WIDTH, 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 1))
+
+    def forward(
+        self,
+        explored: Tensor,
+        square_m: float,
+        ink: Tensor,
+        page: Tensor,
+        starts: Tensor,
+        goals: Tensor,
+        page_m: Tensor,
+    ) -> Tensor:
+        """Predicts the position of the goal.
+
+        Args:
+            explored: Explored maps (R, 1, G, G) uint8: 0 unseen, 127 free, 255 occupied; the start is in the centre.
+            square_m: Side of a square of the map in metres.
+            ink: Pages (U, 3, s, s) float32, 0 where a page is white.
+            page: Index (R,) int64 of the page of each row.
+            starts: Start dots (R, 2) on the pages, in 0..1.
+            goals: Goal dots (R, 2) on the pages, in 0..1.
+            page_m: Sizes (R, 1) of the pages in metres.
+
+        Returns:
+            Predicted positions (R, 2) in metres from the start, within the bounding box of the free squares.
+        """
+        maps, side = explored[:, 0], explored.shape[-1]
+        points = keypoint_grid(*bounding_box(maps == 127))
+        metres = (points - side / 2) * square_m
+        rays = ray_distances(maps == 255, points, torch.full_like(page_m, 1 / square_m))
+        query = self.explored(self.explored_in(torch.cat([rays, metres / SCALE_M], -1)))
+        walls, length = (ink > DARK).all(1), ink.shape[-1]
+        places = keypoint_grid(*bounding_box(walls)).index_select(0, page)
+        from_dots = [(places / length - dot.unsqueeze(1)) * page_m.unsqueeze(1) / SCALE_M for dot in (starts, goals)]
+        drawn = torch.cat([ray_distances(walls.index_select(0, page), places, length / page_m), *from_dots], -1)
+        memory = self.sketch(self.sketch_in(drawn))
+        attended, _ = self.across(query, memory, memory, need_weights=False)
+        weight = self.weigh(query + attended).float().softmax(1)
+        return (weight * metres).sum(1)
+
+
+def polar_features(goal: Tensor, gps: Tensor, compass: Tensor) -> Tensor:
+    """Computes features (R, 3) of goals: distance in tens of metres, sine and cosine of the relative bearing.
+
+    Args:
+        goal: Positions of the goals (R, 2) in metres.
+        gps: Positions of the agents (R, 2) in metres.
+        compass: Headings of the agents (R, 1) in radians.
+    """
+    offset = goal - gps
+    bearing = torch.atan2(offset[:, 1:], offset[:, :1]) - compass
+    return torch.cat([offset.norm(dim=1, keepdim=True) / SCALE_M, bearing.sin(), bearing.cos()], 1)

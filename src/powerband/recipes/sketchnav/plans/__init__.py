@@ -1,0 +1,1 @@
+"""Floor plans, episodes and sketches of sketchnav."""

@@ -1,0 +1,60 @@
+"""Cache of generated episode sets: files in the user's cache folder that the next start reads."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from powerband.core.machine.disk_cache import DiskCache
+from powerband.recipes.sketchnav import settings
+from powerband.recipes.sketchnav.plans import cell_codes, distance, episodes, plan, sketch
+from powerband.recipes.sketchnav.plans.episodes import VERSION, Episodes
+from powerband.recipes.sketchnav.settings import EpisodeConfig, Split
+
+MIN_CACHED_EPISODES = 400
+"""Smaller sets are not cached, because they are generated within two seconds."""
+SETS = DiskCache(
+    "episodes",
+    20,
+    "cached episodes are generated again",
+    "the generated episodes are not cached",
+    ", or write cache_episodes=false",
+)
+
+
+@cache
+def source_digest() -> str:
+    """SHA-256 of the modules that generate episodes, and of the version of numpy, whose generators they use."""
+    digest = hashlib.sha256(np.__version__.encode())
+    for module in (settings, distance, episodes, plan, sketch, cell_codes):
+        digest.update(Path(str(module.__file__)).read_bytes())
+    return digest.hexdigest()
+
+
+def cache_path(scenes: EpisodeConfig, split: Split, seed: int) -> Path | None:
+    """Path of the file of an episode set; None if the user has no home folder."""
+    origin = [VERSION, source_digest(), asdict(scenes), split, seed]
+    return SETS.file(json.dumps(origin, sort_keys=True).encode())
+
+
+def read_cached(file: Path, scenes: EpisodeConfig, split: Split, seed: int) -> Episodes | None:
+    """Reads a cached set. Returns None if there is no file and, with a warning, if the file is wrong or damaged."""
+
+    def load(file: Path) -> Episodes:
+        cached, metadata = Episodes.load(file)
+        origin = (metadata["scenes"], metadata["split"], metadata["seed"])
+        if origin != (asdict(scenes), split, str(seed)) or "sha256" not in metadata:
+            raise ValueError(f"{file} holds another set")
+        return cached
+
+    return SETS.read(file, load)
+
+
+def write_cached(generated: Episodes, file: Path, scenes: EpisodeConfig, split: Split, seed: int) -> None:
+    """Writes a complete file or none; see `DiskCache.write`."""
+    SETS.write(file, lambda part: generated.save(part, scenes, split, seed))

@@ -1,0 +1,125 @@
+"""Episode sets of a run: read from a file or the cache, or generated; and the stage `episodes` that writes them."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from powerband.core.errors import ConfigError
+from powerband.core.run.run import Run
+from powerband.core.telemetry.console import Console, count_progress_bar
+from powerband.recipes.sketchnav.config import Config
+from powerband.recipes.sketchnav.plans.episode_cache import MIN_CACHED_EPISODES, cache_path, read_cached, write_cached
+from powerband.recipes.sketchnav.plans.episodes import Episodes, generate_episodes, load_episode_file
+from powerband.recipes.sketchnav.plans.images import plan_sheet_image
+from powerband.recipes.sketchnav.plans.sketch import downsample_page, read_sketch
+from powerband.recipes.sketchnav.settings import PAGE_PX, SPLITS, EpisodeConfig, Level, Split
+from powerband.report.media_files import save_image
+
+SHEET_PLANS = 20
+"""Plans on the overview image of a split."""
+
+
+def load_episodes(
+    config: Config, split: Split, console: Console | None = None, sketch: Level | None = None
+) -> Episodes:
+    """Returns the episodes of a split.
+
+    Args:
+        config: Configuration of the run: scenes and seed, or the file that replaces them for training.
+        split: Split of episodes.
+        console: Console that shows what is generated or read.
+        sketch: Level of the sketches; None uses the level of the scenes.
+
+    Raises:
+        ConfigError: `episode_file` is not a valid file, or no path of a plan has the required length.
+    """
+    if split == "train" and config.episode_file:
+        return load_episode_file(Path(config.episode_file))
+    scenes = config.scenes
+    if split != "train":
+        plans = min(config.eval_plans, scenes.plans) if split == "val_seen" else config.eval_plans
+        scenes = replace(scenes, plans=plans)
+    if sketch is not None:
+        scenes = replace(scenes, sketch=sketch)
+    seed = config.episode_seed
+    file = cache_path(scenes, split, seed) if config.cache_episodes and scenes.count >= MIN_CACHED_EPISODES else None
+    if console is not None:
+        verb, place = ("reading", f", cached in {file}") if file and os.path.exists(file) else ("generating", "")
+        console.note(f"{verb} {scenes.count:,} episodes in {scenes.plans:,} plans of {split}{place}")
+    return read_or_generate(scenes, split, seed, file)
+
+
+@lru_cache(maxsize=4)
+def read_or_generate(scenes: EpisodeConfig, split: Split, seed: int, file: Path | None) -> Episodes:
+    """Reads or generates a set once per process, because a profile or a search runs the same recipe many times.
+
+    Args:
+        scenes: Distribution of the episodes.
+        split: Split of episodes.
+        seed: Seed of the set.
+        file: File in the cache; None does not use the cache.
+    """
+    cached = None if file is None else read_cached(file, scenes, split, seed)
+    if cached is not None:
+        return cached
+    with count_progress_bar(f"plans of {split}", scenes.plans, "plans") as show_progress:
+        generated = generate_episodes(scenes, split, seed, show_progress)
+    if file is not None:
+        write_cached(generated, file, scenes, split, seed)
+    return generated
+
+
+def with_user_sketches(episodes: Episodes, folder: Path) -> tuple[Episodes, Tensor]:
+    """Replaces sketches by a user's drawings.
+
+    Args:
+        episodes: Episodes of a split.
+        folder: Folder of images named by the number of their episode, such as 7.png.
+
+    Returns:
+        The episodes with the new sketches, and the numbers (n,) int64 of the episodes that have a drawing.
+
+    Raises:
+        ConfigError: The folder has no drawing, a number is too large, or an image is not a valid sketch.
+    """
+    files = {int(path.stem): path for path in folder.glob("*.png") if path.stem.isdigit()}
+    if not files:
+        raise ConfigError(
+            f"drawings={folder} contains no image named by a number. Name each image by the number of its episode, "
+            f"such as 0.png."
+        )
+    if max(files) >= len(episodes):
+        raise ConfigError(
+            f"{files[max(files)]}: this split has the episodes 0 to {len(episodes) - 1}. Rename the file."
+        )
+    sketch, side = episodes.sketch.clone(), episodes.sketch.shape[-1]
+    for number, path in files.items():
+        sketch[number] = torch.from_numpy(downsample_page(read_sketch(path), side))
+    return replace(episodes, sketch=sketch), torch.tensor(sorted(files))
+
+
+def write_episode_sets(config: Config, run: Run) -> None:
+    """Writes each split as a file that `episode_file` reads, with an overview image and plans to draw over."""
+    seed = config.episode_seed
+    for split in SPLITS:
+        episodes = load_episodes(config, split, run.console)
+        path = run.dir / f"episodes-{split}.safetensors"
+        episodes.save(path, config.scenes, split, seed)
+        run.console.note(f"{len(episodes):,} episodes of {split}: {path}")
+        sheet = plan_sheet_image(config.scenes, split, seed, min(SHEET_PLANS, config.scenes.plans))
+        save_image(run.dir / f"sketches-{split}.png", sheet)
+        write_plans(config.scenes, split, seed, run.dir / f"plans-{split}")
+
+
+def write_plans(scenes: EpisodeConfig, split: Split, seed: int, folder: Path) -> None:
+    """Writes images of the first plan of a split with start, goal and path: templates for drawing sketches."""
+    pages = generate_episodes(replace(scenes, plans=1, sketch="true", sketch_px=PAGE_PX), split, seed).sketch
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, page in enumerate(pages):
+        save_image(folder / f"{number}.png", page.permute(1, 2, 0).numpy())

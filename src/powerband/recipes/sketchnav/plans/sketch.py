@@ -1,0 +1,216 @@
+"""Sketch: a plan as a person draws it, with black walls, a blue start dot, a purple goal dot and a red path.
+
+smooth    all walls as wobbly strokes, on a page that is slightly warped and rotated, with the path
+abstract  fewer, straight strokes with wider doors, strongly stretched, rotated and warped, without the path
+true      not a sketch but the exact walls, furniture and path, for comparison
+blank     an empty page without dots and walls
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from powerband.core.errors import ConfigError
+from powerband.recipes.sketchnav.plans.cell_codes import CEILING_M, CELL_M, heights
+from powerband.recipes.sketchnav.plans.plan import Plan
+from powerband.recipes.sketchnav.settings import LEVELS, MARGIN_PX, PAGE_PX, Level
+
+START_RGB, GOAL_RGB = (30, 80, 230), (150, 40, 190)
+"""Colours of the dots at the start and the goal, which users draw, too."""
+PATH_RGB, INK_RGB, FURNITURE_RGB = (225, 40, 40), (20, 20, 20), (150, 150, 150)
+DOT_PX = 13
+"""Radius of a dot in pixels."""
+MIN_SKETCH_PX = 64
+"""Smallest side of a user's sketch in pixels."""
+DOT_TOLERANCE, MIN_DOT_PIXELS = 60, 40
+"""Difference in one channel up to which a pixel counts as part of a dot, and the pixels that a dot needs."""
+
+
+class PageTransform:
+    """Transform from points of a plan to points of a page: stretched, rotated, warped, and scaled to fit.
+
+    Args:
+        plan: Floor plan.
+        rng: Random generator; None does not distort the plan.
+        turn_deg: Largest rotation in degrees.
+        stretch: Largest stretch along one axis, as a factor minus 1.
+        warp: Largest amplitude of the warp, as a share of the size of the plan.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        rng: np.random.Generator | None,
+        turn_deg: float = 0.0,
+        stretch: float = 0.0,
+        warp: float = 0.0,
+    ) -> None:
+        width, height = plan.size_m
+        self.centre, self.half = np.array([width, height]) / 2, max(width, height) / 2
+        self.matrix = np.eye(2)
+        self.waves: list[tuple[np.ndarray, float, np.ndarray]] = []
+        if rng is not None:
+            turn = np.deg2rad(rng.uniform(-turn_deg, turn_deg))
+            scale = np.exp(rng.uniform(-1, 1, 2) * np.log1p(stretch))
+            shear = np.array([[1.0, rng.uniform(-stretch, stretch) / 3], [0.0, 1.0]])
+            rotation = np.array([[np.cos(turn), -np.sin(turn)], [np.sin(turn), np.cos(turn)]])
+            self.matrix = rotation @ shear @ np.diag(scale)
+            for _ in range(3):
+                direction, phase = rng.uniform(0.4, 1.6, 2) * rng.choice([-1, 1], 2), rng.uniform(0, 2 * np.pi)
+                self.waves.append((direction, phase, rng.uniform(-warp, warp, 2)))
+        corners = np.array([(x, y) for x in np.linspace(0, width, 9) for y in np.linspace(0, height, 9)])
+        distorted = self._distort(corners)
+        low, high = distorted.min(0), distorted.max(0)
+        self.scale = (PAGE_PX - 2 * MARGIN_PX) / float((high - low).max())
+        self.shift = PAGE_PX / 2 - self.scale * (low + high) / 2
+
+    def _distort(self, points: np.ndarray) -> np.ndarray:
+        """Distorted points (..., 2), not yet scaled to the page."""
+        unit = (points - self.centre) / self.half
+        distorted = unit @ self.matrix.T
+        for direction, phase, size in self.waves:
+            distorted = distorted + np.sin(np.pi * (unit @ direction) + phase)[..., None] * size
+        return distorted
+
+    def __call__(self, points: np.ndarray) -> np.ndarray:
+        """Transforms points (..., 2) in metres to pixels (..., 2)."""
+        return self._distort(np.asarray(points, np.float64)) * self.scale + self.shift
+
+
+def draw_sketch(
+    plan: Plan,
+    start: np.ndarray,
+    goal: np.ndarray,
+    path: np.ndarray,
+    level: Level,
+    rng: np.random.Generator,
+) -> np.ndarray:
+    """Draws one page.
+
+    Args:
+        plan: Floor plan.
+        start: Position (2,) of the start in metres.
+        goal: Position (2,) of the goal in metres.
+        path: Corners (L, 2) of the shortest path in metres.
+        level: Level of abstraction; see the top of this file.
+        rng: Random generator of all distortions.
+
+    Returns:
+        Page (512, 512, 3) uint8 RGB.
+
+    Raises:
+        ValueError: The level is unknown.
+    """
+    from PIL import Image, ImageDraw
+
+    if level not in LEVELS:
+        raise ValueError(f"level is {level!r}; expected one of {', '.join(LEVELS)}.")
+    image = Image.new("RGB", (PAGE_PX, PAGE_PX), (255, 255, 255))
+    if level == "blank":
+        return np.asarray(image)
+    draw = ImageDraw.Draw(image)
+    if level == "true":
+        page = PageTransform(plan, None)
+        _draw_cells(draw, plan, page)
+        _stroke(draw, page(path), PATH_RGB, 4)
+    elif level == "smooth":
+        page = PageTransform(plan, rng, turn_deg=4.0, stretch=0.06, warp=0.02)
+        for wall in plan.walls:
+            _stroke(draw, page(_wobble(wall.reshape(2, 2), rng, 0.05)), INK_RGB, int(rng.integers(4, 7)))
+        _stroke(draw, page(_wobble(_round_corners(path), rng, 0.06)), PATH_RGB, 4)
+    else:
+        page = PageTransform(plan, rng, turn_deg=15.0, stretch=0.3, warp=0.06)
+        for number, wall in enumerate(plan.walls):
+            ends = wall.reshape(2, 2).astype(np.float64)
+            length = float(np.hypot(*(ends[1] - ends[0])))
+            if number >= 4 and (length < 0.5 or rng.random() < 0.2):
+                continue
+            along = (ends[1] - ends[0]) / max(length, 1e-9)
+            cut = 0.0 if number < 4 else min(0.25, length / 4)  # makes doors too wide
+            ends = ends + np.stack([along * cut, -along * cut]) + rng.normal(0, 0.12, (2, 2))
+            _stroke(draw, page(ends), INK_RGB, int(rng.integers(5, 9)))
+    deviation_m = 0.0 if level == "true" else 0.05 if level == "smooth" else 0.15
+    for point, colour in ((start, START_RGB), (goal, GOAL_RGB)):
+        x, y = page(np.asarray(point) + rng.normal(0, 1, 2) * deviation_m)
+        draw.ellipse((x - DOT_PX, y - DOT_PX, x + DOT_PX, y + DOT_PX), fill=colour)
+    return np.asarray(image)
+
+
+def downsample_page(page: np.ndarray, size: int) -> np.ndarray:
+    """Returns the page as an observation (3, size, size) uint8; each pixel is the mean of the pixels that it covers."""
+    from PIL import Image
+
+    image = Image.fromarray(page)
+    small = image if page.shape[0] == size else image.resize((size, size), Image.Resampling.BOX)
+    return np.ascontiguousarray(np.asarray(small).transpose(2, 0, 1))
+
+
+def read_sketch(path: Path | str) -> np.ndarray:
+    """Reads a user's drawing as a page (512, 512, 3) uint8.
+
+    Raises:
+        ConfigError: The file is not an image, not square, smaller than 64 pixels, or lacks one of the dots.
+    """
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        image = Image.open(path).convert("RGB")
+    except (OSError, UnidentifiedImageError) as error:
+        raise ConfigError(f"sketch {path}: {error}. Use an image file, such as a PNG.") from None
+    if image.width != image.height or image.width < MIN_SKETCH_PX:
+        raise ConfigError(
+            f"sketch {path} is {image.width} x {image.height} pixels. It must be square, with {MIN_SKETCH_PX} x "
+            f"{MIN_SKETCH_PX} pixels or more; {PAGE_PX} x {PAGE_PX} is best."
+        )
+    page = np.asarray(
+        image.resize((PAGE_PX, PAGE_PX), Image.Resampling.BOX if image.width > PAGE_PX else Image.Resampling.BICUBIC)
+    )
+    for name, colour in (("blue start", START_RGB), ("purple goal", GOAL_RGB)):
+        difference = np.abs(page.astype(np.int32) - np.array(colour)).max(-1)
+        if int((difference < DOT_TOLERANCE).sum()) < MIN_DOT_PIXELS:
+            nearest = page.reshape(-1, 3)[int(difference.argmin())]
+            raise ConfigError(
+                f"sketch {path} has no {name} dot of RGB {colour}: its nearest colour is "
+                f"{tuple(int(value) for value in nearest)}. Draw a dot {2 * DOT_PX} pixels wide on a page of {PAGE_PX}."
+            )
+    return page
+
+
+def _draw_cells(draw: Any, plan: Plan, page: PageTransform) -> None:
+    """Draws walls and furniture cell by cell."""
+    metres = heights()[plan.cells]
+    for y, x in np.argwhere(metres > 0):
+        corners = page(np.array([(x, y), (x + 1, y + 1)]) * CELL_M)
+        colour = INK_RGB if metres[y, x] >= CEILING_M else FURNITURE_RGB
+        draw.rectangle((*corners[0], *corners[1]), fill=colour)
+
+
+def _stroke(draw: Any, points: np.ndarray, colour: tuple[int, int, int], width: int) -> None:
+    draw.line([tuple(point) for point in points], fill=colour, width=width, joint="curve")
+
+
+def _wobble(points: np.ndarray, rng: np.random.Generator, size_m: float) -> np.ndarray:
+    """Line with a point every 0.15 m, each displaced by a slow random walk of `size_m` metres."""
+    points = np.asarray(points, np.float64)
+    legs = np.hypot(*np.diff(points, axis=0).T)
+    at = np.concatenate([[0.0], np.cumsum(legs)])
+    count = max(2, int(at[-1] / 0.15) + 1)
+    positions = np.linspace(0, at[-1], count)
+    line = np.stack([np.interp(positions, at, points[:, axis]) for axis in range(2)], 1)
+    offset, offsets = np.zeros(2), []
+    for _ in range(count):
+        offset = 0.8 * offset + 0.6 * rng.normal(0, size_m, 2)
+        offsets.append(offset)
+    return line + np.array(offsets)
+
+
+def _round_corners(path: np.ndarray) -> np.ndarray:
+    """Path with its corners cut twice, as a person draws it."""
+    for _ in range(2):
+        if len(path) > 2:
+            cut = np.stack([0.75 * path[:-1] + 0.25 * path[1:], 0.25 * path[:-1] + 0.75 * path[1:]], 1).reshape(-1, 2)
+            path = np.concatenate([path[:1], cut[1:-1], path[-1:]])
+    return path

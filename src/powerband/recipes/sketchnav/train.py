@@ -1,0 +1,76 @@
+"""Stage train of sketchnav: PPO in the environment, or imitation of recorded demonstrations."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from powerband.core.config.sizes import scaled_lr
+from powerband.core.run.run import Run, RunHooks
+from powerband.data.recorded.batch_loader import BatchLoader
+from powerband.loops.offline import offline
+from powerband.loops.on_policy import on_policy
+from powerband.recipes.sketchnav.config import Config
+from powerband.recipes.sketchnav.environments import make_training_env
+from powerband.recipes.sketchnav.evaluation import HeldOutEvaluation
+from powerband.recipes.sketchnav.imitation.dataset import load_demonstrations
+from powerband.recipes.sketchnav.learners import build_chunk_learner, build_ppo
+from powerband.recipes.sketchnav.plans.episode_sets import load_episodes
+
+
+def train(config: Config, run: Run) -> None:
+    """Trains on the episodes of the split train, or on their demonstrations."""
+    if config.algo == "ppo":
+        train_ppo(config, run)
+    else:
+        train_on_demonstrations(config, run)
+
+
+def train_ppo(config: Config, run: Run) -> None:
+    """Trains PPO in the environment."""
+    episodes = load_episodes(config, "train", run.console)
+    env = make_training_env(config, run, episodes)
+    settings, line = scaled_lr(config.ppo, config.run.lr_scale, run.ranks.world_size)
+    run.describe({"learning rates": line})
+    sketches = episodes.sketch.to(run.device)
+    learner = build_ppo(replace(config, ppo=settings), env.spec, sketches, run.context)
+    run.describe(
+        {
+            "episodes": f"{len(episodes):,} in {len(episodes.size):,} plans, {config.scenes.sketch} sketches of "
+            f"{sketches.shape[-1]} pixels, mean path length {float(episodes.length.mean()):.1f} m"
+        }
+    )
+    hooks = RunHooks(evaluate=HeldOutEvaluation(config, learner, run.device))
+    try:
+        on_policy(run, env, learner, config.on_policy, hooks=hooks)
+    finally:
+        env.close()
+    run.export_policy(learner.policy_state())
+
+
+def train_on_demonstrations(config: Config, run: Run) -> None:
+    """Trains a diffusion policy or a clone on the recording in `demos_dir`."""
+    demonstrations = load_demonstrations(config)
+    ranks, sketches = run.ranks, load_episodes(config, "train", run.console).sketch.to(run.device)
+    settings, line = scaled_lr(config.chunks, config.run.lr_scale, ranks.world_size)
+    run.describe({"learning rates": line})
+    config = replace(config, chunks=settings)
+    learner = build_chunk_learner(config, sketches, run.context)
+    run.describe(
+        {
+            "demonstrations": f"{demonstrations.rows:,} steps of {demonstrations.num_episodes:,} episodes, "
+            f"{config.scenes.sketch} sketches of {sketches.shape[-1]} pixels"
+        }
+    )
+    loader = BatchLoader(
+        demonstrations.rows,
+        config.offline.batch(ranks.world_size),
+        demonstrations,
+        run.device,
+        config.run.seed,
+        ranks.rank,
+        ranks.world_size,
+        config.offline.loader_threads,
+    )
+    hooks = RunHooks(evaluate=HeldOutEvaluation(config, learner, run.device))
+    offline(run, learner, loader, config.offline, hooks=hooks)
+    run.export_policy(learner.policy_state())

@@ -1,0 +1,19 @@
+"""snakes: three snakes learn to out-eat three others, with DDPG and BiCNet as in the guide, or PPO with self-play."""
+
+from powerband.core.recipe import Recipe
+from powerband.recipes.snakes.config import ALGORITHMS, OLD_NAMES, VARIANTS, Config, Evaluation, check, finalize
+
+RECIPE = Recipe(
+    name="snakes",
+    summary="3v3 snakes on one device, thousands of boards at a time: ddpg, bicnet, ppo with self-play",
+    Config=Config,
+    stages={"train": "powerband.recipes.snakes.train:train"},
+    algorithms=ALGORITHMS,
+    variants=VARIANTS,
+    old_names=OLD_NAMES,
+    finalize=finalize,
+    check=check,
+    Evaluation=Evaluation,
+    evaluate="powerband.recipes.snakes.train:evaluate",
+    build_learner="powerband.recipes.snakes.train:build_learner",
+)

@@ -1,0 +1,130 @@
+"""Configuration, algorithm table and variants of snakes. This file does not import torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from powerband.algos.settings import DDPGConfig, PPOConfig
+from powerband.core.config import RunConfig, at_least
+from powerband.core.errors import ConfigError
+from powerband.core.recipe import Algorithm
+from powerband.loops.config import OffPolicyConfig, OnPolicyConfig
+
+EPISODE_STEPS = 200
+"""Moves of a game."""
+
+ALGORITHMS = {
+    "ddpg": Algorithm("powerband.algos.ddpg:DDPG", DDPGConfig(), "off_policy"),
+    "bicnet": Algorithm("powerband.algos.ddpg:DDPG", DDPGConfig(), "off_policy", section="ddpg"),
+    "ppo": Algorithm("powerband.algos.ppo:PPO", PPOConfig(lr=1e-3, activation="relu"), "on_policy"),
+}
+
+
+@dataclass(frozen=True)
+class Config:
+    algo: str = "ppo"
+    """Algorithm: ddpg and bicnet as in the guide; ppo with self-play is the strong agent."""
+    observation: Literal["auto", "features", "planes", "fork35", "baseline26"] = "auto"
+    """Observation of a snake; auto is features for ppo, fork35 for ddpg and bicnet."""
+    reward: Literal["auto", "mixed", "game", "shaped"] = "auto"
+    """Reward: mixed is 0.8 own + 0.1 team difference; auto is mixed for ppo, shaped for ddpg and bicnet."""
+    opponent: Literal["auto", "self", "random", "greedy", "greedy_torus"] = "auto"
+    """Player of the other team in training; auto is self for ppo, random for ddpg and bicnet."""
+    mirrored: float = 0.75
+    """Share of the boards on which the learner plays both teams (opponent=self); past policies play on the others."""
+    pool_size: int = 4
+    """Past policies in the pool (opponent=self)."""
+    snapshot_interval: int = 20
+    """Rollouts between two snapshots for the pool."""
+    episodes: int = 0
+    """Budget in episodes of 200 steps over all ranks, instead of env_steps; 0 uses env_steps."""
+    eval_games: int = 100
+    """Games against random and against greedy in an evaluation during training (eval_interval)."""
+    run: RunConfig = field(
+        default_factory=lambda: RunConfig(env_steps=100_000_000, precision="auto", save_interval=5_000_000)
+    )
+    off_policy: OffPolicyConfig = field(default_factory=lambda: OffPolicyConfig(num_envs=1, global_batch_size=512))
+    on_policy: OnPolicyConfig = field(default_factory=lambda: OnPolicyConfig(num_envs=256, gamma=0.98))
+    ddpg: DDPGConfig = field(default_factory=DDPGConfig)
+    ppo: PPOConfig = field(default_factory=lambda: PPOConfig(lr=1e-3, activation="relu"))
+
+    def __post_init__(self) -> None:
+        at_least(self, pool_size=1, snapshot_interval=1, episodes=0)
+        if not 0 <= self.mirrored <= 1:
+            raise ConfigError(f"mirrored={self.mirrored} is outside 0 to 1. Write a share of the boards, such as 0.75.")
+        if self.eval_games < 2 or self.eval_games % 2:
+            raise ConfigError(f"eval_games={self.eval_games}: sides are swapped half way. Write an even number from 2.")
+        if self.algo != "ppo" and self.opponent == "self":
+            raise ConfigError(
+                f"opponent=self needs algo=ppo. With algo={self.algo}, write opponent=random, greedy or greedy_torus."
+            )
+
+    @property
+    def loop(self) -> OffPolicyConfig | OnPolicyConfig:
+        """Sizes of the loop that the chosen algorithm runs in."""
+        return self.on_policy if self.algo == "ppo" else self.off_policy
+
+
+def finalize(config: Config, stage: str) -> Config:
+    """Decides every automatic choice and converts `episodes` to environment steps."""
+    ppo = config.algo == "ppo"
+    run = replace(config.run, env_steps=EPISODE_STEPS * config.episodes) if config.episodes else config.run
+    chosen = replace(config, run=run, episodes=0)
+    if chosen.observation == "auto":
+        chosen = replace(chosen, observation="features" if ppo else "fork35")
+    if chosen.reward == "auto":
+        chosen = replace(chosen, reward="mixed" if ppo else "shaped")
+    if chosen.opponent == "auto":
+        chosen = replace(chosen, opponent="self" if ppo else "random")
+    return chosen
+
+
+def check(config: Config, world_size: int) -> None:
+    """Refuses sizes that do not divide by the number of ranks."""
+    config.loop.check(world_size)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Options of ``powerband eval`` for a run of snakes."""
+
+    episodes: int = 100
+    """Games against each opponent; the sides are swapped half way."""
+    opponents: tuple[str, ...] = ("random", "greedy", "greedy_torus")
+    """Opponents: random, greedy, greedy_torus, or the folder of another run or checkpoint."""
+    seed: int = 10_000
+    """Seed of the games."""
+    video: bool = True
+    """Record the first game against each opponent."""
+    threads: int = 0
+    """CPU threads; 0 leaves the number to torch."""
+
+    def __post_init__(self) -> None:
+        at_least(self, episodes=2, threads=0)
+        if self.episodes % 2:
+            raise ConfigError(f"episodes={self.episodes}: sides are swapped half way. Write an even number from 2.")
+
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "demo": {"run.time_limit_s": 75, "run.env_steps": 1_000_000_000, "run.log_interval_s": 5},
+    "full": {"run.time_limit_s": 720, "run.env_steps": 1_000_000_000, "ppo.hidden": (256, 256)},
+    "guide": {  # 3,600 episodes with 1/32 of the guide's updates: 10 minutes on one core instead of hours
+        "algo": "ddpg",
+        "episodes": 3600,
+        "off_policy.num_envs": 32,
+        "off_policy.update_interval": 32,
+        "off_policy.updates_per_interval": 1,
+    },
+    "smoke": {"run.env_steps": 20_000, "on_policy.num_envs": 16, "ppo.hidden": (32, 32)},
+}
+OLD_NAMES = {
+    "batch_size": ("off_policy.global_batch_size", "sizes are over all ranks; the guide's was per rank"),
+    "max_episodes": ("episodes", "over all ranks; the guide's was per rank"),
+    "a_lr": "ddpg.actor_lr",
+    "c_lr": "ddpg.critic_lr",
+    "load_model": ("run.resume", "a run folder or a checkpoint"),
+    "warmup": "off_policy.learning_starts",
+    "off_policy.warmup": "off_policy.learning_starts",
+    "num_boards": "on_policy.num_envs",
+}

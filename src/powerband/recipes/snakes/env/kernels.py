@@ -1,0 +1,150 @@
+"""Moves and restarts of all boards, on CPU threads or on CUDA, around the same scalar functions."""
+
+from __future__ import annotations
+
+from functools import cache, cached_property
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+import torch
+from numba import njit, prange
+
+from powerband.envs.numba import hashing
+from powerband.envs.numba.arrays import device_array
+from powerband.envs.numba.cache_stamp import source_checksum
+from powerband.recipes.snakes.env.board import SnakesState
+from powerband.recipes.snakes.env.rules import board_moves, rewards
+from powerband.recipes.snakes.env.rules import game as rules
+from powerband.recipes.snakes.env.rules.board_moves import move_board, write_rows
+from powerband.recipes.snakes.env.rules.game import GAME_OVER, RUNNING, SNAKES, TEAM, reset_board
+from powerband.recipes.snakes.env.rules.rewards import EPISODE_METRICS
+
+CHUNKS_PER_THREAD = 4
+SERIAL_BELOW = 2048  # boards; waking a thread costs as much as some hundred moves
+
+
+class MoveArrays(NamedTuple):
+    """The tensors of `MoveBuffers` as arrays for numba."""
+
+    action: Any
+    actions: Any
+    gain: Any
+    outcome: Any
+    reward: Any
+    terminated: Any
+    truncated: Any
+    figures: Any
+
+
+class MoveBuffers:
+    """What goes into one move of N boards with R rows of the learner, and what comes out.
+
+    Attributes:
+        action: (R, 3) int64: the learner's actions, relative or absolute.
+        actions: (N, 6) int64: absolute actions; team B of boards without a learner is filled before the move.
+        gain: (N, 6) int16: game reward of each snake.
+        outcome: (N,) uint8: RUNNING, STEP_LIMIT or GAME_OVER.
+        reward: (R, 3) float32.
+        terminated, truncated: (R,) bool.
+        figures: (5, R) float32: `rewards.EPISODE_METRICS`, valid where the episode ended.
+    """
+
+    def __init__(self, num_boards: int, num_rows: int, device: torch.device):
+        self.action = torch.zeros(num_rows, TEAM, dtype=torch.int64, device=device)
+        self.actions = torch.zeros(num_boards, SNAKES, dtype=torch.int64, device=device)
+        self.gain = torch.zeros(num_boards, SNAKES, dtype=torch.int16, device=device)
+        self.outcome = torch.zeros(num_boards, dtype=torch.uint8, device=device)
+        self.reward = torch.zeros(num_rows, TEAM, device=device)
+        self.terminated = torch.zeros(num_rows, dtype=torch.bool, device=device)
+        self.truncated = torch.zeros(num_rows, dtype=torch.bool, device=device)
+        self.figures = torch.zeros(len(EPISODE_METRICS), num_rows, device=device)
+
+    @cached_property
+    def arrays(self) -> MoveArrays:
+        """The same memory as arrays for numba."""
+        return MoveArrays(*(device_array(getattr(self, name)) for name in MoveArrays._fields))
+
+
+@cache
+def cpu_loops() -> tuple[Any, Any, Any]:
+    """(move, move over threads, restart): loops over boards start..stop-1; the one over threads over all boards."""
+    made_of = source_checksum(hashing, rules, rewards, board_moves)
+
+    @njit(nogil=True, cache=True, _nrt=False)
+    def move(s, start, stop, mirrored, relative, seed, kind, m):
+        ended = 0 * made_of
+        for b in range(start, stop):
+            ended += move_board(s, b, mirrored, relative, seed, m)
+        for b in range(start, stop):  # a loop of its own: in the one above it costs three times as much
+            write_rows(s, b, mirrored, kind, m)
+        return ended
+
+    @njit(nogil=True, cache=True, parallel=True)
+    def move_parallel(s, chunks, mirrored, relative, seed, kind, m):
+        ended = 0 * made_of
+        n = s.grid.shape[0]
+        for c in prange(chunks):
+            for b in range(c * n // chunks, (c + 1) * n // chunks):
+                ended += move_board(s, b, mirrored, relative, seed, m)
+            for b in range(c * n // chunks, (c + 1) * n // chunks):
+                write_rows(s, b, mirrored, kind, m)
+        return ended
+
+    @njit(nogil=True, cache=True, _nrt=False)
+    def restart(s, outcome, seed):
+        ended = 0 * made_of
+        for b in range(s.grid.shape[0]):
+            if outcome[b] != RUNNING:
+                reset_board(s, b, seed)
+                ended += 1
+        return ended
+
+    return move, move_parallel, restart
+
+
+def move_boards(
+    state: SnakesState, moves: MoveBuffers, *, mirrored: int, relative: bool, seed: int, kind: int, threads: int
+) -> int | None:
+    """Makes one move on all boards.
+
+    Args:
+        state: The boards, written.
+        moves: Actions in, outcome out.
+        mirrored: Number of boards, counted from the first, on which the learner plays team B too.
+        relative: The learner's actions are relative.
+        seed: 0..2**64 - 1.
+        kind: Reward, a value of `rewards.REWARDS`.
+        threads: CPU threads.
+
+    Returns:
+        Number of games that ended; None on CUDA, where nobody waits for the device.
+    """
+    arguments = (mirrored, relative, np.uint64(seed), kind, moves.arrays)
+    if state.grid.device.type == "cpu":
+        serial, parallel, _ = cpu_loops()
+        if threads == 1 or state.num_boards < SERIAL_BELOW:
+            return serial(state.arrays, 0, state.num_boards, *arguments)
+        numba.set_num_threads(threads)
+        return parallel(state.arrays, threads * CHUNKS_PER_THREAD, *arguments)
+    from powerband.recipes.snakes.env import cuda
+
+    cuda.launch_per_board(cuda.move, state, *arguments)
+    return None
+
+
+def restart_boards(state: SnakesState, moves: MoveBuffers, *, seed: int) -> None:
+    """Starts a new game on every board whose `moves.outcome` is not RUNNING."""
+    arguments = (moves.arrays.outcome, np.uint64(seed))
+    if state.grid.device.type == "cpu":
+        cpu_loops()[2](state.arrays, *arguments)
+    else:
+        from powerband.recipes.snakes.env import cuda
+
+        cuda.launch_per_board(cuda.restart, state, *arguments)
+
+
+def restart_all(state: SnakesState, moves: MoveBuffers, *, seed: int) -> None:
+    """Starts a new game on every board."""
+    moves.outcome.fill_(GAME_OVER)
+    restart_boards(state, moves, seed=seed)

@@ -1,0 +1,110 @@
+"""Training of snakes: boards, opponents, learners, and the evaluation of a checkpoint."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from powerband.algos.ddpg import DDPG
+from powerband.algos.ppo import PPO
+from powerband.core.config import from_json
+from powerband.core.config.sizes import per_rank, scaled_lr
+from powerband.core.rank_context import RankContext
+from powerband.core.run.checkpoint import load_checkpoint, resolve_resume
+from powerband.core.run.run import Run, RunHooks
+from powerband.data.types import EnvSpec, Learner
+from powerband.loops.off_policy import off_policy
+from powerband.loops.on_policy import on_policy
+from powerband.loops.support.self_play import OpponentPool
+from powerband.recipes.snakes.config import Config, Evaluation
+from powerband.recipes.snakes.env.env import SnakesEnv, make_env_spec
+from powerband.recipes.snakes.env.opponents import PolicyOpponent
+from powerband.recipes.snakes.evaluation import RIVALS, as_player, evaluate_run, win_rates
+from powerband.recipes.snakes.nets.team import TeamMLP
+from powerband.recipes.snakes.nets.torus import TorusConv
+
+
+def train(config: Config, run: Run) -> None:
+    """Trains the algorithm that `algo` names against the opponent that `opponent` names."""
+    ranks, self_play = run.ranks, config.opponent == "self"
+    opponent = PolicyOpponent(None, config.observation) if self_play else RIVALS[config.opponent]()
+    num_envs = per_rank("num_envs", config.loop.num_envs, ranks.world_size)
+    mirrored = config.mirrored if self_play else 0.0
+    run.console.note("building the boards; the first start on a machine compiles their rules, about half a minute")
+    env = SnakesEnv(
+        num_envs,
+        device=run.device,
+        seed=config.run.seed,
+        observation=config.observation,
+        reward=config.reward,
+        opponents=[(1.0 - mirrored, opponent)],
+        mirrored=mirrored,
+        first_board=ranks.rank * num_envs,
+    )
+    if config.algo == "ppo":
+        settings, rates = scaled_lr(config.ppo, config.run.lr_scale, ranks.world_size)
+        config = replace(config, ppo=settings)
+    else:
+        settings, rates = scaled_lr(config.ddpg, config.run.lr_scale, ranks.world_size)
+        config = replace(config, ddpg=settings)
+    learner = make_learner(config, env.spec, run.context)
+    layout = f"{num_envs} boards per rank ({env.mirrored} mirrored: two rows), {config.observation}"
+    run.describe({"learning rates": rates, "env": f"{layout}, reward {config.reward}", "opponent": config.opponent})
+    hooks = RunHooks(evaluate=lambda: win_rates(as_player(learner, config.observation), config.eval_games, run.device))
+    if isinstance(learner, DDPG):
+        off_policy(run, env, learner, config.off_policy, hooks=hooks)
+    elif not self_play:
+        on_policy(run, env, learner, config.on_policy, hooks=hooks)
+    else:
+        pool = OpponentPool(learner.modules, best_actions, config.pool_size, config.snapshot_interval)
+        opponent.act_fn = pool.act
+        run.register("pool", pool, shared=True)
+        on_policy(run, env, learner, config.on_policy, after_update=pool.after_update, hooks=hooks)
+    run.export_policy(learner.policy_state())
+
+
+def make_learner(config: Config, spec: EnvSpec, context: RankContext) -> DDPG | PPO:
+    """The algorithm of a finalized configuration."""
+    if config.algo == "ppo":
+        encoder = TorusConv(*spec.obs.shape[1:]) if config.observation == "planes" else None
+        return PPO(spec, config.ppo, context, encoder=encoder)
+    communicate = "lstm" if config.algo == "bicnet" else config.ddpg.communicate
+    settings = replace(config.ddpg, communicate=communicate)
+    return DDPG(
+        spec,
+        settings,
+        context,
+        lambda inputs, outputs: TeamMLP(inputs, settings.hidden, outputs, settings.communicate),
+    )
+
+
+def build_learner(config: Config, context: RankContext) -> tuple[Learner, EnvSpec, Any]:
+    """A new learner of a finalized configuration, the spaces of its environment, and the sizes of its loop."""
+    spec = make_env_spec(config.observation)
+    return make_learner(config, spec, context), spec, config.loop
+
+
+def best_actions(modules: nn.ModuleDict, obs: Tensor) -> Tensor:
+    """Greedy actions (n, 3) of a PPO network, and its encoder if it has one, for observations (n, 3, ...)."""
+    rows = obs.flatten(0, 1)
+    if "encoder" in modules:
+        rows = modules["encoder"](rows)
+    return modules["net"](rows)[0].argmax(-1).view(obs.shape[:2])
+
+
+def load(folder: Path) -> tuple[Learner, str]:
+    """Loads a trained learner, and the name of its observation, from a run folder or one of its checkpoints."""
+    path, _ = resolve_resume(str(folder))
+    file = path.parent.parent / "config.json"
+    config = from_json(Config, file.read_text(encoding="utf-8"), str(file))
+    learner = make_learner(config, make_env_spec(config.observation), RankContext.single())
+    learner.load_state_dict(load_checkpoint(path, "shared")[0]["learner"])
+    return learner, config.observation
+
+
+def evaluate(config: Config, folder: Path, options: Evaluation) -> list[dict]:
+    """Plays the newest checkpoint against each opponent; writes a table, an image and videos to the run folder."""
+    return evaluate_run(folder, options, load)

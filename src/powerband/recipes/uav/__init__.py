@@ -1,0 +1,20 @@
+"""uav: a team of UAVs learns where to measure next, to map a hidden region of interest within a budget of moves."""
+
+from powerband.core.recipe import Recipe
+from powerband.recipes.uav.config import ALGORITHMS, OLD_NAMES, VARIANTS, Config, Evaluation, check, finalize
+
+RECIPE = Recipe(
+    name="uav",
+    summary="a team of UAVs maps a hidden region, thousands of missions at a time on one device: coma, iac",
+    Config=Config,
+    stages={"train": "powerband.recipes.uav.train:train"},
+    algorithms=ALGORITHMS,
+    variants=VARIANTS,
+    old_names=OLD_NAMES,
+    config_variable="CONFIG_FILE_PATH",
+    finalize=finalize,
+    check=check,
+    Evaluation=Evaluation,
+    evaluate="powerband.recipes.uav.comparison:evaluate",
+    build_learner="powerband.recipes.uav.learner:build_learner",
+)

@@ -1,0 +1,94 @@
+"""Comparison: evaluates the policy of a run and the planners on the same missions, and writes tables and images."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from powerband.core.errors import ConfigError
+from powerband.loops.evaluate import mean_interval
+from powerband.recipes.uav.config import Config, Evaluation
+from powerband.recipes.uav.env.env import UavEnv
+from powerband.recipes.uav.env.planners import GreedyPlanner, LawnmowerPlanner, RandomPlanner
+from powerband.recipes.uav.evaluation import Act, deterministic_policy, fly_missions, planner_policy, summary
+from powerband.recipes.uav.images import draw_curves, film_mission
+from powerband.recipes.uav.learner import load_learner, load_other_run
+from powerband.recipes.uav.settings import World
+from powerband.report.media_files import save_image, write_video
+
+
+def planner_policies(names: tuple[str, ...], world: World) -> dict[str, Act]:
+    """Creates the policies that ``planners=`` names.
+
+    Raises:
+        ConfigError: A name is unknown.
+    """
+    policies: dict[str, Act] = {}
+    for name in names:
+        if name == "none":
+            continue
+        elif name == "random":
+            policies[name] = planner_policy(RandomPlanner())
+        elif name == "greedy":
+            policies[name] = planner_policy(GreedyPlanner())
+        elif name == "lawnmower":
+            for index, height in enumerate(world.altitudes_m):
+                policies[f"lawnmower {height:g} m"] = planner_policy(LawnmowerPlanner(index))
+        elif Path(name).exists():
+            policies[Path(name).name] = deterministic_policy(load_other_run(Path(name), world))
+        else:
+            raise ConfigError(
+                f"planners={name} is unknown. Write random, lawnmower, greedy, none, or the folder of another run."
+            )
+    return policies
+
+
+def evaluate(config: Config, folder: Path, options: Evaluation) -> list[dict]:
+    """Evaluates the newest checkpoint in a run folder against the planners.
+
+    Writes ``eval-missions.json``, curves, an image and a video to the run folder.
+
+    Returns:
+        One row per policy, team size and communication range.
+    """
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    learner, world = load_learner(folder, config), config.world
+    rows: list[dict] = []
+    curves: dict[str, dict[str, Tensor]] = {}
+    for agents in options.n_agents or (world.n_agents,):
+        for comm_range in options.comm_range_m or (world.comm_range_m,):
+            setting = replace(world, n_agents=agents, comm_range_m=comm_range, random_comm_range=False)
+            env = UavEnv(options.missions, setting, seed=options.seed)
+            policies = {"this run": deterministic_policy(learner), **planner_policies(options.planners, setting)}
+            metrics = {name: fly_missions(env, act, options.seed) for name, act in policies.items()}
+            for name, values in metrics.items():
+                row = {"policy": name, "n_agents": agents, "comm_range_m": comm_range, **summary(values)}
+                difference = mean_interval((metrics["this run"]["f1"] - values["f1"]).mean(1))
+                row["this_run_ahead_f1"] = [round(value, 4) for value in difference]
+                rows.append(row)
+                print(_line(row), flush=True)
+            curves = curves or metrics
+    save_image(folder / "eval-curves.png", draw_curves(curves))
+    if options.video:
+        frames = film_mission(learner, world, options.seed)
+        write_video(frames, folder / "videos" / "mission.mp4", fps=2)
+        save_image(folder / "mission.png", frames[-1])
+    (folder / "eval-missions.json").write_text(json.dumps({"options": options.__dict__, "rows": rows}, indent=2))
+    return rows
+
+
+def _line(row: dict[str, Any]) -> str:
+    def cell(name: str) -> str:
+        low, high = row[f"{name}_95"]
+        return f"{row[name]:.3f} [{low:.3f}, {high:.3f}]"
+
+    return (
+        f"{row['policy']:<16} {row['n_agents']} UAVs {row['comm_range_m']:>5g} m   F1 {cell('f1_mean')}, at the end "
+        f"{row['f1_end']:.3f}   ROI entropy {cell('roi_entropy_mean')}, at the end {row['roi_entropy_end']:.3f}"
+    )

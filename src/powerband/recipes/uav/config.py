@@ -1,0 +1,166 @@
+"""Configuration, algorithm table and variants of uav. This file does not import torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from powerband.algos.settings import COMAConfig
+from powerband.core.config import RunConfig, at_least
+from powerband.core.errors import ConfigError
+from powerband.core.recipe import Algorithm
+from powerband.loops.config import OnPolicyConfig
+from powerband.recipes.uav.settings import World
+
+ALGORITHMS = {
+    "coma": Algorithm("powerband.algos.coma:COMA", COMAConfig(), "on_policy"),
+    "iac": Algorithm("powerband.algos.coma:COMA", COMAConfig(), "on_policy", section="coma"),
+}
+
+
+@dataclass(frozen=True)
+class Config:
+    algo: str = "coma"
+    """Algorithm: coma has a central critic and a counterfactual baseline; iac has neither."""
+    batches: int = 5
+    """Mini-batches of transitions (one per UAV and step) that a rollout collects at least, in complete missions."""
+    iterations: int = 0
+    """Budget in rollouts, instead of env_steps; 0 uses episodes or env_steps."""
+    episodes: int = 0
+    """Budget in missions over all ranks, instead of env_steps; 0 uses env_steps."""
+    eval_missions: int = 50
+    """Missions per evaluation during training (eval_interval)."""
+    figure_interval: int = 0
+    """Rollouts between two images of a mission in TensorBoard, drawn in a background thread; 0 draws none."""
+    histogram_interval: int = 0
+    """Rollouts between two sets of histograms of the weights in TensorBoard; 0 writes none."""
+    world: World = field(default_factory=World)
+    run: RunConfig = field(default_factory=lambda: RunConfig(precision="auto", env_steps=1454 * 11 * 15))
+    on_policy: OnPolicyConfig = field(
+        default_factory=lambda: OnPolicyConfig(
+            num_envs=0, num_steps=0, epochs=5, minibatches=1, minibatch_rows=128, gae_lambda=0.8, anneal_lr=False
+        )
+    )
+    coma: COMAConfig = field(default_factory=COMAConfig)
+
+    def __post_init__(self) -> None:
+        at_least(self, batches=1, iterations=0, episodes=0, eval_missions=1, figure_interval=0, histogram_interval=0)
+
+
+def finalize(config: Config, stage: str) -> Config:
+    """Computes the number of missions per rollout, and converts the budget to environment steps.
+
+    Raises:
+        ConfigError: A rollout does not contain complete missions, two budgets are given, or an option has no effect.
+    """
+    mission_steps, loop = config.world.num_steps, config.on_policy
+    if loop.num_steps % mission_steps:
+        raise ConfigError(
+            f"num_steps={loop.num_steps} is not a whole number of missions of {mission_steps} moves (budget + 1). "
+            f"Write num_steps=0, or a multiple of {mission_steps}."
+        )
+    if loop.minibatches != 1 or not loop.normalize_advantage:
+        raise ConfigError(
+            "minibatches and on_policy.normalize_advantage have no effect on coma and iac. "
+            "Write minibatch_rows=128, coma.normalize_advantage=true."
+        )
+    if not loop.num_envs and not loop.minibatch_rows:
+        raise ConfigError(
+            "num_envs=0 computes the number of missions from batches and minibatch_rows, and minibatch_rows=0. "
+            "Write minibatch_rows=1 or more, or on_policy.num_envs=1 or more."
+        )
+    if config.iterations and config.episodes:
+        raise ConfigError(
+            f"iterations={config.iterations} and episodes={config.episodes} are two budgets. Write one of them."
+        )
+    num_steps = loop.num_steps or mission_steps
+    rows_per_mission = num_steps * config.world.n_agents
+    missions = loop.num_envs or -(-config.batches * loop.minibatch_rows // rows_per_mission)
+    rollout_steps = missions * num_steps
+    rollouts = config.iterations or -(-config.episodes * mission_steps // rollout_steps)
+    run = replace(config.run, env_steps=rollouts * rollout_steps) if rollouts else config.run
+    loop = replace(loop, num_envs=missions, num_steps=num_steps)
+    return replace(config, run=run, on_policy=loop, iterations=0, episodes=0)
+
+
+def check(config: Config, world_size: int) -> None:
+    """Refuses sizes that do not divide by the number of ranks, and an invalid map file."""
+    config.on_policy.check(world_size)
+    if config.world.map_file:
+        from powerband.recipes.uav.env.map_file import load_map_file
+
+        load_map_file(config.world)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Options of ``powerband eval`` for a run of uav."""
+
+    missions: int = 100
+    """Missions of each policy and planner; all of them fly the same missions."""
+    planners: tuple[str, ...] = ("random", "lawnmower", "greedy")
+    """Planners for comparison: random, lawnmower (once per altitude), greedy, the folder of another run, or none."""
+    n_agents: tuple[int, ...] = ()
+    """Numbers of UAVs per team; empty uses the number of the run."""
+    comm_range_m: tuple[float, ...] = ()
+    """Communication ranges in metres; empty uses the range of the run."""
+    seed: int = 10_000
+    """Seed of the missions; training uses other seeds."""
+    video: bool = True
+    """Draw the first mission of the run's policy as an image and a video."""
+    threads: int = 0
+    """CPU threads; 0 leaves the number to torch."""
+
+    def __post_init__(self) -> None:
+        at_least(self, missions=1, n_agents=1, comm_range_m=0, threads=0)
+
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "paper": {"on_policy.minibatch_rows": 60, "run.env_steps": 1500 * 5 * 15, "run.precision": "fp32"},
+    "guide": {"on_policy.minibatch_rows": 128, "run.env_steps": 1454 * 11 * 15},
+    "fast": {
+        "world.centred_maps": True,
+        "run.time_limit_s": 900,
+        "run.env_steps": 1_000_000_000,
+        "coma.actor_lr": 2e-4,
+        "coma.critic_lr": 1e-3,
+        "coma.sampled_advantage": True,
+        "coma.normalize_advantage": True,
+        "coma.epsilon_start": 0.3,
+        "coma.epsilon_episodes": 3_000,
+        "coma.target_interval": 5,
+        "coma.width": 64,
+        "on_policy.gamma": 0.8,
+        "on_policy.num_envs": 32,
+        "on_policy.epochs": 1,
+        "on_policy.anneal_lr": True,
+    },
+    "smoke": {"run.env_steps": 4 * 4 * 15, "on_policy.num_envs": 4, "coma.width": 16, "world.map_cells": 121},
+}
+OLD_NAMES = {
+    "networks.device": ("run.gpus", "cpu, cuda, or indices"),
+    "device": ("run.gpus", "cpu, cuda, or indices"),
+    "networks.batch_size": ("on_policy.minibatch_rows", "transitions of single UAVs, over all ranks"),
+    "batch_size": ("on_policy.minibatch_rows", "transitions of single UAVs, over all ranks"),
+    "networks.batch_number": "batches",
+    "batch_number": "batches",
+    "networks.data_passes": "on_policy.epochs",
+    "data_passes": "on_policy.epochs",
+    "networks.gamma": "on_policy.gamma",
+    "networks.lambda": "on_policy.gae_lambda",
+    "networks.copy_rate": "coma.target_interval",
+    "networks.actor.learning_rate": "coma.actor_lr",
+    "networks.critic.learning_rate": "coma.critic_lr",
+    "experiment.missions.n_agents": "world.n_agents",
+    "experiment.missions.n_episodes": ("iterations", "it counts rollouts of batch_size x batch_number transitions"),
+    "n_episodes": ("iterations", "it counts rollouts of batch_size x batch_number transitions"),
+    "experiment.missions.eps_max": "coma.epsilon_start",
+    "experiment.missions.eps_min": "coma.epsilon_end",
+    "experiment.missions.eps_anneal_phase": "coma.epsilon_episodes",
+    "experiment.constraints.budget": "world.budget",
+    "experiment.uav.communication_range": "world.comm_range_m",
+    "experiment.uav.failure_rate": "world.failure_rate",
+    "environment.seed": "run.seed",
+    "logging.figure_interval": "figure_interval",
+    "logging.histogram_interval": "histogram_interval",
+}

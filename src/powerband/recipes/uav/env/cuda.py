@@ -1,0 +1,156 @@
+"""CUDA kernels: the same scalar functions as in the CPU loops. Importing this module needs numba-cuda.
+
+numba-cuda compiles a CPU function for the device when a kernel calls it. A step takes three kernels. In the first, one
+thread per mission moves the UAVs and exchanges messages. In the second, one thread per row of a footprint measures. In
+the third, one thread per row of a map fuses. Atomic additions of integers compute the block sums, so their order does
+not change a bit.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from numba import cuda
+
+from powerband.envs.numba.launch_cuda import launch_per_row
+from powerband.recipes.uav.env.rules.features import write_team, write_uav
+from powerband.recipes.uav.env.rules.information_gain import choose_greedy_move
+from powerband.recipes.uav.env.rules.map_metrics import count_row
+from powerband.recipes.uav.env.rules.mapping import begin_step, begin_sums, measure_row, row_fuser
+from powerband.recipes.uav.env.rules.moves import exchange, move_team, sample_move
+from powerband.recipes.uav.env.rules.starts import draw_split, start
+from powerband.recipes.uav.env.state import Missions
+from powerband.recipes.uav.env.world import WorldArrays
+
+
+@cuda.jit(device=True, inline=True)
+def add(array, index, value):
+    """Adds atomically, because many threads add to the sums of one mission."""
+    cuda.atomic.add(array, index, value)
+
+
+fuse_row = row_fuser(cuda.jit(device=True), add)
+
+
+@cuda.jit
+def begin_missions(s, w, seed, drawn):
+    """Starts the missions, one thread per mission."""
+    n = cuda.grid(1)
+    if n < s.position.shape[0]:
+        start(s, w, n, seed)
+        if drawn:
+            draw_split(s, w, n, seed)
+        for k in range(w.agents + 1):
+            begin_sums(s, w, n, k)
+        exchange(s, w, n, seed)
+        begin_step(s, w, n)
+
+
+@cuda.jit
+def move_missions(s, w, seed, action):
+    """Moves the UAVs and exchanges messages, one thread per mission."""
+    n = cuda.grid(1)
+    if n < s.position.shape[0]:
+        move_team(s, w, n, action)
+        exchange(s, w, n, seed)
+        begin_step(s, w, n)
+
+
+@cuda.jit
+def measure_rows(s, w, seed):
+    """Measures, one thread per row of a footprint."""
+    thread, span = cuda.grid(1), s.measured.shape[2]
+    n, rest = thread // (w.agents * span), thread % (w.agents * span)
+    if n < s.position.shape[0]:
+        measure_row(s, w, n, rest // span, rest % span, seed)
+
+
+@cuda.jit
+def fuse_rows(s, w):
+    """Fuses the measurements, one thread per row of a map."""
+    thread = cuda.grid(1)
+    n, rest = thread // ((w.agents + 1) * w.cells), thread % ((w.agents + 1) * w.cells)
+    if n < s.position.shape[0]:
+        fuse_row(s, w, n, rest // w.cells, rest % w.cells)
+
+
+@cuda.jit
+def write_maps(s, w, moves_made, uav, team):
+    """Writes the observations, one thread per UAV and one per team."""
+    thread = cuda.grid(1)
+    n, i = thread // (w.agents + 1), thread % (w.agents + 1)
+    if n < s.position.shape[0]:
+        if i < w.agents:
+            write_uav(s, w, n, i, moves_made, uav[n, i])
+        else:
+            write_team(s, w, n, team[n])
+
+
+@cuda.jit
+def choose_moves(s, w, probability, noise, explore, chosen, mask):
+    """Samples moves, one thread per mission."""
+    n = cuda.grid(1)
+    if n < s.position.shape[0]:
+        for i in range(w.agents):
+            sample_move(s, w, n, i, probability, noise, explore, chosen, mask)
+
+
+@cuda.jit
+def count_rows(s, w, k, counts):
+    """Counts hits and misses of map `k`, one thread per row."""
+    thread = cuda.grid(1)
+    n = thread // w.cells
+    if n < s.position.shape[0]:
+        hits, false, missed, entropy = count_row(s, w, n, k, thread % w.cells)
+        cuda.atomic.add(counts, (n, 0), hits)
+        cuda.atomic.add(counts, (n, 1), false)
+        cuda.atomic.add(counts, (n, 2), missed)
+        cuda.atomic.add(counts, (n, 3), entropy)
+
+
+@cuda.jit
+def plan_moves(s, w, gains, shared, chosen, mask, value):
+    """Chooses greedy moves, one thread per mission."""
+    n = cuda.grid(1)
+    if n < s.position.shape[0]:
+        for i in range(w.agents):
+            choose_greedy_move(s, w, n, i, gains, shared, chosen, mask, value)
+
+
+def measure_and_fuse(missions: Missions, tables: WorldArrays, seed: int) -> None:
+    """Measures and fuses after a move or a start."""
+    launch_per_row(measure_rows, tables.agents * missions.measured.shape[2], missions, tables, seed)
+    launch_per_row(fuse_rows, (tables.agents + 1) * tables.cells, missions, tables)
+
+
+def begin(missions: Missions, tables: WorldArrays, seed: int, drawn: bool) -> None:
+    """Starts all missions."""
+    launch_per_row(begin_missions, 1, missions, tables, seed, drawn)
+    measure_and_fuse(missions, tables, seed)
+
+
+def step(missions: Missions, tables: WorldArrays, seed: int, action: Any) -> None:
+    """Moves all UAVs, measures and fuses."""
+    launch_per_row(move_missions, 1, missions, tables, seed, action)
+    measure_and_fuse(missions, tables, seed)
+
+
+def write(missions: Missions, tables: WorldArrays, *arguments: Any) -> None:
+    """Writes the observations."""
+    launch_per_row(write_maps, tables.agents + 1, missions, tables, *arguments)
+
+
+def count(missions: Missions, tables: WorldArrays, *arguments: Any) -> None:
+    """Counts hits and misses."""
+    launch_per_row(count_rows, tables.cells, missions, tables, *arguments)
+
+
+LAUNCHES = {
+    "begin": begin,
+    "step": step,
+    "write": write,
+    "choose": partial(launch_per_row, choose_moves, 1),
+    "count": count,
+    "greedy": partial(launch_per_row, plan_moves, 1),
+}

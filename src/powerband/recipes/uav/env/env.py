@@ -1,0 +1,268 @@
+"""UAV environment: N missions on one device that fly together, as a vectorised environment."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import numba
+import numpy as np
+import torch
+from torch import Tensor
+
+from powerband.data.types import EnvHalf, EnvSpec, Step, TensorSpec, Tree, tree_map
+from powerband.envs.numba.arrays import check_action
+from powerband.envs.numba.pending_action import PendingAction
+from powerband.recipes.uav.env.kernels import run
+from powerband.recipes.uav.env.map_file import load_map_file
+from powerband.recipes.uav.env.random_field import random_field
+from powerband.recipes.uav.env.rules.features import TEAM_MAPS, UAV_MAPS
+from powerband.recipes.uav.env.rules.map_metrics import map_metrics
+from powerband.recipes.uav.env.state import Missions
+from powerband.recipes.uav.env.world import world_arrays
+from powerband.recipes.uav.settings import LATTICE, NUM_ACTIONS, World
+
+REWARD_SCALE, REWARD_OFFSET = 22.0, 0.5
+
+
+def make_env_spec(world: World) -> EnvSpec:
+    """Returns the spaces of missions in `world`, without building missions, which may compile their kernels."""
+    return EnvSpec(
+        obs={
+            "maps": TensorSpec((world.n_agents, UAV_MAPS, LATTICE, LATTICE)),
+            "cell": TensorSpec((world.n_agents,), torch.int64),
+            "state": TensorSpec((TEAM_MAPS, LATTICE, LATTICE)),
+        },
+        action=TensorSpec((world.n_agents,), torch.int64),
+        num_actions=NUM_ACTIONS,
+        num_agents=world.n_agents,
+        max_episode_steps=world.num_steps,
+        resume="exact",
+        overlappable=False,
+    )
+
+
+class UavEnv:
+    """Missions of a team of UAVs. Rows are missions, agents are UAVs.
+
+    The reward of a move is 22 rho - 0.5, the same for all UAVs of a team, with rho = mean(W (H_before - H_after)) /
+    mean(W H_before) over the map of all measurements. H_after and W belong to the map after the measurements of the
+    move. A mission begins with a measurement at the start positions and terminates after budget + 1 moves. All missions
+    begin and end at the same time. A move out of the lattice leaves the UAV at its position; `masked_sample` never
+    chooses such a move.
+
+    Observations: ``maps`` (N, A, 7, 11, 11) and ``state`` (N, 4, 11, 11) as in `features`, and ``cell`` (N, A) int64,
+    the x-y cell (11 x + y) of each UAV. Metrics of a mission, from the map of all measurements: ``f1``, and
+    ``roi_entropy`` in bits.
+
+    `recv`, `reset` and `observe` write to two sets of buffers in alternation. What they return stays valid until the
+    second of these calls after it.
+    """
+
+    halves: tuple[EnvHalf, ...] = ()
+
+    def __init__(
+        self,
+        num_envs: int,
+        world: World,
+        *,
+        device: torch.device | str = "cpu",
+        seed: int = 0,
+        threads: int | None = None,
+        first_env: int = 0,
+    ):
+        """Creates the missions and starts the first ones.
+
+        Args:
+            num_envs: Number of missions N.
+            world: Settings that all missions share.
+            device: Device of maps, observations and rewards.
+            seed: Seed, 0..2**63 - 1. A mission depends only on the seed, its number and the actions.
+            threads: CPU threads; None uses torch's number of threads.
+            first_env: Number of the first mission over all ranks.
+
+        Raises:
+            ConfigError: The map file is invalid.
+            ValueError: A number is out of range.
+        """
+        if num_envs < 1:
+            raise ValueError(f"num_envs={num_envs} is below 1.")
+        available = numba.config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]
+        self.num_envs, self.world, self.device = num_envs, world, torch.device(device)
+        self.threads = min(torch.get_num_threads(), available) if threads is None else threads
+        if not 1 <= self.threads <= available:
+            raise ValueError(f"threads={self.threads} is outside 1..{available}. NUMBA_NUM_THREADS sets the limit.")
+        self.seed, self.spec = seed, make_env_spec(world)
+        self.tables = world_arrays(world, self.device)
+        self.missions = Missions.empty(num_envs, world, first_env, self.device)
+        user_map = load_map_file(world)
+        if user_map is not None:
+            self.missions.truth.copy_(torch.from_numpy(user_map).to(self.device).expand_as(self.missions.truth))
+        self._draws_split = user_map is None and world.truth == "split"
+        self._draws_field = user_map is None and world.truth == "field"
+        self._obs = [tree_map(lambda spec: spec.zeros(num_envs, device=self.device), self.spec.obs) for _ in range(2)]
+        self._buffer = 0
+        self._pending: PendingAction[Tensor] = PendingAction()
+        self.moves = 0  # in the current missions
+        self.resumed = torch.ones(num_envs, dtype=torch.bool, device=self.device)
+        self.reset(seed)
+
+    def reset(self, seed: int | None = None) -> Tree:
+        """Starts new missions.
+
+        Args:
+            seed: New seed, which restarts the random streams; None continues the streams.
+
+        Returns:
+            Observations.
+        """
+        if seed is not None:
+            if not 0 <= seed < 2**63:
+                raise ValueError(f"seed={seed} is outside 0..2**63 - 1.")
+            self.seed = seed
+            self.missions.tick.zero_()
+            self.missions.episode.zero_()
+        self._begin()
+        return self.observe()
+
+    def observe(self) -> Tree:
+        """Returns the current observations, for example after `load_state_dict`."""
+        self._buffer = 1 - self._buffer
+        return self._write(self._obs[self._buffer])
+
+    def masked_sample(self, probability: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Chooses moves for all UAVs, one after the other within a team, so that each avoids the occupied cells.
+
+        The mask excludes moves out of the lattice, and moves to the x-y cells that the UAVs before will occupy, unless
+        such a move is the last remaining one.
+
+        Args:
+            probability: (N, A, 6) float32, probability of each move before masking.
+            noise: (N, A) float32, uniform random numbers in [0, 1); None takes the most likely moves.
+
+        Returns:
+            Moves (N, A) int64, and the mask of allowed moves (N, A, 6) bool.
+        """
+        n, agents = self.num_envs, self.world.n_agents
+        chosen = torch.zeros(n, agents, dtype=torch.int64, device=self.device)
+        mask = torch.zeros(n, agents, NUM_ACTIONS, dtype=torch.bool, device=self.device)
+        uniform = torch.zeros(n, agents, device=self.device) if noise is None else noise.contiguous()
+        self._run("choose", probability.contiguous(), uniform, noise is not None, chosen, mask)
+        return chosen, mask
+
+    def send(self, action: Tensor) -> None:
+        """Stores the moves (N, A) int64 for `recv`.
+
+        Raises:
+            ValueError: The shape or the dtype is wrong; on the CPU also a move out of range.
+            RuntimeError: `recv` was not called after the previous `send`.
+        """
+        self._pending.check_none("send")
+        check_action(action, (self.num_envs, self.world.n_agents), NUM_ACTIONS)
+        self._pending.put(action.contiguous())
+
+    def recv(self) -> Step:
+        """Executes the moves of `send`.
+
+        Raises:
+            RuntimeError: `send` was not called before.
+        """
+        self._run("step", self.seed, self._pending.take())
+        self.moves += 1
+        gain, weight = self.missions.gain.double().unbind(1)
+        reward = (REWARD_SCALE * gain / weight.clamp(min=1) - REWARD_OFFSET).float()
+        over = self.moves == self.world.num_steps
+        final_obs, episode = None, {}
+        if over:
+            final_obs = self._write(tree_map(torch.empty_like, self._obs[0]))
+            episode = self.score()
+            self._begin()
+        ended = torch.full((self.num_envs,), over, device=self.device)
+        return Step(
+            obs=self.observe(),
+            reward=reward.unsqueeze(1).expand(-1, self.world.n_agents).contiguous(),
+            terminated=ended,
+            truncated=torch.zeros_like(ended),
+            final_obs=final_obs,
+            episode=episode,
+        )
+
+    def step(self, action: Tensor) -> Step:
+        """Calls `send`, then `recv`."""
+        self.send(action)
+        return self.recv()
+
+    def score(self, uav: int | None = None) -> dict[str, Tensor]:
+        """Computes F1 and entropy over the region of interest, (N,) float32 each, of the current map.
+
+        Args:
+            uav: UAV whose map is scored; None scores the map of all measurements.
+        """
+        counts = torch.zeros(self.num_envs, 4, dtype=torch.int64, device=self.device)
+        self._run("count", self.world.n_agents if uav is None else uav, counts)
+        return map_metrics(counts)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the missions and the seed; a resumed environment continues with the same bits.
+
+        Missions that have just started follow from the seed and their counters, so only these are saved.
+
+        Raises:
+            RuntimeError: `recv` was not called after the latest `send`.
+        """
+        self._pending.check_none("state_dict")
+        names = [field.name for field in fields(Missions)] if self.moves else ["mission", "episode", "tick"]
+        return {
+            "seed": self.seed,
+            "made": self.moves,
+            "missions": {name: getattr(self.missions, name).clone() for name in names},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restores missions and seed. Call `observe` for the observations.
+
+        Raises:
+            ValueError: The state has other sizes.
+        """
+        for name, saved in state["missions"].items():
+            tensor = getattr(self.missions, name)
+            if saved.shape != tensor.shape:
+                raise ValueError(
+                    f"uav state {name!r} has the shape {tuple(saved.shape)}, expected {tuple(tensor.shape)}. Resume "
+                    f"with the same world and the same number of missions."
+                )
+            tensor.copy_(saved)
+        self.seed, self.moves = int(state["seed"]), int(state["made"])
+        self._pending.clear()
+        if not self.moves:
+            self.missions.tick.sub_(1)
+            self.missions.episode.sub_(1)
+            self._begin()
+
+    def worker_statistics(self) -> dict[str, Any]:
+        """Returns no statistics, because the environments step in this process."""
+        return {}
+
+    def close(self) -> None:
+        """Does nothing, because the environment holds no external resources."""
+
+    def _write(self, obs: Tree) -> Tree:
+        """Writes the current observations to `obs`."""
+        position = self.missions.position
+        self._run("write", self.moves, obs["maps"], obs["state"])
+        torch.add(position[:, :, 0] * LATTICE, position[:, :, 1], out=obs["cell"])
+        return obs
+
+    def _begin(self) -> None:
+        """Starts new missions in all rows."""
+        self.moves = 0
+        self._pending.clear()
+        self.missions.belief.zero_()
+        if self._draws_field:
+            rows = zip(self.missions.mission.tolist(), (self.missions.episode + 1).tolist(), strict=True)
+            maps = [random_field(self.world.map_cells, self.seed, mission, episode) for mission, episode in rows]
+            self.missions.truth.copy_(torch.from_numpy(np.stack(maps)))
+        self._run("begin", self.seed, self._draws_split)
+
+    def _run(self, name: str, *arguments: Any) -> None:
+        run(name, self.missions, self.tables, self.threads, *arguments)

@@ -1,0 +1,128 @@
+"""Kernels: functions that advance all missions, on CPU threads or on CUDA, around the same scalar functions."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numba import njit, prange
+
+from powerband.envs.numba import hashing
+from powerband.envs.numba.cache_stamp import source_checksum
+from powerband.envs.numba.dispatch import run_kernel
+from powerband.envs.numba.hashing import inlined
+from powerband.recipes.uav import settings
+from powerband.recipes.uav.env import world
+from powerband.recipes.uav.env.rules import features, footprints, information_gain, map_metrics, mapping, moves, starts
+from powerband.recipes.uav.env.rules.features import write_team, write_uav
+from powerband.recipes.uav.env.rules.footprints import high_y, low_y
+from powerband.recipes.uav.env.rules.information_gain import choose_greedy_move
+from powerband.recipes.uav.env.rules.map_metrics import count_row
+from powerband.recipes.uav.env.rules.mapping import begin_step, begin_sums, measure_row, row_fuser, sources_of
+from powerband.recipes.uav.env.rules.moves import exchange, move_team, sample_move
+from powerband.recipes.uav.env.rules.starts import draw_split, start
+from powerband.recipes.uav.env.state import Missions
+from powerband.recipes.uav.env.world import WorldArrays
+
+
+@inlined
+def add(array, index, value):
+    """Adds without atomics, because one thread processes a whole mission."""
+    array[index] += value
+
+
+fuse_row = row_fuser(inlined, add)
+
+
+@inlined
+def measure_and_fuse(s, w, n, seed):
+    """All UAVs of mission `n` measure at their positions, exchange the measurements and fuse them."""
+    begin_step(s, w, n)
+    exchange(s, w, n, seed)
+    for i in range(w.agents):
+        for row in range(high_y(s, n, i) - low_y(s, n, i)):
+            measure_row(s, w, n, i, row, seed)
+    for k in range(w.agents + 1):
+        sources, first, last = sources_of(s, w, n, k), np.int64(w.cells), np.int64(0)
+        for j in range(w.agents):
+            if sources >> j & 1:
+                first, last = min(first, low_y(s, n, j)), max(last, high_y(s, n, j))
+        for y in range(first, last):
+            fuse_row(s, w, n, k, y)
+
+
+@inlined
+def count_map(s, w, n, k, counts):
+    """Adds the counts of `count_row` over map `k` to `counts` (N, 4)."""
+    for y in range(w.cells):
+        hits, false, missed, entropy = count_row(s, w, n, k, y)
+        counts[n, 0] += hits
+        counts[n, 1] += false
+        counts[n, 2] += missed
+        counts[n, 3] += entropy
+
+
+@cache
+def cpu_loops(parallel: bool) -> dict[str, Any]:
+    """Compiles the loops over missions and returns them by name.
+
+    The loops call functions for everything that they write. In the loop itself, numba would treat ``s.tick[n] += 1`` as
+    a sum over the missions: each thread would add to a private copy, and the result would be lost.
+
+    Args:
+        parallel: Run on numba's threads, instead of the calling thread. Only loops on the calling thread may run in two
+            Python threads at the same time.
+    """
+    # The checksum also separates the two kinds of loops in numba's disk cache.
+    checksum = source_checksum(
+        hashing, settings, world, moves, starts, footprints, mapping, features, information_gain, map_metrics
+    )
+    stamp = 2 * checksum + parallel
+
+    @njit(nogil=True, cache=True, parallel=parallel)
+    def begin(s, w, seed, drawn):
+        for n in prange(s.position.shape[0] + 0 * stamp):
+            start(s, w, n, seed)
+            if drawn:
+                draw_split(s, w, n, seed)
+            for k in range(w.agents + 1):
+                begin_sums(s, w, n, k)
+            measure_and_fuse(s, w, n, seed)
+
+    @njit(nogil=True, cache=True, parallel=parallel)
+    def step(s, w, seed, action):
+        for n in prange(s.position.shape[0] + 0 * stamp):
+            move_team(s, w, n, action)
+            measure_and_fuse(s, w, n, seed)
+
+    @njit(nogil=True, cache=True, parallel=parallel)
+    def write(s, w, moves_made, uav, team):
+        for n in prange(s.position.shape[0] + 0 * stamp):
+            for i in range(w.agents):
+                write_uav(s, w, n, i, moves_made, uav[n, i])
+            write_team(s, w, n, team[n])
+
+    @njit(nogil=True, cache=True, parallel=parallel)
+    def choose(s, w, probability, noise, explore, chosen, mask):
+        for n in prange(s.position.shape[0] + 0 * stamp):
+            for i in range(w.agents):
+                sample_move(s, w, n, i, probability, noise, explore, chosen, mask)
+
+    @njit(nogil=True, cache=True, parallel=parallel)
+    def count(s, w, k, counts):
+        for n in prange(s.position.shape[0] + 0 * stamp):
+            count_map(s, w, n, k, counts)
+
+    @njit(nogil=True, cache=True, parallel=parallel)
+    def greedy(s, w, gains, shared, chosen, mask, value):
+        for n in prange(s.position.shape[0] + 0 * stamp):
+            for i in range(w.agents):
+                choose_greedy_move(s, w, n, i, gains, shared, chosen, mask, value)
+
+    return {"begin": begin, "step": step, "write": write, "choose": choose, "count": count, "greedy": greedy}
+
+
+def run(name: str, missions: Missions, tables: WorldArrays, threads: int, *arguments: Any) -> None:
+    """Runs a kernel on all missions, see `run_kernel`; `name` is begin, step, write, choose, count or greedy."""
+    run_kernel(cpu_loops, "powerband.recipes.uav.env.cuda", name, missions, tables, threads, *arguments)

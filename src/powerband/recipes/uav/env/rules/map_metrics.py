@@ -1,0 +1,40 @@
+"""Map metrics: F1 of the region of interest, and the mean entropy over it. Parameter names as in `moves`."""
+
+from __future__ import annotations
+
+import numpy as np
+from torch import Tensor
+
+from powerband.envs.numba.hashing import inlined
+from powerband.recipes.uav.env.world import FIXED_POINT_SCALE, MAX_BELIEF
+
+EPISODE_METRICS = ("f1", "roi_entropy")
+"""Metrics of a mission."""
+
+
+@inlined
+def count_row(s, w, n, k, y):
+    """Counts row `y` of map `k`.
+
+    Returns:
+        Hits, false alarms, misses, and the entropy over the region of interest times FIXED_POINT_SCALE.
+    """
+    hits, false, missed, entropy = 0, 0, 0, np.int64(0)
+    for x in range(w.cells):
+        belief, truth = np.int64(s.belief[n, k, y, np.uint32(x)]), np.int64(s.truth[n, y, np.uint32(x)])
+        positive = np.int64(belief > 0)
+        hits += positive & truth
+        false += positive & (1 - truth)
+        missed += (1 - positive) & truth
+        entropy += truth * np.int64(w.entropy[np.uint32(belief + MAX_BELIEF)])
+    return hits, false, missed, entropy
+
+
+def map_metrics(counts: Tensor) -> dict[str, Tensor]:
+    """Converts counts (N, 4) int64 from `count_row`, summed over rows, to `EPISODE_METRICS`, (N,) float32 each.
+
+    ``f1`` is the F1 score of the region of interest; ``roi_entropy`` is the mean entropy over it in bits.
+    """
+    hits, false, missed, entropy = counts.double().unbind(1)
+    f1 = 2 * hits / (2 * hits + false + missed).clamp(min=1)
+    return {"f1": f1.float(), "roi_entropy": (entropy / FIXED_POINT_SCALE / (hits + missed).clamp(min=1)).float()}

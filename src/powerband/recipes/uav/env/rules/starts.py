@@ -1,0 +1,54 @@
+"""Starts of missions: start cells, communication range and hidden map. Parameter names as in `moves`."""
+
+from powerband.envs.numba.hashing import inlined, random_bits, random_integer, stream_key
+from powerband.recipes.uav.settings import LATTICE, RANGES_M
+
+RANGE_SLOT, SIDE_SLOT, SHARE_SLOT = 2048, 2049, 2050
+NO_RANGE, SHORT, MIDDLE, FAR = RANGES_M
+
+
+@inlined
+def start(s, w, n, seed):
+    """Starts a mission: UAVs on different random cells at the highest altitude, and the communication range."""
+    s.episode[n] += 1
+    s.tick[n] += 1
+    key = stream_key(seed, s.mission[n])
+    for i in range(w.agents):
+        cell = random_integer(random_bits(key, s.tick[n], i), LATTICE * LATTICE - i)
+        # `cell` counts the free cells only. Skip the occupied ones, lowest first.
+        skipped = -1
+        for _ in range(i):
+            lowest = LATTICE * LATTICE
+            for j in range(i):
+                taken = s.position[n, j, 0] * LATTICE + s.position[n, j, 1]
+                if skipped < taken < lowest:
+                    lowest = taken
+            skipped = lowest
+            if lowest <= cell:
+                cell += 1
+        s.position[n, i, 0] = cell // LATTICE
+        s.position[n, i, 1] = cell % LATTICE
+        s.position[n, i, 2] = w.height.shape[0] - 1
+    s.comm_range[n] = w.comm_range
+    if w.drawn_range:
+        which = random_integer(random_bits(key, s.tick[n], RANGE_SLOT), 4)
+        s.comm_range[n] = NO_RANGE if which == 0 else (SHORT if which == 1 else (MIDDLE if which == 2 else FAR))
+
+
+@inlined
+def split_cell(w, side, border, y, x):
+    """Whether cell (y, x) belongs to a half plane that is `border` cells deep on `side` 0..3 of the map."""
+    depth = y if side == 0 else (w.cells - 1 - y if side == 1 else (x if side == 2 else w.cells - 1 - x))
+    return depth < border
+
+
+@inlined
+def draw_split(s, w, n, seed):
+    """Writes a half plane from one of four sides, which covers 30 to 60 % of the map, into `truth`."""
+    key = stream_key(seed, s.mission[n])
+    side = random_integer(random_bits(key, s.tick[n], SIDE_SLOT), 4)
+    permille = 300 + random_integer(random_bits(key, s.tick[n], SHARE_SLOT), 301)
+    border = (permille * w.cells + 500) // 1000
+    for y in range(w.cells):
+        for x in range(w.cells):
+            s.truth[n, y, x] = split_cell(w, side, border, y, x)

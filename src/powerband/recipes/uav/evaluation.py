@@ -1,0 +1,85 @@
+"""Evaluation: flies complete missions with policies or planners, and summarises their metrics with intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from powerband.algos.coma import COMA
+from powerband.loops.evaluate import evaluate, mean_interval
+from powerband.recipes.uav.env.env import UavEnv
+from powerband.recipes.uav.env.planners import Planner
+from powerband.recipes.uav.env.rules.map_metrics import EPISODE_METRICS
+from powerband.recipes.uav.settings import World
+
+Act = Callable[[UavEnv, Any], Tensor]
+"""(missions, observations) -> moves (N, A)."""
+
+
+def planner_policy(planner: Planner) -> Act:
+    """Wraps a planner as a policy."""
+    return lambda env, obs: planner.act(env)
+
+
+def deterministic_policy(learner: COMA) -> Act:
+    """Returns the policy of a learner without exploration."""
+    return lambda env, obs: env.masked_sample(learner.probability(obs), None)[0]
+
+
+def fly_missions(
+    env: UavEnv, act: Act, seed: int, on_move: Callable[[UavEnv, dict[str, Tensor]], None] | None = None
+) -> dict[str, Tensor]:
+    """Flies one mission in every row.
+
+    Args:
+        env: Missions.
+        act: Policy.
+        seed: Seed of the missions.
+        on_move: Called before each move with the missions and their current metrics.
+
+    Returns:
+        f1 and roi_entropy (N, moves + 1) from the start to the end, and return (N,).
+    """
+    curves: dict[str, list[Tensor]] = {name: [] for name in EPISODE_METRICS}
+
+    def policy(obs: Any, carry: Tensor | None) -> tuple[Tensor, None]:
+        score = env.score()
+        for name in EPISODE_METRICS:
+            curves[name].append(score[name])
+        if on_move is not None:
+            on_move(env, score)
+        return act(env, obs), None
+
+    last = evaluate(env, policy, env.num_envs, seed)
+    return {"return": last["return"]} | {
+        name: torch.stack([*(part.cpu() for part in curves[name]), last[name]], 1) for name in EPISODE_METRICS
+    }
+
+
+def summary(metrics: dict[str, Tensor]) -> dict[str, Any]:
+    """Computes means and 95 % intervals over missions.
+
+    Args:
+        metrics: Result of `fly_missions`.
+
+    Returns:
+        ``*_mean`` is the mean over the moves of a mission (the area under the curve), ``*_end`` the value at its end;
+        ``*_95`` is the interval of each.
+    """
+    row: dict[str, Any] = {"missions": len(metrics["return"])}
+    columns = {f"{name}_mean": metrics[name].mean(1) for name in EPISODE_METRICS}
+    columns |= {f"{name}_end": metrics[name][:, -1] for name in EPISODE_METRICS} | {"return": metrics["return"]}
+    for name, values in columns.items():
+        mean, low, high = mean_interval(values)
+        row[name], row[f"{name}_95"] = round(mean, 4), [round(low, 4), round(high, 4)]
+    return row
+
+
+def training_evaluation(learner: COMA, world: World, missions: int, device: torch.device) -> dict[str, float]:
+    """Evaluates a learner during training, on missions that training does not use."""
+    env = UavEnv(missions, world, device=device, seed=20_000)
+    row = summary(fly_missions(env, deterministic_policy(learner), 20_000))
+    return {name: row[name] for name in ("f1_mean", "roi_entropy_mean", "f1_end", "roi_entropy_end", "return")}

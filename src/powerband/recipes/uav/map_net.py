@@ -1,0 +1,68 @@
+"""Map net: a small convolutional network over feature maps, and the feature maps of the central critic.
+
+Suffixes: R rows, C channels, H and W nodes of the lattice.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from powerband.nets.mlp import linear_fp32
+
+KERNELS = (5, 4, 4)
+"""Sizes of the convolution kernels."""
+
+
+class MapNet(nn.Module):
+    """Three convolutions that reduce an 11 x 11 map to one position, then two linear layers.
+
+    Source: Westheider, Rueckin and Popovic 2023, section IV.
+    """
+
+    def __init__(self, channels: int, outputs: int, width: int = 256):
+        """
+        Args:
+            channels: Number of feature maps.
+            outputs: Width of the output.
+            width: Channels of every hidden layer.
+        """
+        super().__init__()
+        inputs = (channels, width, width)
+        self.convs = nn.ModuleList(nn.Conv2d(i, width, kernel) for i, kernel in zip(inputs, KERNELS, strict=True))
+        self.hidden = nn.Linear(width, width)
+        self.output = nn.Linear(width, outputs)
+
+    def forward(self, x_RCHW: Tensor) -> Tensor:
+        """Computes (R, outputs) float32 from (R, channels, 11, 11); the last layer runs in the dtype of its weights."""
+        x = x_RCHW
+        for conv in self.convs:
+            x = torch.relu(conv(x))
+        return linear_fp32(torch.relu(self.hidden(x.flatten(1))), self.output)
+
+
+def critic_inputs(obs: dict[str, Tensor], action: Tensor, num_actions: int) -> Tensor:
+    """Builds the inputs of the central critic for every step and agent.
+
+    Args:
+        obs: maps (T, N, A, C, H, W), state (T, N, C', H, W), cell (T, N, A) int64.
+        action: Actions (T, N, A) int64.
+        num_actions: Number of actions K.
+
+    Returns:
+        (T N A, C + C' + 1, H, W): the agent's maps, the state, and the actions of the other agents at their cells.
+    """
+    maps, state = obs["maps"].flatten(0, 1), obs["state"].flatten(0, 1)
+    rows, agents, channels, height, width = maps.shape
+    inputs = maps.new_zeros(rows, agents, channels + state.shape[1] + 1, height, width)
+    inputs[:, :, :channels] = maps
+    inputs[:, :, channels:-1] = state.unsqueeze(1)
+    planes = maps.new_zeros(rows, agents, height * width)
+    is_self = torch.eye(agents, dtype=torch.bool, device=maps.device)
+    cells, values = obs["cell"].flatten(0, 1), (action.flatten(0, 1) + 1).to(maps.dtype) / num_actions
+    for j in range(agents):  # in order, so that the last agent is shown if several share a cell
+        cell = cells[:, j].view(-1, 1, 1).expand(-1, agents, 1)
+        current = planes.gather(2, cell)
+        planes.scatter_(2, cell, torch.where(is_self[j].view(1, -1, 1), current, values[:, j].view(-1, 1, 1)))
+    inputs[:, :, -1] = planes.view(rows, agents, height, width)
+    return inputs.flatten(0, 1)

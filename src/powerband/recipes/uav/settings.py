@@ -1,0 +1,133 @@
+"""Settings of the simulated world of uav, and the constants that its rules share. This file does not import torch.
+
+Lengths are in metres. Positions are nodes of a lattice of 11 x 11 nodes that are 5 m apart. The hidden map has
+`map_cells` cells along each side.
+
+Source: Westheider, Rueckin and Popovic 2023 (arXiv 2303.01150), section III.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from powerband.core.config import at_least
+from powerband.core.errors import ConfigError
+
+AREA_M, LATTICE, SPACING_M = 50.0, 11, 5.0
+FIELD_OF_VIEW = math.radians(60)
+NUM_ACTIONS = 6
+UP, BACK_X, BACK_Y, ON_Y, ON_X, DOWN = range(NUM_ACTIONS)
+MAX_AGENTS, MAX_CELLS = 16, 2048
+RANGES_M = (0.0, 15.0, 25.0, 100.0)
+"""Communication ranges that `World.random_comm_range` draws from."""
+
+Spans = tuple[tuple[int, ...], ...]
+"""One row per altitude with one number per lattice coordinate."""
+
+
+@dataclass(frozen=True)
+class World:
+    """Settings that all missions share. They are checked when the object is created.
+
+    Raises:
+        ConfigError: No mission can be flown with these settings.
+    """
+
+    n_agents: int = 4
+    """UAVs per team."""
+    budget: int = 14
+    """Moves of each UAV after its first one; a mission has budget + 1 decisions."""
+    map_cells: int = 493
+    """Cells along each side of the map of 50 m; with 493 the footprint from 5 m is 57 cells wide."""
+    altitudes_m: tuple[float, ...] = (5.0, 10.0, 15.0)
+    """Flight altitudes in metres, lowest first."""
+    sensor_noise: tuple[float, ...] = (0.01, 0.265, 0.375)
+    """Probability of a wrong measurement of a cell, for each altitude."""
+    comm_range_m: float = 25.0
+    """Largest distance in metres at which UAVs exchange positions and measurements."""
+    random_comm_range: bool = False
+    """Draw the range of each mission from 0, 15, 25 and 100 m instead."""
+    failure_rate: float = 0.0
+    """Probability that a message within range is lost."""
+    truth: Literal["split", "field"] = "split"
+    """Hidden map: split is a half plane from one of four sides, field is a Gaussian random field; the region of
+    interest covers 30 to 60 % of it."""
+    map_file: str = ""
+    """File with a hidden map for all missions: .npy of 0 and 1, or a black and white .png, of map_cells squared."""
+
+    centred_maps: bool = False
+    """Shift all maps of a UAV so that the UAV is in the middle, not only its map of positions."""
+
+    def __post_init__(self) -> None:
+        at_least(self, budget=1, comm_range_m=0)
+        if not 1 <= self.n_agents <= MAX_AGENTS:
+            raise ConfigError(
+                f"n_agents={self.n_agents} is outside 1 to {MAX_AGENTS}. Write n_agents={MAX_AGENTS} or less."
+            )
+        if not LATTICE <= self.map_cells <= MAX_CELLS:
+            raise ConfigError(
+                f"map_cells={self.map_cells} is outside {LATTICE} to {MAX_CELLS}. The map is averaged over {LATTICE} x "
+                f"{LATTICE} blocks of at least one cell."
+            )
+        if len(self.altitudes_m) != len(self.sensor_noise) or not self.altitudes_m:
+            raise ConfigError(
+                f"altitudes_m has {len(self.altitudes_m)} values and sensor_noise has {len(self.sensor_noise)}. "
+                f"Write one probability for each altitude."
+            )
+        if list(self.altitudes_m) != sorted(set(self.altitudes_m)) or self.altitudes_m[0] <= 0:
+            raise ConfigError(
+                f"altitudes_m={self.altitudes_m} is invalid. Write different altitudes above 0, lowest first."
+            )
+        highest = AREA_M / 2 / math.tan(FIELD_OF_VIEW / 2)
+        if self.altitudes_m[-1] > highest:
+            raise ConfigError(
+                f"altitudes_m={self.altitudes_m}: from {self.altitudes_m[-1]:g} m the camera sees more than the map of "
+                f"{AREA_M:g} m. Write altitudes of {highest:.1f} m or less."
+            )
+        if any(not 0.0005 <= noise < 0.5 for noise in self.sensor_noise):
+            raise ConfigError(
+                f"sensor_noise={self.sensor_noise} is invalid. Write probabilities from 0.0005 to below 0.5."
+            )
+        if not 0 <= self.failure_rate <= 1:
+            raise ConfigError(f"failure_rate={self.failure_rate:g} is outside 0 to 1. Write a probability.")
+        if min(high - low for low, high in self._footprint_sides()) <= 0:
+            raise ConfigError(
+                f"map_cells={self.map_cells} is too coarse for altitudes_m={self.altitudes_m}: a footprint contains no "
+                f"cell. Write more cells or higher altitudes."
+            )
+
+    @property
+    def num_steps(self) -> int:
+        """Decisions per mission."""
+        return self.budget + 1
+
+    @cached_property
+    def footprints(self) -> tuple[Spans, Spans]:
+        """First cell whose centre is visible from a coordinate, and the cell after the last visible one.
+
+        Each has the shape (altitudes, 11).
+        """
+        cell = AREA_M / self.map_cells
+        lows, highs = [], []
+        for altitude in self.altitudes_m:
+            half = math.tan(FIELD_OF_VIEW / 2) * altitude
+            centres = [SPACING_M * k for k in range(LATTICE)]
+            low = (math.ceil((centre - half) / cell - 0.5) for centre in centres)
+            high = (math.floor((centre + half) / cell - 0.5) + 1 for centre in centres)
+            lows.append(tuple(min(max(edge, 0), self.map_cells) for edge in low))
+            highs.append(tuple(min(max(edge, 0), self.map_cells) for edge in high))
+        return tuple(lows), tuple(highs)
+
+    @cached_property
+    def footprint_cells(self) -> int:
+        """Cells along the side of the largest footprint."""
+        return max(high - low for low, high in self._footprint_sides())
+
+    def _footprint_sides(self) -> Iterator[tuple[int, int]]:
+        """Yields the first cell, and the cell after the last one, of every altitude and coordinate."""
+        for lows, highs in zip(*self.footprints, strict=True):
+            yield from zip(lows, highs, strict=True)

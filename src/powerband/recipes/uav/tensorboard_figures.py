@@ -1,0 +1,106 @@
+"""TensorBoard figures: draws images of missions and histograms of weights in a background thread.
+
+The training thread only copies the weights. The background thread flies a mission with them, draws it and writes the
+files. If this takes longer than the interval, images are skipped, and the run reports their number at its end.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from powerband.algos.coma import COMA
+from powerband.core.rank_context import RankContext
+from powerband.core.run.run import Run
+from powerband.recipes.uav.images import film_mission
+from powerband.recipes.uav.learner import make_learner
+from powerband.recipes.uav.settings import World
+
+Job = tuple[int, dict[str, dict[str, Tensor]], bool, bool]
+"""Environment steps, weights of each network, whether to draw an image, whether to write histograms."""
+
+
+class TensorboardFigures:
+    """Context manager around the loop; `after_update` is the loop's callback.
+
+    Args:
+        run: Run whose leading rank writes to ``figures/`` in the run folder.
+        learner: Learner whose weights are shown.
+        world: Settings of the mission that is drawn.
+        figure_interval: Rollouts between two images; 0 draws none.
+        histogram_interval: Rollouts between two sets of histograms; 0 writes none.
+    """
+
+    def __init__(self, run: Run, learner: COMA, world: World, figure_interval: int, histogram_interval: int) -> None:
+        self.run, self.learner, self.world = run, learner, world
+        self.intervals = (figure_interval, histogram_interval)
+        self.skipped = 0
+        self._jobs: queue.Queue[Job | None] = queue.Queue(maxsize=1)
+        active = run.ranks.leads and max(self.intervals) > 0
+        self._thread = threading.Thread(target=self._work, name="figures", daemon=True) if active else None
+        self._error: BaseException | None = None
+
+    def __enter__(self) -> TensorboardFigures:
+        if self._thread is not None:
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._thread is None:
+            return
+        self._jobs.put(None)
+        self._thread.join()
+        if self.skipped:
+            self.run.console.note(f"figures: {self.skipped} skipped, because drawing was slower than the interval")
+        if self._error is not None:
+            self.run.console.note(f"figures: stopped by {type(self._error).__name__}: {self._error}")
+
+    def after_update(self) -> None:
+        """Passes a copy of the weights to the background thread if a figure is due."""
+        if self._thread is None:
+            return
+        rollouts = self.learner.rollouts
+        image, histograms = (interval > 0 and rollouts % interval == 0 for interval in self.intervals)
+        if not (image or histograms):
+            return
+        if self._jobs.full():
+            self.skipped += 1
+            return
+        weights = {
+            name: {key: value.detach().to("cpu", copy=True) for key, value in network.state_dict().items()}
+            for name, network in (("actor", self.learner.actor), ("critic", self.learner.critic))
+        }
+        self._jobs.put((self.run.env_steps, weights, image, histograms))
+
+    def _work(self) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        try:
+            with SummaryWriter(str(self.run.dir / "figures")) as writer:
+                while (job := self._jobs.get()) is not None:
+                    env_steps, weights, image, histograms = job
+                    if histograms:
+                        for network, tensors in weights.items():
+                            for name, value in tensors.items():
+                                writer.add_histogram(f"{network}/{name}", value, env_steps)
+                    if image:
+                        writer.add_image("mission", self._draw(weights["actor"]), env_steps, dataformats="HWC")
+        except Exception as error:  # a failed figure must not end the training; the run reports it at its end
+            self._error = error
+            while self._jobs.get() is not None:
+                pass
+
+    @torch.no_grad()
+    def _draw(self, actor: dict[str, Tensor]) -> Any:
+        """Draws the end of a mission that a copy of the actor flies on the CPU."""
+        learner = self.learner
+        copy = make_learner(learner.spec, learner.config, RankContext.single(), learner.counterfactual)
+        copy.actor.load_state_dict(actor)
+        return film_mission(copy, self.world, seed=30_000)[-1]

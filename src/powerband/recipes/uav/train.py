@@ -1,0 +1,40 @@
+"""Training of uav: missions, learner and loop."""
+
+from __future__ import annotations
+
+from powerband.core.config.sizes import per_rank, scaled_lr
+from powerband.core.run.run import Run, RunHooks
+from powerband.loops.on_policy import on_policy
+from powerband.loops.support.returns import LearnerReturns
+from powerband.recipes.uav.config import Config
+from powerband.recipes.uav.env.env import UavEnv
+from powerband.recipes.uav.evaluation import training_evaluation
+from powerband.recipes.uav.learner import make_learner
+from powerband.recipes.uav.tensorboard_figures import TensorboardFigures
+
+
+def train(config: Config, run: Run) -> None:
+    """Trains a team on simulated missions."""
+    loop, world, ranks = config.on_policy, config.world, run.ranks
+    missions = per_rank("num_envs", loop.num_envs, ranks.world_size)
+    run.console.note("Building the missions. The first start on a machine compiles the kernels, about a minute.")
+    env = UavEnv(missions, world, device=run.device, seed=config.run.seed, first_env=ranks.rank * missions)
+    settings, rates = scaled_lr(config.coma, config.run.lr_scale, ranks.world_size)
+    learner = make_learner(env.spec, settings, run.context, config.algo == "coma", env.masked_sample)
+    run.describe({"learning rates": rates, "missions": mission_sizes(config)})
+    hooks = RunHooks(evaluate=lambda: training_evaluation(learner, world, config.eval_missions, run.device))
+    returns = LearnerReturns(run, learner, loop.gamma, loop.gae_lambda, world.n_agents)
+    with TensorboardFigures(run, learner, world, config.figure_interval, config.histogram_interval) as figures:
+        on_policy(run, env, learner, loop, after_update=figures.after_update, returns=returns, hooks=hooks)
+    run.export_policy(learner.policy_state())
+
+
+def mission_sizes(config: Config) -> str:
+    """Returns the row of the start banner about missions, rollouts and the budget."""
+    world, rollout_steps = config.world, config.on_policy.num_envs * config.on_policy.num_steps
+    missions = rollout_steps // world.num_steps
+    rollouts = -(-config.run.env_steps // rollout_steps)
+    return (
+        f"{world.n_agents} UAVs, {world.num_steps} moves, {world.map_cells} x {world.map_cells} cells; "
+        f"{rollouts:,} iterations of {missions} missions = {rollouts * missions:,} episodes"
+    )

@@ -1,0 +1,147 @@
+"""RunRecord: the contents of a run folder. Missing and damaged files count as empty, except the metrics."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from powerband.core.run_folder import process_facts, process_start_ticks
+from powerband.core.telemetry.idle_causes import IDLE_PREFIX, SHARE_PREFIX, idle_share
+from powerband.report.curves import read_metrics, series
+
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".svg")
+VIDEO_SUFFIXES = (".mp4", ".webm")
+MIN_IDLE_SHARE = 0.1
+"""Idle share of the wall time below which no cause is shown; the cause of so little idle time does not matter."""
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """Contents of a run folder.
+
+    Attributes:
+        dir: The run folder.
+        facts: Contents of ``run.json``: recipe, command, versions, host.
+        config: Contents of ``config.json``: the resolved configuration.
+        metrics: Lines of ``metrics.jsonl``.
+        evaluations: Name -> rows of ``eval-<name>.json``.
+        trace: Contents of ``trace.json``, a Chrome trace; empty if none was recorded.
+        processes: Contents of ``processes.json``: the processes of the run and the reason of its end.
+    """
+
+    dir: Path
+    facts: dict[str, Any]
+    config: dict[str, Any]
+    metrics: list[dict]
+    evaluations: dict[str, list[dict]]
+    trace: dict[str, Any]
+    processes: dict[str, Any]
+
+    @classmethod
+    def read(cls, folder: Path) -> RunRecord:
+        """Reads a run folder.
+
+        Args:
+            folder: The run folder.
+
+        Raises:
+            ConfigError: It has no metrics: it is not a run folder, or the run has logged nothing yet.
+        """
+        folder = Path(folder)
+        evaluations = {
+            path.stem.removeprefix("eval-"): rows
+            for path in sorted(folder.glob("eval-*.json"))
+            if (rows := read_json(path).get("rows"))
+        }
+        return cls(
+            dir=folder,
+            facts=read_json(folder / "run.json"),
+            config=read_json(folder / "config.json"),
+            metrics=read_metrics(folder),
+            evaluations=evaluations,
+            trace=read_json(folder / "trace.json"),
+            processes=read_json(folder / "processes.json"),
+        )
+
+    @property
+    def name(self) -> str:
+        """Name of the run folder, without its parents."""
+        return self.dir.absolute().name
+
+    @property
+    def state(self) -> str:
+        """Description of the run's state."""
+        if self.processes.get("ended"):
+            return f"ended: {self.processes['ended']}"
+        alive = processes_alive(self.processes)
+        if alive is None:
+            return "state unknown: its processes are on another machine, or an older version of powerband wrote it"
+        return "running" if alive else "dead: its process ended without writing a reason"
+
+    @property
+    def wall_s(self) -> float:
+        """Seconds of training at the last line of the metrics."""
+        return self.metrics[-1]["time_s"] if self.metrics else 0.0
+
+    def mean_rate(self, counter: str = "env_steps") -> float:
+        """Returns the mean rate per second over the run.
+
+        Args:
+            counter: ``env_steps`` or ``grad_steps``.
+        """
+        return self.metrics[-1][counter] / self.wall_s if self.wall_s else 0.0
+
+    def idle(self) -> tuple[float, str] | None:
+        """Returns (share of the wall time in which the learner is idle, main cause); None if nothing was measured."""
+        sums: dict[str, float] = {}
+        wall, previous_s = 0.0, 0.0
+        for line in self.metrics:
+            seconds, previous_s = max(line["time_s"] - previous_s, 0.0), line["time_s"]
+            for tag, value in line.items():
+                if tag.startswith((SHARE_PREFIX, IDLE_PREFIX)) and isinstance(value, int | float):
+                    sums[tag] = sums.get(tag, 0.0) + value * seconds
+            wall += seconds
+        return idle_share({tag: total / wall for tag, total in sums.items()}) if wall else None
+
+    def last(self, tag: str) -> float | None:
+        """Returns the last finite value of a tag; None if it has none."""
+        values = series(self.metrics, tag)[1]
+        return values[-1] if values else None
+
+    def videos(self) -> list[Path]:
+        """Returns the video files of recorded games and episodes."""
+        folder = self.dir / "videos"
+        return sorted(path for path in folder.iterdir() if path.suffix in VIDEO_SUFFIXES) if folder.is_dir() else []
+
+    def images(self) -> list[Path]:
+        """Returns the image files directly in the run folder."""
+        return sorted(path for path in self.dir.iterdir() if path.suffix in IMAGE_SUFFIXES)
+
+
+def processes_alive(processes: dict[str, Any]) -> bool | None:
+    """Returns whether all processes of a run on this machine are alive; None if it has no process on this machine.
+
+    Args:
+        processes: Contents of ``processes.json``.
+    """
+    hostname = process_facts()["hostname"]
+    local = [rank for rank in processes.get("ranks", []) if rank["hostname"] == hostname and rank["began"] is not None]
+    if not local:
+        return None
+    return all(process_start_ticks(rank["pid"]) == rank["began"] for rank in local)
+
+
+def shown_cause(idle: float, cause: str) -> str:
+    """Returns the cause of idle time for display; empty if the learner is idle for less than `MIN_IDLE_SHARE`."""
+    return cause if idle >= MIN_IDLE_SHARE else ""
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Reads a JSON object; a file that is missing, damaged or just being written gives an empty one."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, json.JSONDecodeError):
+        return {}
+    return value if isinstance(value, dict) else {}

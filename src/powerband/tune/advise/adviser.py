@@ -1,0 +1,148 @@
+"""Adviser: collects predicted gains of changed knobs for one measured run, with short runs where no model applies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from powerband.core.errors import ConfigError
+from powerband.core.machine.device import device_names
+from powerband.core.recipe import Recipe
+from powerband.tune.advise.advice import MIN_GAIN, Advice
+from powerband.tune.diagnose.diagnosis import Diagnosis
+from powerband.tune.knobs import Knobs
+from powerband.tune.measure.in_process import Measurement
+from powerband.tune.predict.model import ThroughputModel, fit
+from powerband.tune.search.candidates import as_command_line
+
+Probe = Callable[[Any], Measurement | None]
+"""Function that measures a changed configuration in a short run."""
+REPEAT_BELOW_GAIN = 1.2
+"""A gain below this that one short run showed is measured once more, right after the unchanged run."""
+MAX_ERROR_CHARS = 160
+"""Number of characters of an error that a note quotes."""
+
+
+class Adviser:
+    """Collects advice for one measured run.
+
+    Args:
+        recipe: Recipe of the run.
+        config: Configuration of the run.
+        measured: Measurement of the run.
+        diagnosis: Diagnosis of the measurement; receives notes about probes that failed.
+        probe: Measures a changed configuration in a short run; None if that is not possible.
+
+    Attributes:
+        model: Throughput model of the run.
+        ranks: Number of ranks of the run.
+        gpus: Number of GPUs of this machine; 0 if the run uses the CPU.
+        advice: Advice so far.
+        without_gain: Knob -> the best value that was considered and its gain, for knobs without a gain.
+    """
+
+    def __init__(
+        self, recipe: Recipe, config: Any, measured: Measurement, diagnosis: Diagnosis, probe: Probe | None
+    ) -> None:
+        self.recipe, self.knobs, self.measured, self.diagnosis = recipe, Knobs(recipe, config), measured, diagnosis
+        self.facts, self.ledger, self.probe = measured.facts[0], diagnosis.ledger, probe
+        self.ranks = self.facts.world_size
+        self.on_cpu = device_names(config.run)[0] == "cpu"
+        self.gpus = 0 if self.on_cpu else torch.cuda.device_count()
+        self.model = fit(self.ledger, self.facts)
+        self.advice: list[Advice] = []
+        self.without_gain: dict[str, tuple[Any, float]] = {}
+
+    def add(
+        self,
+        knob: str,
+        value: Any,
+        prediction: ThroughputModel | float,
+        why: str,
+        *,
+        learning: bool = False,
+        probed: bool = False,
+        always_listed: bool = False,
+        also: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Adds advice for one changed knob, unless its gain is too small or the configuration refuses the value.
+
+        The gain is relative to the rate that the model predicts for the unchanged run, so that the model's error
+        cancels.
+
+        Args:
+            knob: Name of the setting.
+            value: Value to advise.
+            prediction: Model of the changed run, or its steps per second in the scale of the model.
+            why: Reason in one phrase.
+            learning: Whether the change affects what is learned.
+            probed: Whether a short run measured the change.
+            always_listed: List the knob even if it does not help, because users expect that it does.
+            also: Other knobs that change with it.
+        """
+        predicted = prediction if isinstance(prediction, float) else prediction.steps_per_s
+        gain = predicted / self.model.steps_per_s
+        if gain < MIN_GAIN and not always_listed:
+            if gain > self.without_gain.get(knob, (None, 0.0))[1]:
+                self.without_gain[knob] = value, gain
+            return
+        try:
+            config = self.config_with({knob: value, **(also or {})})
+        except (ConfigError, ValueError):
+            return
+        if probed and not learning and MIN_GAIN <= gain < REPEAT_BELOW_GAIN:
+            repeated = self.measured_gain(config)
+            gain = (gain + repeated) / 2 if repeated >= MIN_GAIN else repeated
+        if gain < MIN_GAIN:
+            if not (always_listed and gain):
+                self.without_gain[knob] = value, gain
+                return
+            gain, config = min(gain, 1.0), None
+        rate, now = gain * self.measured.steps_per_s, self.knobs.get(knob)
+        self.advice.append(Advice(knob, now, value, rate, gain, why, learning, probed, config))
+
+    def config_with(self, setting: Mapping[str, Any]) -> Any:
+        """Returns the configuration with several knobs changed.
+
+        Raises:
+            ConfigError, ValueError: The configuration refuses the values, as it would on the command line.
+        """
+        config = self.knobs.config
+        for knob, value in setting.items():
+            config = Knobs(self.recipe, config).with_value(knob, value)
+        self.recipe.check_sizes(config, max(self.ranks, config.run.nproc))
+        return config
+
+    def measured_gain(self, config: Any) -> float:
+        """Measures the unchanged run and a changed one in turn; returns the ratio of their rates, or 0 on failure."""
+        if self.probe is None:
+            return 0.0
+        before, after = self.probe(self.knobs.config), self.probe(config)
+        if before is None or after is None or not before.facts[0].iterations or not after.facts[0].iterations:
+            return 0.0
+        return after.steps_per_s / before.steps_per_s
+
+    def run_with(self, setting: Mapping[str, Any]) -> Measurement | None:
+        """Measures the run with changed knobs; None without a probe, or if it fails, which adds a note."""
+        if self.probe is None:
+            return None
+        try:
+            return self.probe(self.config_with(setting))
+        except (ConfigError, MemoryError, RuntimeError) as error:  # torch.compile and CUDA raise RuntimeErrors
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            knob = as_command_line(dict(list(setting.items())[:1]))
+            self.diagnosis.notes.append(f"{knob} was not measured: {reason[:MAX_ERROR_CHARS].rstrip('. ')}.")
+            return None
+
+    def rate_of(self, result: Measurement) -> float:
+        """Returns the steps per second of a short run in the scale of the model."""
+        return result.steps_per_s / self.measured.steps_per_s * self.model.steps_per_s
+
+    def floor_s(self, *accounts: str) -> float:
+        """Returns the seconds per iteration that the cores need for the simulators and `accounts` together."""
+        facts = self.facts
+        busy = 1 - self.ledger.share("env_wait", "data_wait")  # a waiting process does not compute
+        process_s = self.ledger.cpu_s * self.ledger.share(*accounts) / max(busy, 1e-9)
+        return (process_s + facts.env_cpu_s) * self.ranks / max(facts.iterations, 1) / max(facts.cores, 1)

@@ -1,0 +1,37 @@
+"""Advice about the number of ranks, and about the intervals of evaluation, checkpoints and log lines."""
+
+from __future__ import annotations
+
+from powerband.core.errors import ConfigError
+from powerband.tune.advise.adviser import Adviser
+
+INTERVAL_FACTOR = 10
+"""Factor on the interval of an evaluation, checkpoint or log line that blocks training."""
+BLOCKING_SHARE = 0.02
+"""Smallest share of the wall time for which a longer interval is considered."""
+
+
+def nproc(adviser: Adviser) -> None:
+    """Measures two ranks that share environments and batch, if the machine has cores or GPUs for them."""
+    if adviser.ranks > 1 or adviser.probe is None or (adviser.gpus or adviser.facts.cores) < 2:
+        return
+    also = {} if adviser.gpus else {"threads": max(1, adviser.facts.cores // 2)}
+    try:
+        result = adviser.probe(adviser.config_with({"nproc": 2, **also}))
+    except (ConfigError, ValueError):  # sizes do not divide by two, or the user named the GPUs
+        return
+    if result is not None and result.facts[0].iterations:
+        why = "two ranks share environments and batch"
+        adviser.add("nproc", 2, adviser.rate_of(result), why, probed=True, also=also)
+
+
+def intervals(adviser: Adviser) -> None:
+    """Predicts longer intervals between evaluations, checkpoints and log lines."""
+    log = "log_interval" if adviser.knobs.get("log_interval", 0) else "log_interval_s"
+    for knob, account in (("eval_interval", "eval"), ("save_interval", "save"), (log, "log")):
+        value, share = adviser.knobs.get(knob, 0), adviser.ledger.share(account)
+        if value and share >= BLOCKING_SHARE:
+            if knob != "log_interval_s":  # one iteration with many steps passes several short intervals
+                value = max(value, round(adviser.model.steps))
+            rate = adviser.model.steps_per_s / (1 - share * (1 - 1 / INTERVAL_FACTOR))
+            adviser.add(knob, value * INTERVAL_FACTOR, rate, f"training stops for {share:.0%} of the time")

@@ -1,0 +1,55 @@
+"""Evidence: the input of the diagnosis rules; Finding: the result of one rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from powerband.tune.measure.facts import WindowFacts
+from powerband.tune.measure.ledger import Ledger
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One cause that applies.
+
+    Attributes:
+        cause: Id in `CAUSES`.
+        explained_share: Share of the wall time that the cause explains, 0 to 1.
+        sentence: Description of the bottleneck with its figures.
+        fix: Remedy that applies to any training loop.
+        account_group: "env" or "update" if the explained share belongs to one of these accounts; otherwise "".
+        knobs: Settings that affect the bottleneck, the most likely remedy first.
+    """
+
+    cause: str
+    explained_share: float
+    sentence: str
+    fix: str
+    account_group: str = ""
+    knobs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Input of a rule.
+
+    Attributes:
+        ledger: Mean ledger over ranks.
+        ledgers: Ledger of each rank.
+        facts: Other figures of the leading rank.
+        explained_by_account: Account group -> share of the wall time that earlier rules explained.
+    """
+
+    ledger: Ledger
+    ledgers: Sequence[Ledger]
+    facts: WindowFacts
+    explained_by_account: dict[str, float] = field(default_factory=dict)
+
+    def unexplained_share(self, account_group: str, *accounts: str) -> float:
+        """Returns the share of `accounts` minus the share of their group that earlier rules explained."""
+        return max(0.0, self.ledger.share(*accounts) - self.explained_by_account.get(account_group, 0.0))
+
+
+Rule = Callable[[Evidence], Finding | None]
+"""Rule of one cause: returns a finding if the cause applies."""

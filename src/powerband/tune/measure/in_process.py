@@ -1,0 +1,95 @@
+"""Measurement in this process: a short run of a recipe's real loop in a temporary folder."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from powerband.core.machine import memory
+from powerband.core.recipe import Recipe
+from powerband.core.run.run import Run
+from powerband.tune.knobs import Knobs
+from powerband.tune.measure.facts import WindowFacts
+from powerband.tune.measure.ledger import Ledger
+from powerband.tune.measure.window import MeasurementWindow, WindowFinished
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Result of one short run.
+
+    Attributes:
+        ledgers: Time accounts of each rank, in rank order.
+        facts: Other figures of each rank, in rank order.
+        leads: Whether this process prints the result.
+        interrupted: Name of the signal that ended the window early; "" if none did.
+    """
+
+    ledgers: list[Ledger]
+    facts: list[WindowFacts]
+    leads: bool
+    interrupted: str = ""
+
+    @property
+    def steps_per_s(self) -> float:
+        """Environment steps per second over all ranks."""
+        return self.facts[0].env_steps / max(self.ledgers[0].wall_s, 1e-9)
+
+
+def measure(recipe: Recipe, stage: str, config: Any, seconds: float, probe: bool = True) -> Measurement | None:
+    """Runs a stage of a recipe until its measurement window ends, and discards everything that the run writes.
+
+    Random actions and `learning_starts` are shortened, because they take time and do not change the rate.
+
+    Args:
+        recipe: Recipe to run.
+        stage: Name of the stage.
+        config: Configuration of the run.
+        seconds: Length of the window.
+        probe: Time updates of other batch sizes after the window.
+
+    Returns:
+        The measurement, or None if the run ended before anything was measured.
+    """
+    memory.release_unused()  # so that memory of an earlier run in this process is not counted
+    knobs = Knobs(recipe, config)
+    count_syncs = not knobs.get("compile") and not knobs.get("graph_updates")
+    window = MeasurementWindow(probe, count_syncs)
+    with tempfile.TemporaryDirectory(prefix="powerband-profile-") as folder:
+        config = knobs.for_measurement(run_dir=str(Path(folder) / "run"), seconds=seconds)
+        with contextlib.redirect_stdout(io.StringIO()), _restored_environment():
+            try:
+                with Run.start(config, recipe="profile", stage=stage, argv=[], observer=window) as run:
+                    recipe.run_stage(stage, run.config, run)
+            except WindowFinished:
+                pass
+            finally:
+                window.close()
+    if not window.ledgers:
+        return None
+    return Measurement(window.ledgers, window.facts, run.ranks.leads, window.interrupted)
+
+
+def with_measured_precision(config: Any, measured: Measurement) -> Any:
+    """Returns the configuration with the precision that ``auto`` chose, so that later runs compute alike."""
+    return replace(config, run=replace(config.run, precision=measured.facts[0].precision or config.run.precision))
+
+
+@contextlib.contextmanager
+def _restored_environment() -> Iterator[None]:
+    """Restores the thread variables that a run sets for its children; the next run would take them for the user's."""
+    before = {name: os.environ.get(name) for name in ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS")}
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

@@ -1,0 +1,170 @@
+"""Ledger: the wall time of one rank, divided into accounts such as env, act and update; each second counts once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from powerband.core.telemetry.phase_clock import PhaseTimes
+
+ACCOUNTS = {
+    "env": "simulators step in this process, or are sent actions",
+    "env_wait": "waiting for simulators in other processes",
+    "act": "the policy chooses actions",
+    "store": "steps are stored in replay or rollout, episode statistics",
+    "h2d": "copies between host and device",
+    "sample": "batches are gathered",
+    "returns": "advantages and returns",
+    "update": "forward, backward, optimiser",
+    "launch": "the device is idle while the host launches kernels",
+    "collectives": "all-reduce between ranks, waiting for them included",
+    "data_wait": "waiting for the batch loader",
+    "eval": "evaluation",
+    "save": "checkpoints",
+    "log": "metrics, figures, console",
+    "other": "time outside of all spans",
+}
+"""Account -> its meaning. A loop may add accounts with other names."""
+ACCOUNT_ALIASES = {
+    "step": "env",
+    "rollout": "env",
+    "policy": "act",
+    "buffer": "store",
+    "forward": "update",
+    "backward": "update",
+    "optimizer": "update",
+    "train": "update",
+    "learn": "update",
+    "data": "data_wait",
+    "loader": "data_wait",
+    "evaluate": "eval",
+    "checkpoint": "save",
+    "logging": "log",
+    "allreduce": "collectives",
+}
+"""Common names of spans -> their account."""
+
+
+@dataclass(frozen=True)
+class SpanStatistics:
+    """Durations of the spans of one account, in seconds."""
+
+    count: int
+    mean_s: float
+    median_s: float
+    p99_s: float
+    worst_s: float
+
+    @property
+    def tail(self) -> float:
+        """Longest span divided by the median span; 1 if all are equal, 0 without spans."""
+        return self.worst_s / self.median_s if self.median_s > 0 else 0.0
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """Time accounts of one rank over one window.
+
+    Attributes:
+        wall_s: Length of the window in seconds.
+        seconds: Account -> seconds; they sum to `wall_s`.
+        spans: Account -> durations of its spans.
+        device: Account -> seconds of device time (CUDA only).
+        cpu_s: Processor seconds of all threads of this process.
+        thread_s: Processor seconds of the thread of the loop.
+    """
+
+    wall_s: float
+    seconds: dict[str, float]
+    spans: dict[str, SpanStatistics] = field(default_factory=dict)
+    device: dict[str, float] = field(default_factory=dict)
+    cpu_s: float = 0.0
+    thread_s: float = 0.0
+
+    @classmethod
+    def from_phases(cls, phases: PhaseTimes, kernel_active: float | None = None) -> Ledger:
+        """Creates a ledger from the accounts of a phase clock.
+
+        Args:
+            phases: Reading of the clock.
+            kernel_active: Share of the accounts act and update in which the device ran a kernel (CUDA). The rest of
+                their host time becomes the account ``launch``. None if it was not measured.
+        """
+        seconds: dict[str, float] = {}
+        device: dict[str, float] = {}
+        spans: dict[str, SpanStatistics] = {}
+        for name, spent in phases.host.items():
+            account = ACCOUNT_ALIASES.get(name, name)
+            seconds[account] = seconds.get(account, 0.0) + spent
+            if name in phases.device:
+                device[account] = device.get(account, 0.0) + phases.device[name]
+            count = phases.counts.get(name, 0)
+            figures = SpanStatistics(
+                count,
+                phases.mean_s(name),
+                phases.quantile_s(name, 0.5),
+                phases.quantile_s(name, 0.99),
+                phases.worst_s.get(name, 0.0),
+            )
+            if count and (account not in spans or _total(figures) > _total(spans[account])):
+                spans[account] = figures  # of several names for one account, the one with the most time represents it
+        if kernel_active is not None:
+            idle = {name: (1 - kernel_active) * seconds[name] for name in ("act", "update") if name in seconds}
+            for name, spent in idle.items():
+                seconds[name] -= spent
+            seconds["launch"] = seconds.get("launch", 0.0) + sum(idle.values())
+        return cls(phases.wall_s, seconds, spans, device, phases.cpu_s, phases.thread_s)
+
+    def share(self, *accounts: str) -> float:
+        """Returns the share of the wall time in `accounts` together, 0 to 1."""
+        return sum(self.seconds.get(name, 0.0) for name in accounts) / self.wall_s if self.wall_s > 0 else 0.0
+
+    def mean_s(self, account: str) -> float:
+        """Returns the mean seconds per span; 0 without spans."""
+        return self.spans[account].mean_s if account in self.spans else 0.0
+
+    def table(self) -> str:
+        """Returns the ledger as an aligned table, the largest account first, without empty accounts."""
+        lines = [
+            f"{'account':<12}{'seconds':>9}{'share':>8}{'spans':>9}{'mean':>10}{'median':>10}{'worst':>10}  meaning"
+        ]
+        for name in sorted(self.seconds, key=self.seconds.__getitem__, reverse=True):
+            if self.seconds[name] < 5e-5 * self.wall_s and name != "other":
+                continue
+            spans = self.spans.get(name)
+            times = (spans.mean_s, spans.median_s, spans.worst_s) if spans else ()
+            columns = "".join(f"{duration(s):>10}" for s in times) if spans else " " * 30
+            lines.append(
+                f"{name:<12}{self.seconds[name]:>9.3f}{self.share(name):>8.1%}{spans.count if spans else '':>9}"
+                f"{columns}  {ACCOUNTS.get(name, '')}".rstrip()
+            )
+        lines.append(
+            f"{'wall':<12}{self.wall_s:>9.3f}{'':>8}{'':>9}  processor: {self.cpu_s / max(self.wall_s, 1e-9):.2f} cores"
+            f", of which the loop's thread {self.thread_s / max(self.wall_s, 1e-9):.2f}"
+        )
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the ledger as a JSON value: accounts in seconds and the durations of their spans."""
+        names = ("count", "mean_s", "median_s", "p99_s", "worst_s")
+        spans = {key: {name: getattr(value, name) for name in names} for key, value in self.spans.items()}
+        rest = {"device": self.device, "cpu_s": self.cpu_s, "thread_s": self.thread_s}
+        return {"wall_s": self.wall_s, "seconds": self.seconds, "spans": spans, **rest}
+
+    @classmethod
+    def from_dict(cls, saved: dict[str, Any]) -> Ledger:
+        """Restores the result of `to_dict`."""
+        spans = {name: SpanStatistics(**figures) for name, figures in saved["spans"].items()}
+        return cls(saved["wall_s"], saved["seconds"], spans, saved["device"], saved["cpu_s"], saved["thread_s"])
+
+
+def _total(figures: SpanStatistics) -> float:
+    return figures.count * figures.mean_s
+
+
+def duration(seconds: float) -> str:
+    """Formats seconds with a suitable unit: 12.3 us, 4.56 ms, 7.89 s."""
+    for limit, factor, unit in ((1e-3, 1e6, "us"), (1.0, 1e3, "ms")):
+        if seconds < limit:
+            return f"{seconds * factor:.3g} {unit}"
+    return f"{seconds:.3g} s"

@@ -1,0 +1,60 @@
+"""Parts of an environment step: their seconds by the throughput model, and the effect of measured alternatives."""
+
+from __future__ import annotations
+
+from powerband.tune.predict.model import ThroughputModel
+
+PARTS = ("env", "wait", "act", "update", "fixed")
+SMALL = 0.01
+"""Share of a step below which the difference of a part is added, because its ratio would be noise."""
+
+
+def seconds_by_part(model: ThroughputModel) -> dict[str, float]:
+    """Returns the seconds of each part per environment step over all ranks."""
+    n, steps = model.num_envs, max(model.steps, 1e-9)
+    parts = {
+        "env": model.env(n),
+        "wait": model.wait(n),
+        "act": model.act(n),
+        "update": model.updates * model.update(model.rows),
+        "comm": model.updates * model.comm,
+        "fixed": model.fixed,
+    }
+    return {part: seconds / steps for part, seconds in parts.items()}
+
+
+def env_step_seconds(seconds: dict[str, float], overlap: bool) -> float:
+    """Returns the seconds per environment step.
+
+    Args:
+        seconds: Seconds of each part.
+        overlap: Whether updates run while simulators step.
+    """
+    updates = seconds["update"] + seconds["comm"]
+    wait_and_update = max(seconds["wait"], updates) if overlap else seconds["wait"] + updates
+    return seconds["env"] + seconds["act"] + seconds["fixed"] + wait_and_update
+
+
+def part_factors(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
+    """Compares the parts of two measurements.
+
+    Returns:
+        Part -> ratio of its seconds. For a negligible part, ``+part`` -> difference of its seconds.
+    """
+    least = SMALL * sum(before.values())
+    factors: dict[str, float] = {}
+    for part in PARTS:
+        if before[part] > least:
+            factors[part] = after[part] / before[part]
+        else:
+            factors[f"+{part}"] = after[part] - before[part]
+    return factors
+
+
+def with_factors(seconds: dict[str, float], factors: list[dict[str, float]]) -> dict[str, float]:
+    """Applies several results of `part_factors` to the seconds of each part."""
+    changed = dict(seconds)
+    for each in factors:
+        for part in PARTS:
+            changed[part] = max(0.0, changed[part] * each.get(part, 1.0) + each.get(f"+{part}", 0.0))
+    return changed

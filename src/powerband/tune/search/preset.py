@@ -1,0 +1,125 @@
+"""Preset: writes the result of a search into the user's folder, as a preset file and a JSON file of measurements."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from powerband.core.config.command_line import split_named_options
+from powerband.core.config.presets import hardware_fingerprint, tuned_name, user_presets
+from powerband.core.config.schema import value_text
+from powerband.core.errors import ConfigError
+from powerband.core.machine.device import host_facts
+from powerband.tune.search.candidates import Candidate, as_command_line
+from powerband.tune.search.search import TuningResult
+from powerband.tune.search.space import by_qualified_name
+
+
+def write_preset(result: TuningResult, recipe: str, arguments: list[str]) -> Path:
+    """Writes ``tuned-RECIPE-ALGO.yaml`` and, in the same folder, ``tuned-RECIPE-ALGO.tuning.json``.
+
+    Args:
+        result: Result of the search.
+        recipe: Name of the recipe.
+        arguments: Command line arguments after the recipe, without the options of the search.
+
+    Returns:
+        Path of the preset.
+
+    Raises:
+        ConfigError: The folder is not writable.
+    """
+    settings = by_qualified_name(result.space, result.best.setting)
+    header = preset_header(result, recipe, arguments)
+    path = user_presets() / f"{tuned_name(recipe, header['algo'])}.yaml"
+    lines = [
+        f"# powerband train {' '.join([recipe, *remaining_arguments(result, arguments)])} setup=tuned",
+        "# Measured in alternating runs, env steps/s:",
+    ]
+    lines += [f"#   {each.measured:>12,.0f}  {as_command_line(each.setting)}" for each in result.verified]
+    lines += ["tuned:", *(f"  {name}: {json.dumps(value)}" for name, value in header.items())]
+    sections: dict[str, list[str]] = {}
+    for qualified, value in settings.items():
+        section, _, name = qualified.rpartition(".")
+        sections.setdefault(section, []).append(f"{'  ' * bool(section)}{name}: {value_text(value)}")
+    for section, section_lines in sections.items():
+        lines += [f"{section}:"] * bool(section) + section_lines
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        path.with_suffix(".tuning.json").write_text(json.dumps(to_dict(result, header), indent=2), encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(
+            f"Writing {path} failed ({error.strerror}). Make the folder writable, or set XDG_CONFIG_HOME."
+        ) from error
+    return path
+
+
+def remaining_arguments(result: TuningResult, arguments: list[str]) -> list[str]:
+    """Returns the arguments to use with ``setup=tuned``: those that the preset sets are removed.
+
+    Arguments on the command line override a preset.
+    """
+    recipe, paths = result.space.recipe, by_qualified_name(result.space, result.best.setting)
+    old = {name for name, new in recipe.old_names.items() if (new if isinstance(new, str) else new[0]) in paths}
+    names = {*old, *paths, *(path.rpartition(".")[2] for path in paths)}
+    return split_named_options(arguments, (*names, *(name.replace("_", "-") for name in names)))[1]
+
+
+def preset_header(result: TuningResult, recipe: str, arguments: list[str]) -> dict[str, Any]:
+    """Returns the recipe, machine and method of a search, which `check_tuned_preset` verifies and users read."""
+    return {
+        "recipe": recipe,
+        "algo": result.space.recipe.algorithm_of(result.space.config),
+        "words": " ".join([recipe, *arguments]),
+        "date": time.strftime("%Y-%m-%d"),
+        "learning": result.space.rule,
+        "gain": f"{result.gain:.2f} times the {result.baseline.measured:,.0f} env steps/s without it",
+        **hardware_fingerprint(),
+    }
+
+
+def to_dict(result: TuningResult, header: dict[str, Any]) -> dict[str, Any]:
+    """Returns a search as a JSON value: its header, the chosen setting, verified settings and rows of the map."""
+
+    def row(each: Candidate) -> dict[str, Any]:
+        return {
+            "setting": dict(each.setting),
+            "predicted_steps_per_s": each.predicted,
+            "steps_per_s": each.measured if each.rates else None,
+            "rates": each.rates,
+            "changes_learning": each.learning,
+        }
+
+    return {
+        **header,
+        "host": host_facts(),
+        "seconds": result.seconds,
+        "best": row(result.best),
+        "present": row(result.baseline),
+        "gain_measured": result.gain,
+        "verified": [row(each) for each in result.verified],
+        "rows": result.rows(),
+        "notes": result.notes,
+    }
+
+
+def table(result: TuningResult) -> str:
+    """Formats a search for the user: verified settings, the best other settings, notes and counts."""
+    lines = [f"{'measured':>12}{'predicted':>12}{'gain':>8}  setting (env steps/s, measured in alternating runs)"]
+    base = result.baseline.measured
+    for each in sorted(result.verified, key=lambda each: -each.measured):
+        figures = f"{each.measured:>12,.0f}{each.predicted:>12,.0f}{each.measured / base:>7.2f}x"
+        lines.append(f"{figures}  {as_command_line(each.setting)}{' (changes learning)' * each.learning}")
+    others = [each for each in result.candidates if each not in result.verified][:8]
+    lines += ["", "others, the fastest first (m: measured once, p: predicted):"] if others else []
+    for each in others:
+        rate, source = (each.measured, "m") if each.rates else (each.predicted, "p")
+        lines.append(f"{rate:>12,.0f} {source}{rate / base:>17.2f}x  {as_command_line(each.setting)}")
+    lines += ["", *(f"note: {note}" for note in result.notes)] if result.notes else []
+    measured = sum(bool(each.rates) for each in result.candidates)
+    counts = f"{len(result.candidates)} settings, {measured} of them measured"
+    lines += ["", f"{counts}, {result.seconds:.0f} s; learning={result.space.rule}"]
+    return "\n".join(lines)

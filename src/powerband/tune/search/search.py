@@ -1,0 +1,221 @@
+"""Search: finds the fastest settings of a recipe on this machine.
+
+Short runs fit the throughput model, the model predicts the rate of every setting, and the best settings are verified in
+alternating runs. The present setting takes part in the verification and is chosen if no other is faster.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from powerband.core.errors import ConfigError
+from powerband.core.machine import memory
+from powerband.core.machine.device import device_names
+from powerband.core.machine.out_of_memory import OutOfMemory, out_of_memory_message
+from powerband.core.recipe import Recipe
+from powerband.tune.advise.advice import MIN_GAIN
+from powerband.tune.measure.in_process import Measurement, with_measured_precision
+from powerband.tune.measure.in_subprocesses import short_run
+from powerband.tune.search.candidates import Candidate, as_command_line
+from powerband.tune.search.fitting import ModelFitter
+from powerband.tune.search.space import LearningRule, SearchSpace, Setting, knob_values
+from powerband.tune.search.verification import Verification
+
+MIN_WINDOW_S, MAX_WINDOW_S = 20.0, 3600.0
+BASE_S, VERIFY_S = 2.0, 2.0
+"""Length of a window in seconds: for the first run of the present setting, and for a verification."""
+COLD_S = 12.0
+"""Seconds by which a first run that compiled exceeds its window; it is repeated, and the budget starts again."""
+VERIFY_ITERATIONS, LONGEST_VERIFY_S = 3, 5.0
+"""Iterations of a slow loop in the window of a verification, and its longest duration in seconds; a single iteration
+would be too noisy."""
+MEMORY_SHARE = 0.9
+"""Share of the free memory that a setting may use if the user sets no limit."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of ``powerband tune`` besides the settings of the recipe."""
+
+    seconds: float = 60.0
+    """Budget of the search, without a first compilation; a measurement in progress is finished."""
+    learning: LearningRule = "fixed"
+    """fixed changes nothing that affects learning; constant-reuse changes environments and batch; sqrt-lr also changes
+    learning rates."""
+    memory_gib: float = 0.0
+    """Memory limit of a setting, for one GPU or for all ranks on the CPU; 0 is 90 % of the free memory."""
+
+    def __post_init__(self) -> None:
+        if not MIN_WINDOW_S <= self.seconds <= MAX_WINDOW_S:
+            raise ConfigError(
+                f"seconds={self.seconds:g} is outside {MIN_WINDOW_S:g} to {MAX_WINDOW_S:g}. A search measures several "
+                f"settings, some of them repeatedly. Write seconds=60."
+            )
+        if self.memory_gib < 0:
+            raise ConfigError(
+                f"memory_gib={self.memory_gib:g} is below 0. Write memory_gib=8, or 0 for 90 % of the free memory."
+            )
+
+
+@dataclass(frozen=True)
+class TuningResult:
+    """Result of a search.
+
+    Attributes:
+        space: Axes of the search.
+        best: Chosen setting; the present one if no other is faster.
+        baseline: Present setting.
+        verified: Settings that were verified in alternating runs, the present one first.
+        candidates: All settings, the fastest first.
+        notes: Settings that were not tried, with reasons.
+        seconds: Duration of the search.
+    """
+
+    space: SearchSpace
+    best: Candidate
+    baseline: Candidate
+    verified: list[Candidate]
+    candidates: list[Candidate]
+    notes: list[str]
+    seconds: float
+
+    @property
+    def gain(self) -> float:
+        """Measured rate of the best setting divided by that of the present setting."""
+        return self.best.measured / self.baseline.measured
+
+    @property
+    def knobs(self) -> list[str]:
+        """Knobs that at least one candidate changes."""
+        return list(dict.fromkeys(knob for each in self.candidates for knob in each.setting))
+
+    def rows(self, most: int = 96) -> list[dict[str, Any]]:
+        """Returns the rows of the tuning map: measured settings, and the best of the others.
+
+        Args:
+            most: Largest number of rows, unless more settings were measured.
+        """
+        measured = [each for each in self.candidates if each.rates]
+        predicted = [each for each in self.candidates if not each.rates][: max(0, most - len(measured))]
+        return [
+            {
+                "knobs": knob_values(self.space, each.setting, self.knobs),
+                "steps_per_s": each.measured if each.rates else each.predicted,
+                "predicted_steps_per_s": each.predicted,
+                "measured": bool(each.rates),
+                "rates": each.rates,
+                "changes_learning": each.learning,
+            }
+            for each in measured + predicted
+        ]
+
+
+class Search:
+    """One search.
+
+    Args:
+        recipe: Recipe to tune.
+        stage: Name of the stage.
+        config: Present configuration.
+        options: Budget and rule of the search.
+        progress: Called with the name of each step and the share of the budget that is spent, 0 to 1.
+    """
+
+    def __init__(
+        self, recipe: Recipe, stage: str, config: Any, options: Options, progress: Callable[[str, float], object]
+    ) -> None:
+        self.recipe, self.stage, self.config, self.options, self.progress = recipe, stage, config, options, progress
+        self.started = time.perf_counter()
+        self.notes: list[str] = []
+        self.limit = int(options.memory_gib * 2**30)
+
+    def run(self) -> TuningResult:
+        """Fits the model, predicts every setting and verifies the best.
+
+        Raises:
+            ConfigError: The present setting cannot be measured.
+        """
+        base = self.measure({}, BASE_S, probe=True)
+        if time.perf_counter() - self.started > BASE_S + COLD_S:  # it compiled for the first time, which happens once
+            self.started = time.perf_counter()
+            base = self.measure({}, BASE_S, probe=True)
+        if base is None or not base.facts[0].iterations:
+            raise ConfigError(
+                f"Nothing was measured in {BASE_S:g} s: the run ended early, or an iteration takes longer. Remove the "
+                f"limit from the settings, or make the iterations smaller."
+            )
+        self.config = with_measured_precision(self.config, base)
+        device = device_names(self.config.run)[0]
+        gpus = 0 if device == "cpu" else torch.cuda.device_count()
+        free = memory.free(device)
+        if not self.limit and free is not None:
+            self.limit = int(MEMORY_SHARE * (free + base.facts[0].memory_bytes))
+        self.space = SearchSpace(self.recipe, self.config, base.facts[0], self.options.learning, gpus)
+        fitter = ModelFitter(self.space, base, self.measure, lambda: self.spent, self.limit)
+        candidates = fitter.candidates()
+        self.notes += fitter.notes
+        baseline = Candidate({}, (), base.steps_per_s, [base.steps_per_s])
+        sizes = frozenset(
+            knob for axis in self.space.axes if axis.modelled for setting in axis.settings for knob in setting
+        )
+        verification = Verification(self.rate, lambda: (1 - self.spent) * self.options.seconds, sizes)
+        verified = verification.verified(baseline, candidates)
+        # Only alternating runs are compared: the load of the machine may differ between the windows of the probes. A
+        # setting with fewer runs than the present one is excluded, because a single run is too noisy.
+        repeated = [each for each in verified if len(each.rates) >= len(baseline.rates)]
+        best = max(repeated, key=lambda each: each.measured)
+        best = best if best.measured >= MIN_GAIN * baseline.measured else baseline
+        ranked = sorted([baseline, *candidates], key=lambda each: -(each.measured or each.predicted))
+        self.progress("done", 1.0)
+        return TuningResult(
+            self.space, best, baseline, verified, ranked, self.notes, time.perf_counter() - self.started
+        )
+
+    # -- measuring --------------------------------------------------------------------------------------------------
+
+    @property
+    def spent(self) -> float:
+        """Share of the budget that is spent."""
+        return (time.perf_counter() - self.started) / self.options.seconds
+
+    def measure(self, setting: Setting, seconds: float, probe: bool = False) -> Measurement | None:
+        """Measures a setting in a short run; None if it runs out of memory, is refused, or ends before the window.
+
+        Args:
+            setting: Setting to measure.
+            seconds: Length of the window.
+            probe: Time single updates after the window.
+        """
+        name = as_command_line(setting)
+        self.progress(name, min(1.0, self.spent))
+        config = self.space.config_with(setting) if setting else self.config
+        try:
+            return short_run(self.recipe, self.stage, config, seconds, probe)
+        except (RuntimeError, MemoryError, ConfigError) as error:
+            if isinstance(error, ConfigError) and not isinstance(error, OutOfMemory) and setting:
+                self.notes.append(f"{name}: refused ({error})")
+                return None
+            if not isinstance(error, OutOfMemory) and not out_of_memory_message(error):
+                raise
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+            self.notes.append(f"{name}: does not fit into memory.")
+            return None
+
+    # -- verifying --------------------------------------------------------------------------------------------------
+
+    def verify_s(self, candidate: Candidate) -> float:
+        """Returns the length of the window of a verification, from the predicted time of an iteration."""
+        facts, n = self.space.facts, self.space.knobs.get("num_envs")
+        steps = facts.env_steps / facts.iterations * (candidate.setting.get("num_envs", n) / n if n else 1.0)
+        return min(LONGEST_VERIFY_S, max(VERIFY_S, VERIFY_ITERATIONS * steps / candidate.predicted))
+
+    def rate(self, candidate: Candidate) -> float | None:
+        """Measures the environment steps per second of a candidate; None if that fails."""
+        result = self.measure(candidate.setting, self.verify_s(candidate))
+        return result.steps_per_s if result is not None and result.facts[0].iterations else None

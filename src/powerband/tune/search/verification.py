@@ -1,0 +1,110 @@
+"""Verification: runs the most promising settings once each, then the fastest of them in alternating rounds.
+
+Each result corrects the expected rates of similar settings. The model is fitted to short probes of one knob at a time,
+and its errors are largest for combinations of knobs.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+
+from powerband.tune.search.candidates import Candidate, key
+
+MIN_TRIED = 2
+"""Number of settings that are run regardless of the budget, in addition to the present one."""
+MAX_ROUNDS, MAX_FINALISTS = 5, 3
+"""Largest number of runs per setting, and of settings in the rounds in addition to the present one."""
+SHARED_ERROR = 0.5
+"""Share of the mean logarithmic error of the settings that were run which is expected of settings unlike them."""
+
+
+class Verification:
+    """Runs settings within the remaining budget of a search.
+
+    Args:
+        run: Measures the environment steps per second of a candidate; returns None if that fails.
+        seconds_left: Returns the remaining seconds of the budget.
+        sizes: Knobs whose effect the model computes; settings that are equal in all other knobs are similar.
+    """
+
+    def __init__(
+        self, run: Callable[[Candidate], float | None], seconds_left: Callable[[], float], sizes: frozenset[str]
+    ) -> None:
+        self.run, self.seconds_left, self.sizes = run, seconds_left, sizes
+        self.rates: dict[int, list[float]] = {}
+        self.durations_s: dict[int, float] = {}
+        self.errors: dict[tuple, list[float]] = {}
+
+    def verified(self, baseline: Candidate, candidates: list[Candidate]) -> list[Candidate]:
+        """Runs the most promising candidates.
+
+        Returns:
+            The candidates that were run, `baseline` first; their `rates` are replaced by those of the verification.
+        """
+        probed = {id(each): each.measured for each in candidates if each.rates}
+        self.measure_once(baseline)
+        waiting, tried = list(candidates), [baseline]
+        fastest_probe = max((each for each in candidates if each.rates), key=lambda each: each.measured, default=None)
+        while waiting:
+            # The best prediction is first, the fastest probe second, and then the highest expected rate of either kind.
+            each = max(waiting, key=lambda each: self.expected_rate(each, probed))
+            if len(tried) == 2 and fastest_probe in waiting and fastest_probe.measured > baseline.measured:
+                each = fastest_probe
+            if len(tried) > MIN_TRIED:
+                best = max(other.measured for other in tried)
+                if not self.fits_budget([each, *self.fastest(tried)]) or self.expected_rate(each, probed) < best:
+                    break
+            waiting.remove(each)
+            if self.measure_once(each):
+                tried.append(each)
+                if each.predicted > 0:
+                    self.errors.setdefault(self.kind(each), []).append(math.log(each.measured / each.predicted))
+        for _ in range(MAX_ROUNDS - 1):
+            finalists = self.fastest(tried)
+            if len(finalists) < 2 or not self.fits_budget(finalists[:2]):
+                break
+            for number, each in enumerate(finalists):
+                if number < 2 or self.fits_budget([each]):
+                    self.measure_once(each)
+        return tried
+
+    def expected_rate(self, candidate: Candidate, probed: dict[int, float]) -> float:
+        """Returns the expected steps per second: the rate of its probe, or the corrected prediction.
+
+        Args:
+            candidate: Candidate that was not run yet.
+            probed: Identity of each probed candidate -> rate of its probe.
+        """
+        if id(candidate) in probed:
+            return probed[id(candidate)]
+        similar = self.errors.get(self.kind(candidate))
+        if similar:
+            return candidate.predicted * math.exp(sum(similar) / len(similar))
+        errors = [error for group in self.errors.values() for error in group]
+        return candidate.predicted * math.exp(SHARED_ERROR * sum(errors) / max(len(errors), 1))
+
+    def kind(self, candidate: Candidate) -> tuple:
+        """Returns the knobs that similar candidates have in common."""
+        return key({knob: value for knob, value in candidate.setting.items() if knob not in self.sizes})
+
+    def fastest(self, tried: list[Candidate]) -> list[Candidate]:
+        """Returns the baseline and the fastest other candidates."""
+        return [tried[0], *sorted(tried[1:], key=lambda each: -each.measured)[:MAX_FINALISTS]]
+
+    def fits_budget(self, candidates: list[Candidate]) -> bool:
+        """Returns whether the remaining budget allows one more run of each; a first run counts as the longest one."""
+        longest = max(self.durations_s.values(), default=0.0)
+        return sum(self.durations_s.get(id(each), longest) for each in candidates) <= self.seconds_left()
+
+    def measure_once(self, candidate: Candidate) -> bool:
+        """Runs a candidate once more; returns False if nothing was measured."""
+        began = time.perf_counter()
+        rate = self.run(candidate)
+        self.durations_s[id(candidate)] = time.perf_counter() - began
+        if rate is None:
+            return False
+        self.rates.setdefault(id(candidate), []).append(rate)
+        candidate.rates = self.rates[id(candidate)]
+        return True

@@ -1,0 +1,133 @@
+"""What the word ``gpus`` means, with and without GPUs, and how cores are shared."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from powerband.core.config import RunConfig
+from powerband.core.errors import ConfigError
+from powerband.core.machine import device
+
+
+@pytest.fixture(autouse=True)
+def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "LOCAL_WORLD_SIZE", "WORLD_SIZE", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def names(monkeypatch: pytest.MonkeyPatch, gpus_there: int, **settings: object) -> list[str]:
+    monkeypatch.setattr(device, "_gpu_count", lambda: gpus_there)
+    return device.device_names(RunConfig(**settings))
+
+
+@pytest.mark.parametrize(
+    ("gpus_there", "settings", "expected"),
+    [
+        (0, {}, ["cpu"]),
+        (0, {"nproc": 4}, ["cpu"]),
+        (4, {}, ["cuda:0"]),
+        (4, {"nproc": 2}, ["cuda:0", "cuda:1"]),
+        (4, {"gpus": "all"}, ["cuda:0", "cuda:1", "cuda:2", "cuda:3"]),
+        (4, {"gpus": "2, 0"}, ["cuda:2", "cuda:0"]),
+        (4, {"gpus": "0,2", "nproc": 2}, ["cuda:0", "cuda:2"]),
+        (4, {"gpus": "none", "nproc": 2}, ["cpu"]),
+        (4, {"gpus": "cpu"}, ["cpu"]),
+    ],
+)
+def test_words(monkeypatch: pytest.MonkeyPatch, gpus_there: int, settings: dict, expected: list[str]) -> None:
+    assert names(monkeypatch, gpus_there, **settings) == expected
+
+
+@pytest.mark.parametrize(
+    ("gpus_there", "settings", "parts"),
+    [
+        (0, {"gpus": "7"}, ["gpus=7", "no GPU", "gpus=none nproc=1"]),
+        (0, {"gpus": "0,1"}, ["gpus=none nproc=2"]),
+        (0, {"gpus": "all"}, ["no GPU"]),
+        (2, {"gpus": "7"}, ["2 GPUs", "0 to 1"]),
+        (2, {"gpus": "0,0"}, ["twice"]),
+        (2, {"gpus": "0,1", "nproc": 3}, ["2 GPUs", "nproc=3"]),
+        (2, {"nproc": 3}, ["3 ranks", "nproc=2", "gpus=none nproc=3"]),
+    ],
+)
+def test_refused(monkeypatch: pytest.MonkeyPatch, gpus_there: int, settings: dict, parts: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        names(monkeypatch, gpus_there, **settings)
+    assert all(part in str(caught.value) for part in parts), str(caught.value)
+
+
+def test_the_ranks_of_a_launcher_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    assert names(monkeypatch, 4) == ["cuda:0", "cuda:1"]
+    assert names(monkeypatch, 0) == ["cpu"]
+    with pytest.raises(ConfigError, match="the launcher started 2 ranks"):
+        names(monkeypatch, 4, gpus="all")
+
+
+def test_the_message_names_cuda_visible_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")
+    with pytest.raises(ConfigError, match="CUDA_VISIBLE_DEVICES=5"):
+        names(monkeypatch, 1, gpus="5")
+
+
+def test_ranks_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "_gpu_count", lambda: 3)
+    assert device.ranks_on_this_machine(RunConfig(gpus="all")) == 3
+    assert device.ranks_on_this_machine(RunConfig(gpus="none", nproc=5)) == 5
+    assert device.ranks_on_this_machine(RunConfig()) == 1
+
+
+def test_threads_are_shared_among_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "cores", lambda: 8)
+    assert device.threads_per_rank(0, 1) == 8
+    assert device.threads_per_rank(0, 3) == 2
+    assert device.threads_per_rank(0, 100) == 1
+    assert device.threads_per_rank(5, 3) == 5
+    monkeypatch.setenv("OMP_NUM_THREADS", "4")
+    assert device.threads_per_rank(0, 1) == 4
+    monkeypatch.setenv("RANK", "0")  # torchrun's own OMP_NUM_THREADS=1 is nobody's wish
+    assert device.threads_per_rank(0, 2) == 4
+    environment = device.thread_environment(3, 2)
+    assert environment == {"OMP_NUM_THREADS": "3", "NUMBA_NUM_THREADS": "3", **device.OPENMP_WAIT_VARIABLES}
+
+
+def test_set_threads_reaches_torch() -> None:
+    before = torch.get_num_threads(), dict(os.environ)
+    try:
+        assert device.set_threads(1, 1) == 1
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before[0])
+        os.environ.clear()
+        os.environ.update(before[1])
+
+
+def test_numba_that_was_imported_first_does_not_give_torch_its_own_threads() -> None:
+    code = (
+        "import numba, torch; from powerband.core.machine.device import set_threads; "
+        "torch.ones(99, 99) @ torch.ones(99, 99);"
+        "set_threads(1, 1); print(torch.get_num_threads())"
+    )
+    environment = {**os.environ, "NUMBA_NUM_THREADS": "2"}
+    said = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert said.stdout.strip() == "1"
+
+
+def test_host_facts_are_json() -> None:
+    facts = json.loads(json.dumps(device.host_facts()))
+    assert facts["cores"] >= 1 and facts["torch"] and facts["cpu"] and facts["memory_gib"] > 0
+    assert isinstance(facts["gpus"], list)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_host_facts_of_a_gpu() -> None:
+    gpu = device.host_facts()["gpus"][0]
+    assert gpu["name"] and gpu["memory_gib"] > 0
+    assert device.device_names(RunConfig()) == ["cuda:0"]

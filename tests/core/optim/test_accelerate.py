@@ -1,0 +1,86 @@
+"""What AdamW through Accelerate refuses of a launcher's configuration, and that it says what to do."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+pytest.importorskip("accelerate")
+
+from powerband.core.errors import ConfigError
+from powerband.core.optim import deepspeed as zero
+from powerband.core.optim.accelerate import AcceleratedAdam
+from powerband.core.optim.precision import Precision
+from powerband.core.ranks.ranks import Ranks
+
+FSDP2 = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"}
+ZERO, SAID = {"ACCELERATE_USE_DEEPSPEED": "true"}, "ACCELERATE_DEEPSPEED_"
+
+
+def adam(net: nn.Module | None = None, allow_sharding: bool = True) -> AcceleratedAdam:
+    net = net or nn.Linear(2, 2)
+    words = {"ranks": Ranks(), "precision": Precision("fp32", "cpu")}
+    return zero.adam_for_launcher(net, 1e-3, **words) if allow_sharding else AcceleratedAdam(net, 1e-3, **words)
+
+
+@pytest.mark.parametrize(
+    ("environment", "said"),
+    [
+        (ZERO | {f"{SAID}ZERO_STAGE": "3"}, "zero_stage=3 .* --fsdp_version 2"),
+        (ZERO | {f"{SAID}CONFIG_FILE": "zero.json"}, "deepspeed_config_file"),
+        (ZERO | {f"{SAID}OFFLOAD_OPTIMIZER_DEVICE": "cpu"}, "offload_optimizer_device"),
+        (ZERO, "leave --use_deepspeed out"),
+        (ZERO | {"ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "4"}, r"rdt\.gradient_accumulation_steps"),
+        ({"ACCELERATE_USE_FSDP": "true"}, "only FSDP 2"),
+        (FSDP2 | {"FSDP_OFFLOAD_PARAMS": "true"}, "fsdp_offload_params"),
+        (FSDP2 | {"FSDP_ACTIVATION_CHECKPOINTING": "true"}, "rdt.gradient_checkpointing=true"),
+        (FSDP2 | {"FSDP_IGNORED_MODULES": "vision"}, "fsdp_ignored_modules"),
+    ],
+)
+def test_settings_that_shard_in_an_unknown_way_are_refused(environment, said, monkeypatch) -> None:
+    monkeypatch.setattr(zero, "find_spec", lambda name: name)  # DeepSpeed need not be there for what it is not asked
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError, match=said):
+        adam()
+
+
+def test_deepspeed_that_is_not_installed_is_said(monkeypatch) -> None:
+    monkeypatch.setattr(zero, "find_spec", lambda name: None)
+    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
+    with pytest.raises(ConfigError, match="pip install 'powerband.deepspeed.'"):
+        adam()
+
+
+@pytest.mark.parametrize("environment", [FSDP2, ZERO])
+def test_a_compiled_or_a_small_network_is_not_sharded(environment, monkeypatch) -> None:
+    monkeypatch.setattr(zero, "find_spec", lambda name: name)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    net = nn.Linear(2, 2)
+    net.compile()
+    with pytest.raises(ConfigError, match=r"rdt\.compile=false"):
+        adam(net)
+    with pytest.raises(ConfigError, match="--multi_gpu"):
+        adam(allow_sharding=False)
+
+
+def test_one_rank_has_its_weights_whole(monkeypatch) -> None:
+    for name, value in FSDP2.items():
+        monkeypatch.setenv(name, value)
+    trained = adam()
+    before = trained.net.weight.detach().clone()
+    trained.step(trained.forward(torch.ones(1, 2)).square().sum())
+    trained.gather()
+    assert not trained.sharded and not torch.equal(before, trained.net.weight)
+    assert trained.state_dict()["0"]["exp_avg"].shape == (2, 2) and torch.equal(
+        trained.weights()["weight"], trained.net.weight
+    )
+
+
+def test_what_fits_is_not_tried_by_a_rank_that_holds_shards_only() -> None:
+    trained = adam()
+    trained.sharded, trained._world_size = "weights", 2
+    with pytest.raises(ConfigError, match="half the batch"):
+        trained.forward(torch.ones(1, 2))

@@ -1,0 +1,86 @@
+"""Graphed updates without a GPU are a plain loop; the pieces of the shadow check."""
+
+import math
+
+import pytest
+import torch
+
+from powerband.core.errors import ConfigError
+from powerband.core.optim.compile import GraphedUpdates, all_tensors, compile_if, distance
+from powerband.core.schedule import UpdateCycle
+
+
+def test_on_the_cpu_it_is_a_loop():
+    counter = torch.zeros(())
+
+    def update():
+        counter.add_(1)
+        return {"losses/x": counter.clone()}
+
+    updates = GraphedUpdates(update, "cpu", k=4)
+    assert [(float(loss["losses/x"]), made) for loss, made in updates.run(3)] == [(1, 1), (2, 1), (3, 1)]
+    assert list(updates.run(0)) == [] and len(list(updates.run(9))) == 9 and updates.graph is None
+
+
+def test_capture_needs_to_know_the_state():
+    with pytest.raises(ValueError, match="`state` must name"):
+        GraphedUpdates(dict, "cuda", k=2)
+
+
+class CountedGraph:
+    """Stands for a CUDA graph: a replay repeats the tensor operations of k updates and runs no Python of them."""
+
+    def __init__(self, counter: torch.Tensor, k: int) -> None:
+        self.counter, self.k = counter, k
+
+    def replay(self) -> None:
+        self.counter.add_(self.k)
+
+
+def test_a_graph_holds_whole_cycles_of_updates():
+    with pytest.raises(ConfigError, match="graph_updates=1 is not a multiple of 2.*Write graph_updates=2"):
+        GraphedUpdates(dict, "cpu", k=1, cycle=UpdateCycle(2))
+    GraphedUpdates(dict, "cpu", k=6, cycle=UpdateCycle(2, 3))
+
+
+def test_replays_begin_at_the_start_of_a_cycle_only():
+    """The actor is trained at every second update: the graph of two updates must not replay between the two."""
+    cycle, counter = UpdateCycle(2), torch.zeros(())
+    eager: list[int] = []
+
+    def update():
+        eager.append(cycle.advance())
+        counter.add_(1)
+        return {"losses/x": counter.clone()}
+
+    updates = GraphedUpdates(update, "cpu", cycle=cycle)
+    updates.k, updates.graph, updates.losses = 2, CountedGraph(counter, 2), {"losses/x": counter}
+    assert [made for _, made in updates.run(5)] == [1, 1, 2, 1], "an eager update creates the optimiser's state first"
+    assert eager == [1, 2, 1] and cycle.phase == 1
+    assert [made for _, made in updates.run(4)] == [1, 2, 1] and eager == [1, 2, 1, 2, 1]
+    assert counter == 9 and updates.replays == 2
+
+
+def test_a_cycle_goes_on_after_a_resume():
+    cycle = UpdateCycle(2, 3)
+    assert cycle.period == 6 and [cycle.advance() for _ in range(8)] == [1, 2, 3, 4, 5, 6, 1, 2]
+    again = UpdateCycle(2, 3)
+    again.restore(8)
+    assert again.phase == cycle.phase == 2
+
+
+def test_distance():
+    a, b = [torch.zeros(3), torch.tensor(1)], [torch.tensor([3.0, 4.0, 0.0]), torch.tensor(1)]
+    assert distance(a, b) == 5.0
+    assert distance(a, [torch.zeros(3), torch.tensor(2)]) == math.inf
+    assert distance([torch.tensor([math.nan])], [torch.zeros(1)]) == math.inf
+
+
+def test_tensors_in_nested_state():
+    x, y = torch.zeros(1), torch.ones(2)
+    found = all_tensors({"a": {"b": x, "n": 3}, "c": [y, None, "text"]})
+    assert found[0] is x and found[1] is y and len(found) == 2
+
+
+def test_disabled_compile_is_the_function_itself():
+    assert compile_if(distance, False) is distance

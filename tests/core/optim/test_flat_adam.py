@@ -1,0 +1,203 @@
+"""The flat optimiser and targets against torch.optim.Adam and a loop over parameters."""
+
+import copy
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from powerband.core.optim.flat_adam import TIDY_EVERY, FlatAdam, FlatTarget
+from powerband.core.optim.precision import Precision
+
+FP32 = Precision("fp32")
+
+
+def network(dtype: torch.dtype = torch.float32) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3)).to(dtype)
+
+
+def loss_of(net: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    return net(x).square().mean()
+
+
+@pytest.mark.parametrize("max_grad_norm", [None, 0.05])
+def test_equals_adam_on_each_tensor(max_grad_norm):
+    ours, plain = network(), network()
+    optimiser = FlatAdam([ours], 1e-2, precision=FP32, max_grad_norm=max_grad_norm)
+    adam = torch.optim.Adam(plain.parameters(), 1e-2)
+    for step in range(20):
+        x = torch.randn(16, 5, generator=torch.Generator().manual_seed(step))
+        norm = optimiser.step(loss_of(ours, x))
+        adam.zero_grad()
+        loss_of(plain, x).backward()
+        expected = nn.utils.clip_grad_norm_(plain.parameters(), max_grad_norm or float("inf"))
+        adam.step()
+        torch.testing.assert_close(norm, expected)
+    for mine, theirs in zip(ours.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("tidy_every, left", [(TIDY_EVERY, False), (2**62, True)])
+def test_moments_that_shrink_away_become_zero_and_move_no_weight(monkeypatch, tidy_every, left):
+    """The second case shows that the first can fail."""
+    monkeypatch.setattr("powerband.core.optim.flat_adam.TIDY_EVERY", tidy_every)
+    ours, plain = network(), network()
+    optimiser = FlatAdam([ours], 1e-2, precision=FP32)
+    adam = torch.optim.Adam(plain.parameters(), 1e-2, fused=True)
+    seen = set()
+    for step in range(1_100):
+        alive = torch.ones(16, 5)
+        if step > 10:
+            alive[:, 0] = 0  # an input that is no longer there: no gradient for its seven weights
+        x = alive * torch.randn(16, 5, generator=torch.Generator().manual_seed(step))
+        optimiser.step(loss_of(ours, x))
+        adam.zero_grad()
+        loss_of(plain, x).backward()
+        adam.step()
+        moments = optimiser.adam.state["exp_avg"].abs()
+        seen |= {bool(((moments > 0) & (moments < torch.finfo(torch.float32).tiny)).any())}
+    assert (True in seen) is left
+    for mine, theirs in zip(ours.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_two_half_batches_averaged_are_one_joint_batch():
+    x = torch.randn(8, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    joint = network(torch.float64)
+    optimiser = FlatAdam([joint], 1e-2, precision=FP32)
+    optimiser.step(loss_of(joint, x))
+
+    gradients = []
+    for half in x.chunk(2):
+        alone = network(torch.float64)
+        FlatAdam([alone], 1e-2, precision=FP32, average=lambda grad: gradients.append(grad.clone())).step(
+            loss_of(alone, half)
+        )
+    first = network(torch.float64)
+    FlatAdam([first], 1e-2, precision=FP32, average=lambda grad: grad.copy_(sum(gradients) / 2)).step(
+        loss_of(first, x[:4])
+    )
+    for mine, theirs in zip(first.parameters(), joint.parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-12)
+
+
+def test_parameters_are_views_and_state_dicts_still_work():
+    net = network()
+    before = copy.deepcopy(net.state_dict())
+    flat = FlatAdam([net], 1e-2, precision=FP32)
+    for key, value in net.state_dict().items():
+        assert torch.equal(value, before[key])
+    places = [parameter.data_ptr() for parameter in net.parameters()]
+    flat.step(loss_of(net, torch.randn(4, 5)))
+    assert not torch.equal(net.state_dict()["0.weight"], before["0.weight"])
+    net.load_state_dict(before)
+    assert [parameter.data_ptr() for parameter in net.parameters()] == places
+    start = flat.flat.data_ptr()
+    assert all(start <= place < start + 4 * flat.flat.numel() and place % 64 == start % 64 for place in places)
+
+
+def test_resume_is_bit_exact():
+    def train(net, flat, steps):
+        for step in steps:
+            flat.step(loss_of(net, torch.randn(4, 5, generator=torch.Generator().manual_seed(step))))
+
+    straight = network()
+    train(straight, FlatAdam([straight], 1e-2, precision=FP32), range(10))
+    first = network()
+    flat = FlatAdam([first], 1e-2, precision=FP32)
+    train(first, flat, range(5))
+    saved = copy.deepcopy({"net": first.state_dict(), "adam": flat.state_dict()})
+    second = network()
+    flat = FlatAdam([second], 1e-2, precision=FP32)
+    second.load_state_dict(saved["net"])
+    flat.load_state_dict(saved["adam"])
+    train(second, flat, range(5, 10))
+    for mine, theirs in zip(second.parameters(), straight.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+    other = FlatAdam([network()], 5e-2, precision=FP32)
+    other.load_state_dict(saved["adam"])
+    assert other.lr == 5e-2, "a rate that a resume was told must not be undone"
+
+
+def test_frozen_gives_no_weight_gradient():
+    net = network()
+    flat = FlatAdam([net], 1e-2, precision=FP32)
+    x = torch.randn(4, 5, requires_grad=True)
+    with flat.frozen():
+        loss_of(net, x).backward()
+    assert x.grad.abs().sum() > 0 and flat.grad.abs().sum() == 0
+    assert all(parameter.requires_grad for parameter in net.parameters())
+
+
+def test_target_follows():
+    online = network()
+    flat = FlatAdam([online], 1e-2, precision=FP32)
+    target = copy.deepcopy(online)
+    follow = FlatTarget(flat, [target], 0.1)
+    assert not any(parameter.requires_grad for parameter in target.parameters())
+    plain = copy.deepcopy(target)
+    for step in range(3):
+        flat.step(loss_of(online, torch.randn(4, 5, generator=torch.Generator().manual_seed(step))))
+        follow.update()
+        for slow, fast in zip(plain.parameters(), online.parameters(), strict=True):
+            slow.data.copy_(0.9 * slow.data + 0.1 * fast.data)
+    for mine, theirs in zip(target.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
+@pytest.mark.parametrize(
+    "make, words",
+    [
+        (lambda: FlatAdam([nn.ReLU()], 1e-3, precision=FP32), "no parameters"),
+        (lambda: FlatAdam([network(), network(torch.float64)], 1e-3, precision=FP32), "one dtype"),
+        (lambda: FlatAdam([network()], 0.0, precision=FP32), "above 0"),
+        (lambda: FlatTarget(FlatAdam([network()], 1e-3, precision=FP32), [network()], 0.0), "tau=0.0"),
+        (lambda: FlatTarget(FlatAdam([network()], 1e-3, precision=FP32), [nn.Linear(2, 2)], 0.5), "same order"),
+    ],
+)
+def test_errors_say_what_to_do(make, words):
+    with pytest.raises(ValueError, match=words):
+        make()
+
+
+class Scaled:
+    """Loss scaling, as fp16 asks for on CUDA, where there is none."""
+
+    def scaler(self) -> torch.amp.GradScaler:
+        return torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=3)
+
+
+def test_loss_scaling_changes_nothing_but_skips_steps_that_are_not_finite():
+    scaled, plain = network(), network()
+    flat, reference = FlatAdam([scaled], 1e-2, precision=Scaled()), FlatAdam([plain], 1e-2, precision=FP32)
+    for step in range(8):
+        x = torch.randn(16, 5, generator=torch.Generator().manual_seed(step))
+        if step == 4:
+            before = flat.flat.detach().clone()
+            flat.step(loss_of(scaled, x) * float("inf"))
+            assert torch.equal(flat.flat, before) and flat.scaler.get_scale() == 2.0**10
+            continue
+        torch.testing.assert_close(flat.step(loss_of(scaled, x)), reference.step(loss_of(plain, x)))
+    assert flat.state_dict()["step"] == reference.state_dict()["step"] == 7
+    torch.testing.assert_close(flat.flat, reference.flat, rtol=1e-5, atol=1e-6)
+
+
+def test_nothing_imports_the_compiler_that_was_not_asked_to_compile():
+    """It takes over a second of each start of each rank."""
+    code = """
+import sys, torch
+from powerband.algos.sac import SAC
+from powerband.algos.settings import SACConfig
+from powerband.core.rank_context import RankContext
+from powerband.data.types import EnvSpec, TensorSpec
+one = torch.ones(2)
+spec = EnvSpec(obs=TensorSpec((3,)), action=TensorSpec((2,)), low=-one, high=one)
+sac = SAC(spec, SACConfig(hidden=(8,)), RankContext.single("cpu", "bf16"))
+batch = {"obs": torch.zeros(4, 3), "next_obs": torch.zeros(4, 3), "action": torch.zeros(4, 2)}
+sac.update(batch | {"reward": torch.zeros(4), "terminated": torch.zeros(4, dtype=torch.bool)})
+assert "torch._dynamo" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

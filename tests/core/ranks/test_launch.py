@@ -1,0 +1,147 @@
+"""Who starts the ranks: the decision from the environment, and two CPU ranks for real."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from powerband.core.config import RunConfig
+from powerband.core.errors import ConfigError
+from powerband.core.ranks import launch
+
+SOURCE = Path(launch.__file__).parents[2]
+SITE = """
+import json, os, pathlib, signal, sys, time
+import powerband.cli.main as cli
+from powerband.core.config import RunConfig
+from powerband.core.ranks.launch import launch
+
+
+def ranks(words):
+    folder, what = pathlib.Path(words[0]), words[1]
+    status = launch(RunConfig(gpus="none", nproc=2, threads=1), ["ranks", *words])
+    if status is not None:
+        return status
+    rank = os.environ["RANK"]
+    if what == "fail" and rank == "1":
+        return 3
+    if what == "killed" and rank == "1":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if what != "end":
+        def save(number, frame):
+            (folder / f"saved{rank}").write_text(str(number))
+            sys.exit(0)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, save)
+    (folder / f"facts{rank}.tmp").write_text(json.dumps(dict(os.environ)))
+    (folder / f"facts{rank}.tmp").rename(folder / f"facts{rank}")
+    if what != "end":
+        time.sleep(60)
+    return 0
+
+
+cli.COMMANDS["ranks"] = (ranks, "", "")
+"""
+
+
+def start(folder: Path, what: str) -> subprocess.Popen:
+    site = folder / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(SITE)
+    drop = ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "OMP_NUM_THREADS")
+    environment = {name: value for name, value in os.environ.items() if name not in drop}
+    environment["PYTHONPATH"] = os.pathsep.join([str(site), str(SOURCE)])
+    command = [sys.executable, "-m", "powerband", "ranks", str(folder), what]
+    return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+
+
+def test_two_cpu_ranks_are_started_with_their_share_of_the_threads(tmp_path: Path) -> None:
+    process = start(tmp_path, "end")
+    assert process.wait(120) == 0, process.stderr.read()
+    facts = [json.loads((tmp_path / f"facts{rank}").read_text()) for rank in (0, 1)]
+    assert [fact["RANK"] for fact in facts] == [fact["LOCAL_RANK"] for fact in facts] == ["0", "1"]
+    assert all(fact["WORLD_SIZE"] == "2" and fact["OMP_WAIT_POLICY"] == "passive" for fact in facts)
+    assert all(fact["OMP_NUM_THREADS"] == fact["NUMBA_NUM_THREADS"] == "1" for fact in facts)
+
+
+@pytest.mark.parametrize(("what", "status", "words"), [("fail", 3, "status 3"), ("killed", 137, "SIGKILL")])
+def test_a_rank_that_fails_ends_the_others_and_gives_its_status(
+    tmp_path: Path, what: str, status: int, words: str
+) -> None:
+    process = start(tmp_path, what)
+    _, error = process.communicate(timeout=120)
+    assert process.returncode == status, error
+    assert "rank 1" in error and words in error and "Traceback" not in error
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_reaches_the_ranks_so_that_they_save(tmp_path: Path, number: signal.Signals) -> None:
+    process = start(tmp_path, "wait")
+    deadline = time.monotonic() + 100
+    while not all((tmp_path / f"facts{rank}").exists() for rank in (0, 1)):
+        assert process.poll() is None and time.monotonic() < deadline, process.stderr.read()
+        time.sleep(0.05)
+    process.send_signal(number)
+    _, error = process.communicate(timeout=100)
+    assert process.returncode == 128 + number, error
+    assert "Traceback" not in error, error
+    assert [(tmp_path / f"saved{rank}").read_text() for rank in (0, 1)] == [str(int(number))] * 2
+
+
+# -- the decision -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_one_rank_is_this_process() -> None:
+    assert launch.launch(RunConfig(gpus="none"), []) is None
+    assert launch.world_size(RunConfig(gpus="none", nproc=2, nnodes="1:3", rdzv_endpoint="a:1")) == 6
+
+
+def test_a_rank_of_a_launcher_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert launch.launch(RunConfig(gpus="none", nproc=2), []) is None
+    assert launch.world_size(RunConfig(gpus="none", nproc=8)) == 2
+    assert not launch.is_leading_process()
+
+
+def test_machines_need_a_place_to_meet() -> None:
+    with pytest.raises(ConfigError, match="rdzv_endpoint=HOST:29500"):
+        launch.launch(RunConfig(gpus="none", nnodes="2"), [])
+
+
+def test_a_task_of_srun_is_a_rank() -> None:
+    environment = {
+        "SLURM_NTASKS": "5",
+        "SLURM_PROCID": "3",
+        "SLURM_LOCALID": "1",
+        "SLURM_NODEID": "1",
+        "SLURM_STEP_ID": "0",
+        "SLURM_TASKS_PER_NODE": "2(x2),1",
+        "SLURM_JOB_NODELIST": "gpu[03-04,9],other",
+        "SLURM_JOB_ID": "4711",
+    }
+    assert launch.set_rank_from_slurm(environment) == ""
+    assert launch.is_rank(environment)
+    words = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    assert [environment[word] for word in words] == ["3", "1", "5", "2", "gpu03", "24711"]
+
+
+def test_a_batch_script_without_srun_waits_for_nobody() -> None:
+    environment = {"SLURM_NTASKS": "5", "SLURM_PROCID": "0"}
+    assert "srun" in launch.set_rank_from_slurm(environment)
+    assert not launch.is_rank(environment)
+    assert launch.set_rank_from_slurm({"SLURM_NTASKS": "1", "SLURM_PROCID": "0", "SLURM_STEP_ID": "0"}) == ""
+    assert launch.set_rank_from_slurm({}) == ""

@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from powerband.core.run import checkpoint
+from powerband.core.run.checkpoint import CheckpointError, CheckpointWriter, load_checkpoint, resolve_resume
+
+
+def save(run_dir, step: int, tree, shards=("shared",), keep: int = 2):
+    writer = CheckpointWriter(run_dir, step)
+    files = {}
+    for shard in shards:
+        files |= writer.write(shard, tree)
+    return writer.commit(files, {"world_size": 1}, keep=keep)
+
+
+@pytest.fixture
+def run_dir(tmp_path):
+    for name in ("run.json", "config.json"):
+        (tmp_path / name).write_text("{}")
+    return tmp_path
+
+
+def test_a_tree_comes_back_as_it_was(run_dir):
+    flat = torch.arange(12.0)
+    tree = {
+        "weights": {"view": flat[:4].view(2, 2), "other view": flat[4:], "t": flat.view(3, 4).t()},
+        "bf16": torch.randn(3).bfloat16(),
+        "flags": torch.tensor([True, False]),
+        "counter": torch.tensor(2**62),
+        "empty": torch.zeros(0, 3),
+        "array": np.array([[1.5, 2.5]]),
+        "plain": [1, 0.1, "text", None, True, -math.inf],
+    }
+    loaded, meta = load_checkpoint(save(run_dir, 3, tree), "shared")
+    assert meta["world_size"] == 1
+    for key in ("view", "other view", "t"):
+        assert torch.equal(loaded["weights"][key], tree["weights"][key])
+    for key in ("bf16", "flags", "counter", "empty"):
+        assert loaded[key].dtype == tree[key].dtype and torch.equal(loaded[key], tree[key])
+    assert np.array_equal(loaded["array"], tree["array"])
+    assert loaded["plain"] == tree["plain"]
+
+
+def test_the_newest_are_kept_and_last_names_the_newest(run_dir):
+    for step in (1, 2, 3):
+        save(run_dir, step, {"x": step}, keep=2)
+    folder = run_dir / "checkpoints"
+    assert sorted(path.name for path in folder.iterdir()) == ["2", "3", "last"]
+    assert (folder / "last").read_text().strip() == "3"
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "remove"])
+def test_damage_is_named_and_the_checkpoint_before_is_used(run_dir, damage):
+    save(run_dir, 1, {"x": torch.zeros(100)})
+    newest = save(run_dir, 2, {"x": torch.zeros(100)})
+    victim = newest / "shared.safetensors"
+    data = bytearray(victim.read_bytes())
+    if damage == "flip":
+        data[-7] ^= 1
+        victim.write_bytes(data)
+    elif damage == "cut":
+        victim.write_bytes(data[:-7])
+    else:
+        victim.unlink()
+    with pytest.raises(CheckpointError, match="shared.safetensors"):
+        load_checkpoint(newest, "shared")
+    path, notices = resolve_resume(str(run_dir))
+    assert path.name == "1"
+    assert len(notices) == 1 and "shared.safetensors" in notices[0]
+
+
+def test_resume_takes_a_run_a_checkpoint_or_a_file_in_either(run_dir):
+    for step in (1, 2):
+        save(run_dir, step, {"x": step})
+    folder = run_dir / "checkpoints"
+    for word, step in (
+        (run_dir, "2"),
+        (run_dir / "run.json", "2"),
+        (folder / "1", "1"),
+        (folder / "1/manifest.json", "1"),
+    ):
+        assert resolve_resume(str(word))[0].name == step
+    with pytest.raises(ValueError, match="does not exist"):
+        resolve_resume(str(run_dir / "nothing"))
+
+
+def test_nothing_to_go_on_from_is_said(run_dir):
+    with pytest.raises(CheckpointError, match="no checkpoint"):
+        resolve_resume(str(run_dir))
+
+
+def test_a_full_disk_leaves_the_checkpoint_before(run_dir, monkeypatch):
+    save(run_dir, 1, {"x": torch.ones(10)})
+
+    def full(path, data):
+        path.write_bytes(data[: len(data) // 2])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "_write_synced", full)
+    with pytest.raises(CheckpointError, match="No space left"):
+        save(run_dir, 2, {"x": torch.ones(10)})
+    monkeypatch.undo()
+    path, notices = resolve_resume(str(run_dir))
+    assert path.name == "1" and not notices
+    save(run_dir, 3, {"x": torch.ones(10)})
+    assert not list((run_dir / "checkpoints").glob(".saving-*"))
+
+
+def test_an_older_resume_removes_the_future_that_it_undoes(run_dir):
+    for step in (10, 20):
+        save(run_dir, step, {"x": step})
+    save(run_dir, 15, {"x": 15})
+    assert resolve_resume(str(run_dir))[0].name == "15"
+
+
+def test_the_policy_loads_with_safetensors_alone(run_dir):
+    from safetensors.torch import load_file
+
+    checkpoint.export_policy(run_dir, {"algo": "ppo"}, {"w": torch.ones(2, 2)})
+    assert torch.equal(load_file(run_dir / "policy" / "model.safetensors")["w"], torch.ones(2, 2))
+    assert json.loads((run_dir / "policy" / "config.json").read_text()) == {"algo": "ppo"}

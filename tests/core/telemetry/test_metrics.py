@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from powerband.core.ranks.ranks import Ranks
+from powerband.core.telemetry.metrics import JsonlSink, Metrics, TensorBoardSink
+
+
+def flush(metrics: Metrics, step: int) -> dict:
+    return metrics.flush(step, step * 2, {"charts/SPS": 7.0}, time_s=1.0)
+
+
+def test_means_are_taken_over_the_interval_and_masked_figures_over_their_rows():
+    metrics = Metrics([], Ranks())
+    metrics.add({"losses/a": torch.tensor(1.0), "losses/b": torch.tensor(10.0)})
+    metrics.add({"losses/a": torch.tensor(4.0), "losses/b": torch.tensor(20.0)}, weight=2)
+    metrics.add_masked("charts/return", torch.tensor([1.0, 100.0, 3.0]), torch.tensor([True, False, True]))
+    metrics.add_masked("charts/return", torch.tensor([5.0, torch.nan, 0.0]), torch.tensor([True, False, False]))
+    metrics.add_masked("charts/none", torch.zeros(2), torch.zeros(2, dtype=torch.bool))
+    metrics.set_scalar("eval/x", 2.0)
+    line = flush(metrics, 5)
+    assert line["losses/a"] == pytest.approx(3.0)
+    assert line["losses/b"] == pytest.approx(50 / 3)
+    assert line["charts/return"] == pytest.approx(3.0)
+    assert (line["env_steps"], line["grad_steps"], line["eval/x"], line["charts/SPS"]) == (5, 10, 2.0, 7.0)
+    assert "charts/none" not in line
+    assert "losses/a" not in flush(metrics, 6)
+
+
+def test_a_resumed_interval_gives_the_same_means():
+    whole, first, second = (Metrics([], Ranks()) for _ in range(3))
+    figures = [{"a/x": torch.tensor(float(value))} for value in (1, 2, 6)]
+    for part in figures:
+        whole.add(part)
+    first.add(figures[0])
+    second.load_state_dict(first.state_dict())
+    for part in figures[1:]:
+        second.add(part)
+    assert flush(whole, 1) == flush(second, 1)
+
+
+def test_jsonl_keeps_what_a_resume_keeps_and_drops_a_torn_line(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    sink = JsonlSink(path)
+    for step in (10, 20, 30):
+        sink.write({"env_steps": step, "a/x": float("nan")})
+    sink.close()
+    with path.open("a") as file:
+        file.write('{"env_steps": 40, "a/')
+    sink = JsonlSink(path)
+    sink.rewind(20)
+    sink.write({"env_steps": 25})
+    sink.close()
+    lines = [json.loads(text) for text in path.read_text().splitlines()]
+    assert [line["env_steps"] for line in lines] == [10, 20, 25]
+    assert lines[0]["a/x"] is None
+
+
+def test_tensorboard_has_the_figures_at_environment_steps(tmp_path):
+    sink = TensorBoardSink(tmp_path)
+    sink.write({"env_steps": 12, "grad_steps": 3, "charts/SPS": 5.0})
+    sink.close()
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    assert [(event.step, event.value) for event in events.Scalars("charts/SPS")] == [(12, 5.0)]

@@ -1,0 +1,229 @@
+"""Supervision: each failure of a simulator is described and repaired, and no other row loses a step."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from envs.workers.faulty import FAULTS, Chained, Counting
+from powerband.core.errors import ConfigError
+from powerband.data.episode_tracker import EpisodeTracker
+from powerband.data.replay import Replay
+from powerband.data.types import TensorSpec
+from powerband.envs.workers.group import EnvError
+from powerband.envs.workers.seeds import episode_seed
+from powerband.envs.workers.supervision import EnvFailure, Supervision, reproduce_failure
+from powerband.envs.workers.vector import WorkerVecEnv
+
+DESCRIPTIONS = {
+    "raises": ("raised", "RuntimeError: the gripper broke"),
+    "exits": ("died", "exited with code 3"),
+    "is killed": ("died", "was killed by SIGKILL"),
+    "hangs": ("hung", "did not answer for 0.3 s"),
+    "not finite": ("raised", "observation () has values that are not finite"),
+    "reward not finite": ("raised", "reward is nan"),
+    "wrong shape": ("raised", "has shape (4,), but its space has (3,)"),
+    "wrong dtype": ("raised", "observation () is complex128, which cannot be stored as float32"),
+}
+
+
+def vector(
+    num_envs: int, num_workers: int, failures: list[EnvFailure] | None = None, deadline_s=5.0, **options
+) -> WorkerVecEnv:
+    """Supervised `Chained` environments that append their failures to a list."""
+    on_failure = (failures if failures is not None else []).append
+    supervision = Supervision(deadline_s=deadline_s, max_failures=10_000)
+    return WorkerVecEnv(
+        [(Chained, options)] * num_envs, num_workers=num_workers, supervision=supervision, on_failure=on_failure
+    )
+
+
+def of_rows(failures: list[EnvFailure]) -> list[EnvFailure]:
+    """Failures that lost a step. On a busy machine an idle worker may exceed its deadline, which loses nothing."""
+    return [failure for failure in failures if failure.env_id is not None]
+
+
+def played(env: WorkerVecEnv, steps: int, seed: int = 3) -> tuple[int, int]:
+    """Plays and checks every transition and every reset, whose observations identify their environment.
+
+    Returns:
+        Number of real transitions, and number of lost rows.
+    """
+    rows, real, lost_rows = env.num_envs, 0, 0
+    episode = np.zeros(rows, dtype=int)
+    obs = env.reset(seed).clone()
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(steps):
+        action = torch.rand(rows, 1, generator=generator) * 2 - 1
+        step = env.step(action)
+        lost = torch.zeros(rows, dtype=torch.bool) if step.lost is None else step.lost
+        kept = ~lost
+        expected = obs + torch.cat([torch.zeros(rows, 1), torch.ones(rows, 1), action], 1)
+        torch.testing.assert_close(step.next_obs()[kept], expected[kept], atol=1e-4, rtol=0)
+        torch.testing.assert_close(step.reward[kept], expected[kept, 2] / 2, atol=1e-4, rtol=0)
+        assert step.truncated[lost].all() and not step.terminated[lost].any()
+        assert step.truncated[kept].equal(expected[kept, 1] == 50)
+        for row in step.ended.nonzero().squeeze(1).tolist():
+            episode[row] += 1
+            assert step.obs[row].tolist() == [episode_seed(seed, row, int(episode[row])) % 65_536, 0, 0]
+        assert step.obs[:, 0].tolist() == [episode_seed(seed, row, int(episode[row])) % 65_536 for row in range(rows)]
+        real, lost_rows = real + int(kept.sum()), lost_rows + int(lost.sum())
+        obs = step.obs.clone()
+    return real, lost_rows
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_each_failure_is_described_and_other_rows_lose_nothing(fault: str) -> None:
+    failures: list[EnvFailure] = []
+    env = vector(5, 2, failures, deadline_s=0.3 if fault == "hangs" else 5.0, rare=150, faults=(fault,))
+    real, lost = played(env, 60)
+    env.close()
+    failures = of_rows(failures)
+    assert lost == len(failures) > 0 and real == 5 * 60 - lost
+    kind, what = DESCRIPTIONS[fault]
+    for each in failures:
+        assert each.kind == kind and what in each.what and what in str(each)
+        assert f"environment {each.env_id}" in str(each) and each.recovery_s < 5
+        assert each.seed == episode_seed(3, each.env_id, each.episode) and len(each.actions) == each.step + 1
+        assert each.worker == (0 if each.env_id < 2 else 1)
+    if kind == "raised":
+        assert ("Traceback" in failures[0].trace) and env.failures.counts == {"raised": lost}
+
+
+def test_a_failure_can_be_reproduced() -> None:
+    failures: list[EnvFailure] = []
+    env = vector(2, 0, failures, rare=40, faults=("raises",))
+    played(env, 40)
+    with pytest.raises(RuntimeError, match="the gripper broke"):
+        reproduce_failure(Chained, failures[0], rare=40, faults=("raises",))
+
+
+def test_all_kinds_of_failures_together() -> None:
+    failures: list[EnvFailure] = []
+    env = vector(6, 3, failures, deadline_s=1.0, rare=200)
+    real, lost = played(env, 200)
+    env.close()
+    assert {failure.kind for failure in failures} == {"raised", "died", "hung"}
+    assert lost == len(of_rows(failures)) > 3 and real + lost == 6 * 200
+
+
+def test_a_failure_is_reported_even_if_its_worker_dies_in_the_same_step() -> None:
+    failures: list[EnvFailure] = []
+    env_fns = [(Counting, {"fault": fault, "step": 5}) for fault in ("raises", "is killed", "")]
+    env = WorkerVecEnv(env_fns, num_workers=1, supervision=Supervision(deadline_s=5.0), on_failure=failures.append)
+    env.reset(0)
+    lost = [env.step(torch.zeros(3, 1)).lost for _ in range(5)]
+    env.close()
+    assert lost[:4] == [None] * 4 and lost[4].tolist() == [True, True, False]
+    assert sorted((failure.env_id, failure.kind) for failure in failures) == [(0, "raised"), (1, "died")]
+
+
+def test_an_idle_worker_that_is_killed_is_restarted_and_no_row_is_lost() -> None:
+    failures: list[EnvFailure] = []
+    env = vector(4, 2, failures)
+    obs = env.reset(3).clone()
+    for number in range(30):
+        if number == 20:
+            env._workers[1].process.kill()
+        action = torch.full((4, 1), 0.5)
+        step = env.step(action)
+        assert step.lost is None
+        assert torch.equal(step.obs, obs + torch.tensor([0.0, 1.0, 0.5]))
+        obs = step.obs.clone()
+    assert [(failure.kind, failure.env_id, failure.worker) for failure in failures] == [("died", None, 1)]
+    assert "nothing was lost" in str(failures[0])
+    env.close()
+
+
+def test_a_slow_step_is_not_a_failure() -> None:
+    failures: list[EnvFailure] = []
+    env = WorkerVecEnv(
+        [(Slow, {})] * 2, num_workers=2, supervision=Supervision(deadline_s=2.0), on_failure=failures.append
+    )
+    env.reset(0)
+    for _ in range(3):
+        env.step(torch.zeros(2, 1))
+    env.close()
+    assert not failures
+
+
+def test_a_restart_may_take_longer_than_a_step() -> None:
+    failures: list[EnvFailure] = []
+    options = {"rare": 15, "faults": ("is killed",)}
+    supervision = Supervision(deadline_s=1.0)
+    env = WorkerVecEnv([(SlowToLoad, options)] * 2, num_workers=2, supervision=supervision, on_failure=failures.append)
+    _, lost = played(env, 20)
+    env.close()
+    assert lost == len(failures) > 0 and {failure.kind for failure in failures} == {"died"}
+
+
+class SlowToLoad(Chained):
+    def __init__(self, **options) -> None:
+        time.sleep(1.3)
+        super().__init__(**options)
+
+
+class Slow(Chained):
+    def step(self, action: np.ndarray):
+        time.sleep(0.3)
+        return super().step(action)
+
+
+def test_an_episode_that_does_not_repeat_itself_is_truncated_after_a_restart() -> None:
+    failures: list[EnvFailure] = []
+    env_fns = [(Counting, {"fault": fault, "length": 100}) for fault in ("", "forgets its seed")]
+    env = WorkerVecEnv(env_fns, num_workers=1, supervision=Supervision(), on_failure=failures.append)
+    env.reset(0)
+    env.step(torch.zeros(2, 1))
+    env._workers[0].process.kill()
+    step = env.step(torch.zeros(2, 1))
+    assert step.lost.tolist() == [False, True] and step.obs[0].tolist() == [2.5]
+    assert sorted((failure.kind, failure.env_id) for failure in failures if failure.env_id is not None) == [
+        ("not restored", 1)
+    ]
+    env.close()
+
+
+def test_too_many_failures_end_the_run_and_leave_no_process() -> None:
+    env = WorkerVecEnv(
+        [(Chained, {"rare": 1, "faults": ("raises", "exits")})] * 2,
+        num_workers=2,
+        supervision=Supervision(max_failures=5),
+    )
+    env.reset(0)
+    with pytest.raises(
+        EnvError, match="5 environments failed within .* too many to continue. The last failure: environment"
+    ):
+        for _ in range(20):
+            env.step(torch.zeros(2, 1))
+    pids = [worker.process.pid for worker in env._workers]
+    env.close()
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+def test_lost_rows_reach_neither_the_replay_nor_the_metrics() -> None:
+    failures: list[EnvFailure] = []
+    env = vector(4, 0, failures, rare=30, faults=("raises",))
+    fields = {"obs": env.spec.obs, "next_obs": env.spec.obs, "action": TensorSpec((1,))}
+    replay, tracker = Replay(1000, 4, "cpu", fields), EpisodeTracker(4, None, "cpu")
+    obs = env.reset(3).clone()
+    for _ in range(100):
+        action = torch.full((4, 1), 0.25)
+        step = env.step(action)
+        replay.add({"obs": obs, "next_obs": step.next_obs(), "action": action}, step.lost)
+        tracker.add(step)
+        obs = step.obs.clone()
+    assert len(replay) == 400 - len(failures) < 400
+    stored = replay.stored
+    assert torch.equal(stored["next_obs"], stored["obs"] + torch.tensor([0.0, 1.0, 0.25]))
+    whole = sum(int(episode) for episode in env.state_dict()["episode"]) - len(failures)
+    assert int(tracker.ended) == whole
+
+
+def test_invalid_limits_are_refused() -> None:
+    with pytest.raises(ConfigError, match="deadline_s=0 is not above 0. Write deadline_s=60"):
+        Supervision(deadline_s=0)

@@ -1,0 +1,126 @@
+"""One simulation of LIBERO: chunks, frames, ends, seeds, against single steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+
+pytest.importorskip("libero", reason="LIBERO is not installed")
+
+from powerband.core.machine import rendering
+from powerband.recipes.libero.env.gymnasium_env import LiberoEnv
+from powerband.recipes.libero.env.scripted_policy import ScriptedDemonstrator, task_script
+from powerband.recipes.libero.env.tasks import find_task
+
+DRAWER = ("libero_90", "close the top drawer of the cabinet")
+
+
+@pytest.fixture
+def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., LiberoEnv]]:
+    made: list[LiberoEnv] = []
+    rendering.prepare()
+
+    def one(*task: str, **words) -> LiberoEnv:
+        made.append(LiberoEnv(*(task or DRAWER), **{"pixels": 0, **words}))
+        return made[-1]
+
+    yield one
+    for env in made:
+        env.close()
+
+
+def some_actions(count: int) -> np.ndarray:
+    return np.random.default_rng(3).uniform(-0.5, 0.5, (count, 7)).astype(np.float32)
+
+
+def test_a_chunk_is_its_actions_one_after_the_other(make) -> None:
+    whole, single = make(chunk=4, max_steps=6), make(chunk=1, max_steps=6)
+    for env in (whole, single):
+        env.reset(seed=5)
+    actions = some_actions(4)
+    seen, _, _, late, info = whole.step(actions)
+    for action in actions:
+        alone, *_ = single.step(action[None])
+    for name in ("joints", "gripper", "eef_pos", "eef_quat"):
+        np.testing.assert_array_equal(seen[name], alone[name], err_msg=name)
+    assert seen["step_count"] == 4 and not late and info == {"success": 0.0, "steps": 4.0}
+    *_, late, info = whole.step(actions)
+    assert late and info["steps"] == 6.0, "two of the four were left"
+
+
+def test_the_same_seed_is_the_same_episode_and_another_is_not(make) -> None:
+    names = task_script(find_task("libero_spatial", "0"))[0]
+    env = make("libero_spatial", "0", poses=names, chunk=2)
+    first = env.reset(seed=1)[0]["poses"]
+    other = env.reset(seed=2)[0]["poses"]
+    again = env.reset(seed=1)[0]["poses"]
+    np.testing.assert_array_equal(first, again)
+    assert np.abs(first - other).max() > 1e-3
+
+
+def test_published_states_are_taken_in_turn(make) -> None:
+    names = task_script(find_task("libero_spatial", "0"))[0]
+    env = make("libero_spatial", "0", poses=names, starts="published", first_start=1, start_stride=2)
+    places = [env.reset(seed=7)[0]["poses"] for _ in range(2)]
+    assert env.next_start == 5 and np.abs(places[0] - places[1]).max() > 1e-3
+    env.next_start = 1
+    np.testing.assert_allclose(env.reset(seed=7)[0]["poses"], places[0], atol=1e-6)
+
+
+def test_frames_are_the_newest_of_each_camera_and_upright(make) -> None:
+    env, single = (
+        make(chunk=3, frames=2, pixels=32, quality="plain"),
+        make(chunk=1, frames=1, pixels=32, quality="plain"),
+    )
+    first = env.reset(seed=5)[0]["images"]
+    assert not first[0].any() and first[1].any(), "nothing was there before the first frame"
+    single.reset(seed=5)
+    each = []
+    for action in some_actions(3):
+        each.append(single.step(action[None])[0]["images"][0])
+    seen = env.step(some_actions(3))[0]["images"]
+    np.testing.assert_array_equal(seen, np.stack(each[1:]))
+    assert env.render().shape == (32, 64, 3)
+
+
+def test_plain_frames_show_what_full_ones_do(make) -> None:
+    plain, full = (
+        make(pixels=64, quality=quality, frames=1).reset(seed=5)[0]["images"] for quality in ("plain", "full")
+    )
+    assert np.abs(plain.astype(int) - full).mean() < 12, "shadows and edges apart"
+    assert (plain != full).any()
+
+
+def test_what_is_out_of_view_is_left_out_and_nothing_that_is_seen(make) -> None:
+    env = make("libero_spatial", "0", chunk=1, frames=1, pixels=64, max_steps=100, quality="plain")
+    env.reset(seed=5)
+    for turn in range(3):
+        for action in some_actions(4) * (1 if turn % 2 else -1):
+            env.step(action[None])
+        env.view.culls = False
+        whole = env.render()
+        env.view.culls = True
+        np.testing.assert_array_equal(env.render(), whole)
+    count = len(env.view.model.geom_group)
+    assert env.view.in_view("robot0_eye_in_hand").sum() < 0.6 * count, "the arm is behind its wrist"
+
+
+def test_a_script_closes_the_drawer(make) -> None:
+    names, waypoints = task_script(find_task(*DRAWER))
+    env = make(poses=names, chunk=1, max_steps=250)
+    person = ScriptedDemonstrator(waypoints, np.random.default_rng(0))
+    seen, solved, late = env.reset(seed=0)[0], False, False
+    while not (solved or late):
+        seen, reward, solved, late, info = env.step(person.act(seen)[None])
+    assert solved and reward == 1.0 and info["success"] == 1.0
+
+
+def test_numpy_of_the_process_keeps_its_state(make) -> None:
+    env = make()
+    np.random.seed(0)
+    expected = np.random.rand()
+    np.random.seed(0)
+    env.reset(seed=9)
+    assert np.random.rand() == expected

@@ -1,0 +1,44 @@
+"""Demonstrations: past images and future actions of each row never cross the ends of an episode."""
+
+import pytest
+import torch
+
+from powerband.core.errors import ConfigError
+from powerband.recipes.sketchnav.imitation.dataset import Demonstrations
+
+LENGTHS = {7: 4, 2: 1, 5: 3}
+FRAMES, HORIZON = 3, 4
+
+
+def fields() -> dict[str, torch.Tensor]:
+    rows = sum(LENGTHS.values())
+    return {
+        "depth": torch.arange(rows, dtype=torch.uint8).view(-1, 1, 1, 1).expand(-1, 2, 2, 2).clone(),
+        "gps": torch.randn(rows, 2),
+        "action": torch.arange(rows, dtype=torch.uint8),
+        "episode": torch.cat([torch.full((steps,), number) for number, steps in LENGTHS.items()]),
+    }
+
+
+def test_every_row_against_a_plain_reference() -> None:
+    own = fields()
+    made = Demonstrations(own, ("depth",), FRAMES, HORIZON)
+    assert made.rows == 8
+    batch = made(torch.arange(8))
+    bounds = [(0, 4), (4, 5), (5, 8)]
+    for row in range(8):
+        first, end = next(bound for bound in bounds if bound[0] <= row < bound[1])
+        past = [max(first, row - back) for back in (2, 1, 0)]
+        future = [min(end - 1, row + step) for step in range(HORIZON)]
+        assert batch["obs"]["depth"][row, :, 0, 0].tolist() == [step for step in past for _ in range(2)]
+        assert batch["action"][row].tolist() == future
+        assert torch.equal(batch["obs"]["gps"][row], own["gps"][row])
+        assert int(batch["obs"]["episode"][row]) == int(own["episode"][row])
+    assert set(batch["obs"]) == {"depth", "gps", "episode"} and batch["action"].dtype == torch.int64
+
+
+def test_rows_that_are_not_contiguous_are_refused() -> None:
+    own = fields()
+    own["episode"][1] = 5
+    with pytest.raises(ConfigError, match="not contiguous"):
+        Demonstrations(own, ("depth",), FRAMES, HORIZON)

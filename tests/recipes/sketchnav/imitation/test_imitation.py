@@ -1,0 +1,116 @@
+"""Imitation in sketchnav: training, resume and evaluation by the command line; refused recordings; the actor."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+import runs
+from powerband.algos.settings import ChunkConfig
+from powerband.cli import main as cli
+from powerband.cli.catalogue import configure
+from powerband.core.errors import ConfigError
+from powerband.recipes.sketchnav.env.env import SketchNavEnv
+from powerband.recipes.sketchnav.imitation.chunk_actor import NavigationChunkActor
+from powerband.recipes.sketchnav.imitation.dataset import load_demonstrations
+from powerband.recipes.sketchnav.old_names import RENAMED_SCENES
+from powerband.recipes.sketchnav.plans.episodes import EpisodeConfig, generate_episodes
+
+pytest.importorskip("diffusers")
+pytest.importorskip("accelerate")
+
+
+@pytest.fixture(scope="module")
+def demos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("recorded")
+    arguments = [*runs.SMALL["sketchnav"], "demos", *runs.COMMON, "net.use_rgb=false", f"demos_dir={folder / 'demos'}"]
+    arguments.insert(1, arguments.pop(2))  # the stage follows the recipe
+    assert cli.main(["train", *arguments, "demo_episodes=3", f"run_dir={folder / 'run'}"]) == 0
+    return folder / "demos"
+
+
+@pytest.mark.parametrize("algo", ["clone", "diffusion"])
+def test_training_resumes_bit_by_bit_and_is_evaluated(
+    algo: str, demos: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    arguments = [f"algo={algo}", f"demos_dir={demos}", "net.use_rgb=false"]
+    whole = runs.train("sketchnav", tmp_path / "whole", *arguments)
+    half = runs.train("sketchnav", tmp_path / "half", *arguments, "env_steps=32")
+    runs.resume("sketchnav", half, "env_steps=64")
+    assert runs.differences(whole, half) == []
+    capsys.readouterr()
+    assert cli.main(["eval", str(whole), "splits=val_unseen", "policies=policy,expert", "threads=1"]) == 0
+    assert "policy" in capsys.readouterr().out
+    rows = json.loads((whole / "eval-sketchnav.json").read_text())["rows"]
+    assert [row["policy"] for row in rows] == 2 * ["policy", "expert"] and rows[1]["success"] == 1.0
+
+
+def test_demonstrations_that_are_missing_or_differ_are_refused(demos: Path) -> None:
+    def config_of(*arguments: str):
+        return configure("sketchnav", ["variant=smoke", "algo=clone", *arguments])[2].config
+
+    own = [f"demos_dir={demos}", "net.use_rgb=false", "scenes.sketch=blank", "seed=5"]
+    made = load_demonstrations(config_of(*own, "scene_seed=0"))
+    assert made.rows == len(made.fields["episode"])
+    with pytest.raises(ConfigError, match="seed 0, this run has 5. Write scene_seed=0"):
+        load_demonstrations(config_of(*own))
+    assert sorted(set(made.fields["episode"].tolist())) == [0, 1, 2]
+    with pytest.raises(ConfigError, match="powerband train sketchnav demos"):
+        load_demonstrations(config_of())
+    with pytest.raises(ConfigError, match="was recorded with pixels 36, this run has 40"):
+        load_demonstrations(config_of(f"demos_dir={demos}", "net.use_rgb=false", "pixels=40"))
+    with pytest.raises(ConfigError, match="was recorded with sensors .*'rgb_noise': 0.0.*, this run has .*5.0"):
+        load_demonstrations(config_of(f"demos_dir={demos}", "net.use_rgb=false", "sensors.rgb_noise=5"))
+    with pytest.raises(ConfigError, match="no field rgb"):
+        load_demonstrations(config_of(f"demos_dir={demos}"))
+
+
+def test_recordings_with_the_old_names_of_scenes_are_read(demos: Path, tmp_path: Path) -> None:
+    old = {new: name for name, new in RENAMED_SCENES.items()}
+    folder = shutil.copytree(demos, tmp_path / "old")
+    manifest = json.loads((folder / "manifest.json").read_text())
+    scenes = manifest["facts"]["scenes"]
+    manifest["facts"]["scenes"] = {old.get(name, name): value for name, value in scenes.items()}
+    assert manifest["facts"]["scenes"].keys() >= RENAMED_SCENES.keys()
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    arguments = ["variant=smoke", "algo=clone", f"demos_dir={folder}", "net.use_rgb=false"]
+    assert load_demonstrations(configure("sketchnav", arguments)[2].config).rows > 0
+    with pytest.raises(ConfigError, match="was recorded with scenes"):
+        load_demonstrations(configure("sketchnav", [*arguments, "scenes.most_way_m=20"])[2].config)
+
+
+class FakeLearner:
+    """Stands in for a learner: returns a fixed chunk, and keeps the observations that it receives."""
+
+    def __init__(self, exec_horizon: int) -> None:
+        self.config = ChunkConfig(horizon=4, exec_horizon=exec_horizon, frames=2)
+        self.observed: list[dict] = []
+
+    def act(self, obs: dict, carry: None, explore: bool):
+        self.observed.append(obs)
+        return torch.tensor([[1, 2, 1, 0]]).repeat(len(obs["episode"]), 1), {}, None
+
+
+def test_the_actor_executes_part_of_each_chunk_and_restarts_with_an_episode() -> None:
+    scenes = EpisodeConfig(max_size_m=8.0, plans=2, goals=1, starts=1, sketch="blank", sketch_px=16)
+    env = SketchNavEnv(2, generate_episodes(scenes, "train", 0), pixels=16, sequential=True)
+    learner = FakeLearner(exec_horizon=2)
+    actor, obs = NavigationChunkActor(learner, ("depth",)), env.observe()
+    executed, images = [], []
+    for _ in range(4):
+        images.append(obs["depth"].clone())
+        executed.append(actor(env, obs, None)[0].tolist())
+        obs = env.step(torch.tensor(executed[-1])).obs
+    assert executed == [[1, 1], [2, 2], [1, 1], [2, 2]] and len(learner.observed) == 2
+    assert torch.equal(learner.observed[0]["depth"], images[0].repeat(1, 2, 1, 1))
+    assert torch.equal(learner.observed[1]["depth"], torch.cat([images[1], images[2]], 1))
+    env.step(torch.tensor([0, 1]))  # the first stops and begins its next episode; the other continues
+    obs = env.observe()
+    actor(env, obs, None)
+    assert len(learner.observed[2]["episode"]) == 2
+    assert torch.equal(learner.observed[2]["depth"][0], obs["depth"][0].repeat(2, 1, 1))
+    assert not torch.equal(learner.observed[2]["depth"][1], obs["depth"][1].repeat(2, 1, 1))

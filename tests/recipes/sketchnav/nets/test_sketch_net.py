@@ -1,0 +1,120 @@
+"""The navigator's encoder: sketches are encoded once an episode, kept until weights change, and trained."""
+
+import pytest
+import torch
+
+from powerband.recipes.sketchnav.nets.efficient_net import EfficientNet
+from powerband.recipes.sketchnav.nets.sketch_net import ConvEncoder, SketchNet, SketchNetConfig
+
+ROWS = 6
+
+
+def made(**words) -> tuple[SketchNet, dict]:
+    torch.manual_seed(0)
+    sketches = torch.randint(0, 256, (5, 3, 36, 36), dtype=torch.uint8)
+    obs = {
+        "rgb": torch.randint(0, 256, (ROWS, 3, 40, 40), dtype=torch.uint8),
+        "depth": torch.randint(0, 256, (ROWS, 1, 40, 40), dtype=torch.uint8),
+        "gps": torch.randn(ROWS, 2),
+        "compass": torch.randn(ROWS, 1),
+        "episode": torch.tensor([3, 0, 3, 3, 4, 0]),
+    }
+    return SketchNet(sketches, 40, SketchNetConfig(width=8, **words)), obs
+
+
+def test_rows_of_one_episode_share_a_code_that_is_computed_once() -> None:
+    net, obs = made()
+    seen = []
+    net.sketch.net.register_forward_pre_hook(lambda module, inputs: seen.append(len(inputs[0])))
+    with torch.no_grad():
+        first, again = net(obs), net(obs)
+        moved = net({**obs, "episode": torch.tensor([3, 0, 3, 3, 4, 1])})
+    assert seen == [3, 4] and torch.equal(first, again)
+    assert torch.equal(first[0, :8], first[2, :8]) and not torch.equal(first[0, :8], first[1, :8])
+    assert torch.allclose(moved[:5], first[:5], atol=1e-5) and not torch.allclose(moved[5], first[5], atol=1e-3)
+    one = net.sketch.net(1 - net.sketch.sketches[4:5].float() / 255)
+    assert torch.allclose(first[4, :8], one[0], atol=1e-6)
+
+
+def test_codes_are_computed_anew_after_learning_and_after_loading() -> None:
+    net, obs = made()
+    with torch.no_grad():
+        before = net(obs)
+    net(obs).sum().backward()
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.add_(0.1 * parameter.grad)
+        after = net(obs)
+    assert not torch.equal(before[:, :8], after[:, :8])
+    other, _ = made()
+    with torch.no_grad():
+        assert torch.equal(other(obs), before)
+        other.load_state_dict(net.state_dict())
+        assert torch.equal(other(obs), after)
+
+
+def test_another_set_of_sketches_can_be_shown() -> None:
+    net, obs = made()
+    with torch.no_grad():
+        before = net(obs)
+        net.sketch.set_sketches(net.sketch.sketches.flip(0))
+        after = net({**obs, "episode": 4 - obs["episode"]})
+    assert torch.allclose(before, after, atol=1e-5)
+
+
+def test_every_sense_reaches_the_features_and_can_be_switched_off() -> None:
+    net, obs = made()
+    assert net.width == 4 * 8 + 32
+    out = net(obs)
+    for name in ("rgb", "depth", "gps", "compass", "episode"):
+        changed = {**obs, name: torch.roll(obs[name], 1, 0)}
+        assert not torch.equal(net(changed), out), name
+    blind, _ = made(use_rgb=False, use_pose=False, crop_m=0.0)
+    assert blind.width == 2 * 8
+    out = blind(obs)
+    for name in ("rgb", "gps", "compass"):
+        assert torch.equal(blind({**obs, name: torch.roll(obs[name], 1, 0)}), out)
+
+
+def test_every_weight_is_trained() -> None:
+    net, obs = made()
+    net(obs).square().sum().backward()
+    assert all(parameter.grad is not None and bool(parameter.grad.any()) for parameter in net.parameters())
+
+
+def test_the_goal_is_predicted_taught_and_told() -> None:
+    net, obs = made(goal=True)
+    obs |= {"explored": torch.randint(0, 3, (ROWS, 1, 32, 32)).mul(127).to(torch.uint8), "goal": torch.randn(ROWS, 2)}
+    out = net(obs)
+    assert out.shape == (ROWS, net.width) and net.width == 4 * 8 + 32 + 3
+    loss = net.auxiliary(obs)["goal"]
+    loss.backward()
+    assert bool(net.goal.weigh[0].weight.grad.any()) and net.depth.linear.weight.grad is None
+    with pytest.raises(ValueError, match="crop_m=8"):
+        SketchNetConfig(goal=True, crop_m=0)
+
+
+def test_bad_sizes_are_refused() -> None:
+    with pytest.raises(ValueError, match="20 pixels is too small"):
+        ConvEncoder(3, 20, 8)
+    with pytest.raises(ValueError, match="channels=0"):
+        SketchNetConfig(channels=0)
+    with pytest.raises(ValueError, match="Write crop_m=0 if use_pose is false"):
+        SketchNetConfig(use_pose=False)
+    with pytest.raises(ValueError, match="blocks=0"):
+        SketchNetConfig(blocks=0)
+    with pytest.raises(ValueError, match="channels=0.05"):
+        EfficientNet(3, 8, 0.05)
+
+
+@pytest.mark.parametrize("blocks", [0.25, 1.0])
+def test_efficient_pictures_tell_where_something_is_and_bear_an_empty_page(blocks: float) -> None:
+    torch.manual_seed(0)
+    net = EfficientNet(1, 8, 0.25, blocks)
+    pages = torch.zeros(3, 1, 36, 36)
+    pages[1, 0, 8:11, 8:11] = pages[2, 0, 24:27, 8:11] = 1
+    out = net(pages)
+    assert out.shape == (3, 8) and float((out[1] - out[2]).detach().norm()) > 1e-3
+    out.square().sum().backward()
+    largest = max(float(parameter.grad.abs().max()) for parameter in net.parameters())
+    assert 0 < largest < 1e3, largest

@@ -1,0 +1,118 @@
+"""What lies around an agent on a sketch: dots are found, and the page is moved and turned as the agent is."""
+
+import math
+
+import pytest
+import torch
+
+from powerband.recipes.sketchnav.nets.sketch_view import SketchCrop, find_dots, to_unit_range
+from powerband.recipes.sketchnav.plans.sketch import DOT_PX, GOAL_RGB, START_RGB, downsample_page
+from powerband.recipes.sketchnav.settings import PAGE_PX
+
+SIDE, PAGE_M, AROUND_M = 64, 16.0, 8.0
+
+
+def ink_of(pages: torch.Tensor) -> torch.Tensor:
+    return 1 - to_unit_range(pages)
+
+
+def page_with(start_px: tuple[float, float], mark_px: tuple[float, float]) -> torch.Tensor:
+    """(3, SIDE, SIDE) uint8: a start dot, and a black mark of 3 by 3 pixels."""
+    page = torch.full((3, SIDE, SIDE), 255, dtype=torch.uint8)
+    for (x, y), colour in ((start_px, START_RGB), (mark_px, (0, 0, 0))):
+        x, y = round(x), round(y)
+        page[:, y - 1 : y + 2, x - 1 : x + 2] = torch.tensor(colour, dtype=torch.uint8).view(3, 1, 1)
+    return page
+
+
+def test_dots_are_found_where_they_were_drawn_and_a_page_without_one_has_its_middle() -> None:
+    from PIL import Image, ImageDraw
+
+    places, pages, side = [(100, 400), (256, 30), (470, 400)], [], 1
+    for x, y in places:
+        image = Image.new("RGB", (PAGE_PX, PAGE_PX), (255, 255, 255))
+        draw = ImageDraw.Draw(image)
+        draw.line((0, y, PAGE_PX, y + 20), fill=(20, 20, 20), width=6)
+        draw.ellipse((x - 2 * DOT_PX, y + 3 * DOT_PX, x, y + 5 * DOT_PX), fill=GOAL_RGB)
+        draw.ellipse((x - DOT_PX, y - DOT_PX, x + DOT_PX, y + DOT_PX), fill=START_RGB)
+        import numpy as np
+
+        pages.append(torch.from_numpy(downsample_page(np.asarray(image), SIDE)))
+    blank = torch.full((3, SIDE, SIDE), 255, dtype=torch.uint8)
+    pages, near = torch.stack([*pages, blank]), PAGE_PX / SIDE / 2
+    found, goals = find_dots(pages, START_RGB), find_dots(pages, GOAL_RGB)
+    assert torch.allclose(found[:3] * PAGE_PX, torch.tensor(places, dtype=torch.float32), atol=near)
+    assert torch.allclose(
+        goals[:3] * PAGE_PX, torch.tensor([(x - DOT_PX, y + side * 4 * DOT_PX) for x, y in places]).float(), atol=near
+    )
+    assert found[3].tolist() == goals[3].tolist() == [0.5, 0.5]
+
+
+@pytest.mark.parametrize("turn", [0.0, 0.5 * math.pi, -2.0, 3.0])
+@pytest.mark.parametrize("gps", [(0.0, 0.0), (1.5, -2.0)])
+def test_a_mark_appears_ahead_and_aside_as_it_lies(turn: float, gps: tuple[float, float]) -> None:
+    metre = SIDE / PAGE_M
+    start, ahead_m, right_m = (30, 34), 2.0, 1.0
+    x = start[0] + 0.5 + metre * (gps[0] + ahead_m * math.cos(turn) - right_m * math.sin(turn))
+    y = start[1] + 0.5 + metre * (gps[1] + ahead_m * math.sin(turn) + right_m * math.cos(turn))
+    page = page_with(start, (x - 0.5, y - 0.5))
+    net = SketchCrop(4, PAGE_M, AROUND_M, SIDE)
+    pages, codes = torch.stack([page.flip(2), page, page.flip(1)]), torch.zeros(1, 4)
+    with torch.no_grad():
+        seen = net(
+            ink_of(pages),
+            torch.tensor([1]),
+            find_dots(pages[1:2], START_RGB),
+            codes,
+            torch.tensor([gps]),
+            torch.tensor([[turn]]),
+        )
+    assert seen.shape == (1, 3, SIDE, SIDE) and 0 <= float(seen.min()) and float(seen.max()) <= 1
+    black = seen[0].amin(0)  # the dot is not black: its blue is strong
+    black = torch.where(seen[0, 2] > 0.6, black, torch.zeros(()))
+    index = torch.arange(SIDE) + 0.5
+    column, row = float((black.sum(0) * index).sum() / black.sum()), float((black.sum(1) * index).sum() / black.sum())
+    zoom = SIDE / AROUND_M
+    assert column == pytest.approx(SIDE / 2 + right_m * zoom, abs=0.75 * zoom / metre)
+    assert row == pytest.approx(SIDE / 2 - ahead_m * zoom, abs=0.75 * zoom / metre)
+
+
+def test_outside_the_page_is_white_whatever_other_pages_show() -> None:
+    net = SketchCrop(4, PAGE_M, AROUND_M, SIDE)
+    black, second = torch.ones(3, 3, SIDE, SIDE), torch.tensor([1])
+    words = (torch.full((1, 2), 0.5), torch.zeros(1, 4))
+    for gps in ([30.0, 0.0], [0.0, 12.1], [0.0, -12.1]):
+        assert not net(black, second, *words, torch.tensor([gps]), torch.zeros(1, 1)).any(), gps
+    edge = net(black, second, *words, torch.tensor([[0.0, 8.0]]), torch.zeros(1, 1))
+    assert float(edge.detach().mean()) == 0.5
+    near = net(black, second, *words, torch.zeros(1, 2), torch.zeros(1, 1))
+    assert torch.allclose(near, torch.ones_like(near))
+
+
+def test_autocast_moves_nothing() -> None:
+    """In bfloat16 a place on many pages would be rows off."""
+    generator = torch.Generator().manual_seed(0)
+    ink, where = torch.rand(50, 3, 64, 64, generator=generator), torch.randint(50, (80,), generator=generator)
+    starts, codes = torch.rand(80, 2, generator=generator), torch.zeros(80, 4)
+    gps, compass = torch.randn(80, 2, generator=generator), torch.randn(80, 1, generator=generator)
+    surroundings = SketchCrop(4, 10.0, 8.0, 36)
+    exact = surroundings(ink, where, starts, codes, gps, compass)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(surroundings(ink, where, starts, codes, gps, compass), exact)
+
+
+def test_the_size_of_the_page_is_learned_from_its_code() -> None:
+    """Shown a mark where a page of twice the size has it, the gradient makes the page larger."""
+    torch.manual_seed(0)
+    net, large = SketchCrop(1, PAGE_M, AROUND_M, SIDE), SketchCrop(1, 1.3 * PAGE_M, AROUND_M, SIDE, False)
+    ink = torch.nn.functional.interpolate(torch.rand(8, 3, 8, 8), SIDE, mode="bilinear")
+    said = (torch.arange(8), torch.full((8, 2), 0.5), torch.ones(8, 1), torch.zeros(8, 2), torch.zeros(8, 1))
+    wanted = large(ink, *said)
+    adam = torch.optim.Adam(net.parameters(), 0.02)
+    for _ in range(60):
+        loss = (net(ink, *said) - wanted).square().mean()
+        adam.zero_grad()
+        loss.backward()
+        adam.step()
+    assert float(net.larger(torch.ones(1, 1)).detach().exp()) == pytest.approx(1.3, abs=0.02)
+    assert not list(large.parameters())

@@ -1,0 +1,134 @@
+"""The cache of generated episode sets: file names and invalidation. The cache itself is tested in core/machine."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from powerband.cli.catalogue import configure
+from powerband.recipes.sketchnav.plans import episode_cache, episode_sets
+from powerband.recipes.sketchnav.plans.episode_sets import load_episodes
+from powerband.recipes.sketchnav.plans.episodes import Episodes
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(episode_sets, "MIN_CACHED_EPISODES", 1)
+    return tmp_path / "cache" / "powerband" / "episodes"
+
+
+@pytest.fixture
+def generated_sets(monkeypatch: pytest.MonkeyPatch) -> list:
+    """(split, seed) of each set that is generated."""
+    calls, draw = [], episode_sets.generate_episodes
+
+    def counted(scenes, split, seed, *rest):
+        calls.append((split, seed))
+        return draw(scenes, split, seed, *rest)
+
+    monkeypatch.setattr(episode_sets, "generate_episodes", counted)
+    episode_sets.read_or_generate.cache_clear()
+    yield calls
+    episode_sets.read_or_generate.cache_clear()
+
+
+def config_of(*arguments: str):
+    return configure("sketchnav", ["variant=smoke", *arguments])[2].config
+
+
+def load_in_new_process(config, split: str = "train") -> Episodes:
+    """The episodes as a new process loads them."""
+    episode_sets.read_or_generate.cache_clear()
+    return load_episodes(config, split)
+
+
+def equal(one: Episodes, other: Episodes) -> bool:
+    return all(torch.equal(value, getattr(other, name)) for name, value in vars(one).items())
+
+
+def test_the_next_start_reads_what_this_one_drew(folder: Path, generated_sets: list) -> None:
+    first = load_in_new_process(config_of())
+    again = load_in_new_process(config_of())
+    assert generated_sets == [("train", 0)] and equal(first, again) and len(list(folder.iterdir())) == 1
+    assert {value.dtype for value in vars(again).values()} == {value.dtype for value in vars(first).values()}
+    load_episodes(config_of(), "train")
+    assert generated_sets == [("train", 0)]
+
+
+@pytest.mark.parametrize(
+    "word", ["scenes.plans=3", "scenes.max_size_m=8.5", "scenes.sketch=blank", "scenes.sketch_px=32", "scene_seed=9"]
+)
+def test_another_scene_or_seed_is_drawn(folder: Path, generated_sets: list, word: str) -> None:
+    one = load_in_new_process(config_of())
+    other = load_in_new_process(config_of(word))
+    assert len(generated_sets) == 2 and not equal(one, other) and len(list(folder.iterdir())) == 2
+
+
+def test_splits_are_kept_apart(folder: Path, generated_sets: list) -> None:
+    for _ in range(2):
+        for split in ("train", "val_seen", "val_unseen"):
+            load_in_new_process(config_of(), split)
+    assert [split for split, _ in generated_sets] == ["train", "val_seen", "val_unseen"]
+
+
+def test_changed_modules_invalidate_the_cache(folder: Path, generated_sets: list, monkeypatch) -> None:
+    load_in_new_process(config_of())
+    monkeypatch.setattr(episode_cache, "source_digest", lambda: "another digest")
+    load_in_new_process(config_of())
+    assert len(generated_sets) == 2 and len(list(folder.iterdir())) == 2
+
+
+@pytest.mark.parametrize("harm", ["flipped", "empty", "no tensors"])
+def test_a_damaged_file_is_generated_again(folder: Path, generated_sets: list, harm: str) -> None:
+    first = load_in_new_process(config_of())
+    (file,) = folder.iterdir()
+    flipped = bytearray(file.read_bytes())
+    flipped[-100] ^= 1
+    file.write_bytes({"flipped": flipped, "empty": b"", "no tensors": b"\x08\0\0\0\0\0\0\0{}      "}[harm])
+    with pytest.warns(UserWarning, match="cached episodes are generated again" + ".*is damaged" * (harm == "flipped")):
+        assert equal(first, load_in_new_process(config_of()))
+    load_in_new_process(config_of())
+    assert len(generated_sets) == 2, "the damaged file was replaced"
+
+
+def test_a_set_under_another_name_is_not_used(folder: Path, generated_sets: list) -> None:
+    one, other = config_of(), config_of("scene_seed=9")
+    load_in_new_process(one)
+    (file,) = folder.iterdir()
+    right = load_in_new_process(other)
+    file.replace(episode_cache.cache_path(other.scenes, "train", 9))
+    with pytest.warns(UserWarning, match="holds another set"):
+        assert equal(right, load_in_new_process(other))
+    assert len(generated_sets) == 3
+
+
+def test_a_folder_that_cannot_be_written_only_warns(folder: Path, generated_sets: list, tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("a file where the folder should be")
+    with pytest.warns(UserWarning, match="are not cached.*XDG_CACHE_HOME.*cache_episodes=false"):
+        assert len(load_in_new_process(config_of())) == 4 and len(generated_sets) == 1
+
+
+def test_the_cache_can_be_turned_off_and_skips_small_sets(folder: Path, generated_sets: list, monkeypatch) -> None:
+    load_in_new_process(config_of("cache_episodes=false"))
+    monkeypatch.setattr(episode_sets, "MIN_CACHED_EPISODES", 5)
+    load_in_new_process(config_of())
+    assert len(generated_sets) == 2 and not folder.exists()
+
+
+def test_early_files_without_a_digest_are_read(folder: Path, generated_sets: list, tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    config, generated = config_of(), load_in_new_process(config_of())
+    (file,) = folder.iterdir()
+    _, metadata = Episodes.load(file)
+    early = {"version": metadata["version"], "split": "train", "seed": "0", "scenes": "{}"}
+    save_file(dict(vars(generated)), tmp_path / "old.safetensors", early)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        old = load_episodes(replace(config, episode_file=str(tmp_path / "old.safetensors")), "train")
+    assert equal(generated, old)

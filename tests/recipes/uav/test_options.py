@@ -1,0 +1,135 @@
+"""Options of uav: budgets, old names from the guide, and their effect on training and evaluation."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+import runs
+from powerband.cli import main as cli
+from powerband.cli.catalogue import configure
+from powerband.core.errors import ConfigError
+from powerband.recipes.uav import RECIPE
+from powerband.recipes.uav.config import Config
+
+
+def finalized(*arguments: str) -> Config:
+    """Returns the finalized configuration of a command line."""
+    return configure("uav", list(arguments))[2].config
+
+
+def test_rollouts_contain_complete_missions():
+    guide = finalized("variant=guide")
+    assert (guide.on_policy.num_envs, guide.on_policy.num_steps) == (11, 15)
+    assert guide.on_policy.split(11 * 15 * 4, 1) == (6, 128), "660 rows: five of 128 and one of 20"
+    assert guide.run.env_steps == 1454 * 11 * 15
+    paper = finalized("variant=paper")
+    assert paper.on_policy.num_envs == 5 and paper.run.env_steps == 1500 * 5 * 15
+    assert finalized("--batch_size", "256", "--batch_number", "3").on_policy.num_envs == 13
+    assert finalized("n_agents=2", "budget=9").on_policy.num_envs == 32
+
+
+def test_budgets_in_iterations_and_in_episodes():
+    assert finalized("--n_episodes", "1500").run.env_steps == 1500 * 11 * 15
+    assert finalized("episodes=100").run.env_steps == 10 * 11 * 15, "ten rollouts of eleven missions"
+    with pytest.raises(ConfigError, match="two budgets"):
+        finalized("episodes=100", "iterations=5")
+    with pytest.raises(ConfigError, match="whole number of missions"):
+        finalized("num_steps=20")
+
+
+@pytest.mark.parametrize("argument", ["minibatches=4", "on_policy.normalize_advantage=false"])
+def test_options_without_effect_are_refused(argument):
+    with pytest.raises(ConfigError, match="coma.normalize_advantage=true"):
+        finalized(argument)
+
+
+def test_a_params_file_of_the_guide_is_read(tmp_path, monkeypatch):
+    params = tmp_path / "params.yaml"
+    params.write_text(
+        "experiment:\n  missions:\n    n_agents: 3\n    n_episodes: 7\n  constraints:\n    budget: 9\n"
+        "networks:\n  device: cpu\n  batch_size: 60\n  batch_number: 2\n  data_passes: 4\n"
+        "logging:\n  figure_interval: 20\n  histogram_interval: 200\n"
+    )
+    named = finalized("--config", str(params))
+    monkeypatch.setenv("CONFIG_FILE_PATH", str(params))
+    config = finalized()
+    assert config == named
+    assert (config.world.n_agents, config.world.budget, config.run.gpus) == (3, 9, "cpu")
+    assert (config.on_policy.minibatch_rows, config.batches, config.on_policy.epochs) == (60, 2, 4)
+    assert config.run.env_steps == 7 * 4 * 10
+    assert (config.figure_interval, config.histogram_interval) == (20, 200)
+    with pytest.raises(ConfigError, match="params.yaml:2"):
+        params.write_text("networks:\n  bach_size: 60\n")
+        finalized()
+
+
+@pytest.mark.parametrize(
+    "argument",
+    ["data_passes=1", "batch_size=40", "n_agents=2", "seed=5", "gamma=0.5", "gae_lambda=0.2", "precision=bf16"],
+)
+def test_options_change_the_learning(argument, tmp_path):
+    name = argument.split("=")[0]
+    base = runs.train("coma", tmp_path / "base", "iterations=2", *["precision=fp32"] * (name == "precision"))
+    others = [each for each in runs.SMALL["coma"] if name != "batch_size" or "minibatch_rows" not in each]
+    run = tmp_path / "changed"
+    assert cli.main(["train", *others, *runs.COMMON, f"run_dir={run}", "iterations=2", argument]) == 0
+    assert any("learner/actor" in leaf for leaf in runs.differences(base, run)), argument
+
+
+def test_the_number_of_updates_follows_from_passes_and_mini_batches(tmp_path):
+    run = runs.train("coma", tmp_path / "run", "iterations=2", "data_passes=3")
+    assert runs.metrics(run)[-1]["grad_steps"] == 2 * 3 * 3, "60 rows in mini-batches of 25, 25 and 10"
+
+
+def test_backend_switches_are_set_and_logged(tmp_path):
+    cudnn = torch.backends.cudnn
+    runs.train("coma", tmp_path / "on", "iterations=1", "detect_anomaly=true", "cudnn_deterministic=true", "tf32=false")
+    try:
+        assert torch.is_anomaly_enabled() and cudnn.deterministic and not cudnn.benchmark and not cudnn.allow_tf32
+        assert "anomaly detection on" in (tmp_path / "on" / "train.log").read_text()
+    finally:
+        runs.train("coma", tmp_path / "off", "iterations=1")
+    assert not torch.is_anomaly_enabled() and cudnn.benchmark and not cudnn.deterministic and cudnn.allow_tf32
+
+
+def test_figures_and_histograms_do_not_change_the_training(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    intervals = ["figure_interval=2", "histogram_interval=3", "iterations=6"]
+    run = runs.train("coma", tmp_path / "run", *intervals)
+    events = EventAccumulator(str(run / "figures"), size_guidance={"images": 0, "histograms": 0}).Reload()
+    assert events.Tags()["images"] == ["mission"]
+    steps = [event.step for event in events.Images("mission")]
+    assert set(steps) <= {15 * k for k in range(7)} and steps
+    assert {event.step for event in events.Histograms("actor/output.weight")} <= {15 * k for k in range(7)}
+    plain = runs.train("coma", tmp_path / "plain", "iterations=6")
+    assert not (plain / "figures").exists()
+    assert not [leaf for leaf in runs.differences(run, plain) if "learner" in leaf]
+
+
+def test_an_evaluation_compares_planners_and_team_sizes(tmp_path, capsys):
+    run = runs.train("coma", tmp_path / "run", "iterations=2")
+    capsys.readouterr()
+    options = ["missions=3", "planners=random,greedy", "n_agents=2,5", "comm_range_m=0,100", "--json"]
+    assert cli.main(["eval", str(run), *options]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert len(rows) == 3 * 2 * 2
+    assert {row["n_agents"] for row in rows} == {2, 5} and {row["comm_range_m"] for row in rows} == {0.0, 100.0}
+    for row in rows:
+        low, high = row["f1_mean_95"]
+        assert low <= row["f1_mean"] <= high
+    assert rows[0]["this_run_ahead_f1"][0] == 0.0
+    for name in ("eval-curves.png", "mission.png", "videos/mission.mp4"):
+        assert (run / name).stat().st_size > 5_000
+
+
+def test_old_names_lead_to_options_that_exist():
+    for old, new in RECIPE.old_names.items():
+        name = new if isinstance(new, str) else new[0]
+        value = RECIPE.Config()
+        for part in name.split("."):
+            value = getattr(value, part)
+        assert name not in RECIPE.old_names, old
