@@ -55,7 +55,7 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# The tables of the README, about 15 minutes; benchmarks/learning.py (hours of training) is run by its own words.
+# The tables of the README, about 15 minutes; benchmarks/learning.py (hours of training) is run separately.
 bench: setup
 	for name in snakes_env snakes_features updates replay vector_env end_to_end; do \
 		$(BIN)/python benchmarks/$$name.py --json benchmarks/results/$$name.json || exit 1; \

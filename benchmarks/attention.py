@@ -1,4 +1,4 @@
-"""Update of the trajectory encoder on a CPU: attention as explicit matrix products compared with torch's fused one.
+"""Update time of Meta-World's trajectory encoder on a CPU: explicit attention, compared with torch's fused one.
 
 python benchmarks/attention.py --json benchmarks/results/attention.json
 """
@@ -27,7 +27,6 @@ PRECISIONS: tuple[PrecisionName, ...] = ("bf16", "fp32")
 
 
 def main() -> None:
-    """Measures both kinds of attention, prints the table, and writes JSON with ``--json``."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rounds", type=int, default=5, help="interleaved rounds")
     parser.add_argument("--json", type=Path, help="file for the results")
@@ -52,7 +51,7 @@ def main() -> None:
                 trajectory.attend = function
                 start = time.perf_counter()
                 learner.update(batch)
-                if index:  # round 0 allocates memory
+                if index:  # round 0 warms up: it allocates memory
                     times[name].append(time.perf_counter() - start)
         seconds = {name: statistics.median(values) for name, values in times.items()}
         rows[precision] = {"seconds": seconds, "faster": seconds["fused"] / seconds["written out"], "rounds": times}

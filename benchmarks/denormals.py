@@ -1,4 +1,4 @@
-"""Cost of denormal Adam moments on a CPU: updates of a trained Meta-World expert with and without flushing them to 0.
+"""Update time of a Meta-World expert on a CPU with denormal Adam moments flushed to 0, compared with keeping them.
 
 Both cases start from the networks and the replay buffer of the same run. During the updates, the moments of inactive
 units shrink to denormal numbers, which a CPU processes slowly unless they are flushed to 0.
@@ -32,13 +32,12 @@ from powerband.recipes.metaworld.algos.expert import build_learner
 SHRINK_UPDATES, TIMED_UPDATES = 1_500, 300
 """Updates before the measurement, and measured updates."""
 NEVER = 2**62
-"""Interval that is never reached."""
+"""Interval that no measurement reaches, so moments are not flushed."""
 
 
 def main() -> None:
-    """Measures both cases, prints the table, and writes JSON with ``--json``."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("run", type=Path, help="run folder of an expert")
+    parser.add_argument("run", type=Path, help="run folder of a trained expert")
     parser.add_argument("--rounds", type=int, default=3, help="interleaved rounds")
     parser.add_argument("--json", type=Path, help="file for the results")
     arguments = parser.parse_args()
@@ -63,11 +62,11 @@ def main() -> None:
     )
     replay.load_state_dict(states["replay"])
     noise = context.noise("replay", sizes.global_batch_size)
-    cases = {"left": NEVER, "tidied": flat_adam.TIDY_EVERY}
+    cases = {"left": NEVER, "tidied": flat_adam.FLUSH_INTERVAL}
     rows: dict[str, list[dict]] = {name: [] for name in cases}
     for _ in range(arguments.rounds):
         for name, every in cases.items():
-            flat_adam.TIDY_EVERY = every
+            flat_adam.FLUSH_INTERVAL = every
             learner.load_state_dict(states["learner"])
             for _ in range(SHRINK_UPDATES):
                 learner.update(replay.sample(sizes.global_batch_size, noise))
@@ -85,17 +84,7 @@ def main() -> None:
 
 
 def measure(learner: SAC, replay: Replay, batch: int, noise: Any) -> dict[str, float]:
-    """Measures updates.
-
-    Args:
-        learner: The expert.
-        replay: Replay buffer of its run.
-        batch: Transitions per update.
-        noise: Random numbers of the samples.
-
-    Returns:
-        Milliseconds per update and per step of its two optimisers, and the share of denormal moments.
-    """
+    """Returns milliseconds per update and per step of both optimisers, and the share of denormal moments."""
     optimisers = (learner.actor_adam.adam, learner.critic_adam.adam)
     start = time.perf_counter()
     for _ in range(TIMED_UPDATES):

@@ -1,9 +1,9 @@
-"""Compares double buffering with stepping all environments at once: PPO runs, interleaved.
+"""Environment steps per second of PPO with double buffering, compared with stepping all environments together.
 
     python benchmarks/double_buffer.py [--seconds 5] [--rounds 3] [--json out.json]
 
-`waits` imitates a simulator in another process, whose steps sleep; `computes` is HalfCheetah. The two runs of a case
-differ in ``double_buffer`` only.
+The environment of the cases `waits` sleeps in each step, as if it waited for a simulator in another process. The cases
+`computes` use HalfCheetah. The two runs of a case differ only in ``double_buffer``, and all runs are interleaved.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ CASES = {
     "computes, 2 workers": ("0", ["env_id=HalfCheetah-v5", "num_workers=2", "ppo.hidden=512,512"]),
     "computes, 4 workers": ("0", ["env_id=HalfCheetah-v5", "num_workers=4", "ppo.hidden=512,512"]),
 }
-"""Case -> (milliseconds per step that sleeps, arguments)."""
+"""Case -> (milliseconds of sleep per step, arguments)."""
 
 
 def run(cost_ms: str, arguments: list[str], seconds: float) -> dict:
-    """Measures one run."""
+    """Returns the metrics of one run."""
     os.environ |= {"POWERBAND_FAULT_MS": cost_ms, "PYTHONPATH": f"{Path(__file__).parent}:{os.environ['PYTHONPATH']}"}
     return measure([*SHARED, *arguments], seconds)
 

@@ -1,7 +1,8 @@
-"""End to end: agent-steps/s of PPO on snakes, including rollouts and updates, and the cost of the phase clock.
+"""Training rate of PPO on snakes in bf16, compared with fp32, by threads and ranks, and the cost of the phase clock.
 
-Each measurement is a separate process of the command line. The settings are interleaved, and each result is the median
-over rounds. ``2 threads`` and ``2 ranks`` use two cores, the other settings one.
+Rates are agent-steps per second and include rollouts and updates. Each measurement is a separate process of the command
+line. The settings are interleaved, and each result is the median over rounds. ``2 threads`` and ``2 ranks`` use two
+cores, the other settings one. The cost of the phase clock is measured in one run that switches it on and off.
 
     python benchmarks/end_to_end.py --json benchmarks/results/end_to_end.json
 """
@@ -40,15 +41,7 @@ SETTINGS = {
 
 
 def agent_steps_per_s(name: str, seconds: float) -> float:
-    """Measures one run.
-
-    Args:
-        name: Key of `SETTINGS`.
-        seconds: Length of the run.
-
-    Returns:
-        Median agent steps per second of the log intervals, without the first two and the last.
-    """
+    """Returns the median rate over the log intervals of a run, without the first two and the last one."""
     with tempfile.TemporaryDirectory() as folder:
         arguments = [*ARGUMENTS, *SETTINGS[name], f"time_limit_s={seconds}", f"run_dir={folder}/run"]
         subprocess.run([sys.executable, "-m", "powerband", "train", *arguments], check=True, capture_output=True)
@@ -69,7 +62,7 @@ def span_ns() -> float:
 
 
 class ClockToggle:
-    """Observer that switches the phase clock on and off at each rollout and records the rollout times.
+    """Run observer that switches the phase clock on and off at each rollout and records the rollout times.
 
     Attributes:
         times: Whether the clock was on -> seconds per rollout.
@@ -96,13 +89,10 @@ class ClockToggle:
 
 
 def clock_cost(seconds: float) -> tuple[float, int]:
-    """Measures the cost of the phase clock in one run that switches it on and off at each rollout.
-
-    Args:
-        seconds: Length of the run.
+    """Measures the relative cost of the phase clock in one run that switches it on and off at each rollout.
 
     Returns:
-        Median time of a rollout with the clock over that without, minus 1, and the number of rollouts.
+        Median rollout time with the clock divided by the median without it, minus 1, and the number of rollouts.
     """
     observer = ClockToggle()
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
@@ -116,14 +106,13 @@ def clock_cost(seconds: float) -> tuple[float, int]:
 
 
 def main() -> None:
-    """Measures all settings and the clock, prints the table, and writes JSON with ``--json``."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--json", type=Path, help="file for the results")
-    parser.add_argument("--turns", type=int, default=3, help="interleaved rounds")
+    parser.add_argument("--rounds", type=int, default=3, help="interleaved rounds")
     parser.add_argument("--seconds", type=float, default=14, help="seconds per run")
     arguments = parser.parse_args()
     rates: dict[str, list[float]] = {name: [] for name in SETTINGS}
-    for _ in range(arguments.turns):
+    for _ in range(arguments.rounds):
         for name in SETTINGS:
             rates[name].append(agent_steps_per_s(name, arguments.seconds))
             print(f"{name:32s} {rates[name][-1]:>12,.0f} agent-steps/s", flush=True)

@@ -1,13 +1,13 @@
-"""Failing simulators: lost transitions and recovery times over 1,000 injected failures, and the behaviour of peers.
-
-The peers are the vector environments of Gymnasium and Stable-Baselines3 with the same failures.
+"""Lost transitions and recovery times with failing simulators, compared with Gymnasium and Stable-Baselines3.
 
     python benchmarks/env_faults.py --json benchmarks/results/env_faults.json
 
-The cheap environment identifies itself in each observation (seed of the episode, step, sum of its actions). A lost,
-repeated or swapped transition is therefore detected. Every transition of the MuJoCo environment is compared bit for
-bit with the same episode in this process. The failures are: exception, exit, kill, hang, values that are not finite,
-wrong shape, wrong dtype.
+The script injects about 1,300 failures: exceptions, exits, kills, hangs, values that are not finite, wrong shapes and
+wrong dtypes. The vector environments of Gymnasium and Stable-Baselines3 run with the same kinds of failures.
+
+Observations of the cheap environment contain the seed of the episode, the step and the sum of the actions, so the check
+detects a lost, repeated or swapped transition. Each transition of the MuJoCo environment is compared bit for bit with
+the same episode in this process.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from powerband.envs.workers.vector import WorkerVecEnv
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from envs.workers.faulty import FAULTS, Chained  # noqa: E402
-from envs.workers.test_supervised import played  # noqa: E402
+from envs.workers.test_supervised import play_and_check  # noqa: E402
 
 DEADLINE_S = 0.5
+"""Seconds after which a step counts as hanging."""
 SEED = 3
 
 
 class FailingCheetah:
-    """HalfCheetah-v5 that fails about once in `rare` steps, decided by a hash of the episode's seed and the step.
+    """HalfCheetah-v5 that fails once in `rare` steps on average; 0 means no failures.
 
-    Args:
-        rare: Mean number of steps between failures; 0 means no failures.
+    A hash of the episode's seed and the step selects the failing steps.
     """
 
     def __init__(self, rare: int = 0) -> None:
@@ -82,7 +82,7 @@ def vector(make: Any, rare: int, num_envs: int, workers: int, failures: list[Env
 
 
 def start_s(make: Any, num_envs: int, workers: int) -> float:
-    """Returns the seconds for starting one worker without a failure: Python, imports and its simulators."""
+    """Returns the median start time of a healthy worker in seconds: Python, imports and its simulators."""
     times = []
     for _ in range(3):
         began = time.monotonic()
@@ -94,11 +94,7 @@ def start_s(make: Any, num_envs: int, workers: int) -> float:
 
 
 def cheetah(steps: int, rare: int, num_envs: int, workers: int, failures: list[EnvFailure]) -> tuple[int, int]:
-    """Plays `steps` steps and compares each real transition with the same episode in healthy environments.
-
-    Returns:
-        Number of real transitions, and of lost ones.
-    """
+    """Returns the numbers of real and lost transitions; compares each real one with healthy environments."""
     env = vector(FailingCheetah, rare, num_envs, workers, failures)
     healthy = [FailingCheetah() for _ in range(num_envs)]
     episode, real, lost_rows = [0] * num_envs, 0, 0
@@ -126,15 +122,7 @@ def cheetah(steps: int, rare: int, num_envs: int, workers: int, failures: list[E
 
 
 def summary(failures: list[EnvFailure], real: int, lost: int, worker_start_s: float, seconds: float) -> dict[str, Any]:
-    """Summarises one run.
-
-    Args:
-        failures: Failures of the run.
-        real: Number of real transitions.
-        lost: Number of lost transitions.
-        worker_start_s: Seconds for starting a worker; recovery times of restarted workers exclude them.
-        seconds: Duration of the run.
-    """
+    """Returns the row of one run; recovery times exclude `worker_start_s`, the seconds for starting a worker."""
     restarts = sorted(failure.recovery_s for failure in failures if failure.kind in ("died", "hung"))
     recoveries = [recovery_s - worker_start_s for recovery_s in restarts]
     kinds = {
@@ -154,13 +142,7 @@ def summary(failures: list[EnvFailure], real: int, lost: int, worker_start_s: fl
 
 
 def run_peer(name: str, fault: str, results: Any) -> None:
-    """Steps the vector environment of a peer with one kind of failure; runs in a separate process.
-
-    Args:
-        name: ``gymnasium`` or ``stable-baselines3``.
-        fault: Kind of failure.
-        results: Queue for the description of the result.
-    """
+    """Steps the vector environment of a peer with one kind of failure in this process, and queues a description."""
     import functools
 
     import gymnasium
@@ -185,7 +167,7 @@ def run_peer(name: str, fault: str, results: Any) -> None:
 
 
 def as_gymnasium(make: Any) -> Any:
-    """Creates an environment and wraps it as a gymnasium.Env, which the peers require."""
+    """Returns a new environment as a gymnasium.Env, which the peers require."""
     import gymnasium
 
     class Wrapped(gymnasium.Env):
@@ -203,11 +185,7 @@ def as_gymnasium(make: Any) -> Any:
 
 
 def peers(timeout_s: float) -> dict[str, dict[str, str]]:
-    """Returns the result of each peer: name -> kind of failure -> description.
-
-    Args:
-        timeout_s: Seconds after which a peer counts as hanging.
-    """
+    """Returns name of the peer -> kind of failure -> description; a peer hangs if it takes more than `timeout_s`."""
     table: dict[str, dict[str, str]] = {}
     context = multiprocessing.get_context("spawn")
     for name in ("gymnasium", "stable-baselines3"):
@@ -218,7 +196,7 @@ def peers(timeout_s: float) -> dict[str, dict[str, str]]:
             job.start()
             job.join(timeout_s)
             table[name][fault] = f"hangs (no result in {timeout_s:g} s)" if job.is_alive() else results.get()
-            with contextlib.suppress(ProcessLookupError):  # its simulators may outlive it
+            with contextlib.suppress(ProcessLookupError):  # simulators of the peer may still run after it has ended
                 os.killpg(job.pid, signal.SIGKILL)
             job.join()
             print(f"{name:<18} {fault:<18} {table[name][fault]}", flush=True)
@@ -226,12 +204,11 @@ def peers(timeout_s: float) -> dict[str, dict[str, str]]:
 
 
 def main() -> None:
-    """Measures both environments and the peers, prints the results, and writes JSON with ``--json``."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--json", type=Path, help="file for the results")
     parser.add_argument("--steps", type=int, default=6000, help="steps of the cheap environment")
     parser.add_argument("--cheetah-steps", type=int, default=1200, help="steps of the MuJoCo environment")
-    parser.add_argument("--patience", type=float, default=20.0, help="seconds per peer and failure")
+    parser.add_argument("--patience", type=float, default=20.0, help="seconds after which a peer counts as hanging")
     args = parser.parse_args()
     table: dict[str, Any] = {"host": host_facts(), "deadline_s": DEADLINE_S}
     for name, make, rare, steps in (
@@ -242,7 +219,7 @@ def main() -> None:
         worker_start_s, began = start_s(make, 8, 2), time.monotonic()
         if name == "cheap":
             env = vector(make, rare, 8, 2, failures)
-            real, lost = played(env, steps, SEED)
+            real, lost = play_and_check(env, steps, SEED)
             env.close()
         else:
             real, lost = cheetah(steps, rare, 8, 2, failures)

@@ -1,4 +1,4 @@
-"""Compares `powerband estimate` with real runs: predicted and realised rates on 1 and 2 ranks.
+"""Training rates that `powerband estimate` predicts, compared with the rates of real runs on 1 and 2 ranks.
 
 Each recipe is estimated and then trained on the command line with each number of ranks, in interleaved rounds. The
 realised rate is the median over the rounds.
@@ -28,7 +28,7 @@ FIXED = ["gpus=none", "save_interval=0"]
 
 
 def predicted(arguments: list[str], ranks: list[int], seconds: float) -> dict[int, dict]:
-    """Returns the rows of an estimate by their number of ranks."""
+    """Returns number of ranks -> row of the estimate."""
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         path = Path(folder) / "estimate.json"
         options = [f"ranks={','.join(map(str, ranks))}", f"seconds={seconds}", f"--json={path}"]
@@ -67,11 +67,11 @@ def compare(name: str, ranks: list[int], seconds: float, rounds: int) -> list[di
 def main() -> None:
     restart_with_cli_environment()
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--json", type=Path, help="path of the result")
+    parser.add_argument("--json", type=Path, help="file for the results")
     parser.add_argument("--recipes", nargs="+", choices=RECIPES, default=list(RECIPES))
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--rounds", type=int, default=3, help="real runs per number of ranks")
-    parser.add_argument("--seconds", type=float, default=10.0, help="length of each window in seconds")
+    parser.add_argument("--seconds", type=float, default=10.0, help="seconds of each measured window")
     arguments = parser.parse_args()
     rows = []
     for name in arguments.recipes:

@@ -1,18 +1,19 @@
-"""Compares the diagnoses of powerband, TraceML and Fournex on the same training loop with the same faults.
+"""Diagnoses of powerband for a training loop with injected faults, compared with those of TraceML and Fournex.
 
     python benchmarks/fault_peers.py --peers FOLDER --json benchmarks/results/fault_peers.json [--only FAULT ...]
 
 FOLDER contains traceml-ai 0.5.0 and fournex 0.3.1 (`pip install --target FOLDER --no-deps traceml-ai fournex`) and
-their dependencies. All tools run the same loop, `faulty_loop.py`; `peer_tools.py` adapts each tool to it. powerband
-uses a `PhaseClock` and `diagnose`, as on any loop outside of the package. Measurements that `powerband profile` makes
-only on its recipes (`faults.py`), such as the steps of each environment, are not used.
+their dependencies. All tools measure the same loop, `faulty_loop.py`; `peer_tools.py` adapts each tool to it. powerband
+uses a `PhaseClock` and `diagnose`, as for any loop outside of the package. It does not use the measurements that
+`powerband profile` makes only on its recipes (`faults.py`), such as the steps of each environment.
 
-RIGHT below was written before this suite was run, but after smoke runs (slow env, item, tiny batch and checkpoint with
-powerband, slow env with TraceML, tiny batch with Fournex). It is generous: a label that points to the right place
-counts, although less than one that names the cause, and the table separates the two. The healthy near-miss of a fault
-must not get the same first label, because a label that every loop gets contains no information. After a trial, the
-near-miss of the loader got 20 ms of work per batch, as in `faults.py`, because waiting had taken a tenth of the time.
-The first run of the straggler was discarded, because none of its workers was slow; it was corrected and repeated.
+The table RIGHT lists the correct labels. It was written before this suite was run, but after smoke runs: slow env,
+item, tiny batch and checkpoint with powerband, slow env with TraceML, tiny batch with Fournex. A label counts as
+"cause" if it names the cause, and as "place" if it only points to the right part of the loop. The near-miss of a fault
+must get another first label, because a label that every loop gets contains no information.
+
+Two cases changed after their first run. The near-miss of the loader got 20 ms of work per batch, as in `faults.py`,
+because waiting had taken a tenth of the time. The straggler was corrected and repeated, because no worker was slow.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ FAULTS: dict[str, tuple[Dose, Dose]] = {
     "software rendering": (Dose(RENDERED, 15, env_steps=4), HEALTHY),
     "threads": (Dose(threads=16 * (os.cpu_count() or 1)), HEALTHY),
 }
-"""Fault -> (loop with the fault, its healthy near-miss), with the doses of `faults.py` if the loop allows them."""
+"""Fault -> (loop with the fault, its healthy near-miss); doses are those of `faults.py` if the loop allows them."""
 
 RIGHT: dict[str, dict[str, dict[str, str]]] = {
     "slow env": {
@@ -235,9 +236,9 @@ def version(name: str, peers: Path) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peers", type=Path, required=True)
+    parser.add_argument("--peers", type=Path, required=True, help="folder of TraceML and Fournex")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--only", nargs="*", default=[], help="faults to run; other rows of the JSON stay")
+    parser.add_argument("--only", nargs="*", default=[], help="faults to run; other rows of the JSON file are kept")
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
@@ -249,7 +250,7 @@ def main() -> None:
             "Fournex": version("fournex", options.peers),
         },
         "device": options.device,
-        "labels": "what counts as right was written before the suite was run: RIGHT in benchmarks/fault_peers.py",
+        "labels": "correct labels were fixed before the suite was run: RIGHT in benchmarks/fault_peers.py",
     }
     verdicts: dict[tuple[str, Dose], dict[str, Any]] = {}
     order = {fault: index for index, fault in enumerate(FAULTS)}

@@ -1,4 +1,4 @@
-"""Table of the fault suite: each bottleneck with its training loop, its injection and its near-miss (`faults.py`)."""
+"""Table of the fault suite (`faults.py`): each fault with its training loop, its injection and its near-miss."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class Fault:
         name: Name of the fault.
         loop: Name of the training loop.
         expected: Cause that the diagnosis should report first.
-        arguments: Command line with the fault.
+        arguments: Command line of the faulty run.
         near_miss_arguments: Command line of the near-miss.
         inject: Context manager that injects the fault.
         near_miss_inject: Context manager that injects the near-miss.
-        ranks: Number of ranks; more than 1 runs on the command line.
-        useless_knob: Knob that the advice must list as one that cannot help; "" for none.
+        ranks: Number of ranks; with more than 1, the run starts through the command line.
+        useless_option: Option for which the advice must predict no gain; "" for none.
     """
 
     name: str
@@ -52,11 +52,11 @@ class Fault:
     inject: Injection = contextlib.nullcontext
     near_miss_inject: Injection = contextlib.nullcontext
     ranks: int = 1
-    useless_knob: str = ""
+    useless_option: str = ""
 
 
 def env_cost(milliseconds: float) -> Injection:
-    """Sets the cost per step of the faulty environments; a new token file selects the slow environment."""
+    """Returns an injection of the cost per step of faulty environments; a new token file selects the slow one."""
 
     @contextlib.contextmanager
     def inject() -> Iterator[None]:
@@ -72,7 +72,7 @@ def env_cost(milliseconds: float) -> Injection:
 
 @contextlib.contextmanager
 def replaced(owner: Any, name: str, wrap: Callable[[Any], Any]) -> Iterator[None]:
-    """Replaces `owner.name` by a wrapped version while the block runs."""
+    """Replaces the attribute `owner.name` by a wrapped version while the block runs."""
     original = getattr(owner, name)
     setattr(owner, name, wrap(original))
     try:
@@ -82,7 +82,7 @@ def replaced(owner: Any, name: str, wrap: Callable[[Any], Any]) -> Iterator[None
 
 
 def slow_boards(milliseconds: float) -> Injection:
-    """Adds milliseconds to each step of the snakes environments."""
+    """Returns an injection that adds milliseconds to each step of the snakes environments."""
     from powerband.recipes.snakes.env.env import SnakesEnv
 
     def wrap(recv: Any) -> Any:
@@ -96,12 +96,9 @@ def slow_boards(milliseconds: float) -> Injection:
 
 
 def conversions(learner: type, count: int, milliseconds: float = 0.0) -> Injection:
-    """Adds conversions of a tensor to a Python value to each update.
+    """Returns an injection of `count` host-device synchronisations (`Tensor.item`) per update of a learner class.
 
-    Args:
-        learner: Class of the learner.
-        count: Number of conversions per update.
-        milliseconds: Duration of every conversion, as on a busy device; 0 leaves it unchanged.
+    With `milliseconds` > 0, every synchronisation takes that additional time, as on a busy device.
     """
 
     @contextlib.contextmanager
@@ -130,7 +127,7 @@ def conversions(learner: type, count: int, milliseconds: float = 0.0) -> Injecti
 
 
 def slow_frames(milliseconds: float) -> Injection:
-    """Adds milliseconds to reading the images of a batch, per camera; there are two cameras."""
+    """Returns an injection that adds milliseconds per camera to reading the images of a batch from two cameras."""
     from powerband.data.robot.frames import FrameCache
 
     def wrap(gather: Any) -> Any:
@@ -157,7 +154,7 @@ def synthetic_demonstrations() -> str:
 
 
 def figure_at_each_log() -> contextlib.AbstractContextManager:
-    """Draws and writes a figure with each log line, as many scripts do."""
+    """Writes a figure with each log line, as many scripts do."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -179,11 +176,7 @@ def figure_at_each_log() -> contextlib.AbstractContextManager:
 
 
 def faults(draw: int = 0) -> list[Fault]:
-    """Returns the table.
-
-    Args:
-        draw: Seed of random factors on the doses; 0 uses the written doses.
-    """
+    """Returns the table; `draw` is the seed of random factors on the doses, and 0 uses the doses as written."""
     chance = random.Random(draw)
 
     def dose(value: float) -> float:
@@ -202,8 +195,8 @@ def faults(draw: int = 0) -> list[Fault]:
     threads = 16 * (os.cpu_count() or 1)
     arm = ["libero", "variant=tiny", "gpus=none", "threads=1", "pixels=64", "global_batch_size=8"]
     arm.append(f"demos_dir={synthetic_demonstrations()}")
-    walk = ["sketchnav", "variant=small", "renderer=mujoco", "num_workers=2", "gpus=none", "scenes.plans=8"]
-    walk += ["on_policy.num_envs=8", "num_steps=8", "minibatches=1"]
+    navigation = ["sketchnav", "variant=small", "renderer=mujoco", "num_workers=2", "gpus=none", "scenes.plans=8"]
+    navigation += ["on_policy.num_envs=8", "num_steps=8", "minibatches=1"]
     return [
         Fault("slow env", "snakes/ddpg", "env-bound", [*DDPG, *few], DDPG, slow_boards(dose(40)), slow_boards(dose(1))),
         Fault("slow env", "snakes/ppo", "env-bound", PPO, PPO, slow_boards(dose(20)), slow_boards(dose(0.5))),
@@ -227,11 +220,11 @@ def faults(draw: int = 0) -> list[Fault]:
         ),
         Fault(
             "update interval", "snakes/ddpg", "update-bound",
-            [*DDPG, integer("update_interval", 10)], [*DDPG, *rare], useless_knob="update_interval",
+            [*DDPG, integer("update_interval", 10)], [*DDPG, *rare], useless_option="update_interval",
         ),
         Fault(
             "update interval", "gym/sac", "update-bound",
-            [*SAC, integer("update_interval", 10)], [*SAC, *rare], useless_knob="update_interval",
+            [*SAC, integer("update_interval", 10)], [*SAC, *rare], useless_option="update_interval",
         ),
         Fault(
             "rank-0 eval", "snakes/ddpg", "eval-blocking",
@@ -274,7 +267,7 @@ def faults(draw: int = 0) -> list[Fault]:
         Fault("slow loader", "libero", "data-wait", arm, arm, slow_frames(dose(60)), slow_frames(dose(1))),
         Fault(
             "software rendering", "sketchnav", "software-rendering",
-            [*walk, "epochs=1"], [*walk, integer("epochs", 12)],
+            [*navigation, "epochs=1"], [*navigation, integer("epochs", 12)],
         ),
         Fault("threads", "snakes/ddpg", "thread-oversubscription", [*DDPG, f"threads={threads}"], DDPG),
         Fault("threads", "gym/sac", "thread-oversubscription", [*SAC, f"threads={threads}"], SAC),

@@ -1,21 +1,27 @@
-"""Fault suite: injects bottlenecks into the real training loops and checks the diagnosis of `powerband profile`.
+"""Causes that `powerband profile` reports for injected bottlenecks, compared with the expected causes.
 
     python benchmarks/faults.py --json benchmarks/results/faults.json [--only NAME ...] [--pairs 5] [--draw 1]
 
-Each row has the first cause of the diagnosis, the expected cause, and the diagnosis of the near-miss: the same fault
-in a dose that does not limit the run. With --pairs, the best advice and the unchanged setting run alternately, and the
-median of the realised gains is compared with the predicted gain.
+Each bottleneck is injected into the real training loops. A row has the first cause of the diagnosis, the expected
+cause, and the cause for the near-miss: the same fault in a dose that does not limit the run. With ``--pairs``, the best
+advice and the unchanged setting run alternately, and the median realised gain is compared with the predicted gain.
 
-The thresholds (`src/powerband/tune/diagnose/causes.py`) were FROZEN before this suite was first run. Its results are
-reported unchanged, and no threshold is adjusted to them. After the first run four doses were changed, because they did
-not produce the fault: a rollout of snakes/ppo took longer than half the window, the near-miss of `item` slowed down
-every conversion of a tensor, two ranks shared one environment, and gym/sac was evaluated once per window. The timing of
-an update changed from the median to the lower quartile. A run no longer passes its threads to the next run, which had
-turned a near-miss into a fault. Two faults are simulated: without a GPU, converting a tensor to a Python value takes as
-long as on a busy device, and numpy rasterises an image.
+The thresholds (`src/powerband/tune/diagnose/causes.py`) were FROZEN before this suite was first run, and its results
+have not changed them. Four doses changed after the first run, because they did not produce the fault:
 
-``--draw N`` multiplies every dose, of faults and near-misses, by a random factor between 0.7 and 1.5. A draw that was
-never run before tests thresholds and doses.
+- a rollout of snakes/ppo took longer than half the window;
+- the near-miss of `item` slowed down every conversion of a tensor;
+- two ranks shared one environment;
+- gym/sac was evaluated once per window.
+
+Two measurements also changed. The time of an update is now the lower quartile instead of the median. A run no longer
+passes its thread count to the next run, which had turned a near-miss into a fault.
+
+Two faults are simulated on machines without a GPU. Conversions of a tensor to a Python value take as long as on a busy
+device, and numpy rasterises the images of the software renderer.
+
+``--draw N`` multiplies each dose of faults and near-misses by a random factor between 0.7 and 1.5. A draw that was
+never run before is a test of thresholds and doses.
 """
 
 from __future__ import annotations
@@ -44,7 +50,7 @@ from powerband.core.machine.device import host_facts
 from powerband.core.recipe import Recipe
 from powerband.tune.measure.in_process import measure
 from powerband.tune.measure.in_subprocesses import short_run
-from powerband.tune.profile import Options, profile
+from powerband.tune.profile import ProfileOptions, profile
 
 
 def configured(arguments: list[str]) -> tuple[Recipe, str, Any]:
@@ -77,7 +83,7 @@ def diagnosed(fault: Fault, near_miss: bool, seconds: float) -> dict[str, Any]:
     recipe, stage, config = configured(arguments)
     with inject():
         if not near_miss:
-            return profile(recipe, stage, config, Options(seconds)).to_dict()
+            return profile(recipe, stage, config, ProfileOptions(seconds)).to_dict()
         measured = measure(recipe, stage, config, seconds)
         assert measured is not None, f"{fault.name} on {fault.loop}: nothing was measured"
         diagnosis = diagnose(measured.ledgers, measured.facts[0])
@@ -89,10 +95,12 @@ def diagnosed(fault: Fault, near_miss: bool, seconds: float) -> dict[str, Any]:
 
 
 def realised(fault: Fault, pairs: int, seconds: float) -> dict[str, Any] | None:
-    """Runs the unchanged setting and the best advice alternately; None if no advice has a gain."""
+    """Runs the unchanged setting and the best advice alternately; returns None if no advice has a predicted gain."""
     recipe, stage, config = configured(fault.arguments)
     with fault.inject():
-        best = next((each for each in profile(recipe, stage, config, Options(seconds)).advice if each.gain > 1), None)
+        best = next(
+            (each for each in profile(recipe, stage, config, ProfileOptions(seconds)).advice if each.gain > 1), None
+        )
     if best is None:
         return None
     gains = []
@@ -110,7 +118,7 @@ def realised(fault: Fault, pairs: int, seconds: float) -> dict[str, Any] | None:
 
 
 def slow_loader(load_s: float, work_s: float) -> str:
-    """Diagnoses a plain loop over a torch DataLoader whose samples take `load_s` to decode."""
+    """Returns the cause of a plain loop over a torch DataLoader; decoding takes `load_s` per sample, work `work_s`."""
 
     class SlowDataset(torch.utils.data.Dataset):
         def __len__(self) -> int:
@@ -134,10 +142,10 @@ def main() -> None:
     restart_with_cli_environment()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--only", nargs="*", default=[])
-    parser.add_argument("--pairs", type=int, default=0)
-    parser.add_argument("--seconds", type=float, default=4.0)
-    parser.add_argument("--draw", type=int, default=0)
+    parser.add_argument("--only", nargs="*", default=[], help="names of the faults to run")
+    parser.add_argument("--pairs", type=int, default=0, help="alternating runs of the unchanged setting and the advice")
+    parser.add_argument("--seconds", type=float, default=4.0, help="seconds of each measured window")
+    parser.add_argument("--draw", type=int, default=0, help="seed of random factors on the doses; 0 for none")
     options = parser.parse_args()
     rows: list[dict[str, Any]] = []
 
@@ -158,7 +166,7 @@ def main() -> None:
         faulty, near_miss = (diagnosed(fault, each, options.seconds) for each in (False, True))
         without_gain = {each["knob"] for each in faulty["advice"] if each["predicted_gain"] <= 1}
         near_miss_causes = {each["cause"] for each in near_miss["findings"]}
-        advised = not fault.useless_knob or fault.useless_knob in without_gain
+        advised = not fault.useless_option or fault.useless_option in without_gain
         row = {
             "fault": fault.name,
             "loop": fault.loop,

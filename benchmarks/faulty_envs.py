@@ -1,6 +1,6 @@
-"""Environments with one fault each, for `faults.py`; importing this module registers their ids, also in workers.
+"""Environments with one fault each, for `faults.py`; the import of this module registers their ids, also in workers.
 
-An environment variable sets the cost in milliseconds, so that a fault and its near-miss use the same id.
+The environment variable `COST_MS` sets the cost of a step, so a fault and its near-miss use the same id.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def _cost_s() -> float:
 
 
 class SlowPendulum(PendulumEnv):
-    """Every step sleeps, as if it waited for a simulator in another process."""
+    """Every step sleeps, as if the environment waited for a simulator in another process."""
 
     def step(self, action: Any) -> Any:
         time.sleep(_cost_s())
@@ -34,7 +34,7 @@ class SlowPendulum(PendulumEnv):
 
 
 class SlowCartPole(CartPoleEnv):
-    """Every step sleeps, as if it waited for a simulator in another process."""
+    """Every step sleeps, as if the environment waited for a simulator in another process."""
 
     def step(self, action: Any) -> Any:
         time.sleep(_cost_s())
@@ -42,7 +42,7 @@ class SlowCartPole(CartPoleEnv):
 
 
 class StragglerPendulum(PendulumEnv):
-    """The first instance of a run is slow."""
+    """The first instance of a run sleeps in every step."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -59,7 +59,7 @@ class StragglerPendulum(PendulumEnv):
 
 
 class StragglerRank(PendulumEnv):
-    """Slow on rank 1 only."""
+    """Every step on rank 1 sleeps."""
 
     def step(self, action: Any) -> Any:
         if os.environ.get("RANK") == "1":
@@ -68,7 +68,7 @@ class StragglerRank(PendulumEnv):
 
 
 class SoftwareRendered(PendulumEnv):
-    """Imitates a simulator that renders with llvmpipe: it rasterises an image on the CPU at every step."""
+    """Imitates a simulator that renders with llvmpipe: every step rasterises an image on the CPU."""
 
     renderer = "llvmpipe (stand-in)"
 

@@ -1,9 +1,9 @@
-"""A plain off-policy training loop with an injected fault, timed by powerband, TraceML or Fournex (`fault_peers.py`).
+"""Off-policy training loop with an injected fault, measured by powerband, TraceML or Fournex (`fault_peers.py`).
 
     python benchmarks/faulty_loop.py --dose '{"batch": 4}' --tool powerband --seconds 5
 
-The loop is Double DQN on Pendulum with nine torques and does not use powerband. `with tool.phase(...)` marks the parts
-of an iteration for every tool; each tool uses the marks that it supports.
+The loop is Double DQN on Pendulum with nine torques. It uses powerband only as a measuring tool. `with tool.phase(...)`
+marks the parts of an iteration; each tool uses the marks that it supports.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Dose:
     """Settings of the loop; the defaults have no fault.
 
     Attributes:
-        env_id: Environment.
+        env_id: Gymnasium id of the environment.
         env_ms: Milliseconds per step of a faulty environment.
         workers: Number of environments, each in a separate process; only the first is `env_id`. 0 runs one environment
             in this process.
@@ -55,8 +55,8 @@ class Dose:
         updates: Updates per collection.
         batch: Transitions per update.
         load_ms: Milliseconds to decode `CHUNK` transitions in a torch DataLoader; None samples the replay buffer.
-        questions: Conversions of a tensor to a Python value per update.
-        question_ms: Milliseconds per conversion, as on a busy device; 0 does not change it.
+        questions: Host-device synchronisations per update: conversions of a tensor to a Python value.
+        question_ms: Milliseconds per synchronisation, as on a busy device; 0 does not change it.
         eval_every: Updates between evaluations of 5 episodes.
         log_every: Updates between log lines with a figure.
         save_every: Updates between checkpoints.
@@ -105,13 +105,13 @@ class Replay:
     """Ring buffer of transitions that starts full of random ones; an infinite iterator over random batches."""
 
     def __init__(self, batch: int, size: int = 100_000) -> None:
-        draw = np.random.default_rng(0)
-        self.batch, self.at, self.draw = batch, 0, draw
+        generator = np.random.default_rng(0)
+        self.batch, self.at, self.generator = batch, 0, generator
         self.rows: dict[str, np.ndarray] = {
-            "obs": draw.standard_normal((size, 3), np.float32),
-            "next_obs": draw.standard_normal((size, 3), np.float32),
-            "action": draw.integers(len(TORQUES), size=size),
-            "reward": draw.standard_normal(size, np.float32),
+            "obs": generator.standard_normal((size, 3), np.float32),
+            "next_obs": generator.standard_normal((size, 3), np.float32),
+            "action": generator.integers(len(TORQUES), size=size),
+            "reward": generator.standard_normal(size, np.float32),
         }
 
     def add(self, **columns: np.ndarray) -> None:
@@ -126,7 +126,7 @@ class Replay:
         return self
 
     def __next__(self) -> dict[str, torch.Tensor]:
-        index = self.draw.integers(len(self.rows["action"]), size=self.batch)
+        index = self.generator.integers(len(self.rows["action"]), size=self.batch)
         return {name: torch.from_numpy(values[index]) for name, values in self.rows.items()}
 
 
@@ -146,15 +146,12 @@ class Recorded(torch.utils.data.Dataset):
 
 
 def joined(chunks: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
-    """Concatenates chunks to a batch."""
+    """Returns the concatenated chunks as one batch."""
     return {name: torch.cat([chunk[name] for chunk in chunks]) for name in chunks[0]}
 
 
-# -- the loop -----------------------------------------------------------------------------------------------------
-
-
 def make_env(dose: Dose) -> gym.vector.VectorEnv:
-    """Makes the environments of the loop."""
+    """Returns the vector environment of the loop."""
     if not dose.workers:
         return gym.vector.SyncVectorEnv([lambda: gym.make(dose.env_id)])
     others = [lambda: gym.make("Pendulum-v1")] * (dose.workers - 1)
@@ -162,7 +159,7 @@ def make_env(dose: Dose) -> gym.vector.VectorEnv:
 
 
 def evaluate(agent: Agent, episodes: int = 5) -> float:
-    """Returns the mean return of some episodes."""
+    """Returns the mean return over episodes."""
     env, total = gym.make("Pendulum-v1"), 0.0
     for episode in range(episodes):
         obs, _ = env.reset(seed=episode)
@@ -173,7 +170,7 @@ def evaluate(agent: Agent, episodes: int = 5) -> float:
 
 
 def write_figures(history: list[dict[str, float]], folder: Path) -> None:
-    """Appends the last metrics to a log and draws the losses."""
+    """Appends the last metrics to a log file and plots the losses."""
     (folder / "figures.jsonl").open("a").write(json.dumps(history[-1]) + "\n")
     figure, axes = plt.subplots()
     axes.plot([line["loss"] for line in history])
@@ -190,7 +187,7 @@ def save(agent: Agent, optimizer: torch.optim.Optimizer, replay: Replay, folder:
 
 
 def train(dose: Dose, tool: Untimed, seconds: float, folder: Path, device: torch.device) -> int:
-    """Trains for some seconds and returns the number of updates."""
+    """Trains for `seconds` and returns the number of updates."""
     torch.set_num_threads(dose.threads)
     torch.manual_seed(0)
     env, agent, replay = make_env(dose), Agent().to(device), Replay(dose.batch)
@@ -228,11 +225,11 @@ def train(dose: Dose, tool: Untimed, seconds: float, folder: Path, device: torch
             with tool.phase("optimizer", update):
                 optimizer.step()
             with tool.phase("read", update):
-                figures = {f"loss{number or ''}": loss.item() for number in range(dose.questions)}
+                metrics = {f"loss{number or ''}": loss.item() for number in range(dose.questions)}
             if update % 250 == 0:
                 agent.target.load_state_dict(agent.net.state_dict())
             if update and update % dose.log_every == 0:
-                history.append(figures)
+                history.append(metrics)
                 with tool.phase("log", update):
                     write_figures(history, folder)
             if update and update % dose.eval_every == 0:
@@ -257,7 +254,7 @@ def train(dose: Dose, tool: Untimed, seconds: float, folder: Path, device: torch
 
 @contextlib.contextmanager
 def injected(dose: Dose) -> Iterator[None]:
-    """Injects the parts of a fault outside of the loop: slow environments and slow conversions of tensors."""
+    """Injects the faults that are not in the loop itself: slow environments and slow host-device synchronisations."""
     item = torch.Tensor.item
     os.environ |= {envs.COST_MS: str(dose.env_ms)}
 
@@ -275,7 +272,7 @@ def injected(dose: Dose) -> Iterator[None]:
 
 
 def run(dose: Dose, tool: Untimed, seconds: float, device: str = "cpu") -> dict[str, Any]:
-    """Runs the loop and returns the verdict of the tool, if the tool gives it in the same process."""
+    """Runs the loop and returns the verdict of the tool, if the tool reports it in this process."""
     with tempfile.TemporaryDirectory() as folder, injected(dose):
         updates = train(dose, tool, seconds, Path(folder), torch.device(device))
         return {"updates": updates, "dose": dataclasses.asdict(dose), **tool.verdict()}
@@ -287,7 +284,7 @@ def main() -> None:
     parser.add_argument("--tool", choices=TOOLS, default="powerband")
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=Path, help="file for the result as JSON")
     options = parser.parse_args()
     result = run(Dose(**options.dose), TOOLS[options.tool](), options.seconds, options.device)
     if options.out:

@@ -1,10 +1,10 @@
-"""Cost of the NaN guard per update: interleaved blocks of the same updates with and without it, in CPU time.
+"""CPU time of the NaN guard per update: guarded updates, compared with the same updates without the guard.
 
     python benchmarks/guard.py --json benchmarks/results/guard.json
 
 Both variants sample a batch, update and accumulate the losses, as the training loops do. One variant also uses the
-`GuardedLearner` of the loops and the guard. The networks are small and run on one thread, where the relative cost of
-the guard is largest.
+guard and the `GuardedLearner` of the loops. Blocks of both variants are interleaved. The networks are small and run on
+one thread, because the relative cost of the guard is then largest.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ CASES: dict[str, Callable[[], Any]] = {
 
 
 class UpdateLearner:
-    """A learner whose update ignores its batch and calls a function, which samples its own."""
+    """Learner whose update ignores its batch and calls a function that samples a batch itself."""
 
     def __init__(self, update: Callable[[], Any]) -> None:
         self._update = update
@@ -47,7 +47,7 @@ class UpdateLearner:
 
 
 def variants(update: Callable[[], Any]) -> dict[str, Callable[[], None]]:
-    """Returns a function that updates with the guard, and one that updates without."""
+    """Returns functions that make one update with the guard and one without it."""
     ranks = Ranks()
     guard, learner, batch = NanGuard(ranks), UpdateLearner(update), {"obs": torch.zeros(64, 3)}
     guarded_metrics, plain_metrics = Metrics([], ranks), Metrics([], ranks)
@@ -66,13 +66,7 @@ def variants(update: Callable[[], Any]) -> dict[str, Callable[[], None]]:
 
 
 def measure(calls: dict[str, Callable[[], None]], blocks: int, updates: int) -> dict[str, list[float]]:
-    """Returns the CPU microseconds per update in each block.
-
-    Args:
-        calls: Name -> function that makes one update.
-        blocks: Number of blocks per function; their order alternates.
-        updates: Updates per block.
-    """
+    """Returns the CPU microseconds per update in each block; the order of the functions alternates."""
     times: dict[str, list[float]] = {name: [] for name in calls}
     for index in range(blocks):
         for name in calls if index % 2 else reversed(list(calls)):
@@ -91,7 +85,6 @@ def median_interval(values: list[float], draws: int = 2000) -> tuple[float, floa
 
 
 def main() -> None:
-    """Measures all cases, prints the table, and writes JSON with ``--json``."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--json", type=Path, help="file for the results")
     parser.add_argument("--blocks", type=int, default=300, help="blocks per variant")

@@ -1,9 +1,9 @@
-"""Checks that the advice of `powerband profile` does no harm on healthy runs.
+"""Realised gain of the best advice of `powerband profile` on healthy runs, compared with the unchanged setting.
 
     python benchmarks/healthy.py --json benchmarks/results/healthy.json [--pairs 3] [--seconds 4]
 
-The unchanged setting and the best advice that leaves learning unchanged run alternately. Advice is harmful if the
-median of the realised gains is below 0.95.
+For each run, the unchanged setting and the best advice that leaves learning unchanged run alternately. Advice is
+harmful if the median realised gain is below 0.95.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from powerband.bench.harness import restart_with_cli_environment
 from powerband.cli.catalogue import configure
 from powerband.core.machine.device import host_facts
 from powerband.tune.measure.in_subprocesses import short_run
-from powerband.tune.profile import Options, profile
+from powerband.tune.profile import ProfileOptions, profile
 
 HARMFUL = 0.95
 """Median realised gain below which advice is harmful."""
@@ -37,9 +37,9 @@ RUNS = [
 
 
 def profiled(arguments: list[str], pairs: int, seconds: float) -> dict[str, Any]:
-    """Returns cause and advice of one run, and the realised gains of the advice."""
+    """Returns the cause and the best advice of one run, and the realised gains of this advice."""
     recipe, stage, resolved = configure(arguments[0], [*arguments[1:], "gpus=none"])
-    result = profile(recipe, stage, resolved.config, Options(seconds))
+    result = profile(recipe, stage, resolved.config, ProfileOptions(seconds))
     row: dict[str, Any] = {"run": " ".join(arguments), "cause": result.diagnosis.cause, "gains": []}
     best = next((each for each in result.advice if each.gain > 1 and not each.learning), None)
     if best is not None:
@@ -59,8 +59,8 @@ def main() -> None:
     restart_with_cli_environment()
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--pairs", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=4.0)
+    parser.add_argument("--pairs", type=int, default=3, help="alternating runs of the unchanged setting and the advice")
+    parser.add_argument("--seconds", type=float, default=4.0, help="seconds of each measured window")
     options = parser.parse_args()
     rows = []
     for arguments in RUNS:

@@ -1,9 +1,9 @@
-"""Cost of returning freed memory to the kernel at each update, measured in interleaved runs on the CPU.
+"""Training rate on a CPU if the C library keeps freed memory, compared with its default, which returns it.
 
     python benchmarks/kept_memory.py [--seconds 4] [--rounds 3] [--json benchmarks/results/kept_memory.json]
 
-The command line tunes the C library so that it keeps freed memory, unless a MALLOC_ variable is set. The runs differ
-only in such a variable, which has its default value.
+The command line configures the C library to keep freed memory, unless a MALLOC_ variable is set. The baseline runs set
+such a variable to its default value. Otherwise the interleaved runs are the same.
 """
 
 from __future__ import annotations
@@ -27,17 +27,11 @@ LOOPS = {
     "sketchnav/ppo": ["sketchnav", "variant=small", "scenes.plans=20"],
 }
 UNTUNED = {"MALLOC_ARENA_TEST": "8"}
-"""Default value of the C library; the command line then leaves the allocator alone."""
+"""Default value of the C library; with this variable the command line does not configure the allocator."""
 
 
 def run(train_arguments: list[str], keep_memory: bool, seconds: float) -> dict[str, Any]:
-    """Measures one run.
-
-    Args:
-        train_arguments: Arguments after ``powerband train``.
-        keep_memory: Whether the allocator keeps freed memory.
-        seconds: Length of the measurement.
-    """
+    """Returns the metrics of one run; with `keep_memory` the allocator keeps freed memory."""
     for name in UNTUNED:
         os.environ.pop(name, None)
     os.environ |= {} if keep_memory else UNTUNED
@@ -45,7 +39,6 @@ def run(train_arguments: list[str], keep_memory: bool, seconds: float) -> dict[s
 
 
 def main() -> None:
-    """Measures all loops, prints the table, and writes JSON with ``--json``."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--seconds", type=float, default=4.0, help="seconds per measurement")
     parser.add_argument("--rounds", type=int, default=3, help="interleaved rounds")

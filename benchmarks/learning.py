@@ -1,7 +1,8 @@
-"""Learning: trains each case on several seeds through the command line, evaluates the runs, and writes JSON.
+"""Scores of trained policies over several seeds with 95 % intervals, compared with the baselines of each evaluation.
 
-Finished runs are not trained again, and interrupted runs are resumed. ``--jobs 2`` trains two runs at a time; the
-arguments of a case set the threads of each run.
+Baselines are the other policies of an evaluation, such as scripted opponents, planners or random actions. Each case
+writes one JSON file to `benchmarks/results/learning`. Finished runs are not trained again, and interrupted runs are
+resumed. ``--jobs 2`` trains two runs at the same time; the arguments of a case set the threads of each run.
 
     python benchmarks/learning.py pendulum --seeds 0 1 2 --runs runs/learning
     python benchmarks/learning.py interval-1 interval-5 interval-10 interval-20 --jobs 2
@@ -27,11 +28,11 @@ RESULTS = Path(__file__).parent / "results" / "learning"
 T_95 = {1: 12.71, 2: 4.303, 3: 3.182, 4: 2.776}
 """Quantile of Student's t for a 95 % interval, by degrees of freedom."""
 DEMO_RUN = "runs/learning/snakes-demo-{seed}"
-"""Run of the demo with the same seed, as an opponent; its learning rate is annealed to 0."""
+"""Run of the case snakes-demo with the same seed, an opponent; its learning rate is annealed to 0."""
 DEMO_LENGTH = "{demo_length}"
-"""Placeholder for the run's own checkpoint after the training time of the demo."""
+"""Placeholder for the run's own checkpoint after the training time of the case snakes-demo."""
 DEMO_S = 75.0
-"""Seconds of training of the demo."""
+"""Training time of the case snakes-demo in seconds."""
 
 
 @dataclass(frozen=True)
@@ -56,9 +57,9 @@ DDPG = ("snakes", "algo=ddpg", "opponent=random", "num_envs=16", "threads=1", "g
 
 
 def interval(k: int, updates: int) -> Case:
-    """DDPG on snakes for 75 s: `updates` updates of batch 128 every k steps of 16 environments.
+    """DDPG on snakes for 75 s, with `updates` updates of batch 128 every k steps of 16 environments.
 
-    The checkpoint after 400 episodes is evaluated, too.
+    The checkpoint after 400 episodes is also evaluated.
     """
     arguments = (
         *DDPG,
@@ -80,7 +81,7 @@ NAVIGATION = ("sketchnav", "variant=small", "gpus=none", "scene_seed=0")
 
 
 def navigation(algo: str, sketch: str) -> Case:
-    """A navigation policy with one kind of sketch, evaluated on unseen plans; ``blank`` shows an empty sketch."""
+    """Navigation policy with one kind of sketch, evaluated on unseen plans; ``blank`` shows an empty sketch."""
     arguments = (*NAVIGATION, f"algo={algo}", f"scenes.sketch={sketch}")
     if algo == "ppo":
         arguments += ("threads=1", "env_steps=1500000", "save_interval=250000")
@@ -91,13 +92,16 @@ def navigation(algo: str, sketch: str) -> Case:
 
 
 ARM = ("libero", "variant=tiny", "gpus=none", "threads=1", "demos_dir=runs/learning/libero-{demos}")
-"""Record the demonstrations first: ``powerband train libero demos demos_dir=runs/learning/libero-drawer``, and with
-``libero-goal benchmark=libero_goal tasks=1,8``."""
+"""Arguments of the cases of libero. Record their demonstrations first:
+
+    powerband train libero demos demos_dir=runs/learning/libero-drawer
+    powerband train libero demos demos_dir=runs/learning/libero-goal benchmark=libero_goal tasks=1,8
+"""
 GOALS = ("benchmark=libero_goal", "tasks=1,8", "updates=5000")
 
 
 def arm(demos: str, *arguments: str) -> Case:
-    """A policy of action chunks for an arm, evaluated on LIBERO's initial states; no demonstration starts there."""
+    """Policy of action chunks for an arm, evaluated on LIBERO's initial states; no demonstration starts there."""
     demo_arguments = tuple(argument.format(demos=demos) for argument in ARM)
     return Case(
         (*demo_arguments, *arguments), ("episodes=20", "threads=1", "policies=policy,random"), ("success", "steps")
@@ -148,14 +152,7 @@ def powerband(*arguments: str) -> str:
 
 
 def train(name: str, case: Case, seed: int, runs: Path) -> Path:
-    """Returns the finished run of a case and a seed; trains or resumes it if necessary.
-
-    Args:
-        name: Name of the case.
-        case: The case.
-        seed: Seed of the run.
-        runs: Folder of all runs.
-    """
+    """Returns the folder of the finished run of a case and a seed; trains or resumes it if necessary."""
     folder = runs / f"{name}-{seed}"
     if not (folder / "policy").exists():
         start = time.perf_counter()
@@ -163,22 +160,17 @@ def train(name: str, case: Case, seed: int, runs: Path) -> Path:
             powerband("train", case.train[0], f"resume={folder}")
         else:
             if folder.exists():
-                raise SystemExit(f"{folder} was interrupted before its first checkpoint. Remove this folder.")
+                raise SystemExit(f"{folder} was interrupted before its first checkpoint. Remove it to train again.")
             powerband("train", *case.train, f"seed={seed}", f"run_dir={folder}")
         print(f"{name} seed {seed}: {time.perf_counter() - start:.0f} s", flush=True)
     return folder
 
 
 def evaluate(case: Case, folder: Path, seed: int) -> dict[str, Any]:
-    """Evaluates the last checkpoint of a run and the earlier ones that the case names.
-
-    Args:
-        case: The case.
-        folder: The run folder.
-        seed: Seed of the run.
+    """Evaluates the last checkpoint of a run and those at the `checkpoint_steps` of the case.
 
     Returns:
-        Size of the training, ``at_end`` and ``at_STEPS``: rows of the evaluations.
+        Time, steps and updates of the training, and the rows of the evaluations as ``at_end`` and ``at_STEPS``.
     """
     last = read_metrics(folder)[-1]
     values = {"seed": seed, "demo_length": ""}
@@ -206,26 +198,21 @@ def checkpoint_at_demo_length(folder: Path) -> Path:
 
 
 def evaluate_checkpoint(folder: Path, step: int, arguments: list[str]) -> list[dict[str, Any]]:
-    """Plays the games of an earlier checkpoint of snakes.
-
-    Args:
-        folder: The run folder.
-        step: Environment steps of the checkpoint.
-        arguments: Arguments of the evaluation.
-    """
-    from powerband.recipes.snakes.evaluation import RIVALS, as_player, play, summary
+    """Evaluates the checkpoint of a snakes run at `step` environment steps against scripted opponents."""
+    from powerband.recipes.snakes.evaluation import SCRIPTED_OPPONENTS, as_player, play, summary
     from powerband.recipes.snakes.train import load
 
     options = dict(argument.split("=") for argument in arguments)
     player = as_player(*load(folder / "checkpoints" / str(step)))
+    games = int(options["episodes"])
     return [
-        {"opponent": name, "env_steps": step, **summary(play(player, RIVALS[name](), int(options["episodes"]), 10_000))}
+        {"opponent": name, "env_steps": step, **summary(play(player, SCRIPTED_OPPONENTS[name](), games, 10_000))}
         for name in options["opponents"].split(",")
     ]
 
 
 def over_seeds(values: list[float]) -> dict[str, float]:
-    """Returns the mean over seeds with its 95 % interval by Student's t, and the extremes."""
+    """Returns the mean over seeds with its 95 % interval by Student's t, the smallest and the largest value."""
     mean, count = sum(values) / len(values), len(values)
     statistics = {"mean": mean, "min": min(values), "max": max(values), "seeds": count}
     if count - 1 in T_95:
@@ -236,7 +223,7 @@ def over_seeds(values: list[float]) -> dict[str, float]:
 
 
 def row_label(row: dict[str, Any]) -> str:
-    """Returns the name of an evaluation row that is the same for all seeds."""
+    """Returns a name for an evaluation row that is the same for all seeds."""
     label = next((row[key] for key in ("opponent", "policy", "env_id") if key in row), "")
     if "task" in row and "policy" in row:
         label += f" on {row['task']}"
@@ -248,12 +235,11 @@ def row_label(row: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Trains and evaluates the cases on all seeds, prints the results and writes one JSON file per case."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("cases", nargs="+", choices=sorted(CASES), metavar="case", help=", ".join(CASES))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="seeds of the runs")
     parser.add_argument("--runs", type=Path, default=Path("runs/learning"), help="folder of the runs")
-    parser.add_argument("--jobs", type=int, default=1, help="runs that train at the same time")
+    parser.add_argument("--jobs", type=int, default=1, help="number of runs that train at the same time")
     arguments = parser.parse_args()
     jobs = [(name, seed) for name in arguments.cases for seed in arguments.seeds]
     with ThreadPoolExecutor(arguments.jobs) as pool:

@@ -1,8 +1,10 @@
-"""Loss and success of a run of libero over its training: every checkpoint that was kept plays in the simulator.
+"""Training loss of a libero run and success rate of its checkpoints, over the number of updates.
 
     powerband train libero ... save_interval=32000 keep_checkpoints=1000 run_dir=RUN
     python benchmarks/libero_curve.py RUN --json benchmarks/results/learning/libero-goal-curve.json \
-        --picture docs/pictures/libero-learning.png
+        --figure docs/pictures/libero-learning.png
+
+The option keep_checkpoints keeps all checkpoints; each of them plays episodes in the simulator.
 """
 
 from __future__ import annotations
@@ -26,46 +28,47 @@ COLORS = ("#1f6f8b", "#e0a458", "#b5446e", "#5aa9a3")
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("run", type=Path)
-    parser.add_argument("--episodes", type=int, default=20)
-    parser.add_argument("--json", type=Path, required=True)
-    parser.add_argument("--picture", type=Path, required=True)
-    given = parser.parse_args()
-    lines = [line for line in read_metrics(given.run) if "losses/rdt" in line]
+    parser.add_argument("run", type=Path, help="run folder")
+    parser.add_argument("--episodes", type=int, default=20, help="episodes per checkpoint and task")
+    parser.add_argument("--json", type=Path, required=True, help="file for the results")
+    parser.add_argument("--figure", type=Path, required=True, help="file for the figure")
+    options = parser.parse_args()
+    lines = [line for line in read_metrics(options.run) if "losses/rdt" in line]
     rows = []
-    for step in sorted(int(path.name) for path in (given.run / "checkpoints").iterdir() if path.name.isdigit()):
-        played = evaluated(given.run / "checkpoints" / str(step), given.episodes)
+    for step in sorted(int(path.name) for path in (options.run / "checkpoints").iterdir() if path.name.isdigit()):
+        task_rows = evaluate(options.run / "checkpoints" / str(step), options.episodes)
         seconds = next(line["time_s"] for line in lines if line["env_steps"] >= step)
         updates = next(line["grad_steps"] for line in lines if line["env_steps"] >= step)
-        rows += [{**row, "updates": updates, "time_s": seconds} for row in played]
-        print(updates, {row["task"]: row["success"] for row in played}, flush=True)
-    found = {"host": host_facts(), "train": json.loads((given.run / "run.json").read_text())["command"], "rows": rows}
-    found["loss"] = [[line["grad_steps"], round(line["losses/rdt"], 5)] for line in lines]
-    given.json.write_text(json.dumps(found, indent=1) + "\n")
-    draw(found, given.picture)
+        rows += [{**row, "updates": updates, "time_s": seconds} for row in task_rows]
+        print(updates, {row["task"]: row["success"] for row in task_rows}, flush=True)
+    command = json.loads((options.run / "run.json").read_text())["command"]
+    result = {"host": host_facts(), "train": command, "rows": rows}
+    result["loss"] = [[line["grad_steps"], round(line["losses/rdt"], 5)] for line in lines]
+    options.json.write_text(json.dumps(result, indent=1) + "\n")
+    draw(result, options.figure)
 
 
-def evaluated(checkpoint: Path, episodes: int) -> list[dict]:
-    """Rows of `powerband eval`: LIBERO's own initial states, without films."""
-    words = [f"episodes={episodes}", "threads=1", "policies=policy", "--json"]
-    command = [sys.executable, "-m", "powerband", "eval", str(checkpoint), *words]
+def evaluate(checkpoint: Path, episodes: int) -> list[dict]:
+    """Returns the rows of `powerband eval` on LIBERO's own initial states."""
+    arguments = [f"episodes={episodes}", "threads=1", "policies=policy", "--json"]
+    command = [sys.executable, "-m", "powerband", "eval", str(checkpoint), *arguments]
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
-def draw(found: dict, path: Path) -> None:
-    """Loss on the left, success with its interval over episodes on the right, both over updates."""
+def draw(result: dict, path: Path) -> None:
+    """Plots the loss on the left, and on the right the success rate with its interval over episodes."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(9.5, 3.4))
-    left.plot(*zip(*found["loss"], strict=True), color="#3b3f46", linewidth=1)
+    left.plot(*zip(*result["loss"], strict=True), color="#3b3f46", linewidth=1)
     left.set_yscale("log")
     left.set_ylabel("loss")
-    for color, task in zip(COLORS, dict.fromkeys(row["task"] for row in found["rows"]), strict=False):
-        own = [row for row in found["rows"] if row["task"] == task]
-        updates = [row["updates"] for row in own]
-        right.plot(updates, [row["success"] for row in own], "o-", color=color, label=task.replace("_", " "))
-        low, high = ([row[name] for row in own] for name in ("success_low", "success_high"))
+    for color, task in zip(COLORS, dict.fromkeys(row["task"] for row in result["rows"]), strict=False):
+        task_rows = [row for row in result["rows"] if row["task"] == task]
+        updates = [row["updates"] for row in task_rows]
+        right.plot(updates, [row["success"] for row in task_rows], "o-", color=color, label=task.replace("_", " "))
+        low, high = ([row[name] for row in task_rows] for name in ("success_low", "success_high"))
         right.fill_between(updates, low, high, color=color, alpha=0.15, linewidth=0)
     right.set_ylim(0, 1.02)
-    right.set_ylabel("success on LIBERO's initial states")
+    right.set_ylabel("success rate on LIBERO's initial states")
     right.legend(fontsize=8)
     for axis in (left, right):
         axis.set_xlabel("updates")

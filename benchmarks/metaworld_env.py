@@ -1,6 +1,7 @@
-"""Steps per second of Meta-World, 16 environments of each of the ten tasks, compared with EnvPool, Gymnasium and SB3.
+"""Steps per second of 16 Meta-World environments, compared with EnvPool, Gymnasium and Stable-Baselines3.
 
-The libraries run in turn on the same cores. Actions are uniform, and resets are included.
+Each of the ten tasks of MT10 is measured. The libraries run one after the other on the same cores. Actions are uniform,
+and resets are included.
 
     python benchmarks/metaworld_env.py --json benchmarks/results/metaworld_env.json
 """
@@ -26,18 +27,18 @@ from powerband.recipes.metaworld.env.vec_env import make_metaworld_vec_env
 
 HORIZON = 500
 Stepper = tuple[Callable[[np.ndarray], object], Callable[[], object]]
-"""(function that steps once with given actions, function that closes)."""
+"""(function that steps once with given actions, function that closes the environments)."""
 
 
 def powerband_env(task: str, num_envs: int, workers: int, backend: Backend) -> Stepper:
-    """powerband's environments on one backend."""
+    """Creates powerband's vector environment with one backend."""
     env = make_metaworld_vec_env(TaskConfig(task, HORIZON, backend=backend), num_envs, workers)
     env.reset(0)
     return lambda actions: env.step(torch.from_numpy(actions)), env.close
 
 
 def envpool_as_shipped(task: str, num_envs: int, threads: int) -> Stepper:
-    """EnvPool without an adapter."""
+    """Creates EnvPool's vector environment, without powerband's adapter."""
     import envpool
 
     env = envpool.make_gymnasium(
@@ -48,7 +49,7 @@ def envpool_as_shipped(task: str, num_envs: int, threads: int) -> Stepper:
 
 
 def make_one(task: str) -> Any:
-    """One environment of the metaworld package."""
+    """Creates one environment of the metaworld package."""
     import gymnasium
     import metaworld  # noqa: F401  registers the ids
 
@@ -56,7 +57,7 @@ def make_one(task: str) -> Any:
 
 
 def gymnasium_async(task: str, num_envs: int) -> Stepper:
-    """Gymnasium's vector of worker processes."""
+    """Creates Gymnasium's vector environment of worker processes."""
     import gymnasium
 
     env = gymnasium.vector.AsyncVectorEnv([functools.partial(make_one, task)] * num_envs)
@@ -65,7 +66,7 @@ def gymnasium_async(task: str, num_envs: int) -> Stepper:
 
 
 def sb3_subproc(task: str, num_envs: int) -> Stepper:
-    """The vector of worker processes of Stable-Baselines3."""
+    """Creates the vector environment of worker processes of Stable-Baselines3."""
     from stable_baselines3.common.vec_env import SubprocVecEnv
 
     env = SubprocVecEnv([functools.partial(make_one, task)] * num_envs, start_method="forkserver")
@@ -83,8 +84,8 @@ def compare(task: str, num_envs: int, workers: int, rounds: int, round_s: float)
         "gymnasium AsyncVectorEnv": gymnasium_async(task, num_envs),
         "SB3 SubprocVecEnv": sb3_subproc(task, num_envs),
     }
-    draw = np.random.default_rng(0)
-    actions = draw.uniform(-1, 1, (64, num_envs, 4)).astype(np.float32)
+    rng = np.random.default_rng(0)
+    actions = rng.uniform(-1, 1, (64, num_envs, 4)).astype(np.float32)
     rates: dict[str, list[float]] = {name: [] for name in steppers}
     for _ in range(rounds):
         for name, (step, _) in steppers.items():
@@ -123,7 +124,7 @@ def main() -> None:
 
 
 def summary(table: dict[str, dict[str, float]]) -> dict[str, Any]:
-    """The table with geometric means over tasks, and the ratios of powerband to the other libraries."""
+    """Returns the table with geometric means over tasks, and the ratios of powerband to the other libraries."""
     names = list(next(iter(table.values())))
     mean = {name: math.exp(statistics.mean(math.log(row[name]) for row in table.values())) for name in names}
     ratios = {name: mean["powerband"] / mean[name] for name in names[1:]}

@@ -1,9 +1,9 @@
-"""SAC on Meta-World compared with Stable-Baselines3: environment steps per second, and time to 80 % success on reach.
+"""Training rate of SAC on Meta-World and time to 80 % success on reach, compared with Stable-Baselines3.
 
-Both use the same networks, batch size, discount, update ratio, number of environments, random steps, horizon and
-threads. SB3 steps the metaworld package in SubprocVecEnv and in DummyVecEnv; the faster one is reported. For the time
-to 80 % powerband uses the learning rates of `variant=cpu`, 3e-4 for the actor and 1e-3 for the critics. SB3 has one
-learning rate, so it is measured at both.
+Both libraries use the same networks, batch size, discount, update ratio, number of environments, random steps, horizon
+and threads. SB3 steps the metaworld package in SubprocVecEnv and in DummyVecEnv; the faster one is reported. For the
+time to 80 %, powerband uses the learning rates of `variant=cpu`: 3e-4 for the actor and 1e-3 for the critics. SB3 has
+one learning rate, so it is measured with each of the two.
 
     python benchmarks/metaworld_sac.py rate --json benchmarks/results/metaworld_sac.json
     python benchmarks/metaworld_sac.py learn --seeds 0 1 2 --json benchmarks/results/metaworld_learn.json
@@ -27,13 +27,13 @@ from powerband.core.machine.device import host_facts
 RATIOS = {"1 update a step, 4 environments": (4, 4, 4), "1 update in 16 steps, 16 environments": (16, 16, 1)}
 """Name -> (environments, update interval, updates per interval)."""
 BATCH, LEARNING_STARTS = 256, 2_000
-SB3_RATES = (3e-4, 1e-3)
+SB3_LEARNING_RATES = (3e-4, 1e-3)
 OBS_SCALE = 5.0
 """Factor on observations in `variant=cpu`; for SB3 the environment applies it."""
 
 
 def powerband_rate(envs: int, interval: int, updates: int, seconds: float, precision: str) -> float:
-    """Measures the environment steps per second of a training run of powerband."""
+    """Returns the environment steps per second of a training run of powerband."""
     arguments = [
         "profile", "metaworld", "task=reach", "gpus=none", "threads=1", f"precision={precision}",
         f"off_policy.num_envs={envs}", f"off_policy.global_batch_size={BATCH}", f"update_interval={interval}",
@@ -55,7 +55,7 @@ def sb3_in_process(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def make_one(seed: int) -> Any:
-    """One environment for SB3: goals drawn by the seed, 400 steps."""
+    """Creates one environment for SB3, with 400 steps per episode and goals drawn by the seed."""
     import gymnasium
 
     from powerband.recipes.metaworld.env.gymnasium_env import MetaWorldEnv
@@ -135,7 +135,7 @@ def sb3(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def success_rate(act: Callable[[Any], Any], episodes: int) -> float:
-    """Share of successful episodes, cycling through the 50 goals."""
+    """Returns the share of successful episodes; the goals cycle through the 50 goals of the task."""
     from powerband.recipes.metaworld.env.gymnasium_env import MetaWorldEnv
 
     env, successes = MetaWorldEnv("reach", goals="cycled"), 0
@@ -152,11 +152,7 @@ def success_rate(act: Callable[[Any], Any], episodes: int) -> float:
 
 
 def powerband_curve(arguments: list[str], target: float) -> list[dict[str, float]]:
-    """Trains with powerband until an evaluation reaches a success rate.
-
-    Args:
-        arguments: Stage and settings.
-        target: Success rate at which the run ends.
+    """Trains with powerband until an evaluation reaches the success rate `target`.
 
     Returns:
         Environment steps, success rate, and seconds without evaluations, for each evaluation in the log.
@@ -188,7 +184,7 @@ def powerband_curve(arguments: list[str], target: float) -> list[dict[str, float
 
 
 def compare_rates(options: argparse.Namespace) -> dict[str, Any]:
-    """Measures the environment steps per second of both at each update ratio."""
+    """Returns the environment steps per second of both libraries at each update ratio."""
     table = {}
     for name, (envs, interval, updates) in RATIOS.items():
         rows: dict[str, list[float]] = {"powerband bf16": [], "powerband fp32": [], "SB3 subproc": [], "SB3 dummy": []}
@@ -213,18 +209,17 @@ def compare_rates(options: argparse.Namespace) -> dict[str, Any]:
                     "lr": 3e-4,
                 }
                 rows[f"SB3 {vector}"].append(sb3_in_process(settings)["steps_per_s"])
-        medians = {who: statistics.median(values) for who, values in rows.items()}
+        medians = {library: statistics.median(values) for library, values in rows.items()}
         best = max(medians["SB3 subproc"], medians["SB3 dummy"])
         table[name] = {"steps_per_s": medians, "over_sb3": medians["powerband bf16"] / best}
         table[name] |= {"fp32_over_sb3": medians["powerband fp32"] / best, "rounds": rows}
-        print(
-            name, {who: round(value) for who, value in medians.items()}, f"{table[name]['over_sb3']:.2f}x", flush=True
-        )
+        rounded = {library: round(value) for library, value in medians.items()}
+        print(name, rounded, f"{table[name]['over_sb3']:.2f}x", flush=True)
     return table
 
 
 def compare_learning(options: argparse.Namespace) -> dict[str, Any]:
-    """Measures the learning curves of both up to 80 % success for each seed."""
+    """Returns the learning curves of both libraries up to 80 % success for each seed."""
     rows = []
     for seed in options.seeds:
         curve = powerband_curve(
@@ -242,7 +237,7 @@ def compare_learning(options: argparse.Namespace) -> dict[str, Any]:
             "episodes": options.episodes,
             "gamma": 0.95,
         }
-        peers = {f"sb3 at {lr:g}": sb3_in_process(settings | {"lr": lr}) for lr in SB3_RATES}
+        peers = {f"sb3 at {lr:g}": sb3_in_process(settings | {"lr": lr}) for lr in SB3_LEARNING_RATES}
         rows.append({"seed": seed, "powerband": {"curve": curve}, **peers})
         print(seed, curve[-1:], {name: peer["curve"][-1:] for name, peer in peers.items()}, flush=True)
         if options.json:  # after each seed, because one takes a quarter of an hour and a run may end early
@@ -255,16 +250,16 @@ def main() -> None:
         print(json.dumps(sb3(json.loads(sys.argv[2]))))
         return
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("what", choices=["rate", "learn"])
+    parser.add_argument("measurement", choices=["rate", "learn"], help="training rate, or time to 80 %% success")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=8.0)
     parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2])
     parser.add_argument("--precision", default="bf16")
-    parser.add_argument("--every", type=int, default=5_000)
+    parser.add_argument("--every", type=int, default=5_000, help="environment steps between evaluations")
     parser.add_argument("--episodes", type=int, default=20)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    comparison = {"rate": compare_rates, "learn": compare_learning}[options.what]
+    comparison = {"rate": compare_rates, "learn": compare_learning}[options.measurement]
     result = {"host": host_facts(), "threads": 1, "batch": BATCH, **comparison(options)}
     if options.json:
         options.json.write_text(json.dumps(result, indent=2) + "\n")

@@ -1,8 +1,14 @@
-"""Students of the collective network compared with SAC from scratch: environment steps and seconds to 90 % success.
+"""Environment steps and seconds to 90 % success of Meta-World students, compared with SAC from scratch.
 
-``scratch`` is stage expert, ``bonus`` stage student with the published weight of the bonus, ``bonus-10`` with ten times
-that weight for longer, ``finetune`` stage student_finetune. The project folder needs an encoder and a collective
-network, the output of the stages ``represent`` and ``distill``. Runs that are in the JSON file are not repeated.
+A run of a kind ends when an evaluation reaches 90 % success. The kinds are:
+
+- ``scratch``: stage expert, the baseline;
+- ``bonus``: stage student with the published weight of the bonus;
+- ``bonus-10``: stage student with ten times that weight for more steps;
+- ``finetune``: stage student_finetune.
+
+The project folder must contain an encoder and a collective network, the outputs of the stages ``represent`` and
+``distill``. Runs that the JSON file already contains are not repeated.
 
     python benchmarks/metaworld_students.py runs/metaworld --json benchmarks/results/metaworld_students.json
 """
@@ -31,11 +37,11 @@ SUCCESS_RATE = 0.9
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("project", type=Path)
+    parser.add_argument("project", type=Path, help="folder with an encoder and a collective network")
     parser.add_argument("--task", default="reach")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--every", type=int, default=5_000)
+    parser.add_argument("--every", type=int, default=5_000, help="environment steps between evaluations")
     parser.add_argument("--episodes", type=int, default=20)
     parser.add_argument("--json", type=Path, required=True)
     options = parser.parse_args()
@@ -47,11 +53,11 @@ def main() -> None:
         for kind in options.kinds:
             if (options.task, kind, seed) in done:
                 continue
-            with tempfile.TemporaryDirectory() as own:  # the runs must not write into the project
+            with tempfile.TemporaryDirectory() as folder:  # the runs must not write into the project
                 for part in ("encoder", "collective"):
-                    (Path(own) / part).symlink_to((options.project / part).resolve())
+                    (Path(folder) / part).symlink_to((options.project / part).resolve())
                 arguments = [
-                    *KINDS[kind], f"task={options.task}", f"run.seed={seed}", f"project={own}",
+                    *KINDS[kind], f"task={options.task}", f"run.seed={seed}", f"project={folder}",
                     f"eval_interval={options.every}", f"log_interval={options.every}",
                     f"eval_episodes={options.episodes}",
                 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Adapters of powerband, TraceML and Fournex to `faulty_loop.py`, each used as its documentation recommends."""
+"""Adapters of powerband, TraceML and Fournex for `faulty_loop.py`; each follows the documentation of its tool."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from powerband.tune.measure.ledger import Ledger
 
 
 class Untimed:
-    """Adapter without a tool, and interface of the other adapters."""
+    """Adapter without a tool, and base class of the other adapters."""
 
     def start(self, device: torch.device) -> None:
         """Starts the measurement."""
@@ -32,15 +32,15 @@ class Untimed:
         return contextlib.nullcontext()
 
     def finish(self, update: Callable[[Any], None], batch: Any) -> None:
-        """Called after the loop with a function that makes one update, and a batch for it."""
+        """Ends the measurement; `update` makes one update of the loop with a batch."""
 
     def verdict(self) -> dict[str, Any]:
-        """Returns labels, text and figures of the tool; empty if it reports outside of this process."""
+        """Returns labels, text and evidence of the tool; empty if the tool reports outside of this process."""
         return {}
 
 
 class Powerband(Untimed):
-    """Uses one span per part, and one update with a batch at the end, as in `examples/diagnose_your_own_loop.py`."""
+    """Uses one span per part and one update with a batch at the end, as `examples/diagnose_your_own_loop.py` does."""
 
     def start(self, device: torch.device) -> None:
         from powerband import PhaseClock
@@ -64,8 +64,10 @@ class Powerband(Untimed):
 
 
 class TraceML(Untimed):
-    """Times forward, backward, optimiser and loader automatically. The step is the complete iteration after its batch.
-    Its residual includes environments and all other parts. Sampling the replay buffer is timed as input."""
+    """Measures forward, backward, optimiser and loader automatically; a step is the complete iteration after its batch.
+
+    The residual of a step includes environments and all other parts. Sampling the replay buffer is measured as input.
+    """
 
     def start(self, device: torch.device) -> None:
         import traceml_ai
@@ -83,7 +85,7 @@ class TraceML(Untimed):
 
 
 class Fournex(Untimed):
-    """Uses phases, instrumented batches and copies, and an event `sync_wait` when the loop reads losses."""
+    """Uses phases, instrumented batches and copies, and an event `sync_wait` if the loop reads losses."""
 
     def start(self, device: torch.device) -> None:
         import fournex
@@ -102,7 +104,7 @@ class Fournex(Untimed):
             return self.fournex.time_memcpy(copy_kind="h2d", step=step)
         if name == "read":
             return self._sync_wait(step)
-        # The instrumented iterator times `next`. Other names become phases, also those unknown to Fournex.
+        # The instrumented iterator already measures `next`. Fournex accepts phases with unknown names.
         return contextlib.nullcontext() if name in ("sample", "data") else self.fournex.phase(name, step=step)
 
     @contextlib.contextmanager

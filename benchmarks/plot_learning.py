@@ -1,11 +1,12 @@
-"""Draws the learning curves of ``docs/recipes`` from the runs of ``benchmarks/learning.py``.
+"""Plots of the learning curves in the documentation, from the runs and results of ``benchmarks/learning.py``.
 
-``interval``: share of games won against random over wall time and over episodes, of the runs ``interval-*``.
-``strength``: share of decided games that checkpoints of ``snakes-full-*`` win against scripted teams, over wall time.
-``uav``: training return over wall time, of the runs ``uav-coma-*`` and ``uav-iac-*``, and of the planners.
-``metaworld``: success of experts in training, from `results/learning/metaworld.json`, and environment steps of students
-to 90 % success, from `results/metaworld_students.json`. This plot needs no runs.
-``sketchnav``: training success of the runs ``sketchnav-ppo-*``, and success of their policies on unseen plans.
+- ``interval``: share of games won against random over wall time and over episodes, of the runs ``interval-*``.
+- ``strength``: share of decided games that checkpoints of ``snakes-full-*`` win against scripted teams, over wall time.
+- ``uav``: training return over wall time, of the runs ``uav-coma-*`` and ``uav-iac-*``, compared with the planners.
+- ``metaworld``: success rate of experts in training, from `results/learning/metaworld.json`, and environment steps of
+  students to 90 % success, from `results/metaworld_students.json`. This plot needs no runs.
+- ``sketchnav``: training success of the runs ``sketchnav-ppo-*``, and success of their policies on unseen plans.
+
 Lines are means over seeds; bands extend from the lowest to the highest seed.
 
     python benchmarks/plot_learning.py interval runs/learning docs/pictures/interval-learning.png
@@ -42,19 +43,16 @@ CASES = {
 }
 EPISODE_STEPS = 200
 POINTS = 60
-"""Points of a curve."""
+"""Number of points of a curve."""
 
 
 def curve(folder: Path, tag: str, over: str) -> tuple[np.ndarray, np.ndarray]:
-    """Reads a curve of a run, smoothed over five log intervals.
+    """Returns x coordinates and values of a metric of a run, smoothed over five log intervals.
 
     Args:
         folder: The run folder.
-        tag: Tag of the values.
-        over: Key of the x axis.
-
-    Returns:
-        Coordinates on the x axis, and the values.
+        tag: Name of the metric.
+        over: Name of the metric on the x axis.
     """
     lines = [line for line in read_metrics(folder) if tag in line]
     values = np.array([line[tag] for line in lines], float)
@@ -63,11 +61,11 @@ def curve(folder: Path, tag: str, over: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def draw_seeds(axis: Axes, curves: list[tuple[np.ndarray, np.ndarray]], grid: np.ndarray, **style: Any) -> None:
-    """Draws the mean and the range of several curves, interpolated on `grid`.
+    """Plots the mean and the range of several curves, interpolated on `grid`.
 
     Args:
-        axis: Axis of the plot.
-        curves: (x, values) per seed.
+        axis: Axes of the plot.
+        curves: (x, values) of each seed.
         grid: Coordinates on the x axis.
         style: ``color``, ``label``, ``linestyle``; ``alpha`` of the band; ``scale``, which divides the x axis.
     """
@@ -83,7 +81,7 @@ def common_range(curves: list[tuple[np.ndarray, np.ndarray]]) -> tuple[float, fl
 
 
 def interval(runs: Path, path: Path) -> None:
-    """Draws the runs ``interval-*``."""
+    """Plots the share of games won of the runs ``interval-*``."""
     figure, axes = plt.subplots(1, 2, figsize=(9.5, 3.6), sharey=True)
     for axis, (over, scale, label) in zip(
         axes, (("time_s", 1, "seconds"), ("env_steps", EPISODE_STEPS, "episodes")), strict=True
@@ -105,15 +103,11 @@ def interval(runs: Path, path: Path) -> None:
 
 
 def strength(runs: Path, path: Path, games: int = 100, checkpoints: int = 8) -> None:
-    """Plays checkpoints of the runs ``snakes-full-*`` against scripted teams and draws the share of decided games won.
+    """Plots the share of decided games that checkpoints of the runs ``snakes-full-*`` win against scripted teams.
 
-    Args:
-        runs: Folder of the runs.
-        path: File of the plot.
-        games: Games per checkpoint and team.
-        checkpoints: Largest number of checkpoints per run.
+    Plays `games` games per checkpoint and team, with at most `checkpoints` checkpoints per run.
     """
-    from powerband.recipes.snakes.evaluation import RIVALS, as_player, play, summary
+    from powerband.recipes.snakes.evaluation import SCRIPTED_OPPONENTS, as_player, play, summary
     from powerband.recipes.snakes.train import load
 
     figure, axis = plt.subplots(figsize=(6, 3.6))
@@ -127,7 +121,7 @@ def strength(runs: Path, path: Path, games: int = 100, checkpoints: int = 8) -> 
             won = []
             for step in selected:
                 player = as_player(*load(folder / "checkpoints" / str(step)))
-                won.append(summary(play(player, RIVALS[rival](), games, 10_000))["decided_won"])
+                won.append(summary(play(player, SCRIPTED_OPPONENTS[rival](), games, 10_000))["decided_won"])
             curves.append((np.interp(selected, steps, seconds), np.array(won)))
         draw_seeds(axis, curves, np.geomspace(*common_range(curves), POINTS), color=color, label=f"against {rival}")
     axis.set_xscale("log")
@@ -143,7 +137,7 @@ def strength(runs: Path, path: Path, games: int = 100, checkpoints: int = 8) -> 
 
 
 def uav(runs: Path, path: Path) -> None:
-    """Draws the runs ``uav-*`` and the returns of the planners on the missions of the evaluation."""
+    """Plots the returns of the runs ``uav-*``, and those of the planners on the missions of the evaluation."""
     figure, axis = plt.subplots(figsize=(6, 3.6))
     for algo, color in (("coma", "#1f6f8b"), ("iac", "#e0a458")):
         folders = sorted(runs.glob(f"uav-{algo}-[0-9]"))
@@ -166,7 +160,7 @@ def uav(runs: Path, path: Path) -> None:
 
 
 def metaworld(_: Path, path: Path) -> None:
-    """Draws the experts of `variant=cpu`, one line per run, and the students, one dot per seed."""
+    """Plots the experts of `variant=cpu`, one line per run, and the students, one dot per seed."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(9.5, 3.6))
     colors = {"reach": "#1f6f8b", "drawer-close": "#e0a458", "window-open": "#5aa9a3", "door-open": "#b5446e"}
     labelled = set()
@@ -196,7 +190,7 @@ def metaworld(_: Path, path: Path) -> None:
 
 
 def sketchnav(runs: Path, path: Path) -> None:
-    """Draws the runs ``sketchnav-ppo-*``: one line and two dots per run, with 95 % intervals over episodes."""
+    """Plots the runs ``sketchnav-ppo-*``: one line and two dots per run, with 95 % intervals over episodes."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(9.5, 3.6), width_ratios=(3, 2))
     colors = {"true": "#5aa9a3", "smooth": "#1f6f8b", "abstract": "#e0a458", "blank": "#8a8f98"}
     for position, (sketch, color) in enumerate(colors.items()):
@@ -229,13 +223,12 @@ PLOTS = {"interval": interval, "strength": strength, "uav": uav, "metaworld": me
 
 
 def main() -> None:
-    """Draws one plot."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=PLOTS, help="plot to draw")
+    parser.add_argument("plot", choices=PLOTS, help="plot to draw")
     parser.add_argument("runs", type=Path, help="folder of the runs")
-    parser.add_argument("picture", type=Path, help="file of the plot")
+    parser.add_argument("figure", type=Path, help="file of the plot")
     arguments = parser.parse_args()
-    PLOTS[arguments.what](arguments.runs, arguments.picture)
+    PLOTS[arguments.plot](arguments.runs, arguments.figure)
 
 
 if __name__ == "__main__":

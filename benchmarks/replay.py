@@ -1,4 +1,4 @@
-"""CPU time of sampling a batch: the packed replay buffer compared with the one of Stable-Baselines3.
+"""CPU time of sampling a batch from the packed replay buffer, compared with the one of Stable-Baselines3.
 
 python benchmarks/replay.py --json benchmarks/results/replay.json
 """
@@ -24,30 +24,23 @@ ROWS, INPUTS, ACTIONS = 100_000, 39, 4
 
 
 def median_us(samplers: dict[str, Callable[[], object]], rounds: int, count: int) -> dict[str, float]:
-    """Returns the CPU microseconds per call of each function, median over interleaved rounds.
-
-    Args:
-        samplers: Name -> function that samples a batch.
-        rounds: Number of rounds; one more round before them warms up.
-        count: Calls per round.
-    """
+    """Returns the CPU microseconds per call of each function, median over interleaved rounds of `count` calls."""
     times: dict[str, list[float]] = {name: [] for name in samplers}
     for index in range(rounds + 1):
         for name, sample in samplers.items():
             start = time.process_time()
             for _ in range(count):
                 sample()
-            if index:
+            if index:  # round 0 warms up
                 times[name].append((time.process_time() - start) / count * 1e6)
     return {name: statistics.median(values) for name, values in times.items()}
 
 
 def main() -> None:
-    """Measures, prints the table, and writes JSON with ``--json``."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--json", type=Path, help="file for the results")
     parser.add_argument("--batch", type=int, default=256, help="transitions per batch")
-    parser.add_argument("--turns", type=int, default=9, help="interleaved rounds")
+    parser.add_argument("--rounds", type=int, default=9, help="interleaved rounds")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     vector, scalar, flag = TensorSpec((INPUTS,)), TensorSpec(()), TensorSpec((), torch.bool)
@@ -78,7 +71,7 @@ def main() -> None:
         samplers["sb3"] = lambda: buffer.sample(arguments.batch)
     except ImportError:
         print("stable_baselines3 is not installed. Install it with pip install 'powerband[peers]' to measure it.")
-    times = median_us(samplers, arguments.turns, 300)
+    times = median_us(samplers, arguments.rounds, 300)
     for name, value in times.items():
         print(f"{name:20s} {value:8.1f} us per batch of {arguments.batch}")
     if arguments.json:

@@ -1,10 +1,10 @@
-"""Compares every logged loss of two versions of powerband: a refactor must keep seeded losses bit-identical.
+"""Seeded training losses of this version of powerband, compared bit for bit with those of another commit.
 
     python benchmarks/same_losses.py COMMIT [CASE ...] [--json FILE]
 
-The old version is checked out into a temporary worktree. Each case trains with the same arguments in both versions,
-with one thread, in fp32, with an empty numba cache, and logs after each iteration. The script prints one row per case
-and exits with status 1 if any loss differs.
+A refactor must keep seeded losses bit-identical. The script checks out COMMIT into a temporary worktree. Each case
+trains in both versions with the same arguments, one thread, fp32 and an empty numba cache, and logs each iteration. The
+script prints one row per case and exits with status 1 if any loss differs.
 """
 
 from __future__ import annotations
@@ -39,7 +39,10 @@ CASES: dict[str, list[str]] = {
         "libero variant=smoke updates=6 demos_dir={demos}",
     ],
 }
-"""Case -> commands; the losses of the last one are compared. ``{demos}`` is a folder of the case."""
+"""Case -> commands; the losses of the last one are compared. ``{demos}`` is a folder of the case.
+
+Both versions must accept the options, so some of them have old names.
+"""
 
 
 def losses(source: Path, commands: list[str], folder: Path) -> list[dict[str, float]]:
@@ -50,25 +53,26 @@ def losses(source: Path, commands: list[str], folder: Path) -> list[dict[str, fl
     run = folder
     for number, command in enumerate(commands):
         run = folder / f"run{number}"
-        words = [*command.format(demos=folder / "demos").split(), *COMMON, f"run_dir={run}"]
-        done = subprocess.run(
-            [sys.executable, "-m", "powerband", "train", *words],
+        arguments = [*command.format(demos=folder / "demos").split(), *COMMON, f"run_dir={run}"]
+        completed = subprocess.run(
+            [sys.executable, "-m", "powerband", "train", *arguments],
             env=environment,
             cwd=folder,
             capture_output=True,
             text=True,
         )
-        if done.returncode:
-            raise SystemExit(f"{source}: {command}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
+        if completed.returncode:
+            output = f"{completed.stdout[-2000:]}\n{completed.stderr[-4000:]}"
+            raise SystemExit(f"{source}: powerband train {command} ended with status {completed.returncode}:\n{output}")
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return [{name: value for name, value in line.items() if name.startswith("losses/")} for line in lines]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("commit")
-    parser.add_argument("cases", nargs="*", default=list(CASES))
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("commit", help="version to compare with")
+    parser.add_argument("cases", nargs="*", default=list(CASES), metavar="case", help=", ".join(CASES))
+    parser.add_argument("--json", type=Path, help="file for the results")
     options = parser.parse_args()
     rows = []
     with tempfile.TemporaryDirectory(prefix="powerband-same-losses-") as name:

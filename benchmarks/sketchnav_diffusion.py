@@ -1,4 +1,4 @@
-"""Time per chunk and success rate of a diffusion policy of sketchnav, by sampler and number of sampling steps.
+"""Time per action chunk and success rate of a sketchnav diffusion policy, by sampler and number of sampling steps.
 
 python benchmarks/sketchnav_diffusion.py runs/NAME --json benchmarks/results/sketchnav_diffusion.json
 """
@@ -31,7 +31,7 @@ REPEATS = 30
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("run", type=Path)
+    parser.add_argument("run", type=Path, help="run folder of a diffusion policy")
     parser.add_argument("--samplers", nargs="+", default=["ddim", "dpm"])
     parser.add_argument("--episodes", type=int, default=200)
     parser.add_argument("--threads", type=int, default=1)
@@ -61,7 +61,7 @@ def main() -> None:
 
 
 def median_seconds(learner: NavigationLearner, spec: EnvSpec, rows: int) -> float:
-    """Median seconds of one call of `act` with `rows` observations, including their encoding."""
+    """Returns the median seconds of one call of `act` with `rows` observations, including their encoding."""
     obs = {name: leaf.zeros(rows) for name, leaf in spec.obs.items()}
     seconds = []
     for _ in range(REPEATS):

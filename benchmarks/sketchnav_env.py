@@ -1,11 +1,16 @@
-"""Frame rate of sketchnav's ray caster compared with other renderers of indoor scenes, in one process.
+"""Frame rate of sketchnav's ray caster, compared with MiniWorld, MuJoCo and a plain numpy renderer.
 
     python benchmarks/sketchnav_env.py [--seconds 2] [--rounds 5] [--pixels 64] [--threads 2] [--json out.json]
 
 A frame of sketchnav is one action with its RGB-D image, motion, collision test, path length, reward and episode end.
-Baselines: MiniWorld's FourRooms (`pip install miniworld`; RGB only, its own physics), the same plans rendered by MuJoCo
-(RGB and depth, no physics), and the numpy renderer of the tests, with one ray per pixel. The baselines use one thread;
-sketchnav uses one thread and `--threads`. A ratio is the median over rounds; a round measures all renderers in turn.
+The baselines are:
+
+- MiniWorld's FourRooms (`pip install miniworld`), with RGB only and its own physics;
+- MuJoCo with the same plans, with RGB and depth but without physics;
+- the numpy renderer of the tests, with one ray per pixel.
+
+The baselines use one thread; sketchnav uses one thread and `--threads`. Each round measures all renderers one after the
+other, and a ratio is the median over rounds. All renderers run in one process.
 """
 
 from __future__ import annotations
@@ -40,7 +45,7 @@ ROWS = 128
 
 
 def sketchnav(episodes: Episodes, pixels: int, threads: int) -> Callable[[], int]:
-    """Random actions of `ROWS` agents, including STOP."""
+    """Returns a function that takes random actions of `ROWS` agents, including STOP."""
     env = SketchNavEnv(ROWS, episodes, pixels=pixels, threads=threads)
     generator = torch.Generator().manual_seed(0)
     weight = torch.tensor([0.005, 0.5, 0.25, 0.245])
@@ -53,7 +58,7 @@ def sketchnav(episodes: Episodes, pixels: int, threads: int) -> Callable[[], int
 
 
 def mujoco(episodes: Episodes, pixels: int) -> Callable[[], int]:
-    """RGB and depth of one plan at the starts of its episodes."""
+    """Returns a function that renders RGB and depth of one plan at the start of an episode."""
     renderer, rng = MujocoRenderer(episodes.plan_cells(0), pixels), np.random.default_rng(0)
     places = episodes.start[episodes.plan == 0][:, :2].numpy() * COORDINATE_UNIT_M
 
@@ -66,7 +71,7 @@ def mujoco(episodes: Episodes, pixels: int) -> Callable[[], int]:
 
 
 def numpy_rays(episodes: Episodes, pixels: int) -> Callable[[], int]:
-    """The reference renderer of the tests."""
+    """Returns a function that renders with the reference renderer of the tests."""
     cells, rng = episodes.plan_cells(0), np.random.default_rng(0)
     places = episodes.start[episodes.plan == 0][:, :2].numpy() * COORDINATE_UNIT_M
 
@@ -79,7 +84,7 @@ def numpy_rays(episodes: Episodes, pixels: int) -> Callable[[], int]:
 
 
 def miniworld(pixels: int) -> Callable[[], int]:
-    """Random actions in MiniWorld's FourRooms."""
+    """Returns a function that takes a random action in MiniWorld's FourRooms."""
     import gymnasium
     import pyglet
 
@@ -100,7 +105,7 @@ def miniworld(pixels: int) -> Callable[[], int]:
 
 
 def rate(step: Callable[[], int], seconds: float) -> float:
-    """Frames per second."""
+    """Returns the frames per second; `step` returns the number of frames of a call."""
     frames, start = 0, time.perf_counter()
     while time.perf_counter() - start < seconds:
         frames += step()
@@ -139,11 +144,11 @@ def main() -> None:
     ratios = {}
     for name, values in rates.items():
         print(f"{name:<26}{statistics.median(values):>12,.0f} frames/s")
-    for mine in [name for name in renderers if name.startswith("powerband")]:
-        for other in [name for name in renderers if not name.startswith("powerband")]:
-            each = [a / b for a, b in zip(rates[mine], rates[other], strict=True)]
-            ratios[f"{mine} / {other}"] = statistics.median(each)
-            print(f"{mine} / {other}: {statistics.median(each):.1f}x")
+    for ours in [name for name in renderers if name.startswith("powerband")]:
+        for baseline in [name for name in renderers if not name.startswith("powerband")]:
+            ratio = statistics.median(a / b for a, b in zip(rates[ours], rates[baseline], strict=True))
+            ratios[f"{ours} / {baseline}"] = ratio
+            print(f"{ours} / {baseline}: {ratio:.1f}x")
     if options.json:
         result = {"host": host_facts(), "pixels": options.pixels, "rates": rates, "ratios": ratios}
         options.json.write_text(json.dumps(result, indent=2) + "\n")

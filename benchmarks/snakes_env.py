@@ -1,11 +1,11 @@
-"""Speed of the snakes environment: the compiled engine compared with the plain engine of the tests.
+"""Board moves per second of the compiled snakes engine, compared with the plain Python engine of the tests.
 
     python benchmarks/snakes_env.py [--seconds 1] [--observation features] [--json out.json]
 
-All games are random play with six snakes per board in one process. `engine` stands for moves, rewards of both teams
-and restarts; `environment` adds the observations of both teams. Rates per core use the CPU time of the process, which
-depends least on other work of the machine. The table over boards and threads also shows rates per wall-clock second.
-The ratio to the plain engine is the median over rounds that time both engines one after the other.
+All games have six snakes per board that move at random, in one process. The subject `engine` computes moves, rewards of
+both teams and restarts; `environment` also computes the observations of both teams. Rates per core use the CPU time of
+the process, which depends least on other work of the machine. The table over boards and threads also has rates per
+second of wall time. The ratio is the median over rounds, each of which measures both engines one after the other.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from recipes.snakes.env.reference import Snakes  # noqa: E402
 
 
 class PlainEngine:
-    """The engine of the tests, with a fast random number generator."""
+    """Plain engine of the tests, with a fast random number generator."""
 
     def __init__(self) -> None:
         state = SnakesState.empty(1)
@@ -63,7 +63,7 @@ class PlainEngine:
 
 
 class Engine:
-    """Moves, rewards and restarts of N boards without observations."""
+    """Compiled engine: moves, rewards and restarts of N boards, without observations."""
 
     def __init__(self, num_boards: int, threads: int) -> None:
         self.state, self.threads = SnakesState.empty(num_boards), threads
@@ -83,7 +83,7 @@ class Engine:
 
 
 class Environment:
-    """`SnakesEnv` in which the learner plays both teams."""
+    """Complete environment, in which the learner plays both teams."""
 
     def __init__(self, num_boards: int, threads: int, observation: str) -> None:
         self.env = SnakesEnv(num_boards, observation=observation, threads=threads)
@@ -107,7 +107,6 @@ def speed(subject: PlainEngine | Engine | Environment, seconds: float) -> tuple[
 
 
 def main() -> None:
-    """Measures, prints the tables, and writes JSON with ``--json``."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=1.0, help="seconds per measurement")
     parser.add_argument("--rounds", type=int, default=5, help="pairs of measurements for the ratio")
@@ -153,7 +152,7 @@ def main() -> None:
 
 
 def processor() -> str:
-    """Returns the name of the processor from /proc/cpuinfo, or from Python elsewhere."""
+    """Returns the name of the processor from /proc/cpuinfo, or from Python if that file is missing."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))

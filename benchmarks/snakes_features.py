@@ -1,6 +1,7 @@
-"""Cost of each snakes observation: microseconds per snake on one core, on boards of greedy play.
+"""CPU time of the snakes observations, compared with each other and with scripted opponents, in us per snake.
 
-The observations are interleaved over several rounds. Each result is the median CPU time of the process.
+The boards come from games of two greedy teams. The observations are interleaved over several rounds, and each result is
+the median CPU time of the process.
 
     python benchmarks/snakes_features.py --json benchmarks/results/snakes_features.json
 """
@@ -25,7 +26,7 @@ from powerband.recipes.snakes.env.opponents import GreedyOpponent, RandomOpponen
 
 
 def played_boards(num_boards: int, moves: int) -> SnakesState:
-    """Returns boards after `moves` moves of two greedy teams."""
+    """Returns boards on which two greedy teams made `moves` moves."""
     state, buffers = SnakesState.empty(num_boards), MoveBuffers(num_boards, 2 * num_boards, torch.device("cpu"))
     restart_all(state, buffers, seed=1)
     greedy = GreedyOpponent("torus")
@@ -38,15 +39,10 @@ def played_boards(num_boards: int, moves: int) -> SnakesState:
 
 
 def measure(num_boards: int, moves: int, rounds: int) -> dict[str, float]:
-    """Measures all observations and scripted opponents.
-
-    Args:
-        num_boards: Number of boards.
-        moves: Moves before the measurement.
-        rounds: Interleaved rounds.
+    """Measures all observations and scripted opponents on boards after `moves` moves.
 
     Returns:
-        Name -> median microseconds of CPU time per snake, and the mean length of the snakes.
+        Name -> median microseconds of CPU time per snake, and ``mean_length``, the mean length of the snakes.
     """
     state = played_boards(num_boards, moves)
     boards = slice(0, num_boards)
@@ -67,7 +63,6 @@ def measure(num_boards: int, moves: int, rounds: int) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measures, prints the table, and writes JSON with ``--json``."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--boards", type=int, default=2048, help="number of boards")
     parser.add_argument("--moves", type=int, nargs="+", default=[20, 100, 190], help="moves before each measurement")

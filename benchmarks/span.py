@@ -1,8 +1,9 @@
-"""Measures the cost of a span: nanoseconds of `with clock("env"):`, and its share of the wall time of real loops.
+"""Cost of a span of the phase clock in nanoseconds, and as a share of the wall time of training loops.
 
     python benchmarks/span.py --json benchmarks/results/span.json
 
-The share is the cost of a span times the spans per second in a profile of the loop.
+A span is `with clock("env"): ...`. Its cost is compared with an empty loop. The share of a training loop is the cost of
+a span times the number of spans per second of the loop.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def span_ns(rounds: int = 15, spans: int = 20_000) -> dict[str, float]:
 
 def main() -> None:
     restart_with_cli_environment()
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--json", type=Path)
     parser.add_argument("--seconds", type=float, default=5.0, help="seconds per profiled loop; 0 skips the loops")
     options = parser.parse_args()

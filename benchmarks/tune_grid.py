@@ -1,7 +1,8 @@
-"""Compares `powerband tune` with an exhaustive grid over the same knobs, on one idle machine.
+"""Training rate of the setting that `powerband tune` finds, compared with an exhaustive grid and the defaults.
 
-The search runs as a separate command. Then every point of the grid is measured once. The best points, the setting
-chosen by the search and the defaults are measured again in alternating rounds.
+The grid has the same options as the search. The search runs as a separate command, and then each point of the grid is
+measured once. The best points, the setting that the search chose and the defaults are measured again in alternating
+rounds. The machine must be idle.
 
     python benchmarks/tune_grid.py ppo ddpg sac --json benchmarks/results/tune_grid.json
 """
@@ -37,7 +38,7 @@ CASES: dict[str, tuple[LearningRule, list[str]]] = {
     "sac": ("fixed", ["gym", "algo=sac", "env_id=HalfCheetah-v5", "gpus=none"]),
     "ppo-fixed": ("fixed", ["snakes", "algo=ppo", "gpus=none"]),
 }
-"""Case -> (rule for knobs that change learning, recipe and its arguments)."""
+"""Case -> (rule for options that change learning, recipe and its arguments)."""
 
 
 def searched(rule: LearningRule, arguments: list[str]) -> dict[str, Any]:
@@ -51,23 +52,23 @@ def searched(rule: LearningRule, arguments: list[str]) -> dict[str, Any]:
 
 
 def thinned(axis: Axis) -> list[Setting]:
-    """Returns the alternatives of an axis in the grid; of sizes only the largest."""
+    """Returns the points of an axis in the grid; for sizes, only the default and the largest."""
     return [{}, *(axis.settings[-1:] if axis.modelled else axis.settings)]
 
 
 def grid_of(space: SearchSpace) -> list[dict[str, Any]]:
-    """Returns every valid setting of the thinned axes, the present one first."""
+    """Returns all valid settings of the thinned axes, the default one first."""
     settings = {}
     for parts in itertools.product(*map(thinned, space.axes)):
         setting = space.complete([part for part in parts if part])
         if setting is not None:
             settings[key(setting)] = setting
-    assert len(settings) <= POINTS, len(settings)
+    assert len(settings) <= POINTS, f"the grid has {len(settings)} points, but at most {POINTS} are allowed"
     return list(settings.values())
 
 
 def run(case: str) -> dict[str, Any]:
-    """Runs one case: search, grid and finalists."""
+    """Runs search, grid and finalists of one case and returns its row."""
     rule, arguments = CASES[case]
     tuning = searched(rule, arguments)
     recipe, stage, resolved = configure(arguments[0], arguments[1:])

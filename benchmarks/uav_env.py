@@ -1,11 +1,11 @@
-"""Speed of the uav environment with features, compared with the reference mission of the tests.
+"""Agent-steps per second of the uav environment with features, compared with the reference mission of the tests.
 
     python benchmarks/uav_env.py [--seconds 3] [--missions 64] [--json out.json]
 
-Four UAVs make random allowed moves on the complete map of 493 x 493 cells. An agent-step is one move of one UAV with
-measuring, message exchange, fusion, masks, reward, and the feature maps of the UAV and the team. The measurement uses
-one thread; figures per core divide by the CPU time of the process. Each round times both in turn, and the ratio is the
-median over rounds.
+Four UAVs make random valid moves on the complete map of 493 x 493 cells. An agent-step is one move of one UAV with its
+measurement, message exchange, fusion, masks, reward, and the feature maps of the UAV and the team. The comparison uses
+one thread; rates per core divide by the CPU time of the process. Each round measures both, and the ratio is the median
+over rounds.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from powerband.recipes.uav.settings import World  # noqa: E402
 from recipes.uav.env.reference import ReferenceMission  # noqa: E402
 
 WORLD = World()
-PARENT = 51.0
-"""Agent-steps/s of the system in the guide, as the guide states; not measured here."""
+GUIDE_RATE = 51.0
+"""Agent-steps/s that the guide states for its own system; not measured here."""
 
 
 class Reference:
-    """The reference mission of the tests, with random numbers from numpy."""
+    """Reference mission of the tests, with random numbers from numpy."""
 
     def __init__(self) -> None:
         self.rng = np.random.default_rng(0)
@@ -54,15 +54,15 @@ class Reference:
         self.measure_and_fuse()
 
     def measure_and_fuse(self) -> None:
-        """Draws measurements and messages, and fuses them."""
+        """Samples measurements and messages, and fuses them."""
         positions = np.array(self.mission.position)
         metres = np.stack(
             [5.0 * positions[:, 0], 5.0 * positions[:, 1], np.array(WORLD.altitudes_m)[positions[:, 2]]], 1
         )
         distance = np.linalg.norm(metres[:, None] - metres[None], axis=2)
-        heard = [set(np.flatnonzero(row <= WORLD.comm_range_m).tolist()) for row in distance]
+        received = [set(np.flatnonzero(row <= WORLD.comm_range_m).tolist()) for row in distance]
         wrong = [self.rng.random(self.truth.shape) < WORLD.sensor_noise[z] for z in positions[:, 2]]
-        self.mission.measure_and_fuse([self.truth ^ flips for flips in wrong], heard)
+        self.mission.measure_and_fuse([self.truth ^ flips for flips in wrong], received)
 
     def run(self, steps: int) -> int:
         """Makes `steps` moves of the team; returns the number of agent-steps."""
@@ -82,7 +82,7 @@ class Reference:
 
 
 class Compiled:
-    """The environment with compiled kernels."""
+    """Environment with compiled kernels."""
 
     def __init__(self, missions: int, threads: int) -> None:
         self.env, self.planner = UavEnv(missions, WORLD, seed=0, threads=threads), RandomPlanner(0)
@@ -96,7 +96,7 @@ class Compiled:
 
 
 def rate(run: Callable[[int], int], steps: int, seconds: float) -> dict[str, float]:
-    """Measures agent-steps per second of CPU time and of wall time."""
+    """Returns agent-steps per second of CPU time and of wall time."""
     done, cpu, wall = 0, time.process_time(), time.perf_counter()
     while time.perf_counter() - wall < seconds:
         done += run(steps)
@@ -104,8 +104,7 @@ def rate(run: Callable[[int], int], steps: int, seconds: float) -> dict[str, flo
 
 
 def main() -> None:
-    """Measures, prints and writes the results."""
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--missions", type=int, default=64)
@@ -126,9 +125,9 @@ def main() -> None:
         "plain": statistics.median(each["plain"]["per_core"] for each in rounds),
         "compiled": statistics.median(each["compiled"]["per_core"] for each in rounds),
         "ratio": statistics.median(each["ratio"] for each in rounds),
-        "stated_by_the_parent": PARENT,
+        "stated_by_the_parent": GUIDE_RATE,
     }
-    result["times_the_parent"] = result["compiled"] / PARENT
+    result["times_the_parent"] = result["compiled"] / GUIDE_RATE
     threads = os.cpu_count() or 1
     result["threads"] = {
         str(count): rate(Compiled(args.missions, count).run, WORLD.num_steps, args.seconds)["per_second"]
@@ -146,7 +145,7 @@ def main() -> None:
     result["greedy"] = rate(plan, 1, args.seconds)["per_core"]
     print(
         f"{result['compiled']:,.0f} agent-steps/s/core: {result['ratio']:.0f} times the reference mission, "
-        f"{result['times_the_parent']:.0f} times the {PARENT:g} that the guide states; greedy {result['greedy']:,.0f}; "
+        f"{result['times_the_parent']:.0f} times the {GUIDE_RATE:g} of the guide; greedy {result['greedy']:,.0f}; "
         f"threads {result['threads']}"
     )
     if args.json:

@@ -1,8 +1,9 @@
-"""Time of one mini-batch of COMA on the CPU, critic and actor, by precision, width and number of rows.
+"""Time of one COMA mini-batch on a CPU in bf16, compared with fp32, by network width and number of rows.
 
     python benchmarks/uav_update.py [--threads 1] [--json out.json]
 
-Rows are transitions of single UAVs. Each round times all cases in turn; the results are medians over rounds.
+A mini-batch includes critic and actor; its rows are transitions of single UAVs. Each round measures all cases one after
+the other, and the results are medians over rounds.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ CASES = [
     for precision in ("fp32", "bf16")
 ]
 ITERATION_ROWS, PASSES = 660, 5
+"""Transitions and passes over them in one iteration of the variant `guide`."""
 
 
 def main() -> None:
-    """Measures, prints and writes the results."""
     restart_with_cli_environment()
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--updates", type=int, default=4)

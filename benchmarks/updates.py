@@ -1,7 +1,7 @@
-"""Updates per CPU-second: DDPG, SAC and PPO of powerband compared with plain PyTorch and Stable-Baselines3.
+"""CPU time per update of DDPG, SAC and PPO, compared with plain PyTorch and Stable-Baselines3.
 
 All implementations sample their batches and run in one process on one thread. They are interleaved, and each result is
-the median over rounds. The benchmark compares CPU time, because wall time on a shared machine is not reliable.
+the median over rounds. The benchmark measures CPU time, because wall time on a shared machine is not reliable.
 
     python benchmarks/updates.py --json benchmarks/results/updates.json
 """
@@ -41,7 +41,7 @@ Update = Callable[[], object]
 
 
 class PlainDDPG:
-    """DDPG as in a plain script: a list of tuples as replay buffer, two optimisers, a loop for Polyak averaging."""
+    """DDPG as in a plain script: a list as replay buffer, two optimisers, and a loop for Polyak averaging."""
 
     def __init__(self, inputs: int, agents: int, batch: int):
         def mlp(i: int, o: int) -> nn.Sequential:
@@ -92,15 +92,7 @@ class PlainDDPG:
 def powerband_ddpg(
     inputs: int, agents: int, batch: int, precision: PrecisionName, compile_losses: bool = False
 ) -> Update:
-    """Returns the update of powerband's DDPG.
-
-    Args:
-        inputs: Length of an observation.
-        agents: Number of agents.
-        batch: Transitions per update.
-        precision: Floating point type of matrix products.
-        compile_losses: Whether to compile the losses with torch.compile.
-    """
+    """Returns the update of powerband's DDPG for observations of length `inputs`."""
     spec = EnvSpec(TensorSpec((agents, inputs)), TensorSpec((agents,), torch.int64), num_actions=4, num_agents=agents)
     context = RankContext.single(precision=precision)
     settings = DDPGConfig(compile=compile_losses, logit_penalty=0.0)
@@ -131,15 +123,7 @@ def powerband_ddpg(
 def powerband_sac(
     inputs: int, actions: int, batch: int, precision: PrecisionName, compile_losses: bool = False
 ) -> Update:
-    """Returns the update of powerband's SAC.
-
-    Args:
-        inputs: Length of an observation.
-        actions: Length of an action.
-        batch: Transitions per update.
-        precision: Floating point type of matrix products.
-        compile_losses: Whether to compile the losses with torch.compile.
-    """
+    """Returns the update of powerband's SAC for observations of length `inputs` and actions of length `actions`."""
     spec = EnvSpec(TensorSpec((inputs,)), TensorSpec((actions,)), low=-torch.ones(actions), high=torch.ones(actions))
     context = RankContext.single(precision=precision)
     learner = SAC(spec, SACConfig(compile=compile_losses), context)
@@ -165,13 +149,7 @@ def powerband_sac(
 
 
 def sb3_sac(inputs: int, actions: int, batch: int) -> Update:
-    """Returns ``train()`` of Stable-Baselines3's SAC, which samples from its replay buffer.
-
-    Args:
-        inputs: Length of an observation.
-        actions: Length of an action.
-        batch: Transitions per update.
-    """
+    """Returns ``train()`` of Stable-Baselines3's SAC, which samples from its replay buffer."""
     import gymnasium
     from stable_baselines3 import SAC as SB3SAC
     from stable_baselines3.common.logger import Logger
@@ -194,12 +172,7 @@ def sb3_sac(inputs: int, actions: int, batch: int) -> Update:
 
 
 def powerband_ppo(batch: int, precision: PrecisionName) -> Update:
-    """Returns the update of powerband's PPO on one fixed mini-batch.
-
-    Args:
-        batch: Rows of the mini-batch.
-        precision: Floating point type of matrix products.
-    """
+    """Returns the update of powerband's PPO on one fixed mini-batch of `batch` rows."""
     spec = EnvSpec(TensorSpec((100,)), TensorSpec((), torch.int64), num_actions=3)
     learner = PPO(spec, PPOConfig(), RankContext.single(precision=precision))
     obs = torch.randn(batch, 100)
@@ -215,13 +188,7 @@ def powerband_ppo(batch: int, precision: PrecisionName) -> Update:
 
 
 def measure(implementations: dict[str, Update], rounds: int, updates: int) -> dict[str, float]:
-    """Returns the CPU milliseconds per update of each implementation, median over interleaved rounds.
-
-    Args:
-        implementations: Name -> update.
-        rounds: Number of rounds; one more round before them warms up.
-        updates: Updates per round.
-    """
+    """Returns the CPU milliseconds per update of each implementation, median over interleaved rounds."""
     times: dict[str, list[float]] = {name: [] for name in implementations}
     for index in range(rounds + 1):
         for name, update in implementations.items():
@@ -234,10 +201,9 @@ def measure(implementations: dict[str, Update], rounds: int, updates: int) -> di
 
 
 def main() -> None:
-    """Measures all cases, prints the table, and writes JSON with ``--json``."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--json", type=Path, help="file for the results")
-    parser.add_argument("--turns", type=int, default=9, help="interleaved rounds")
+    parser.add_argument("--rounds", type=int, default=9, help="interleaved rounds")
     parser.add_argument("--updates", type=int, default=20, help="updates per round")
     parser.add_argument("--compile", action="store_true", help="also measure powerband with compiled losses")
     arguments = parser.parse_args()
@@ -278,7 +244,7 @@ def main() -> None:
 
     results: dict[str, Any] = {}
     for name, (baseline, implementations) in cases.items():
-        times = measure(implementations, arguments.turns, arguments.updates)
+        times = measure(implementations, arguments.rounds, arguments.updates)
         speedups = {each: times[baseline] / milliseconds for each, milliseconds in times.items()}
         results[name] = {"cpu_ms": times, "speedup": speedups}
         print(f"{name} (speedup compared with {baseline})")

@@ -1,7 +1,7 @@
-"""Steps per second of vector environments: WorkerVecEnv compared with Gymnasium and Stable-Baselines3.
+"""Steps per second of powerband's vector environment, compared with Gymnasium and Stable-Baselines3.
 
-The vector environments are interleaved over several rounds, so that a busy machine slows all of them equally. The
-ratios are more reliable than the rates.
+The vector environments are interleaved over several rounds, so a busy machine slows all of them equally. The ratios are
+therefore more reliable than the rates.
 
     python benchmarks/vector_env.py --json benchmarks/results/vector_env.json
 """
@@ -28,7 +28,7 @@ Stepper = tuple[Callable[[], object], Callable[[], object]]
 
 
 def powerband(env_id: str, num_envs: int, num_workers: int, actions: np.ndarray) -> Stepper:
-    """Creates powerband's vector environment; 0 workers step in this process."""
+    """Creates powerband's vector environment; with 0 workers, its simulators run in this process."""
     env = GymVecEnv(env_id, num_envs, num_workers)
     env.reset(0)
     action = torch.from_numpy(actions)
@@ -36,14 +36,7 @@ def powerband(env_id: str, num_envs: int, num_workers: int, actions: np.ndarray)
 
 
 def gymnasium_vector(kind: str, env_id: str, num_envs: int, actions: np.ndarray) -> Stepper:
-    """Creates Gymnasium's vector environment.
-
-    Args:
-        kind: ``async`` or ``sync``.
-        env_id: Gymnasium id.
-        num_envs: Number of environments.
-        actions: (num_envs, ...) actions of every step.
-    """
+    """Creates Gymnasium's vector environment of a kind, ``async`` or ``sync``."""
     import gymnasium
 
     env_fns = [functools.partial(gymnasium.make, env_id, disable_env_checker=True)] * num_envs
@@ -64,14 +57,7 @@ def sb3_subproc(env_id: str, num_envs: int, actions: np.ndarray) -> Stepper:
 
 
 def compare(env_id: str, num_envs: int, num_workers: int, rounds: int, round_s: float) -> dict[str, dict[str, float]]:
-    """Measures all vector environments.
-
-    Args:
-        env_id: Gymnasium id.
-        num_envs: Number of environments.
-        num_workers: Worker processes of powerband.
-        rounds: Interleaved rounds.
-        round_s: Seconds per vector environment and round.
+    """Measures all vector environments in interleaved rounds of `round_s` seconds per vector environment.
 
     Returns:
         Name -> median environment steps/s, and the median ratio of powerband's rate to this rate.
@@ -112,7 +98,6 @@ def compare(env_id: str, num_envs: int, num_workers: int, rounds: int, round_s: 
 
 
 def main() -> None:
-    """Measures each environment, prints the table, and writes JSON with ``--json``."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--env-ids", default="Pendulum-v1,HalfCheetah-v5", help="Gymnasium ids, separated by commas")
     parser.add_argument("--num-envs", type=int, default=16, help="number of environments")

@@ -1,8 +1,8 @@
-"""Compares two ways in which threads of torch wait for work: sleeping at once, or spinning first. Interleaved runs.
+"""Training rate if waiting OpenMP threads spin before they sleep, compared with threads that sleep at once.
 
     python benchmarks/waiting.py [--seconds 4] [--rounds 2] [--json out.json]
 
-The runs use two or more threads and differ in GOMP_SPINCOUNT only.
+The runs are interleaved, use two or more threads, and differ only in GOMP_SPINCOUNT.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LOOPS = {
 
 
 def run(arguments: list[str], spins: str, seconds: float) -> dict:
-    """Measures one run with a spin count."""
+    """Returns the metrics of one run with a spin count."""
     os.environ |= {**OPENMP_WAIT_VARIABLES, "GOMP_SPINCOUNT": spins}
     return measure([*arguments, "gpus=none"], seconds)
 

@@ -1,4 +1,4 @@
-"""Your own environment, trained with no further code:
+"""Corridor: an environment of your own that trains without further code.
 
     PYTHONPATH=examples powerband train gym env_id=corridor:Corridor-v0 algo=ppo env_steps=30000
     powerband eval last
@@ -12,7 +12,7 @@ from gymnasium import spaces
 
 
 class Corridor(gymnasium.Env):
-    """Walk to the end of a corridor: 0 left, 1 right; one point at the end, a hundredth lost a step."""
+    """A corridor to walk along: action 0 is left, 1 is right. The end is worth 1, and every other step costs 0.01."""
 
     LENGTH = 10
 

@@ -16,31 +16,23 @@ from powerband.core.machine import rendering
 
 HERE = Path(__file__).parent
 TIMED = (
-    "bench",
-    "core/telemetry/test_time_left.py",
-    "core/telemetry/test_phase_clock.py",
-    "core/telemetry/test_trace.py",
+    "bench/test_fault_peers.py",
     "core/machine/test_utilisation.py",
-    "doctor/checks",
-    "doctor/test_child.py",
+    "core/telemetry/test_phase_clock.py",
     "envs/workers/test_supervised.py",
-    "envs/workers/test_vector.py",
-    "loops/test_spans.py",
-    "report",
     "tune/diagnose",
-    "tune/measure",
-    "tune/predict/test_estimate.py",
-    "tune/test_profile.py",
-    "tune/test_tune.py",
+    "tune/measure/test_facts.py",
+    "tune/measure/test_ledger.py",
     "tune/test_your_own_loop.py",
 )
-"""Folders and files under tests/."""
+"""Folders and files under tests/ that measure. Single tests of other files are marked there."""
 LONG = (
     "recipes/uav/env/test_mission.py",
     "recipes/snakes/env/test_env.py",
     "recipes/sketchnav/env/test_sensors.py",
-    "recipes/metaworld/test_metaworld.py",
+    "recipes/metaworld/stages/test_stages.py",
     "recipes/libero/test_rdt_zero.py",
+    "recipes/libero/test_two_ranks.py",
     "recipes/libero/test_rdt_shards.py",
     "distributed",
     "learning",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,12 @@ def broken_links(page: Path) -> list[str]:
     return broken
 
 
+def missing_files(text: str) -> list[str]:
+    """Files of the repository that `text` names in code and that do not exist; ``NAME`` and ``*`` are placeholders."""
+    named = re.findall(r"(?<![\w/.-])(?:tests|benchmarks|src|scripts|examples)/[\w/.-]+(?![\w*])", text)
+    return [path for path in named if "NAME" not in path and not (ROOT / path.rstrip(".")).exists()]
+
+
 @pytest.mark.parametrize("page", [p for p in PAGES if p not in CHINESE and p not in ENGLISH_ONLY], ids=str)
 def test_every_page_has_a_chinese_page(page: Path):
     assert page.with_suffix(".zh-CN.md") in CHINESE
@@ -68,6 +75,17 @@ def test_a_page_and_its_translation_have_the_same_structure(page: Path):
 @pytest.mark.parametrize("page", PAGES, ids=str)
 def test_relative_links_resolve(page: Path):
     assert broken_links(page) == []
+
+
+def test_the_reference_is_up_to_date():
+    generated = runpy.run_path(str(ROOT / "scripts" / "reference.py"))["pages"]()
+    stale = [path.name for path, text in generated.items() if path.read_text(encoding="utf-8") != text]
+    assert not stale, f"{', '.join(stale)} differ from the configuration. Run python scripts/reference.py."
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=str)
+def test_named_files_exist(page: Path):
+    assert missing_files((ROOT / page).read_text(encoding="utf-8")) == []
 
 
 @pytest.mark.parametrize("page", CHINESE, ids=str)
@@ -99,6 +117,11 @@ def test_a_missing_row_is_seen():
     page = "# a\n\n| x | y |\n| --- | --- |\n| 1 | 2 |\n"
     assert structure(page) != structure(page.replace("| 1 | 2 |\n", ""))
     assert structure(page) != structure(page + "## b\n")
+
+
+def test_a_missing_file_is_seen():
+    assert missing_files("See `tests/test_docs.py` and `src/powerband/algos/NAME.py`.") == []
+    assert missing_files("See `tests/test_no_such_file.py`.") == ["tests/test_no_such_file.py"]
 
 
 def test_a_broken_link_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

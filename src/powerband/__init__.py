@@ -1,6 +1,6 @@
 """powerband trains policies, shows where the time of a run goes, and finds the fastest settings.
 
-The names below are the public interface. They are imported when they are first used, so that ``import powerband`` does
+``__all__`` lists the public interface. Each name is imported when it is first used, so that ``import powerband`` does
 not import torch.
 """
 

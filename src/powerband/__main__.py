@@ -1,4 +1,4 @@
-"""``python -m powerband`` is ``powerband``; the ranks of a run are started this way."""
+"""Makes ``python -m powerband`` the same as the command ``powerband``; a run starts its rank processes this way."""
 
 import sys
 

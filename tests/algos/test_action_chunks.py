@@ -15,7 +15,7 @@ from powerband.recipes.sketchnav.learners import ACTION_CODES
 
 pytest.importorskip("diffusers")
 pytest.importorskip("accelerate")
-WORDS = {"unet": (16, 32), "horizon": 8, "exec_horizon": 4, "ema": 0.9, "lr": 3e-3, "predict": "sample"}
+SETTINGS = {"unet": (16, 32), "horizon": 8, "exec_horizon": 4, "ema": 0.9, "lr": 3e-3, "predict": "sample"}
 
 
 class Encoder(nn.Module):
@@ -35,9 +35,9 @@ class Encoder(nn.Module):
         return torch.tanh(self.layer(obs["x"]))
 
 
-def learner(kind: str, **words) -> ActionChunkLearner:
+def learner(kind: str, **settings) -> ActionChunkLearner:
     torch.manual_seed(0)
-    return make_learner(kind, ChunkConfig(**{**WORDS, **words}))
+    return make_learner(kind, ChunkConfig(**{**SETTINGS, **settings}))
 
 
 def make_learner(kind: str, config: ChunkConfig, precision: str = "fp32") -> ActionChunkLearner:
@@ -49,10 +49,10 @@ def make_learner(kind: str, config: ChunkConfig, precision: str = "fp32") -> Act
 
 
 def demonstrated(number: int, rows: int = 64) -> dict:
-    """Chunks of FORWARD, then LEFT, RIGHT or STOP; the largest of three numbers decides when and which."""
+    """Chunks of FORWARD, then LEFT, RIGHT or STOP; the largest of three numbers selects the step and the action."""
     x = torch.randn(rows, 3, generator=torch.Generator().manual_seed(number))
     kind = x.argmax(1)
-    step = torch.arange(WORDS["horizon"])
+    step = torch.arange(SETTINGS["horizon"])
     after = torch.tensor([2, 3, 0])[kind].unsqueeze(1)
     return {"obs": {"x": x}, "action": torch.where(step < 2 + kind.unsqueeze(1), 1, after)}
 
@@ -67,12 +67,12 @@ def test_codes_decode_exactly_and_with_noise_below_half_their_distance() -> None
 
 @pytest.mark.parametrize("kind", ["clone", "diffusion"])
 def test_the_learner_imitates_demonstrations(kind: str) -> None:
-    made = learner(kind)
+    trained = learner(kind)
     unseen = demonstrated(10_000, 200)
-    before = made.act(unseen["obs"], None, False)[0]
-    for number in range(300):
-        figures = made.update(demonstrated(number))
-    after = made.act(unseen["obs"], None, False)[0]
+    before = trained.act(unseen["obs"], None, False)[0]
+    for number in range(100):
+        figures = trained.update(demonstrated(number))
+    after = trained.act(unseen["obs"], None, False)[0]
     right = [float((chunk == unseen["action"]).float().mean()) for chunk in (before, after)]
     assert right[0] < 0.6 and right[1] > 0.9, right
     assert all(bool(torch.isfinite(value)) for value in figures.values())
@@ -96,21 +96,21 @@ def test_a_perfect_network_draws_the_chunk(predict: str, sampler: str) -> None:
 
 
 def test_averaged_weights_act() -> None:
-    made = learner("clone", ema=0.5)
-    first = {name: value.clone() for name, value in made.policy.state_dict().items()}
-    made.update(demonstrated(0))
+    trained = learner("clone", ema=0.5)
+    first = {name: value.clone() for name, value in trained.policy.state_dict().items()}
+    trained.update(demonstrated(0))
     keep = 2 / 11  # (1 + n) / (10 + n) at the first update
-    for name, value in made.policy.state_dict().items():
-        assert torch.allclose(made.acting.state_dict()[name], keep * first[name] + (1 - keep) * value, atol=1e-6)
-    assert not any(parameter.requires_grad for parameter in made.acting.parameters())
-    assert made.policy_state().keys() == made.acting.state_dict().keys()
+    for name, value in trained.policy.state_dict().items():
+        assert torch.allclose(trained.acting.state_dict()[name], keep * first[name] + (1 - keep) * value, atol=1e-6)
+    assert not any(parameter.requires_grad for parameter in trained.acting.parameters())
+    assert trained.policy_state().keys() == trained.acting.state_dict().keys()
 
 
 def test_an_update_clears_the_feature_caches_of_the_network_that_acts() -> None:
-    made = learner("clone")
+    trained = learner("clone")
     for number in range(3):
-        made.update(demonstrated(number))
-    assert made.acting.encoder.clears == 3 and made.policy.encoder.clears == 0
+        trained.update(demonstrated(number))
+    assert trained.acting.encoder.clears == 3 and trained.policy.encoder.clears == 0
 
 
 @pytest.mark.parametrize("kind", ["clone", "diffusion"])
@@ -138,22 +138,22 @@ def _copied(value):
 def test_precisions_follow_one_another_in_one_process() -> None:
     """A search measures several precisions in one process."""
     for name in ("fp32", "bf16", "fp32"):
-        made = make_learner("clone", ChunkConfig(**WORDS), name)
-        assert bool(torch.isfinite(made.update(demonstrated(0))["losses/clone"]))
+        trained = make_learner("clone", ChunkConfig(**SETTINGS), name)
+        assert bool(torch.isfinite(trained.update(demonstrated(0))["losses/clone"]))
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("settings", "message"),
     [
-        ({"exec_horizon": 17}, "exec_horizon=17: give 1 to horizon=16"),
+        ({"exec_horizon": 17}, "exec_horizon=17 is outside 1 to chunks.horizon=16"),
         ({"frames": 0}, "frames=0 is below 1"),
         ({"ema": 1.0}, "ema=1"),
         ({"sample_steps": 1001}, "sample_steps=1001"),
     ],
 )
-def test_bad_settings_are_refused(words: dict, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        ChunkConfig(**words)
+def test_bad_settings_are_refused(settings: dict, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        ChunkConfig(**settings)
 
 
 def test_shapes_that_do_not_divide_are_refused() -> None:

@@ -1,4 +1,4 @@
-"""COMA against the formulas: inputs of the critic, policy, targets, losses; and learning a task of a team."""
+"""COMA: inputs of the critic, policy, targets and losses match the formulas; a team task is learned."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_it_learns_a_task_of_one_step(counterfactual):
     config = COMAConfig(width=32, actor_lr=3e-4, critic_lr=3e-3, epsilon_start=0.3, epsilon_episodes=2_000)
     coma = make_learner(spec(2, 1), config, RankContext.single(seed=1), counterfactual)
     rewards = []
-    for step in range(70):
+    for step in range(50):
         g = torch.Generator().manual_seed(step)
         rewarded = torch.randint(K, (64, 2), generator=g)
         maps = torch.zeros(64, 2, 7, 11, 11)

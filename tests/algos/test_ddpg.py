@@ -1,4 +1,4 @@
-"""DDPG and BiCNet: the update against a slow plain one, exploration, and a problem it must solve."""
+"""DDPG and BiCNet: updates equal those of a slow reference; exploration; a bandit is learned."""
 
 import copy
 
@@ -40,7 +40,7 @@ def batch(n=8, seed=0):
 
 
 @pytest.mark.parametrize("communicate", ["none", "lstm"])
-def test_update_equals_a_plain_one(communicate):
+def test_update_equals_the_reference(communicate):
     ours = learner(communicate=communicate, actor_lr=1e-2, critic_lr=1e-2, tau=0.1, logit_penalty=0.3)
     actor, critic = copy.deepcopy(ours.actor), copy.deepcopy(ours.critic)
     target_actor, target_critic = copy.deepcopy(actor), copy.deepcopy(critic)
@@ -85,8 +85,8 @@ def test_exploration():
     assert carry is None and action.shape == (4000, 3) and action.dtype == torch.int64
     torch.testing.assert_close(probs.sum(-1), torch.ones(4000, 3))
     assert (probs.mean((0, 1)) - 0.25).abs().max() < 0.01 and probs.std() > 0.1
-    taken = probs.gather(-1, action.unsqueeze(-1))
-    assert abs(taken.mean() - probs.square().sum(-1).mean()) < 0.01  # moves are sampled from their vectors
+    chosen = probs.gather(-1, action.unsqueeze(-1))
+    assert abs(chosen.mean() - probs.square().sum(-1).mean()) < 0.01  # moves are sampled from their vectors
     assert ours.epsilon == 0.5**4000  # one factor for each environment
     _, extras, _ = ours.act(obs, None, explore=True)
     torch.testing.assert_close(extras["action_probs"], F.softmax(ours.actor(obs), -1).detach())
@@ -94,7 +94,7 @@ def test_exploration():
     assert torch.equal(greedy, extras["action_probs"].argmax(-1))
 
 
-def test_epsilon_is_one_coin_an_environment():
+def test_epsilon_is_drawn_once_per_environment():
     ours = learner(epsilon=0.5, epsilon_decay=1.0)
     obs = torch.randn(2000, 3, 5)
     _, extras, _ = ours.act(obs, None, explore=True)
@@ -102,7 +102,7 @@ def test_epsilon_is_one_coin_an_environment():
     assert torch.equal(uniform.any(1), uniform.all(1)) and abs(uniform.float().mean() - 0.5) < 0.04
 
 
-def test_agents_talk_only_with_lstm():
+def test_agents_communicate_only_with_lstm():
     obs = torch.randn(2, 3, 5)
     other = obs.clone()
     other[:, 2] += 1
@@ -129,7 +129,7 @@ def test_state_round_trip_continues_bit_for_bit():
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_learns_a_bandit(precision):
-    """Each agent is told which move pays; one-step episodes."""
+    """One-step episodes: the observation of each agent encodes the rewarded move."""
     spec = EnvSpec(TensorSpec((2, 4)), TensorSpec((2,), torch.int64), num_actions=4, num_agents=2)
     ours = learner(precision, spec, hidden=64, actor_lr=2e-3, critic_lr=5e-3, epsilon_decay=1.0, epsilon=0.3)
     for _ in range(250):
@@ -145,7 +145,7 @@ def test_learns_a_bandit(precision):
 
 
 def test_refusals():
-    with pytest.raises(ValueError, match="use SAC or PPO"):
+    with pytest.raises(ValueError, match="Write algo=ppo"):
         learner(spec=EnvSpec(TensorSpec((5,)), TensorSpec((2,))))
-    with pytest.raises(ValueError, match="agent axis"):
+    with pytest.raises(ValueError, match="several agents"):
         learner(spec=EnvSpec(TensorSpec((5,)), TensorSpec((), torch.int64), num_actions=3), communicate="lstm")

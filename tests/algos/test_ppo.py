@@ -1,4 +1,4 @@
-"""PPO: the loss against a slow plain one, agents, masks, memory, and problems it must solve."""
+"""PPO: the loss equals that of a slow reference; agents, masks, recurrence; problems are learned."""
 
 import copy
 import math
@@ -49,7 +49,7 @@ def batch(ours, obs):
 
 
 @pytest.mark.parametrize("value_clip", [None, 0.1])
-def test_loss_equals_a_plain_one(value_clip):
+def test_loss_equals_the_reference(value_clip):
     ours = learner(value_clip=value_clip)
     data = batch(ours, torch.randn(16, 4))
     loss, figures = ours._loss(data)
@@ -63,8 +63,8 @@ def test_loss_equals_a_plain_one(value_clip):
         error = (value[row] - data["returns"][row]) ** 2
         if value_clip is not None:
             old = data["value"][row]
-            near = old + max(min(value[row] - old, value_clip), -value_clip)
-            error = max(error, (near - data["returns"][row]) ** 2)
+            clipped_value = old + max(min(value[row] - old, value_clip), -value_clip)
+            error = max(error, (clipped_value - data["returns"][row]) ** 2)
         expected_value += 0.5 * error / 16
         expected_entropy += policy.entropy() / 16
     torch.testing.assert_close(loss, expected_policy + 0.5 * expected_value - 0.01 * expected_entropy)
@@ -73,7 +73,7 @@ def test_loss_equals_a_plain_one(value_clip):
 
 @pytest.mark.parametrize("spec", [DISCRETE, MASKED, BOX], ids=["discrete", "masked agents", "box"])
 @pytest.mark.parametrize("options", [{}, {"shared_trunk": False}, {"normalize_obs": True}, {"gru": 8}], ids=str)
-def test_stored_log_prob_and_value_are_what_the_update_computes(spec, options):
+def test_stored_log_prob_and_value_equal_those_of_the_update(spec, options):
     ours = learner(spec, **options)
     steps, envs = 3, 16
     rollout, carry = Rollout(steps, envs, "cpu"), ours.initial_carry(envs)
@@ -119,7 +119,7 @@ def test_continuous_actions_are_in_the_units_and_bounds():
     assert (action >= BOX.low).all() and (action <= BOX.high).all() and extras["raw_action"].abs().max() > 1
 
 
-def test_a_low_temperature_takes_powers_of_the_policy():
+def test_a_low_temperature_samples_powers_of_the_policy():
     ours, obs = learner(), torch.randn(1, 4).expand(20_000, 4)
     probs = ours.net(obs[:1])[0].softmax(-1)[0]
     cold = probs**2 / (probs**2).sum()
@@ -131,7 +131,7 @@ def test_a_low_temperature_takes_powers_of_the_policy():
     assert torch.allclose(std, torch.full((2,), math.exp(-3) / 2), rtol=0.03)
 
 
-def test_target_kl_holds_the_policy_but_not_the_value():
+def test_target_kl_freezes_the_policy_but_not_the_value():
     free, held = learner(shared_trunk=False), learner(shared_trunk=False, target_kl=1e-6)
     data = batch(free, torch.randn(16, 4))
     start = copy.deepcopy(held.net.state_dict())
@@ -142,8 +142,8 @@ def test_target_kl_holds_the_policy_but_not_the_value():
     assert not torch.equal(free.net.head.weight, start["head.weight"])
 
 
-def test_the_expert_is_learned_from_where_it_is_shown():
-    class Seen(torch.nn.Module):
+def test_the_policy_learns_from_an_observed_expert():
+    class View(torch.nn.Module):
         width = 4
 
         def forward(self, obs):
@@ -151,31 +151,31 @@ def test_the_expert_is_learned_from_where_it_is_shown():
 
     shown = EnvSpec({"view": TensorSpec((4,)), "expert": TensorSpec((), torch.int64)}, DISCRETE.action, num_actions=3)
     torch.manual_seed(0)
-    ours = PPO(shown, PPOConfig(hidden=(16,), expert_coef=2.0, lr=1e-2), RankContext.single(), Seen())
+    ours = PPO(shown, PPOConfig(hidden=(16,), expert_coef=2.0, lr=1e-2), RankContext.single(), View())
     obs = {"view": torch.randn(16, 4), "expert": torch.randint(3, (16,))}
     data = batch(ours, obs)
     loss, figures = ours._loss(data)
-    plain = PPO(shown, PPOConfig(hidden=(16,), lr=1e-2), RankContext.single(), Seen())
+    plain = PPO(shown, PPOConfig(hidden=(16,), lr=1e-2), RankContext.single(), View())
     plain.load_state_dict(copy.deepcopy(ours.state_dict()))
-    unlike = F.cross_entropy(ours.net(obs["view"])[0], obs["expert"])
-    torch.testing.assert_close(loss, plain._loss(data)[0] + 2.0 * unlike)
-    torch.testing.assert_close(figures["losses/expert"], unlike.detach())
+    expert_loss = F.cross_entropy(ours.net(obs["view"])[0], obs["expert"])
+    torch.testing.assert_close(loss, plain._loss(data)[0] + 2.0 * expert_loss)
+    torch.testing.assert_close(figures["losses/expert"], expert_loss.detach())
     data["advantages"].zero_()
     for _ in range(100):
         last = ours.update(data)["losses/expert"]
-    assert last < 0.5 * unlike
-    with pytest.raises(ValueError, match="expert_coef=1: this environment shows no expert"):
+    assert last < 0.5 * expert_loss
+    with pytest.raises(ValueError, match="expert_coef=1: this environment provides no expert"):
         learner(expert_coef=1.0)
 
 
-def test_memory_resets_where_an_episode_starts():
+def test_the_carry_is_reset_when_an_episode_starts():
     ours = learner(gru=8)
     obs, starts = torch.randn(4, 16, 4), torch.zeros(4, 16, dtype=torch.bool)
     starts[2] = True
     with torch.no_grad():
-        whole = ours._forward(obs, torch.Size((4, 16)), torch.randn(16, 8), starts)[1].view(4, 16)
+        full = ours._forward(obs, torch.Size((4, 16)), torch.randn(16, 8), starts)[1].view(4, 16)
         fresh = ours._forward(obs[2:], torch.Size((2, 16)), torch.zeros(16, 8), None)[1].view(2, 16)
-    torch.testing.assert_close(whole[2:], fresh)
+    torch.testing.assert_close(full[2:], fresh)
 
 
 def test_state_round_trip_and_annealing():
@@ -186,7 +186,7 @@ def test_state_round_trip_and_annealing():
     first.lr = 1e-5
     own = second.lr
     second.load_state_dict(copy.deepcopy(first.state_dict()))
-    assert second.lr == own != 1e-5  # a resume may be told another rate; a loop that anneals sets it anew
+    assert second.lr == own != 1e-5  # the rate is a setting, which a resume may change
     second.lr = 1e-5
     for side in (first, second):
         side.update(data)
@@ -195,7 +195,7 @@ def test_state_round_trip_and_annealing():
     assert "net.norm.mean" in first.policy_state()
 
 
-def test_memory_needs_a_shared_trunk():
+def test_a_gru_needs_a_shared_trunk():
     with pytest.raises(ValueError, match="shared_trunk=true"):
         learner(gru=8, shared_trunk=False)
 
@@ -224,8 +224,8 @@ def test_learns_a_bandit(precision, discrete):
     assert reward > (0.85 if discrete else -0.1)
 
 
-def test_memory_learns_to_recall():
-    """The first observation names the action that pays at the third step; without memory one third is the best."""
+def test_a_gru_learns_to_recall():
+    """The first observation encodes the action that is rewarded at the third step; without a GRU 1/3 is the maximum."""
     ours = learner(DISCRETE, gru=16, lr=1e-2, entropy_coef=0.0)
     steps, envs = 3, 96
     score = 0.0
@@ -252,3 +252,22 @@ def test_memory_learns_to_recall():
         if score > 0.8:
             break
     assert score > 0.8 and math.isfinite(score)
+
+
+def test_auxiliary_losses_of_the_encoder_are_added():
+    class Encoder(torch.nn.Module):
+        width = 4
+
+        def forward(self, obs):
+            return obs
+
+        def auxiliary(self, obs):
+            return {"constant": torch.tensor(3.0)}
+
+    torch.manual_seed(0)
+    ours = PPO(DISCRETE, PPOConfig(hidden=(16,)), RankContext.single(), Encoder())
+    data = batch(ours, torch.randn(16, 4))
+    loss, figures = ours._loss(data)
+    ours.auxiliary = None
+    torch.testing.assert_close(loss, ours._loss(data)[0] + 3.0)
+    assert figures["losses/constant"] == 3.0

@@ -1,4 +1,4 @@
-"""SAC: the update against a slow plain one, bounds and units, and a problem it must solve."""
+"""SAC: updates equal those of a slow reference; bounds and units; a bandit is learned."""
 
 import copy
 import math
@@ -43,7 +43,7 @@ def squashed(actor, obs, normal):
     return action, log_prob.sum(-1)
 
 
-def test_update_equals_a_plain_one():
+def test_update_equals_the_reference():
     ours = learner(actor_lr=1e-2, critic_lr=1e-2, tau=0.1)
     actor, critic, target = (copy.deepcopy(net) for net in (ours.actor, ours.critic, ours.target_critic))
     log_alpha = torch.zeros((), requires_grad=True)
@@ -117,7 +117,7 @@ def test_policy_interval():
 
 
 def test_two_half_batches_averaged_are_one_joint_batch():
-    """The two ranks hold the two halves of the global sample ids, so their noise is the joint batch's."""
+    """The ranks hold the halves of the global sample ids, so their noise is that of the joint batch."""
     data = batch(8)
     joint = learner()
     joint.update(data)
@@ -143,7 +143,7 @@ def test_two_half_batches_averaged_are_one_joint_batch():
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_learns_a_bandit(precision):
-    """One-step episodes: reward is minus the squared distance to a point that the observation names."""
+    """One-step episodes: the reward is minus the squared distance to the observed point."""
     spec = EnvSpec(TensorSpec((1,)), TensorSpec((1,)), low=torch.tensor([-2.0]), high=torch.tensor([2.0]))
     ours = learner(precision, spec, hidden=(32, 32), actor_lr=3e-3, critic_lr=3e-3, target_entropy=-3.0)
     for _ in range(500):
@@ -157,10 +157,10 @@ def test_learns_a_bandit(precision):
     assert ours.temperature.log_alpha < math.log(1.0)
 
 
-def test_refusals():
+def test_unsupported_actions_are_refused():
     for spec in (
         EnvSpec(TensorSpec((3,)), TensorSpec((), torch.int64), num_actions=3),
         EnvSpec(TensorSpec((3,)), TensorSpec((1,)), low=torch.tensor([-math.inf]), high=torch.tensor([1.0])),
     ):
-        with pytest.raises(ValueError, match="use PPO"):
+        with pytest.raises(ValueError, match="algo=ppo"):
             learner(spec=spec)

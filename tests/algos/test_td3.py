@@ -1,4 +1,4 @@
-"""TD3: an update against a plain one, the delay of the actor, resuming, and a problem that it must solve."""
+"""TD3: updates equal those of a reference; delayed actor, resuming; a bandit is learned."""
 
 import copy
 import math
@@ -33,7 +33,7 @@ def batch(n=8, seed=0):
     }
 
 
-def test_update_equals_a_plain_one():
+def test_update_equals_the_reference():
     ours = learner(actor_lr=1e-2, critic_lr=1e-2, tau=0.1)
     nets = {name: copy.deepcopy(getattr(ours, name)) for name in ("actor", "critic", "target_actor", "target_critic")}
     actor_adam = torch.optim.Adam(nets["actor"].parameters(), 1e-2)
@@ -95,7 +95,7 @@ def test_exploration_noise_is_within_the_bounds():
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_learns_a_bandit(precision):
-    """Episodes of one step: the reward is minus the squared distance to a point that the observation names."""
+    """Episodes of one step: the reward is minus the squared distance to the observed point."""
     spec = EnvSpec(TensorSpec((1,)), TensorSpec((1,)), low=torch.tensor([-2.0]), high=torch.tensor([2.0]))
     ours = learner(spec, precision, hidden=(32, 32), actor_lr=3e-3, critic_lr=3e-3, exploration_noise=0.3)
     before = error(ours)

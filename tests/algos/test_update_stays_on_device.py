@@ -1,4 +1,4 @@
-"""No update, and nothing it calls, may wait for the device: read from the source, since a CPU would not notice."""
+"""No function of an update may wait for the device. The test reads the source, because a CPU would not reveal it."""
 
 import ast
 from pathlib import Path

@@ -157,7 +157,7 @@ def test_train_takes_a_stage_and_prints_json_alone(capsys: pytest.CaptureFixture
         (["train", "toy", "--nproc", "2"], ["update_interval=1", "2 ranks"]),
         (["train", "toy", "gpus=99"], ["gpus=99", "gpus=none nproc=1"]),
         (["train", "toy", "resume=/nowhere"], ["/nowhere"]),
-        (["show", "toy", "seed=x"], ["a whole number"]),
+        (["show", "toy", "seed=x"], ["an integer"]),
         (["list", "toy"], ["powerband show toy"]),
         (["eval"], ["powerband eval last"]),
         (["eval", "/nowhere"], ["/nowhere"]),
@@ -193,6 +193,13 @@ def test_help_of_a_recipe_lists_stages_variants_and_fields(capsys: pytest.Captur
             assert part in text
         assert "Transitions between two updates." in text and "\nrun\n" in text
     assert not STAGED
+
+
+def test_help_of_train_states_the_common_options_first(capsys: pytest.CaptureFixture) -> None:
+    assert cli.main(["train", "--help"]) == 0
+    text = capsys.readouterr().out
+    places = [text.index(f"\n  {name}=") for name in ("env_steps", "time_limit_s", "run_dir", "seed", "threads")]
+    assert max(places) < text.index("recipes:")
 
 
 def test_help_lists_only_what_is_there(capsys: pytest.CaptureFixture) -> None:

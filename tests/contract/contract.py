@@ -1,4 +1,4 @@
-"""What every VecEnv must do. `check_env` runs all of it; a new environment is one line in `test_envs.py`."""
+"""Contract of VecEnv: `check_env` runs all checks; a new environment is one line in `test_envs.py`."""
 
 from __future__ import annotations
 
@@ -26,17 +26,18 @@ def check_env(
     is_first_obs: Callable[[Tree], Tensor] | None = None,
     terminates: bool | None = None,
 ) -> None:
-    """Holds a VecEnv to the protocol.
+    """Checks a VecEnv against the protocol.
 
     Args:
-        make_env: Makes the environments.
+        make_env: Function that creates the environments.
         steps: Steps of a random policy in which at least one episode must end.
         num_envs: Number of environments, at least 2 and even.
-        is_first_obs: (N,) bool: rows that can be the first observation of an episode; None where that cannot be told.
-        terminates: Whether a random policy's episodes end by termination (True) or by truncation only (False).
+        is_first_obs: Function that returns the rows (N,) bool that can be first observations of an episode; None skips
+            this check.
+        terminates: True if episodes of a random policy terminate, False if they are only truncated.
 
     Raises:
-        AssertionError: What the environment broke.
+        AssertionError: The environment breaks the protocol.
     """
     env = make_env(num_envs, SEED, 0)
     try:
@@ -53,7 +54,7 @@ def check_env(
 
 
 def play(env: VecEnv, seed: int, steps: int, first_env: int = 0) -> tuple[Tree, list[Step], list[Tensor]]:
-    """Resets and plays random allowed actions; those of a row depend on its global index only."""
+    """Resets and steps with random allowed actions; those of a row depend on its global index only."""
     generators = [np.random.default_rng([seed, first_env + row]) for row in range(env.num_envs)]
     obs = first = tree_map(torch.clone, env.reset(seed))
     played, actions = [], []
@@ -68,7 +69,7 @@ def play(env: VecEnv, seed: int, steps: int, first_env: int = 0) -> tuple[Tree, 
 
 
 def check_shapes(env: VecEnv, first: Tree, played: list[Step]) -> None:
-    """Shapes, dtypes and devices are what the spec says."""
+    """Checks shapes, dtypes and devices against the spec."""
     assert isinstance(env, VecEnv)
     spec, n = env.spec, env.num_envs
     agents = () if spec.num_agents is None else (spec.num_agents,)
@@ -85,8 +86,8 @@ def check_shapes(env: VecEnv, first: Tree, played: list[Step]) -> None:
         if bool(step.ended.any()):
             _check_tree(step.final_obs, env)
         _check_tree(step.next_obs(), env)
-        for name, figure in step.episode.items():
-            _check_tensor(figure, (n,), torch.float32, env, name)
+        for name, metric in step.episode.items():
+            _check_tensor(metric, (n,), torch.float32, env, name)
 
 
 def check_ends(
@@ -96,38 +97,38 @@ def check_ends(
     is_first_obs: Callable[[Tree], Tensor] | None,
     terminates: bool | None,
 ) -> None:
-    """Autoreset is settled: lengths count real steps, a row after an end starts an episode, ends are of their kind."""
+    """Checks autoreset: time limits, first and last observations, and the kind of the ends."""
     ended = torch.stack([step.ended for step in played]).cpu()
-    assert bool(ended.any()), "no episode ended in these steps: play more of them"
+    assert bool(ended.any()), "no episode ended in these steps: use more steps"
     length = torch.zeros(env.num_envs, dtype=torch.int64)
     for step, over in zip(played, ended, strict=True):
         length += 1
         if env.spec.max_episode_steps is not None:
             limit = env.spec.max_episode_steps
             assert bool((length <= limit).all()), f"an episode of {length.max()} steps under a limit of {limit}"
-            assert bool(over[length == limit].all()), "an episode went on past its time limit"
+            assert bool(over[length == limit].all()), "an episode continued after its time limit"
         if bool(over.any()):
             obs, final = (_flat(tree)[over] for tree in (step.obs, step.final_obs))
-            assert not torch.equal(obs, final), "final_obs is the next episode's first observation"
+            assert not torch.equal(obs, final), "final_obs is the first observation of the next episode"
             if is_first_obs is not None:
                 assert bool(is_first_obs(step.obs).cpu()[over].all()), "the row after an end does not start an episode"
         length[over] = 0
     if is_first_obs is not None:
         assert bool(is_first_obs(first).all())
     if terminates is not None:
-        seen = bool(torch.stack([step.terminated for step in played]).any())
-        assert seen == terminates, f"rows that are terminated: {seen}, expected of this task: {terminates}"
+        terminated = bool(torch.stack([step.terminated for step in played]).any())
+        assert terminated == terminates, f"terminated rows: {terminated}, expected of this task: {terminates}"
 
 
 def check_seeding(env: VecEnv, make_env: MakeEnv, played: list[Step], steps: int) -> None:
-    """One seed is one trajectory, in the same object and in a new one; another seed is another."""
+    """Checks that a seed repeats its trajectory, also in a new object, and that another seed changes it."""
     assert_same(play(env, SEED, steps)[1], played, "reset with the same seed")
     steps = min(steps, 20)
     assert not torch.equal(_flat(play(env, SEED + 1, steps)[0]), _flat(play(env, SEED, steps)[0])), (
-        "the seed changes nothing"
+        "the seed has no effect"
     )
     rows = _flat(env.reset(SEED))
-    assert len(torch.unique(rows, dim=0)) > 1, "all environments start alike"
+    assert len(torch.unique(rows, dim=0)) > 1, "all environments start with the same observation"
     again = make_env(env.num_envs, SEED, 0)
     try:
         assert_same(play(again, SEED, steps)[1], played[:steps], "a new object with the same seed")
@@ -136,7 +137,7 @@ def check_seeding(env: VecEnv, make_env: MakeEnv, played: list[Step], steps: int
 
 
 def check_global_ids(make_env: MakeEnv, num_envs: int, steps: int, played: list[Step]) -> None:
-    """Environments 0..N split over two ranks give the trajectories of one rank."""
+    """Checks that environments on two ranks have the trajectories of one rank."""
     half = num_envs // 2
     for first_env in (0, half):
         env = make_env(half, SEED, first_env)
@@ -150,27 +151,27 @@ def check_global_ids(make_env: MakeEnv, num_envs: int, steps: int, played: list[
 
 
 def check_not_overwritten(env: VecEnv, actions: list[Tensor]) -> None:
-    """What `recv` gave stays what it was through the next step."""
+    """Checks that the result of `recv` remains unchanged during the next step."""
     env.reset(SEED)
     for action, following in itertools.pairwise(actions):
-        kept = env.step(action)
-        copy = _copy(kept)
+        step = env.step(action)
+        copy = _copy(step)
         env.send(following)
         env.recv()
-        assert_same([kept], [copy], "after the next step")
+        assert_same([step], [copy], "after the next step")
 
 
 def check_resume(make_env: MakeEnv, num_envs: int, steps: int) -> None:
-    """A state that was saved in the middle of episodes goes on as the spec's resume level says."""
-    straight = make_env(num_envs, SEED, 0)
+    """Checks that a state saved within episodes continues according to the resume level of the spec."""
+    uninterrupted = make_env(num_envs, SEED, 0)
     resumed = make_env(num_envs, SEED, 0)
     try:
-        _, played, actions = play(straight, SEED, steps)
-        straight.reset(SEED)
+        _, played, actions = play(uninterrupted, SEED, steps)
+        uninterrupted.reset(SEED)
         middle = steps // 2 + 1
         for action in actions[:middle]:
-            straight.step(action)
-        state = straight.state_dict()
+            uninterrupted.step(action)
+        state = uninterrupted.state_dict()
         assert all(isinstance(leaf, (Tensor, np.ndarray, int, float, str, bool)) for leaf in tree_leaves(state))
         state = tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, state)
         resumed.reset(SEED + 5)
@@ -183,19 +184,19 @@ def check_resume(make_env: MakeEnv, num_envs: int, steps: int) -> None:
             resumed.step(actions[middle])
         else:
             assert bool(resumed.resumed.all())
-            here = _flat(resumed.observe())
-            assert torch.equal(here, _flat(played[middle - 1].obs)), "observe() after a resume"
+            current = _flat(resumed.observe())
+            assert torch.equal(current, _flat(played[middle - 1].obs)), "observe() after a resume"
             again = [_copy(resumed.step(action)) for action in actions[middle:]]
             assert_same(again, played[middle:], "after a resume")
-        on = [_copy(straight.step(action)) for action in actions[middle:]]
-        assert_same(on, played[middle:], "after a save")
+        continued = [_copy(uninterrupted.step(action)) for action in actions[middle:]]
+        assert_same(continued, played[middle:], "after a save")
     finally:
-        straight.close()
+        uninterrupted.close()
         resumed.close()
 
 
 def assert_same(one: list[Step], other: list[Step], when: str) -> None:
-    """Every number of two trajectories is the same, bit for bit; `final_obs` and figures where an episode ended."""
+    """Checks that two trajectories are equal bit for bit; metrics and `final_obs` only in rows that ended."""
     assert len(one) == len(other)
     for index, (a, b) in enumerate(zip(one, other, strict=True)):
         pairs = {"obs": (a.obs, b.obs), "next_obs": (a.next_obs(), b.next_obs())}
@@ -227,13 +228,15 @@ def _check_tree(tree: Tree, env: VecEnv) -> None:
     for path, leaf in leaves.items():
         _check_tensor(leaf, (env.num_envs, *specs[path].shape), specs[path].dtype, env, path or "obs")
     if isinstance(tree, dict) and "action_mask" in tree:
-        assert tree["action_mask"].dtype == torch.bool and bool(tree["action_mask"].any(-1).all()), "nothing is allowed"
+        assert tree["action_mask"].dtype == torch.bool and bool(tree["action_mask"].any(-1).all()), (
+            "a row has no allowed action"
+        )
 
 
 def _check_tensor(tensor: Tensor, shape: tuple[int, ...], dtype: torch.dtype, env: VecEnv, name: str = "leaf") -> None:
-    assert tuple(tensor.shape) == tuple(shape), f"{name} has shape {tuple(tensor.shape)}, its spec says {shape}"
-    assert tensor.dtype == dtype, f"{name} has dtype {tensor.dtype}, its spec says {dtype}"
-    assert tensor.device.type == env.device.type, f"{name} is on {tensor.device}, the environments on {env.device}"
+    assert tuple(tensor.shape) == tuple(shape), f"{name} has shape {tuple(tensor.shape)}, expected {shape}"
+    assert tensor.dtype == dtype, f"{name} has dtype {tensor.dtype}, expected {dtype}"
+    assert tensor.device.type == env.device.type, f"{name} is on {tensor.device}, expected {env.device}"
 
 
 def _flat(tree: Tree) -> Tensor:

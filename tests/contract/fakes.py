@@ -1,9 +1,9 @@
-"""Small fakes with known numbers: who breaks the protocol, be it loop, adapter or algorithm, gets wrong ones.
+"""Fakes: small environments with known rewards, which a loop, adapter or algorithm misses if it breaks the protocol.
 
-- Recall: a cue is shown in the first observation only; without a carry, or with one that outlives its episode, the
-  mean return is far below 1.
-- Sites: agents share sites; what one may choose depends on where the others are; a choice against the mask costs 1000.
-- NextStepPool: autoresets at the next step and reports a reward of 1000 there; every real step is worth 1.
+- Recall: only the first observation has the cue. Without a carry, or with one that outlives its episode, the mean
+  return is far below 1.
+- Sites: agents share sites; the allowed actions depend on the positions of the others; a masked action costs 1000.
+- NextStepPool: autoresets at the next step and reports a reward of 1000 there; every real step has a reward of 1.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import numpy as np
 DELAY = 4
 """Steps of an episode of Recall."""
 NUM_AGENTS, NUM_SITES, SITES_STEPS = 3, 5, 12
-BUBBLE_REWARD = 1000.0
+RESET_ROW_REWARD = 1000.0
 
 
 class Recall:
-    """Shows -1 or +1 once; after DELAY steps the action must name it (0 for -1, 1 for +1): reward 1, else -1."""
+    """Shows a cue of -1 or +1 once. After DELAY steps, the action 0 or 1 must match it: reward 1, else -1."""
 
     max_episode_steps = DELAY
 
@@ -45,10 +45,10 @@ class Recall:
 
 
 class Sites:
-    """NUM_AGENTS agents move between NUM_SITES sites; a site that another agent is on is masked.
+    """NUM_AGENTS agents move between NUM_SITES sites; the sites of other agents are masked.
 
-    Reward of an agent: 1 for moving to the site of its own number, 0 elsewhere, -1000 for a masked choice. ``state`` is
-    the occupancy, ``own`` the position of each agent, ``picture`` is uint8, and the step is counted from 3.
+    The reward of an agent is 1 at the site of its own number, 0 at other sites, and -1000 for a masked action.
+    ``state`` is the occupancy, ``own`` the position of each agent, ``image`` is uint8, and ``step`` counts from 3.
     """
 
     num_agents = NUM_AGENTS
@@ -57,7 +57,7 @@ class Sites:
     def __init__(self) -> None:
         from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
 
-        extra = {"picture": Box(0, 255, (2, 2, 3), np.uint8), "step": Discrete(SITES_STEPS + 1, start=3)}
+        extra = {"image": Box(0, 255, (2, 2, 3), np.uint8), "step": Discrete(SITES_STEPS + 1, start=3)}
         self.observation_space = Dict(
             {
                 "own": Box(0, 1, (NUM_AGENTS, NUM_SITES), np.float32),
@@ -92,16 +92,16 @@ class Sites:
 
     def _obs(self) -> dict[str, Any]:
         occupancy = np.bincount(self.sites, minlength=NUM_SITES).astype(np.float32)
-        extra = {"picture": self.generator.integers(0, 256, (2, 2, 3), np.uint8), "step": 3 + self.steps}
+        extra = {"image": self.generator.integers(0, 256, (2, 2, 3), np.uint8), "step": 3 + self.steps}
         own = np.eye(NUM_SITES, dtype=np.float32)[self.sites]
         return {"own": own, "state": occupancy, "action_mask": self._mask(), "extra": extra}
 
 
 class NextStepPool:
-    """EnvPool-like: ``send(action, env_ids)``, ``recv()``; after an end the next step ignores the action and resets.
+    """A pool like EnvPool: ``send(action, env_ids)``, ``recv()``; the step after an end ignores the action and resets.
 
-    An episode lasts as many steps as its first observation says (3 to 9); every real step is worth 1, the reset row
-    reports 1000. Rows come back in reversed order. Odd lengths terminate, even ones truncate.
+    The first observation of an episode contains its number of steps, 3 to 9. Real steps have a reward of 1, reset rows
+    one of 1000. Rows are returned in reversed order. Episodes of odd length terminate; the others are truncated.
     """
 
     def __init__(self, seeds: list[int]) -> None:
@@ -119,7 +119,7 @@ class NextStepPool:
         self.send(np.zeros(len(self.over), np.int64), np.arange(len(self.over)))
 
     def send(self, action: np.ndarray, env_ids: np.ndarray) -> None:
-        assert action.dtype == np.int64 and not self.sent, "sent twice without recv"
+        assert action.dtype == np.int64 and not self.sent, "send was called twice without recv"
         self.sent = [int(row) for row in env_ids]
 
     def recv(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, np.ndarray]]:
@@ -134,7 +134,7 @@ class NextStepPool:
     def _step(self, row: int) -> tuple[list[float], float, bool, bool]:
         if self.over[row]:
             self.length[row], self.steps[row], self.over[row] = self.generators[row].integers(3, 10), 0, False
-            return [float(self.length[row]), 0.0], BUBBLE_REWARD, False, False
+            return [float(self.length[row]), 0.0], RESET_ROW_REWARD, False, False
         self.steps[row] += 1
         self.over[row] = bool(self.steps[row] == self.length[row])
         odd, over = bool(self.length[row] % 2), self.over[row]

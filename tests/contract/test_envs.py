@@ -1,4 +1,4 @@
-"""Every environment against the contract, and the known numbers of the fakes."""
+"""Environments: each one against the contract, and the known rewards of the fakes."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def uav(num_envs: int, seed: int, first_env: int) -> VecEnv:
     return UavEnv(num_envs, world, seed=seed, first_env=first_env, threads=1)
 
 
-def whole_budget(obs: dict) -> torch.Tensor:
+def has_full_budget(obs: dict) -> torch.Tensor:
     return (obs["maps"][:, :, 0] == 1).flatten(1).all(1)
 
 
@@ -61,8 +61,8 @@ def sketchnav(num_envs: int, seed: int, first_env: int) -> VecEnv:
     from powerband.recipes.sketchnav.plans.episodes import EpisodeConfig, generate_episodes
 
     episodes = generate_episodes(EpisodeConfig(max_size_m=8.5, plans=4, goals=2, starts=20, sketch_px=16), "train", 0)
-    words = {"pixels": 16, "explored": 32, "threads": 1, "seed": seed, "first_env": first_env}
-    return SketchNavEnv(num_envs, episodes, **words)
+    options = {"pixels": 16, "explored": 32, "threads": 1, "seed": seed, "first_env": first_env}
+    return SketchNavEnv(num_envs, episodes, **options)
 
 
 def at_the_start(obs: dict) -> torch.Tensor:
@@ -70,7 +70,7 @@ def at_the_start(obs: dict) -> torch.Tensor:
 
 
 def metaworld(backend: str) -> MakeEnv:
-    """Episodes of six steps; skipped, with the reason, where the simulator is not installed."""
+    """Episodes of six steps; skips the test if the simulator is not installed."""
 
     def make(num_envs: int, seed: int, first_env: int) -> VecEnv:
         from powerband.recipes.metaworld.env.vec_env import TaskConfig, make_metaworld_vec_env
@@ -87,7 +87,9 @@ def at_rest(obs: torch.Tensor) -> torch.Tensor:
     return (obs[:, :18] == obs[:, 18:36]).all(1)
 
 
-# One line an environment: how it is made, and what is known of it.
+ARMS = dict(steps=20, num_envs=2, terminates=False, is_first_obs=at_rest)  # creating one takes a third of a second
+
+# One line per environment: the function that creates it, and arguments of `check_env`.
 ENVS: dict[str, tuple[MakeEnv, dict]] = {
     "pendulum, in process": (gym("Pendulum-v1", 0), dict(terminates=False)),
     "pendulum, 2 workers": (gym("Pendulum-v1", 2), dict(terminates=False)),
@@ -97,11 +99,11 @@ ENVS: dict[str, tuple[MakeEnv, dict]] = {
     "sites": (workers(Sites, 2), dict(steps=60, is_first_obs=lambda obs: obs["extra"]["step"] == 0)),
     "next-step pool": (pool, dict(steps=60, terminates=True, is_first_obs=lambda obs: obs[:, 1] == 0)),
     "snakes": (snakes, dict(steps=420, terminates=False)),
-    "uav": (uav, dict(steps=40, terminates=True, is_first_obs=whole_budget)),
+    "uav": (uav, dict(steps=40, terminates=True, is_first_obs=has_full_budget)),
     "sketchnav": (sketchnav, dict(steps=60, terminates=True, is_first_obs=at_the_start)),
-    "metaworld, in process": (metaworld("workers"), dict(steps=20, terminates=False, is_first_obs=at_rest)),
-    "metaworld, threads": (metaworld("threads"), dict(steps=20, terminates=False, is_first_obs=at_rest)),
-    "metaworld, pool": (metaworld("envpool"), dict(steps=20, terminates=False, is_first_obs=at_rest)),
+    "metaworld, in process": (metaworld("workers"), ARMS),
+    "metaworld, threads": (metaworld("threads"), ARMS),
+    "metaworld, pool": (metaworld("envpool"), ARMS),
     "slow tracking": (workers((make_slow, {"step_ms": 0.0}), 1), dict(terminates=False)),
 }
 
@@ -113,16 +115,16 @@ def test_environment_keeps_the_contract(name: str) -> None:
 
 
 class Broken:
-    """Environments that break the protocol in one way."""
+    """Environments that break the protocol in the way that `breach` names."""
 
-    def __init__(self, env: VecEnv, how: str) -> None:
-        self.env, self.how = env, how
+    def __init__(self, env: VecEnv, breach: str) -> None:
+        self.env, self.breach = env, breach
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.env, name)
 
     def reset(self, seed: int | None = None) -> torch.Tensor:
-        self.obs = self.env.reset(0 if self.how == "ignores its seed" else seed)
+        self.obs = self.env.reset(0 if self.breach == "ignores its seed" else seed)
         return self.obs
 
     def recv(self) -> Step:
@@ -130,59 +132,59 @@ class Broken:
 
     def step(self, action: torch.Tensor | None) -> Step:
         step = self.env.recv() if action is None else self.env.step(action)
-        if self.how == "overwrites what it gave":
+        if self.breach == "overwrites its results":
             step.obs = self.obs.copy_(step.obs)
-        if self.how == "gives the next episode's observation as the last" and step.final_obs is not None:
+        if self.breach == "returns the first observation as the last" and step.final_obs is not None:
             step.final_obs = step.obs
-        if self.how == "gives the last observation twice" and step.final_obs is not None:
+        if self.breach == "returns the last observation twice" and step.final_obs is not None:
             step.obs = step.next_obs()
-        if self.how == "calls a time limit an end of the task":
+        if self.breach == "terminates at a time limit":
             step.terminated, step.truncated = step.ended, torch.zeros_like(step.truncated)
-        if self.how == "gives float64":
+        if self.breach == "returns float64":
             step.reward = step.reward.double()
         return step
 
     def load_state_dict(self, state: dict) -> None:
-        if self.how != "resumes as if nothing had been saved":
+        if self.breach != "ignores the saved state":
             self.env.load_state_dict(state)
 
 
 BREACHES = {
-    "ignores its seed": "the seed changes nothing",
-    "overwrites what it gave": "differs after the next step",
-    "gives the next episode's observation as the last": "final_obs is the next episode's first observation",
-    "gives the last observation twice": "final_obs is the next episode's first observation",
-    "calls a time limit an end of the task": "terminated",
-    "gives float64": "reward has dtype torch.float64",
-    "resumes as if nothing had been saved": "after a resume",
+    "ignores its seed": "the seed has no effect",
+    "overwrites its results": "differs after the next step",
+    "returns the first observation as the last": "final_obs is the first observation of the next episode",
+    "returns the last observation twice": "final_obs is the first observation of the next episode",
+    "terminates at a time limit": "terminated",
+    "returns float64": "reward has dtype torch.float64",
+    "ignores the saved state": "after a resume",
     "counts environments from 0 on every rank": "environments 2 to 3 on a rank of their own",
-    "delivers reset rows as steps": "final_obs is the next episode.s first observation",
+    "returns reset rows as steps": "final_obs is the first observation of the next episode",
 }
 
 
-@pytest.mark.parametrize("how", BREACHES)
-def test_the_contract_catches_an_environment_that(how: str) -> None:
+@pytest.mark.parametrize("breach", BREACHES)
+def test_the_contract_refuses_an_environment_that(breach: str) -> None:
     def make_env(num_envs: int, seed: int, first_env: int) -> VecEnv:
-        if how == "delivers reset rows as steps":
+        if breach == "returns reset rows as steps":
             source = EnvPoolVector(NextStepPool, num_envs)
-            source.recv = lambda next_seeds: ExternalStep(*bubbles(source))
+            source.recv = lambda next_seeds: ExternalStep(*unadapted(source))
             return ExternalVecEnv(source, seed=seed, first_env=first_env)
-        first = 0 if how == "counts environments from 0 on every rank" else first_env
+        first = 0 if breach == "counts environments from 0 on every rank" else first_env
         limit = {"max_episode_steps": 6}
-        return Broken(GymVecEnv("CartPole-v1", num_envs, 0, seed=seed, first_env=first, env_kwargs=limit), how)
+        return Broken(GymVecEnv("CartPole-v1", num_envs, 0, seed=seed, first_env=first, env_kwargs=limit), breach)
 
-    def bubbles(source: EnvPoolVector) -> tuple:
+    def unadapted(source: EnvPoolVector) -> tuple:
         obs, reward, terminated, truncated, info = source._gather(source.num_envs)
         return obs, reward, terminated, truncated, obs.copy(), info
 
     facts = dict(steps=60, terminates=False, is_first_obs=near_upright)
-    if how == "delivers reset rows as steps":
+    if breach == "returns reset rows as steps":
         facts = dict(steps=60, is_first_obs=lambda obs: obs[:, 1] == 0)
-    with pytest.raises(AssertionError, match=BREACHES[how]):
+    with pytest.raises(AssertionError, match=BREACHES[breach]):
         check_env(make_env, **facts)
 
 
-def test_the_contract_passes_the_same_environment_unbroken() -> None:
+def test_the_contract_accepts_the_same_environment_without_a_breach() -> None:
     limit = {"max_episode_steps": 6}
     check_env(
         lambda n, seed, first: Broken(GymVecEnv("CartPole-v1", n, 0, seed=seed, first_env=first, env_kwargs=limit), ""),
@@ -193,28 +195,28 @@ def test_the_contract_passes_the_same_environment_unbroken() -> None:
 
 
 def recall_score(carry_of: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], zeroed: bool) -> float:
-    """Share of right answers of the policy "the sign of the carry", whose carry adds up what was seen."""
+    """Share of correct answers of a policy that returns the sign of its carry."""
     env = WorkerVecEnv([Recall] * 32, num_workers=0, episode_metrics=("success",))
     obs, carry = env.reset(3), torch.zeros(32)
-    right, episodes = 0.0, 0
+    correct, episodes = 0.0, 0
     for _ in range(20 * DELAY):
         carry = carry_of(carry, obs[:, 0])
         step = env.step((carry > 0).long())
-        right += float(step.episode["success"][step.ended].sum())
+        correct += float(step.episode["success"][step.ended].sum())
         episodes += int(step.ended.sum())
         carry = carry * broadcast_rows(~step.ended, carry) if zeroed else carry
         obs = step.obs
     assert episodes == 32 * 20
-    return right / episodes
+    return correct / episodes
 
 
-def test_recall_is_solved_by_a_carry_and_only_by_one_that_ends_with_its_episode() -> None:
-    assert recall_score(lambda carry, seen: carry + seen, zeroed=True) == 1.0
-    assert recall_score(lambda carry, seen: seen, zeroed=True) < 0.7
-    assert recall_score(lambda carry, seen: carry + seen, zeroed=False) < 0.9
+def test_recall_needs_a_carry_that_is_zeroed_at_the_end_of_an_episode() -> None:
+    assert recall_score(lambda carry, cue: carry + cue, zeroed=True) == 1.0
+    assert recall_score(lambda carry, cue: cue, zeroed=True) < 0.7
+    assert recall_score(lambda carry, cue: carry + cue, zeroed=False) < 0.9
 
 
-def test_sites_punish_choices_against_the_mask_and_masks_follow_the_other_agents() -> None:
+def test_sites_punish_masked_actions_and_masks_depend_on_the_other_agents() -> None:
     env = workers(Sites, 0)(8, 0, 0)
     first, played, actions = play(env, 1, 50)
     assert min(float(step.reward.min()) for step in played) == 0.0
@@ -230,7 +232,7 @@ def test_sites_punish_choices_against_the_mask_and_masks_follow_the_other_agents
     assert float(env.step(forbidden).reward.max()) == -1000.0
 
 
-def test_a_reset_row_of_a_next_step_source_reaches_nobody() -> None:
+def test_reset_rows_of_a_next_step_source_are_discarded() -> None:
     env = pool(6, 0, 0)
     tracker = EpisodeTracker(6, None, "cpu")
     env.reset(0)
@@ -241,7 +243,7 @@ def test_a_reset_row_of_a_next_step_source_reaches_nobody() -> None:
         assert bool((step.reward == 1).all())
         for name in ("charts/episodic_return", "charts/episodic_length"):
             assert torch.equal(episode_metrics[name][ended], step.next_obs()[ended, 0]), (
-                "an episode lasts as long as it said"
+                "an episode has another length than its first observation"
             )
         odd = step.next_obs()[:, 0] % 2 == 1
         assert torch.equal(step.terminated, ended & odd) and torch.equal(step.truncated, ended & ~odd)

@@ -1,4 +1,4 @@
-"""Noise: distribution, independence of the number of ranks, exact state, and the hash against plain Python."""
+"""Noise: distribution, independence from the number of ranks, exact state, and the hash compared with plain Python."""
 
 import math
 
@@ -47,17 +47,17 @@ def test_integers_stay_below_high(high):
     assert abs(draws.double().mean() / max(high - 1, 1) - 0.5) < 0.02 or high == 1
 
 
-def test_permutation_is_one():
+def test_permutation_is_a_permutation():
     noise = Noise(4, "d", torch.arange(100))
     first, second = noise.permutation(), noise.permutation()
     assert first.sort().values.tolist() == list(range(100)) and not torch.equal(first, second)
 
 
 def test_split_over_ranks_changes_nothing():
-    whole = Noise(5, "e", torch.arange(10))
+    full = Noise(5, "e", torch.arange(10))
     halves = [Noise(5, "e", torch.arange(5)), Noise(5, "e", torch.arange(5, 10))]
     for _ in range(3):
-        assert torch.equal(whole.normal(3), torch.cat([half.normal(3) for half in halves]))
+        assert torch.equal(full.normal(3), torch.cat([half.normal(3) for half in halves]))
     sources = [NoiseSource(5, rank=rank) for rank in range(2)]
     assert torch.equal(NoiseSource(5)("e", 10).uniform(2), torch.cat([s("e", 5).uniform(2) for s in sources]))
 
@@ -85,19 +85,19 @@ def test_state_round_trip():
     assert torch.equal(fresh("f", 4).uniform(3), expected[0]) and torch.equal(fresh("g", 3).normal(5), expected[1])
 
 
-def test_parts_by_turns_draw_what_the_whole_draws():
-    whole, parted = NoiseSource(6, rank=1), NoiseSource(6, rank=1)
+def test_row_slices_draw_the_numbers_of_the_full_stream():
+    full, parted = NoiseSource(6, rank=1), NoiseSource(6, rank=1)
     for number in range(4):
-        expected = whole("act", 5).normal(2)
+        expected = full("act", 5).normal(2)
         found = []
         for rows in (slice(0, 2), slice(2, 5)):
             with parted.row_slice(rows, 5):
                 found.append(parted("act", rows.stop - rows.start).normal(2))
         assert torch.equal(expected, torch.cat(found))
-        assert torch.equal(whole("other", 3).uniform(), parted("other", 3).uniform())
-        if number == 1:  # a resume goes on with the next draws
+        assert torch.equal(full("other", 3).uniform(), parted("other", 3).uniform())
+        if number == 1:  # a new source continues from the saved state
             saved, parted = parted.state_dict(), NoiseSource(6, rank=1)
             parted.load_state_dict(saved)
-        if number == 2:  # as does one in place
-            parted.load_state_dict({name: counter.clone() for name, counter in whole.state_dict().items()})
-    assert set(parted.state_dict()) == set(whole.state_dict())
+        if number == 2:  # an existing source too
+            parted.load_state_dict({name: counter.clone() for name, counter in full.state_dict().items()})
+    assert set(parted.state_dict()) == set(full.state_dict())

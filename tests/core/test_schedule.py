@@ -1,3 +1,5 @@
+"""Schedules: exact update counts, resume in between, and periodic triggers."""
+
 from __future__ import annotations
 
 import pytest
@@ -14,7 +16,7 @@ from powerband.core.schedule import Every, UpdateSchedule
     parts=st.lists(st.integers(0, 70), max_size=30),
     resume_at=st.integers(0, 30),
 )
-def test_the_debt_is_exact_however_transitions_arrive(interval, updates, learning_starts, parts, resume_at):
+def test_due_updates_are_exact_for_any_sizes_of_additions(interval, updates, learning_starts, parts, resume_at):
     schedule = UpdateSchedule(interval, updates, learning_starts)
     due = 0
     for index, part in enumerate(parts):
@@ -26,18 +28,18 @@ def test_the_debt_is_exact_however_transitions_arrive(interval, updates, learnin
     assert due == max(0, sum(parts) - learning_starts) // interval * each
 
 
-@pytest.mark.parametrize("words", [{"update_interval": 0}, {"update_interval": 1, "learning_starts": -1}])
-def test_impossible_schedules_are_refused(words):
+@pytest.mark.parametrize("arguments", [{"update_interval": 0}, {"update_interval": 1, "learning_starts": -1}])
+def test_invalid_schedules_are_refused(arguments):
     with pytest.raises(ValueError, match="below"):
-        UpdateSchedule(**words)
+        UpdateSchedule(**arguments)
 
 
-def test_update_interval_with_equal_updates_changes_no_ratio():
+def test_the_default_ratio_is_one_for_every_interval():
     assert {UpdateSchedule(k).ratio for k in (1, 5, 10, 20)} == {1.0}
 
 
 @given(interval=st.integers(1, 20), steps=st.lists(st.integers(1, 50), max_size=30))
-def test_every_is_true_once_each_time_a_multiple_is_crossed(interval, steps):
+def test_every_is_ready_once_after_each_multiple(interval, steps):
     every, counter = Every(interval), 0
     for step in steps:
         crossed = (counter + step) // interval > counter // interval
@@ -46,5 +48,5 @@ def test_every_is_true_once_each_time_a_multiple_is_crossed(interval, steps):
         assert not every.ready(counter)
 
 
-def test_every_zero_is_never():
+def test_every_zero_is_never_ready():
     assert not any(Every(0).ready(counter) for counter in range(10))

@@ -1,4 +1,4 @@
-"""EpisodeTracker against a plain reference."""
+"""EpisodeTracker: comparison with a plain loop, and resumes."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ def random_steps(num_agents: int | None, seed: int = 0) -> list[Step]:
 
 
 class Recorder:
+    """Records the masked values of each metric."""
+
     def __init__(self) -> None:
         self.rows: dict[str, list[float]] = {}
 
@@ -33,39 +35,39 @@ class Recorder:
 
 
 @pytest.mark.parametrize("num_agents", [None, 3])
-def test_returns_lengths_and_figures_are_those_of_a_plain_loop(num_agents: int | None) -> None:
+def test_returns_lengths_and_metrics_equal_those_of_a_plain_loop(num_agents: int | None) -> None:
     tracker, recorder = EpisodeTracker(5, num_agents, "cpu"), Recorder()
     expected: dict[str, list[float]] = {"return": [], "length": [], "success": []}
-    live = [[0.0, 0.0] for _ in range(5)]
+    current = [[0.0, 0.0] for _ in range(5)]
     for step in random_steps(num_agents):
         tracker.add(step, recorder)
         for row in range(5):
-            live[row][0] += float(step.reward[row].mean())
-            live[row][1] += 1
+            current[row][0] += float(step.reward[row].mean())
+            current[row][1] += 1
             if step.terminated[row] or step.truncated[row]:
-                expected["return"].append(live[row][0])
-                expected["length"].append(live[row][1])
+                expected["return"].append(current[row][0])
+                expected["length"].append(current[row][1])
                 expected["success"].append(float(step.episode["success"][row]))
-                live[row] = [0.0, 0.0]
+                current[row] = [0.0, 0.0]
     assert recorder.rows["charts/episodic_return"] == pytest.approx(expected["return"], abs=1e-4)
     assert recorder.rows["charts/episodic_length"] == expected["length"]
     assert recorder.rows["charts/success"] == pytest.approx(expected["success"])
     assert tracker.ended.dtype == torch.int64 and int(tracker.ended) == len(expected["length"]) > 20
 
 
-def test_state_goes_on_where_it_was_and_cut_rows_start_anew() -> None:
+def test_a_resume_continues_the_state_and_discarded_rows_restart() -> None:
     steps = random_steps(None)
-    whole, half, resumed = (EpisodeTracker(5, None, "cpu") for _ in range(3))
+    uninterrupted, saved, resumed = (EpisodeTracker(5, None, "cpu") for _ in range(3))
     for step in steps[:30]:
-        whole.add(step)
-        half.add(step)
-    resumed.load_state_dict(half.state_dict())
-    half.add(steps[0])  # the state is of its own: what goes on elsewhere changes nothing
+        uninterrupted.add(step)
+        saved.add(step)
+    resumed.load_state_dict(saved.state_dict())
+    saved.add(steps[0])  # the loaded state is a copy, so this changes nothing
     for step in steps[30:]:
-        whole_figures, resumed_figures = whole.add(step), resumed.add(step)
-        for name, values in whole_figures.items():
-            assert torch.equal(values, resumed_figures[name])
+        expected, found = uninterrupted.add(step), resumed.add(step)
+        for name, values in expected.items():
+            assert torch.equal(values, found[name])
     rows = torch.tensor([True, False, True, False, False])
-    kept = whole.returns.clone()
-    whole.discard(rows)
-    assert torch.equal(whole.returns, kept * ~rows) and not whole.lengths[rows].any()
+    before = uninterrupted.returns.clone()
+    uninterrupted.discard(rows)
+    assert torch.equal(uninterrupted.returns, before * ~rows) and not uninterrupted.lengths[rows].any()

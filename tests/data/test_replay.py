@@ -1,4 +1,4 @@
-"""The packed ring against a plain list of transitions."""
+"""Replay: comparison with a plain list of transitions."""
 
 import copy
 
@@ -46,33 +46,33 @@ def test_ring_equals_a_list(capacity, num_envs, steps):
         batch = transitions(num_envs, step)
         replay.add(batch)
         plain += [tree_map(lambda leaf, i=i: leaf[i], batch) for i in range(num_envs)]
-    kept = {}
+    expected = {}
     for index, row in enumerate(plain):
-        kept[index % capacity] = row
-    assert len(replay) == len(kept) == int(replay.filled)
-    held = replay._fields_of(replay.rows)
-    for place, row in kept.items():
-        for (path, mine), (_, theirs) in zip(tree_paths(held), tree_paths(row), strict=True):
-            assert torch.equal(mine[place], theirs), path
+        expected[index % capacity] = row
+    assert len(replay) == len(expected) == int(replay.filled)
+    stored = replay._fields_of(replay.rows)
+    for position, row in expected.items():
+        for (path, found), (_, leaf) in zip(tree_paths(stored), tree_paths(row), strict=True):
+            assert torch.equal(found[position], leaf), path
 
 
-@pytest.mark.parametrize("by", ["noise", "generator"])
-def test_samples_are_stored_rows_and_reach_all_of_them(by):
+@pytest.mark.parametrize("kind", ["noise", "generator"])
+def test_samples_are_stored_rows_and_cover_all_of_them(kind):
     replay = Replay(300, 4, "cpu", FIELDS)
     for step in range(2):
         replay.add(transitions(4, step))
-    source = NoiseSource(0)("replay", 256) if by == "noise" else torch.Generator().manual_seed(0)
+    source = NoiseSource(0)("replay", 256) if kind == "noise" else torch.Generator().manual_seed(0)
     batch = replay.sample(256, source)
-    held = replay._fields_of(replay.rows)["precise"][:8, 0]
-    assert set(batch["precise"][:, 0].tolist()) == set(held.tolist())
+    stored = replay._fields_of(replay.rows)["precise"][:8, 0]
+    assert set(batch["precise"][:, 0].tolist()) == set(stored.tolist())
     for (path, leaf), (_, spec) in zip(tree_paths(batch), tree_paths(FIELDS), strict=True):
         assert leaf.shape == (256, *spec.shape) and leaf.dtype == spec.dtype, path
-    row = (held == batch["precise"][0, 0]).nonzero()[0, 0]
-    for mine, theirs in zip(tree_paths(batch), tree_paths(replay._fields_of(replay.rows)), strict=True):
-        assert torch.equal(mine[1][0], theirs[1][row])
+    row = (stored == batch["precise"][0, 0]).nonzero()[0, 0]
+    for (path, found), (_, leaf) in zip(tree_paths(batch), tree_paths(replay._fields_of(replay.rows)), strict=True):
+        assert torch.equal(found[0], leaf[row]), path
 
 
-def test_held_is_what_was_added_and_nothing_of_the_room_beyond():
+def test_stored_contains_the_added_transitions_and_no_empty_rows():
     replay = Replay(10, 4, "cpu", FIELDS)
     replay.rows.fill_(float("nan"))
     replay.add(transitions(4, 0))
@@ -95,14 +95,14 @@ def test_state_round_trip_is_exact():
     assert torch.equal(other.rows, replay.rows) and other.position == replay.position and len(other) == len(replay)
 
 
-def test_errors_say_value_limit_and_fix():
-    with pytest.raises(ValueError, match="capacity 3 is below num_envs=4.*raise replay_size"):
+def test_errors_contain_value_limit_and_fix():
+    with pytest.raises(ValueError, match="capacity 3 is below num_envs=4.*Raise off_policy.replay_size"):
         Replay(3, 4, "cpu", FIELDS)
     replay = Replay(8, 4, "cpu", FIELDS)
     with pytest.raises(ValueError, match="empty"):
         replay.sample(4, torch.Generator())
     replay.add(transitions(4, 0))
-    with pytest.raises(ValueError, match="batch of 9 is larger than the replay of 8"):
+    with pytest.raises(ValueError, match="batch of 9 transitions is larger than the replay of 8"):
         replay.sample(9, torch.Generator())
-    with pytest.raises(ValueError, match="resume with the replay_size"):
+    with pytest.raises(ValueError, match="Resume with the off_policy.replay_size"):
         Replay(12, 4, "cpu", FIELDS).load_state_dict(replay.state_dict())

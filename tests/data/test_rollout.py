@@ -1,4 +1,4 @@
-"""Returns against hand-computed figures and slow references; mini-batches cover everything once."""
+"""Rollout: returns compared with slow references, and mini-batches that cover every sample once."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from powerband.data.rollout import Rollout, episode_starts, gae, lambda_returns
 
 
 def test_gae_by_hand():
-    # gamma = lambda = 0.5; three steps; step 1 ends: terminated in column 0, truncated in column 1, not at all in 2.
+    # gamma = lambda = 0.5; three steps; step 1 is terminated in column 0, truncated in column 1, and continues in 2.
     reward = torch.tensor([[1.0] * 3, [2.0] * 3, [3.0] * 3])
     value = torch.tensor([[0.5] * 3, [1.0] * 3, [1.5] * 3])
     next_value = torch.tensor([[1.0] * 3, [4.0, 4.0, 1.5], [2.0] * 3])
@@ -94,33 +94,33 @@ def filled(steps: int = 6, envs: int = 4) -> Rollout:
     return rollout
 
 
-@pytest.mark.parametrize("by", ["noise", "generator"])
-def test_minibatches_cover_every_sample_once(by):
-    source = NoiseSource(0)("shuffle", 24) if by == "noise" else torch.Generator().manual_seed(0)
+@pytest.mark.parametrize("kind", ["noise", "generator"])
+def test_minibatches_cover_every_sample_once(kind):
+    source = NoiseSource(0)("shuffle", 24) if kind == "noise" else torch.Generator().manual_seed(0)
     parts = list(filled().minibatches(3, source))
     assert [part["index"].shape for part in parts] == [(8,)] * 3
-    whole = torch.cat([part["index"] for part in parts])
-    assert sorted(whole.tolist()) == list(range(24)) and whole.tolist() != list(range(24))
+    order = torch.cat([part["index"] for part in parts])
+    assert sorted(order.tolist()) == list(range(24)) and order.tolist() != list(range(24))
     for part in parts:
         assert torch.equal(part["obs"]["a"][:, 0], part["index"].float())
 
 
-def test_sequences_are_whole_environments_with_their_carry():
+def test_sequences_are_complete_environments_with_their_carry():
     carry = torch.arange(4.0).unsqueeze(1)
     parts = list(filled().minibatches(2, torch.Generator().manual_seed(0), sequences=True, carry=carry))
-    seen = []
+    environments = []
     for part in parts:
         assert part["index"].shape == (6, 2)
         columns = part["index"][0]
-        seen += columns.tolist()
+        environments += columns.tolist()
         assert torch.equal(part["index"], torch.arange(6).unsqueeze(1) * 4 + columns)
         assert torch.equal(part["carry"][:, 0], columns.float())
         assert torch.equal(part["starts"], episode_starts(part["terminated"] | part["truncated"]))
         assert not part["starts"][0].any()
-    assert sorted(seen) == [0, 1, 2, 3]
+    assert sorted(environments) == [0, 1, 2, 3]
 
 
-def test_parts_that_do_not_divide():
+def test_numbers_of_minibatches_that_do_not_divide_are_refused():
     with pytest.raises(ValueError, match="5 mini-batches do not divide 24 samples"):
         list(filled().minibatches(5, torch.Generator()))
     with pytest.raises(ValueError, match="3 mini-batches do not divide 4 environments"):

@@ -1,7 +1,11 @@
-"""Two gloo ranks on half a batch each are one rank on the joint batch."""
+"""Two gloo ranks: on half a batch each they are one rank on the joint batch, and they agree with each other.
+
+Everything that needs two ranks but not the command line is here, because it shares one start of the ranks.
+"""
 
 from __future__ import annotations
 
+import time
 from functools import partial
 
 import pytest
@@ -17,7 +21,10 @@ from powerband.algos.settings import ChunkConfig, COMAConfig, DDPGConfig, PPOCon
 from powerband.core.noise import NoiseSource
 from powerband.core.optim.precision import Precision
 from powerband.core.rank_context import RankContext
+from powerband.core.ranks.agreement import INTERVAL_S, RankAgreement
 from powerband.core.ranks.ranks import Ranks
+from powerband.core.telemetry.idle_causes import causes_of_idleness
+from powerband.core.telemetry.phase_clock import PhaseClock, PhaseTimes
 from powerband.data.types import EnvSpec, TensorSpec, Tree, tree_map
 from powerband.nets.chunk_policy import ChunkPolicy
 from powerband.recipes.sketchnav.env.env import make_env_spec as sketchnav_spec
@@ -30,6 +37,7 @@ from powerband.recipes.uav.env.world import World
 from powerband.recipes.uav.map_net import MapNet, critic_inputs
 
 BATCH, UPDATES = 64, 5
+ITERATIONS = 3_000
 STEPS, PIXELS, SKETCHES = 6, 36, 9
 CHUNKS = ("clone", "diffusion")
 LEARNERS = ("sac", "ddpg", "ppo", "coma", "sketchnav", *CHUNKS)
@@ -156,7 +164,8 @@ def train(ranks: Ranks, name: str) -> dict[str, torch.Tensor]:
 def together(ranks: Ranks) -> dict:
     """Everything that the tests below look at, from one start of the ranks."""
     learned = {name: train(ranks, name) for name in LEARNERS}
-    return {"learned": learned, "noises": noises(ranks), "collectives": collectives(ranks)}
+    others = {each.__name__: each(ranks) for each in (noises, collectives, alone, waits, iterate)}
+    return {"learned": learned, **others}
 
 
 @pytest.fixture(scope="module")
@@ -213,3 +222,67 @@ def test_collectives(two_ranks):
         assert result["texts"].tolist() == [1, 6]
         assert result["same"].tolist() == [True, False]
         assert result["mean"].item() == 0.5
+
+
+def alone(ranks: Ranks) -> dict[str, torch.Tensor]:
+    """Rank 1 averages by itself while rank 0 is elsewhere; then both average together."""
+    by_itself = torch.tensor([float(ranks.rank)])
+    if ranks.rank == 1:
+        with ranks.without_collectives():
+            ranks.average_(by_itself)
+    return {"alone": by_itself, "together": ranks.average_(torch.tensor([float(ranks.rank)]))}
+
+
+def test_collectives_can_be_switched_off_for_one_rank(two_ranks):
+    for rank, result in enumerate(each["alone"] for each in two_ranks):
+        assert result["alone"].item() == rank and result["together"].item() == 0.5
+
+
+def waits(ranks: Ranks) -> dict[str, torch.Tensor]:
+    """Rank 0 steps 3 s and rank 1 waits for it; both spend a second in collectives anyway."""
+    slow = {"update": 6.0, "env": 3.0, "collectives": 1.0}
+    phases = PhaseTimes(10.0, slow if ranks.rank == 0 else {"update": 6.0, "collectives": 4.0}, {}, 9.0, {})
+    return {name: torch.tensor(share) for name, share in causes_of_idleness(phases, ranks).items()}
+
+
+def test_waiting_for_a_slow_rank_is_told_from_collectives(two_ranks):
+    for causes in (rank["waits"] for rank in two_ranks):
+        shares = {name.removeprefix("perf/idle/"): float(share) for name, share in causes.items()}
+        assert shares == pytest.approx({"comm-bound": 0.1, "rank-straggler": 0.15, "env-bound": 0.15})
+
+
+def iterate(ranks: Ranks) -> dict[str, torch.Tensor]:
+    """Iterations at which the ranks asked, and at which they found that one of them wants to log, or to stop."""
+    agreement = RankAgreement(ranks, PhaseClock(ranks.device))
+    asked, logged, stopped = [], [], []
+    begun, wants_log, wants_stop = time.perf_counter(), False, False
+    for iteration in range(ITERATIONS):
+        time.sleep(0.0005 if ranks.leads else 0.001)
+        passed = time.perf_counter() - begun
+        wants_log = wants_log or (ranks.leads and passed > INTERVAL_S)
+        wants_stop = not ranks.leads and passed > 3 * INTERVAL_S
+        if not agreement.due():
+            continue
+        asked.append(iteration)
+        log, stop = agreement.any_rank_wants(wants_log, wants_stop)
+        if log:
+            logged.append(iteration)
+            wants_log, begun = False, time.perf_counter() if ranks.leads else begun
+        if stop:
+            stopped.append(iteration)
+            break
+    return {name: torch.tensor(found) for name, found in (("asked", asked), ("log", logged), ("stop", stopped))}
+
+
+def test_ranks_stop_and_log_together_and_ask_seldom(two_ranks) -> None:
+    first, second = (rank["iterate"] for rank in two_ranks)
+    for name in first:
+        assert torch.equal(first[name], second[name]), name
+    assert len(first["stop"]) == 1 and len(first["log"]) >= 1
+    assert len(first["asked"]) < int(first["stop"]) / 10
+
+
+def test_a_rank_that_is_alone_asks_itself_at_each_iteration() -> None:
+    agreement = RankAgreement(Ranks(), PhaseClock(torch.device("cpu")))
+    for wanted in ((False, True), (True, False)):
+        assert agreement.due() and agreement.any_rank_wants(*wanted) == list(wanted)

@@ -25,7 +25,7 @@ def test_the_return_value_is_independent_of_printed_output(monkeypatch: pytest.M
         ("raises", "error", "RuntimeError: the license has expired"),
         ("unprintable", "error", "EGLError: EGL_BAD_ALLOC in unprintable"),
         ("crash", "crash", "died of SIGSEGV"),
-        ("leaves", "crash", "ended with status 3 and without an answer"),
+        ("leaves", "crash", "ended with status 3 and without a result"),
         ("asks", "error", "EOFError"),
         ("nothing", "error", "AttributeError"),
     ],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import shutil
 import subprocess
@@ -63,6 +65,9 @@ def count_compiled(script: str) -> int:
 
 
 def both(script: str) -> tuple[str, str]:
-    """Output of `script` with numba's CUDA simulator (NUMBA_ENABLE_CUDASIM=1), and without it."""
+    """Output of `script` in a process with numba's CUDA simulator, and without the simulator in this process."""
     pytest.importorskip("numba.cuda", reason="numba-cuda is not installed")
-    return run(script, NUMBA_ENABLE_CUDASIM="1", NUMBA_DISABLE_JIT="1"), run(script)
+    simulated = run(script, NUMBA_ENABLE_CUDASIM="1", NUMBA_DISABLE_JIT="1")
+    with contextlib.redirect_stdout(io.StringIO()) as plain:
+        exec(compile(script, "<script>", "exec"), {"__name__": "script"})
+    return simulated, plain.getvalue()

@@ -89,7 +89,7 @@ def test_an_update_that_a_graph_cannot_hold_falls_back_with_a_warning():
 
     updates = GraphedUpdates(update, "cuda", lambda: [state], 2)
     list(updates.run(2))
-    with pytest.warns(UserWarning, match="go on without a graph"):
+    with pytest.warns(UserWarning, match="continue without a graph"):
         assert [made for _, made in updates.run(2)] == [1, 1]
     assert updates.graph is None and len(list(updates.run(4))) == 4
 

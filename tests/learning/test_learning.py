@@ -9,7 +9,7 @@ import pytest
 import runs
 from powerband.cli import main as cli
 from powerband.recipes.snakes import train as snakes
-from powerband.recipes.snakes.evaluation import RIVALS, as_player, play, summary
+from powerband.recipes.snakes.evaluation import SCRIPTED_OPPONENTS, as_player, play, summary
 
 
 def trained(tmp_path, *words: str):
@@ -31,8 +31,8 @@ def test_ppo_balances_the_pole(tmp_path, capsys):
 
 
 def test_sac_swings_the_pendulum_up(tmp_path, capsys):
-    words = ["gym", "variant=pendulum", "sac.hidden=128,128", "env_steps=6000"]
-    sizes = ["global_batch_size=128", "actor_lr=2e-3", "critic_lr=2e-3"]
+    words = ["gym", "variant=pendulum", "sac.hidden=64,64", "env_steps=5400"]
+    sizes = ["global_batch_size=64", "actor_lr=3e-3", "critic_lr=3e-3"]
     run = trained(tmp_path, *words, *sizes)
     assert score(run, capsys)["return"] > -400  # random play: about -1200
 
@@ -42,7 +42,7 @@ def test_self_play_beats_random_and_its_untrained_self(tmp_path):
     run = trained(tmp_path, *words, "env_steps=180000")
     untrained = trained(tmp_path / "base", *words, "env_steps=1", "lr=1e-9")
     own = as_player(*snakes.load(run))
-    for rival in (RIVALS["random"](), as_player(*snakes.load(untrained))):
+    for rival in (SCRIPTED_OPPONENTS["random"](), as_player(*snakes.load(untrained))):
         row = summary(play(own, rival, 60, seed=5))
         assert row["decided_won_95"][0] > 0.6, row
 
@@ -62,5 +62,5 @@ def test_ppo_reaches_475_on_the_pole(tmp_path, capsys):
 @pytest.mark.slow
 def test_ddpg_of_the_guide_beats_random(tmp_path):
     run = trained(tmp_path, *runs.SMALL["ddpg"][:2], "variant=guide")
-    row = summary(play(as_player(*snakes.load(run)), RIVALS["random"](), 100, seed=5))
+    row = summary(play(as_player(*snakes.load(run)), SCRIPTED_OPPONENTS["random"](), 100, seed=5))
     assert row["wins"] / max(row["losses"], 1) > 61 / 18, row

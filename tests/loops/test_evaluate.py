@@ -1,4 +1,4 @@
-"""The evaluation loop: episodes in equal shares of the environments, what is told on the way, intervals."""
+"""Evaluation loop: equal numbers of episodes per environment, progress reports, intervals."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from powerband.loops.evaluate import evaluate, mean_interval, wilson_interval
 LENGTHS = torch.tensor([2, 3, 7])
 
 
-class Clocks:
-    """Row n's episodes last `LENGTHS[n]` steps of reward n + 1; what is observed is the carry's proof."""
+class FixedLengths:
+    """Episodes of row n last `LENGTHS[n]` steps of reward n + 1; the figure `carried` reports the carry."""
 
     num_envs = 3
 
@@ -21,25 +21,25 @@ class Clocks:
         self.spec = EnvSpec(TensorSpec((1,)), TensorSpec((), torch.int64), num_actions=2, max_episode_steps=limit)
 
     def reset(self, seed: int) -> torch.Tensor:
-        self.made = torch.zeros(3, dtype=torch.int64)
-        return self.made.float().unsqueeze(1)
+        self.steps = torch.zeros(3, dtype=torch.int64)
+        return self.steps.float().unsqueeze(1)
 
     def step(self, action: torch.Tensor) -> Step:
-        self.made += 1
-        ended = self.made == LENGTHS
-        self.made[ended] = 0
+        self.steps += 1
+        ended = self.steps == LENGTHS
+        self.steps[ended] = 0
         figures = {"carried": action.float()}
-        obs = self.made.float().unsqueeze(1)
+        obs = self.steps.float().unsqueeze(1)
         return Step(obs, torch.tensor([1.0, 2.0, 3.0]), ended, torch.zeros(3, dtype=torch.bool), None, figures)
 
 
 def count(obs: torch.Tensor, carry: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Steps of the episode, by the carry alone."""
+    """Counts the steps of the episode with the carry."""
     return carry[:, 0].long() + 1, carry + 1
 
 
-def test_every_environment_plays_as_many_and_carries_begin_anew():
-    found = evaluate(Clocks(), count, 5, 0, torch.zeros(3, 1))
+def test_environments_play_equally_many_episodes_and_carries_are_reset():
+    found = evaluate(FixedLengths(), count, 5, 0, torch.zeros(3, 1))
     assert found["env"].bincount().tolist() == [2, 2, 2]  # 5 rounded up
     assert torch.equal(found["length"], LENGTHS[found["env"]].float())
     assert torch.equal(found["carried"], found["length"])
@@ -47,24 +47,24 @@ def test_every_environment_plays_as_many_and_carries_begin_anew():
 
 
 @pytest.mark.parametrize("limit", [10, None])
-def test_what_is_done_is_told_at_each_step(limit):
-    told: list[float] = []
-    evaluate(Clocks(limit), count, 6, 0, torch.zeros(3, 1), told.append)
-    assert len(told) == 14 and told == sorted(told) and told[-1] == 6
-    assert told[0] == pytest.approx(0.3 if limit else 0)
-    assert told[1] == pytest.approx(1.4 if limit else 1)
+def test_progress_is_reported_at_each_step(limit):
+    reported: list[float] = []
+    evaluate(FixedLengths(limit), count, 6, 0, torch.zeros(3, 1), reported.append)
+    assert len(reported) == 14 and reported == sorted(reported) and reported[-1] == 6
+    assert reported[0] == pytest.approx(0.3 if limit else 0)
+    assert reported[1] == pytest.approx(1.4 if limit else 1)
 
 
-def test_a_count_is_told_in_plain_lines_and_without_a_name_not_at_all(capsys, monkeypatch):
+def test_progress_is_printed_as_lines_and_not_without_a_name(capsys, monkeypatch):
     monkeypatch.setattr("powerband.core.telemetry.console.PLAIN_S", 0.0)
     for what in ("reach", ""):
-        with count_progress_bar(what, 6, "episodes") as tell:
-            tell(2.7)
+        with count_progress_bar(what, 6, "episodes") as report:
+            report(2.7)
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1 and lines[0].startswith("reach: 2 of 6, ") and lines[0].endswith("0:00 left")
 
 
-def test_intervals_are_those_of_the_books():
+def test_intervals_match_the_literature():
     assert wilson_interval(81, 263) == pytest.approx((0.2553, 0.3662), abs=1e-4)  # Newcombe 1998, table I, method 3
     assert wilson_interval(0, 0) == (0.0, 1.0)
     assert wilson_interval(0, 20)[0] == 0.0 and wilson_interval(20, 20)[1] == 1.0

@@ -1,4 +1,4 @@
-"""The loops carry what later systems need: memory, action masks, a central state, a next-step-autoreset source."""
+"""Loops support recurrent policies, action masks, a central state, and sources with next-step autoreset."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Config:
 
 
 class NumberedSites(Sites):
-    """Sites whose agents see where they are and which number they have, and no picture."""
+    """Sites whose agents observe their position and their number, without an image."""
 
     def __init__(self) -> None:
         from gymnasium.spaces import Box
@@ -46,7 +46,7 @@ class NumberedSites(Sites):
 
 
 def train(env: VecEnv, ppo: PPOConfig, loop: OnPolicyConfig, folder: Path, env_steps: int) -> list[dict]:
-    """Metrics of a run of PPO on `env`, one line a rollout."""
+    """Returns the metrics of a run of PPO on `env`, one line per rollout."""
     steps = loop.num_steps * loop.num_envs
     settings = RunConfig(
         run_dir=str(folder), gpus="none", threads=1, tensorboard=False, env_steps=env_steps, log_interval=steps
@@ -58,27 +58,27 @@ def train(env: VecEnv, ppo: PPOConfig, loop: OnPolicyConfig, folder: Path, env_s
 
 
 @pytest.mark.parametrize("gru", [0, 16])
-def test_a_memory_solves_what_needs_one(gru, tmp_path):
+def test_a_recurrent_policy_solves_a_memory_task(gru, tmp_path):
     env = WorkerVecEnv([Recall] * 64, num_workers=0)
     loop = OnPolicyConfig(num_envs=64, num_steps=DELAY * 4, epochs=4, minibatches=4, gamma=1.0, anneal_lr=False)
     ppo = PPOConfig(lr=5e-3, hidden=(32,), gru=gru, entropy_coef=0.0)
-    lines = train(env, ppo, loop, tmp_path / "run", 64 * DELAY * 4 * 40)
+    lines = train(env, ppo, loop, tmp_path / "run", 64 * DELAY * 4 * 20)
     last = sum(line["charts/episodic_return"] for line in lines[-5:]) / 5
     assert last > 0.9 if gru else abs(last) < 0.3
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_masks_hold_and_a_central_state_is_read(shared, tmp_path):
+def test_masks_are_obeyed_and_a_central_state_is_supported(shared, tmp_path):
     env = WorkerVecEnv([NumberedSites] * 32, num_workers=0)
     loop = OnPolicyConfig(num_envs=32, num_steps=12, epochs=4, minibatches=4, gamma=0.9, anneal_lr=False)
     ppo = PPOConfig(lr=3e-3, hidden=(64,), shared_trunk=shared)
-    lines = train(env, ppo, loop, tmp_path / "run", 32 * 12 * 40)
+    lines = train(env, ppo, loop, tmp_path / "run", 32 * 12 * 20)
     returns = [line["charts/episodic_return"] for line in lines if "charts/episodic_return" in line]
-    assert min(returns) >= 0.0, "a choice against the mask costs 1000"
-    assert returns[-1] > 9 > 5 > returns[0], "12 less the moves it takes to get there is the best; at random 2.4"
+    assert min(returns) >= 0.0, "a masked action costs 1000"
+    assert returns[-1] > 9 > 5 > returns[0], "the optimum is 12 minus the moves to the site; random actions reach 2.4"
 
 
-def test_no_bubble_of_a_next_step_source_is_learned_from(tmp_path):
+def test_reset_steps_of_a_next_step_source_are_discarded(tmp_path):
     env = ExternalVecEnv(EnvPoolVector(NextStepPool, 8), seed=0)
     loop = OnPolicyConfig(num_envs=8, num_steps=16, epochs=1, minibatches=1, anneal_lr=False)
     lines = train(env, PPOConfig(hidden=(16,)), loop, tmp_path / "run", 8 * 16 * 10)
@@ -87,12 +87,12 @@ def test_no_bubble_of_a_next_step_source_is_learned_from(tmp_path):
         assert 3 <= line["charts/episodic_return"] <= 9
 
 
-def test_overlap_makes_the_same_updates_and_is_refused_in_words_where_it_cannot_work(tmp_path):
+def test_overlap_runs_the_same_updates_and_warns_if_it_has_no_effect(tmp_path):
     serial = runs.train("sac", tmp_path / "serial", "env_steps=200", "num_workers=1")
     overlapped = runs.train("sac", tmp_path / "overlap", "env_steps=200", "num_workers=1", "overlap=true")
     one, two = (runs.state(run) for run in (serial, overlapped))
     assert one["shared/run/grad_steps"] == 160
-    # The last step's updates are still owed: they run beside the step that never came.
+    # The updates of the last step are pending, because no further step follows.
     assert two["shared/run/grad_steps"] + two["rank0/position/owed"] == 160
     assert torch.isfinite(two["rank0/replay/rows"].view(torch.float32)).all()
     with pytest.warns(UserWarning, match="overlap=true has no effect"):

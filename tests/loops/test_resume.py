@@ -1,4 +1,4 @@
-"""Train 20 is train 10 and resume 10, bit for bit: weights, replay, generators, counters, environments, metrics."""
+"""Resumed runs equal uninterrupted runs bit for bit: weights, replay, noise, counters, environments, metrics."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ PLANS = {
 
 
 @pytest.mark.parametrize("name", list(PLANS))
-def test_a_resumed_run_is_the_uninterrupted_one(name, tmp_path):
-    half, whole, log = PLANS[name]
+def test_a_resumed_run_equals_the_uninterrupted_one(name, tmp_path):
+    half, full, log = PLANS[name]
     if name == "metaworld":
         pytest.importorskip("metaworld", reason="metaworld is not installed: pip install 'powerband[metaworld]'")
-    words = [f"log_interval={log}", "anneal_lr=false"] if name in ("ppo", "cartpole") else [f"log_interval={log}"]
-    one = runs.train(name, tmp_path / "one", f"env_steps={whole}", *words)
-    two = runs.train(name, tmp_path / "two", f"env_steps={half}", *words)
-    assert runs.differences(one, two), "the half run must differ from the whole one, or the comparison sees nothing"
-    runs.resume(name, two, f"env_steps={whole}")
+    options = [f"log_interval={log}", "anneal_lr=false"] if name in ("ppo", "cartpole") else [f"log_interval={log}"]
+    one = runs.train(name, tmp_path / "one", f"env_steps={full}", *options)
+    two = runs.train(name, tmp_path / "two", f"env_steps={half}", *options)
+    assert runs.differences(one, two), "the interrupted run must differ, or the comparison is void"
+    runs.resume(name, two, f"env_steps={full}")
     assert runs.differences(one, two) == []
     assert runs.metrics(one) == runs.metrics(two)
 
 
-def test_another_seed_is_another_run(tmp_path):
+def test_another_seed_gives_another_run(tmp_path):
     one = runs.train("ddpg", tmp_path / "one", "env_steps=100")
     two = runs.train("ddpg", tmp_path / "two", "env_steps=100", "seed=1")
     assert any("actor" in name for name in runs.differences(one, two))

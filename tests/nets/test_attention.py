@@ -1,4 +1,4 @@
-"""Attention: written out and fused are the same numbers, and each is taken where it is the faster."""
+"""Attention: the explicit and the fused version agree, and each is used if it is faster."""
 
 from contextlib import nullcontext
 
@@ -11,24 +11,24 @@ from powerband.nets.attention import attend, explicit_attention
 
 
 def inputs(masked: bool):
-    """Queries, keys and values in float64, and a mask that leaves something to look at in each row."""
+    """Queries, keys and values in float64, and a mask with at least one valid key per row."""
     source = torch.Generator().manual_seed(0)
     parts = [torch.randn(3, 2, 5, 4, dtype=torch.float64, generator=source) for _ in range(3)]
-    there = torch.rand(3, 1, 1, 5, generator=source) < 0.7 if masked else None
+    mask = torch.rand(3, 1, 1, 5, generator=source) < 0.7 if masked else None
     if masked:
-        there[..., 0] = True
-    return parts, there
+        mask[..., 0] = True
+    return parts, mask
 
 
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("dtype, near", [(torch.float64, 1e-12), (torch.float32, 1e-5), (torch.bfloat16, 0.03)])
 @pytest.mark.parametrize("function", [attend, explicit_attention])
 def test_values_and_gradients_are_those_of_torch(function, dtype, near, masked):
-    parts, there = inputs(masked)
+    parts, mask = inputs(masked)
     results = []
     for of, own in ((function, dtype), (F.scaled_dot_product_attention, torch.float64)):
         leaves = [part.to(own).requires_grad_() for part in parts]
-        out = of(*leaves, there)
+        out = of(*leaves, mask)
         out.sum().backward()
         results.append([out, *(leaf.grad for leaf in leaves)])
     for mine, theirs in zip(*results, strict=True):
@@ -48,11 +48,11 @@ def test_values_and_gradients_are_those_of_torch(function, dtype, near, masked):
     ],
 )
 @pytest.mark.parametrize("compiled", [False, True])
-def test_on_a_cpu_it_is_fused_where_products_are_in_float32(dtype, autocast, fused, compiled, monkeypatch):
+def test_on_a_cpu_float32_attention_is_fused(dtype, autocast, fused, compiled, monkeypatch):
     calls, parts = [], [part.to(dtype) for part in inputs(False)[0]]
 
-    def counted(*given, **words):
-        calls.append(words)
+    def counted(*given, **options):
+        calls.append(options)
         return torch.zeros_like(given[0])
 
     monkeypatch.setattr(attention.F, "scaled_dot_product_attention", counted)

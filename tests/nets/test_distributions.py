@@ -1,4 +1,4 @@
-"""Distributions against torch.distributions; masks and the ends of the unit interval."""
+"""Distributions equal torch.distributions; masks; the ends of the unit interval."""
 
 import torch
 from torch import distributions as reference

@@ -1,4 +1,4 @@
-"""Networks: the CPU node against plain modules, ensembles against single networks, initialisation."""
+"""Networks: the CPU node equals plain modules, ensembles equal single networks; initialisation."""
 
 import pytest
 import torch
@@ -38,7 +38,7 @@ def test_dense_in_bfloat16_is_near_float32_and_ends_in_float32():
         out = net(x)
         assert torch.is_autocast_enabled("cpu")
     expected = plain(net)(x)
-    assert out.dtype == torch.float32 and len(out.unique()) > 1300  # bfloat16 outputs would coincide by the hundred
+    assert out.dtype == torch.float32 and len(out.unique()) > 1300  # many bfloat16 outputs would be equal
     assert (out - expected).norm() < 0.01 * expected.norm()
     inputs = [x, *net.parameters()]
     for mine, theirs in zip(gradients(out, inputs), gradients(expected, inputs), strict=True):
@@ -47,8 +47,8 @@ def test_dense_in_bfloat16_is_near_float32_and_ends_in_float32():
 
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
 @pytest.mark.parametrize("kind", [MLP, TwinMLP])
-def test_exact_inputs_tell_millimetres_apart_in_bfloat16(kind, activation):
-    """0.850 m and 0.851 m are one number in bfloat16: nothing behind it could tell them apart."""
+def test_exact_inputs_distinguish_millimetres_in_bfloat16(kind, activation):
+    """0.850 m and 0.851 m are equal in bfloat16, so later layers cannot distinguish them."""
     x = torch.tensor([[0.850, 0.1], [0.851, 0.1]]).repeat(300, 1).requires_grad_()
     spread = {}
     for exact in (False, True):

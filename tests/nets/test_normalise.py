@@ -1,19 +1,19 @@
-"""Running statistics against those of everything seen."""
+"""Running statistics equal those of all rows."""
 
 import torch
 
 from powerband.nets.normalise import RunningNorm
 
 
-def test_merging_equals_the_whole():
+def test_merged_statistics_equal_those_of_all_rows():
     torch.manual_seed(0)
     norm, parts = RunningNorm(3), [torch.randn(n, 3) * 4 + 7 for n in (5, 100, 31)]
     for part in parts:
         norm.update_statistics(part.view(-1, 1, 3))
-    whole = torch.cat(parts)
-    torch.testing.assert_close(norm.mean, whole.mean(0))
-    torch.testing.assert_close(norm.var, whole.var(0, unbiased=False), rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(norm(whole).mean(0), torch.zeros(3), rtol=0, atol=1e-4)
+    rows = torch.cat(parts)
+    torch.testing.assert_close(norm.mean, rows.mean(0))
+    torch.testing.assert_close(norm.var, rows.var(0, unbiased=False), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(norm(rows).mean(0), torch.zeros(3), rtol=0, atol=1e-4)
 
 
 def test_two_ranks_equal_one():

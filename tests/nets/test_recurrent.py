@@ -1,4 +1,4 @@
-"""Recurrent layers against PyTorch's own."""
+"""Recurrent layers equal those of PyTorch."""
 
 import torch
 from torch import nn

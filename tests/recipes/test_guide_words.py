@@ -30,11 +30,16 @@ def test_updates_per_interval_changes_the_ratio(tmp_path):
     assert runs.metrics(run)[-1]["grad_steps"] == 40 * 3
 
 
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    """A run of 120 steps."""
+    return runs.train("ddpg", tmp_path_factory.mktemp("runs") / "base", "env_steps=120")
+
+
 @pytest.mark.parametrize(
     "words", [("--batch_size", "64"), ("--a_lr", "1e-2"), ("--c_lr", "1e-2"), ("--seed", "5"), ("--gamma", "0.5")]
 )
-def test_words_that_change_the_learning(words, tmp_path):
-    base = runs.train("ddpg", tmp_path / "base", "env_steps=120")
+def test_words_that_change_the_learning(words, base, tmp_path):
     other = runs.SMALL["ddpg"] if words[0] != "--batch_size" else [w for w in runs.SMALL["ddpg"] if "batch" not in w]
     changed = tmp_path / "changed"
     assert cli.main(["train", *other, *runs.COMMON, f"run_dir={changed}", "env_steps=120", *words]) == 0
@@ -49,7 +54,7 @@ def test_batch_size_is_the_number_of_rows_drawn(tmp_path, capsys):
     )
     said = capsys.readouterr()
     assert "48 over 1 rank(s) = 48 each" in said.out
-    assert "global_batch_size" in said.err and "each rank" in said.err
+    assert "global_batch_size" in said.err and "per rank" in said.err
 
 
 def test_max_episodes_is_a_budget(tmp_path):

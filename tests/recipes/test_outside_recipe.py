@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ import torch
 
 import powerband
 from contract.contract import check_env
+from powerband.cli import catalogue
+from powerband.cli import main as cli
 
 ROOT = Path(powerband.__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "outside_recipe"
@@ -33,40 +36,52 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def command(site: Path, cwd: Path, *arguments: str) -> subprocess.CompletedProcess:
-    environment = {**os.environ, "PYTHONPATH": f"{site}{os.pathsep}{ROOT / 'src'}"}
-    words = [sys.executable, "-m", "powerband", *arguments]
-    return subprocess.run(words, env=environment, cwd=cwd, capture_output=True, text=True)
+@pytest.fixture
+def installed(site: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The packages of `site` are installed for this process, until the test ends."""
+    monkeypatch.syspath_prepend(str(site))
+    yield
+    catalogue.load.cache_clear()
+    for name in [name for name in sys.modules if name.startswith("powerband_point_mass")]:
+        del sys.modules[name]
 
 
-def test_an_installed_recipe_is_listed_trained_and_evaluated(site: Path, tmp_path: Path) -> None:
-    listed = command(site, tmp_path, "list")
-    assert listed.returncode == 0 and "point-mass" in listed.stdout and "broken" in listed.stdout
+def test_an_installed_recipe_is_listed_trained_and_evaluated(
+    site: Path, installed: None, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
     common = ["gpus=none", "threads=1", "tensorboard=false"]
-    run = tmp_path / "run"
-    done = command(site, tmp_path, "train", "point-mass", "env_steps=64000", *common, f"run_dir={run}")
+    run, base = tmp_path / "run", tmp_path / "base"
+    words = [sys.executable, "-m", "powerband", "train", "point-mass", "env_steps=64000", *common, f"run_dir={run}"]
+    environment = {**os.environ, "PYTHONPATH": f"{site}{os.pathsep}{ROOT / 'src'}"}
+    done = subprocess.run(words, env=environment, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    untrained = command(site, tmp_path, "train", "point-mass", "variant=smoke", "ppo.lr=1e-9", *common, "run_dir=base")
-    assert untrained.returncode == 0, untrained.stderr
-    trained, base = (
-        json.loads(command(site, tmp_path, "eval", str(folder), "--json").stdout)[0]["success_95"]
-        for folder in (run, "base")
-    )
-    assert trained[0] > base[1], "the intervals of the trained and the untrained policy do not overlap"
+    assert cli.main(["list"]) == 0
+    listed = capsys.readouterr().out
+    assert "point-mass" in listed and "broken" in listed
+    assert cli.main(["train", "point-mass", "variant=smoke", "ppo.lr=1e-9", *common, f"run_dir={base}"]) == 0
+
+    def success(folder: Path) -> list[float]:
+        capsys.readouterr()
+        assert cli.main(["eval", str(folder), "--json"]) == 0
+        return json.loads(capsys.readouterr().out)[0]["success_95"]
+
+    assert success(run)[0] > success(base)[1], "the intervals of the trained and the untrained policy do not overlap"
 
 
-def test_a_broken_recipe_breaks_only_itself(site: Path, tmp_path: Path) -> None:
-    done = command(site, tmp_path, "train", "broken")
-    assert done.returncode == 2 and "no module no_such_module" in done.stderr and "Traceback" not in done.stderr
+def test_a_broken_recipe_breaks_only_itself(installed: None, capsys: pytest.CaptureFixture) -> None:
+    assert cli.main(["train", "broken"]) == 2
+    assert "no module no_such_module" in capsys.readouterr().err
 
 
-def test_a_run_folder_may_name_installed_recipes_only(site: Path, tmp_path: Path) -> None:
+def test_a_run_folder_may_name_installed_recipes_only(
+    installed: None, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
     folder = tmp_path / "foreign"
     folder.mkdir()
     (folder / "run.json").write_text('{"recipe": "somebody.else"}')
     (folder / "config.json").write_text("{}")
-    done = command(site, tmp_path, "eval", str(folder))
-    assert done.returncode == 2 and "--trust" in done.stderr
+    assert cli.main(["eval", str(folder)]) == 2
+    assert "--trust" in capsys.readouterr().err
 
 
 def test_its_environment_keeps_the_contract(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -131,6 +131,7 @@ def test_invalid_arguments_are_refused_in_one_line(arguments: list[str], sac: Pa
     assert message.startswith("powerband: ") and message.count("\n") == 1
 
 
+@pytest.mark.timed
 def test_the_ledger_sums_to_the_wall_time_of_the_run(sac: Path) -> None:
     metrics = read_metrics(sac)
     total, wall = seconds_by_account(metrics)

@@ -27,12 +27,14 @@ COMMON = ["gpus=none", "threads=1", "tensorboard=false"]
 
 def test_profile_prints_ledger_cause_and_advice_and_writes_no_files(tmp_path: Path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    code = cli.main(["profile", *runs.SMALL["ddpg"], *COMMON, "--seconds", "1.5"])
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    code = cli.main(["profile", *runs.SMALL["ddpg"], *COMMON, "--seconds", "1"])
     text = capsys.readouterr().out
     assert code in {code for code, _ in CAUSES.values()} - {30}
     for part in ("account", "update", "wall", "env steps/s", "knob", "cannot help", "total work is unchanged"):
         assert part in text
     assert not list(tmp_path.iterdir())
+    assert "OMP_NUM_THREADS" not in os.environ, "a run sets it for its children, and the profile restores it"
 
 
 @pytest.mark.parametrize(
@@ -58,13 +60,14 @@ def test_help_lists_causes_with_exit_codes(capsys):
     assert "seconds=20" in text and all(f"{code:>3}  {cause}" in text for cause, (code, _) in CAUSES.items())
 
 
+@pytest.mark.timed
 def test_best_advice_is_applied_and_compared_with_its_prediction(tmp_path: Path, monkeypatch):
     monkeypatch.syspath_prepend(str(Path(powerband.__file__).parents[2] / "benchmarks"))
     monkeypatch.setenv("POWERBAND_FAULT_MS", "20")
     report = tmp_path / "profile.json"
     sac = [word for word in runs.SMALL["sac"] if not word.startswith("env_id")]
     slow = ["env_id=faulty_envs:SlowPendulum-v0", "num_workers=1", "updates_per_interval=1", "update_interval=4"]
-    code = cli.main(["profile", *sac, *slow, *COMMON, "seconds=2.5", "--apply", f"--json={report}"])
+    code = cli.main(["profile", *sac, *slow, *COMMON, "seconds=1.5", "--apply", f"--json={report}"])
     result = json.loads(report.read_text())
     assert code == CAUSES["env-bound"][0]
     applied = result["applied"]
@@ -81,6 +84,7 @@ def test_too_short_run_is_reported(capsys):
     assert "are too few for a diagnosis" in text and "Measure longer" in text
 
 
+@pytest.mark.timed
 def test_window_shorter_than_an_iteration_contains_complete_iterations_with_updates():
     """Steps before learning_starts have no updates; a window that contained them would overestimate the rate."""
     arguments = ["algo=ddpg", "off_policy.num_envs=48", "learning_starts=96", "gpus=none", "threads=1"]
@@ -92,6 +96,7 @@ def test_window_shorter_than_an_iteration_contains_complete_iterations_with_upda
     assert facts.update_s, "single updates were not timed"
 
 
+@pytest.mark.timed
 def test_each_rank_has_a_ledger_and_the_exit_status_is_that_of_the_cause(tmp_path: Path):
     report = tmp_path / "profile.json"
     # On a busy machine a pause of 0.1 s between phases occurs; it would be 5 % of a window of 2 s.
@@ -115,6 +120,7 @@ def test_each_rank_has_a_ledger_and_the_exit_status_is_that_of_the_cause(tmp_pat
         assert seconds["other"] < 0.05 * rank["ledger"]["wall_s"]
 
 
+@pytest.mark.timed
 def test_signal_ends_the_window_and_the_profile_is_printed(tmp_path: Path):
     report = tmp_path / "profile.json"
     arguments = [*runs.SMALL["ddpg"], *COMMON, "seconds=300", f"--json={report}"]
@@ -138,12 +144,6 @@ def _measuring(pid: int) -> bool:
         with contextlib.suppress(OSError):
             files.append(os.readlink(link))
     return any(path.endswith("metrics.jsonl") for path in files)
-
-
-def test_profile_restores_the_thread_variables(monkeypatch, capsys):
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    cli.main(["profile", *runs.SMALL["ddpg"], "gpus=none", "threads=3", "seconds=1"])
-    assert "OMP_NUM_THREADS" not in os.environ
 
 
 def test_failing_rank_is_quoted_and_no_process_is_left():

@@ -37,11 +37,11 @@ def show(capsys, *arguments: str) -> dict:
 def test_search_writes_a_preset_and_a_page(tmp_path: Path, capsys, monkeypatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
-    for module, name in ((search, "BASE_S"), (fitting, "PROBE_S"), (search, "VERIFY_S")):
-        monkeypatch.setattr(module, name, 1.0)
+    for module, name in ((search, "BASE_S"), (fitting, "PROBE_S"), (search, "VERIFY_S"), (search, "MIN_WINDOW_S")):
+        monkeypatch.setattr(module, name, 0.5)
     monkeypatch.setattr(verification, "MAX_ROUNDS", 2)
     report = tmp_path / "tuning.json"
-    assert cli.main(["tune", "gym", *ARGUMENTS, "seconds=20", "learning=constant-reuse", f"--json={report}"]) == 0
+    assert cli.main(["tune", "gym", *ARGUMENTS, "seconds=8", "learning=constant-reuse", f"--json={report}"]) == 0
     result = json.loads(report.read_text())
     assert result["rows"] and result["gain_measured"] >= 1.0
     assert {"knobs", "steps_per_s", "measured"} <= set(result["rows"][0])
@@ -73,7 +73,7 @@ def test_preset_of_another_algorithm_is_refused(preset: Path, capsys) -> None:
     assert cli.main(["show", "gym", "algo=sac", "setup=tuned"]) == 2
     assert "powerband tune gym algo=sac" in capsys.readouterr().err
     assert cli.main(["show", "gym", "algo=sac", "setup=tuned-gym-ppo"]) == 2
-    assert "was tuned for gym algo=ppo, and this is gym algo=sac" in capsys.readouterr().err
+    assert "was tuned for gym algo=ppo, but this run is gym algo=sac" in capsys.readouterr().err
 
 
 def test_preset_of_other_hardware_is_refused(preset: Path, capsys) -> None:
@@ -82,7 +82,7 @@ def test_preset_of_other_hardware_is_refused(preset: Path, capsys) -> None:
     preset.write_text(text.replace(cores, "  cores: 4096"))
     assert cli.main(["show", "gym", "algo=ppo", "setup=tuned"]) == 2
     message = capsys.readouterr().err
-    assert "other hardware (cores 4096 then" in message and "powerband tune gym algo=ppo" in message
+    assert "other hardware (cores: 4096 then" in message and "powerband tune gym algo=ppo" in message
     assert message.count("\n") == 1
 
 

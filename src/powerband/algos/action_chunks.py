@@ -21,7 +21,9 @@ from powerband.nets.chunk_policy import ChunkPolicy, nearest
 
 
 class ActionChunkLearner:
-    """Offline learner of chunks of discrete actions: a diffusion policy or a clone, as its network decides.
+    """Offline learner of chunks of discrete actions: a diffusion policy or a clone, depending on its network.
+
+    Shapes: R rows, T actions of a chunk, K discrete actions, A entries of the vector that represents an action.
 
     Attributes:
         policy: Trained network.
@@ -42,7 +44,8 @@ class ActionChunkLearner:
             spec: Observations and actions of the environments; its K actions are discrete.
             config: Hyper-parameters.
             context: Device, precision, random numbers and ranks.
-            action_codes: Code of each action (K, A) float32, in -1..1; the nearest code decodes a sample.
+            action_codes: Vectors (K, A) float32 in -1..1 that represent the actions. A sampled vector is decoded as the
+                action whose vector is nearest.
             build_policy: Builds the policy network, of `config.horizon` steps and K actions. A network with a U-Net is
                 a diffusion policy, one with logits is a clone.
         """
@@ -72,13 +75,13 @@ class ActionChunkLearner:
         return self.acting.encoder
 
     def update(self, batch: dict[str, Tree]) -> dict[str, Tensor]:
-        """Takes one step on demonstrated chunks.
+        """Takes one optimiser step on demonstrated chunks.
 
         Args:
             batch: ``obs``, a tree with leaves (R, ...), and ``action`` (R, T) int64.
 
         Returns:
-            Detached 0-d figures.
+            Losses and statistics of the update by name, detached 0-d tensors.
         """
         action = batch["action"]
         if self.schedule is None:
@@ -101,7 +104,11 @@ class ActionChunkLearner:
 
     @torch.no_grad()
     def act(self, obs: Tree, carry: Tensor | None, explore: bool) -> tuple[Tensor, dict[str, Tensor], None]:
-        """Samples chunks of actions (R, T) int64, or takes the likeliest actions of a clone."""
+        """Samples chunks by diffusion, or takes the likeliest actions of a clone.
+
+        Returns:
+            Action chunks (R, T) int64; no extras; None, because the policy has no recurrent state.
+        """
         with self.precision.autocast():
             features = self.acting.encode(obs)
             if self.schedule is None:
@@ -116,18 +123,18 @@ class ActionChunkLearner:
         return None
 
     def policy_state(self) -> dict[str, Tensor]:
-        """Returns the averaged weights."""
+        """Returns the averaged weights, for the exported policy."""
         return self.acting.state_dict()
 
     def state_dict(self) -> dict:
-        """Returns everything that training continues from: live tensors, not copies."""
+        """Returns the complete training state for a checkpoint: the tensors themselves, not copies."""
         return {
             **{name: getattr(self, name).state_dict() for name in ("policy", "acting", "adam", "noise")},
             "updates": self.updates,
         }
 
     def load_state_dict(self, state: dict) -> None:
-        """Restores `state_dict` in place."""
+        """Restores a result of `state_dict` in place."""
         for name in ("policy", "acting", "adam", "noise"):
             getattr(self, name).load_state_dict(state[name])
         self.updates = int(state["updates"])

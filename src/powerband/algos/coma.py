@@ -1,4 +1,6 @@
-"""COMA: a central critic judges each agent's action against what its policy would have done; and IAC, without that.
+"""COMA: multi-agent actor-critic with a central critic and counterfactual baselines.
+
+The module also contains independent actor-critic (IAC), whose critics are local.
 
 Source: Foerster et al. 2018 (arXiv 1705.08926), equations 3 and 4; sizes and schedules of Westheider et al. 2023
 (arXiv 2303.01150). Suffixes: T steps, N environments, A agents, K actions, C channels, R rows (of T, N and A).
@@ -8,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import deepcopy
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,16 +28,16 @@ Choose = Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor]]
 CriticInputs = Callable[[Tree, Tensor, int], Tensor]
 """(obs (T, N, A ...), action (T, N, A), number of actions) -> inputs (T N A, C, H, W) of the central critic."""
 CHUNK = 2048
-"""Rows of which targets are computed at a time: activations of a whole rollout would not fit a cache, or a GPU."""
+"""Rows per critic call in `COMA.targets`: the activations of a complete rollout would not fit a cache or a GPU."""
 
 
 class COMA:
     """On-policy learner of a team with one shared actor over feature maps.
 
-    The policy is pi = (1 - epsilon) softmax + epsilon / K, masked and brought back to sum 1; it is the same while a
-    rollout is collected and while it is learned from. Observations: ``maps`` (N, A, C, 11, 11) what each agent sees,
-    ``state`` (N, C', 11, 11) what the critic sees besides, ``cell`` (N, A) int64 where each agent is on the maps; the
-    critic also sees the actions of the others, (a + 1) / K at their cells.
+    The policy is pi = (1 - epsilon) softmax + epsilon / K, masked and normalised to sum 1. Epsilon changes only after
+    the updates of a rollout. Observations: ``maps`` (N, A, C, 11, 11) of each agent, ``state`` (N, C', 11, 11) for the
+    critic only, and ``cell`` (N, A) int64, the position of each agent on the maps. The critic also observes the actions
+    of the other agents, (a + 1) / K at their cells.
     """
 
     def __init__(
@@ -49,37 +52,42 @@ class COMA:
     ):
         """
         Args:
-            spec: Of the environments.
+            spec: Spaces of the environments.
             config: Hyper-parameters.
             context: Device, precision, random numbers and gradient averaging of this rank.
             build_network: (channels, outputs) -> network over feature maps (R, channels, H, W); builds the actor, then
                 the critic.
-            critic_inputs: Feature maps of the central critic.
-            counterfactual: COMA: a central critic of all actions, and the policy's mean over the own action as
-                baseline. False is IAC: each agent's critic sees what its actor sees and values the state alone.
-            choose: Draws actions where one agent's mask depends on another's choice; None masks nothing.
+            critic_inputs: Function that builds the feature maps of the central critic.
+            choose: Samples actions if the mask of one agent depends on the choices of others; None masks nothing.
+            counterfactual: True is COMA: a central critic of all actions; the baseline is the mean of Q over the policy
+                of the agent. False is IAC: each agent's critic estimates state values from the inputs of its actor.
         """
         self.spec, self.config, self.precision, self.noise = spec, config, context.precision, context.noise
         self.counterfactual, self.critic_inputs = counterfactual, critic_inputs
         self.world_size, self.choose = context.world_size, choose or all_actions_allowed
-        self.num_actions, seen = spec.num_actions, spec.obs["maps"].shape[1]
-        inputs = seen + spec.obs["state"].shape[0] + 1 if counterfactual else seen
-        self.actor = build_network(seen, spec.num_actions).to(context.device)
+        assert spec.num_actions is not None
+        self.num_actions, channels = spec.num_actions, spec.obs["maps"].shape[1]
+        inputs = channels + spec.obs["state"].shape[0] + 1 if counterfactual else channels
+        self.actor = build_network(channels, spec.num_actions).to(context.device)
         self.critic = build_network(inputs, spec.num_actions if counterfactual else 1).to(context.device)
         self.target = deepcopy(self.critic)
-        shared = {"precision": context.precision, "max_grad_norm": config.max_grad_norm, "average": context.average}
+        shared: dict[str, Any] = {
+            "precision": context.precision,
+            "max_grad_norm": config.max_grad_norm,
+            "average": context.average,
+        }
         self.actor_adam = FlatAdam([self.actor], config.actor_lr, **shared)
         self.critic_adam = FlatAdam([self.critic], config.critic_lr, **shared)
         self.copied = FlatTarget(self.critic_adam, [self.target], tau=1.0)
         self.cycle = UpdateCycle(1)
         self.epsilon = torch.full((), config.epsilon_start, device=context.device)
         self.rollouts = self.episodes = 0
-        self._critic_loss = compile_if(self._critic_loss, config.compile)
-        self._actor_loss = compile_if(self._actor_loss, config.compile)
+        self._critic_loss_fn = compile_if(self._critic_loss, config.compile)
+        self._actor_loss_fn = compile_if(self._actor_loss, config.compile)
 
     @property
     def lr(self) -> float | Tensor:
-        """Learning rate of the actor; setting it keeps the critic's in proportion (annealing)."""
+        """Learning rate of the actor; an assignment scales the critic's learning rate by the same factor."""
         return self.actor_adam.lr
 
     @lr.setter
@@ -91,7 +99,7 @@ class COMA:
 
     @torch.no_grad()
     def probability(self, obs: Tree) -> Tensor:
-        """(N, A, K) float32: the policy before the mask."""
+        """Computes the policy (N, A, K) float32 before the mask."""
         maps = obs["maps"]
         with self.precision.autocast(maps.shape[0] * maps.shape[1]):
             logits = self.actor(maps.flatten(0, 1))
@@ -99,7 +107,7 @@ class COMA:
 
     @torch.no_grad()
     def act(self, obs: Tree, carry: Tensor | None, explore: bool) -> tuple[Tensor, dict[str, Tensor], Tensor | None]:
-        """Draws actions (N, A) int64, or takes the likeliest; also gives the mask (N, A, K) they were drawn under."""
+        """Samples actions (N, A) int64, or takes the likeliest; the extras contain the mask (N, A, K)."""
         probability = self.probability(obs)
         n, agents = probability.shape[:2]
         noise = self.noise("coma/act", n).uniform(agents) if explore else None
@@ -107,22 +115,22 @@ class COMA:
         return action, {"mask": mask}, None
 
     def _mixed(self, logits: Tensor) -> Tensor:
-        """(..., K) -> (..., K): some share of uniform choice."""
+        """Mixes the softmax of logits (..., K) with the uniform distribution, whose share is epsilon."""
         return (1 - self.epsilon) * logits.float().softmax(-1) + self.epsilon / self.num_actions
 
     # -- learning ---------------------------------------------------------------------------------------------------
 
     @torch.no_grad()
     def targets(self, data: dict[str, Tree], gamma: float, td_lambda: float) -> dict[str, Tensor]:
-        """What mini-batches are made of, from a rollout that ends where its episodes end.
+        """Computes the data of the mini-batches from a rollout of complete episodes.
 
         Args:
             data: obs, action, mask, reward (T, N, A ...), terminated and truncated (T, N).
-            gamma: Discount of a step.
+            gamma: Discount per step.
             td_lambda: Decay of the trace.
 
         Returns:
-            inputs (T, N A, C, 11, 11) of the critic, of which the first maps are the actor's; action, returns (T, N A);
+            inputs (T, N A, C, 11, 11) of the critic, whose first channels are the actor's; action, returns (T, N A);
             mask (T, N A, K).
         """
         steps, envs = data["terminated"].shape
@@ -135,7 +143,7 @@ class COMA:
         if self.counterfactual:
             values = values.gather(-1, data["action"].unsqueeze(-1))
         values = values.squeeze(-1)
-        # The value behind the last step is never read: the episodes have ended there.
+        # The last entry is never read, because all episodes end at the last step.
         following = torch.cat([values[1:], torch.zeros_like(values[:1])])
         ends = data["terminated"], data["truncated"]
         returns = lambda_returns(data["reward"], following, *ends, gamma, td_lambda)
@@ -147,28 +155,28 @@ class COMA:
         }
 
     def update(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """One step of the critic towards the targets, then one of the actor with the new critic.
+        """Takes one step of the critic towards the targets, then one of the actor with the new critic.
 
         Args:
             batch: inputs (R, C, 11, 11), action (R,) int64, mask (R, K) bool, returns (R,).
 
         Returns:
-            0-d figures, detached.
+            Losses and statistics of the update by name, detached 0-d tensors.
         """
-        loss, figures = self._critic_loss(batch)
+        loss, figures = self._critic_loss_fn(batch)
         figures["losses/critic_grad_norm"] = self.critic_adam.step(loss)
-        loss, actor_figures = self._actor_loss(batch)
+        loss, actor_figures = self._actor_loss_fn(batch)
         figures |= actor_figures
         figures["losses/actor_grad_norm"] = self.actor_adam.step(loss)
         return figures
 
     def _values(self, critic: nn.Module, inputs: Tensor) -> Tensor:
-        """(R, K): Q of every own action; IAC (R, 1): V."""
+        """Computes Q (R, K) of every action of an agent; for IAC V (R, 1)."""
         with self.precision.autocast():
             return critic(inputs)
 
     def _critic_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        """Mean of (Q(s, a) - G)^2, IAC of (V(s) - G)^2."""
+        """Computes the mean of (Q(s, a) - G)^2, or for IAC of (V(s) - G)^2; G is the TD(lambda) return."""
         values = self._values(self.critic, batch["inputs"])
         if self.counterfactual:
             values = values.gather(1, batch["action"].unsqueeze(1))
@@ -176,55 +184,58 @@ class COMA:
         return loss, {"losses/critic": loss.detach()}
 
     def _actor_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        """-mean(A log pi(a)); A = Q(s, a) - sum pi Q, sampled: A = G - sum pi Q, IAC: A = G - V(s)."""
+        """Computes -mean(A log pi(a)) with the advantage A = Q(s, a) - sum pi Q.
+
+        A is G - sum pi Q with `sampled_advantage`, and G - V(s) for IAC.
+        """
         config, action = self.config, batch["action"].unsqueeze(1)
-        seen = self.spec.obs["maps"].shape[1]
+        channels = self.spec.obs["maps"].shape[1]
         with self.precision.autocast():
-            logits = self.actor(batch["inputs"][:, :seen])
+            logits = self.actor(batch["inputs"][:, :channels])
         allowed = self._mixed(logits) * batch["mask"]
         policy = allowed / allowed.sum(1, keepdim=True)
         with torch.no_grad():
             values = self._values(self.critic, batch["inputs"])
             baseline = (policy * values).sum(1) if self.counterfactual else values.squeeze(1)
             sampled = config.sampled_advantage or not self.counterfactual
-            worth = batch["returns"] if sampled else values.gather(1, action).squeeze(1)
-            advantage = worth - baseline
-            spread = advantage.std(correction=0)  # the last mini-batch may be a single row
+            action_value = batch["returns"] if sampled else values.gather(1, action).squeeze(1)
+            advantage = action_value - baseline
+            deviation = advantage.std(correction=0)  # the last mini-batch may be a single row
             if config.normalize_advantage:
-                advantage = (advantage - advantage.mean()) / (spread + 1e-8)
+                advantage = (advantage - advantage.mean()) / (deviation + 1e-8)
         log_prob = policy.gather(1, action).squeeze(1).clamp(min=1e-8).log()
         entropy = -(policy * policy.clamp(min=1e-8).log()).sum(1).mean()
         loss = -(advantage * log_prob).mean()
-        figures = {"losses/actor": loss.detach(), "losses/entropy": entropy.detach(), "losses/advantage": spread}
+        figures = {"losses/actor": loss.detach(), "losses/entropy": entropy.detach(), "losses/advantage": deviation}
         return loss - config.entropy_coef * entropy, figures
 
     def after_rollout(self, obs: Tree) -> None:
-        """A rollout is over: epsilon falls with its episodes; every so often the target becomes the critic."""
+        """Anneals epsilon, and copies the critic to the target critic after every `target_interval` rollouts."""
         config, steps = self.config, self.spec.max_episode_steps
         self.rollouts += 1
         self.episodes += obs["cell"].shape[0] * obs["cell"].shape[1] // steps * self.world_size
-        done = min(self.episodes / config.epsilon_episodes, 1.0)
-        self.epsilon.fill_(config.epsilon_start + done * (config.epsilon_end - config.epsilon_start))
+        progress = min(self.episodes / config.epsilon_episodes, 1.0)
+        self.epsilon.fill_(config.epsilon_start + progress * (config.epsilon_end - config.epsilon_start))
         if self.rollouts % config.target_interval == 0:
             self.copied.update()
 
     # -- state ------------------------------------------------------------------------------------------------------
 
     def initial_carry(self, num_envs: int) -> None:
-        """No memory."""
+        """Returns None: the policy has no recurrent state."""
 
     def policy_state(self) -> dict[str, Tensor]:
-        """The actor, for the exported policy."""
+        """Returns the parameters of the actor, for the exported policy."""
         return self.actor.state_dict()
 
     def state_dict(self) -> dict:
-        """Everything that training goes on from (live tensors, not copies)."""
+        """Returns the complete training state for a checkpoint: the tensors themselves, not copies."""
         names = ("actor", "critic", "target", "actor_adam", "critic_adam", "noise")
         parts = {name: getattr(self, name).state_dict() for name in names}
         return {**parts, "epsilon": self.epsilon, "rollouts": self.rollouts, "episodes": self.episodes}
 
     def load_state_dict(self, state: dict) -> None:
-        """Restores `state_dict`, in place."""
+        """Restores a result of `state_dict` in place."""
         for name in ("actor", "critic", "target", "actor_adam", "critic_adam", "noise"):
             getattr(self, name).load_state_dict(state[name])
         self.epsilon.copy_(state["epsilon"])
@@ -232,7 +243,7 @@ class COMA:
 
 
 def all_actions_allowed(probability: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Every action of every agent is allowed."""
+    """Samples actions (N, A), or takes the likeliest if `noise` is None; returns them and an all-true mask."""
     mask = torch.ones_like(probability, dtype=torch.bool)
     if noise is None:
         return probability.argmax(-1), mask

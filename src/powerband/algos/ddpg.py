@@ -1,6 +1,7 @@
-"""DDPG for a team with shared weights, and BiCNet, which is DDPG whose agents talk.
+"""DDPG for one agent or a team with shared weights; also BiCNet, which is DDPG with communication between the agents.
 
-The actor's softmax vector is the action: replay stores it, the critic sees it, and the move is sampled from it.
+The actor computes a vector of action probabilities (a softmax). The replay buffer stores this vector, and the critic
+reads it in place of the action. The executed action, called move, is sampled from the vector.
 
 Source: Lillicrap et al. 2016, algorithm 1; Peng et al. 2017 for ``communicate="lstm"``.
 """
@@ -9,12 +10,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from powerband.algos.settings import DDPGConfig
+from powerband.core.errors import ConfigError
 from powerband.core.optim.compile import compile_if
 from powerband.core.optim.flat_adam import FlatAdam, FlatTarget
 from powerband.core.rank_context import RankContext
@@ -25,7 +28,11 @@ from powerband.nets.features import features, num_features
 
 
 class DDPG:
-    """Learner for discrete moves, with or without an agent axis. Batches hold ``action_probs`` too."""
+    """DDPG learner for discrete actions, for one agent or several.
+
+    Its batches contain ``action_probs``, the vectors of action probabilities, which the critic reads. Shapes: N
+    environments, A agents, K actions, B rows of a batch.
+    """
 
     def __init__(
         self,
@@ -36,18 +43,23 @@ class DDPG:
     ):
         """
         Args:
-            spec: Of the environments; actions must be discrete.
+            spec: Spaces of the environments.
             config: Hyper-parameters.
             context: Device, precision, random numbers and gradient averaging of this rank.
-            build_network: (inputs, outputs) -> network over rows (B, [A,] inputs); builds the actor, then the critic.
+            build_network: Function (inputs, outputs) -> network over features (B, [A,] inputs), called for the actor,
+                then for the critic.
 
         Raises:
-            ValueError: Continuous actions, or communication without agents.
+            ConfigError: The actions are continuous, or communication needs an agent axis.
         """
         if spec.num_actions is None:
-            raise ValueError("DDPG here chooses among discrete moves, this action is continuous; use SAC or PPO.")
+            raise ConfigError(
+                "algo=ddpg needs discrete actions, but those of this environment are continuous. Write algo=ppo."
+            )
         if config.communicate == "lstm" and spec.num_agents is None:
-            raise ValueError('communicate="lstm" needs an agent axis, this environment has none; use "none".')
+            raise ConfigError(
+                "ddpg.communicate=lstm needs several agents, but this environment has one. Write ddpg.communicate=none."
+            )
         self.config, self.precision, self.noise = config, context.precision, context.noise
         self.num_actions, self.world_size = spec.num_actions, context.world_size
         self.leading = 1 if spec.num_agents is None else 2
@@ -55,19 +67,23 @@ class DDPG:
         self.actor = build_network(inputs, self.num_actions).to(context.device)
         self.critic = build_network(inputs + self.num_actions, 1).to(context.device)
         self.target_actor, self.target_critic = copy.deepcopy(self.actor), copy.deepcopy(self.critic)
-        shared = {"precision": context.precision, "max_grad_norm": config.max_grad_norm, "average": context.average}
+        shared: dict[str, Any] = {
+            "precision": context.precision,
+            "max_grad_norm": config.max_grad_norm,
+            "average": context.average,
+        }
         self.actor_adam = FlatAdam([self.actor], config.actor_lr, **shared)
         self.critic_adam = FlatAdam([self.critic], config.critic_lr, **shared)
         self.actor_target = FlatTarget(self.actor_adam, [self.target_actor], config.tau)
         self.critic_target = FlatTarget(self.critic_adam, [self.target_critic], config.tau)
         self.cycle = UpdateCycle(1)
         self.epsilon = torch.tensor(config.epsilon, device=context.device)
-        self._critic_loss = compile_if(self._critic_loss, config.compile)
-        self._actor_loss = compile_if(self._actor_loss, config.compile)
+        self._critic_loss_fn = compile_if(self._critic_loss, config.compile)
+        self._actor_loss_fn = compile_if(self._actor_loss, config.compile)
 
     @property
     def lr(self) -> float | Tensor:
-        """Learning rate of the actor; setting it keeps the critic's in proportion (annealing)."""
+        """Learning rate of the actor; an assignment scales the critic's learning rate by the same factor."""
         return self.actor_adam.lr
 
     @lr.setter
@@ -79,12 +95,13 @@ class DDPG:
     def act(self, obs: Tree, carry: Tensor | None, explore: bool) -> tuple[Tensor, dict[str, Tensor], None]:
         """Chooses moves.
 
-        With probability epsilon, one coin an environment, the vectors of its agents are uniform points: each entry
-        uniform on [0, 1), divided by their sum, as the actor's own vectors are. The move is sampled from the vector;
-        with explore=False it is the largest entry.
+        With probability epsilon, drawn once per environment, the probability vectors of its agents are random: uniform
+        entries divided by their sum. A move is sampled from each vector. With explore=False, epsilon is 0 and the move
+        is the likeliest action.
 
         Returns:
-            Moves (N,) or (N, A) int64; {"action_probs": (..., K) float32}; None.
+            Moves (N,) or (N, A) int64; {"action_probs": probability vectors (..., K) float32}, which the loop stores;
+            None, because the policy has no recurrent state.
         """
         obs = features(obs, self.leading)
         with self.precision.autocast(obs.shape[:-1].numel()):
@@ -102,22 +119,22 @@ class DDPG:
         return action, {"action_probs": probs}, None
 
     def update(self, batch: dict[str, Tree]) -> dict[str, Tensor]:
-        """One step of critic, actor and targets.
+        """Takes one step of the critic, the actor and the target networks.
 
         Args:
             batch: obs, next_obs (B, [A,] ...), action_probs (B, [A,] K), reward (B, [A]), terminated (B,).
 
         Returns:
-            0-d figures, detached.
+            Losses and statistics of the update by name, detached 0-d tensors.
         """
         obs, next_obs = features(batch["obs"], self.leading), features(batch["next_obs"], self.leading)
-        goes_on = (~batch["terminated"]).float().view(-1, *(1,) * (batch["reward"].dim() - 1))
+        continues = (~batch["terminated"]).float().view(-1, *(1,) * (batch["reward"].dim() - 1))
         with self.precision.autocast():
-            critic_loss, q_mean = self._critic_loss(obs, batch["action_probs"], batch["reward"], next_obs, goes_on)
+            critic_loss, q_mean = self._critic_loss_fn(obs, batch["action_probs"], batch["reward"], next_obs, continues)
         critic_norm = self.critic_adam.step(critic_loss)
         with self.critic_adam.frozen():
             with self.precision.autocast():
-                actor_loss = self._actor_loss(obs)
+                actor_loss = self._actor_loss_fn(obs)
             actor_norm = self.actor_adam.step(actor_loss)
         self.actor_target.update()
         self.critic_target.update()
@@ -131,17 +148,17 @@ class DDPG:
         }
 
     def _critic_loss(
-        self, obs: Tensor, probs: Tensor, reward: Tensor, next_obs: Tensor, goes_on: Tensor
+        self, obs: Tensor, probs: Tensor, reward: Tensor, next_obs: Tensor, continues: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """mean (Q(s, a) - y)^2 with y = r + gamma (1 - terminated) Q'(s', mu'(s'))."""
+        """Computes mean (Q(s, a) - y)^2 with y = r + gamma (1 - terminated) Q'(s', mu'(s'))."""
         with torch.no_grad():
             next_q = self.target_critic(torch.cat([next_obs, softmax(self.target_actor(next_obs))], -1)).squeeze(-1)
-            target = reward + self.config.gamma * goes_on * next_q
+            target = reward + self.config.gamma * continues * next_q
         q = self.critic(torch.cat([obs, probs], -1)).squeeze(-1)
         return F.mse_loss(q, target), q.detach().mean()
 
     def _actor_loss(self, obs: Tensor) -> Tensor:
-        """-mean Q(s, mu(s)) + logit_penalty mean logit^2; the critic's weights get no gradient.
+        """Computes -mean Q(s, mu(s)) + logit_penalty mean logit^2; the critic gets no gradient.
 
         Source of the penalty: the code of Lowe et al. 2017 (MADDPG).
         """
@@ -150,14 +167,14 @@ class DDPG:
         return self.config.logit_penalty * logits.float().square().mean() - q
 
     def initial_carry(self, num_envs: int) -> None:
-        return None
+        """Returns None: the policy has no recurrent state."""
 
     def policy_state(self) -> dict[str, Tensor]:
-        """Parameters of the actor, for the exported policy."""
+        """Returns the parameters of the actor, for the exported policy."""
         return self.actor.state_dict()
 
     def state_dict(self) -> dict:
-        """Everything that training goes on from (live tensors, not copies)."""
+        """Returns the complete training state for a checkpoint: the tensors themselves, not copies."""
         return {
             "actor": self.actor.state_dict(),
             "critic": self.critic.state_dict(),
@@ -170,7 +187,7 @@ class DDPG:
         }
 
     def load_state_dict(self, state: dict) -> None:
-        """Restores `state_dict`, in place."""
+        """Restores a result of `state_dict` in place."""
         for name in ("actor", "critic", "target_actor", "target_critic", "actor_adam", "critic_adam", "noise"):
             getattr(self, name).load_state_dict(state[name])
         self.epsilon.copy_(state["epsilon"])

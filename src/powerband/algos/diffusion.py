@@ -13,7 +13,7 @@ from torch import Tensor
 from powerband.core.errors import ConfigError
 
 CLIP = 1.0
-"""DDIM clips its samples to this absolute value: codes of actions lie in -1..1."""
+"""DDIM clips its samples to this absolute value: codes of actions are in -1..1."""
 
 
 class DiffusionConfig(Protocol):
@@ -52,7 +52,7 @@ def noise_schedule(config: DiffusionConfig) -> Any:
 
 
 def noise_sampler(config: DiffusionConfig) -> Any:
-    """Creates a sampler for one call. Samplers are not reused, because some of them keep a history of steps."""
+    """Creates a sampler for one call of `sample_chunks`; some samplers store a history and cannot be reused."""
     from diffusers import DDIMScheduler, DPMSolverMultistepScheduler
 
     shared = {"beta_schedule": "squaredcos_cap_v2", "prediction_type": config.predict}
@@ -62,11 +62,11 @@ def noise_sampler(config: DiffusionConfig) -> Any:
 
 
 def sample_chunks(config: DiffusionConfig, chunk: Tensor, denoise: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    """Samples chunks by removing noise step by step.
+    """Samples chunks by removing noise step by step. Shapes: R rows, T actions of a chunk, V numbers per action.
 
     Args:
         config: Settings of the diffusion process.
-        chunk: Noise (R, T, V).
+        chunk: Initial chunks (R, T, V), standard normal noise.
         denoise: Network as a function (chunks (R, T, V), steps (R,)) -> prediction (R, T, V).
 
     Returns:

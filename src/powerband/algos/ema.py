@@ -10,16 +10,17 @@ import torch
 from torch import Tensor, nn
 
 from powerband.core.optim.fsdp import full_tensor, is_sharded
+from powerband.core.optim.torch_private import lerp_all_
 
 Net = TypeVar("Net", bound=nn.Module)
 
 
 @runtime_checkable
 class CachesFeatures(Protocol):
-    """A module that keeps features that it has computed from its weights, until `clear_cache` is called."""
+    """A module that caches features computed from its weights until `clear_cache` is called."""
 
     def clear_cache(self) -> None:
-        """Discards all kept features."""
+        """Discards all cached features."""
 
 
 def ema_copy(net: Net) -> Net:
@@ -32,7 +33,7 @@ def ema_copy(net: Net) -> Net:
 
 
 def feature_caches(net: nn.Module) -> list[CachesFeatures]:
-    """Lists the modules of a network that keep features; `update_ema` clears their caches."""
+    """Lists the modules of a network that cache features; `update_ema` clears their caches."""
     return [module for module in net.modules() if isinstance(module, CachesFeatures)]
 
 
@@ -46,14 +47,14 @@ def update_ema(averaged: nn.Module, net: nn.Module, keep: float, caches: Iterabl
     Args:
         averaged: Network from `ema_copy`.
         net: Trained network.
-        keep: Share of the averaged weights that stays; the rest comes from the trained weights.
-        caches: Modules of `averaged` from `feature_caches`; their features become stale.
+        keep: Weight of the old average, 0 to 1; the trained weights get the weight 1 - keep.
+        caches: Modules of `averaged` from `feature_caches`; this call clears them, because their features become stale.
     """
     if is_sharded(net):
         for old, new in zip(averaged.parameters(), net.parameters(), strict=True):  # one full tensor at a time
             old.lerp_(full_tensor(new), 1 - keep)
     else:
-        torch._foreach_lerp_(list(averaged.parameters()), list(net.parameters()), 1 - keep)
+        lerp_all_(list(averaged.parameters()), list(net.parameters()), 1 - keep)
     for module in caches:
         module.clear_cache()
 

@@ -1,4 +1,4 @@
-"""PPO with clipping, for discrete (masked) and continuous actions, one agent or several, with memory or without.
+"""PPO with clipping, for discrete (masked) and continuous actions, one agent or several, recurrent or not.
 
 Source: Schulman et al. 2017, equation 7; Huang et al. 2022, "The 37 implementation details of PPO".
 """
@@ -6,17 +6,20 @@ Source: Schulman et al. 2017, equation 7; Huang et al. 2022, "The 37 implementat
 from __future__ import annotations
 
 import math
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from powerband.algos.settings import PPOConfig
+from powerband.core.errors import ConfigError
 from powerband.core.optim.compile import compile_if
 from powerband.core.optim.flat_adam import FlatAdam
 from powerband.core.rank_context import RankContext
 from powerband.core.schedule import UpdateCycle
 from powerband.data.types import EnvSpec, Tree
 from powerband.nets.actor_critic import ActorCritic
+from powerband.nets.auxiliary import AuxiliaryLosses
 from powerband.nets.distributions import Categorical, DiagGaussian
 from powerband.nets.features import features, num_features
 
@@ -24,51 +27,46 @@ from powerband.nets.features import features, num_features
 class PPO:
     """On-policy learner. Every agent is a row: an agent axis is folded into the batch.
 
-    A continuous action is sampled in units of half its range about the centre, and clipped to the bounds for the
-    environment; the rollout stores the unclipped ``raw_action``, whose probability it is.
+    Continuous actions are sampled in units of half their range around its centre. The environment receives them clipped
+    to the bounds; the rollout stores the unclipped ``raw_action``, to which the log-probability refers.
     """
 
-    def __init__(
-        self,
-        spec: EnvSpec,
-        config: PPOConfig,
-        context: RankContext,
-        encoder: nn.Module | None = None,
-    ):
+    def __init__(self, spec: EnvSpec, config: PPOConfig, context: RankContext, encoder: nn.Module | None = None):
         """
         Args:
-            spec: Of the environments.
+            spec: Spaces of the environments.
             config: Hyper-parameters.
             context: Device, precision, random numbers and gradient averaging of this rank.
-            encoder: Turns the observation tree, leading axes folded into one, into features (rows, encoder.width);
-                None joins all leaves. Trained with the rest; losses by name of its ``auxiliary(obs)`` are added.
+            encoder: Trained module from observations, whose leading axes are folded into one, to features
+                (rows, encoder.width); None joins all leaves. The losses of an `AuxiliaryLosses` are added.
 
         Raises:
-            ValueError: Memory with separate trunks; expert_coef without an expert.
+            ConfigError: `gru` is set without a shared trunk, or `expert_coef` but observations have no expert actions.
         """
         if config.expert_coef and (encoder is None or not isinstance(spec.obs, dict) or "expert" not in spec.obs):
-            raise ValueError(
-                f"expert_coef={config.expert_coef:g}: this environment shows no expert's actions. Write expert_coef=0."
+            raise ConfigError(
+                f"ppo.expert_coef={config.expert_coef:g}: this environment provides no expert actions. "
+                "Write ppo.expert_coef=0."
             )
         if config.gru and not config.shared_trunk:
-            raise ValueError(f"gru={config.gru} works with a shared trunk only; set shared_trunk=true, or gru=0.")
+            raise ConfigError(f"ppo.gru={config.gru} needs a shared trunk. Write ppo.shared_trunk=true, or ppo.gru=0.")
         self.spec, self.config, self.precision, self.noise = spec, config, context.precision, context.noise
         self.average, self.world_size = context.average, context.world_size
         self.leading = 1 if spec.num_agents is None else 2
         self.discrete = spec.num_actions is not None
         self.dim = 1 if self.discrete else spec.action.shape[-1]
         if not self.discrete:
-            bounded = spec.low is not None and bool(torch.isfinite(torch.stack([spec.low, spec.high])).all())
-            low = spec.low if bounded else torch.full(spec.action.shape, -1.0)
-            high = spec.high if bounded else torch.full(spec.action.shape, 1.0)
-            self.bounded = bounded
+            low, high, self.bounded = spec.low, spec.high, True
+            if low is None or high is None or not bool(torch.isfinite(torch.stack([low, high])).all()):
+                low, high = torch.full(spec.action.shape, -1.0), torch.full(spec.action.shape, 1.0)
+                self.bounded = False
             self.centre, self.scale = ((high + low) / 2).to(context.device), ((high - low) / 2).to(context.device)
         has_state = isinstance(spec.obs, dict) and "state" in spec.obs and not config.shared_trunk
         self.has_state = has_state
         self.net = ActorCritic(
-            num_features(spec.obs, spec.num_agents) if encoder is None else encoder.width,
+            num_features(spec.obs, spec.num_agents) if encoder is None else cast(int, encoder.width),
             config.hidden,
-            spec.num_actions if self.discrete else self.dim,
+            self.dim if spec.num_actions is None else spec.num_actions,
             config.activation,
             config.shared_trunk,
             spec.obs["state"].shape[-1] if has_state else 0,
@@ -87,12 +85,12 @@ class PPO:
             max_grad_norm=config.max_grad_norm,
             average=context.average,
         )
-        self.auxiliary_losses = getattr(encoder, "auxiliary", lambda obs: {})
-        self._loss = compile_if(self._loss, config.compile)
+        self.auxiliary = encoder if isinstance(encoder, AuxiliaryLosses) else None
+        self._loss_fn = compile_if(self._loss, config.compile)
 
     @property
     def lr(self) -> float | Tensor:
-        """Learning rate; settable (annealing)."""
+        """Learning rate; loops assign it to anneal it."""
         return self.adam.lr
 
     @lr.setter
@@ -106,23 +104,26 @@ class PPO:
         """Samples actions; explore=False takes the likeliest.
 
         Args:
-            obs: Tree (N, [A,] ...); "action_mask" (N, [A,] K) bool forbids discrete actions where False.
-            carry: (N, [A,] H) with memory, else None.
-            explore: Samples, or not.
-            temperature: Samples from the policy to the power of 1 / temperature: below 1 what is rare is rarer still.
+            obs: Tree (N, [A,] ...); "action_mask" (N, [A,] K) bool is True for allowed discrete actions.
+            carry: Recurrent state (N, [A,] H); None without a GRU.
+            explore: Samples if true.
+            temperature: Samples from the policy to the power of 1 / temperature, normalised; below 1 it is sharper.
 
         Returns:
-            Actions (N, [A]) int64 or (N, [A,] D) float32; log_prob and value (N, [A]) (and raw_action); the next carry.
+            Actions (N, [A]) int64 or (N, [A,] D) float32; a dict with log_prob and value (N, [A]) and, for continuous
+            actions, raw_action; the next carry.
         """
         lead = self._lead(obs)
         outputs, value, carry = self._forward(obs, lead, carry, None)
         rows = lead.numel() // lead[0]
+        policy: Categorical | DiagGaussian
         if self.discrete:
             logits = outputs if temperature == 1 else outputs.float() / temperature
             policy = Categorical(logits, self._mask(obs))
             sampled = policy.sample(self.noise("ppo/act", lead[0]).uniform(rows).view(-1)) if explore else policy.mode()
             action, extras = sampled.view(lead), {}
         else:
+            assert self.net.log_std is not None
             log_std = self.net.log_std if temperature == 1 else self.net.log_std + 0.5 * math.log(temperature)
             policy = DiagGaussian(outputs, log_std)
             sampled = policy.mean
@@ -135,14 +136,14 @@ class PPO:
 
     @torch.no_grad()
     def value(self, obs: Tree, carry: Tensor | None = None) -> Tensor:
-        """(N,) or (N, A) float32: values of observations."""
+        """Computes the values (N,) or (N, A) float32 of observations."""
         lead = self._lead(obs)
         return self._forward(obs, lead, carry, None)[1].view(lead)
 
     def after_rollout(self, obs: Tree) -> None:
-        """Takes a rollout's observations (T, N, [A,] ...) into the running statistics; call it after its updates.
+        """Updates the running statistics with the observations (T, N, [A,] ...) of a rollout, after its updates.
 
-        Within a rollout's updates the statistics must stand still, or the probability ratios would not start at 1.
+        The statistics are constant during the updates of a rollout, so that the probability ratios start at 1.
         """
         if self.net.norm is not None:
             with torch.no_grad(), self.precision.autocast():
@@ -150,29 +151,31 @@ class PPO:
             self.net.norm.update_statistics(rows, self.average, self.world_size)
 
     def update(self, batch: dict[str, Tree]) -> dict[str, Tensor]:
-        """One step on a mini-batch.
+        """Takes one step on a mini-batch.
 
         Args:
-            batch: obs, action (or raw_action), log_prob, value, advantages, returns: leaves (n, [A,] ...); with memory
-                whole sequences (T, n, [A,] ...), carry (n, [A,] H) and starts (T, n) bool.
+            batch: obs, action (or raw_action), log_prob, value, advantages, returns: leaves (n, [A,] ...). With a GRU
+                complete sequences (T, n, [A,] ...), carry (n, [A,] H) and starts (T, n) bool.
 
         Returns:
-            0-d figures, detached.
+            Losses and statistics of the update by name, detached 0-d tensors.
         """
         with self.precision.autocast():
-            loss, figures = self._loss(batch)
+            loss, figures = self._loss_fn(batch)
         figures["losses/grad_norm"] = self.adam.step(loss)
         return figures
 
     def _loss(self, batch: dict[str, Tree]) -> tuple[Tensor, dict[str, Tensor]]:
-        """Means over all rows of -min(r A, clip(r) A) + value_coef (V - returns)^2 / 2 - entropy_coef H - expert_coef
-        log pi(expert)."""
+        """Averages over all rows -min(r A, clip(r) A) + value_coef (V - returns)^2 / 2 - entropy_coef H - expert_coef
+        log pi(expert). r is the probability ratio, A the advantage, V the value and H the entropy."""
         config, obs = self.config, batch["obs"]
+        policy: Categorical | DiagGaussian
         outputs, value, _ = self._forward(obs, batch["log_prob"].shape, batch.get("carry"), batch.get("starts"))
         if self.discrete:
             policy = Categorical(outputs, self._mask(obs))
             log_prob = policy.log_prob(batch["action"].reshape(-1))
         else:
+            assert self.net.log_std is not None
             policy = DiagGaussian(outputs, self.net.log_std)
             log_prob = policy.log_prob(batch["raw_action"].reshape(-1, self.dim))
         advantages, returns = batch["advantages"].reshape(-1), batch["returns"].reshape(-1)
@@ -184,8 +187,8 @@ class PPO:
         error = (value - returns).square()
         if config.value_clip is not None:
             old = batch["value"].reshape(-1)
-            near = old + (value - old).clamp(-config.value_clip, config.value_clip)
-            error = torch.maximum(error, (near - returns).square())
+            clipped_value = old + (value - old).clamp(-config.value_clip, config.value_clip)
+            error = torch.maximum(error, (clipped_value - returns).square())
         value_loss = 0.5 * error.mean()
         kl = (ratio.detach() - 1 - log_ratio.detach()).mean()
         policy_terms = policy_loss - config.entropy_coef * entropy
@@ -200,21 +203,23 @@ class PPO:
         }
         loss = policy_terms + config.value_coef * value_loss
         if config.expert_coef:
-            unlike = -policy.log_prob(obs["expert"].reshape(-1)).mean()
-            loss, figures["losses/expert"] = loss + config.expert_coef * unlike, unlike.detach()
-        for name, extra in self.auxiliary_losses(obs).items():
-            loss, figures[f"losses/{name}"] = loss + extra, extra.detach()
+            expert_loss = -policy.log_prob(obs["expert"].reshape(-1)).mean()
+            loss, figures["losses/expert"] = loss + config.expert_coef * expert_loss, expert_loss.detach()
+        if self.auxiliary is not None:
+            for name, term in self.auxiliary.auxiliary(obs).items():
+                loss, figures[f"losses/{name}"] = loss + term, term.detach()
         return loss, figures
 
     def _forward(
         self, obs: Tree, lead: torch.Size, carry: Tensor | None, starts: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Policy outputs (rows, ...), values (rows,), next carry, for `obs` with leading axes `lead` ([T,] N, [A])."""
+        """Computes policy outputs (rows, ...), values (rows,) and the next carry; `lead` is the shape ([T,] N, [A])."""
         with self.precision.autocast():
             x = self._features(obs, len(lead)).flatten(0, -2)
             if self.net.gru is None:
                 state = self._state(obs, lead) if self.has_state else None
                 return self.net(x, state=state)
+            assert carry is not None
             sequence = len(lead) > self.leading
             steps = lead[0] if sequence else 1
             folded = carry.reshape(-1, carry.shape[-1])
@@ -224,7 +229,7 @@ class PPO:
             return outputs, value, last.view(carry.shape)
 
     def _features(self, obs: Tree, leading: int) -> Tensor:
-        """(..., F) with `leading` axes before the features."""
+        """Computes features (..., F) with `leading` axes before the last one."""
         if self.encoder is None:
             return features(obs, leading)
         lead = self._lead(obs, leading)
@@ -237,7 +242,7 @@ class PPO:
         return obs.shape[: self.leading if leading is None else leading]
 
     def _state(self, obs: dict[str, Tree], lead: torch.Size) -> Tensor:
-        """(rows, S): the central critic's state, repeated for every agent where it has no agent axis."""
+        """Folds the state of the central critic to (rows, S); repeats it for each agent if it has no agent axis."""
         state = obs["state"]
         if state.dim() == len(lead):
             state = state.unsqueeze(-2).expand(*lead, -1)
@@ -247,28 +252,28 @@ class PPO:
         return obs["action_mask"].flatten(0, -2) if isinstance(obs, dict) and "action_mask" in obs else None
 
     def initial_carry(self, num_envs: int) -> Tensor | None:
-        """(num_envs, [A,] H) zeros with memory, None without."""
+        """Creates a zero carry (num_envs, [A,] H); None without a GRU."""
         if not self.config.gru:
             return None
         agents = () if self.spec.num_agents is None else (self.spec.num_agents,)
         return torch.zeros(num_envs, *agents, self.config.gru, device=self.adam.flat.device)
 
     def policy_state(self) -> dict[str, Tensor]:
-        """Parameters and observation statistics, for the exported policy."""
+        """Returns parameters and observation statistics, for the exported policy."""
         return self.modules.state_dict()
 
     def state_dict(self) -> dict:
-        """Everything that training goes on from (live tensors, not copies)."""
+        """Returns the complete training state for a checkpoint: the tensors themselves, not copies."""
         return {name: getattr(self, name).state_dict() for name in ("modules", "adam", "noise")}
 
     def load_state_dict(self, state: dict) -> None:
-        """Restores `state_dict`, in place."""
+        """Restores a result of `state_dict` in place."""
         for name in ("modules", "adam", "noise"):
             getattr(self, name).load_state_dict(state[name])
 
 
 def _fold(obs: Tree, leading: int) -> Tree:
-    """`obs` with its leading axes folded into one."""
+    """Folds the leading axes of `obs` into one."""
     if isinstance(obs, dict):
         return {key: _fold(leaf, leading) for key, leaf in obs.items()}
     return obs.flatten(0, leading - 1)

@@ -1,7 +1,7 @@
 """Soft actor-critic with twin critics and an automatic temperature, for continuous actions within bounds.
 
-Replay and environments hold actions in the environment's units; the networks, log-probabilities and the target entropy
-are in [-1, 1], and one affine map stands between the two.
+The replay and the environments hold actions in the environment's units. The networks, the log-probabilities and the
+target entropy refer to actions in [-1, 1].
 
 Source: Haarnoja et al. 2018, "Soft Actor-Critic Algorithms and Applications", algorithm 1.
 """
@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import copy
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from powerband.algos.settings import SACConfig
+from powerband.core.errors import ConfigError
 from powerband.core.optim.compile import compile_if
 from powerband.core.optim.flat_adam import FlatAdam, FlatTarget
 from powerband.core.rank_context import RankContext
@@ -30,7 +32,7 @@ LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 
 
 class Temperature(nn.Module):
-    """The entropy coefficient, exp(log_alpha)."""
+    """Module that holds log_alpha; the entropy coefficient is alpha = exp(log_alpha)."""
 
     def __init__(self, initial: float):
         super().__init__()
@@ -40,26 +42,19 @@ class Temperature(nn.Module):
 class SAC:
     """Learner for continuous actions within finite bounds."""
 
-    def __init__(
-        self,
-        spec: EnvSpec,
-        config: SACConfig,
-        context: RankContext,
-    ):
+    def __init__(self, spec: EnvSpec, config: SACConfig, context: RankContext):
         """
-        Args:
-            spec: Of the environments; actions continuous, one vector, with finite bounds.
-            config: Hyper-parameters.
-            context: Device, precision, random numbers and gradient averaging of this rank.
-
         Raises:
-            ValueError: Discrete or unbounded actions, or an agent axis.
+            ConfigError: The actions are discrete or unbounded, or an agent axis exists.
         """
-        bounded = spec.low is not None and spec.high is not None
-        if not bounded or not bool(torch.isfinite(torch.stack([spec.low, spec.high])).all()):
-            raise ValueError("SAC needs continuous actions with finite bounds; use PPO, or bound the action.")
+        if spec.low is None or spec.high is None or not bool(torch.isfinite(torch.stack([spec.low, spec.high])).all()):
+            raise ConfigError(
+                "algo=sac needs continuous actions with finite bounds. Bound the actions, or write algo=ppo."
+            )
         if spec.num_agents is not None or len(spec.action.shape) != 1:
-            raise ValueError(f"SAC needs one action vector, not shape {spec.action.shape} with agents; use PPO.")
+            raise ConfigError(
+                f"algo=sac needs one action vector per environment, not shape {spec.action.shape}. Write algo=ppo."
+            )
         self.config, self.precision, self.noise = config, context.precision, context.noise
         self.dim = spec.action.shape[0]
         self.centre = ((spec.high + spec.low) / 2).to(context.device, torch.float32)
@@ -70,19 +65,19 @@ class SAC:
         self.critic = TwinMLP(inputs + self.dim, config.hidden, 1, exact_inputs=True).to(context.device)
         self.temperature = Temperature(config.initial_alpha).to(context.device)
         self.target_critic = copy.deepcopy(self.critic)
-        shared = {"precision": context.precision, "average": context.average}
+        shared: dict[str, Any] = {"precision": context.precision, "average": context.average}
         self.actor_adam = FlatAdam([self.actor, self.temperature], config.actor_lr, **shared)
         self.critic_adam = FlatAdam([self.critic], config.critic_lr, **shared)
         self.target = FlatTarget(self.critic_adam, [self.target_critic], config.tau)
         self.updates = torch.zeros((), dtype=torch.int64, device=context.device)
         self.cycle = UpdateCycle(config.policy_interval, config.target_interval)
-        self._policy = compile_if(self._policy, config.compile)
-        self._critic_loss = compile_if(self._critic_loss, config.compile)
-        self._actor_loss = compile_if(self._actor_loss, config.compile)
+        self._policy_fn = compile_if(self._policy, config.compile)
+        self._critic_loss_fn = compile_if(self._critic_loss, config.compile)
+        self._actor_loss_fn = compile_if(self._actor_loss, config.compile)
 
     @property
     def lr(self) -> float | Tensor:
-        """Learning rate of the actor; setting it keeps the critics' in proportion (annealing)."""
+        """Learning rate of the actor; an assignment scales the critics' learning rate by the same factor."""
         return self.actor_adam.lr
 
     @lr.setter
@@ -95,33 +90,33 @@ class SAC:
         """Samples actions; explore=False takes the mean.
 
         Returns:
-            (N, D) float32 in the environment's units; {}; None.
+            Actions (N, D) float32 in the environment's units; no extras; no carry.
         """
         obs = self._features(obs)
         with self.precision.autocast(obs.shape[0]):
             if explore:
-                action, _ = self._policy(obs, self.noise("sac/act", obs.shape[0]).normal(self.dim))
+                action, _ = self._policy_fn(obs, self.noise("sac/act", obs.shape[0]).normal(self.dim))
             else:
                 action = torch.tanh(self.actor(obs)[:, : self.dim])
         return torch.addcmul(self.centre, self.scale, action), {}, None
 
     def update(self, batch: dict[str, Tree]) -> dict[str, Tensor]:
-        """One step of the critics, of actor and temperature where they are due, and of the targets.
+        """Takes one step of the critics, and steps of the actor, the temperature and the targets if they are due.
 
         Args:
             batch: obs, next_obs (B, ...), action (B, D) in the environment's units, reward (B,), terminated (B,).
 
         Returns:
-            0-d figures, detached.
+            Losses and statistics of the update by name, detached 0-d tensors.
         """
         obs, next_obs = self._features(batch["obs"]), self._features(batch["next_obs"])
         action = (batch["action"] - self.centre) / self.scale
-        goes_on = (~batch["terminated"]).float()
+        continues = (~batch["terminated"]).float()
         normal = self.noise("sac/update", obs.shape[0]).normal(2, self.dim)
         alpha = self.temperature.log_alpha.detach().exp()
         with self.precision.autocast():
-            critic_loss, q_mean = self._critic_loss(
-                obs, action, batch["reward"], next_obs, goes_on, normal[:, 0], alpha
+            critic_loss, q_mean = self._critic_loss_fn(
+                obs, action, batch["reward"], next_obs, continues, normal[:, 0], alpha
             )
         figures = {
             "losses/critic": critic_loss.detach(),
@@ -133,7 +128,7 @@ class SAC:
         if number % self.config.policy_interval == 0:
             with self.critic_adam.frozen():
                 with self.precision.autocast():
-                    loss, log_prob = self._actor_loss(obs, normal[:, 1], alpha)
+                    loss, log_prob = self._actor_loss_fn(obs, normal[:, 1], alpha)
                 figures["losses/actor_grad_norm"] = self.actor_adam.step(loss)
             figures |= {"losses/actor": loss.detach(), "losses/entropy": -log_prob, "losses/alpha": alpha}
         if number % self.config.target_interval == 0:
@@ -141,14 +136,14 @@ class SAC:
         return figures
 
     def _features(self, obs: Tree) -> Tensor:
-        """(B, F) as the networks see them."""
+        """Computes the inputs (B, F) of the networks."""
         rows = features(obs, 1)
         return rows if self.config.obs_scale == 1.0 else rows * self.config.obs_scale
 
     def _policy(self, obs: Tensor, normal: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, F) and standard normal (B, D) -> actions (B, D) in (-1, 1), their log-probabilities (B,).
+        """Computes actions (B, D) in (-1, 1) and log-probabilities (B,) from (B, F) and standard normal (B, D).
 
-        log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2 u)), which does not lose digits where tanh saturates.
+        log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2 u)) keeps its digits when tanh saturates.
         """
         mean, log_std = self.actor(obs).chunk(2, -1)
         log_std = log_std.clamp(LOG_STD_MIN, LOG_STD_MAX)
@@ -162,25 +157,25 @@ class SAC:
         action: Tensor,
         reward: Tensor,
         next_obs: Tensor,
-        goes_on: Tensor,
+        continues: Tensor,
         normal: Tensor,
         alpha: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """sum over critics of mean (Q - y)^2 / 2, y = r + gamma (1 - terminated) (min Q' - alpha log pi)(s', a')."""
+        """Sums mean (Q - y)^2 / 2 over critics; y = r + gamma (1 - terminated) (min Q' - alpha log pi)(s', a')."""
         with torch.no_grad():
-            next_action, next_log_prob = self._policy(next_obs, normal)
+            next_action, next_log_prob = self._policy_fn(next_obs, normal)
             next_q = self.target_critic(torch.cat([next_obs, next_action], -1)).squeeze(-1).amin(0)
-            target = reward + self.config.gamma * goes_on * (next_q - alpha * next_log_prob)
+            target = reward + self.config.gamma * continues * (next_q - alpha * next_log_prob)
         q_EB = self.critic(torch.cat([obs, action], -1)).squeeze(-1)
         loss = 0.5 * (q_EB - target).square().mean(1).sum()
         return loss, q_EB.detach().mean()
 
     def _actor_loss(self, obs: Tensor, normal: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
-        """mean (alpha log pi(a) - min Q(s, a)), plus the temperature's -mean log_alpha (log pi(a) + target entropy).
+        """Adds the losses mean (alpha log pi(a) - min Q(s, a)) and -mean log_alpha (log pi(a) + target entropy).
 
-        The two have no parameter in common, so one step of Adam on their sum is one step on each.
+        The two terms share no parameter, so one step of Adam on the sum is one step on each.
         """
-        action, log_prob = self._policy(obs, normal)
+        action, log_prob = self._policy_fn(obs, normal)
         q = self.critic(torch.cat([obs, action], -1)).squeeze(-1).amin(0)
         mean_log_prob = log_prob.detach().mean()
         alpha_loss = -self.temperature.log_alpha * (mean_log_prob + self.target_entropy)
@@ -188,36 +183,36 @@ class SAC:
 
     @torch.no_grad()
     def labels(self, batch: dict[str, Tree]) -> dict[str, Tensor]:
-        """What these networks say about transitions, for a network that is to learn from them.
+        """Computes labels of transitions, from which another network is distilled.
 
         Args:
             batch: obs, next_obs (B, ...).
 
         Returns:
-            ``mu`` (B, D): tanh of the mean, in [-1, 1]. ``log_std`` (B, D): of the Gaussian before the tanh.
-            ``q_target`` (B,): min Q'(s', a') - alpha log pi(a' | s'), a' drawn.
+            ``mu`` (B, D): tanh of the mean, in [-1, 1]. ``log_std`` (B, D): log deviation before the tanh.
+            ``q_target`` (B,): min Q'(s', a') - alpha log pi(a' | s') with a sampled a'.
         """
         mean, log_std = self.actor(self._features(batch["obs"])).chunk(2, -1)
         next_obs = self._features(batch["next_obs"])
-        action, log_prob = self._policy(next_obs, self.noise("sac/labels", len(mean)).normal(self.dim))
+        action, log_prob = self._policy_fn(next_obs, self.noise("sac/labels", len(mean)).normal(self.dim))
         q = self.target_critic(torch.cat([next_obs, action], -1)).squeeze(-1).amin(0)
         q = q - self.temperature.log_alpha.exp() * log_prob
         return {"mu": torch.tanh(mean), "log_std": log_std.clamp(LOG_STD_MIN, LOG_STD_MAX), "q_target": q}
 
     def initial_carry(self, num_envs: int) -> None:
-        return None
+        """Returns None: the policy has no recurrent state."""
 
     def policy_state(self) -> dict[str, Tensor]:
-        """Parameters of the actor and the map to the environment's units, for the exported policy."""
+        """Returns the parameters of the actor and the map to the environment's units, for the exported policy."""
         return {**self.actor.state_dict(), "centre": self.centre, "scale": self.scale}
 
     def state_dict(self) -> dict:
-        """Everything that training goes on from (live tensors, not copies)."""
+        """Returns the complete training state for a checkpoint: the tensors themselves, not copies."""
         parts = ("actor", "critic", "target_critic", "temperature", "actor_adam", "critic_adam", "noise")
         return {**{name: getattr(self, name).state_dict() for name in parts}, "updates": self.updates}
 
     def load_state_dict(self, state: dict) -> None:
-        """Restores `state_dict`, in place."""
+        """Restores a result of `state_dict` in place."""
         for name in ("actor", "critic", "target_critic", "temperature", "actor_adam", "critic_adam", "noise"):
             getattr(self, name).load_state_dict(state[name])
         self.updates.fill_(int(state["updates"]))

@@ -16,27 +16,27 @@ Communication = Literal["none", "lstm"]
 @dataclass(frozen=True)
 class SACConfig:
     actor_lr: float = 3e-4
-    """Adam learning rate of the actor and of the temperature."""
+    """Adam learning rate of the actor and the temperature."""
     critic_lr: float = 3e-4
     """Adam learning rate of the critics."""
     gamma: float = 0.99
-    """Discount of a step."""
+    """Discount per step."""
     tau: float = 0.005
-    """Share of the online critics that the target critics take over at each update."""
+    """Share of the online critics in the target critics at each of their updates."""
     hidden: tuple[int, ...] = (256, 256)
     """Widths of the hidden layers of actor and critics."""
     target_entropy: float | None = None
-    """Entropy that the temperature steers to, in nats; None is minus the number of action dimensions."""
+    """Target of the entropy, in nats; None is minus the number of action dimensions."""
     initial_alpha: float = 1.0
-    """Temperature at the start."""
+    """Initial temperature."""
     policy_interval: int = 1
-    """Actor and temperature are updated at each of this many critic updates."""
+    """Critic updates per update of the actor and the temperature."""
     target_interval: int = 1
-    """The target critics follow at each of this many critic updates."""
+    """Critic updates per update of the target critics."""
     obs_scale: float = 1.0
-    """Observations are multiplied by this before the networks: positions in metres are small for their first layer."""
+    """Factor on observations before the networks; raise it for small values, such as positions in metres."""
     compile: bool = False
-    """torch.compile the losses."""
+    """Compile the losses with torch.compile."""
 
     def __post_init__(self) -> None:
         at_least(self, policy_interval=1, target_interval=1)
@@ -56,7 +56,7 @@ class TD3Config:
     gamma: float = 0.99
     """Discount per step."""
     tau: float = 0.005
-    """Share of the online networks that the target networks take over at each of their updates."""
+    """Share of the online networks in the target networks at each of their updates."""
     hidden: tuple[int, ...] = (256, 256)
     """Widths of the hidden layers of actor and critics."""
     policy_interval: int = 2
@@ -90,28 +90,28 @@ class PPOConfig:
     entropy_coef: float = 0.01
     """Weight of the entropy bonus."""
     value_clip: float | None = None
-    """Values move at most this far from the rollout's; None does not clip them."""
+    """Largest change of a value from that of the rollout; None does not clip values."""
     expert_coef: float = 0.0
-    """Weight of the cross-entropy with the expert's actions, where the environment shows them; kickstarting,
-    Schmitt et al. 2018, equation 4, the expert's policy being certain."""
+    """Weight of the cross-entropy with expert actions, if the environment provides them (kickstarting, Schmitt et al.
+    2018, equation 4, with a deterministic expert)."""
     target_kl: float | None = None
-    """A mini-batch whose KL from the rollout's policy is above 1.5 times this trains the value alone."""
+    """Mini-batches with a KL divergence above 1.5 times this value train the value only; None has no limit."""
     max_grad_norm: float = 0.5
-    """Gradients are clipped to this 2-norm."""
+    """Largest 2-norm of the gradients; larger gradients are clipped."""
     hidden: tuple[int, ...] = (128, 128)
     """Widths of the hidden layers."""
     activation: Activation = "tanh"
-    """Between the hidden layers."""
+    """Activation function between the hidden layers."""
     shared_trunk: bool = True
-    """One trunk for policy and value; false gives each its own (and a central critic its state)."""
+    """Share one trunk between policy and value; false builds two (a central critic needs this)."""
     gru: int = 0
-    """Width of the memory (GRU) after the trunk; 0 is none."""
+    """Width of the recurrent layer (GRU) after the trunk; 0 builds none."""
     normalize_obs: bool = False
-    """Normalises features with running statistics, taken in once a rollout."""
+    """Normalise features with running statistics, which are updated once per rollout."""
     log_std: float = 0.0
-    """Log standard deviation of a continuous action at the start, in units of half its range."""
+    """Initial log standard deviation of continuous actions, in units of half their range."""
     compile: bool = False
-    """torch.compile the loss."""
+    """Compile the loss with torch.compile."""
 
 
 @dataclass(frozen=True)
@@ -121,23 +121,23 @@ class DDPGConfig:
     critic_lr: float = 1e-4
     """Adam learning rate of the critic."""
     gamma: float = 0.95
-    """Discount of a step."""
+    """Discount per step."""
     tau: float = 0.001
-    """Share of the online networks that the target networks take over at each update."""
+    """Share of the online networks in the target networks at each update."""
     hidden: int = 256
     """Width of the two hidden layers."""
     communicate: Communication = "none"
-    """none is DDPG with shared weights; lstm is BiCNet, a bidirectional LSTM across the agents."""
+    """Communication between agents: none is DDPG with shared weights, lstm is BiCNet with a bidirectional LSTM."""
     max_grad_norm: float = 1.0
-    """Gradients are clipped to this 2-norm."""
+    """Largest 2-norm of the gradients; larger gradients are clipped."""
     epsilon: float = 0.5
-    """Probability of a uniform action vector at the start."""
+    """Initial probability of a random action vector."""
     epsilon_decay: float = 0.99998
-    """Factor on epsilon for each environment step (of one environment; N environments count N)."""
+    """Factor on epsilon per environment step; a step of N environments counts N."""
     logit_penalty: float = 1e-3
-    """Weight of the mean squared logit in the actor's loss: keeps the softmax out of corners without a gradient."""
+    """Weight of the mean squared logit in the actor's loss; it prevents saturation of the softmax."""
     compile: bool = False
-    """torch.compile the two losses."""
+    """Compile the losses with torch.compile."""
 
 
 @dataclass(frozen=True)
@@ -147,30 +147,31 @@ class COMAConfig:
     critic_lr: float = 1e-4
     """Adam learning rate of the critic."""
     epsilon_start: float = 0.5
-    """Share of uniform choice in the policy at the start."""
+    """Initial share of the uniform distribution in the policy."""
     epsilon_end: float = 0.02
-    """And after `epsilon_episodes`."""
+    """Share of the uniform distribution after `epsilon_episodes`."""
     epsilon_episodes: int = 10_000
-    """Episodes over all ranks in which the share falls linearly."""
+    """Episodes, over all ranks, over which the share falls linearly."""
     target_interval: int = 10
-    """Rollouts after which the target critic becomes a copy of the critic."""
+    """Rollouts per copy of the critic to the target critic."""
     width: int = 256
     """Channels of every layer of both networks."""
     max_grad_norm: float | None = 10.0
-    """Gradients are clipped to this 2-norm, actor and critic each."""
+    """Largest 2-norm of the gradients of each network; larger gradients are clipped, None clips nothing."""
     sampled_advantage: bool = False
-    """An action is worth what followed it, G - sum pi Q, not what the critic says, Q(s, a) - sum pi Q (IAC: always)."""
+    """Use the advantage G - sum pi Q of the sampled return instead of Q(s, a) - sum pi Q; IAC always does."""
     entropy_coef: float = 0.0
-    """Weight of an entropy bonus beside the exploration of epsilon."""
+    """Weight of the entropy bonus, in addition to the exploration of epsilon."""
     normalize_advantage: bool = False
-    """Advantages of a mini-batch to mean 0 and deviation 1 (each rank its own part)."""
+    """Normalise the advantages of a mini-batch to mean 0 and standard deviation 1, on each rank."""
     compile: bool = False
-    """torch.compile the losses."""
+    """Compile the losses with torch.compile."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.epsilon_end <= self.epsilon_start <= 1:
-            raise ValueError(
-                f"epsilon_start={self.epsilon_start}, epsilon_end={self.epsilon_end}: exploration falls, within 0..1."
+            raise ConfigError(
+                f"coma.epsilon_start={self.epsilon_start}, coma.epsilon_end={self.epsilon_end}: both must be 0 to 1, "
+                f"and the end must not exceed the start. Write coma.epsilon_start=0.5 and coma.epsilon_end=0.02."
             )
         at_least(self, epsilon_episodes=1, target_interval=1, width=1)
 
@@ -180,33 +181,42 @@ class ChunkConfig:
     lr: float = 1e-4
     """Learning rate of AdamW."""
     weight_decay: float = 1e-4
-    """Of AdamW."""
+    """Weight decay of AdamW."""
     max_grad_norm: float = 1.0
-    """Gradients are clipped to this 2-norm."""
+    """Largest 2-norm of the gradients; larger gradients are clipped."""
     ema: float = 0.999
-    """Most that the averaged weights, which act, keep of themselves at an update; (1 + n) / (10 + n) at first."""
+    """Largest decay of the averaged weights, which act; update n uses (1 + n) / (10 + n) if that is less."""
     horizon: int = 16
-    """Actions of a chunk."""
+    """Actions per chunk."""
     exec_horizon: int = 4
-    """Actions of a chunk that are taken before the next is made."""
+    """Actions of a chunk that are executed before the next chunk is sampled."""
     frames: int = 3
-    """Newest pictures of the camera that are seen together."""
+    """Newest camera images in one observation."""
     unet: tuple[int, ...] = (256, 512, 1024)
-    """Channels of the U-Net's levels."""
+    """Channels of the levels of the U-Net."""
     noise_steps: int = 1000
-    """Steps of diffusion in training."""
+    """Diffusion steps in training."""
     predict: Literal["epsilon", "sample"] = "epsilon"
-    """What the network says: the noise, or the chunk."""
+    """Prediction of the network: epsilon is the noise, sample the chunk."""
     sampler: Literal["ddim", "dpm"] = "ddim"
-    """How chunks are drawn: DDIM, or DPM-Solver++."""
+    """Sampler of chunks: DDIM or DPM-Solver++."""
     sample_steps: int = 10
     """Steps of the sampler."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.exec_horizon <= self.horizon:
-            raise ConfigError(f"exec_horizon={self.exec_horizon}: give 1 to horizon={self.horizon}.")
+            raise ConfigError(
+                f"chunks.exec_horizon={self.exec_horizon} is outside 1 to chunks.horizon={self.horizon}. Write a "
+                f"value in this range."
+            )
         at_least(self, frames=1)
         if not 0 <= self.ema < 1:
-            raise ConfigError(f"ema={self.ema:g}: give 0 (the newest weights act) up to, but not, 1.")
+            raise ConfigError(
+                f"chunks.ema={self.ema:g} must be at least 0 and less than 1. Write chunks.ema=0.999, or chunks.ema=0 "
+                f"to act with the newest weights."
+            )
         if not 1 <= self.sample_steps <= self.noise_steps:
-            raise ConfigError(f"sample_steps={self.sample_steps}: give 1 to noise_steps={self.noise_steps}.")
+            raise ConfigError(
+                f"chunks.sample_steps={self.sample_steps} is outside 1 to chunks.noise_steps={self.noise_steps}. "
+                f"Write a value in this range."
+            )

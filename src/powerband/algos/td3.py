@@ -28,20 +28,17 @@ from powerband.nets.mlp import MLP, TwinMLP
 class TD3:
     """Learner for continuous actions within finite bounds.
 
-    Args:
-        spec: Spaces of the environments; actions are one vector with finite bounds.
-        config: Hyper-parameters.
-        context: Device, precision, random numbers and gradient averaging of this rank.
-
     Raises:
-        ConfigError: The actions are discrete or unbounded, or there is an agent axis.
+        ConfigError: The actions are discrete or unbounded, or an agent axis exists.
     """
 
     def __init__(self, spec: EnvSpec, config: TD3Config, context: RankContext) -> None:
         if spec.low is None or spec.high is None or not bool(torch.isfinite(torch.stack([spec.low, spec.high])).all()):
             raise ConfigError("algo=td3 needs continuous actions with finite bounds. Write algo=ppo.")
         if spec.num_agents is not None or len(spec.action.shape) != 1:
-            raise ConfigError(f"algo=td3 needs one action vector per environment, not shape {spec.action.shape}.")
+            raise ConfigError(
+                f"algo=td3 needs one action vector per environment, not shape {spec.action.shape}. Write algo=ppo."
+            )
         self.config, self.precision, self.noise = config, context.precision, context.noise
         self.dim = spec.action.shape[0]
         self.centre = ((spec.high + spec.low) / 2).to(context.device, torch.float32)
@@ -58,12 +55,12 @@ class TD3:
         self.follow_critic = FlatTarget(self.critic_adam, [self.target_critic], config.tau)
         self.updates = torch.zeros((), dtype=torch.int64, device=context.device)
         self.cycle = UpdateCycle(config.policy_interval)
-        self._critic_loss = compile_if(self._critic_loss, config.compile)
-        self._actor_loss = compile_if(self._actor_loss, config.compile)
+        self._critic_loss_fn = compile_if(self._critic_loss, config.compile)
+        self._actor_loss_fn = compile_if(self._actor_loss, config.compile)
 
     @property
     def lr(self) -> float | Tensor:
-        """Learning rate of the actor; setting it keeps the critics' in proportion (annealing)."""
+        """Learning rate of the actor; an assignment scales the critics' learning rate by the same factor."""
         return self.actor_adam.lr
 
     @lr.setter
@@ -93,14 +90,14 @@ class TD3:
             batch: obs, next_obs (B, ...), action (B, D) in the environment's units, reward (B,), terminated (B,).
 
         Returns:
-            0-d figures, detached.
+            Losses and statistics of the update by name, detached 0-d tensors.
         """
         obs, next_obs = features(batch["obs"], 1), features(batch["next_obs"], 1)
         action = (batch["action"] - self.centre) / self.scale
         continues = (~batch["terminated"]).float()
         normal = self.noise("td3/update", obs.shape[0]).normal(self.dim)
         with self.precision.autocast():
-            critic_loss, q_mean = self._critic_loss(obs, action, batch["reward"], next_obs, continues, normal)
+            critic_loss, q_mean = self._critic_loss_fn(obs, action, batch["reward"], next_obs, continues, normal)
         figures = {
             "losses/critic": critic_loss.detach(),
             "losses/q": q_mean,
@@ -110,7 +107,7 @@ class TD3:
         if self.cycle.advance() == self.cycle.period:
             with self.critic_adam.frozen():
                 with self.precision.autocast():
-                    loss = self._actor_loss(obs)
+                    loss = self._actor_loss_fn(obs)
                 figures["losses/actor_grad_norm"] = self.actor_adam.step(loss)
             figures["losses/actor"] = loss.detach()
             self.follow_actor.update()
@@ -120,7 +117,7 @@ class TD3:
     def _critic_loss(
         self, obs: Tensor, action: Tensor, reward: Tensor, next_obs: Tensor, continues: Tensor, normal: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Sum over critics of mean (Q - y)^2; y = r + gamma (1 - terminated) min Q'(s', clip(mu'(s') + noise))."""
+        """Sums mean (Q - y)^2 over critics; y = r + gamma (1 - terminated) min Q'(s', clip(mu'(s') + noise))."""
         config = self.config
         with torch.no_grad():
             noise = (config.target_noise * normal).clamp(-config.target_noise_clip, config.target_noise_clip)
@@ -131,15 +128,15 @@ class TD3:
         return (q_EB - target).square().mean(1).sum(), q_EB.detach().mean()
 
     def _actor_loss(self, obs: Tensor) -> Tensor:
-        """-mean Q_1(s, mu(s)) with the first critic; the critics' weights get no gradient."""
+        """Computes -mean Q_1(s, mu(s)) with the first critic; the critics get no gradient."""
         action = torch.tanh(self.actor(obs))
         return -self.critic(torch.cat([obs, action], -1))[0].mean()
 
     def initial_carry(self, num_envs: int) -> None:
-        """None: the policy has no memory."""
+        """Returns None: the policy has no recurrent state."""
 
     def policy_state(self) -> dict[str, Tensor]:
-        """Parameters of the actor and the map to the environment's units, for the exported policy."""
+        """Returns the parameters of the actor and the map to the environment's units, for the exported policy."""
         return {**self.actor.state_dict(), "centre": self.centre, "scale": self.scale}
 
     def _parts(self) -> dict:
@@ -154,11 +151,11 @@ class TD3:
         }
 
     def state_dict(self) -> dict:
-        """Everything that training goes on from: live tensors, not copies."""
+        """Returns the complete training state for a checkpoint: the tensors themselves, not copies."""
         return {**{name: part.state_dict() for name, part in self._parts().items()}, "updates": self.updates}
 
     def load_state_dict(self, state: dict) -> None:
-        """Restores `state_dict` in place."""
+        """Restores a result of `state_dict` in place."""
         for name, part in self._parts().items():
             part.load_state_dict(state[name])
         self.updates.copy_(state["updates"])

@@ -1,4 +1,4 @@
-"""Harness of the benchmarks: trains for some seconds through the command line and reads the metrics of the run.
+"""Benchmark harness: trains for some seconds through the command line and reads the metrics of the run.
 
 Each measurement is a separate process with the arguments that a user would type, so that threads, compiled code and
 memory of one setting do not affect the next. Settings are interleaved: each is measured once per round.
@@ -71,8 +71,9 @@ def measure(arguments: list[str], seconds: float) -> dict[str, Any]:
         seconds: Length of the window.
 
     Returns:
-        {"steps_per_s", "updates_per_s", "seconds": length of the window, "idle", "idle_cause", "shares", "cpu_cores",
-        "start_s": seconds from the start of the process to the window}.
+        {"steps_per_s", "updates_per_s", "seconds": length of the window, "idle": share of time in which the learner is
+        idle, "idle_cause", "shares": category of time -> share, "cpu_cores": busy cores, "start_s": seconds from the
+        start of the process to the window}.
 
     Raises:
         ConfigError: The run ended before the end of the window or made no update; the message has its last output.
@@ -109,7 +110,7 @@ def restart_with_cli_environment() -> None:
     """Restarts this script with the environment variables that the command line sets.
 
     Benchmarks that run a recipe in their own process call it first, because torch reads the variables when it is
-    imported. It also configures the allocator like the command line.
+    imported. The function also configures the memory allocator like the command line.
     """
     keep_freed_memory()
     if not OPENMP_WAIT_VARIABLES.keys() & os.environ.keys():

@@ -56,7 +56,7 @@ class ScalingOptions(Options):
 
 
 def num_envs(arguments: list[str], configure: Configure) -> dict[str, Any]:
-    """Compares numbers of environments.
+    """Compares numbers of environments and returns the JSON result of `harness.result`.
 
     Args:
         arguments: Command line after ``powerband bench num-envs``.
@@ -66,7 +66,9 @@ def num_envs(arguments: list[str], configure: Configure) -> dict[str, Any]:
 
 
 def batch(arguments: list[str], configure: Configure) -> dict[str, Any]:
-    """Compares batch sizes: ``minibatch_rows`` if the recipe sets it, else ``global_batch_size``.
+    """Compares batch sizes and returns the JSON result of `harness.result`.
+
+    The setting is ``minibatch_rows`` if the recipe sets it, otherwise ``global_batch_size``.
 
     Args:
         arguments: Command line after ``powerband bench batch``.
@@ -80,7 +82,7 @@ def batch(arguments: list[str], configure: Configure) -> dict[str, Any]:
 
 
 def precision(arguments: list[str], configure: Configure) -> dict[str, Any]:
-    """Compares floating point precisions.
+    """Compares floating point precisions and returns the JSON result of `harness.result`.
 
     Args:
         arguments: Command line after ``powerband bench precision``.
@@ -90,7 +92,7 @@ def precision(arguments: list[str], configure: Configure) -> dict[str, Any]:
 
 
 def scaling(arguments: list[str], configure: Configure) -> dict[str, Any]:
-    """Compares numbers of ranks on this machine: one rank per GPU, or CPU processes if it has no GPU.
+    """Compares numbers of ranks, one per GPU or CPU processes without a GPU; returns the result of `harness.result`.
 
     Args:
         arguments: Command line after ``powerband bench scaling``.
@@ -122,14 +124,14 @@ def scaling(arguments: list[str], configure: Configure) -> dict[str, Any]:
 def _compare_values(
     bench: str, knob: str, arguments: list[str], configure: Configure, default_values: Callable[[Any], list[Any]]
 ) -> dict[str, Any]:
-    """Measures several values of one setting of a recipe. All values are checked before the first run.
+    """Measures several values of one setting and returns the result of `harness.result`. Invalid values fail first.
 
     Args:
         bench: Name of the benchmark.
         knob: Name of the setting.
         arguments: Command line after the name of the benchmark.
         configure: Function that reads the configuration of a recipe.
-        default_values: Function of the recipe's value that returns the values to compare.
+        default_values: Function from the recipe's value to the values to compare if the user names none.
     """
     config, rest = options(Options, arguments, f"powerband bench {bench}")
     rest = _with_recipe(rest)
@@ -154,7 +156,7 @@ def _finish(bench: str, config: Any, arguments: list[str], rows: list[dict[str, 
 
 
 def _with_recipe(arguments: list[str]) -> list[str]:
-    """Puts gym in front of arguments that do not begin with a recipe."""
+    """Puts the recipe gym in front of arguments that do not begin with the name of a recipe."""
     has_recipe = arguments and "=" not in arguments[0] and not arguments[0].startswith("-")
     return arguments if has_recipe else ["gym", *arguments]
 

@@ -1,8 +1,8 @@
-"""Benchmark peers: SAC and PPO of powerband and of Stable-Baselines3 on the same environment.
+"""Benchmark peers: compares SAC and PPO of powerband and Stable-Baselines3 (SB3) on the same environment.
 
-Both use the same number of environments, network widths, batch or rollout size and updates per transition. SB3 steps
-its environments in the training process, which is its default and its fastest way for small environments. powerband
-is measured in the same way, and with worker processes as its recipe decides.
+Both packages use the same number of environments, network widths, batch or rollout size and updates per transition.
+SB3 steps its environments in the training process, which is its default and its fastest way for small environments.
+powerband is measured in the same way, and with worker processes as its recipe decides.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Options:
 
 
 def peers(arguments: list[str], configure: Configure) -> dict[str, Any]:
-    """Measures each algorithm of each package; only powerband if SB3 is not installed.
+    """Measures each algorithm with powerband and, if installed, with SB3; returns the JSON result of `harness.result`.
 
     Args:
         arguments: Command line after ``powerband bench peers``.
@@ -99,7 +99,7 @@ def peers(arguments: list[str], configure: Configure) -> dict[str, Any]:
 
 
 def _train_arguments(config: Options, algo: str) -> list[str]:
-    """Returns the arguments after ``powerband train`` for the same sizes."""
+    """Returns the arguments after ``powerband train`` that give powerband the sizes of `config`."""
     hidden = ",".join(map(str, config.hidden))
     shared = ["gym", f"env_id={config.env_id}", f"algo={algo}", f"{algo}.hidden={hidden}", f"threads={config.threads}"]
     if algo == "sac":
@@ -115,7 +115,7 @@ def _train_arguments(config: Options, algo: str) -> list[str]:
 
 
 def _sb3(sb3_options: dict[str, Any]) -> dict[str, Any]:
-    """Measures SB3 once in a new process.
+    """Measures SB3 once in a new process and returns the result of `powerband.bench.sb3.train`.
 
     Raises:
         ConfigError: The process failed; the message has its last output.

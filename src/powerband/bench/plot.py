@@ -1,4 +1,4 @@
-"""Plot of a benchmark: steps/s, updates/s and idle share per case as bars, with the range over rounds."""
+"""Plot of a benchmark: draws steps/s, updates/s and idle share per case as bars, with the range over rounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stable-Baselines3 on one environment for some seconds; the benchmark `peers` starts this module as a process.
+"""Trains with Stable-Baselines3 for some seconds; the benchmark `peers` starts this module as a process.
 
     python -m powerband.bench.sb3 '{"algo": "sac", "env_id": "Pendulum-v1", "num_envs": 4, ...}'
 

@@ -62,7 +62,7 @@ class SlowEnv:
 
     def __init__(self, env: Any, step_ms: float, work: Literal["sleep", "compute"] = "sleep") -> None:
         if step_ms < 0:
-            raise ValueError(f"step_ms={step_ms} is below 0")
+            raise ValueError(f"step_ms={step_ms} is below 0. Write the milliseconds per step, 0 or more.")
         self.env, self.step_s, self.work = env, step_ms / 1000, work
 
     def __getattr__(self, name: str) -> Any:

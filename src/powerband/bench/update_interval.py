@@ -1,8 +1,9 @@
-"""Benchmark update-interval: effect of the update interval and of overlap on throughput.
+"""Benchmark update-interval: measures the effect of the update interval and of overlap on throughput.
 
 An environment with a fixed step time in its worker process stands in for a game engine. The benchmark measures
-each update interval k (k updates every k transitions), serial and overlapped, with several numbers of environments.
-It reports steps/s, the share of wall time in which the learner computes, and updates per step.
+each update interval k (k updates every k transitions), serial and overlapped (updates run while environments step),
+with several numbers of environments. It reports steps/s, the share of wall time in which the learner computes, and
+updates per step.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ def run(arguments: list[str], configure: Any = None) -> dict[str, Any]:
 
 
 def _measure(config: Options, step_ms: float, num_envs: int, interval: int, overlap: bool) -> dict[str, Any]:
-    """Trains with one setting through the off-policy loop and returns its row, measured from the first updates on."""
+    """Trains with one setting in the off-policy loop and returns its metrics, measured from the first updates on."""
     env = WorkerVecEnv([(make_slow, {"step_ms": step_ms})] * num_envs, num_workers=num_envs)
     learning_starts = 2 * max(config.intervals)
     settings = RunConfig(env_steps=10**9, log_interval_s=0.5, tensorboard=False, overlap=overlap, gpus="auto")

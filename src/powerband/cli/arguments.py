@@ -1,4 +1,4 @@
-"""Arguments that several commands share."""
+"""Reads arguments that several commands share."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ RECIPE_USAGE = "RECIPE [STAGE] [NAME=VALUE ...]"
 
 
 def take_run(command: str, arguments: list[str]) -> tuple[Path, list[str]]:
-    """Splits off the run folder that the first argument names.
+    """Returns the run folder that the first argument of `command` names, and the remaining arguments.
 
     Raises:
         ConfigError: There is no argument, or it names no run.
     """
     if not arguments or arguments[0].startswith("-"):
         raise ConfigError(
-            f"powerband {command} needs a run. Write powerband {command} runs/NAME, or powerband {command} last."
+            f"powerband {command} needs a run folder. Write powerband {command} runs/NAME, or powerband {command} last."
         )
     return find_run(arguments[0]), arguments[1:]

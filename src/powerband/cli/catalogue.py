@@ -13,6 +13,7 @@ from typing import Any
 from powerband.core.config import ResolvedConfig, resolve
 from powerband.core.config.command_line import checked_choice, wants_help
 from powerband.core.config.presets import presets
+from powerband.core.config.run_config import RunConfig
 from powerband.core.config.schema import fields_table
 from powerband.core.errors import ConfigError
 from powerband.core.recipe import Recipe
@@ -25,19 +26,19 @@ GROUP = "powerband.recipes"
 
 
 def installed() -> dict[str, EntryPoint]:
-    """Recipes of other packages by name, from the metadata of the installed packages. Nothing is imported."""
+    """Returns name -> entry point for the recipes of other installed packages, without importing them."""
     return {point.name: point for point in entry_points(group=GROUP) if point.name not in RECIPES}
 
 
 @functools.cache
 def load(name: str) -> Recipe:
-    """Imports a recipe; its `name` is the one that it was loaded by.
+    """Imports a recipe and returns it with the attribute `name` set to the argument `name`.
 
     Args:
         name: Name of a built-in or installed recipe, or the path of a module that has ``RECIPE``.
 
     Raises:
-        ConfigError: There is no such recipe, or the module has no ``RECIPE``.
+        ConfigError: The recipe is unknown, or the module has no ``RECIPE``.
     """
     if name in RECIPES:
         return importlib.import_module(f"powerband.recipes.{name}").RECIPE
@@ -55,7 +56,8 @@ def load(name: str) -> Recipe:
         ) from None
     if not isinstance(found, Recipe):
         raise ConfigError(
-            f"Recipe '{name}': module {module} has no {attribute or 'RECIPE'} of type powerband.core.recipe.Recipe."
+            f"Recipe '{name}': module {module} has no {attribute or 'RECIPE'} of type powerband.core.recipe.Recipe. "
+            f"Define it, or name another module."
         )
     return replace(found, name=name)
 
@@ -65,8 +67,8 @@ def load_stored(name: str, folder: Any, trust: bool) -> Recipe:
 
     Args:
         name: Recipe in ``run.json``.
-        folder: The run folder, for the message.
-        trust: Import modules that are not installed as recipes, too.
+        folder: The run folder, for the error message.
+        trust: Whether modules that are not installed as recipes may be imported.
 
     Raises:
         ConfigError: The folder names a module that is not an installed recipe, and `trust` is false.
@@ -118,7 +120,7 @@ def configure(name: str, arguments: list[str]) -> tuple[Recipe, str, ResolvedCon
 
 
 def _translated(arguments: list[str], recipe: Recipe) -> tuple[list[str], list[str]]:
-    """Replaces arguments of an older command line. Returns the arguments, a stage first, and notices for the user."""
+    """Replaces arguments of older versions; returns the arguments, a stage first, and notices for the user."""
     kept: list[str] = []
     stage: list[str] = []
     notices: list[str] = []
@@ -137,18 +139,20 @@ def _translated(arguments: list[str], recipe: Recipe) -> tuple[list[str], list[s
 
 
 def take_recipe(command: str, usage: str, arguments: list[str]) -> tuple[str | None, list[str]]:
-    """Splits off the recipe's name; prints help if it is asked for.
+    """Splits the recipe's name from its arguments; prints help if the arguments ask for help or name no recipe.
 
     Args:
         command: The command, such as ``train``.
-        usage: What may follow it.
-        arguments: The command line after the command.
+        usage: Usage text after the command, for the help.
+        arguments: Command line after the command.
 
     Returns:
         The name and the remaining arguments; None as the name if help was printed.
     """
     if not arguments or arguments[0] in ("-h", "--help"):
-        print(f"powerband {command} {usage}\n\nrecipes:\n" + "\n".join(recipe_lines()))
+        print(f"powerband {command} {usage}")
+        print(fields_table(RunConfig, only=COMMON_OPTIONS, title="options of every recipe"))
+        print("\n".join(["", "recipes:", *recipe_lines()]))
         print(f"\n`powerband {command} RECIPE --help` lists all settings of a recipe.")
         return None, []
     name = arguments[0]
@@ -160,22 +164,23 @@ def take_recipe(command: str, usage: str, arguments: list[str]) -> tuple[str | N
 
 
 def recipe_lines() -> list[str]:
-    """One line per built-in and installed recipe. Recipes of other packages are not imported."""
+    """Returns one line per built-in and installed recipe. Recipes of other packages are not imported."""
     lines = [f"  {name:<10} {load(name).summary}" for name in RECIPES]
     return lines + [f"  {name:<10} from {point.value}" for name, point in installed().items()]
 
 
-COMMON = ("env_steps", "time_limit_s", "run_dir", "resume", "seed", "gpus", "nproc", "threads")
+COMMON_OPTIONS = ("env_steps", "time_limit_s", "run_dir", "resume", "seed", "gpus", "nproc", "threads")
 """Options of every recipe that help lists first."""
 
 
 def recipe_help(name: str, recipe: Recipe) -> str:
-    """Stages, variants, presets, the common options, then all options of a recipe."""
+    """Returns the help of a recipe: stages, variants, presets, common options, then all options."""
     stages = [f"{stage} (default)" if stage == recipe.default_stage else stage for stage in recipe.stages]
     lines = [f"powerband train {name} [STAGE] [NAME=VALUE ...]", "", recipe.summary, ""]
     lines += [f"stages:    {', '.join(stages)}", f"variants:  {', '.join(recipe.variants) or 'none'}  (variant=NAME)"]
     lines += [f"presets:   {', '.join(presets()) or 'none'}  (setup=NAME)", "file:      --config FILE.yaml", ""]
     lines += ["NAME=VALUE and --NAME VALUE are the same; --NAME and --no-NAME set true and false."]
     lines += ["The section of a name may be left out if the name is unique."]
-    common = fields_table(recipe.Config, only=tuple(f"run.{option}" for option in COMMON), title="common options")
+    common_paths = tuple(f"run.{option}" for option in COMMON_OPTIONS)
+    common = fields_table(recipe.Config, only=common_paths, title="common options")
     return "\n".join(lines) + f"\n{common}\n{fields_table(recipe.Config)}"

@@ -1,4 +1,4 @@
-"""The command line: a table of commands. torch is imported only by the commands that need it."""
+"""Command line: selects and runs one command. Only the commands that compute import torch."""
 
 from __future__ import annotations
 
@@ -60,7 +60,8 @@ def main(arguments: list[str] | None = None) -> int:
         arguments: The command line after ``powerband``; None takes it from the process.
 
     Returns:
-        Exit status: 0; 1 if `doctor` found a failure; 2 for a user error; the cause's status for `profile`.
+        Exit status: 0 for success; 1 if `doctor` found a failure; 2 for a user error; for `profile`, the exit code of
+        the diagnosed bottleneck.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     traceback_wanted, arguments = "--traceback" in arguments, [word for word in arguments if word != "--traceback"]

@@ -39,11 +39,11 @@ BENCHMARKS: dict[str, str] = {
     "scaling": "powerband.bench.knobs:scaling",
     "peers": "powerband.bench.peers:peers",
 }
-"""Benchmark -> ``module:function``; it takes the arguments after the name and `configure`, and returns JSON."""
+"""Benchmark -> ``module:function``. It takes the arguments after the name and `configure`, and returns JSON."""
 
 
 def profile(arguments: list[str]) -> int:
-    """Runs a recipe for some seconds and reports where the time goes; the exit status is that of the cause."""
+    """Runs a recipe for some seconds and reports its use of time; returns the exit code of the bottleneck."""
     typed = ["profile", *arguments]
     target, arguments = split_json_option(arguments)
     name, arguments = take_recipe("profile", USAGE["profile"], arguments)
@@ -56,10 +56,10 @@ def profile(arguments: list[str]) -> int:
     from powerband.tune import profile as profiles
     from powerband.tune.measure import ranks_report
 
-    options = resolve(profiles.Options, own_arguments, help_command=f"powerband profile {name} --help").config
+    options = resolve(profiles.ProfileOptions, own_arguments, help_command=f"powerband profile {name} --help").config
     recipe, stage, resolved = configure(name, arguments)
     if resolved.config.run.resume:
-        raise ConfigError("profile does not support resume: it keeps no state. Leave it out; the rates are the same.")
+        raise ConfigError("profile does not support resume: it keeps no state. Omit resume; the rates are the same.")
     from powerband.core.ranks import launch
 
     settings = resolved.config.run
@@ -84,7 +84,7 @@ def profile(arguments: list[str]) -> int:
 
 
 def tune(arguments: list[str]) -> int:
-    """Searches the fastest settings on this machine and writes them as a preset."""
+    """Searches for the fastest settings on this machine and writes them as a preset."""
     target, arguments = split_json_option(arguments)
     name, arguments = take_recipe("tune", USAGE["tune"], arguments)
     if name is None:
@@ -93,13 +93,13 @@ def tune(arguments: list[str]) -> int:
     from powerband.core.ranks import launch
     from powerband.tune.search import preset, search
 
-    options = resolve(search.Options, own_arguments, help_command=f"powerband tune {name} --help").config
+    options = resolve(search.SearchOptions, own_arguments, help_command=f"powerband tune {name} --help").config
     recipe, stage, resolved = configure(name, arguments)
     settings = resolved.config.run
     if launch.is_rank() or settings.resume or settings.nnodes != "1":
         given = "a launcher" if launch.is_rank() else "resume" if settings.resume else f"nnodes={settings.nnodes}"
         raise ConfigError(
-            f"tune does not support {given}: it starts short runs itself. Run powerband tune {name} alone."
+            f"tune does not support {given}: it starts short runs itself. Run powerband tune {name} without {given}."
         )
     recipe.check_sizes(resolved.config, launch.world_size(settings))
     for line in resolved.notices:
@@ -122,16 +122,18 @@ def tune(arguments: list[str]) -> int:
 
 
 def estimate(arguments: list[str]) -> int:
-    """Runs a recipe for some seconds and estimates the whole run on several numbers of ranks."""
+    """Runs a recipe for some seconds and estimates the duration of a complete run for several numbers of ranks."""
     target, arguments = split_json_option(arguments)
     name, arguments = take_recipe("estimate", USAGE["estimate"], arguments)
     from powerband.tune.predict import estimate as estimates
 
     if name is None:
-        print(f"\n{fields_table(estimates.Options)}")
+        print(f"\n{fields_table(estimates.EstimateOptions)}")
         return 0
-    own_arguments, arguments = split_named_options(arguments, tuple(field.name for field in fields(estimates.Options)))
-    options = resolve(estimates.Options, own_arguments, help_command="powerband estimate --help").config
+    own_arguments, arguments = split_named_options(
+        arguments, tuple(field.name for field in fields(estimates.EstimateOptions))
+    )
+    options = resolve(estimates.EstimateOptions, own_arguments, help_command="powerband estimate --help").config
     recipe, stage, resolved = configure(name, arguments)
     if resolved.config.run.resume:
         raise ConfigError("estimate does not support resume. For the time left of a run, write powerband watch RUN.")

@@ -21,7 +21,7 @@ DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def train(arguments: list[str]) -> int:
-    """Trains: starts the ranks if there are several, else runs the stage."""
+    """Trains a recipe: starts the ranks if there are several, otherwise runs the stage in this process."""
     typed = ["train", *arguments]
     target, arguments = split_json_option(arguments)
     name, arguments = take_recipe("train", RECIPE_USAGE, arguments)

@@ -34,7 +34,7 @@ def report(arguments: list[str]) -> int:
 
 
 def watch(arguments: list[str]) -> int:
-    """Follows a running job from its files until it ends, without touching the job."""
+    """Prints the state of a run from the files of its folder until the run ends; the run is not affected."""
     target, arguments = split_json_option(arguments)
     if target not in ("", "-"):
         raise ConfigError(f"watch --json prints one JSON value per line. Write powerband watch RUN --json > {target}.")
@@ -42,9 +42,9 @@ def watch(arguments: list[str]) -> int:
     from powerband.report import watch as watching
 
     if wants_help(arguments):
-        print(f"powerband watch {folder} [--csv] [--once] [every=SECONDS]\n\n{fields_table(watching.Options)}")
+        print(f"powerband watch {folder} [--csv] [--once] [every=SECONDS]\n\n{fields_table(watching.WatchOptions)}")
         return 0
-    options = resolve(watching.Options, arguments, help_command=f"powerband watch {folder} --help").config
+    options = resolve(watching.WatchOptions, arguments, help_command=f"powerband watch {folder} --help").config
     with contextlib.suppress(KeyboardInterrupt):
         return watching.watch(folder, options, as_json=bool(target))
     return 0

@@ -1,8 +1,9 @@
-"""Noise: random numbers as a function of who asks and how often, not of who asked before.
+"""Noise: counter-based random streams that do not depend on each other or on the order of their use.
 
-A number is a hash of (seed, purpose, global id, counter, index). An id is a global environment or sample index, so two
-ranks never draw the same numbers and the split of the ids over ranks changes none of them. The counter is a tensor on
-the device, increased in place: a CUDA graph that draws noise draws new noise at each replay.
+A number is a hash of (seed, purpose, global id, counter, index). The counter is the number of draws so far, and the
+index is the position of the number within its draw. An id is a global environment or sample index, so two ranks never
+draw the same numbers, and the distribution of the ids over ranks does not change the numbers. The counter is a tensor
+on the device and is increased in place, so that each replay of a CUDA graph draws new noise.
 
 Source of the hash: Steele, Lea and Flood 2014, SplitMix64, in wrapping int64 arithmetic.
 """
@@ -24,26 +25,26 @@ MIX_2 = 0x94D049BB133111EB - 2**64
 
 
 def splitmix64_(x: Tensor) -> Tensor:
-    """Finaliser of SplitMix64 on int64 `x`, in place. ``>>`` keeps the sign, hence the masks."""
+    """Finaliser of SplitMix64 on int64 `x`, in place. The masks are needed because ``>>`` keeps the sign."""
     x.bitwise_xor_((x >> 30).bitwise_and_(2**34 - 1)).mul_(MIX_1)
     x.bitwise_xor_((x >> 27).bitwise_and_(2**37 - 1)).mul_(MIX_2)
     return x.bitwise_xor_((x >> 31).bitwise_and_(2**33 - 1))
 
 
 class Noise:
-    """One stream of random numbers for each id.
+    """One stream of random numbers for each of n ids. Every draw returns n rows, one per id.
 
     Attributes:
-        counter: 0-d int64 on the device: draws so far.
+        counter: 0-d int64 on the device, the number of draws so far.
     """
 
     def __init__(self, seed: int, purpose: str, ids: Tensor, device: torch.device | str = "cpu"):
         """
         Args:
             seed: Seed of the run, any int.
-            purpose: What the numbers are for; streams of different purposes are independent.
+            purpose: Name of the stream; streams with different names are independent.
             ids: (n,) int64 global ids.
-            device: Where numbers are drawn.
+            device: Device of the numbers.
         """
         digest = hashlib.sha256(f"{seed}/{purpose}".encode()).digest()
         key = int.from_bytes(digest[:8], "little", signed=True)
@@ -53,9 +54,10 @@ class Noise:
         self._parts: dict[int, Noise] = {}
 
     def row_slice(self, first: int, rows: int) -> Noise:
-        """The same stream for `rows` of its rows from `first` on: what the whole would draw for them.
+        """The part of this stream for `rows` ids from position `first` on. It draws the numbers of the full stream.
 
-        All parts draw equally often, the last one last: with its draws the whole's counter goes on.
+        All parts must draw equally often. The part with the last ids must draw last, because its draws advance the
+        counter of the full stream.
         """
         if first not in self._parts:
             row_slice = self._parts[first] = copy.copy(self)
@@ -65,19 +67,22 @@ class Noise:
         return self._parts[first]
 
     def bits(self, count: int) -> Tensor:
-        """(n, count) int64: 64 random bits each; increases the counter."""
+        """(n, count) int64 for n ids, each number with 64 random bits; increases the counter."""
         stream = splitmix64_(self.keys + self.counter * GOLDEN)
         self.counter.add_(1)
         index = torch.arange(1, count + 1, device=self.keys.device).mul_(GOLDEN)
         return splitmix64_(stream.unsqueeze(1) + index)
 
     def uniform(self, *tail: int) -> Tensor:
-        """(n, *tail) float32 in [0, 1), multiples of 2**-24."""
+        """(n, *tail) float32 for n ids, uniform in [0, 1): multiples of 2**-24."""
         bits = self.bits(math.prod(tail))
         return (bits >> 40).bitwise_and_(2**24 - 1).to(torch.float32).mul_(2.0**-24).view(-1, *tail)
 
     def normal(self, *tail: int) -> Tensor:
-        """(n, *tail) float32, standard normal. Source: Box and Muller 1958; each hash gives the two of a pair."""
+        """(n, *tail) float32 for n ids, standard normal.
+
+        Each hash yields two numbers. Source: Box and Muller 1958.
+        """
         count = math.prod(tail)
         bits = self.bits((count + 1) // 2)
         radius = ((bits >> 32).bitwise_and_(2**32 - 1) + 1).to(torch.float32).mul_(2.0**-32).log_().mul_(-2).sqrt_()
@@ -86,13 +91,13 @@ class Noise:
         return pair[:, :count].reshape(-1, *tail)
 
     def integers(self, high: int | Tensor, *tail: int) -> Tensor:
-        """(n, *tail) int64, uniform on 0 .. high - 1; `high` < 2**31, an int or a 0-d int64 tensor."""
+        """(n, *tail) int64 for n ids, uniform on 0 .. high - 1; `high` < 2**31, an int or a 0-d int64 tensor."""
         bits = self.bits(math.prod(tail))
-        # The upper half of a 32 by 32 bit product: no division, bias below high / 2**32.
+        # The upper half of a 32 by 32 bit product avoids a division; its bias is below high / 2**32.
         return (bits >> 32).bitwise_and_(2**32 - 1).mul_(high).bitwise_right_shift_(32).view(-1, *tail)
 
     def permutation(self) -> Tensor:
-        """(n,) int64: a random order of 0 .. n - 1."""
+        """(n,) int64 for n ids: a random order of 0 .. n - 1."""
         return self.bits(1).view(-1).argsort()
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -105,9 +110,9 @@ class Noise:
 
 
 class NoiseSource:
-    """The streams of one rank: hands out one `Noise` for each purpose and number of rows, and saves them all.
+    """The streams of one rank: one `Noise` per purpose and number of rows, saved together.
 
-    Row i of n on rank r has the global id r n + i.
+    A row is an environment or a sample of a batch. Row i of n on rank r has the global id r * n + i.
     """
 
     def __init__(self, seed: int, device: torch.device | str = "cpu", rank: int = 0):
@@ -118,14 +123,14 @@ class NoiseSource:
         self._part: tuple[int, int] | None = None
 
     @contextmanager
-    def row_slice(self, rows: slice, whole: int) -> Iterator[None]:
-        """Inside, who asks for the numbers of a part's rows draws those that the `whole` would draw for them.
+    def row_slice(self, rows: slice, total_rows: int) -> Iterator[None]:
+        """Context in which the streams of one part of a batch draw the same numbers as the streams of the full batch.
 
         Args:
-            rows: Of the part in the whole; every row belongs to one part, and parts draw by turns in their order.
-            whole: Rows of all parts together.
+            rows: Rows of the part. Every row belongs to one part, and the parts draw in the order of their rows.
+            total_rows: Rows of all parts together.
         """
-        self._part = rows.start, whole
+        self._part = rows.start, total_rows
         try:
             yield
         finally:
@@ -135,8 +140,8 @@ class NoiseSource:
         """The stream of `purpose` for `rows` rows; the same object each time."""
         if self._part is None:
             return self._stream(purpose, rows)
-        first, whole = self._part
-        return self._stream(purpose, whole).row_slice(first, rows)
+        first, total_rows = self._part
+        return self._stream(purpose, total_rows).row_slice(first, rows)
 
     def _stream(self, purpose: str, rows: int) -> Noise:
         name = f"{purpose}:{rows}"
@@ -149,7 +154,7 @@ class NoiseSource:
         return {name: stream.counter for name, stream in self.streams.items()}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Restores every stream, those too that have not been asked for yet."""
+        """Restores every stream, including streams that have not been used yet."""
         for name, counter in state.items():
             purpose, rows = name.rsplit(":", 1)
             self._stream(purpose, int(rows)).load_state_dict({"counter": counter})

@@ -1,4 +1,4 @@
-"""RankContext: what a learner needs to know about the rank that it runs on, as one argument."""
+"""RankContext: device, precision, random streams and gradient averaging of a rank, as one argument of a learner."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from powerband.core.ranks.ranks import Ranks
 
 @dataclass(frozen=True)
 class RankContext:
-    """Device, arithmetic, random numbers and gradient averaging of one rank.
+    """Device, precision, random streams and gradient averaging of one rank.
 
     Attributes:
-        ranks: This process and the others; owns the device and the collectives.
+        ranks: This process in its group of ranks, with its device and its collective operations.
         precision: Floating point type of matrix products; parameters, targets and losses are float32.
-        noise: Streams of random numbers of this rank.
+        noise: Random streams of this rank.
     """
 
     ranks: Ranks

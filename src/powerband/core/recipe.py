@@ -1,4 +1,4 @@
-"""Recipe: everything that powerband knows about one task, as one frozen value.
+"""Recipe: the definition of one task, as one frozen value.
 
 A recipe package exports ``RECIPE``. Functions and classes that need torch are named by strings, ``module:name``, and
 are imported when they are used, so that listing recipes and printing their help stays fast.
@@ -18,7 +18,7 @@ Reference = str | Callable[..., Any]
 
 
 def load_object(reference: Reference) -> Any:
-    """Imports what a reference names; a callable is returned as it is."""
+    """The object that `reference` names: imports a string ``module:name``, and returns a callable unchanged."""
     if not isinstance(reference, str):
         return reference
     module, _, name = reference.partition(":")
@@ -27,14 +27,14 @@ def load_object(reference: Reference) -> Any:
 
 @dataclass(frozen=True)
 class Algorithm:
-    """One row of a recipe's algorithm table.
+    """One algorithm of a recipe: learner, settings and training loop. `Recipe.algorithms` lists them by name.
 
     Attributes:
         learner: Class of the learner as ``module:Class``.
         settings: Default settings of the algorithm, a frozen dataclass.
-        loop: Training loop; the configuration section of the same name holds its sizes.
+        loop: Name of the training loop; the configuration section of the same name holds the sizes of the loop.
         section: Name of the configuration section of `settings`; empty means the name of the algorithm.
-        also: Other sections that the algorithm reads.
+        also: Names of other sections that the algorithm reads.
     """
 
     learner: str
@@ -51,20 +51,21 @@ class Recipe:
     Attributes:
         name: Name on the command line.
         summary: One line for ``powerband list``.
-        Config: Frozen dataclass of all settings. It has a field ``run`` of type `RunConfig`. Sections of the algorithm
-            table that it lacks are added, and so is the field ``algo``.
-        stages: Stage -> function ``(config, run) -> dict of figures or None``.
-        algorithms: Choices of ``algo``; the first is the default. Empty if the recipe has one algorithm only.
-        default_stage: Stage that runs if the command line names none; empty means the first.
-        variants: Variant -> settings by qualified name.
-        old_names: Old setting -> new setting, or (new setting, note); (None, note) refuses it with the note.
-        old_arguments: Old command line argument -> new argument, a stage, or "" if it is no longer needed.
-        config_variable: Environment variable that may name the configuration file.
-        finalize: ``(config, stage) -> config`` with every automatic choice made.
-        notices: ``(config) -> list of messages`` for the user about a configuration before `finalize`.
-        check: ``(config, world_size) -> None``; raises ConfigError for sizes that are invalid.
+        Config: Frozen dataclass of all settings, with a field ``run`` of type `RunConfig`. The field ``algo`` and
+            the sections of `algorithms` are added if they are missing.
+        stages: Name of a stage, such as train -> function ``(config, run) -> dict of results or None``.
+        algorithms: Name -> `Algorithm`, the choices of ``algo``; the first is the default. Empty if the recipe has one
+            algorithm only.
+        default_stage: Stage that runs if the command line names no stage; empty means the first.
+        variants: Name of a variant, which is a named group of settings -> settings by qualified name.
+        old_names: Old setting -> new setting, or (new setting, note); (None, note) rejects it with the note.
+        old_arguments: Old command-line argument -> new argument, a stage, or "" if it is obsolete.
+        config_variable: Environment variable with the path of a configuration file; empty for none.
+        finalize: ``(config, stage) -> config`` that resolves every automatic choice.
+        notices: ``(config) -> list of messages`` for the user, called before `finalize`.
+        check: ``(config, world_size) -> None``; raises ConfigError for invalid sizes.
         Evaluation: Frozen dataclass of the options of ``powerband eval``, or a reference to it.
-        evaluate: ``(config, run_folder, options) -> list of rows``; None if the recipe has no evaluation.
+        evaluate: ``(config, run_folder, options) -> list of result rows``; None if the recipe has no evaluation.
         build_learner: ``(config, context) -> (learner, env_spec, loop_settings)`` without environments. ``powerband
             doctor`` and the contract tests use it.
     """
@@ -94,7 +95,7 @@ class Recipe:
 
     @property
     def sections(self) -> dict[str, tuple[str, ...]]:
-        """Algorithm -> the configuration sections that it reads."""
+        """Algorithm -> names of the configuration sections that it reads."""
         return {name: (row.section or name, row.loop, *row.also) for name, row in self.algorithms.items()}
 
     def algorithm_of(self, config: Any) -> str:
@@ -102,19 +103,19 @@ class Recipe:
         return config.algo if self.algorithms else ""
 
     def run_stage(self, stage: str, config: Any, run: Any) -> dict[str, Any]:
-        """Runs one stage and returns its figures."""
+        """Runs one stage and returns its results by name; empty if the stage returns none."""
         return load_object(self.stages[stage])(config, run) or {}
 
     def finalized(self, config: Any, stage: str) -> Any:
-        """The configuration with every automatic choice made."""
+        """The configuration with every automatic choice resolved."""
         return config if self.finalize is None else load_object(self.finalize)(config, stage)
 
     def notices_about(self, config: Any) -> list[str]:
-        """Messages for the user about a configuration that is not finalized yet."""
+        """Messages for the user about a configuration before `finalized`."""
         return [] if self.notices is None else load_object(self.notices)(config)
 
     def check_sizes(self, config: Any, world_size: int) -> None:
-        """Refuses a configuration that does not suit `world_size` ranks.
+        """Checks the sizes of a configuration for `world_size` ranks.
 
         Raises:
             ConfigError: A size is invalid.
@@ -124,16 +125,11 @@ class Recipe:
 
 
 def _constant(value: Any) -> Callable[[], Any]:
-    """A function that returns `value`."""
     return lambda: value
 
 
 def with_algorithms(config: type, algorithms: Mapping[str, Algorithm]) -> type:
-    """Completes a configuration dataclass from an algorithm table.
-
-    The choices of ``algo`` become the names of the table, and the sections that the class does not declare are added
-    with the settings of their row as defaults.
-    """
+    """Returns the dataclass `config` with the field ``algo`` and with the sections of `algorithms` that it lacks."""
     if not algorithms:
         return config
     declared = {each.name: each for each in dataclasses.fields(config)}

@@ -1,4 +1,4 @@
-"""The run folder: claiming it, finding it from whatever a user names of it, and the processes that write into it."""
+"""Run folder: creates it, finds it from a path inside it, and records the processes that write into it."""
 
 from __future__ import annotations
 
@@ -12,50 +12,50 @@ from typing import Any
 
 from powerband.core.errors import ConfigError
 
-PICKLES = (".pth", ".pt", ".ckpt", ".pkl")
+PICKLE_SUFFIXES = (".pth", ".pt", ".ckpt", ".pkl")
 
 
-def find_run(word: str, root: Path = Path("runs")) -> Path:
-    """The run folder that `word` names: the folder itself, anything below it, or ``last`` for the newest in `root`.
+def find_run(target: str, root: Path = Path("runs")) -> Path:
+    """The run folder of `target`: the folder, a path inside it, or ``last`` for the newest run in `root`.
 
     Raises:
-        ConfigError: There is no run folder there.
+        ConfigError: `target` does not exist, is a pickle, or is not inside a run folder.
     """
-    if word == "last":
+    if target == "last":
         runs = sorted(root.glob("*/run.json"), key=lambda path: path.stat().st_mtime)
         if not runs:
-            raise ConfigError(f"'last': there is no run in {root.absolute()}. Name a run folder.")
+            raise ConfigError(f"'last': the folder {root.absolute()} contains no run. Name a run folder.")
         return runs[-1].parent
-    path = Path(word).expanduser()
-    if path.suffix in PICKLES:
+    path = Path(target).expanduser()
+    if path.suffix in PICKLE_SUFFIXES:
         raise ConfigError(
-            f"{word}: {path.suffix} files are pickles, which run code when they are read, so none is read. Name a run "
-            f"folder of powerband, whose checkpoints are safetensors."
+            f"{target} is a pickle, which can execute code when it is loaded, and is therefore not supported. "
+            f"Name a run folder of powerband; its checkpoints are safetensors."
         )
     if not path.exists():
-        raise ConfigError(f"{word} does not exist. Name a run folder, a checkpoint, a file in either, or last.")
+        raise ConfigError(f"{target} does not exist. Name a run folder, a checkpoint, a file in either, or last.")
     for folder in (path.absolute(), *path.absolute().parents):
         if (folder / "run.json").exists() and (folder / "config.json").exists():
             return folder
-    raise ConfigError(f"{word} lies in no run folder: none above it has a run.json. Name a run folder, or last.")
+    raise ConfigError(f"{target} is not inside a run folder (a folder with a run.json). Name a run folder, or last.")
 
 
 def claim_run_folder(resume: str, run_dir: str, recipe: str) -> tuple[Path, bool]:
-    """Creates the folder of a run: `run_dir`, or a new one under ``runs``; a resumed run keeps its folder.
+    """Creates the folder of a run: `run_dir`, or a new folder under ``runs``. A resumed run keeps its folder.
 
     Returns:
         The folder, and True if it did not exist before.
 
     Raises:
-        ConfigError: It holds another run, or cannot be written.
+        ConfigError: The folder contains another run, or cannot be written.
     """
     if resume:
         return find_run(resume), False
     folder = Path(run_dir or f"runs/{recipe}-{time.strftime('%Y%m%d-%H%M%S')}").expanduser()
     if (folder / "run.json").exists():
         raise ConfigError(
-            f"run_dir={folder} holds a run already, and nothing is overwritten. "
-            f"Choose another run_dir, or go on with it: resume={folder}."
+            f"run_dir={folder} already contains a run, which would be overwritten. "
+            f"Choose another run_dir, or continue the run with resume={folder}."
         )
     created = not folder.exists()
     try:
@@ -69,46 +69,46 @@ def claim_run_folder(resume: str, run_dir: str, recipe: str) -> tuple[Path, bool
 
 
 RUN_FILES = ("config.json", "run.json", "processes.json", "train.log", "metrics.jsonl", "trace.json")
-"""Files that a run writes before its first update; TensorBoard's event files besides."""
+"""Files that a run writes before its first update, in addition to TensorBoard's event files."""
 
 
 def remove_unused_run(folder: Path, created: bool) -> None:
-    """Removes the files of a run that was refused before it trained; all other files stay.
+    """Removes the files of a run that failed before its first update. Other files stay.
 
     Args:
         folder: The run folder.
-        created: The run created the folder, so that it is removed too if nothing is left in it.
+        created: True if the run created the folder; an empty folder is then removed too.
     """
     with contextlib.suppress(OSError):
         for path in folder.iterdir():
             if path.name in RUN_FILES or path.name.startswith("events.out.tfevents"):
                 path.unlink()
         if created:
-            folder.rmdir()  # fails, and the folder stays, if a stage has written anything of its own
+            folder.rmdir()  # fails, and the folder stays, if it contains files of a stage
 
 
 def process_facts() -> dict[str, Any]:
-    """This process, so that another one can find it: host, id, and the moment it began, which no second one has."""
+    """Identifies this process for other processes: host, process id and start time (ids are reused)."""
     return {"hostname": platform.node(), "pid": os.getpid(), "began": process_start_ticks(os.getpid())}
 
 
 def process_start_ticks(pid: int) -> int | None:
-    """Clock ticks after boot at which process `pid` began; None where there is none, or no ``/proc``."""
+    """Start of process `pid` in clock ticks after boot; None for an ended process, or without ``/proc``."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return None
-    words = stat.rpartition(")")[2].split()
-    return None if words[0] == "Z" else int(words[19])
+    fields = stat.rpartition(")")[2].split()
+    return None if fields[0] == "Z" else int(fields[19])
 
 
 def write_processes(folder: Path, processes: list[dict[str, Any]]) -> None:
-    """Writes ``processes.json``: those of the run that begins, one a rank; a run that went on has its last ones."""
+    """Writes the processes of a starting or resumed run, one per rank, to ``processes.json``."""
     (folder / "processes.json").write_text(json.dumps({"began_s": time.time(), "ranks": processes, "ended": None}))
 
 
 def write_end_reason(folder: Path, reason: str) -> None:
-    """Adds to ``processes.json`` that the run ended, and why; what cannot be written is left: the run ends anyway."""
+    """Adds the reason for the end of the run to ``processes.json``. Errors are ignored, because the run ends anyway."""
     path = folder / "processes.json"
     with contextlib.suppress(OSError, ValueError):
         facts = json.loads(path.read_text(encoding="utf-8"))

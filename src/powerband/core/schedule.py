@@ -8,15 +8,15 @@ from powerband.core.errors import ConfigError
 
 
 class UpdateSchedule:
-    """The owner of the update ratio: `updates_per_interval` updates per `update_interval` transitions, exactly.
+    """Counts the updates that are due: exactly `updates_per_interval` updates per `update_interval` transitions.
 
     Args:
         update_interval: Transitions between updates, summed over ranks; 1 or more.
         updates_per_interval: Updates that become due after an interval; None means one per transition.
-        learning_starts: Transitions in the replay buffer before counting starts.
+        learning_starts: Transitions to collect before the first interval starts.
 
     Raises:
-        ConfigError: A number is out of range.
+        ConfigError: An argument is out of range.
     """
 
     def __init__(self, update_interval: int, updates_per_interval: int | None = None, learning_starts: int = 0) -> None:
@@ -26,7 +26,7 @@ class UpdateSchedule:
             if value < limit:
                 raise ConfigError(f"{name}={value} is below {limit}. Write {name}={limit} or more.")
         self.update_interval, self.learning_starts = update_interval, learning_starts
-        self._still_warming, self._waiting = learning_starts, 0
+        self._until_start, self._since_update = learning_starts, 0
 
     @property
     def ratio(self) -> float:
@@ -35,29 +35,29 @@ class UpdateSchedule:
 
     def due(self, transitions: int) -> int:
         """Counts new transitions, over all ranks, and returns the number of updates that become due."""
-        skipped = min(self._still_warming, transitions)
-        self._still_warming -= skipped
-        intervals, self._waiting = divmod(self._waiting + transitions - skipped, self.update_interval)
+        skipped = min(self._until_start, transitions)
+        self._until_start -= skipped
+        intervals, self._since_update = divmod(self._since_update + transitions - skipped, self.update_interval)
         return intervals * self.updates_per_interval
 
     def state_dict(self) -> dict:
-        return {"still_warming": self._still_warming, "waiting": self._waiting}
+        return {"still_warming": self._until_start, "waiting": self._since_update}
 
     def load_state_dict(self, state: dict) -> None:
-        self._still_warming, self._waiting = state["still_warming"], state["waiting"]
+        self._until_start, self._since_update = state["still_warming"], state["waiting"]
 
 
 class UpdateCycle:
-    """The repeating sequence of updates of a learner, such as an actor that is trained at every second update.
+    """The repeating sequence of updates of a learner, such as an actor update after every second critic update.
 
-    A CUDA graph replays the kernels of whole cycles only, so `phase` is a host counter that replays need not change.
+    A CUDA graph replays complete cycles only, so replays leave the host counter `phase` unchanged.
 
     Attributes:
         period: Updates after which the sequence of kernels repeats.
-        phase: Updates made since the cycle began, 0 to period - 1.
+        phase: Updates since the start of the cycle, 0 to period - 1.
 
     Args:
-        intervals: Each part of an update happens at every `interval`-th update.
+        intervals: One interval in updates per part of an update, such as 2 for an actor trained every second update.
     """
 
     def __init__(self, *intervals: int) -> None:
@@ -71,16 +71,19 @@ class UpdateCycle:
         return number
 
     def restore(self, updates: int) -> None:
-        """Continues after `updates` updates."""
+        """Sets the phase of a learner that has already made `updates` updates."""
         self.phase = updates % self.period
 
 
 class Every:
-    """Cadence: `ready` is true once each time a counter crosses a multiple of `interval`, and never if that is 0."""
+    """Periodic trigger: `ready` returns True once after each multiple of `interval`, and never if `interval` is 0."""
 
     def __init__(self, interval: int) -> None:
         if interval < 0:
-            raise ConfigError(f"interval={interval} is below 0. Write a number of steps, or 0 for never.")
+            raise ConfigError(
+                f"interval={interval} is below 0. "
+                "Options that end in interval need a number of steps, or 0 to disable them."
+            )
         self.interval = interval
         self._crossed = 0
 

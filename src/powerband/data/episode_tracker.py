@@ -1,4 +1,4 @@
-"""EpisodeTracker: returns and lengths of episodes, added up where the rewards are, with no synchronisation."""
+"""EpisodeTracker: sums up returns and lengths of episodes on the device, without host-device synchronisation."""
 
 from __future__ import annotations
 
@@ -11,21 +11,23 @@ from powerband.data.types import Step
 
 
 class MaskedMetrics(Protocol):
+    """Accumulator of metrics, such as `Metrics` of a run."""
+
     def add_masked(self, name: str, values: Tensor, mask: Tensor) -> None: ...
 
 
 class EpisodeTracker:
-    """Adds up the live episode of every environment.
+    """Sums up the current episode of every environment.
 
     Args:
         num_envs: Number of environments N.
-        num_agents: Length of the agent axis of the rewards, None where there is none.
-        device: Where rewards are delivered.
+        num_agents: Length of the agent axis of the rewards; None without this axis.
+        device: Device of the rewards.
 
     Attributes:
-        returns: (N,) float32: undiscounted return of the live episode, mean over agents.
-        lengths: (N,) float32: steps of the live episode.
-        ended: 0-d int64: episodes that have ended since the start of the run.
+        returns: Undiscounted returns of the current episodes, means over agents, (N,) float32.
+        lengths: Steps of the current episodes, (N,) float32.
+        ended: Number of complete episodes since the start of the run, 0-d int64.
     """
 
     def __init__(self, num_envs: int, num_agents: int | None, device: torch.device | str) -> None:
@@ -36,33 +38,34 @@ class EpisodeTracker:
 
     @torch.no_grad()
     def add(self, step: Step, metrics: MaskedMetrics | None = None) -> dict[str, Tensor]:
-        """Adds one step of every environment; all buffers keep their addresses, so that it can be captured.
+        """Adds one step of every environment. Buffers keep their addresses, so that a CUDA graph can capture it.
 
         Args:
-            step: Rewards (N,) or (N, A).
-            metrics: Is handed every figure with the mask of the rows that ended.
+            step: Step with rewards (N,) or (N, A).
+            metrics: Receives the metrics with the mask of the complete episodes.
 
         Returns:
-            Figures (N,) float32, valid where ``step.ended`` and not ``step.lost``: ``charts/episodic_return``,
-            ``charts/episodic_length`` and ``charts/<name>`` of each figure that the environment reports.
+            ``charts/episodic_return``, ``charts/episodic_length`` and ``charts/<name>`` of each metric of the
+            environment, (N,) float32, valid for environments whose episode ended in this
+            step and whose simulator did not fail.
         """
         ended = step.ended
         self.returns += step.reward if self.num_agents is None else step.reward.mean(1)
         self.lengths += 1
-        figures = {"charts/episodic_return": self.returns.clone(), "charts/episodic_length": self.lengths.clone()}
-        figures.update((f"charts/{name}", values) for name, values in step.episode.items())
-        whole = ended if step.lost is None else ended & ~step.lost
-        self.ended += whole.sum()
+        values = {"charts/episodic_return": self.returns.clone(), "charts/episodic_length": self.lengths.clone()}
+        values.update((f"charts/{name}", value) for name, value in step.episode.items())
+        complete = ended if step.lost is None else ended & ~step.lost
+        self.ended += complete.sum()
         self.returns.masked_fill_(ended, 0.0)
         self.lengths.masked_fill_(ended, 0.0)
         if metrics is not None:
-            for name, values in figures.items():
-                metrics.add_masked(name, values, whole)
-        return figures
+            for name, value in values.items():
+                metrics.add_masked(name, value, complete)
+        return values
 
     @torch.no_grad()
     def discard(self, rows: Tensor) -> None:
-        """Forgets the live episodes of `rows` (N,) bool: a resume could not take them up."""
+        """Resets return and length of the environments `rows` (N,) bool, whose episodes a resume could not continue."""
         self.returns.masked_fill_(rows, 0.0)
         self.lengths.masked_fill_(rows, 0.0)
 

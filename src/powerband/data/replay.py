@@ -1,8 +1,8 @@
-"""Replay ring of packed rows: a transition is one row of 32-bit words, so that a batch is one gather.
+"""Replay: a ring buffer of packed rows. A transition is one row of 32-bit columns, so that a batch is one gather.
 
-Every field has its place in the row and is read through a view of the words in its own dtype: bytes and bools are
-padded to whole words, 8-byte types start at even words. `terminated` is stored and `truncated` is not: a truncated
-transition bootstraps from its stored next_obs like any other.
+Every field has fixed columns and is read through a view in its own dtype. Bytes and bools are padded to full columns;
+8-byte types start at even columns. `terminated` is stored and `truncated` is not, because a truncated transition
+bootstraps from its stored next_obs like any other.
 """
 
 from __future__ import annotations
@@ -12,19 +12,20 @@ import math
 import torch
 from torch import Tensor
 
+from powerband.core.errors import ConfigError
 from powerband.core.noise import Noise
 from powerband.data.types import TensorSpec, Tree, tree_leaves, tree_map
 
-WORD = torch.float32
-"""Type of a word. Rows are only ever copied, never computed with, so that any bits survive."""
+COLUMN_DTYPE = torch.float32
+"""Dtype of the columns. Rows are only copied, never used in arithmetic, so that all bit patterns are preserved."""
 
 
 class Replay:
     """The last `capacity` transitions of `num_envs` environments.
 
     Attributes:
-        rows: (capacity, words) float32.
-        filled: 0-d int64 on the device of the rows: transitions held (for sampling inside a CUDA graph).
+        rows: (capacity, columns) float32.
+        filled: Number of stored transitions, 0-d int64 on the device of the rows, for sampling inside a CUDA graph.
     """
 
     def __init__(
@@ -37,20 +38,20 @@ class Replay:
     ):
         """
         Args:
-            capacity: Transitions kept by this rank; need not be a multiple of num_envs.
-            num_envs: Transitions a call of `add`.
-            device: Where batches are wanted.
+            capacity: Largest number of transitions on this rank; need not be a multiple of num_envs.
+            num_envs: Number of transitions per call of `add`.
+            device: Device of the batches.
             fields: Name -> tree of `TensorSpec` of one transition.
-            host: Keeps the rows in (pinned) host memory; each batch is then gathered there and copied to `device`,
-                which synchronises with the host. For replays that do not fit on the device.
+            host: Store the rows in pinned host memory, for replays that do not fit on the device. Each batch is then
+                gathered there and copied to `device`, which is a host-device synchronisation.
 
         Raises:
-            ValueError: capacity is below num_envs.
+            ConfigError: capacity is below num_envs.
         """
         if capacity < num_envs:
-            raise ValueError(
-                f"replay capacity {capacity} is below num_envs={num_envs}, the transitions of one step; "
-                f"raise replay_size to {num_envs} or more, or lower num_envs."
+            raise ConfigError(
+                f"The replay capacity {capacity} is below num_envs={num_envs}, the number of transitions per step. "
+                f"Raise off_policy.replay_size to {num_envs} or more, or lower off_policy.num_envs."
             )
         self.capacity, self.num_envs, self.device = capacity, num_envs, torch.device(device)
         self.fields = fields
@@ -58,15 +59,15 @@ class Replay:
         self.widths: list[int] = []
 
         def place(spec: TensorSpec) -> tuple[TensorSpec, int]:
-            words = -(-math.prod(spec.shape) * spec.dtype.itemsize // 4)
-            self.widths.append(words + (words % 2 if even else 0))
+            width = -(-math.prod(spec.shape) * spec.dtype.itemsize // 4)
+            self.widths.append(width + (width % 2 if even else 0))
             return spec, len(self.widths) - 1
 
         self.layout = tree_map(place, fields)
-        words = sum(self.widths)
         on_host = host and self.device.type != "cpu"
+        memory_device = torch.device("cpu") if on_host else self.device
         self.rows = torch.zeros(
-            capacity, words, dtype=WORD, device="cpu" if on_host else self.device, pin_memory=on_host
+            capacity, sum(self.widths), dtype=COLUMN_DTYPE, device=memory_device, pin_memory=on_host
         )
         self.columns = self._fields_of(self.rows)
         self.filled = torch.zeros((), dtype=torch.int64, device=self.rows.device)
@@ -77,17 +78,17 @@ class Replay:
 
     @property
     def stored(self) -> dict[str, Tree]:
-        """The transitions that are held: views, each leaf (len(self), ...)."""
+        """Views of the stored transitions, each leaf (len(self), ...)."""
         return self._fields_of(self.rows[: self.size])
 
     def _fields_of(self, rows: Tensor) -> dict[str, Tree]:
-        """Views of `rows` (n, words): every field (n, ...) in its shape and dtype."""
+        """Returns views of `rows` (n, columns): every field (n, ...) in its shape and dtype."""
 
         columns = rows.split(self.widths, 1)
 
         def view(place: tuple[TensorSpec, int]) -> Tensor:
             spec, index = place
-            column = columns[index] if spec.dtype == WORD else columns[index].view(spec.dtype)
+            column = columns[index] if spec.dtype == COLUMN_DTYPE else columns[index].view(spec.dtype)
             count = math.prod(spec.shape)
             if count < column.shape[1]:
                 column = column[:, :count]
@@ -98,18 +99,18 @@ class Replay:
         return tree_map(view, self.layout)
 
     def add(self, transitions: dict[str, Tree], lost: Tensor | None = None) -> None:
-        """Stores one transition of each environment, over the oldest where the ring is full.
+        """Stores one transition per environment; a full ring overwrites its oldest transitions.
 
         Args:
             transitions: The trees of `fields`, each leaf (num_envs, ...).
-            lost: (num_envs,) bool: rows that hold no transition and are left out; None where all do.
+            lost: (num_envs,) bool: rows without a transition, which are omitted; None if all rows have one.
         """
         count = self.num_envs
-        given = {name: transitions[name] for name in self.columns}
+        values = {name: transitions[name] for name in self.columns}
         if lost is not None:
-            kept = (~lost).nonzero().squeeze(1)
-            count = len(kept)
-            given = tree_map(lambda leaf: leaf.index_select(0, kept.to(leaf.device)), given)
+            valid = (~lost).nonzero().squeeze(1)
+            count = len(valid)
+            values = tree_map(lambda leaf: leaf.index_select(0, valid.to(leaf.device)), values)
         start, first = self.position, min(count, self.capacity - self.position)
 
         def store(column: Tensor, value: Tensor) -> None:
@@ -117,20 +118,22 @@ class Replay:
             if first < count:
                 column[: count - first].copy_(value[first:])
 
-        tree_map(store, self.columns, given)
+        tree_map(store, self.columns, values)
         self.position = (start + count) % self.capacity
         if self.size < self.capacity:
             self.size = min(self.size + count, self.capacity)
             self.filled.fill_(self.size)
 
     def newest(self, count: int) -> dict[str, Tree]:
-        """The `count` transitions that entered last, the oldest of them first: the trees of `fields`, copies.
+        """Returns copies of the `count` newest transitions, oldest first.
 
         Raises:
-            ValueError: The replay does not hold so many.
+            ConfigError: The replay has fewer transitions.
         """
         if not 0 < count <= self.size:
-            raise ValueError(f"{count} newest transitions were asked for, the replay holds {self.size}.")
+            raise ConfigError(
+                f"{count} newest transitions were requested, but the replay has {self.size}. Request 1 to {self.size}."
+            )
         index = torch.arange(self.position - count, self.position, device=self.rows.device) % self.capacity
         return self._fields_of(self.rows.index_select(0, index))
 
@@ -138,24 +141,27 @@ class Replay:
         """Draws n transitions uniformly, with replacement.
 
         Args:
-            n: Rows of the batch (of this rank).
-            source: A `Noise` of n ids (can be captured in a graph), or a generator on the device of the rows.
+            n: Rows of the batch on this rank.
+            source: `Noise` of n ids, which a CUDA graph can capture, or a generator on the device of the rows.
 
         Returns:
             The trees of `fields`, each leaf (n, ...): views of one gathered tensor.
 
         Raises:
-            ValueError: The replay is empty, or cannot hold n transitions.
+            ConfigError: The replay is empty, or its capacity is below n.
         """
         if n > self.capacity:
-            raise ValueError(
-                f"a batch of {n} is larger than the replay of {self.capacity} transitions (per rank); "
-                f"lower the batch or raise replay_size."
+            raise ConfigError(
+                f"A batch of {n} transitions is larger than the replay of {self.capacity} (per rank). "
+                f"Lower off_policy.global_batch_size, or raise off_policy.replay_size."
             )
         if self.size == 0:
-            raise ValueError(f"cannot sample {n} transitions: the replay is empty; add some, or raise learning_starts.")
+            raise ConfigError(
+                f"{n} transitions cannot be sampled, because the replay is empty. Add transitions, "
+                f"or raise off_policy.learning_starts."
+            )
         if isinstance(source, Noise):
-            assert source.keys.numel() == n, "a batch needs one noise id a row"
+            assert source.keys.numel() == n, "a batch needs one noise id per row"
             index = source.integers(self.filled).view(n)
         else:
             index = torch.randint(self.size, (n,), generator=source, device=self.rows.device)
@@ -163,20 +169,21 @@ class Replay:
         return self._fields_of(rows.to(self.device))
 
     def state_dict(self) -> dict:
-        """The rows that hold transitions (a view, not a copy) and the place of the next one."""
+        """Returns the stored rows, a view and not a copy, and the position of the next row."""
         return {"rows": self.rows[: self.size], "position": self.position, "capacity": self.capacity}
 
     def load_state_dict(self, state: dict) -> None:
-        """Restores a replay of the same capacity and fields, exactly.
+        """Restores the exact state of a replay with the same capacity and fields.
 
         Raises:
-            ValueError: The saved replay had another capacity or other fields.
+            ConfigError: The saved replay had another capacity or other fields.
         """
         rows, capacity = state["rows"], int(state["capacity"])
         if capacity != self.capacity or rows.shape[1] != self.rows.shape[1]:
-            raise ValueError(
-                f"the saved replay holds {capacity} transitions of {rows.shape[1]} words, this one {self.capacity} of "
-                f"{self.rows.shape[1]}; resume with the replay_size and observation of the saved run."
+            raise ConfigError(
+                f"The saved replay has a capacity of {capacity} and {rows.shape[1]} columns per transition, but this "
+                f"one has {self.capacity} and {self.rows.shape[1]}. Resume with the off_policy.replay_size "
+                f"and the observation of the saved run."
             )
         self.size, self.position = len(rows), int(state["position"])
         self.rows[: self.size].copy_(rows)

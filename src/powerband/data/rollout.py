@@ -1,6 +1,6 @@
-"""Rollout storage for on-policy learning, and the returns that are computed over it.
+"""Rollout: storage of on-policy transitions, its mini-batches, advantages and returns.
 
-Axes: T steps, N environments, then agents where there are any. Flags are per environment and broadcast over agents.
+The axes are T steps, N environments and, in multi-agent environments, A agents. Flags broadcast over agents.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from powerband.core.errors import ConfigError
 from powerband.core.noise import Noise
 from powerband.data.types import Tree, broadcast_rows, tree_leaves, tree_map
 
 
 class Rollout:
-    """The last `num_steps` steps of `num_envs` environments, allocated once.
+    """Steps of several environments, in memory that is allocated once.
 
     Attributes:
         data: Name -> tree of tensors (T, N, ...).
@@ -26,10 +27,10 @@ class Rollout:
     ):
         """
         Args:
-            num_steps: T.
-            num_envs: N, of this rank.
-            device: Where the storage lives.
-            fields: Name -> tree of `TensorSpec` of one environment and step; None takes them from the first `store`.
+            num_steps: Number of steps T.
+            num_envs: Number of environments N on this rank.
+            device: Device of the storage.
+            fields: Name -> tree of `TensorSpec` of one environment and step; None derives them from the first `store`.
         """
         self.num_steps, self.num_envs, self.device = num_steps, num_envs, torch.device(device)
         self.data: dict[str, Tree] = {}
@@ -37,7 +38,7 @@ class Rollout:
             self.data = tree_map(lambda spec: spec.zeros(num_steps, num_envs, device=self.device), fields)
 
     def store(self, t: int, values: dict[str, Tree]) -> None:
-        """Copies what step t gave: trees with leaves (N, ...). A name seen for the first time is allocated."""
+        """Copies trees with leaves (N, ...) to step t; allocates the storage of new names."""
         for name, tree in values.items():
             if name not in self.data:
                 self.data[name] = tree_map(
@@ -48,15 +49,15 @@ class Rollout:
     def minibatches(
         self, count: int, source: Noise | torch.Generator, sequences: bool = False, carry: Tensor | None = None
     ) -> Iterator[dict[str, Tree]]:
-        """Yields every sample once in `count` parts of equal size; for the rest see the function `minibatches`.
+        """Yields every sample once, in `count` mini-batches of equal size; see the function `minibatches`.
 
         Raises:
-            ValueError: The samples do not divide by `count`.
+            ConfigError: `count` does not divide the number of samples.
         """
         total = self.num_envs if sequences else self.num_steps * self.num_envs
         if total % count:
-            what = "environments (sequences are not split)" if sequences else "samples of the rollout"
-            raise ValueError(f"{count} mini-batches do not divide {total} {what}; choose a divisor of {total}.")
+            unit = "environments (sequences are not split)" if sequences else "samples of the rollout"
+            raise ConfigError(f"{count} mini-batches do not divide {total} {unit}. Choose a divisor of {total}.")
         return minibatches(self.data, total // count, source, sequences, carry)
 
 
@@ -67,20 +68,20 @@ def minibatches(
     sequences: bool = False,
     carry: Tensor | None = None,
 ) -> Iterator[dict[str, Tree]]:
-    """Yields every sample of `data` once, in random order; the last part may be smaller than the others.
+    """Yields every sample of `data` once, in random order; the last mini-batch may be smaller than the others.
 
     Args:
         data: Name -> tree of tensors (T, N, ...).
-        size: Samples in a part.
-        source: Noise with one id a sample (a sequence with `sequences`), or a generator on the CPU or the device.
-        sequences: Parts are whole environments (T, n, ...) instead of single samples (n, ...).
-        carry: (N, ...) the carry before the first step; parts get theirs as "carry", and "starts" (T, n) bool,
-            which marks the steps that begin an episode (`data` must hold terminated and truncated).
+        size: Samples per mini-batch.
+        source: Noise with one id per sample, or a generator on the CPU or the device.
+        sequences: A sample is the sequence of one environment, and mini-batches are (T, n, ...) instead of (n, ...).
+        carry: Carry before the first step (N, ...). Mini-batches of sequences then contain its rows as "carry", and
+            "starts" (T, n) bool, the steps that begin an episode; `data` must have terminated and truncated.
     """
     first = tree_leaves(data)[0]
     total = first.shape[1] if sequences else first.shape[0] * first.shape[1]
     if isinstance(source, Noise):
-        assert source.keys.numel() == total, "a shuffle needs one noise id a sample"
+        assert source.keys.numel() == total, "a shuffle needs one noise id per sample"
         order = source.permutation()
     else:
         order = torch.randperm(total, generator=source, device=source.device).to(first.device)
@@ -99,7 +100,7 @@ def minibatches(
 
 
 def episode_starts(ended: Tensor) -> Tensor:
-    """(T, N) bool: the step before ended an episode. Step 0 is False: its carry is the one that is handed over."""
+    """(T, N) bool: the previous step ended an episode. Step 0 is False, because it continues from the given carry."""
     return torch.cat([torch.zeros_like(ended[:1]), ended[:-1]])
 
 
@@ -112,25 +113,25 @@ def gae(
     gamma: float,
     gae_lambda: float,
 ) -> tuple[Tensor, Tensor]:
-    """Generalised advantage estimation.
+    """Computes generalised advantage estimates.
 
     Args:
-        reward: (T, N) or (T, N, A) float32.
-        value: Like reward: V(obs) at each step.
-        next_value: Like reward: V of the observation each step led to, the episode's last where it ended.
+        reward: Rewards (T, N) or (T, N, A) float32.
+        value: Values of the observations, shaped like reward.
+        next_value: Values of `Step.next_obs`, shaped like reward.
         terminated: (T, N) bool: no bootstrap.
         truncated: (T, N) bool: bootstraps from next_value, and the trace ends.
-        gamma: Discount of a step.
+        gamma: Discount per step.
         gae_lambda: Decay of the trace.
 
     Returns:
-        Advantages and returns (advantage + value), like reward.
+        Advantages, and returns (advantage + value), shaped like reward.
 
     Source: Schulman et al. 2016, equations 11 to 16.
     """
-    goes_on = broadcast_rows(~terminated, reward).to(reward.dtype)
+    not_terminated = broadcast_rows(~terminated, reward).to(reward.dtype)
     decay = broadcast_rows(~(terminated | truncated), reward).to(reward.dtype) * (gamma * gae_lambda)
-    advantages = torch.addcmul(reward - value, next_value, goes_on, value=gamma)
+    advantages = torch.addcmul(reward - value, next_value, not_terminated, value=gamma)
     for t in range(reward.shape[0] - 2, -1, -1):
         advantages[t].addcmul_(decay[t], advantages[t + 1])
     return advantages, advantages + value
@@ -139,22 +140,21 @@ def gae(
 def lambda_returns(
     reward: Tensor, next_value: Tensor, terminated: Tensor, truncated: Tensor, gamma: float, td_lambda: float
 ) -> Tensor:
-    """TD(lambda) returns, exact at episode ends: G = r + gamma ((1 - lambda) V' + lambda G'), with V' for G' at a cut.
+    """Computes TD(lambda) returns (T, N) or (T, N, A): G = r + gamma ((1 - lambda) V' + lambda G').
+
+    V' replaces G' at a truncation and at the last step.
 
     Args:
         reward, next_value, terminated, truncated, gamma: As in `gae`.
-        td_lambda: 0 is one-step, 1 is Monte Carlo with a bootstrap where the data ends.
-
-    Returns:
-        (T, N) or (T, N, A) returns.
+        td_lambda: 0 gives one-step returns, 1 gives Monte Carlo returns with a bootstrap at the end of the data.
 
     Source: Sutton and Barto 2018, equation 12.20.
     """
-    goes_on = broadcast_rows(~terminated, reward).to(reward.dtype) * gamma
-    keeps = broadcast_rows(~(terminated | truncated), reward).to(reward.dtype) * td_lambda
-    keeps[-1] = 0
-    returns = torch.addcmul(reward, goes_on * (1 - keeps), next_value)
-    trace = goes_on * keeps
+    discount = broadcast_rows(~terminated, reward).to(reward.dtype) * gamma
+    decay = broadcast_rows(~(terminated | truncated), reward).to(reward.dtype) * td_lambda
+    decay[-1] = 0
+    returns = torch.addcmul(reward, discount * (1 - decay), next_value)
+    trace = discount * decay
     for t in range(reward.shape[0] - 2, -1, -1):
         returns[t].addcmul_(trace[t], returns[t + 1])
     return returns

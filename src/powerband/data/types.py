@@ -1,8 +1,8 @@
-"""Shapes of what travels: trees of tensors, one environment step, and the two protocols every part is written against.
+"""Types: trees of tensors, steps of environments, and the protocols of environments and learners.
 
-An observation is a tensor or a (nested) dict of tensors whose first axis is the environment. Multi-agent environments
-have the agent axis second. Two keys are reserved in a dict observation: ``state`` (what a central critic sees) and
-``action_mask`` (bool, True where an action is allowed).
+An observation is a tensor or a (nested) dict of tensors whose first axis is the environment. In multi-agent
+environments, the second axis is the agent. Two keys of a dict observation are reserved: ``state``, the input of a
+central critic, and ``action_mask`` (bool, True for allowed actions).
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ ResumeLevel = Literal["exact", "replayed", "truncated"]
 
 
 def tree_map(fn: Callable[..., Any], tree: Tree, *rest: Tree) -> Tree:
-    """Applies `fn` to every leaf of `tree` (and the leaves at the same place in `rest`), keeping its structure."""
+    """Applies `fn` to every leaf of `tree` and to the leaves of `rest` with the same keys; keeps the structure."""
     if isinstance(tree, dict):
         return {key: tree_map(fn, value, *(other[key] for other in rest)) for key, value in tree.items()}
     return fn(tree, *rest)
 
 
 def tree_cat(trees: list[Tree]) -> Tree:
-    """One tree with the rows of all of them, in their order."""
+    """Concatenates the rows of several trees."""
     return tree_map(lambda *leaves: torch.cat(leaves), *trees)
 
 
 def tree_leaves(tree: Tree) -> list[Any]:
-    """Leaves of `tree` in the order of its keys."""
+    """Returns the leaves of `tree` in the order of its keys."""
     return [leaf for _, leaf in tree_paths(tree)]
 
 
 def tree_paths(tree: Tree, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields ``("a/b", leaf)`` for every leaf; a bare leaf has the path ``prefix``."""
+    """Yields ``("a/b", leaf)`` for every leaf; a bare leaf has the path `prefix`."""
     if isinstance(tree, dict):
         for key, value in tree.items():
             yield from tree_paths(value, f"{prefix}/{key}" if prefix else key)
@@ -54,43 +54,43 @@ class TensorSpec:
     dtype: torch.dtype = torch.float32
 
     def zeros(self, *leading: int, device: torch.device | str = "cpu") -> Tensor:
-        """A zero tensor of shape ``(*leading, *shape)``."""
+        """Returns a zero tensor of shape ``(*leading, *shape)``."""
         return torch.zeros(*leading, *self.shape, dtype=self.dtype, device=device)
 
 
 @dataclass(frozen=True)
 class EnvSpec:
-    """What an environment gives and takes; shapes are per environment, without the environment axis."""
+    """Observations, actions and properties of one environment; shapes have no environment axis."""
 
     obs: Tree
     action: TensorSpec
     num_actions: int | None = None
-    """Number of discrete actions, None for a continuous action."""
+    """Number of discrete actions; None for a continuous action."""
     low: Tensor | None = None
     high: Tensor | None = None
-    """Bounds of a continuous action, shape of one action."""
+    """Bounds of a continuous action, with the shape of one action."""
     num_agents: int | None = None
-    """Length of the agent axis, None where there is no such axis."""
+    """Length of the agent axis; None without this axis."""
     max_episode_steps: int | None = None
     resume: ResumeLevel = "truncated"
-    """What a resume restores: `exact` state, a `replayed` episode, or live episodes end as truncations."""
+    """Level of a resume: `exact` state, `replayed` actions of the current episodes, or episodes are `truncated`."""
     overlappable: bool = False
-    """True where work can go on between `send` and `recv` (the simulator runs in other processes)."""
+    """True if updates can run between `send` and `recv`, because the simulator runs in other processes."""
 
 
 @dataclass
 class Step:
-    """One transition of every environment; autoreset is already settled: every row but a lost one is a real transition.
+    """One step of every environment after autoreset: each row that is not lost is a real transition.
 
     Attributes:
-        obs: Tree (N, ...): what to act on next; the first observation of a new episode where one ended.
+        obs: Tree (N, ...): current observations, the first of a new episode in rows that ended.
         reward: (N,) or (N, A) float32.
         terminated: (N,) bool: the task ended; no bootstrap.
-        truncated: (N,) bool: the episode was cut; bootstrap from `final_obs`.
-        final_obs: None where no row ended, else a tree (N, ...) whose rows are valid where `ended`.
-        episode: Figures of an episode, (N,) float32 each, valid where it ended ("success", "win", ...).
-        lost: None, or (N,) bool: rows whose simulator failed in this step. They count as truncated; what they hold is
-            no transition and must not be learned from; `obs` is the first of a new episode.
+        truncated: (N,) bool: a limit cut the episode; bootstrap from `final_obs`.
+        final_obs: Tree (N, ...): last observations, valid in rows that ended; None if no row ended.
+        episode: Metrics of episodes ("success", "win", ...), (N,) float32 each, valid in rows that ended.
+        lost: (N,) bool: rows whose simulator failed in this step; None if none did. They count as truncated and begin a
+            new episode, but are no transitions, and learners must not use them.
     """
 
     obs: Tree
@@ -108,27 +108,27 @@ class Step:
 
     @classmethod
     def concatenate(cls, parts: list[Step]) -> Step:
-        """One step of all rows, of the steps of parts of them in their order."""
+        """Concatenates the rows of several steps."""
         assert all(set(part.episode) == set(parts[0].episode) for part in parts)
 
         def rows(name: str) -> Tensor:
             return torch.cat([getattr(part, name) for part in parts])
 
         ended, lost = (any(getattr(part, name) is not None for part in parts) for name in ("final_obs", "lost"))
-        finals = [part.obs if part.final_obs is None else part.final_obs for part in parts]
-        gone = [torch.zeros_like(part.truncated) if part.lost is None else part.lost for part in parts]
+        final_obs = [part.obs if part.final_obs is None else part.final_obs for part in parts]
+        lost_rows = [torch.zeros_like(part.truncated) if part.lost is None else part.lost for part in parts]
         return cls(
             obs=tree_cat([part.obs for part in parts]),
             reward=rows("reward"),
             terminated=rows("terminated"),
             truncated=rows("truncated"),
-            final_obs=tree_cat(finals) if ended else None,
+            final_obs=tree_cat(final_obs) if ended else None,
             episode={name: torch.cat([part.episode[name] for part in parts]) for name in parts[0].episode},
-            lost=torch.cat(gone) if lost else None,
+            lost=torch.cat(lost_rows) if lost else None,
         )
 
     def next_obs(self) -> Tree:
-        """Tree (N, ...): the observation that this transition led to, the last one of its episode where it ended."""
+        """Tree (N, ...): the observations after the transitions; in rows that ended, the last of the episode."""
         if self.final_obs is None:
             return self.obs
         return tree_map(
@@ -142,7 +142,7 @@ def broadcast_rows(mask: Tensor, like: Tensor) -> Tensor:
 
 
 class EnvHalf(Protocol):
-    """Some environments of a `VecEnv`, stepped by themselves."""
+    """The environments `rows` of a `VecEnv`, which can be stepped independently of its other environments."""
 
     rows: slice
 
@@ -152,14 +152,15 @@ class EnvHalf(Protocol):
 
 @runtime_checkable
 class VecEnv(Protocol):
-    """N environments stepped together. `send` and `recv` are apart so that updates can run while simulators step.
+    """N environments stepped together. `send` and `recv` are separate, so that updates can run while simulators step.
 
-    What `reset`, `observe` and `recv` return may lie in buffers used in turn: it is valid until the second of these
-    calls after it, and who keeps it longer copies it. After `load_state_dict`, ``resumed`` (N,) bool says whose live
-    episode goes on, and ``observe()`` what to act on.
+    `reset`, `observe` and `recv` may return alternating buffers. A result is valid until the second of these calls
+    after it; copy it to keep it longer. After `load_state_dict`, `observe` returns the current observations.
 
     Attributes:
-        halves: Two parts that can be stepped independently, for double buffering; empty if there are none.
+        resumed: (N,) bool: rows whose episode continued after `load_state_dict`.
+        halves: Two halves that can be stepped independently, for double buffering; empty if the environments cannot be
+            split.
     """
 
     num_envs: int
@@ -175,7 +176,7 @@ class VecEnv(Protocol):
     def recv(self) -> Step: ...
     def step(self, action: Tensor) -> Step: ...
     def worker_statistics(self) -> dict[str, Any]:
-        """Measurements of worker processes, such as seconds per step; empty if there are none."""
+        """Measurements of worker processes, such as seconds per step; empty without worker processes."""
 
     def state_dict(self) -> dict: ...
     def load_state_dict(self, state: dict) -> None: ...
@@ -184,19 +185,19 @@ class VecEnv(Protocol):
 
 @runtime_checkable
 class OfflineLearner(Protocol):
-    """What the offline loop needs of an algorithm: it learns from batches and has a state.
+    """An algorithm that learns from batches, for the offline loop.
 
     Attributes:
-        config: Settings of the algorithm, a frozen dataclass; error messages name its learning rates and limits.
+        config: Frozen dataclass with the settings; error messages name its learning rates and limits.
     """
 
     config: Any
 
     def update(self, batch: dict[str, Tree]) -> dict[str, Tensor]:
-        """Takes one step on a batch and returns its figures, 0-d tensors on the device. No host synchronisation."""
+        """Updates on a batch. Returns metrics, 0-d tensors on the device, without host-device synchronisation."""
 
     def state_dict(self) -> dict:
-        """Everything that training goes on from: live tensors and numbers, not copies."""
+        """Returns the state of the training: the tensors themselves and numbers, no copies."""
 
     def load_state_dict(self, state: dict) -> None:
         """Restores `state_dict` in place."""
@@ -207,8 +208,8 @@ class Learner(OfflineLearner, Protocol):
     """An algorithm that acts on observations and learns from batches. It never sees an environment.
 
     Attributes:
-        lr: Learning rate. Setting it scales all rates of the learner in proportion; loops anneal it.
-        cycle: Sequence of updates that repeats, such as an actor that is trained at every second update.
+        lr: Learning rate. Assigning it scales all learning rates in proportion; loops anneal it.
+        cycle: Repeating sequence of update kinds, for example an actor update at every second update.
     """
 
     cycle: UpdateCycle
@@ -223,34 +224,34 @@ class Learner(OfflineLearner, Protocol):
 
         Args:
             obs: Tree (N, ...).
-            carry: Recurrent state (N, ...), None without memory; the loop zeroes its rows when an episode ends.
-            explore: Sample, instead of taking the best action.
+            carry: Recurrent state (N, ...); None without one. The loop zeroes its rows when an episode ends.
+            explore: Sample actions; otherwise choose the best ones.
 
         Returns:
-            The action for the environment; extras that the loop stores with the transition; the next carry.
+            Actions (N, ...); values that the loop stores with the transitions; the next carry.
         """
 
     def initial_carry(self, num_envs: int) -> Tensor | None:
-        """Recurrent state of new episodes (num_envs, ...), None without memory."""
+        """Returns the recurrent state of new episodes (num_envs, ...); None without one."""
 
     def policy_state(self) -> dict[str, Tensor]:
-        """Tensors of the exported policy."""
+        """Returns the tensors of the exported policy."""
 
 
 @runtime_checkable
 class OnPolicyLearner(Learner, Protocol):
-    """A learner for rollouts."""
+    """A learner that updates on rollouts."""
 
     def after_rollout(self, obs: Tree) -> None:
-        """Called after the updates of each rollout with its observations (T, N, ...)."""
+        """Processes the observations (T, N, ...) of a rollout after its updates, for example for running statistics."""
 
 
 @runtime_checkable
 class ValueLearner(OnPolicyLearner, Protocol):
-    """A learner whose values make the advantages."""
+    """A learner that estimates state values, for advantage estimation."""
 
     def value(self, obs: Tree, carry: Tensor | None) -> Tensor:
-        """Values (N,) or (N, A) of observations."""
+        """Returns the values (N,) or (N, A) of observations."""
 
 
 @runtime_checkable
@@ -258,4 +259,4 @@ class TargetLearner(OnPolicyLearner, Protocol):
     """A learner that computes its own targets from rollouts of complete episodes."""
 
     def targets(self, data: dict[str, Tree], gamma: float, td_lambda: float) -> dict[str, Tree]:
-        """Data of the mini-batches, from a rollout (T, N, ...)."""
+        """Returns the data of the mini-batches from a rollout (T, N, ...)."""

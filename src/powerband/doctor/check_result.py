@@ -15,10 +15,10 @@ class CheckResult:
     Attributes:
         name: Name of the check.
         status: ``ok``; ``warn`` if something works but costs speed or safety; ``fail`` if it does not work; ``skipped``
-            if it could not or need not be checked.
-        message: Finding in words; numbers have their units.
+            if the check is impossible or unnecessary on this machine.
+        message: The finding as text; numbers have their units.
         advice: What to do, in one sentence; never empty if the status is ``fail``.
-        metrics: The same numbers for programs. A name ends with its unit if the number has one.
+        metrics: Name -> number, for programs: the numbers of `message`. The name ends with the unit of the number.
         section: Section of the check; set by the checkup.
         seconds: Duration of the check; set by the checkup.
     """
@@ -32,7 +32,7 @@ class CheckResult:
     seconds: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the row as ``powerband doctor --json`` writes it."""
+        """Returns the result as ``powerband doctor --json`` writes it."""
         return {
             "name": self.name,
             "status": self.status,
@@ -45,20 +45,20 @@ class CheckResult:
 
 
 def ok(name: str, message: str, /, **metrics: Any) -> CheckResult:
-    """Returns a row for something that works as it should."""
+    """Returns a result with status ``ok``: the checked thing works as it should."""
     return CheckResult(name, "ok", message, metrics=metrics)
 
 
 def warn(name: str, message: str, advice: str, /, **metrics: Any) -> CheckResult:
-    """Returns a row for something that works but costs speed or safety."""
+    """Returns a result with status ``warn``: the checked thing works but costs speed or safety."""
     return CheckResult(name, "warn", message, advice, metrics)
 
 
 def fail(name: str, message: str, advice: str, /, **metrics: Any) -> CheckResult:
-    """Returns a row for something that does not work."""
+    """Returns a result with status ``fail``: the checked thing does not work."""
     return CheckResult(name, "fail", message, advice, metrics)
 
 
 def skipped(name: str, message: str, advice: str = "", /, **metrics: Any) -> CheckResult:
-    """Returns a row for something that could not or need not be checked on this machine."""
+    """Returns a result with status ``skipped``: a check that is impossible or unnecessary on this machine."""
     return CheckResult(name, "skipped", message, advice, metrics)

@@ -48,7 +48,8 @@ def checkup(
         progress: Terminal for a line with the name of the running check; None prints no such line.
 
     Returns:
-        {"powerband", "sections", "rows", "summary": {status: count}, "seconds", "exit_code": 1 if a check failed}.
+        {"powerband": version, "sections", "rows": results as dictionaries, "summary": {status: count}, "seconds",
+        "exit_code": 1 if a check failed}.
     """
     started = time.perf_counter()
     rows: list[CheckResult] = []
@@ -92,7 +93,7 @@ def _run_check(
     progress: TextIO | None,
     position: str,
 ) -> list[CheckResult]:
-    """Runs one check and returns its rows; an exception becomes a row with status ``fail``."""
+    """Runs one check and returns its results; an exception becomes a result with status ``fail``."""
     if progress is not None:
         print(f"\r\x1b[K{section}: {name}{position} ...", end="", file=progress, flush=True)
     started = time.perf_counter()
@@ -113,7 +114,7 @@ def _run_check(
 
 
 def table(section: str, rows: list[CheckResult], colour: bool = False) -> str:
-    """Returns the rows of a section as aligned text; the advice of a row follows on its own line.
+    """Returns the results of a section as aligned text, one row per result; the advice follows on a separate line.
 
     Args:
         section: Heading of the table.

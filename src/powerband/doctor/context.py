@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     import torch
 
 Check = tuple[str, Callable[[], CheckResult | list[CheckResult]]]
-"""(name, function). The name is shown while the function runs and names the row if the function raises."""
+"""(name, function). The name is shown while the function runs, and becomes the name of the result if it raises."""
 
 
 @dataclass
 class CheckContext:
-    """Subject of a checkup.
+    """Devices, recipes and folders of one checkup.
 
     Attributes:
         recipes: Recipe name -> function that imports the recipe.

@@ -54,7 +54,7 @@ def read_gpus(library: Any) -> dict[str, Any]:
 
     Returns:
         {"driver", "gpus": [{"name", "uuid", "memory_gib", "free_gib", "temperature_c", "power_w", "power_limit_w",
-        "pcie_gen", "pcie_gen_max", "pcie_width", "pcie_width_max", "slowed"}]}.
+        "pcie_gen", "pcie_gen_max", "pcie_width", "pcie_width_max", "slowed": bits of `THROTTLE_REASONS`}]}.
 
     Raises:
         NvmlError: The permission or the driver is missing, or driver and library have different versions.

@@ -1,7 +1,7 @@
-"""Subprocess call: runs one function in a separate process, because it may crash, hang or print.
+"""Subprocess call: runs one function in a separate process, because the function may crash, hang or print.
 
 Simulators and drivers do all three when they are imported. The subprocess writes its result to a file, so its printed
-output does not interfere. When its time is over, it is killed together with all processes that it started.
+output does not interfere. After a time limit, it is killed together with all processes that it started.
 """
 
 from __future__ import annotations

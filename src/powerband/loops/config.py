@@ -1,4 +1,4 @@
-"""Settings of the three training loops: sizes, update ratio and cadences. This file does not import torch.
+"""Settings of the three training loops: sizes, update ratio and annealing. This file does not import torch.
 
 The strings under the fields are the help texts. Sizes are totals over all ranks unless a name ends with ``_per_rank``.
 """
@@ -17,7 +17,7 @@ from powerband.core.schedule import UpdateSchedule
 @dataclass(frozen=True)
 class OffPolicyConfig:
     num_envs: int = 16
-    """Environments that are stepped together, over all ranks."""
+    """Environments, over all ranks."""
     global_batch_size: int = 256
     """Transitions per update, over all ranks."""
     batch_size_per_rank: int = 0
@@ -27,7 +27,7 @@ class OffPolicyConfig:
     update_interval: int = 1
     """Transitions, over all ranks, after which updates become due."""
     updates_per_interval: int = 0
-    """Updates that become due each time; 0 means as many as update_interval, which is one update per transition."""
+    """Updates that become due each time; 0 uses update_interval, which is one update per transition."""
     learning_starts: int = 1_000
     """Transitions in the replay buffer before the first update, over all ranks."""
     random_steps: int = 0
@@ -42,7 +42,9 @@ class OffPolicyConfig:
         at_least(self, num_envs=1, global_batch_size=1, batch_size_per_rank=0, replay_size=1, update_interval=1)
         at_least(self, updates_per_interval=0, learning_starts=0, random_steps=0, graph_updates=0)
         if not 0 <= self.anneal_from <= 1:
-            raise ConfigError(f"anneal_from={self.anneal_from:g} is outside 0 to 1. Write 0.5, or 1 for no annealing.")
+            raise ConfigError(
+                f"off_policy.anneal_from={self.anneal_from:g} is outside 0 to 1. Write 0.5, or 1 for no annealing."
+            )
 
     def check(self, world_size: int) -> None:
         """Refuses sizes that do not divide by the number of ranks, and a batch larger than the replay buffer.
@@ -50,13 +52,13 @@ class OffPolicyConfig:
         Raises:
             ConfigError: A size is invalid; the message names the limit and valid values.
         """
-        per_rank("num_envs", self.num_envs, world_size)
-        capacity = per_rank("replay_size", self.replay_size, world_size)
-        batch = self.batch_size_per_rank or per_rank("global_batch_size", self.global_batch_size, world_size)
+        per_rank("off_policy.num_envs", self.num_envs, world_size)
+        capacity = per_rank("off_policy.replay_size", self.replay_size, world_size)
+        batch = self.batch_size_per_rank or per_rank("off_policy.global_batch_size", self.global_batch_size, world_size)
         if batch > capacity:
             raise ConfigError(
                 f"A batch of {batch} transitions per rank is larger than the replay buffer of {capacity}. Lower "
-                f"global_batch_size, or write replay_size={batch * world_size} or more."
+                f"off_policy.global_batch_size, or write off_policy.replay_size={batch * world_size} or more."
             )
 
     @property
@@ -70,20 +72,22 @@ class OffPolicyConfig:
         return self.num_envs
 
     def batch_size_setting(self, rows: int, world_size: int, sequences: bool = False) -> str:
-        """The setting that makes batches of `rows` on each rank, as it is written on the command line."""
+        """Returns the command-line setting for batches of `rows` rows on each rank."""
         if self.batch_size_per_rank:
-            return f"batch_size_per_rank={rows}"
-        return f"global_batch_size={rows * world_size}" + (f" ({rows} on each rank)" if world_size > 1 else "")
+            return f"off_policy.batch_size_per_rank={rows}"
+        return f"off_policy.global_batch_size={rows * world_size}" + (
+            f" ({rows} on each rank)" if world_size > 1 else ""
+        )
 
     def schedule(self) -> UpdateSchedule:
-        """The owner of the update ratio."""
+        """Creates the schedule of updates."""
         return UpdateSchedule(self.update_interval, self.updates_per_interval or None, self.learning_starts)
 
 
 @dataclass(frozen=True)
 class OnPolicyConfig:
     num_envs: int = 256
-    """Environments that are stepped together, over all ranks."""
+    """Environments, over all ranks."""
     num_steps: int = 32
     """Steps of each environment in one rollout."""
     epochs: int = 2
@@ -101,8 +105,8 @@ class OnPolicyConfig:
     anneal_lr: bool = True
     """Let the learning rate fall linearly to 0 over the budget of environment steps or seconds."""
     double_buffer: bool = False
-    """Choose actions for half of the environments while the workers step the other half. The random numbers and what
-    is learned stay the same."""
+    """Choose actions for half of the environments while the workers step the other half. The random numbers and the
+    results stay the same."""
 
     def __post_init__(self) -> None:
         at_least(self, num_envs=0, num_steps=0, epochs=1, minibatches=1, minibatch_rows=0)
@@ -114,9 +118,9 @@ class OnPolicyConfig:
             ConfigError: A size is invalid; the message names the limit and valid values.
         """
         at_least(self, num_envs=1, num_steps=1)
-        per_rank("num_envs", self.num_envs, world_size)
+        per_rank("on_policy.num_envs", self.num_envs, world_size)
         if self.minibatch_rows:
-            per_rank("minibatch_rows", self.minibatch_rows, world_size)
+            per_rank("on_policy.minibatch_rows", self.minibatch_rows, world_size)
 
     @property
     def update_rows(self) -> int:
@@ -143,20 +147,22 @@ class OnPolicyConfig:
             return -(-rows // size), size
         if rows % self.minibatches:
             raise ConfigError(
-                f"minibatches={self.minibatches} does not divide the {rows} rows of a rollout on one rank. Write a "
-                f"divisor of {rows}."
+                f"on_policy.minibatches={self.minibatches} does not divide the {rows} rows of a rollout on one rank. "
+                f"Write a divisor of {rows}."
             )
         return self.minibatches, rows // self.minibatches
 
     def batch_size_setting(self, rows: int, world_size: int, sequences: bool = False) -> str:
-        """The setting that makes mini-batches of at most `rows` rows (or sequences, with memory) on each rank."""
+        """Returns the command-line setting for mini-batches of at most `rows` rows (or sequences) on each rank."""
         if self.minibatch_rows:
-            return f"minibatch_rows={rows * world_size}" + (f" ({rows} on each rank)" if world_size > 1 else "")
+            return f"on_policy.minibatch_rows={rows * world_size}" + (
+                f" ({rows} on each rank)" if world_size > 1 else ""
+            )
         envs = self.num_envs // world_size
         total = envs if sequences else envs * self.num_steps
         count = next(count for count in range(-(-total // rows), total + 1) if total % count == 0)
         each = f"{total // count} {'sequences' if sequences else 'rows'}"
-        return f"minibatches={count} ({each}{' on each rank' if world_size > 1 else ''})"
+        return f"on_policy.minibatches={count} ({each}{' on each rank' if world_size > 1 else ''})"
 
 
 @dataclass(frozen=True)
@@ -193,11 +199,11 @@ class OfflineConfig:
 
     @property
     def act_rows(self) -> int:
-        """Rows of one call of `act`: a learner of recorded data acts on as many rows as it learns from."""
+        """Rows of one call of `act`: a learner of recorded data acts on as many rows as an update has."""
         return self.update_rows
 
     def batch_size_setting(self, rows: int, world_size: int, sequences: bool = False) -> str:
-        """The setting that makes batches of `rows` on each rank, as it is written on the command line."""
+        """Returns the command-line setting for batches of `rows` rows on each rank."""
         if self.batch_size_per_rank:
             return f"offline.batch_size_per_rank={rows}"
         return f"offline.global_batch_size={rows * world_size}"

@@ -1,4 +1,4 @@
-"""The evaluation loop, and the intervals that belong beside every figure it gives."""
+"""Evaluation: plays episodes with a policy, and computes confidence intervals of the results."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def evaluate(
         policy: Acts without exploring.
         episodes: Number of episodes.
         seed: Seed of the environments.
-        carry: Initial recurrent carry (N, ...), None where the policy has none.
-        tell: Told at each step how many episodes are done, parts of those under way (of their time limit) among them.
+        carry: Initial carry (N, ...); None for a policy without one.
+        on_progress: Called at each step with the number of episodes played, including fractions of unfinished episodes.
 
     Returns:
-        One tensor (episodes,) a figure: ``env`` (index of the environment), ``return`` (mean over agents), ``length``
-        and what the environment reports of an episode.
+        Name -> tensor (episodes,): ``env`` (index of the environment), ``return`` (mean over agents), ``length``
+        and the episode metrics of the environment.
     """
     rounds = math.ceil(episodes / env.num_envs)
     obs = env.reset(seed)
@@ -64,8 +64,8 @@ def evaluate(
         total[ended] = 0
         length[ended] = 0
         if on_progress is not None:
-            under_way = length / env.spec.max_episode_steps if env.spec.max_episode_steps else 0
-            on_progress(float((finished + under_way).clamp(max=rounds).sum()))
+            unfinished = length / env.spec.max_episode_steps if env.spec.max_episode_steps else 0
+            on_progress(float((finished + unfinished).clamp(max=rounds).sum()))
         if carry is not None:
             carry = carry * broadcast_rows(~step.ended, carry)
         obs = step.obs
@@ -73,7 +73,7 @@ def evaluate(
 
 
 def wilson_interval(successes: float, trials: int, z: float = 1.96) -> tuple[float, float]:
-    """95 % Wilson score interval of a proportion. Source: Wilson 1927; holds at 0 and at `trials` too."""
+    """Computes the 95 % Wilson score interval of a proportion. Source: Wilson 1927; valid at 0 and at `trials` too."""
     if trials == 0:
         return 0.0, 1.0
     share = successes / trials
@@ -83,7 +83,7 @@ def wilson_interval(successes: float, trials: int, z: float = 1.96) -> tuple[flo
 
 
 def mean_interval(values: Tensor, z: float = 1.96) -> tuple[float, float, float]:
-    """Mean and 95 % normal interval of independent values (n,): (mean, low, high)."""
+    """Computes (mean, low, high) of independent values (n,) with the 95 % normal interval."""
     values = values.double()
     mean = float(values.mean())
     half = z * float(values.std()) / math.sqrt(len(values)) if len(values) > 1 else float("nan")

@@ -1,8 +1,10 @@
-"""The off-policy loop: act, send, due updates, recv, store. One page, for DDPG and SAC alike.
+"""Off-policy loop: fills a replay buffer and runs the updates that are due. For SAC, TD3 and DDPG.
 
-Serial (the reference): the updates that a transition makes due run right after it was stored. With ``overlap`` they
-run between `send` and `recv`, while the simulators step: the same number of updates in the same order, but they see
-the replay as it was before the step under way, one step of lag.
+Each iteration chooses actions, sends them, runs due updates, receives the step and stores it.
+
+Serial runs update right after the transition that makes an update due. With ``overlap`` updates run between `send` and
+`recv`, while the simulators step. The number and the order of the updates are the same, but overlapped updates
+sample the replay before it contains the newest step.
 """
 
 from __future__ import annotations
@@ -37,34 +39,35 @@ def off_policy(
     """Trains `learner` on `env` until the run's budget is spent.
 
     Args:
-        run: Device, counters, clock, metrics, checkpoints.
-        env: This rank's environments.
-        learner: Acts and updates.
-        config: Sizes, over all ranks, and the update ratio.
-        after_step: Called with each step of the environments once it is in the replay.
+        run, env: Run and environments on this rank.
+        learner: Learner to train.
+        config: Sizes over all ranks, and the update ratio.
+        after_step: Called with each step of the environments after it was stored in the replay.
         hooks: Functions of the recipe that the run calls: evaluation, preparation of a checkpoint.
 
     Raises:
-        ConfigError: Sizes that do not divide by the ranks, or a batch larger than the replay.
+        ConfigError: A size does not divide by the number of ranks, or the batch is larger than the replay.
     """
     world = run.ranks.world_size
     batch_size = config.batch_size_per_rank or per_rank("global_batch_size", config.global_batch_size, world)
     capacity = per_rank("replay_size", config.replay_size, world)
     overlap = run.settings.overlap
     if overlap and not env.spec.overlappable:
-        warnings.warn("overlap=true has no effect: this environment steps inside this process.", stacklevel=2)
+        warnings.warn(
+            "overlap=true has no effect, because this environment steps in the training process.", stacklevel=2
+        )
         overlap = False
 
     initial_lr = float(learner.lr) if config.anneal_from < 1 else 0.0
-    learning = GuardedLearner(run, learner, config)
+    guarded = GuardedLearner(run, learner, config)
     obs = env.reset(run.settings.seed)
     carry = learner.initial_carry(env.num_envs)
     explorer = run.noise("random actions", env.num_envs)
     sampler = run.noise("replay", batch_size)
-    _, extras, _ = learning.act(obs, carry, explore=False)
+    _, extras, _ = guarded.act(obs, carry, explore=False)
     fields = _fields(env, extras)
-    replay = learning.allocate(
-        "replay_size",
+    replay = guarded.allocate(
+        "off_policy.replay_size",
         capacity,
         lambda rows: Replay(rows, env.num_envs, run.device, fields),
         lambda: Replay(env.num_envs, env.num_envs, "cpu", fields).rows[0].nbytes,
@@ -76,7 +79,7 @@ def off_policy(
     def sampled_update() -> dict[str, Tensor]:
         with run.clock("sample"):
             batch = replay.sample(batch_size, sampler)
-        return learning.update(batch)
+        return guarded.update(batch)
 
     updates = GraphedUpdates(
         sampled_update,
@@ -96,8 +99,8 @@ def off_policy(
 
     def update(due: int) -> None:
         with run.clock("update"):
-            for losses, made in updates.run(due):
-                run.learned(losses, made)
+            for losses, number in updates.run(due):
+                run.learned(losses, number)
 
     clock = run.clock
     send_account, recv_account = env_accounts(env)
@@ -105,7 +108,7 @@ def off_policy(
         if config.anneal_from < 1:
             learner.lr = initial_lr * min(1.0, (1.0 - run.progress) / (1.0 - config.anneal_from))
         with clock("act"):
-            action, extras, carry = learning.act(position.obs, position.carry)
+            action, extras, carry = guarded.act(position.obs, position.carry)
             if run.env_steps < config.random_steps:
                 action = _uniform(explorer, env)
         with clock(send_account):
@@ -142,11 +145,9 @@ def off_policy(
 def _sizes(
     env: VecEnv, config: OffPolicyConfig, batch: int, schedule: UpdateSchedule, overlap: bool, world: int
 ) -> dict[str, str]:
-    """Lines of the start banner; sizes are over all ranks, and what a per-rank reading would give stands beside."""
+    """Returns the lines of the start banner by label: sizes over all ranks and on each rank, and the update ratio."""
     each = f"{batch * world} over {world} rank(s) = {batch} each"
-    other = (
-        f" (read as a size of each rank, {batch * world} would be {batch * world * world} in all)" if world > 1 else ""
-    )
+    other = f" (as a size per rank, {batch * world} would be {batch * world * world} in total)" if world > 1 else ""
     return {
         "environments": f"{env.num_envs * world} over {world} rank(s) = {env.num_envs} each",
         "batch": each + other,
@@ -155,12 +156,12 @@ def _sizes(
         if config.anneal_from < 1
         else "none",
         "update ratio": f"{schedule.updates_per_interval} updates every {schedule.update_interval} transitions: "
-        f"{schedule.ratio:g} updates a transition, {'while simulators step' if overlap else 'serial'}",
+        f"{schedule.ratio:g} updates per transition, {'while simulators step' if overlap else 'serial'}",
     }
 
 
 def _fields(env: VecEnv, extras: dict[str, Tensor]) -> dict[str, Tree]:
-    """Specs of one replay row: the transition, and beside it what the learner's `act` gave."""
+    """Builds the specs of a replay row: the transition and the extras of the learner's `act`."""
     agents = () if env.spec.num_agents is None else (env.spec.num_agents,)
     return {
         "obs": env.spec.obs,
@@ -173,6 +174,7 @@ def _fields(env: VecEnv, extras: dict[str, Tensor]) -> dict[str, Tree]:
 
 
 def _uniform(noise: Noise, env: VecEnv) -> Tensor:
-    """Continuous actions (N, ...) drawn uniformly within the bounds of the action space."""
+    """Samples continuous actions (N, ...) uniformly within the bounds of the action space."""
+    assert env.spec.low is not None and env.spec.high is not None
     low, high = env.spec.low.to(env.device), env.spec.high.to(env.device)
     return low + (high - low) * noise.uniform(*env.spec.action.shape)

@@ -1,6 +1,6 @@
-"""The offline loop: recorded rows, one update a batch. Representation, distillation and imitation learn in it.
+"""Offline loop: one update per batch of recorded rows, for representation learning, distillation and imitation.
 
-What is counted as an environment step is a recorded one that an update was made of.
+Each recorded row in an update counts as one environment step.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ from powerband.loops.support.guarded_learner import GuardedLearner
 
 
 def offline(
-    run: Run, learner: OfflineLearner, feed: BatchLoader, config: OfflineConfig, hooks: RunHooks | None = None
+    run: Run, learner: OfflineLearner, loader: BatchLoader, config: OfflineConfig, hooks: RunHooks | None = None
 ) -> None:
-    """Trains `learner` on the batches of `feed` until the run's budget is spent.
+    """Trains `learner` on the batches of `loader` until the run's budget is spent.
 
     Args:
-        run: Device, counters, clock, metrics, checkpoints.
-        learner: Updates.
-        feed: Batches of this rank; a resume goes on with the next one.
-        config: Sizes, over all ranks.
+        run: Run with device, counters, clock, metrics and checkpoints.
+        learner: Learner to update.
+        loader: Batches of this rank; a resume continues with the next batch.
+        config: Sizes over all ranks.
         hooks: Functions of the recipe that the run calls: evaluation, preparation of a checkpoint.
     """
     world = run.ranks.world_size
-    learning = GuardedLearner(run, learner, config)
+    guarded = GuardedLearner(run, learner, config)
     run.register("learner", learner, shared=True)
-    run.register("feed", feed)
-    together = feed.batch * world
+    run.register("feed", loader)
+    global_batch = loader.batch * world
     run.begin(
         {
-            "recorded": f"{feed.rows:,} rows; an epoch is {feed.rows / together:,.0f} updates",
-            "batch": f"{together} over {world} rank(s) = {feed.batch} each",
-            "updates": f"{-(-run.settings.env_steps // together):,}; env steps count the recorded ones that they use",
+            "recorded": f"{loader.rows:,} rows; an epoch is {loader.rows / global_batch:,.0f} updates",
+            "batch": f"{global_batch} over {world} rank(s) = {loader.batch} each",
+            "updates": f"{-(-run.settings.env_steps // global_batch):,}; each row of an update counts as one env step",
         },
         hooks,
     )
@@ -41,10 +41,10 @@ def offline(
     try:
         while run.running:
             with clock("data"):
-                batch = feed.next()
+                batch = loader.next()
             with clock("update"):
-                run.learned(learning.update(batch))
-            run.tick(together)
+                run.learned(guarded.update(batch))
+            run.tick(global_batch)
         run.finish()
     finally:
-        feed.close()
+        loader.close()

@@ -1,4 +1,6 @@
-"""Policy and value in one module: shared or separate trunks, with or without memory. Suffixes: T, B, F features."""
+"""ActorCritic: network with a policy output and a value output, on one shared trunk or two separate trunks.
+
+Shapes: T steps, B rows, F features, H width of the GRU, S width of the central critic's state."""
 
 from __future__ import annotations
 
@@ -14,9 +16,9 @@ from powerband.nets.recurrent import GRU
 
 
 class ActorCritic(nn.Module):
-    """Features -> policy outputs (logits, or means) and value.
+    """Network from features to policy outputs (logits or means) and values, with an optional GRU after the trunk.
 
-    With a shared trunk both come from one last matrix product. With memory, a GRU stands between trunk and heads.
+    With a shared trunk, one matrix product computes both outputs.
     """
 
     def __init__(
@@ -36,12 +38,12 @@ class ActorCritic(nn.Module):
             inputs: Width of the features.
             hidden: Widths of a trunk.
             outputs: Width of the policy output.
-            activation: Of the trunks.
-            shared: One trunk for both, or one each.
-            state_inputs: Width of what a central critic sees beside the features (separate trunks only).
-            gru_width: Width of the memory, 0 for none (shared trunk only).
+            activation: Activation function of the trunks.
+            shared: One trunk for policy and value instead of two.
+            state_inputs: Width of the additional state of a central critic (separate trunks only).
+            gru_width: Width of the GRU; 0 builds none (shared trunk only).
             normalize: Normalises features with running statistics.
-            log_std: Initial log deviation of a continuous action, None for a discrete one.
+            log_std: Initial log deviation of continuous actions; None for discrete actions.
         """
         super().__init__()
         self.norm = RunningNorm(inputs) if normalize else None
@@ -52,9 +54,10 @@ class ActorCritic(nn.Module):
         self.outputs = outputs
         if shared:
             self.head = orthogonal_(nn.Linear(width, outputs + 1), 0.01)
-            with torch.no_grad():  # the rows of an orthogonal matrix have the length of its gain
+            with torch.no_grad():  # the rows of an orthogonal matrix have the norm of its gain
                 self.head.weight[-1].mul_(1.0 / 0.01)
         else:
+            assert self.value_trunk is not None
             self.head = orthogonal_(nn.Linear(width, outputs), 0.01)
             self.value_head = orthogonal_(nn.Linear(self.value_trunk.width, 1), 1.0)
         self.log_std = None if log_std is None else nn.Parameter(torch.full((outputs,), float(log_std)))
@@ -64,13 +67,14 @@ class ActorCritic(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """
         Args:
-            x: (B, F); with memory (T, B, F).
-            carry: (B, H) before the first step, None without memory.
-            starts: (T, B) bool: an episode starts with this step.
-            state: (B, S) for a central critic.
+            x: Features (B, F); with a GRU (T, B, F).
+            carry: Carry (B, H) before the first step; None without a GRU.
+            starts: True at steps (T, B) that start an episode.
+            state: State (B, S) of a central critic.
 
         Returns:
-            Policy outputs (B, outputs), values (B,), the last carry; with memory B stands for T B rows.
+            Policy outputs (B, outputs), values (B,) and the last carry (B, H), None without a GRU. With a GRU,
+            outputs and values have T * B rows.
         """
         if self.norm is not None:
             x = self.norm(x)

@@ -1,4 +1,4 @@
-"""Choices of network options, by name. This file does not import torch, so that help texts can list them quickly."""
+"""Choices: allowed values of network options. This file does not import torch, so that help texts load quickly."""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 from torch import Tensor, nn
 
@@ -16,7 +18,7 @@ WIDTH = 512
 class ChunkPolicy(nn.Module):
     """An encoder and a head: a U-Net that denoises chunks (diffusion), or logits of each action (cloning).
 
-    Shapes: R rows, T actions of a chunk, K discrete actions, A numbers of the code of an action.
+    Shapes: R rows, T actions of a chunk, K discrete actions. A code is a vector of A numbers that represents an action.
 
     Attributes:
         shape: (T, K).
@@ -30,7 +32,7 @@ class ChunkPolicy(nn.Module):
         """
         Args:
             encoder: Module from observations to features (R, encoder.width).
-            horizon: T, actions of a chunk.
+            horizon: T, number of actions in a chunk.
             actions: K, number of discrete actions.
             codes: A, length of the code of an action.
             unet: Channels of the levels of the U-Net; None builds the classification head.
@@ -41,22 +43,22 @@ class ChunkPolicy(nn.Module):
         super().__init__()
         if unet is not None and horizon % 2 ** (len(unet) - 1):
             raise ConfigError(
-                f"horizon={horizon} cannot be halved {len(unet) - 1} times, once per level of unet={unet} after the "
-                f"first. Write a horizon that is a multiple of {2 ** (len(unet) - 1)}."
+                f"chunks.horizon={horizon} cannot be halved {len(unet) - 1} times, once per level of "
+                f"chunks.unet={unet} after the first. Write a horizon that is a multiple of {2 ** (len(unet) - 1)}."
             )
         self.encoder, self.shape = encoder, (horizon, actions)
-        self.joined = nn.Sequential(nn.Linear(int(encoder.width), WIDTH), nn.SiLU())
+        self.joined = nn.Sequential(nn.Linear(int(cast(int, encoder.width)), WIDTH), nn.SiLU())
         self.unet = None if unet is None else ChunkUNet(codes, WIDTH, unet)
         self.logits: nn.Sequential | None = None
         if unet is None:
             self.logits = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.SiLU(), nn.Linear(WIDTH, horizon * actions))
 
     def encode(self, obs: Tree) -> Tensor:
-        """Computes the features (R, WIDTH) of observations."""
+        """Computes the features (R, encoder.width) of observations."""
         return self.joined(self.encoder(obs))
 
     def classify(self, features: Tensor) -> Tensor:
-        """Computes logits (R, T, K) of features (R, WIDTH); for cloning."""
+        """Computes logits (R, T, K) of features (R, encoder.width); for cloning."""
         assert self.logits is not None
         return self.logits(features).view(-1, *self.shape)
 

@@ -64,7 +64,7 @@ class ChunkUNet(nn.Module):
         """
         Args:
             actions: A, numbers per action.
-            condition: Features of the encoded observation.
+            condition: Width of the encoded observation.
             widths: Channels of each level; each level after the first halves the length of the chunk.
 
         Raises:
@@ -72,7 +72,9 @@ class ChunkUNet(nn.Module):
         """
         super().__init__()
         if not widths or any(width < GROUPS or width % GROUPS for width in widths):
-            raise ConfigError(f"unet={widths}: channels must be multiples of {GROUPS}. Write unet=256,512,1024.")
+            raise ConfigError(
+                f"chunks.unet={widths}: channels must be multiples of {GROUPS}. Write chunks.unet=256,512,1024."
+            )
         self.step = StepEmbedding(TIME_WIDTH)
         features = TIME_WIDTH + condition
 
@@ -101,6 +103,7 @@ class ChunkUNet(nn.Module):
         condition = torch.cat([self.step(step), condition], 1)
         x, skips = x_RTA.transpose(1, 2), list[Tensor]()
         for number, blocks in enumerate(self.down):
+            assert isinstance(blocks, nn.ModuleList)
             for block in blocks:
                 x = block(x, condition)
             if number < len(self.shorter):
@@ -109,6 +112,7 @@ class ChunkUNet(nn.Module):
         for block in self.middle:
             x = block(x, condition)
         for longer, blocks in zip(self.longer, self.up, strict=True):
+            assert isinstance(blocks, nn.ModuleList)
             x = torch.cat([longer(x), skips.pop()], 1)
             for block in blocks:
                 x = block(x, condition)

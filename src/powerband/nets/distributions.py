@@ -1,4 +1,4 @@
-"""Distributions over actions: only what the algorithms need, in few operations. Suffixes: K actions, R rows."""
+"""Distributions over actions, computed in few operations. Shapes: K actions, R rows, D dimensions of an action."""
 
 from __future__ import annotations
 
@@ -8,23 +8,22 @@ import torch
 from torch import Tensor
 
 MASKED = -1e9
-"""Logit of an action that is not allowed: its probability is exactly 0 in float32, and 0 * log_prob stays 0."""
+"""Logit of a forbidden action. Its probability is exactly 0 in float32, and 0 * log_prob is 0."""
 
 
 def softmax(logits: Tensor) -> Tensor:
-    """(..., K) -> (..., K) float32: softmax of the last axis.
+    """Computes the softmax (..., K) float32 along the last axis.
 
-    Runs along the first axis of the transpose: on CPUs PyTorch's softmax of a short last axis is not vectorised and
-    takes six times as long.
+    It runs along the first axis of the transpose: on CPUs, the softmax of PyTorch over a short last axis is not
+    vectorised and takes six times as long.
     """
     return logits.float().flatten(0, -2).t().contiguous().softmax(0).t().view(logits.shape)
 
 
 def inverse_cdf_sample(probs_KR: Tensor, uniform_R: Tensor) -> Tensor:
-    """Inverse of the distribution function: (R,) int64, an index of probability above 0.
+    """Samples indices (R,) int64 of positive probability by the inverse distribution function.
 
-    The uniform number is taken down by 2**-22, so that rounding in the sum never reaches the actions behind the last
-    one that has a probability.
+    The factor 1 - 2**-22 on the uniform number prevents rounding from selecting an action of probability 0 at the end.
     """
     cumulative_KR = probs_KR.cumsum(0)
     point_R = uniform_R * cumulative_KR[-1] * (1 - 2.0**-22)
@@ -32,61 +31,53 @@ def inverse_cdf_sample(probs_KR: Tensor, uniform_R: Tensor) -> Tensor:
 
 
 class Categorical:
-    """K discrete actions in R rows, computed action-major.
+    """Distribution of K discrete actions in R rows, stored action-major.
 
     Attributes:
-        log_probs_KR: (K, R) float32.
+        log_probs_KR: Log-probabilities (K, R) float32.
     """
 
     def __init__(self, logits: Tensor, mask: Tensor | None = None):
-        """
-        Args:
-            logits: (R, K), any float type.
-            mask: (R, K) bool, True where an action is allowed; at least one in each row.
-        """
+        """`logits` are (R, K); `mask` (R, K) is True for allowed actions, at least one per row."""
         logits_KR = logits.float().t().contiguous()
         if mask is not None:
             logits_KR = logits_KR.masked_fill(~mask.t(), MASKED)
         self.log_probs_KR = logits_KR.log_softmax(0)
 
     def sample(self, uniform_R: Tensor) -> Tensor:
-        """(R,) uniform numbers in [0, 1) -> (R,) int64 actions."""
+        """Samples actions (R,) int64 from uniform numbers (R,) in [0, 1)."""
         return inverse_cdf_sample(self.log_probs_KR.exp(), uniform_R)
 
     def mode(self) -> Tensor:
-        """(R,) int64: the likeliest actions."""
+        """Returns the likeliest actions (R,) int64."""
         return self.log_probs_KR.argmax(0)
 
     def log_prob(self, action_R: Tensor) -> Tensor:
-        """(R,) int64 -> (R,) float32."""
+        """Computes log-probabilities (R,) float32 of actions (R,) int64."""
         return self.log_probs_KR.gather(0, action_R.unsqueeze(0)).squeeze(0)
 
     def entropy(self) -> Tensor:
-        """(R,) float32, in nats."""
+        """Computes entropies (R,) float32 in nats."""
         return -(self.log_probs_KR.exp() * self.log_probs_KR).sum(0)
 
 
 class DiagGaussian:
-    """Independent normal actions (R, D)."""
+    """Distribution of actions (R, D) with independent normal entries."""
 
     def __init__(self, mean: Tensor, log_std: Tensor):
-        """
-        Args:
-            mean: (R, D).
-            log_std: (D,) or (R, D).
-        """
+        """`mean` is (R, D), `log_std` (D,) or (R, D)."""
         self.mean, self.log_std = mean.float(), log_std.float()
 
     def sample(self, normal: Tensor) -> Tensor:
-        """(R, D) standard normal numbers -> (R, D) actions; differentiable."""
+        """Computes actions (R, D) from standard normal numbers (R, D); differentiable."""
         return torch.addcmul(self.mean, self.log_std.exp().expand_as(self.mean), normal)
 
     def log_prob(self, action: Tensor) -> Tensor:
-        """(R, D) -> (R,)."""
+        """Computes log-densities (R,) of actions (R, D)."""
         scaled = (action - self.mean) * torch.exp(-self.log_std)
         return (-0.5 * scaled.square() - self.log_std).sum(-1) - 0.5 * math.log(2 * math.pi) * self.mean.shape[-1]
 
     def entropy(self) -> Tensor:
-        """(R,) float32, in nats."""
+        """Computes entropies (R,) float32 in nats."""
         per_axis = self.log_std + 0.5 * math.log(2 * math.pi * math.e)
         return per_axis.sum(-1).expand(self.mean.shape[0])

@@ -1,4 +1,4 @@
-"""Multi-layer perceptrons. Suffixes: B rows, E members of an ensemble, I inputs, O outputs."""
+"""MLP: multi-layer perceptrons and ensembles of them. Shapes: B rows, E members of an ensemble, I inputs, O outputs."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ ACTIVATIONS = {"relu": torch.relu, "tanh": torch.tanh, "silu": nn.functional.sil
 
 
 def orthogonal_(linear: nn.Linear, gain: float) -> nn.Linear:
-    """Orthogonal weights times `gain`, zero bias. Source: Andrychowicz et al. 2021, the choices that matter in PPO."""
+    """Sets orthogonal weights times `gain` and zero biases. Source: Andrychowicz et al. 2021, on choices in PPO."""
     nn.init.orthogonal_(linear.weight, gain)
     nn.init.zeros_(linear.bias)
     return linear
 
 
 def linear_fp32(x: Tensor, linear: nn.Linear) -> Tensor:
-    """A last layer, in float32 whatever the autocast: bf16 has 8 bits, too few for values and logits."""
+    """Computes a layer in float32 even under autocast, because bf16 is too coarse for values and logits."""
     with torch.autocast(x.device.type, enabled=False):
         return linear(x.to(linear.weight.dtype))
 
@@ -46,11 +46,12 @@ class MLP(nn.Module):
             inputs: Width of the input.
             hidden: Widths of the hidden layers.
             outputs: Width of the output; 0 ends after the last hidden layer and its activation.
-            activation: Between the layers.
+            activation: Activation function between the layers.
             layer_norm: Normalises before each activation.
-            exact_inputs: The first layer computes in float32 whatever the autocast: positions in metres, say, of which
-                bfloat16 keeps four millimetres.
-            output_gain: Orthogonal initialisation, with this gain at the output and sqrt(2) before; None is PyTorch's.
+            output_gain: Gain of the output in an orthogonal initialisation, with sqrt(2) in hidden layers; None keeps
+                the initialisation of PyTorch.
+            exact_inputs: Computes the first layer in float32 also under autocast, for example for positions in metres,
+                which bfloat16 resolves to four millimetres.
         """
         super().__init__()
         widths = [inputs, *hidden]
@@ -61,20 +62,22 @@ class MLP(nn.Module):
         self.width = outputs or widths[-1]
         if output_gain is not None:
             for linear in self.hidden:
+                assert isinstance(linear, nn.Linear)
                 orthogonal_(linear, math.sqrt(2))
             if self.output is not None:
                 orthogonal_(self.output, output_gain)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., inputs) -> (..., outputs), the output layer in the dtype of its weights."""
+        """Maps (..., inputs) to (..., outputs); the output layer uses the type of its weights."""
         lead = x.shape[:-1]
         x = x.flatten(0, -2)
         if self.norms is None and dense.supports(x, self.activation):
-            open_end, dtype = self.output is not None, dense.matmul_dtype(x)
-            x = dense.Dense.apply(x, dtype, open_end, self.exact_inputs, *self.parameters())
+            linear_output, dtype = self.output is not None, dense.matmul_dtype(x)
+            x = dense.Dense.apply(x, dtype, linear_output, self.exact_inputs, *self.parameters())
         else:
             activation = ACTIVATIONS[self.activation]
             for index, linear in enumerate(self.hidden):
+                assert isinstance(linear, nn.Linear)
                 x = linear_fp32(x, linear) if self.exact_inputs and index == 0 else linear(x)
                 x = activation(x if self.norms is None else self.norms[index](x))
             if self.output is not None:
@@ -83,7 +86,7 @@ class MLP(nn.Module):
 
 
 class TwinMLP(nn.Module):
-    """E perceptrons of one shape, each layer one batched matrix product: twin critics at the launches of one."""
+    """E perceptrons of one shape. Each layer is one batched matrix product, so kernel launches do not grow with E."""
 
     def __init__(
         self,
@@ -94,7 +97,7 @@ class TwinMLP(nn.Module):
         activation: Activation = "relu",
         exact_inputs: bool = False,
     ):
-        """As `MLP`, for `members` networks with their own weights, each initialised as PyTorch does a linear layer."""
+        """Builds `members` networks as `MLP` does, each with the initialisation of a linear layer of PyTorch."""
         super().__init__()
         widths = [inputs, *hidden, outputs]
         self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
@@ -106,7 +109,7 @@ class TwinMLP(nn.Module):
         self.members = members
 
     def forward(self, x_BI: Tensor) -> Tensor:
-        """(B, I) -> (E, B, O), the output layer in the dtype of its weights."""
+        """Maps (B, I) to (E, B, O); the output layer uses the type of its weights."""
         x = x_BI.expand(self.members, -1, -1)
         layers = list(zip(self.weights, self.biases, strict=True))
         if dense.supports(x, self.activation):

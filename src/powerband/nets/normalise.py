@@ -1,4 +1,4 @@
-"""Running mean and variance of observations, on the device and in the policy's state dict."""
+"""RunningNorm: normalisation by the running mean and variance of observations, part of the state of the policy."""
 
 from __future__ import annotations
 
@@ -9,10 +9,14 @@ from torch import Tensor, nn
 
 
 class RunningNorm(nn.Module):
-    """Shifts and scales features by the mean and deviation of all that `update_statistics` has seen. Not trained.
+    """Normalises features by the mean and deviation of all rows passed to `update_statistics`.
 
     Source: Chan, Golub and LeVeque 1979, merging of moments.
     """
+
+    mean: Tensor
+    var: Tensor
+    count: Tensor
 
     def __init__(self, width: int, clip: float = 10.0):
         super().__init__()
@@ -25,20 +29,20 @@ class RunningNorm(nn.Module):
     def update_statistics(
         self, x: Tensor, average: Callable[[Tensor], object] | None = None, world_size: int = 1
     ) -> None:
-        """Takes in `x` (..., width), as many rows on each rank; `average` replaces a tensor by its mean over ranks."""
+        """Adds rows `x` (..., width), equally many on each rank; `average` replaces a tensor by its mean over ranks."""
         rows = x.reshape(-1, x.shape[-1]).float()
         moments = torch.stack([rows.mean(0), rows.square().mean(0)])
         if average is not None:
             average(moments)
         mean, square = moments
         var = (square - mean * mean).clamp(min=0)
-        seen = float(rows.shape[0] * world_size)
-        total = self.count + seen
+        added = float(rows.shape[0] * world_size)
+        total = self.count + added
         shift = mean - self.mean
-        self.var.copy_((self.var * self.count + var * seen + shift * shift * (self.count * seen / total)) / total)
-        self.mean.add_(shift * (seen / total))
+        self.var.copy_((self.var * self.count + var * added + shift * shift * (self.count * added / total)) / total)
+        self.mean.add_(shift * (added / total))
         self.count.copy_(total)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., width) -> the same, about zero mean and unit variance, within +-clip."""
+        """Normalises features (..., width) and clips them to +-clip."""
         return ((x - self.mean) * torch.rsqrt(self.var + 1e-8)).clamp(-self.clip, self.clip)

@@ -1,6 +1,6 @@
-"""Recurrent layers written out: no cuDNN buffers, so parameters may be views, and graphs can be captured.
+"""Recurrent layers without cuDNN buffers, so that parameters can be views and CUDA graphs can be captured.
 
-Legend: T time, A agents, B rows, H width of the carry, I inputs.
+Shapes: T time, A agents, B rows, H width of the carry, I inputs.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 
 class GRU(nn.Module):
-    """Gated recurrent unit over whole sequences with resets inside them. Source: Cho et al. 2014, as `nn.GRUCell`."""
+    """Gated recurrent unit over sequences that contain resets. Source: Cho et al. 2014, gates as in `nn.GRUCell`."""
 
     def __init__(self, inputs: int, width: int):
         super().__init__()
@@ -25,15 +25,15 @@ class GRU(nn.Module):
     def forward(self, x_TBI: Tensor, carry_BH: Tensor, starts_TB: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """
         Args:
-            x_TBI: (T, B, I) inputs.
-            carry_BH: (B, H) float32, the carry before the first step.
-            starts_TB: (T, B) bool: an episode starts with this input, so the carry is zero before it.
+            x_TBI: Inputs (T, B, I).
+            carry_BH: Carry (B, H) float32 before the first step.
+            starts_TB: True at inputs (T, B) that start an episode; the carry before them is zero.
 
         Returns:
-            (T, B, H) outputs, and the last carry (B, H); float32.
+            Outputs (T, B, H) and the last carry (B, H), float32.
         """
         outputs = []
-        # unbind, not an index each step: the gradient of an index is a tensor of all steps, zeros but for one.
+        # unbind instead of indexing: the gradient of an index at each step would be a tensor of all steps.
         for t, gates_x in enumerate(self.inputs(x_TBI).float().unbind(0)):
             if starts_TB is not None:
                 carry_BH = carry_BH * ~starts_TB[t].unsqueeze(-1)
@@ -47,7 +47,7 @@ class GRU(nn.Module):
 
 
 class BiLSTM(nn.Module):
-    """Bidirectional LSTM across the agents: how BiCNet's agents talk. The directions share each batched product.
+    """Bidirectional LSTM across the agents, the communication of BiCNet. Each batched product computes both directions.
 
     Source: Hochreiter and Schmidhuber 1997, gates as in `nn.LSTM`; Peng et al. 2017, BiCNet.
     """
@@ -62,7 +62,7 @@ class BiLSTM(nn.Module):
         self.width = width
 
     def forward(self, x_BAI: Tensor) -> Tensor:
-        """(B, A, I) -> (B, A, 2 H): per agent, the forward output and the backward output."""
+        """Maps (B, A, I) to (B, A, 2 H): the forward and the backward output of each agent."""
         rows, agents, _ = x_BAI.shape
         gates_2BA = self.inputs(x_BAI).view(rows, agents, 2, -1).permute(2, 0, 1, 3)
         outputs: list[Tensor] = []
@@ -71,8 +71,8 @@ class BiLSTM(nn.Module):
             gates = torch.stack([gates_2BA[0, :, step], gates_2BA[1, :, agents - 1 - step]])
             if hidden is not None:
                 gates = torch.baddbmm(gates, hidden, self.carry_weight)
-            keep_in, forget, new, out = gates.float().chunk(4, -1)
-            cell_new = torch.sigmoid(keep_in) * torch.tanh(new)
+            input_gate, forget, new, out = gates.float().chunk(4, -1)
+            cell_new = torch.sigmoid(input_gate) * torch.tanh(new)
             cell = cell_new if cell is None else cell_new + torch.sigmoid(forget) * cell
             hidden = torch.sigmoid(out) * torch.tanh(cell)
             outputs.append(hidden)

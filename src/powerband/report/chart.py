@@ -1,4 +1,4 @@
-"""Charts as inline SVG: lines and stacked areas with axes, in the colours of the page."""
+"""Charts: draws lines and stacked areas with axes as inline SVG, in the colours of the report page."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SHORT_UNITS = ("s", "ms")
 MAX_MARKERS = 12
 """Largest number of points of a line that are drawn as circles."""
 COLOURS = 10
-"""Colours of the page's palette: ``--c0`` to ``--c9``; the last one is grey."""
+"""Number of colours of the page's palette: ``--c0`` to ``--c9``; ``--c9`` is grey."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def area_chart(title: str, edges: list[float], layers: list[Line], unit: str) ->
     Args:
         title: Title of the chart.
         edges: Ends of the intervals on the x axis.
-        layers: Shares; y[i] of a layer holds between edges[i] and edges[i + 1].
+        layers: Shares to stack, the lowest first; y[i] of a layer holds between edges[i] and edges[i + 1].
         unit: Unit of the x axis.
 
     Returns:
@@ -151,7 +151,7 @@ class PlotArea:
         Args:
             percent: Whether the values are shares, shown in percent.
             unit: Unit of the x axis.
-            grid: Whether to draw the grid lines, too.
+            grid: Whether to draw grid lines as well.
         """
         parts = []
         for value in ticks(self.bottom, self.top, 4):

@@ -1,4 +1,4 @@
-"""Comparison page: curves, time ledgers, evaluations and settings of several runs side by side."""
+"""Comparison page: shows curves, use of time, evaluations and settings of several runs side by side."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from powerband.report.run_record import RunRecord, shown_cause
 from powerband.report.tables import evaluation_table, flatten, rows_table, text
 
 IGNORED_SETTINGS = ("run.run_dir", "run.resume")
-"""Settings that differ between any two runs."""
+"""Settings that differ between any two runs, and that the page therefore omits."""
 
 
 def write_comparison(run_dirs: list[Path], path: Path | None = None) -> Path:
@@ -30,8 +30,8 @@ def write_comparison(run_dirs: list[Path], path: Path | None = None) -> Path:
         Path of the page.
 
     Raises:
-        ConfigError: The number of runs is wrong, one is named twice or is not a run folder, or the page cannot be
-            written.
+        ConfigError: There are too few or too many runs, a run is named twice or is not a run folder, or the page cannot
+            be written.
     """
     folders = [Path(folder).absolute() for folder in run_dirs]
     if len(folders) < 2:
@@ -58,7 +58,7 @@ def write_comparison(run_dirs: list[Path], path: Path | None = None) -> Path:
 
 
 def _names(folders: list[Path]) -> list[str]:
-    """Returns the shortest ends of the paths that are all different."""
+    """Returns a unique name per folder: the last parts of its path, as few as possible."""
     for parts in range(1, max(len(folder.parts) for folder in folders) + 1):
         names = ["/".join(folder.parts[-parts:]) for folder in folders]
         if len(set(names)) == len(names):
@@ -92,7 +92,7 @@ def _summary(records: dict[str, RunRecord]) -> str:
 
 
 def _curves(records: dict[str, RunRecord], prefixes: tuple[str, ...], over: str) -> str:
-    """Draws the tags with these prefixes that are not constant in all runs."""
+    """Draws the tags with these prefixes that vary in at least one run; `over` is ``env_steps`` or ``time_s``."""
     tags = [tag for record in records.values() for tag in curve_tags(record.metrics, prefixes)]
     varying = [tag for tag in tags if not all(is_constant(record.metrics, tag) for record in records.values())]
     return _grid(records, list(dict.fromkeys(varying)), over)
@@ -132,7 +132,7 @@ def _evaluations(records: dict[str, RunRecord]) -> str:
 
 
 def _differences(records: dict[str, RunRecord]) -> str:
-    """Returns the settings and facts of the machine in which the runs differ."""
+    """Returns a table of the settings, versions and machine properties in which the runs differ."""
     values = {}
     for name, record in records.items():
         facts = {key: record.facts.get(key) for key in ("recipe", "stage", "powerband", "world_size", "host")}

@@ -12,7 +12,7 @@ from powerband.core.errors import ConfigError
 LEARNING_PREFIXES = ("charts/episodic_return", "charts/win", "charts/score", "eval/", "charts/")
 LOSS_PREFIXES = ("losses/",)
 RATE_TAGS = ("charts/SPS", "charts/updates_per_s")
-"""Tags of rates; they are drawn with the utilisation of the machine."""
+"""Tags of rates, which the page draws in the section on the utilisation of the machine."""
 BOUND_SUFFIXES = ("_low", "_high")
 MAX_POINTS = 300
 """Largest number of points of a curve on a page."""
@@ -69,7 +69,7 @@ def curve_tags(metrics: list[dict], prefixes: tuple[str, ...]) -> list[str]:
         prefixes: Prefixes of the tags, the most important first.
 
     Returns:
-        Tags in the order of their prefixes, then by name.
+        Tags in the order of `prefixes`, then by name.
     """
     tags = {tag for line in metrics for tag, value in line.items() if "/" in tag and _is_number(value)}
     tags = {tag for tag in tags if not tag.endswith(BOUND_SUFFIXES) and tag not in RATE_TAGS}
@@ -102,7 +102,7 @@ def smoothing_points(count: int) -> int:
 
 
 def downsample(xs: list[float], ys: list[float], limit: int = MAX_POINTS) -> tuple[list[float], list[float]]:
-    """Reduces a curve to about `limit` points by means of neighbours; the last x stays the same.
+    """Reduces a curve to about `limit` points by averaging neighbours; the last x stays the same.
 
     Args:
         xs: Coordinates on the x axis.

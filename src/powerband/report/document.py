@@ -1,4 +1,4 @@
-"""HTML document of a report: header, navigation, sections, style and script in one file."""
+"""HTML document of a report: puts header, navigation, sections, style and script into one file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from powerband.core.errors import ConfigError
 
 
 def document(title: str, head: str, sections: dict[str, str]) -> str:
-    """Assembles a page.
+    """Assembles a page and returns its HTML.
 
     Args:
         title: Title and heading, plain text.

@@ -1,4 +1,7 @@
-"""Time ledger of a run: the wall time per account of the phase clock, as a chart and as a table."""
+"""Time ledger of a run: draws the wall time per account (category of time) as a chart and as a table.
+
+The argument `metrics` of the functions holds the lines of ``metrics.jsonl`` in the run folder.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +23,13 @@ ACCOUNT_COLOURS = {
     "save": 8,
     "eval": 3,
 }
-"""Colours of the accounts that most runs have; other accounts get the remaining colours."""
+"""Account -> palette index, for the accounts that most runs have; other accounts get the remaining colours."""
 INTERVALS = 150
-"""Largest number of intervals in the chart; neighbours are merged beyond it."""
+"""Largest number of intervals in the chart; if a run has more, neighbouring intervals are merged."""
 
 
 def account_colours(accounts: Iterable[str]) -> dict[str, int]:
-    """Returns a palette index per account, the same on every chart of the page; ``other`` is grey."""
+    """Returns account -> palette index, the same on every chart of the page; the account ``other`` is grey."""
     accounts = list(dict.fromkeys(accounts))
     colours = {name: ACCOUNT_COLOURS[name] for name in accounts if name in ACCOUNT_COLOURS}
     free = [colour for colour in range(COLOURS - 1) if colour not in colours.values()] or list(range(COLOURS - 1))
@@ -36,7 +39,7 @@ def account_colours(accounts: Iterable[str]) -> dict[str, int]:
 
 
 def seconds_by_account(metrics: list[dict]) -> tuple[dict[str, float], float]:
-    """Returns (account -> seconds, largest first; wall seconds of all measured intervals)."""
+    """Returns account -> seconds, largest first, and the wall seconds of all measured intervals."""
     total: dict[str, float] = {}
     wall = 0.0
     for seconds, accounts in _intervals(metrics):
@@ -47,7 +50,7 @@ def seconds_by_account(metrics: list[dict]) -> tuple[dict[str, float], float]:
 
 
 def ledger_chart(metrics: list[dict]) -> str:
-    """Draws the stacked shares of the wall time over the run's seconds; empty if nothing was measured."""
+    """Draws the share of each account in the wall time, stacked, over the run; empty if `metrics` has no shares."""
     total, wall = seconds_by_account(metrics)
     if not wall:
         return ""
@@ -77,7 +80,7 @@ def ledger_table(metrics: list[dict]) -> str:
 
 
 def ledger_strip(metrics: list[dict], colour: dict[str, int]) -> str:
-    """Draws the ledger of a run as one bar, for a table of several runs.
+    """Draws the share of each account in the wall time of a run as one bar, for a table of several runs.
 
     Args:
         metrics: Lines of ``metrics.jsonl``.

@@ -1,4 +1,4 @@
-"""Report page: one self-contained HTML file about a run that opens without a network."""
+"""Report page: writes one self-contained HTML file about a run, which opens without a network."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ HEADLINE_TAGS = {
     "charts/win": "training wins, last",
     "charts/episodic_return": "training return, last",
 }
-"""Tag -> its label; the tile shows the first tag that the run has."""
+"""Tag -> label of the tile with the main result, which shows the first of these tags that the run has."""
 
 
 def write_page(run_dir: Path, path: Path | None = None) -> Path:
@@ -87,7 +87,7 @@ def write_map(preset: Path) -> Path:
     """Writes the page of a preset of ``powerband tune``, with the tuning map and the measurements.
 
     Args:
-        preset: YAML file of the preset; ``NAME.tuning.json`` lies in the same folder.
+        preset: File ``NAME.yaml`` of the preset; ``NAME.tuning.json`` must be in the same folder.
 
     Returns:
         Path of the page.
@@ -103,7 +103,7 @@ def write_map(preset: Path) -> Path:
 
 
 def command_of(record: RunRecord) -> str:
-    """Returns the command that started the run."""
+    """Returns the command that started the run, as HTML; empty if it is unknown."""
     command = record.facts.get("command", "")
     return f"<code class=command>{html.escape(command)}</code>" if command else ""
 
@@ -169,7 +169,7 @@ def metric_line(record: RunRecord, tag: str, over: str = "env_steps", name: str 
 
 
 def learning(record: RunRecord) -> str:
-    """Returns the curves of returns, win rates and the like, then of losses."""
+    """Returns the curves of returns, win rates and other learning metrics, then those of losses."""
     learning_tags, loss_tags = (curve_tags(record.metrics, prefixes) for prefixes in (LEARNING_PREFIXES, LOSS_PREFIXES))
     if not learning_tags and not loss_tags:
         return ""
@@ -192,7 +192,7 @@ def learning(record: RunRecord) -> str:
 
 
 def evaluation(record: RunRecord) -> str:
-    """Returns the tables that ``powerband eval`` wrote."""
+    """Returns a table of the results of each ``powerband eval``."""
     parts = []
     for name, rows in record.evaluations.items():
         parts.append(f"<h3>{html.escape(name)}</h3>{evaluation_table(rows)}")
@@ -202,7 +202,7 @@ def evaluation(record: RunRecord) -> str:
 
 
 def where_time_went(record: RunRecord) -> str:
-    """Returns the time ledger over the run, and its sums."""
+    """Returns the chart of the wall time per account (category of time), and a table of the sums."""
     chart = ledger_chart(record.metrics)
     if not chart:
         return ""
@@ -211,7 +211,7 @@ def where_time_went(record: RunRecord) -> str:
 
 
 def recorded_steps(record: RunRecord) -> str:
-    """Returns the timeline of the recorded training steps."""
+    """Returns the timeline of the recorded training steps; empty if no steps were recorded."""
     strips = timeline_charts(record.trace)
     if not strips:
         return ""
@@ -251,13 +251,13 @@ def media(record: RunRecord) -> str:
 
 
 def machine(record: RunRecord) -> str:
-    """Returns the hardware and the versions."""
+    """Returns a table of the machine and the software versions of the run."""
     facts = {key: value for key, value in record.facts.items() if key not in ("host", "command")}
     return facts_table({**facts, **record.facts.get("host", {})})
 
 
 def configuration(record: RunRecord) -> str:
-    """Returns all settings of the run."""
+    """Returns a table of all settings of the run."""
     if not record.config:
         return ""
     values = {name: json.dumps(value) if value == "" else value for name, value in flatten(record.config).items()}

@@ -1,4 +1,4 @@
-"""RunRecord: the contents of a run folder. Missing and damaged files count as empty, except the metrics."""
+"""RunRecord: reads the contents of a run folder. Missing and damaged files count as empty, except the metrics."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from powerband.report.curves import read_metrics, series
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".svg")
 VIDEO_SUFFIXES = (".mp4", ".webm")
 MIN_IDLE_SHARE = 0.1
-"""Idle share of the wall time below which no cause is shown; the cause of so little idle time does not matter."""
+"""Share of the wall time; if the learner is idle for less, no cause is shown."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class RunRecord:
         facts: Contents of ``run.json``: recipe, command, versions, host.
         config: Contents of ``config.json``: the resolved configuration.
         metrics: Lines of ``metrics.jsonl``.
-        evaluations: Name -> rows of ``eval-<name>.json``.
+        evaluations: Name -> table rows in ``eval-<name>.json``, which ``powerband eval`` writes.
         trace: Contents of ``trace.json``, a Chrome trace; empty if none was recorded.
         processes: Contents of ``processes.json``: the processes of the run and the reason of its end.
     """
@@ -47,7 +47,7 @@ class RunRecord:
             folder: The run folder.
 
         Raises:
-            ConfigError: It has no metrics: it is not a run folder, or the run has logged nothing yet.
+            ConfigError: The folder has no metrics: it is not a run folder, or the run has logged nothing yet.
         """
         folder = Path(folder)
         evaluations = {
@@ -72,7 +72,7 @@ class RunRecord:
 
     @property
     def state(self) -> str:
-        """Description of the run's state."""
+        """State of the run as text: running, dead, unknown, or ended with the reason."""
         if self.processes.get("ended"):
             return f"ended: {self.processes['ended']}"
         alive = processes_alive(self.processes)
@@ -106,7 +106,7 @@ class RunRecord:
         return idle_share({tag: total / wall for tag, total in sums.items()}) if wall else None
 
     def last(self, tag: str) -> float | None:
-        """Returns the last finite value of a tag; None if it has none."""
+        """Returns the last finite value of a tag; None if the tag has no finite value."""
         values = series(self.metrics, tag)[1]
         return values[-1] if values else None
 

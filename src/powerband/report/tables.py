@@ -1,4 +1,4 @@
-"""HTML tables of a report: evaluations with confidence intervals, facts and settings."""
+"""HTML tables of a report: formats evaluations with confidence intervals, machine properties and settings."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def rows_table(head: list[str], rows: list[list[str]]) -> str:
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Returns the leaves of a nested configuration by dotted name."""
+    """Returns dotted name -> value for the leaves of a nested configuration."""
     leaves: dict[str, Any] = {}
     for key, value in tree.items():
         leaves |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
@@ -93,7 +93,7 @@ def _interval(bounds: tuple[float, float] | None) -> str:
 
 
 def _whisker(value: Any, bounds: list[tuple[float, float] | None], index: int) -> str:
-    """Draws the interval of one row on the common scale of all rows; shares have the scale 0 to 1."""
+    """Draws the interval of row `index` on a scale that contains `bounds`, the intervals of all rows."""
     ends = [end for pair in bounds if pair for end in pair]
     low, high = (0.0, 1.0) if min(ends) >= 0 and max(ends) <= 1 else (min(ends), max(ends))
     interval = bounds[index]

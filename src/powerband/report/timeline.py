@@ -1,4 +1,4 @@
-"""Timeline of recorded training steps: one row per account with its recorded spans."""
+"""Timeline of recorded training steps: draws one row of time spans per account (category of time)."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class Span:
     """One recorded span.
 
     Attributes:
-        name: Account of the span.
+        name: Account (category of time) of the span.
         start, end: Microseconds since the start of the recording.
         owner: Thread of the span: ``steps``, ``loop`` or ``device``.
         depth: Number of enclosing spans.
-        env_steps: Environment steps of an iteration.
-        grad_steps: Updates of an iteration.
+        env_steps: Environment steps of an iteration; 0 for other spans.
+        grad_steps: Updates of an iteration; 0 for other spans.
     """
 
     name: str
@@ -57,7 +57,7 @@ def spans_of(trace: dict[str, Any]) -> list[Span]:
 
 
 def timeline_charts(trace: dict[str, Any]) -> str:
-    """Draws a few steps in detail, then all recorded steps; empty if none were recorded."""
+    """Draws a few steps of a Chrome trace in detail, then all recorded steps; empty if the trace has no steps."""
     spans = spans_of(trace)
     steps = [span for span in spans if span.owner == "steps"]
     if not steps:
@@ -118,7 +118,7 @@ def _title(label: str, steps: list[Span]) -> str:
 
 
 def _strip(title: str, spans: list[Span], steps: list[Span]) -> str:
-    """Draws one figure with a row for each account of the host and of the device."""
+    """Draws one figure of the spans in `steps`, with a row for each account of the host and of the device."""
     start, end = steps[0].start, steps[-1].end
     inside = [span for span in spans if span.owner != "steps" and span.end > start and span.start < end]
     host = list(dict.fromkeys(span.name for span in inside if span.owner == "loop"))
@@ -147,7 +147,7 @@ def _strip(title: str, spans: list[Span], steps: list[Span]) -> str:
 
 
 def _steps(steps: list[Span], start: float, scale: float, height: float) -> Iterator[str]:
-    """Draws a line at the start of each iteration, the number of its updates above it, and the time axis below."""
+    """Draws a line at the start of each iteration, its number of updates above the line, and the time axis below."""
     free = 0.0  # labels from here on do not overlap the previous one
     for step in steps:
         x = LEFT + (step.start - start) * scale

@@ -1,4 +1,4 @@
-"""Tuning map: measured and predicted throughput over two settings, as a heat map and as a table.
+"""Tuning map: draws measured and predicted throughput over two settings as a heat map and as a table.
 
 The data come from ``tuning.json`` in the run folder, or from ``NAME.tuning.json`` in the folder of the preset that
 ``setup=NAME`` selects:
@@ -28,7 +28,7 @@ def section(record: RunRecord) -> str:
 
 
 def map_and_table(rows: list[dict[str, Any]]) -> str:
-    """Returns the heat map and a table of the fastest rows; empty if there are none.
+    """Returns the heat map and a table of the fastest settings; empty if `rows` is empty.
 
     Args:
         rows: Result of `read_rows`.
@@ -50,7 +50,7 @@ def map_and_table(rows: list[dict[str, Any]]) -> str:
 
 
 def tuning_files(record: RunRecord) -> list[Path]:
-    """Returns the possible paths of a run's tuning file."""
+    """Returns the paths at which a run's tuning file may exist, the run folder first."""
     command = record.facts.get("command", "")
     setup = re.search(r"\bsetup[= ](\S+)", command)
     name = setup[1] if setup else TUNED if re.search(r"--tuned\b|\btuned=true", command) else ""
@@ -69,7 +69,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def heat_map(rows: list[dict[str, Any]]) -> str:
-    """Draws the two settings with the most values against each other; a cell shows its fastest row.
+    """Draws a heat map over the two settings with the most values; a cell shows its highest throughput.
 
     Args:
         rows: Result of `read_rows`.

@@ -1,4 +1,4 @@
-"""Watch: reports the state of a running job from its files, and from /proc if it runs on this machine."""
+"""Watch: reports the state of a run from the files of its folder, and from /proc if it runs on this machine."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COLUMNS = 120
 
 
 @dataclass(frozen=True)
-class Options:
+class WatchOptions:
     csv: bool = False
     """Print readings as CSV with a header."""
     once: bool = False
@@ -49,20 +49,20 @@ class RunStatus:
         time: Local time, ISO 8601.
         state: ``starting``, ``running``, ``silent``, ``dead`` or ``ended``.
         detail: Explanation of the state.
-        silent_s: Seconds since the run wrote its last line.
+        silent_s: Seconds since the run wrote its last line of metrics.
         env_steps: Environment steps.
         grad_steps: Updates.
         steps_per_s: Environment steps per second in the last log interval.
         updates_per_s: Updates per second in the last log interval.
-        left_s: Seconds until the budget is spent at the rate of the last intervals.
-        idle: Share of the last interval in which the learner was idle.
+        left_s: Seconds until ``env_steps`` or ``time_limit_s`` ends the run, at the rate of the last log intervals.
+        idle: Share of the last log interval in which the learner was idle.
         idle_cause: Main cause of the idle time.
-        largest: Account with the largest share of the last interval.
+        largest: Account (category of time) with the largest share of the last log interval.
         largest_share: Share of that account.
-        cpu_cores: Busy cores of all processes of the run on this machine; of rank 0 at its last line if the run is on
-            another machine.
+        cpu_cores: Busy cores of all processes of the run on this machine. If the run is on another machine, those of
+            rank 0 in its last line of metrics.
         memory_gib: Memory of the same processes.
-        gpu_active: Share of the last interval in which the GPU ran a kernel.
+        gpu_active: Share of the last log interval in which the GPU ran a kernel.
         gpu_power: Power of the GPU as a share of its limit.
         gpu_memory_gib: Used GPU memory.
     """
@@ -141,7 +141,7 @@ class Watcher:
         self._time_left = TimeLeftEstimator(*self._budget)
 
     def _follow(self) -> None:
-        """Reads the appended lines; starts again if a resume has rewritten the file."""
+        """Reads the lines appended to ``metrics.jsonl``; starts again if a resume has rewritten the file."""
         size = self._metrics.stat().st_size if self._metrics.exists() else 0
         if size < self._offset:
             self._restart()
@@ -159,7 +159,7 @@ class Watcher:
                 continue
 
     def _add(self, line: dict[str, Any]) -> None:
-        """Updates the estimates with one line of metrics."""
+        """Updates the usual log interval and the estimated remaining time with one line of metrics."""
         if self._line:
             steps, seconds = (line[name] - self._line[name] for name in ("env_steps", "time_s"))
             if seconds > 0:
@@ -170,7 +170,7 @@ class Watcher:
         self._line = line
 
     def _state(self, processes: dict[str, Any], silent_s: float) -> tuple[str, str]:
-        """Returns (state, explanation)."""
+        """Returns the fields ``state`` and ``detail`` of `RunStatus`."""
         if processes.get("ended"):
             return "ended", processes["ended"]
         alive, age = processes_alive(processes), f"its last line is {duration_text(silent_s)} old"
@@ -188,7 +188,7 @@ class Watcher:
         return ("running", "") if self._line else ("starting", "no line yet: the run builds, compiles or reads data")
 
     def _progress(self) -> dict[str, Any]:
-        """Returns the values of the last line of metrics."""
+        """Returns the fields of `RunStatus` that follow from the last line of metrics."""
         line = self._line
         idle, (account, share) = idle_share(line), largest(line)
         left_s = self._time_left.left_s(line["env_steps"], line["time_s"])
@@ -222,7 +222,7 @@ class Watcher:
         return {"cpu_cores": round(busy, 3), "memory_gib": round(process_usage(pids)[1] / 2**30, 3)}
 
 
-def watch(folder: Path, options: Options, as_json: bool = False) -> int:
+def watch(folder: Path, options: WatchOptions, as_json: bool = False) -> int:
     """Prints a reading for each new line of metrics and each change of the state, until the run ends.
 
     Args:

@@ -1,4 +1,4 @@
-"""Knobs: the settings of a recipe's configuration that change throughput, by their plain names."""
+"""Knobs: reads and changes the settings of a configuration by plain names, such as num_envs without its section."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class PeriodicSettings(Protocol):
 
 
 class Knobs:
-    """The settings of a configuration that the running algorithm reads, by their plain names.
+    """The settings of a configuration that the chosen algorithm reads, by their names without the section.
 
     Args:
-        recipe: Recipe of the configuration; its algorithm table states which sections each algorithm reads.
+        recipe: Recipe of the configuration; it states which sections of the settings each algorithm reads.
         config: Configuration of the run.
 
     Attributes:
-        sections: Names of the sections that the running algorithm reads.
+        sections: Names of the sections that the chosen algorithm reads.
         paths: Plain name of each setting -> its qualified name, such as ``num_envs`` -> ``off_policy.num_envs``.
     """
 
@@ -64,7 +64,7 @@ class Knobs:
         return _replaced(self.config, self.paths[knob].split("."), value)
 
     def for_measurement(self, run_dir: str, seconds: float) -> Any:
-        """Returns the configuration of a short measured run, without the warm-up that does not change the rate.
+        """Returns the configuration of a short measured run, with fewer random actions before the first update.
 
         Args:
             run_dir: Run folder of the measurement.
@@ -81,12 +81,12 @@ class Knobs:
 
     @property
     def update_period(self) -> int:
-        """Number of updates after which the running algorithm repeats its sequence of updates."""
+        """Number of updates after which the chosen algorithm repeats its sequence of updates."""
         settings = [getattr(self.config, name) for name in self.sections]
         return math.lcm(*(each.update_period for each in settings if isinstance(each, PeriodicSettings)))
 
     def graph_updates(self, due: int) -> int:
-        """Returns the largest valid ``graph_updates`` that one iteration replays, or 0 if no graph fits.
+        """Returns the largest valid value of ``graph_updates``: a multiple of `update_period` up to `due`, 0 if none.
 
         Args:
             due: Updates that fall due in one iteration.

@@ -1,4 +1,4 @@
-"""Profile: measures a recipe for some seconds and reports its time accounts, its bottleneck and advice on settings."""
+"""Profile: measures a recipe for some seconds and reports time per category, bottleneck and advice on settings."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ MIN_WINDOW_S, MAX_WINDOW_S = 1.0, 600.0
 RANKS_S = 10.0
 """Shortest profile, in seconds, that also tries two ranks. They start in new processes, which takes time."""
 COMPILE_CPU_S = 30.0
-"""Shortest profile, in seconds, that also compiles updates on a CPU. Compiling takes as long as the profile there and
-has not gained anything yet. On a GPU the limit is `RANKS_S`."""
+"""Shortest profile, in seconds, that also compiles updates on a CPU, where compiling takes as long as a profile and has
+made no measured run faster. On a GPU the limit is `RANKS_S`."""
 RARE_WINDOWS = 20
-"""Number of windows between two evaluations or checkpoints above which their cost is not worth a note."""
+"""If more measured windows than this separate two evaluations or checkpoints, their cost is too small for a note."""
 
 
 @dataclass(frozen=True)
-class Options:
+class ProfileOptions:
     """Options of ``powerband profile`` besides the settings of the recipe."""
 
     seconds: float = 20.0
@@ -54,8 +54,8 @@ class Profile:
     Attributes:
         measurement: Measurement of the run with its configured settings.
         diagnosis: Bottlenecks of the run.
-        advice: Knobs with a predicted gain, the largest gain first, then knobs whose row explains why they cannot
-            help. A note of `diagnosis` names the other knobs that were considered.
+        advice: Knobs (settings) with a predicted gain, the largest gain first, then knobs that are listed only to
+            explain why they cannot help. A note of `diagnosis` names the knobs that were considered and left out.
         applied: Result of running the best advice: knob, value, predicted and realised steps per second. None without
             ``apply``, or if no advice has a gain.
     """
@@ -66,7 +66,7 @@ class Profile:
     applied: dict[str, Any] | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the profile as a JSON value: ``wall_s``, ``ledger`` (account: seconds), ``cause``, ``advice``, ..."""
+        """Returns the profile as a JSON value. Its ``ledger`` maps each account (category of time) to seconds."""
         measured, diagnosis = self.measurement, self.diagnosis
         return {
             "wall_s": diagnosis.ledger.wall_s,
@@ -112,7 +112,7 @@ class Profile:
         return "\n".join(lines)
 
 
-def profile(recipe: Recipe, stage: str, config: Any, options: Options) -> Profile:
+def profile(recipe: Recipe, stage: str, config: Any, options: ProfileOptions) -> Profile:
     """Measures and diagnoses a run and computes advice; with ``apply`` it also runs the best advice.
 
     Args:
@@ -128,7 +128,7 @@ def profile(recipe: Recipe, stage: str, config: Any, options: Options) -> Profil
     if measured is None:
         raise ConfigError(
             f"The run ended before anything was measured in {options.seconds:g} s. "
-            f"Raise seconds, or remove the limit from the settings."
+            f"Raise seconds, or remove the setting that ends the run early."
         )
     config = with_measured_precision(config, measured)
     diagnosis = diagnose(measured.ledgers, measured.facts[0], _unmeasured_cadences(recipe, config, measured))

@@ -1,4 +1,4 @@
-"""Configuration: every way to write a setting, sources, saved configurations, sizes over ranks."""
+"""Configuration: every notation of a setting, sources, and saved configurations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from powerband.core.config.schema import fields_of, fields_table
 from powerband.core.errors import ConfigError
 from powerband.core.run_folder import find_run
 
-# -- ways to write it ---------------------------------------------------------------------------------------------
+# -- notations ---------------------------------------------------------------------------------------------------
 
 FORMS = [
     "loop.{n}={v}",
@@ -31,8 +31,8 @@ FORMS = [
 @settings(deadline=None, max_examples=50)
 @given(st.sampled_from(FORMS), st.integers(-(10**9), 10**9))
 def test_forms_of_a_flag_are_equivalent(form: str, value: int) -> None:
-    words = form.format(n="update_interval", d="update-interval", v=value).split(" ")
-    assert read(*words).config.loop.update_interval == value
+    arguments = form.format(n="update_interval", d="update-interval", v=value).split(" ")
+    assert read(*arguments).config.loop.update_interval == value
 
 
 @pytest.mark.parametrize(
@@ -63,15 +63,15 @@ def test_booleans(text: str, value: bool) -> None:
         ("run.gpus=none", "none"),
     ],
 )
-def test_gpu_words(text: str, gpus: str) -> None:
+def test_gpu_options(text: str, gpus: str) -> None:
     assert read(*text.split()).config.run.gpus == gpus
 
 
 @pytest.mark.parametrize(
-    "words", [["--hidden", "8", "16"], ["hidden=8,16"], ["sac.hidden=(8, 16)"], ["--hidden=[8,16]"]]
+    "arguments", [["--hidden", "8", "16"], ["hidden=8,16"], ["sac.hidden=(8, 16)"], ["--hidden=[8,16]"]]
 )
-def test_lists(words: list[str]) -> None:
-    assert read(*words).config.sac.hidden == (8, 16)
+def test_lists(arguments: list[str]) -> None:
+    assert read(*arguments).config.sac.hidden == (8, 16)
 
 
 def test_numbers_and_none() -> None:
@@ -114,7 +114,7 @@ def test_later_sources_win_and_each_value_knows_its_source(tmp_path: Path) -> No
     assert (mapped.loop.num_envs, mapped.sac.hidden) == (64, (8, 8))
 
 
-def test_presets_of_the_user_come_before_the_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_presets_of_the_user_replace_presets_of_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package, user = tmp_path / "package", tmp_path / "home" / "powerband" / "setup"
     for folder, threads in ((package, 1), (user, 2)):
         folder.mkdir(parents=True)
@@ -124,11 +124,11 @@ def test_presets_of_the_user_come_before_the_packages(tmp_path: Path, monkeypatc
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
     assert read("setup=box").config.run.threads == 2
     assert read("--setup", "cpu").config.run.gpus == "none"
-    assert "Did you mean box" in refused("setup=boxx")
-    assert "no such name" in refused("setup=../../box")
+    assert "Did you mean 'box'" in refused("setup=boxx")
+    assert "unknown preset" in refused("setup=../../box")
 
 
-def test_renamed_words_are_taken_with_a_notice_or_refused_with_the_new_word() -> None:
+def test_old_names_are_accepted_with_a_notice_or_refused_with_the_new_name() -> None:
     resolved = read("--batch_size", "512", "old.interval=10")
     assert (resolved.config.loop.global_batch_size, resolved.config.loop.update_interval) == (512, 10)
     assert "batch_size is loop.global_batch_size here; the guide's was per rank" in resolved.notices[0]
@@ -136,7 +136,7 @@ def test_renamed_words_are_taken_with_a_notice_or_refused_with_the_new_word() ->
     assert "run.env_steps=episodes x 200" in refused("--max-episodes", "10")
 
 
-def test_resume_goes_on_with_the_saved_settings(tmp_path: Path) -> None:
+def test_resume_continues_with_the_saved_settings(tmp_path: Path) -> None:
     root, tmp_path = tmp_path, tmp_path / "one"
     tmp_path.mkdir()
     config = read("variant=demo", "seed=5", f"run_dir={tmp_path}").config
@@ -145,14 +145,14 @@ def test_resume_goes_on_with_the_saved_settings(tmp_path: Path) -> None:
     file = tmp_path / "checkpoints" / "100" / "manifest.json"
     file.parent.mkdir(parents=True)
     file.write_text("{}")
-    for word in (tmp_path, file.parent, file):
-        assert find_run(str(word)) == tmp_path
+    for target in (tmp_path, file.parent, file):
+        assert find_run(str(target)) == tmp_path
     resolved = read("variant=mapped", f"resume={file}", "env_steps=5000")
     assert (resolved.config.run.seed, resolved.config.loop.num_envs, resolved.config.run.env_steps) == (5, 32, 5000)
-    assert resolved.config.run.run_dir == "" and "no effect beside resume" in resolved.notices[0]
+    assert resolved.config.run.run_dir == "" and "no effect with resume" in resolved.notices[0]
     assert find_run("last", root) == tmp_path
     assert "does not exist" in refused("resume=nowhere")
-    with pytest.raises(ConfigError, match="no run in"):
+    with pytest.raises(ConfigError, match="contains no run"):
         find_run("last", tmp_path)
 
 
@@ -188,4 +188,4 @@ def test_every_field_has_help() -> None:
     fields = fields_of(Config)
     assert all(field.help for field in fields.values())
     assert "run.update_interval" not in fields and fields["loop.update_interval"].help == "Transitions between updates."
-    assert "loop.update_interval=1  (a whole number)" in fields_table(Config)
+    assert "loop.update_interval=1  (an integer)" in fields_table(Config)

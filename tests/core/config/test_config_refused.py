@@ -1,4 +1,4 @@
-"""Strict configuration: every way to write a setting wrongly, and what the message says."""
+"""Strict configuration: every mistake in a setting, and its message."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import pytest
 
 from core.config.toy_schema import Config, read, refused
 
-# -- ways to write it wrongly -------------------------------------------------------------------------------------
+# -- mistakes -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("words", "parts"),
+    ("arguments", "parts"),
     [
         (["updat_interval=3"], ["updat_interval", "command line", "loop.update_interval"]),
         (["loop.batch=3"], ["loop.batch"]),
@@ -22,24 +22,24 @@ from core.config.toy_schema import Config, read, refused
         (["loop=3"], ["section", "loop.update_interval"]),
         (["lr=fast"], ["lr=fast", "command line", "a number", "lr=0.0003"]),
         (["lr=nan"], ["nan"]),
-        (["seed=1.5"], ["a whole number", "seed=0"]),
-        (["env_steps=1e-3"], ["a whole number"]),
-        (["seed="], ["a whole number"]),
-        (["--seed"], ["no value"]),
-        (["--run-dir"], ["no value", "text"]),
+        (["seed=1.5"], ["an integer", "seed=0"]),
+        (["env_steps=1e-3"], ["an integer"]),
+        (["seed="], ["an integer"]),
+        (["--seed"], ["value is missing"]),
+        (["--run-dir"], ["value is missing", "text"]),
         (["--seed", "1", "2"], ["2 values"]),
         (["tensorboard=maybe"], ["true or false"]),
         (["--no-seed"], ["no_seed"]),
         (["algo=dqn"], ["one of sac, ppo, both"]),
         (["clip_range=1"], ["2 values"]),
-        (["hidden=8,x"], ["a list, each a whole number"]),
+        (["hidden=8,x"], ["a list, each an integer"]),
         (["lr=1", "sac.lr=2"], ["sac.lr was given already"]),
         (["gpus=0", "--num-gpus", "2"], ["run.gpus was given already"]),
         (["variant=demo", "--variant", "demo"], ["variant was given already"]),
-        (["variant=dmo"], ["Did you mean demo", "demo, mapped"]),
+        (["variant=dmo"], ["Did you mean 'demo'", "demo, mapped"]),
         (["stray"], ["stray", "name=value"]),
-        (["--"], ["belongs to no setting"]),
-        (["-x=1"], ["belongs to no setting"]),
+        (["--"], ["names no option"]),
+        (["-x=1"], ["names no option"]),
         (["num_gpus=-1"], ["0 or more"]),
         (["gpus=first"], ["gpus=first", "gpus=0,2", "command line"]),
         (["nproc=0"], ["nproc=0", "below 1"]),
@@ -47,8 +47,8 @@ from core.config.toy_schema import Config, read, refused
         (["sac.lr=-1"], ["lr=-1.0", "Write lr=3e-4", "sac.lr: command line"]),
     ],
 )
-def test_refused(words: list[str], parts: list[str]) -> None:
-    message = refused(*words)
+def test_refused(arguments: list[str], parts: list[str]) -> None:
+    message = refused(*arguments)
     assert all(part in message for part in parts), message
     assert "\n" not in message
 
@@ -65,13 +65,13 @@ def test_refused(words: list[str], parts: list[str]) -> None:
         ("seed: !mine 3\n", [":1", "tags"]),
         ("!!python/name:os.system x: 1\n", ["name"]),
         ("? [1, 2]\n: 3\n", ["a key must be a name"]),
-        ("- seed\n", ["no mapping"]),
-        ("seed\n", ["no mapping"]),
+        ("- seed\n", ["not a mapping"]),
+        ("seed\n", ["not a mapping"]),
         ("seed: [1\n", ["not valid YAML"]),
         ("seed: 1\n---\nseed: 2\n", ["not valid YAML"]),
-        ("seed:\n  - [1]\n", ["flat lists"]),
+        ("seed:\n  - [1]\n", ["flat list"]),
         ("seed: [1, 2]\n", ["2 values"]),
-        ("run_dir:\n", ["null is no text"]),
+        ("run_dir:\n", ["expected text, not null"]),
         ("\n\nsead: 1\n", [":3", "run.seed"]),
         ("lr: fast\n", [":1", "a number"]),
         ("variant: demo\n", ["command line"]),

@@ -1,4 +1,4 @@
-"""Settings over all ranks: sizes divide or are refused with sizes that do, learning rates follow ``lr_scale``."""
+"""Sizes: global sizes divide or are refused with valid sizes, and learning rates follow ``lr_scale``."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from powerband.core.errors import ConfigError
 
 
 @given(st.integers(0, 10**6), st.integers(1, 64))
-def test_per_rank_divides_or_names_sizes_that_do(total: int, world_size: int) -> None:
+def test_per_rank_divides_or_names_divisible_sizes(total: int, world_size: int) -> None:
     try:
         assert per_rank("num_envs", total, world_size) * world_size == total
     except ConfigError as error:
-        numbers = [int(word) for word in str(error).split("num_envs=")[-1].rstrip(".").split(" or ")]
+        numbers = [int(part) for part in str(error).split("num_envs=")[-1].rstrip(".").split(" or ")]
         assert numbers and all(number > 0 and number % world_size == 0 for number in numbers)
         assert all(abs(number - total) < world_size for number in numbers)
 

@@ -32,9 +32,9 @@ class Sac:
     lr: float = 3e-4
     """Learning rate."""
     hidden: tuple[int, ...] = (256, 256)
-    """Widths."""
+    """Widths of the hidden layers."""
     target_entropy: float | None = None
-    """None chooses it."""
+    """Target entropy; None chooses it."""
 
     def __post_init__(self) -> None:
         if self.lr <= 0:
@@ -52,9 +52,9 @@ class Ppo:
 @dataclass(frozen=True)
 class Config:
     algo: Literal["sac", "ppo", "both"] = "sac"
-    """Which one."""
+    """Algorithm."""
     note: str | None = None
-    """A word."""
+    """Free text."""
     run: RunConfig = field(default_factory=lambda: RunConfig(env_steps=1000))
     loop: Loop = field(default_factory=Loop)
     rollouts: Rollouts = field(default_factory=Rollouts)
@@ -71,11 +71,13 @@ RENAMED = {
 SECTIONS = {"sac": ("sac", "loop"), "ppo": ("ppo", "rollouts")}
 
 
-def read(*words: str) -> ResolvedConfig:
-    return resolve(Config, words, variants=VARIANTS, old_names=RENAMED, sections=SECTIONS, help_command="toy --help")
+def read(*arguments: str) -> ResolvedConfig:
+    return resolve(
+        Config, arguments, variants=VARIANTS, old_names=RENAMED, sections=SECTIONS, help_command="toy --help"
+    )
 
 
-def refused(*words: str) -> str:
+def refused(*arguments: str) -> str:
     with pytest.raises(ConfigError) as caught:
-        read(*words)
+        read(*arguments)
     return str(caught.value)

@@ -1,4 +1,4 @@
-"""What the word ``gpus`` means, with and without GPUs, and how cores are shared."""
+"""Devices: the option ``gpus`` with and without GPUs, and the division of cores among ranks."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def names(monkeypatch: pytest.MonkeyPatch, gpus_there: int, **settings: object) -> list[str]:
-    monkeypatch.setattr(device, "_gpu_count", lambda: gpus_there)
+def device_names(monkeypatch: pytest.MonkeyPatch, gpu_count: int, **settings: object) -> list[str]:
+    monkeypatch.setattr(device, "_gpu_count", lambda: gpu_count)
     return device.device_names(RunConfig(**settings))
 
 
 @pytest.mark.parametrize(
-    ("gpus_there", "settings", "expected"),
+    ("gpu_count", "settings", "expected"),
     [
         (0, {}, ["cpu"]),
         (0, {"nproc": 4}, ["cpu"]),
@@ -40,12 +40,12 @@ def names(monkeypatch: pytest.MonkeyPatch, gpus_there: int, **settings: object) 
         (4, {"gpus": "cpu"}, ["cpu"]),
     ],
 )
-def test_words(monkeypatch: pytest.MonkeyPatch, gpus_there: int, settings: dict, expected: list[str]) -> None:
-    assert names(monkeypatch, gpus_there, **settings) == expected
+def test_device_names(monkeypatch: pytest.MonkeyPatch, gpu_count: int, settings: dict, expected: list[str]) -> None:
+    assert device_names(monkeypatch, gpu_count, **settings) == expected
 
 
 @pytest.mark.parametrize(
-    ("gpus_there", "settings", "parts"),
+    ("gpu_count", "settings", "parts"),
     [
         (0, {"gpus": "7"}, ["gpus=7", "no GPU", "gpus=none nproc=1"]),
         (0, {"gpus": "0,1"}, ["gpus=none nproc=2"]),
@@ -56,27 +56,27 @@ def test_words(monkeypatch: pytest.MonkeyPatch, gpus_there: int, settings: dict,
         (2, {"nproc": 3}, ["3 ranks", "nproc=2", "gpus=none nproc=3"]),
     ],
 )
-def test_refused(monkeypatch: pytest.MonkeyPatch, gpus_there: int, settings: dict, parts: list[str]) -> None:
+def test_refused(monkeypatch: pytest.MonkeyPatch, gpu_count: int, settings: dict, parts: list[str]) -> None:
     with pytest.raises(ConfigError) as caught:
-        names(monkeypatch, gpus_there, **settings)
+        device_names(monkeypatch, gpu_count, **settings)
     assert all(part in str(caught.value) for part in parts), str(caught.value)
 
 
-def test_the_ranks_of_a_launcher_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_of_a_launcher_determine_the_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    assert names(monkeypatch, 4) == ["cuda:0", "cuda:1"]
-    assert names(monkeypatch, 0) == ["cpu"]
+    assert device_names(monkeypatch, 4) == ["cuda:0", "cuda:1"]
+    assert device_names(monkeypatch, 0) == ["cpu"]
     with pytest.raises(ConfigError, match="the launcher started 2 ranks"):
-        names(monkeypatch, 4, gpus="all")
+        device_names(monkeypatch, 4, gpus="all")
 
 
 def test_the_message_names_cuda_visible_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")
     with pytest.raises(ConfigError, match="CUDA_VISIBLE_DEVICES=5"):
-        names(monkeypatch, 1, gpus="5")
+        device_names(monkeypatch, 1, gpus="5")
 
 
-def test_ranks_here(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "_gpu_count", lambda: 3)
     assert device.ranks_on_this_machine(RunConfig(gpus="all")) == 3
     assert device.ranks_on_this_machine(RunConfig(gpus="none", nproc=5)) == 5
@@ -91,7 +91,7 @@ def test_threads_are_shared_among_ranks(monkeypatch: pytest.MonkeyPatch) -> None
     assert device.threads_per_rank(5, 3) == 5
     monkeypatch.setenv("OMP_NUM_THREADS", "4")
     assert device.threads_per_rank(0, 1) == 4
-    monkeypatch.setenv("RANK", "0")  # torchrun's own OMP_NUM_THREADS=1 is nobody's wish
+    monkeypatch.setenv("RANK", "0")  # OMP_NUM_THREADS=1 of torchrun is not the user's choice
     assert device.threads_per_rank(0, 2) == 4
     environment = device.thread_environment(3, 2)
     assert environment == {"OMP_NUM_THREADS": "3", "NUMBA_NUM_THREADS": "3", **device.OPENMP_WAIT_VARIABLES}
@@ -108,15 +108,17 @@ def test_set_threads_reaches_torch() -> None:
         os.environ.update(before[1])
 
 
-def test_numba_that_was_imported_first_does_not_give_torch_its_own_threads() -> None:
+def test_threads_of_torch_are_independent_of_an_earlier_import_of_numba() -> None:
     code = (
         "import numba, torch; from powerband.core.machine.device import set_threads; "
         "torch.ones(99, 99) @ torch.ones(99, 99);"
         "set_threads(1, 1); print(torch.get_num_threads())"
     )
     environment = {**os.environ, "NUMBA_NUM_THREADS": "2"}
-    said = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    assert said.stdout.strip() == "1"
+    completed = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert completed.stdout.strip() == "1"
 
 
 def test_host_facts_are_json() -> None:

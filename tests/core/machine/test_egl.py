@@ -1,4 +1,4 @@
-"""EGL's devices: a libEGL of our own stands for machines with several GPUs, old drivers, and drivers that crash."""
+"""EGL devices: a fake libEGL replaces machines with several GPUs, old drivers, and drivers that crash."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ static B devices(I most, void **out, I *count) {
     for (I i = 0; i < *count; i++) out[i] = &ids[i];
     return 1;
 }
-/* Two GPUs that CUDA numbers the other way round, then Mesa's software device. */
+/* Two GPUs that CUDA numbers in the opposite order, then Mesa's software device. */
 static const char *string(void *device, I name) {
     int index = *(int *)device - 10;
     if (name == 0x3055)
@@ -61,10 +61,10 @@ void *eglGetProcAddress(const char *name) {
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a libEGL.so that the environment variables FAKE_* steer."""
+    """A folder with a fake libEGL.so, controlled by the environment variables FAKE_*."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
-        pytest.skip("no C compiler to build a libEGL with")
+        pytest.skip("no C compiler")
     folder = tmp_path_factory.mktemp("egl")
     (folder / "egl.c").write_text(SOURCE)
     subprocess.run([compiler, "-shared", "-fPIC", "-o", folder / "libEGL.so", folder / "egl.c"], check=True)
@@ -77,7 +77,7 @@ def fake(library: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-def test_devices_in_egls_order_with_cudas_number_and_identity(fake: pytest.MonkeyPatch) -> None:
+def test_devices_in_egls_order_with_cudas_number_and_uuid(fake: pytest.MonkeyPatch) -> None:
     first, second, third = egl.egl_devices(open_each=True)
     assert [device.index for device in (first, second, third)] == [0, 1, 2]
     assert (first.cuda, second.cuda, third.cuda) == (1, 0, None)
@@ -87,12 +87,12 @@ def test_devices_in_egls_order_with_cudas_number_and_identity(fake: pytest.Monke
     assert third.software and not third.error
 
 
-def test_devices_are_not_opened_unless_asked(fake: pytest.MonkeyPatch) -> None:
+def test_devices_are_not_opened_by_default(fake: pytest.MonkeyPatch) -> None:
     assert [(device.vendor, device.error) for device in egl.egl_devices()] == [("", "")] * 3
 
 
 @pytest.mark.parametrize(
-    ("variable", "words"),
+    ("variable", "message"),
     [
         ("FAKE_CRASH", "crashed (signal 6)"),
         ("FAKE_HANG", "did not answer within 1 s"),
@@ -100,11 +100,11 @@ def test_devices_are_not_opened_unless_asked(fake: pytest.MonkeyPatch) -> None:
         ("FAKE_OLD", "cannot list devices"),
     ],
 )
-def test_a_driver_that_fails_is_an_error_with_words(fake: pytest.MonkeyPatch, variable: str, words: str) -> None:
+def test_a_driver_that_fails_is_an_error_with_the_reason(fake: pytest.MonkeyPatch, variable: str, message: str) -> None:
     fake.setenv(variable, "1")
     with pytest.raises(egl.EglError) as error:
         egl.egl_devices(timeout_s=1 if variable == "FAKE_HANG" else 15)
-    assert words in str(error.value)
+    assert message in str(error.value)
 
 
 def test_no_driver_behind_libegl_is_an_empty_list(fake: pytest.MonkeyPatch) -> None:
@@ -112,7 +112,7 @@ def test_no_driver_behind_libegl_is_an_empty_list(fake: pytest.MonkeyPatch) -> N
     assert egl.egl_devices() == []
 
 
-def test_a_broken_library_is_told_apart_from_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_library_is_reported_with_its_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for version in ("", *(f".{number}" for number in range(10))):
         (tmp_path / f"libEGL.so{version}").write_text("no library")
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
@@ -120,6 +120,6 @@ def test_a_broken_library_is_told_apart_from_none(tmp_path: Path, monkeypatch: p
         egl.egl_devices()
 
 
-def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(egl.LIBRARIES, "egl", "EGLofNobody")
     assert "libEGLofNobody.so" in egl.missing_library("egl") and "No such file" in egl.missing_library("egl")

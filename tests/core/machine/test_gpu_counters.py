@@ -1,4 +1,4 @@
-"""GPM counters against a library that behaves as its header says: samples, intervals, what is refused."""
+"""GPU counters with a fake NVML that follows its header: samples, intervals, failures."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from powerband.core.machine.gpu_counters import METRICS, GpuCounters
 
 
 class FakeNvml:
-    """Sample n holds the counter n; a metric is 10 times its id a sample between the two."""
+    """Sample n holds the value n. A metric is 5 times its id per sample between the two."""
 
     def __init__(self, supported: bool = True) -> None:
-        self.supported, self.looks, self.held, self.failing = supported, 0, {}, ""
-        self.refused = ()
+        self.supported, self.sample_count, self.samples, self.failing = supported, 0, {}, ""
+        self.failing_ids = ()
 
     def nvmlGpmQueryDeviceSupport(self, handle: Any, support: Any) -> int:
         assert support._obj.version == 1
@@ -25,25 +25,25 @@ class FakeNvml:
         return 0
 
     def nvmlGpmSampleAlloc(self, sample: Any) -> int:
-        sample._obj.value = 1000 + len(self.held)
-        self.held[sample._obj.value] = None
+        sample._obj.value = 1000 + len(self.samples)
+        self.samples[sample._obj.value] = None
         return 0
 
     def nvmlGpmSampleGet(self, handle: Any, sample: Any) -> int:
         if self.failing == "sample":
             return 3
-        self.looks += 1
-        self.held[sample.value] = self.looks
+        self.sample_count += 1
+        self.samples[sample.value] = self.sample_count
         return 0
 
     def nvmlGpmMetricsGet(self, request: Any) -> int:
         if self.failing == "metrics":
             return 3
-        asked = request._obj
-        assert (asked.version, asked.count) == (1, len(METRICS))
-        between = self.held[asked.second] - self.held[asked.first]
-        for entry in asked.metrics[: asked.count]:
-            entry.status = 3 if entry.id in self.refused else 0
+        body = request._obj
+        assert (body.version, body.count) == (1, len(METRICS))
+        between = self.samples[body.second] - self.samples[body.first]
+        for entry in body.metrics[: body.count]:
+            entry.status = 3 if entry.id in self.failing_ids else 0
             entry.value = 10.0 * between * entry.id / 2
         return 0
 
@@ -55,7 +55,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return now
 
 
-def test_shares_are_of_the_interval_since_the_last_look(clock) -> None:
+def test_shares_cover_the_interval_since_the_last_call(clock) -> None:
     nvml = FakeNvml()
     counters = GpuCounters.of(nvml, None)
     for seconds in (1.0, 2.0):
@@ -63,13 +63,13 @@ def test_shares_are_of_the_interval_since_the_last_look(clock) -> None:
         assert counters.read() == pytest.approx({name: number * 0.05 for name, number in METRICS.items()})
     clock.seconds = 2.05
     assert counters.read() == {}  # too soon
-    nvml.refused = (5,)
+    nvml.failing_ids = (5,)
     clock.seconds = 3.0
     assert set(counters.read()) == set(METRICS) - {"perf/gpu_tensor"}
 
 
 @pytest.mark.parametrize("failing", ["sample", "metrics"])
-def test_what_the_driver_refuses_is_left_out_and_comes_back(clock, failing: str) -> None:
+def test_a_failure_of_the_driver_gives_no_metrics_until_it_ends(clock, failing: str) -> None:
     nvml = FakeNvml()
     counters = GpuCounters.of(nvml, None)
     nvml.failing, clock.seconds = failing, 1.0
@@ -78,11 +78,11 @@ def test_what_the_driver_refuses_is_left_out_and_comes_back(clock, failing: str)
     assert set(counters.read()) == set(METRICS)
 
 
-def test_a_gpu_or_a_driver_without_counters_has_none() -> None:
+def test_an_unsupported_gpu_or_driver_has_no_counters() -> None:
     assert GpuCounters.of(FakeNvml(supported=False), None) is None
     assert GpuCounters.of(object(), None) is None
 
 
-def test_the_request_has_the_layout_of_the_header() -> None:
+def test_the_request_has_the_layout_of_nvmls_header() -> None:
     assert ctypes.sizeof(gpm._Metric) == 40 and gpm._Metric.value.offset == 8
     assert gpm._Request.first.offset == 8 and gpm._Request.metrics.offset == 24

@@ -1,4 +1,4 @@
-"""Memory of a rank: now, at its peak, what will still be touched, what is left."""
+"""Memory of a rank: used, peak and free bytes."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ CAPACITY = 2**16
 pytestmark = pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="no /proc on this system")
 
 
-def give_back_the_heap() -> None:
-    """What earlier tests freed may lie in this process's heap, still resident: a new block there would cost nothing."""
-    with contextlib.suppress(AttributeError):  # a C library without it
+def trim_heap() -> None:
+    """Returns free heap of earlier tests to the kernel, so that new blocks increase the resident memory."""
+    with contextlib.suppress(AttributeError):  # a C library without malloc_trim
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def test_a_peak_stays_after_its_memory_is_given_back_and_begins_anew():
+def test_a_peak_stays_after_the_release_of_memory_and_can_be_reset():
     before = memory.used()
     block = mmap.mmap(-1, 64 * MIB)
     block.write(bytes(64 * MIB))
@@ -55,8 +55,8 @@ def test_workers_count_with_their_process():
     assert memory.used() - before < 40 * MIB
 
 
-def test_a_replay_counts_whole_before_it_is_full():
-    give_back_the_heap()
+def test_an_empty_replay_counts_in_full():
+    trim_heap()
     before, rows = memory.used(), {"obs": torch.ones(2**10, 512)}
     replay = Replay(CAPACITY, 2**10, "cpu", {"obs": TensorSpec((512,))})
     empty = memory.used()
@@ -66,7 +66,7 @@ def test_a_replay_counts_whole_before_it_is_full():
     assert len(replay) == CAPACITY and memory.used() == pytest.approx(empty, abs=8 * MIB)
 
 
-def test_what_is_free_is_what_the_machine_has_available():
+def test_free_memory_is_below_the_total_of_the_machine():
     free, total = memory.free(), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     assert free is not None and 0 < free < total
 
@@ -74,10 +74,10 @@ def test_what_is_free_is_what_the_machine_has_available():
 def group(folder: Path, limit: str, now: int, cache: int, version: int) -> None:
     names = {2: ("memory.max", "memory.current", "inactive_file")}
     names |= {1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")}
-    most, taken, inactive = names[version]
+    limit_name, usage, inactive = names[version]
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / most).write_text(f"{limit}\n")
-    (folder / taken).write_text(f"{now}\n")
+    (folder / limit_name).write_text(f"{limit}\n")
+    (folder / usage).write_text(f"{now}\n")
     (folder / "memory.stat").write_text(f"anon 5\n{inactive} {cache}\n")
 
 
@@ -85,25 +85,25 @@ def group(folder: Path, limit: str, now: int, cache: int, version: int) -> None:
     ("version", "line", "below"),
     [(2, "0::/user.slice/job.scope\n", ""), (1, "4:cpu,memory:/user.slice/job.scope\n0::/\n", "memory")],
 )
-def test_control_groups_leave_the_least_of_all_above(tmp_path: Path, version: int, line: str, below: str):
+def test_the_strictest_control_group_limits_free_memory(tmp_path: Path, version: int, line: str, below: str):
     (tmp_path / "self").mkdir()
     (tmp_path / "self/cgroup").write_text(line)
     root = tmp_path / "cgroup"
-    assert memory.cgroup_left(tmp_path, root) is None
+    assert memory.cgroup_free(tmp_path, root) is None
     group(root / below / "user.slice/job.scope", "max" if version == 2 else str(2**63 - 4096), 10, 0, version)
-    assert memory.cgroup_left(tmp_path, root) is None
-    group(root / below / "user.slice", str(100 * MIB), 30 * MIB, 5 * MIB, version)  # caches can be dropped
-    assert memory.cgroup_left(tmp_path, root) == 75 * MIB
+    assert memory.cgroup_free(tmp_path, root) is None
+    group(root / below / "user.slice", str(100 * MIB), 30 * MIB, 5 * MIB, version)  # droppable caches count as free
+    assert memory.cgroup_free(tmp_path, root) == 75 * MIB
     group(root / below / "user.slice/job.scope", str(20 * MIB), 21 * MIB, 0, version)
-    assert memory.cgroup_left(tmp_path, root) == 0
+    assert memory.cgroup_free(tmp_path, root) == 0
     if version == 2:  # inside a container the group of the process is the root
         (tmp_path / "self/cgroup").write_text("0::/\n")
         group(root, str(50 * MIB), 40 * MIB, 0, version)
-        assert memory.cgroup_left(tmp_path, root) == 10 * MIB
+        assert memory.cgroup_free(tmp_path, root) == 10 * MIB
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
-def test_on_a_gpu_the_allocator_speaks():
+def test_memory_of_a_gpu_follows_the_allocator():
     memory.reset_peak("cuda")
     free, before = memory.free("cuda"), memory.used("cuda")
     block = torch.ones(64 * MIB // 4, device="cuda")

@@ -1,3 +1,5 @@
+"""Out of memory: bisection of sizes, recognition of errors, and free memory per rank."""
+
 from __future__ import annotations
 
 import pytest
@@ -10,18 +12,18 @@ CPU = torch.device("cpu")
 
 @pytest.mark.parametrize("step", [1, 3, 8])
 @pytest.mark.parametrize("low", [1, 5])
-def test_bisection_finds_what_a_search_through_all_sizes_finds(low, step):
+def test_bisection_agrees_with_a_search_through_all_sizes(low, step):
     for high in range(low, 70):
         for edge in range(0, high + 3):
-            asked: list[int] = []
+            tried: list[int] = []
 
-            def fits(size: int, edge: int = edge, asked: list[int] = asked) -> bool:
-                asked.append(size)
+            def fits(size: int, edge: int = edge, tried: list[int] = tried) -> bool:
+                tried.append(size)
                 return size <= edge
 
             sizes = [size for size in range(low, high + 1) if size % step == 0]
             assert largest_that_fits(fits, low, high, step) == max((s for s in sizes if s <= edge), default=0)
-            assert set(asked) <= set(sizes) and len(asked) == len(set(asked)) <= 2 + len(sizes).bit_length()
+            assert set(tried) <= set(sizes) and len(tried) == len(set(tried)) <= 2 + len(sizes).bit_length()
 
 
 def test_a_size_below_one_is_refused():
@@ -29,7 +31,7 @@ def test_a_size_below_one_is_refused():
         largest_that_fits(lambda size: True, 0, 4)
 
 
-def test_what_memory_says_when_it_runs_out_is_told_from_other_errors():
+def test_out_of_memory_errors_are_distinguished_from_other_errors():
     with pytest.raises(RuntimeError) as caught:
         torch.empty(2**60, dtype=torch.uint8)
     assert out_of_memory_message(caught.value).startswith(
@@ -43,7 +45,7 @@ def test_what_memory_says_when_it_runs_out_is_told_from_other_errors():
     assert out_of_memory_message(ValueError("out of memory")) == ""
 
 
-def test_a_try_swallows_a_lack_of_memory_and_nothing_else():
+def test_only_out_of_memory_errors_mean_that_a_call_does_not_fit():
     assert fits_in_memory(lambda: torch.zeros(3), CPU)
     assert not fits_in_memory(lambda: torch.empty(2**60, dtype=torch.uint8), CPU)
     with pytest.raises(RuntimeError, match="shapes"):

@@ -1,3 +1,5 @@
+"""Utilisation: child processes count, and processes are identified by their start time."""
+
 from __future__ import annotations
 
 import os
@@ -19,27 +21,25 @@ def test_simulators_in_other_processes_are_counted() -> None:
     try:
         assert child.stdout is not None
         child.stdout.readline()
-        looking = Utilisation()
+        utilisation = Utilisation()
         before, start = process_usage([child.pid])[0], time.perf_counter()
         time.sleep(0.5)
-        figures = looking.read()
+        metrics = utilisation.read()
         own = (process_usage([child.pid])[0] - before) / (time.perf_counter() - start)
         assert child.pid in process_tree(os.getpid()) and process_tree(child.pid) == [child.pid]
-        assert own > 0.05 and figures["perf/cpu_cores"] > 0.5 * own
-        assert figures["perf/memory_gib"] >= process_usage([child.pid])[1] / 2**30
+        assert own > 0.05 and metrics["perf/cpu_cores"] > 0.5 * own
+        assert metrics["perf/memory_gib"] >= process_usage([child.pid])[1] / 2**30
     finally:
         child.kill()
         child.wait()
     assert process_tree(child.pid) == [] and process_usage([child.pid]) == (0.0, 0)
 
 
-def test_a_process_is_known_by_its_number_and_when_it_began() -> None:
+def test_an_ended_process_has_no_start_time_even_before_it_is_waited_for() -> None:
     assert process_start_ticks(os.getpid()) == process_start_ticks(os.getpid()) is not None
     child = subprocess.Popen([sys.executable, "-c", ""])
     deadline = time.monotonic() + 20
-    while (
-        process_start_ticks(child.pid) is not None
-    ):  # it has ended and nobody has asked for its status: it is no process
+    while process_start_ticks(child.pid) is not None:  # None for a zombie too
         assert time.monotonic() < deadline
         time.sleep(0.02)
     child.wait()

@@ -1,4 +1,4 @@
-"""What AdamW through Accelerate refuses of a launcher's configuration, and that it says what to do."""
+"""AdamW through Accelerate: unsupported configurations of the launcher raise errors that name the fix."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from powerband.core.optim.precision import Precision
 from powerband.core.ranks.ranks import Ranks
 
 FSDP2 = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"}
-ZERO, SAID = {"ACCELERATE_USE_DEEPSPEED": "true"}, "ACCELERATE_DEEPSPEED_"
+ZERO, PREFIX = {"ACCELERATE_USE_DEEPSPEED": "true"}, "ACCELERATE_DEEPSPEED_"
 
 
 def adam(net: nn.Module | None = None, allow_sharding: bool = True) -> AcceleratedAdam:
     net = net or nn.Linear(2, 2)
-    words = {"ranks": Ranks(), "precision": Precision("fp32", "cpu")}
-    return zero.adam_for_launcher(net, 1e-3, **words) if allow_sharding else AcceleratedAdam(net, 1e-3, **words)
+    options = {"ranks": Ranks(), "precision": Precision("fp32", "cpu")}
+    return zero.adam_for_launcher(net, 1e-3, **options) if allow_sharding else AcceleratedAdam(net, 1e-3, **options)
 
 
 @pytest.mark.parametrize(
-    ("environment", "said"),
+    ("environment", "message"),
     [
-        (ZERO | {f"{SAID}ZERO_STAGE": "3"}, "zero_stage=3 .* --fsdp_version 2"),
-        (ZERO | {f"{SAID}CONFIG_FILE": "zero.json"}, "deepspeed_config_file"),
-        (ZERO | {f"{SAID}OFFLOAD_OPTIMIZER_DEVICE": "cpu"}, "offload_optimizer_device"),
+        (ZERO | {f"{PREFIX}ZERO_STAGE": "3"}, "zero_stage=3 .* --fsdp_version 2"),
+        (ZERO | {f"{PREFIX}CONFIG_FILE": "zero.json"}, "deepspeed_config_file"),
+        (ZERO | {f"{PREFIX}OFFLOAD_OPTIMIZER_DEVICE": "cpu"}, "offload_optimizer_device"),
         (ZERO, "leave --use_deepspeed out"),
         (ZERO | {"ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "4"}, r"rdt\.gradient_accumulation_steps"),
         ({"ACCELERATE_USE_FSDP": "true"}, "only FSDP 2"),
@@ -38,15 +38,15 @@ def adam(net: nn.Module | None = None, allow_sharding: bool = True) -> Accelerat
         (FSDP2 | {"FSDP_IGNORED_MODULES": "vision"}, "fsdp_ignored_modules"),
     ],
 )
-def test_settings_that_shard_in_an_unknown_way_are_refused(environment, said, monkeypatch) -> None:
-    monkeypatch.setattr(zero, "find_spec", lambda name: name)  # DeepSpeed need not be there for what it is not asked
+def test_unsupported_sharding_settings_are_refused(environment, message, monkeypatch) -> None:
+    monkeypatch.setattr(zero, "find_spec", lambda name: name)  # no DeepSpeed needed: the refusal comes first
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         adam()
 
 
-def test_deepspeed_that_is_not_installed_is_said(monkeypatch) -> None:
+def test_missing_deepspeed_is_reported(monkeypatch) -> None:
     monkeypatch.setattr(zero, "find_spec", lambda name: None)
     monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
     with pytest.raises(ConfigError, match="pip install 'powerband.deepspeed.'"):
@@ -54,7 +54,7 @@ def test_deepspeed_that_is_not_installed_is_said(monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("environment", [FSDP2, ZERO])
-def test_a_compiled_or_a_small_network_is_not_sharded(environment, monkeypatch) -> None:
+def test_a_compiled_or_unsupported_network_is_not_sharded(environment, monkeypatch) -> None:
     monkeypatch.setattr(zero, "find_spec", lambda name: name)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
@@ -66,7 +66,7 @@ def test_a_compiled_or_a_small_network_is_not_sharded(environment, monkeypatch) 
         adam(allow_sharding=False)
 
 
-def test_one_rank_has_its_weights_whole(monkeypatch) -> None:
+def test_a_single_rank_keeps_full_weights(monkeypatch) -> None:
     for name, value in FSDP2.items():
         monkeypatch.setenv(name, value)
     trained = adam()
@@ -79,7 +79,7 @@ def test_one_rank_has_its_weights_whole(monkeypatch) -> None:
     )
 
 
-def test_what_fits_is_not_tried_by_a_rank_that_holds_shards_only() -> None:
+def test_a_rank_with_shards_does_not_search_for_a_fitting_batch() -> None:
     trained = adam()
     trained.sharded, trained._world_size = "weights", 2
     with pytest.raises(ConfigError, match="half the batch"):

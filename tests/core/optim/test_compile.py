@@ -1,4 +1,4 @@
-"""Graphed updates without a GPU are a plain loop; the pieces of the shadow check."""
+"""Graphed updates: a plain loop without a GPU, cycles of updates, and the comparison of replays with eager updates."""
 
 import math
 
@@ -10,7 +10,7 @@ from powerband.core.optim.compile import GraphedUpdates, all_tensors, compile_if
 from powerband.core.schedule import UpdateCycle
 
 
-def test_on_the_cpu_it_is_a_loop():
+def test_updates_on_a_cpu_are_a_loop():
     counter = torch.zeros(())
 
     def update():
@@ -22,13 +22,13 @@ def test_on_the_cpu_it_is_a_loop():
     assert list(updates.run(0)) == [] and len(list(updates.run(9))) == 9 and updates.graph is None
 
 
-def test_capture_needs_to_know_the_state():
-    with pytest.raises(ValueError, match="`state` must name"):
+def test_a_capture_requires_the_state():
+    with pytest.raises(ValueError, match="needs `state`"):
         GraphedUpdates(dict, "cuda", k=2)
 
 
 class CountedGraph:
-    """Stands for a CUDA graph: a replay repeats the tensor operations of k updates and runs no Python of them."""
+    """Fake CUDA graph: a replay repeats the tensor operations of k updates without their Python code."""
 
     def __init__(self, counter: torch.Tensor, k: int) -> None:
         self.counter, self.k = counter, k
@@ -37,14 +37,14 @@ class CountedGraph:
         self.counter.add_(self.k)
 
 
-def test_a_graph_holds_whole_cycles_of_updates():
+def test_a_graph_contains_complete_cycles_of_updates():
     with pytest.raises(ConfigError, match="graph_updates=1 is not a multiple of 2.*Write graph_updates=2"):
         GraphedUpdates(dict, "cpu", k=1, cycle=UpdateCycle(2))
     GraphedUpdates(dict, "cpu", k=6, cycle=UpdateCycle(2, 3))
 
 
 def test_replays_begin_at_the_start_of_a_cycle_only():
-    """The actor is trained at every second update: the graph of two updates must not replay between the two."""
+    """The actor is updated at every second update, so a graph of two updates must not start between them."""
     cycle, counter = UpdateCycle(2), torch.zeros(())
     eager: list[int] = []
 
@@ -61,12 +61,12 @@ def test_replays_begin_at_the_start_of_a_cycle_only():
     assert counter == 9 and updates.replays == 2
 
 
-def test_a_cycle_goes_on_after_a_resume():
+def test_a_cycle_continues_after_a_resume():
     cycle = UpdateCycle(2, 3)
     assert cycle.period == 6 and [cycle.advance() for _ in range(8)] == [1, 2, 3, 4, 5, 6, 1, 2]
-    again = UpdateCycle(2, 3)
-    again.restore(8)
-    assert again.phase == cycle.phase == 2
+    resumed = UpdateCycle(2, 3)
+    resumed.restore(8)
+    assert resumed.phase == cycle.phase == 2
 
 
 def test_distance():
@@ -82,5 +82,5 @@ def test_tensors_in_nested_state():
     assert found[0] is x and found[1] is y and len(found) == 2
 
 
-def test_disabled_compile_is_the_function_itself():
+def test_disabled_compile_returns_the_function_itself():
     assert compile_if(distance, False) is distance

@@ -1,4 +1,4 @@
-"""The flat optimiser and targets against torch.optim.Adam and a loop over parameters."""
+"""The flat optimiser and flat targets, compared with torch.optim.Adam and a loop over parameters."""
 
 import copy
 import subprocess
@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from powerband.core.optim.flat_adam import TIDY_EVERY, FlatAdam, FlatTarget
+from powerband.core.optim.flat_adam import FLUSH_INTERVAL, FlatAdam, FlatTarget
 from powerband.core.optim.precision import Precision
 
 FP32 = Precision("fp32")
@@ -40,26 +40,26 @@ def test_equals_adam_on_each_tensor(max_grad_norm):
         torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("tidy_every, left", [(TIDY_EVERY, False), (2**62, True)])
-def test_moments_that_shrink_away_become_zero_and_move_no_weight(monkeypatch, tidy_every, left):
-    """The second case shows that the first can fail."""
-    monkeypatch.setattr("powerband.core.optim.flat_adam.TIDY_EVERY", tidy_every)
+@pytest.mark.parametrize("flush_interval, denormal", [(FLUSH_INTERVAL, False), (2**62, True)])
+def test_shrinking_moments_become_zero_without_an_effect_on_weights(monkeypatch, flush_interval, denormal):
+    """The second case, which never flushes, shows that denormal moments would occur."""
+    monkeypatch.setattr("powerband.core.optim.flat_adam.FLUSH_INTERVAL", flush_interval)
     ours, plain = network(), network()
     optimiser = FlatAdam([ours], 1e-2, precision=FP32)
     adam = torch.optim.Adam(plain.parameters(), 1e-2, fused=True)
-    seen = set()
+    denormal_seen = False
     for step in range(1_100):
         alive = torch.ones(16, 5)
         if step > 10:
-            alive[:, 0] = 0  # an input that is no longer there: no gradient for its seven weights
+            alive[:, 0] = 0  # without this input its seven weights have no gradient
         x = alive * torch.randn(16, 5, generator=torch.Generator().manual_seed(step))
         optimiser.step(loss_of(ours, x))
         adam.zero_grad()
         loss_of(plain, x).backward()
         adam.step()
         moments = optimiser.adam.state["exp_avg"].abs()
-        seen |= {bool(((moments > 0) & (moments < torch.finfo(torch.float32).tiny)).any())}
-    assert (True in seen) is left
+        denormal_seen |= bool(((moments > 0) & (moments < torch.finfo(torch.float32).tiny)).any())
+    assert denormal_seen is denormal
     for mine, theirs in zip(ours.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
 
@@ -119,7 +119,7 @@ def test_resume_is_bit_exact():
         assert torch.equal(mine, theirs)
     other = FlatAdam([network()], 5e-2, precision=FP32)
     other.load_state_dict(saved["adam"])
-    assert other.lr == 5e-2, "a rate that a resume was told must not be undone"
+    assert other.lr == 5e-2, "a resume keeps the learning rate of its configuration"
 
 
 def test_frozen_gives_no_weight_gradient():
@@ -149,7 +149,7 @@ def test_target_follows():
 
 
 @pytest.mark.parametrize(
-    "make, words",
+    "make, message",
     [
         (lambda: FlatAdam([nn.ReLU()], 1e-3, precision=FP32), "no parameters"),
         (lambda: FlatAdam([network(), network(torch.float64)], 1e-3, precision=FP32), "one dtype"),
@@ -158,13 +158,13 @@ def test_target_follows():
         (lambda: FlatTarget(FlatAdam([network()], 1e-3, precision=FP32), [nn.Linear(2, 2)], 0.5), "same order"),
     ],
 )
-def test_errors_say_what_to_do(make, words):
-    with pytest.raises(ValueError, match=words):
+def test_errors_name_the_fix(make, message):
+    with pytest.raises(ValueError, match=message):
         make()
 
 
 class Scaled:
-    """Loss scaling, as fp16 asks for on CUDA, where there is none."""
+    """Loss scaling on a CPU, as fp16 needs it on CUDA."""
 
     def scaler(self) -> torch.amp.GradScaler:
         return torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=3)
@@ -185,8 +185,8 @@ def test_loss_scaling_changes_nothing_but_skips_steps_that_are_not_finite():
     torch.testing.assert_close(flat.flat, reference.flat, rtol=1e-5, atol=1e-6)
 
 
-def test_nothing_imports_the_compiler_that_was_not_asked_to_compile():
-    """It takes over a second of each start of each rank."""
+def test_training_without_compile_does_not_import_the_compiler():
+    """The import takes over a second at the start of each rank."""
     code = """
 import sys, torch
 from powerband.algos.sac import SAC

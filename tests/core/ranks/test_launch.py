@@ -1,4 +1,4 @@
-"""Who starts the ranks: the decision from the environment, and two CPU ranks for real."""
+"""Launch: the decision to start ranks, and runs with two CPU ranks."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from powerband.core.config import RunConfig
 from powerband.core.ranks.launch import launch
 
 
-def ranks(words):
-    folder, what = pathlib.Path(words[0]), words[1]
-    status = launch(RunConfig(gpus="none", nproc=2, threads=1), ["ranks", *words])
+def ranks(arguments):
+    folder, behaviour = pathlib.Path(arguments[0]), arguments[1]
+    status = launch(RunConfig(gpus="none", nproc=2, threads=1), ["ranks", *arguments])
     if status is not None:
         return status
     rank = os.environ["RANK"]
-    if what == "fail" and rank == "1":
+    if behaviour == "fail" and rank == "1":
         return 3
-    if what == "killed" and rank == "1":
+    if behaviour == "killed" and rank == "1":
         os.kill(os.getpid(), signal.SIGKILL)
-    if what != "end":
+    if behaviour != "end":
         def save(number, frame):
             (folder / f"saved{rank}").write_text(str(number))
             sys.exit(0)
@@ -42,7 +42,7 @@ def ranks(words):
             signal.signal(number, save)
     (folder / f"facts{rank}.tmp").write_text(json.dumps(dict(os.environ)))
     (folder / f"facts{rank}.tmp").rename(folder / f"facts{rank}")
-    if what != "end":
+    if behaviour != "end":
         time.sleep(60)
     return 0
 
@@ -51,14 +51,14 @@ cli.COMMANDS["ranks"] = (ranks, "", "")
 """
 
 
-def start(folder: Path, what: str) -> subprocess.Popen:
+def start(folder: Path, behaviour: str) -> subprocess.Popen:
     site = folder / "site"
     site.mkdir()
     (site / "sitecustomize.py").write_text(SITE)
     drop = ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "OMP_NUM_THREADS")
     environment = {name: value for name, value in os.environ.items() if name not in drop}
     environment["PYTHONPATH"] = os.pathsep.join([str(site), str(SOURCE)])
-    command = [sys.executable, "-m", "powerband", "ranks", str(folder), what]
+    command = [sys.executable, "-m", "powerband", "ranks", str(folder), behaviour]
     return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
 
 
@@ -71,14 +71,14 @@ def test_two_cpu_ranks_are_started_with_their_share_of_the_threads(tmp_path: Pat
     assert all(fact["OMP_NUM_THREADS"] == fact["NUMBA_NUM_THREADS"] == "1" for fact in facts)
 
 
-@pytest.mark.parametrize(("what", "status", "words"), [("fail", 3, "status 3"), ("killed", 137, "SIGKILL")])
-def test_a_rank_that_fails_ends_the_others_and_gives_its_status(
-    tmp_path: Path, what: str, status: int, words: str
+@pytest.mark.parametrize(("behaviour", "status", "message"), [("fail", 3, "status 3"), ("killed", 137, "SIGKILL")])
+def test_a_rank_that_fails_ends_the_others_and_determines_the_status(
+    tmp_path: Path, behaviour: str, status: int, message: str
 ) -> None:
-    process = start(tmp_path, what)
+    process = start(tmp_path, behaviour)
     _, error = process.communicate(timeout=120)
     assert process.returncode == status, error
-    assert "rank 1" in error and words in error and "Traceback" not in error
+    assert "rank 1" in error and message in error and "Traceback" not in error
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -104,12 +104,12 @@ def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def test_one_rank_is_this_process() -> None:
+def test_a_single_rank_is_this_process() -> None:
     assert launch.launch(RunConfig(gpus="none"), []) is None
     assert launch.world_size(RunConfig(gpus="none", nproc=2, nnodes="1:3", rdzv_endpoint="a:1")) == 6
 
 
-def test_a_rank_of_a_launcher_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_of_a_launcher_starts_no_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert launch.launch(RunConfig(gpus="none", nproc=2), []) is None
@@ -117,7 +117,7 @@ def test_a_rank_of_a_launcher_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not launch.is_leading_process()
 
 
-def test_machines_need_a_place_to_meet() -> None:
+def test_several_machines_require_a_rendezvous_address() -> None:
     with pytest.raises(ConfigError, match="rdzv_endpoint=HOST:29500"):
         launch.launch(RunConfig(gpus="none", nnodes="2"), [])
 
@@ -135,11 +135,11 @@ def test_a_task_of_srun_is_a_rank() -> None:
     }
     assert launch.set_rank_from_slurm(environment) == ""
     assert launch.is_rank(environment)
-    words = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-    assert [environment[word] for word in words] == ["3", "1", "5", "2", "gpu03", "24711"]
+    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    assert [environment[name] for name in names] == ["3", "1", "5", "2", "gpu03", "24711"]
 
 
-def test_a_batch_script_without_srun_waits_for_nobody() -> None:
+def test_a_batch_script_without_srun_is_not_a_rank() -> None:
     environment = {"SLURM_NTASKS": "5", "SLURM_PROCID": "0"}
     assert "srun" in launch.set_rank_from_slurm(environment)
     assert not launch.is_rank(environment)

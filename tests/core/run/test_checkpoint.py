@@ -26,7 +26,7 @@ def run_dir(tmp_path):
     return tmp_path
 
 
-def test_a_tree_comes_back_as_it_was(run_dir):
+def test_a_saved_tree_is_restored_unchanged(run_dir):
     flat = torch.arange(12.0)
     tree = {
         "weights": {"view": flat[:4].view(2, 2), "other view": flat[4:], "t": flat.view(3, 4).t()},
@@ -47,7 +47,7 @@ def test_a_tree_comes_back_as_it_was(run_dir):
     assert loaded["plain"] == tree["plain"]
 
 
-def test_the_newest_are_kept_and_last_names_the_newest(run_dir):
+def test_the_newest_checkpoints_stay_and_last_names_the_newest(run_dir):
     for step in (1, 2, 3):
         save(run_dir, step, {"x": step}, keep=2)
     folder = run_dir / "checkpoints"
@@ -56,18 +56,18 @@ def test_the_newest_are_kept_and_last_names_the_newest(run_dir):
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "remove"])
-def test_damage_is_named_and_the_checkpoint_before_is_used(run_dir, damage):
+def test_damage_is_reported_and_the_previous_checkpoint_is_used(run_dir, damage):
     save(run_dir, 1, {"x": torch.zeros(100)})
     newest = save(run_dir, 2, {"x": torch.zeros(100)})
-    victim = newest / "shared.safetensors"
-    data = bytearray(victim.read_bytes())
+    shard = newest / "shared.safetensors"
+    data = bytearray(shard.read_bytes())
     if damage == "flip":
         data[-7] ^= 1
-        victim.write_bytes(data)
+        shard.write_bytes(data)
     elif damage == "cut":
-        victim.write_bytes(data[:-7])
+        shard.write_bytes(data[:-7])
     else:
-        victim.unlink()
+        shard.unlink()
     with pytest.raises(CheckpointError, match="shared.safetensors"):
         load_checkpoint(newest, "shared")
     path, notices = resolve_resume(str(run_dir))
@@ -75,27 +75,27 @@ def test_damage_is_named_and_the_checkpoint_before_is_used(run_dir, damage):
     assert len(notices) == 1 and "shared.safetensors" in notices[0]
 
 
-def test_resume_takes_a_run_a_checkpoint_or_a_file_in_either(run_dir):
+def test_resume_accepts_a_run_a_checkpoint_or_a_file_in_either(run_dir):
     for step in (1, 2):
         save(run_dir, step, {"x": step})
     folder = run_dir / "checkpoints"
-    for word, step in (
+    for target, step in (
         (run_dir, "2"),
         (run_dir / "run.json", "2"),
         (folder / "1", "1"),
         (folder / "1/manifest.json", "1"),
     ):
-        assert resolve_resume(str(word))[0].name == step
+        assert resolve_resume(str(target))[0].name == step
     with pytest.raises(ValueError, match="does not exist"):
         resolve_resume(str(run_dir / "nothing"))
 
 
-def test_nothing_to_go_on_from_is_said(run_dir):
+def test_a_run_without_checkpoints_is_an_error(run_dir):
     with pytest.raises(CheckpointError, match="no checkpoint"):
         resolve_resume(str(run_dir))
 
 
-def test_a_full_disk_leaves_the_checkpoint_before(run_dir, monkeypatch):
+def test_a_full_disk_keeps_the_previous_checkpoint(run_dir, monkeypatch):
     save(run_dir, 1, {"x": torch.ones(10)})
 
     def full(path, data):
@@ -112,7 +112,7 @@ def test_a_full_disk_leaves_the_checkpoint_before(run_dir, monkeypatch):
     assert not list((run_dir / "checkpoints").glob(".saving-*"))
 
 
-def test_an_older_resume_removes_the_future_that_it_undoes(run_dir):
+def test_a_resume_from_an_older_step_removes_the_newer_checkpoints(run_dir):
     for step in (10, 20):
         save(run_dir, step, {"x": step})
     save(run_dir, 15, {"x": 15})

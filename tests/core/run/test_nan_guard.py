@@ -1,4 +1,4 @@
-"""The guard by itself: which update was the first, what is kept of its batch, and what is said about it."""
+"""The NaN guard: the first bad update, the saved batch, and the error message."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from powerband.core.ranks.ranks import Ranks
 from powerband.core.run.nan_guard import NanGuard, describe_bad_values, leaves, truncate_batch
-from powerband.core.run.nan_report import LEAST, gradient_trend, non_finite_error
+from powerband.core.run.nan_report import MIN_HISTORY, gradient_trend, non_finite_error
 
 NAMES = ("losses/critic", "losses/critic_grad_norm")
 
@@ -21,79 +21,79 @@ def batch(rows: int = 4, **leaves: torch.Tensor) -> dict:
     return {"obs": {"own": torch.zeros(rows, 3)}, "reward": torch.zeros(rows), **leaves}
 
 
-def seen(
-    guard: NanGuard, *figures: float, given: dict | None = None, count: int = 1, whole: dict | None = None
+def record(
+    guard: NanGuard, *figures: float, given: dict | None = None, count: int = 1, source: dict | None = None
 ) -> None:
-    guard.set_batch(batch() if given is None else given, whole)
+    guard.set_batch(batch() if given is None else given, source)
     guard.record(NAMES, torch.tensor(figures, dtype=torch.float64), count)
 
 
 def on_device(scaled: bool = False) -> NanGuard:
-    """A guard that keeps figures until it is told to look, as on CUDA."""
+    """A guard that keeps figures until `check` is called, as on CUDA."""
     guard = NanGuard(Ranks(), scaled)
     guard._batches = type(guard._batches)(maxlen=3)
     guard._cuda = True
-    guard.set_batch = lambda given, whole=None: (setattr(guard, "_batch", given), setattr(guard, "_whole", whole))
+    guard.set_batch = lambda given, source=None: (setattr(guard, "_batch", given), setattr(guard, "_source", source))
     return guard
 
 
-def test_on_the_cpu_the_first_bad_update_is_known_at_once_and_stays_the_first():
+def test_on_a_cpu_the_first_bad_update_is_detected_at_once_and_stays_the_first():
     guard = NanGuard(Ranks())
-    seen(guard, 1.0, 2.0)
+    record(guard, 1.0, 2.0)
     assert not guard.check()
     bad = batch(obs={"own": torch.tensor([[0.0, math.inf, 0.0]])}, reward=torch.zeros(1))
-    seen(guard, math.nan, 3.0, given=bad)
-    seen(guard, math.nan, math.nan)
+    record(guard, math.nan, 3.0, given=bad)
+    record(guard, math.nan, math.nan)
     fault = guard.fault
     assert guard.check() and (fault.update, fault.bad, fault.batch_update) == (2, ["losses/critic"], 2)
     assert fault.environment == ["obs/own"] and fault.leaves == {"obs/own": "1 of 3 values not finite"}
     assert fault.norm_history == {"losses/critic_grad_norm": [(1, 2.0)]} and guard.saved is bad
 
 
-def test_on_a_gpu_a_look_finds_the_first_bad_update_of_many_and_its_batch():
+def test_on_a_gpu_a_check_finds_the_first_bad_update_and_its_batch():
     guard = on_device()
     batches = [batch() for _ in range(6)]
     for index, given in enumerate(batches):
-        seen(guard, math.inf if index >= 4 else 1.0, 1.0, given=given)
+        record(guard, math.inf if index >= 4 else 1.0, 1.0, given=given)
     assert guard.fault is None and guard.check()
     assert guard.fault.update == 5 and guard.saved is batches[4], "three batches were kept: of updates 4, 5 and 6"
 
 
-def test_where_the_first_bad_batch_is_gone_the_oldest_bad_one_is_kept_under_its_own_number():
+def test_if_the_first_bad_batch_is_gone_the_oldest_bad_one_is_saved_under_its_own_number():
     guard = on_device()
     batches = [batch() for _ in range(6)]
     for index, given in enumerate(batches):
-        seen(guard, math.nan if index >= 1 else 1.0, 1.0, given=given)
+        record(guard, math.nan if index >= 1 else 1.0, 1.0, given=given)
     assert guard.check() and guard.fault.update == 2
     assert guard.saved is batches[3] and guard.fault.batch_update == 4
 
 
-def test_a_replay_that_writes_over_its_batch_leaves_the_newest_one():
+def test_a_graph_replay_that_overwrites_its_batch_keeps_the_newest_one():
     guard, static = on_device(), batch()
     guard._captured = static
     for value in (1.0, math.nan, math.nan):
-        seen(guard, value, 1.0, count=5)
+        record(guard, value, 1.0, count=5)
     assert guard.check() and (guard.fault.update, guard.fault.count) == (10, 5)
     assert guard.saved is static and guard.fault.batch_update == 15
 
 
 def test_scaled_gradients_may_be_infinite_and_losses_may_not():
     guard = on_device(scaled=True)
-    seen(guard, 1.0, math.inf)
+    record(guard, 1.0, math.inf)
     assert not guard.check()
-    seen(guard, math.nan, math.inf)
+    record(guard, math.nan, math.inf)
     assert guard.check() and guard.fault.bad == ["losses/critic"] and guard.fault.update == 2
 
 
-def test_a_value_elsewhere_in_the_rollout_is_an_environments_too():
-    guard, whole = NanGuard(Ranks()), {"reward": torch.tensor([[0.0, math.nan]]), "advantages": torch.zeros(1, 2)}
-    seen(guard, math.nan, 1.0, given=batch(advantages=torch.full((4,), math.nan)), whole=whole)
+def test_a_bad_value_elsewhere_in_the_rollout_is_attributed_to_the_environment():
+    guard, rollout = NanGuard(Ranks()), {"reward": torch.tensor([[0.0, math.nan]]), "advantages": torch.zeros(1, 2)}
+    record(guard, math.nan, 1.0, given=batch(advantages=torch.full((4,), math.nan)), source=rollout)
     assert guard.fault.environment == ["reward of the rollout"]
     assert guard.fault.leaves["advantages"] == "4 of 4 values not finite"
 
 
 @pytest.mark.parametrize(
-    ("learner", "replay", "leaf", "made"),
+    ("learner", "replay", "leaf", "environment"),
     [
         ({"net": {"w": torch.tensor([1.0, math.nan])}}, None, "learner/net/w", []),
         ({"net": {"w": torch.ones(2)}}, {"reward": torch.tensor([0.0, math.inf])}, "reward", ["reward"]),
@@ -101,14 +101,14 @@ def test_a_value_elsewhere_in_the_rollout_is_an_environments_too():
         ({"moment": torch.tensor([1e30])}, {"reward": torch.tensor([1e30])}, None, []),
     ],
 )
-def test_what_a_checkpoint_would_hold_is_looked_at(learner, replay, leaf, made):
+def test_the_contents_of_the_next_checkpoint_are_checked(learner, replay, leaf, environment):
     guard = NanGuard(Ranks())
     assert guard.check_state(learner, replay) == (leaf is not None)
     if leaf:
-        assert list(guard.fault.leaves) == [leaf] and guard.fault.environment == made
+        assert list(guard.fault.leaves) == [leaf] and guard.fault.environment == environment
 
 
-def test_what_is_saved_is_bounded_and_the_bad_rows_come_first(tmp_path):
+def test_the_saved_batch_is_bounded_and_starts_with_the_bad_rows(tmp_path):
     rows = 3_000_000
     reward, other = torch.zeros(rows), torch.zeros(rows, 8)
     reward[rows - 1] = math.nan
@@ -118,16 +118,16 @@ def test_what_is_saved_is_bounded_and_the_bad_rows_come_first(tmp_path):
     sequences = {"obs": torch.zeros(64, 1000), "carry": torch.zeros(8, 500)}
     assert sum(leaf.nbytes for leaf in truncate_batch(sequences, 2**16).values()) <= 2**16
     guard = NanGuard(Ranks())
-    seen(guard, math.nan, -math.inf)
+    record(guard, math.nan, -math.inf)
     assert guard.save(tmp_path / "nan", 7, 9) == ""
     facts = json.loads((tmp_path / "nan" / "rank0.json").read_text(), parse_constant=pytest.fail)
     assert facts["figures"] == {NAMES[0]: "nan", NAMES[1]: "-inf"} and facts["rows"]["reward"] == [4, 4]
     assert set(load_file(tmp_path / "nan" / "rank0.safetensors")) == {"obs/own", "reward"}
-    (tmp_path / "file").write_text("in the way")
+    (tmp_path / "file").write_text("not a folder")
     assert "directory" in guard.save(tmp_path / "file" / "nan", 7, 9)
 
 
-def test_examined():
+def test_bad_values_are_described():
     tree = {"a": torch.tensor([1, 2]), "b": {"c": torch.tensor([math.nan, 1e20])}, "reward": torch.tensor([-1e20])}
     assert describe_bad_values(tree) == {"b/c": "1 of 2 values not finite"}
     assert describe_bad_values(tree, ("reward",), 1e18) == {
@@ -162,24 +162,24 @@ def rising(factor: float, count: int = 40) -> list[tuple[int, float]]:
             "times as much",
             "Lower critic_lr (it is 0.002), or clip",
         ),
-        ({"losses/grad_norm": rising(1e6)}, Settings(max_grad_norm=0.5), "more clipping is no cure", "Lower lr"),
+        ({"losses/grad_norm": rising(1e6)}, Settings(max_grad_norm=0.5), "stronger clipping will not help", "Lower lr"),
         ({"losses/actor_grad_norm": rising(1e6)}, Unclipped(), "times as much", "Lower lr (it is 0.001)"),
         ({"losses/grad_norm": rising(1e6)}, None, "times as much", "Lower the learning rate"),
-        ({"losses/grad_norm": rising(1.5)}, Settings(), "did not grow", "Look at the saved batch"),
-        ({"losses/grad_norm": rising(1e9, LEAST - 1)}, Settings(), "too few", "Look at the saved batch"),
-        ({}, Settings(), "too few", "Look at the saved batch"),
+        ({"losses/grad_norm": rising(1.5)}, Settings(), "did not grow", "Inspect the saved batch"),
+        ({"losses/grad_norm": rising(1e9, MIN_HISTORY - 1)}, Settings(), "too few", "Inspect the saved batch"),
+        ({}, Settings(), "too few", "Inspect the saved batch"),
     ],
 )
-def test_a_hint_is_given_where_it_was_measured(norm_history, settings, hint, fix):
-    said, changed = gradient_trend(norm_history, settings)
-    assert hint in said and changed.startswith(fix), (said, changed)
-    assert "max_grad_norm" not in said + changed or hasattr(settings, "max_grad_norm")
+def test_hints_follow_the_measured_gradients(norm_history, settings, hint, fix):
+    trend, advice = gradient_trend(norm_history, settings)
+    assert hint in trend and advice.startswith(fix), (trend, advice)
+    assert "max_grad_norm" not in trend + advice or hasattr(settings, "max_grad_norm")
 
 
-def test_the_rank_whose_environment_it_was_speaks_first():
-    clean, ill = NanGuard(Ranks()), NanGuard(Ranks(rank=1))
-    seen(clean, math.nan, math.nan)
-    seen(ill, math.nan, math.nan, given=batch(reward=torch.full((4,), math.nan)))
-    text = str(non_finite_error([asdict(clean.fault), asdict(ill.fault)], 100, "Where.", "Good.", "again", None))
-    assert "An environment of rank 1 made them: reward (4 of 4 values not finite)" in text
-    assert text.endswith("Mend the environment, then go on: again") and "diverged" not in text
+def test_the_message_names_the_rank_of_the_bad_environment():
+    clean, faulty = NanGuard(Ranks()), NanGuard(Ranks(rank=1))
+    record(clean, math.nan, math.nan)
+    record(faulty, math.nan, math.nan, given=batch(reward=torch.full((4,), math.nan)))
+    text = str(non_finite_error([asdict(clean.fault), asdict(faulty.fault)], 100, "Where.", "Good.", "again", None))
+    assert "An environment of rank 1 produced them: reward (4 of 4 values not finite)" in text
+    assert text.endswith("Fix the environment, then resume: again") and "diverged" not in text

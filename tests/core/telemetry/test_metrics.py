@@ -30,19 +30,19 @@ def test_means_are_taken_over_the_interval_and_masked_figures_over_their_rows():
     assert "losses/a" not in flush(metrics, 6)
 
 
-def test_a_resumed_interval_gives_the_same_means():
-    whole, first, second = (Metrics([], Ranks()) for _ in range(3))
+def test_a_resumed_interval_has_the_same_means():
+    uninterrupted, first, second = (Metrics([], Ranks()) for _ in range(3))
     figures = [{"a/x": torch.tensor(float(value))} for value in (1, 2, 6)]
     for part in figures:
-        whole.add(part)
+        uninterrupted.add(part)
     first.add(figures[0])
     second.load_state_dict(first.state_dict())
     for part in figures[1:]:
         second.add(part)
-    assert flush(whole, 1) == flush(second, 1)
+    assert flush(uninterrupted, 1) == flush(second, 1)
 
 
-def test_jsonl_keeps_what_a_resume_keeps_and_drops_a_torn_line(tmp_path):
+def test_jsonl_rewinds_and_removes_an_incomplete_line(tmp_path):
     path = tmp_path / "metrics.jsonl"
     sink = JsonlSink(path)
     for step in (10, 20, 30):

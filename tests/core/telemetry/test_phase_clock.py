@@ -8,7 +8,7 @@ from powerband import PhaseClock
 
 
 def busy(seconds: float) -> float:
-    """Seconds that it really took: on a shared machine a loop is put off its core now and then."""
+    """Loops for at least `seconds`. Returns the actual duration, because a shared machine may interrupt the loop."""
     start = time.perf_counter()
     while time.perf_counter() < start + seconds:
         pass
@@ -55,7 +55,7 @@ def test_a_disabled_clock_counts_nothing():
     assert clock.read().counts == {}
 
 
-def test_durations_of_spans_are_kept_in_a_histogram():
+def test_span_durations_have_a_histogram():
     clock = PhaseClock()
     for seconds in (0.001, 0.001, 0.001, 0.02):
         with clock("outer"):
@@ -64,12 +64,12 @@ def test_durations_of_spans_are_kept_in_a_histogram():
                 busy(0.005)
     phases = clock.read()
     assert phases.worst_s["outer"] >= 0.02 and phases.worst_s["outer"] < 0.02 + 0.02
-    assert 0.0008 < phases.quantile_s("outer", 0.5) < 0.002, "the inner span is taken out of the outer one"
+    assert 0.0008 < phases.quantile_s("outer", 0.5) < 0.002, "the outer span excludes the inner span"
     assert phases.quantile_s("outer", 1.0) > 0.016 and phases.quantile_s("nothing", 0.5) == 0.0
     assert phases.mean_s("inner") >= 0.005
 
 
-def test_the_whole_is_the_sum_of_the_intervals_since_the_restart():
+def test_the_total_is_the_sum_of_the_intervals_since_the_restart():
     clock = PhaseClock()
     for _ in range(3):
         with clock("env"):
@@ -77,8 +77,8 @@ def test_the_whole_is_the_sum_of_the_intervals_since_the_restart():
         clock.read()
     with clock("act"):
         busy(0.002)
-    whole = clock.read_total()
-    assert whole.counts == {"env": 3, "act": 1} and sum(whole.bins["env"]) == 3
-    assert sum(whole.host.values()) == pytest.approx(whole.wall_s, rel=1e-6) and whole.thread_s > 0
+    total = clock.read_total()
+    assert total.counts == {"env": 3, "act": 1} and sum(total.bins["env"]) == 3
+    assert sum(total.host.values()) == pytest.approx(total.wall_s, rel=1e-6) and total.thread_s > 0
     clock.restart()
     assert clock.read_total().counts == {"env": 0, "act": 0}

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from powerband.core.telemetry import time_left as pace
+from powerband.core.telemetry import time_left
 from powerband.core.telemetry.time_left import FirstRate, TimeLeftEstimator
 
 
@@ -16,25 +16,25 @@ def test_time_left_follows_the_recent_intervals_and_not_the_mean() -> None:
     assert fast.left_s(20_500, 250) == pytest.approx(79_500 / 10)
 
 
-def test_short_intervals_are_taken_together() -> None:
+def test_short_intervals_are_combined() -> None:
     short = TimeLeftEstimator(100_000, 0)
     for steps in [1000] * 100 + [0, 4000]:
         short.add(steps, 1.0)
     assert short.rate == pytest.approx((19 * 1000 + 4000) / 20)
 
 
-def test_evaluations_and_checkpoints_that_will_still_come_are_counted() -> None:
+def test_remaining_evaluations_and_checkpoints_are_counted() -> None:
     both = TimeLeftEstimator(10_000, 0, eval_interval=1000, save_interval=5000)
     both.add(2500, 25 + 8, {"eval": (6.0, 2), "save": (0.0, 0)})
     both.add(2600, 26 + 10, {"eval": (9.0, 3), "save": (2.0, 1)})
-    assert both.rate == pytest.approx(5100 / (27 + 25)), "their time is no part of the rate"
+    assert both.rate == pytest.approx(5100 / (27 + 25)), "the rate excludes evaluations and checkpoints"
     evals, saves = 5 * 15.0 / 5, 1 * 2.0
     assert both.left_s(5100, 69) == pytest.approx(4900 / both.rate + evals + saves)
 
 
-def test_the_nearer_of_the_two_budgets_ends_the_run() -> None:
+def test_the_budget_that_ends_first_determines_the_time_left() -> None:
     limited = TimeLeftEstimator(1000, 60)
-    assert limited.left_s(0, 10) == 50, "the limit is known before any rate is"
+    assert limited.left_s(0, 10) == 50, "the time limit is known before the first rate"
     limited.add(100, 10)
     assert limited.left_s(100, 10) == 50
     assert limited.left_s(900, 45) == 10
@@ -42,9 +42,9 @@ def test_the_nearer_of_the_two_budgets_ends_the_run() -> None:
     assert TimeLeftEstimator(1000, 0).left_s(0, 5) is None
 
 
-def test_the_first_rate_leaves_out_warm_up_and_the_first_update(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_rate_excludes_the_start_and_the_first_update(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr(pace.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(time_left.time, "perf_counter", lambda: now[0])
     first = FirstRate()
     for moment, env_steps, grad_steps in [(0, 100, 0), (9, 200, 1), (10, 210, 2), (11, 230, 3)]:
         now[0] = moment

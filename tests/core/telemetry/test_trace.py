@@ -1,4 +1,4 @@
-"""The recorded steps: what is in the file, and that nothing stays behind."""
+"""Trace: the content of the file, and a clock without overhead after the recording."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from powerband.core.telemetry.trace import STEPS, WARMUP_STEPS, ReusableSpan, Tr
 from powerband.report.timeline import spans_of, timeline_charts, timeline_text
 
 
-def recorded(path: Path, steps: int, updates_every: int = 1) -> tuple[Trace, TracedClock, bool]:
-    """A loop of `steps` iterations with two spans each, the inner one where an update is due."""
+def record(path: Path, steps: int, updates_every: int = 1) -> tuple[Trace, TracedClock, bool]:
+    """Runs a loop with a span per iteration, and an inner span if an update is due."""
     clock = TracedClock()
     trace = Trace(path, clock)
     done = False
@@ -29,8 +29,8 @@ def recorded(path: Path, steps: int, updates_every: int = 1) -> tuple[Trace, Tra
     return trace, clock, done
 
 
-def test_fifty_steps_after_warm_up_are_written_once_and_the_clock_is_free_again(tmp_path: Path) -> None:
-    _, clock, done = recorded(tmp_path / "trace.json", WARMUP_STEPS + STEPS)
+def test_fifty_steps_after_warm_up_are_written_once_and_the_recording_ends(tmp_path: Path) -> None:
+    _, clock, done = record(tmp_path / "trace.json", WARMUP_STEPS + STEPS)
     assert done and clock.trace is None and clock("env") is clock("env")
     spans = spans_of(json.loads((tmp_path / "trace.json").read_text()))
     steps = [span for span in spans if span.owner == "steps"]
@@ -42,14 +42,14 @@ def test_fifty_steps_after_warm_up_are_written_once_and_the_clock_is_free_again(
         assert around.end - around.start >= 500
 
 
-def test_the_recording_goes_on_until_it_has_seen_two_updates(tmp_path: Path) -> None:
-    _, _, done = recorded(tmp_path / "a.json", 70 * (WARMUP_STEPS + 1), updates_every=70)
+def test_the_recording_continues_until_two_updates(tmp_path: Path) -> None:
+    _, _, done = record(tmp_path / "a.json", 70 * (WARMUP_STEPS + 1), updates_every=70)
     assert not done
-    _, _, done = recorded(tmp_path / "b.json", 70 * (WARMUP_STEPS + 2), updates_every=70)
+    _, _, done = record(tmp_path / "b.json", 70 * (WARMUP_STEPS + 2), updates_every=70)
     assert done and len(spans_of(json.loads((tmp_path / "b.json").read_text()))) > 2 * 140
 
 
-def test_a_recording_costs_the_accounts_nothing(tmp_path: Path) -> None:
+def test_a_recording_does_not_change_the_accounts(tmp_path: Path) -> None:
     clock = TracedClock()
     trace = Trace(tmp_path / "trace.json", clock)
     for _ in range(WARMUP_STEPS + 5):
@@ -61,11 +61,11 @@ def test_a_recording_costs_the_accounts_nothing(tmp_path: Path) -> None:
     assert sum(phases.host.values()) == pytest.approx(phases.wall_s, rel=1e-6)
 
 
-def test_a_span_that_is_kept_is_recorded_as_often_as_it_is_entered(tmp_path: Path) -> None:
+def test_a_reusable_span_is_recorded_at_each_entry(tmp_path: Path) -> None:
     clock = TracedClock()
-    trace, kept = Trace(tmp_path / "trace.json", clock), ReusableSpan(clock, "collectives")
+    trace, span = Trace(tmp_path / "trace.json", clock), ReusableSpan(clock, "collectives")
     for _ in range(WARMUP_STEPS + STEPS):
-        with clock("update"), kept:
+        with clock("update"), span:
             pass
         trace.step(1, 1)
     spans = spans_of(json.loads((tmp_path / "trace.json").read_text()))
@@ -73,7 +73,7 @@ def test_a_span_that_is_kept_is_recorded_as_often_as_it_is_entered(tmp_path: Pat
     assert clock.read().counts["collectives"] == WARMUP_STEPS + STEPS
 
 
-def test_a_run_leaves_a_trace_that_the_strip_draws(tmp_path: Path) -> None:
+def test_a_run_writes_a_trace_that_the_report_draws(tmp_path: Path) -> None:
     run = runs.train("sac", tmp_path / "run", "env_steps=240", "num_workers=0", "update_interval=4")
     trace = json.loads((run / "trace.json").read_text())
     assert {event["ph"] for event in trace["traceEvents"]} == {"M", "X"}
@@ -84,7 +84,7 @@ def test_a_run_leaves_a_trace_that_the_strip_draws(tmp_path: Path) -> None:
     assert drawn.startswith("learner: ") and "=" in drawn and "|" in drawn.splitlines()[1]
 
 
-def test_a_run_too_short_to_warm_up_leaves_none(tmp_path: Path) -> None:
+def test_a_run_that_ends_during_warm_up_writes_no_trace(tmp_path: Path) -> None:
     run = runs.train("sac", tmp_path / "run", "env_steps=20", "num_workers=0")
     assert not (run / "trace.json").exists()
     assert timeline_charts({}) == "" == timeline_text({})

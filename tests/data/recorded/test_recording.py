@@ -1,4 +1,4 @@
-"""Recordings: every finished episode survives a kill, goes on where it ended, and is packed without a change."""
+"""Recording: finished episodes survive a kill, recordings can be continued, and packing changes no value."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def episode(number: int) -> dict[str, torch.Tensor]:
     return {"action": torch.arange(steps) + 10 * number, "depth": torch.full((steps, 2, 2), number, dtype=torch.uint8)}
 
 
-def test_episodes_are_read_back_packed_or_not(tmp_path: Path) -> None:
+def test_packed_and_unpacked_episodes_are_read_back(tmp_path: Path) -> None:
     recording = Recording(tmp_path / "demos", FACTS)
     for number in (4, 0, 7):
         recording.add(number, episode(number))
@@ -40,14 +40,14 @@ def test_episodes_are_read_back_packed_or_not(tmp_path: Path) -> None:
         Recording(tmp_path / "demos", FACTS)
 
 
-def test_a_recording_is_gone_on_with_and_never_mixed(tmp_path: Path) -> None:
+def test_a_recording_is_continued_and_never_mixed(tmp_path: Path) -> None:
     Recording(tmp_path, FACTS).add(1, episode(1))
     assert Recording(tmp_path, FACTS).numbers == [1]
-    with pytest.raises(ShardError, match="recorded with level=smooth, these have level=abstract"):
+    with pytest.raises(ShardError, match="recorded with level=smooth, but these have level=abstract"):
         Recording(tmp_path, {**FACTS, "level": "abstract"})
 
 
-def test_damage_and_absence_are_named(tmp_path: Path) -> None:
+def test_damaged_and_missing_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(ShardError, match="has no recording"):
         read_recording(tmp_path / "nowhere")
     recording = Recording(tmp_path, FACTS)

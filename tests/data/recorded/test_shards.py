@@ -1,4 +1,4 @@
-"""Shards: what was written is read back, without powerband too; what is damaged or missing is named."""
+"""Shards: rows are read back, also without powerband; errors name damaged and missing files."""
 
 from __future__ import annotations
 
@@ -13,40 +13,40 @@ from powerband.data.recorded import shards
 from powerband.data.recorded.shards import ShardError, read_manifest, read_shards, write_shards
 
 
-def some(rows: int, first: int = 0) -> dict[str, torch.Tensor]:
+def rows_from(rows: int, first: int = 0) -> dict[str, torch.Tensor]:
     row = torch.arange(first, first + rows)
     return {"obs": row.unsqueeze(1).float() * torch.ones(3), "task": row, "start": row % 4 == 0}
 
 
 def test_rows_are_read_back_in_order_from_several_files(tmp_path, monkeypatch):
     monkeypatch.setattr(shards, "ROWS_PER_SHARD", 4)
-    folder = write_shards(tmp_path / "data", some(10), {"task": "reach"})
+    folder = write_shards(tmp_path / "data", rows_from(10), {"task": "reach"})
     manifest = read_manifest(folder)
     assert manifest["rows"] == 10 and [shard["rows"] for shard in manifest["shards"]] == [4, 4, 2]
     assert manifest["facts"] == {"task": "reach"}
     assert manifest["fields"]["obs"] == {"dtype": "float32", "shape": [3]}
     found = read_shards(folder)
-    assert all(torch.equal(found[name], tensor) for name, tensor in some(10).items())
+    assert all(torch.equal(found[name], tensor) for name, tensor in rows_from(10).items())
     assert list(read_shards(folder, ["task"])) == ["task"]
     plain = load_file(folder / manifest["shards"][1]["file"])
-    assert torch.equal(plain["task"], torch.arange(4, 8)), "safetensors alone reads a file"
+    assert torch.equal(plain["task"], torch.arange(4, 8)), "safetensors alone can read a file"
 
 
-def test_the_rows_of_two_ranks_lie_one_after_the_other(tmp_path):
-    barrier, given = threading.Barrier(2), [None, None]
+def test_the_rows_of_two_ranks_are_in_the_order_of_ranks(tmp_path):
+    barrier, values = threading.Barrier(2), [None, None]
 
     def gather(rank):
         def all_of(mine):
-            given[rank] = mine
+            values[rank] = mine
             barrier.wait(5)
-            found = list(given)
+            found = list(values)
             barrier.wait(5)
             return found
 
         return all_of
 
     ranks = [
-        threading.Thread(target=write_shards, args=(tmp_path / "data", some(3, 3 * rank), {}, gather(rank), rank))
+        threading.Thread(target=write_shards, args=(tmp_path / "data", rows_from(3, 3 * rank), {}, gather(rank), rank))
         for rank in range(2)
     ]
     for rank in ranks:
@@ -56,16 +56,16 @@ def test_the_rows_of_two_ranks_lie_one_after_the_other(tmp_path):
     assert torch.equal(read_shards(tmp_path / "data")["task"], torch.arange(6))
 
 
-def test_new_data_replace_the_old_ones_whole(tmp_path):
-    write_shards(tmp_path / "data", some(10), {"turn": 1})
-    write_shards(tmp_path / "data", some(2), {"turn": 2})
+def test_new_data_replace_all_old_data(tmp_path):
+    write_shards(tmp_path / "data", rows_from(10), {"turn": 1})
+    write_shards(tmp_path / "data", rows_from(2), {"turn": 2})
     assert read_manifest(tmp_path / "data")["facts"] == {"turn": 2}
     assert len(list((tmp_path / "data").glob("*.safetensors"))) == 1
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
 
 
-def test_damage_is_named(tmp_path):
-    folder = write_shards(tmp_path / "data", some(5), {})
+def test_damaged_files_are_named(tmp_path):
+    folder = write_shards(tmp_path / "data", rows_from(5), {})
     with pytest.raises(ShardError, match="no field reward; it has obs, task, start"):
         read_shards(folder, ["reward"])
     file = folder / read_manifest(folder)["shards"][0]["file"]
@@ -79,7 +79,7 @@ def test_damage_is_named(tmp_path):
         read_shards(folder)
     manifest = json.loads((folder / "manifest.json").read_text())
     (folder / "manifest.json").write_text(json.dumps({**manifest, "format": 7}))
-    with pytest.raises(ShardError, match="format 7, this version reads 1"):
+    with pytest.raises(ShardError, match="format 7, but this version reads 1"):
         read_shards(folder)
     with pytest.raises(ShardError, match="Create these data again"):
         read_shards(tmp_path / "nowhere")
@@ -88,4 +88,4 @@ def test_damage_is_named(tmp_path):
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ShardError, match="cannot be written"):
-        write_shards(tmp_path / "file" / "data", some(2), {})
+        write_shards(tmp_path / "file" / "data", rows_from(2), {})

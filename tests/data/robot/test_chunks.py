@@ -1,4 +1,4 @@
-"""Chunks of robot episodes: gathered rows against a plain loop, masks at the ends of episodes, and images."""
+"""RobotChunks: batches compared with a plain loop, masks at the ends of episodes, and images."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from powerband.data.types import tree_paths
 
 LENGTHS, SIDE = (5, 1, 9, 3), 4
 ROWS, CAMERAS = sum(LENGTHS), ("agentview", "wrist")
-PICTURES = {
+IMAGES = {
     camera: np.random.default_rng(seed).integers(0, 256, (ROWS, SIDE, SIDE, 3), dtype=np.uint8)
     for seed, camera in enumerate(CAMERAS)
 }
@@ -46,8 +46,8 @@ def episodes(**changed: object) -> RobotEpisodes:
         instructions=("open", "close"),
         hz=20.0,
         cameras=CAMERAS,
-        images=lambda: iter([(0, PICTURES)]),
-        fingerprint="made up",
+        images=lambda: iter([(0, IMAGES)]),
+        fingerprint="a",
     )
     return dataclasses.replace(made, **changed)
 
@@ -56,88 +56,87 @@ def frames(folder: Path, of: RobotEpisodes) -> FrameCache:
     return FrameCache.build(folder / "frames", of.cameras, of.rows, None, of.images(), of.fingerprint)
 
 
-def plain(of: RobotEpisodes, row: int, horizon: int, history: int, seen: dict[str, np.ndarray]) -> dict:
-    """One row, as it is said in words."""
-    its = [other for other in range(of.rows) if of.episode[other] == of.episode[row]]
-    pictures = torch.zeros(history, 2, SIDE, SIDE, 3, dtype=torch.uint8)
-    there = torch.zeros(history, 2, dtype=torch.bool)
+def plain(of: RobotEpisodes, row: int, horizon: int, history: int, images: dict[str, np.ndarray]) -> dict:
+    """Plain implementation for one row."""
+    rows = [other for other in range(of.rows) if of.episode[other] == of.episode[row]]
+    frames = torch.zeros(history, 2, SIDE, SIDE, 3, dtype=torch.uint8)
+    image_mask = torch.zeros(history, 2, dtype=torch.bool)
     for frame in range(history):
-        shown = row - (history - 1 - frame)
+        source = row - (history - 1 - frame)
         for number, camera in enumerate(CAMERAS):
-            if camera in seen:
-                pictures[frame, number] = torch.from_numpy(seen[camera][max(shown, its[0])])
-                there[frame, number] = shown in its
+            if camera in images:
+                frames[frame, number] = torch.from_numpy(images[camera][max(source, rows[0])])
+                image_mask[frame, number] = source in rows
     state = state_vector(of.joints[row], of.gripper[row], of.eef_pos[row], of.eef_quat[row])
-    done = [min(row + later, its[-1]) for later in range(horizon)]
+    action_rows = [min(row + later, rows[-1]) for later in range(horizon)]
     return {
         "obs": {
-            "images": pictures,
-            "image_mask": there,
-            "state": torch.where(of.state_there, state, torch.zeros(128)),
-            "state_there": of.state_there,
+            "images": frames,
+            "image_mask": image_mask,
+            "state": torch.where(of.state_mask, state, torch.zeros(128)),
+            "state_mask": of.state_mask,
             "task": of.task[row],
             "hz": torch.tensor(of.hz),
         },
-        "action": torch.stack([action_vector(of.action[other]) for other in done]),
-        "action_there": slot_mask(ACTION_SLOTS),
-        "valid": torch.tensor([row + later in its for later in range(horizon)]),
+        "action": torch.stack([action_vector(of.action[other]) for other in action_rows]),
+        "action_mask": slot_mask(ACTION_SLOTS),
+        "valid": torch.tensor([row + later in rows for later in range(horizon)]),
     }
 
 
-def same(found: dict, rows: list[int], expected: list[dict]) -> None:
+def assert_batch(found: dict, rows: list[int], expected: list[dict]) -> None:
     leaves = [dict(tree_paths(each)) for each in expected]
     assert dict(tree_paths(found)).keys() == leaves[0].keys()
     for path, leaf in tree_paths(found):
-        wanted = torch.stack([each[path] for each in leaves])
-        assert leaf.shape == wanted.shape and leaf.dtype == wanted.dtype, path
-        assert torch.equal(leaf, wanted), (path, rows)
+        stacked = torch.stack([each[path] for each in leaves])
+        assert leaf.shape == stacked.shape and leaf.dtype == stacked.dtype, path
+        assert torch.equal(leaf, stacked), (path, rows)
 
 
 @pytest.mark.parametrize("horizon, history", [(4, 2), (1, 1), (12, 3)])
-def test_a_batch_is_what_a_loop_over_rows_makes(tmp_path: Path, horizon: int, history: int) -> None:
+def test_a_batch_equals_that_of_a_loop_over_rows(tmp_path: Path, horizon: int, history: int) -> None:
     of = episodes()
     chunks = RobotChunks(of, frames(tmp_path, of), None, horizon, history)
     assert chunks.rows == ROWS
     for rows in (list(range(ROWS)), [17, 0, 5, 5, 4], [6]):
         found = chunks(torch.tensor(rows))
-        same(found, rows, [plain(of, row, horizon, history, PICTURES) for row in rows])
+        assert_batch(found, rows, [plain(of, row, horizon, history, IMAGES) for row in rows])
     assert found["obs"]["images"].shape == (1, history, 2, SIDE, SIDE, 3)
 
 
-def test_a_camera_and_joints_that_are_not_there_are_masked(tmp_path: Path) -> None:
-    wrist = {"wrist": PICTURES["wrist"]}
+def test_missing_cameras_and_joints_are_masked(tmp_path: Path) -> None:
+    wrist = {"wrist": IMAGES["wrist"]}
     of = episodes(cameras=("wrist",), images=lambda: iter([(0, wrist)]), slots=STATE_SLOTS[7:])
     found = RobotChunks(of, frames(tmp_path, of), None, 4)(torch.arange(ROWS))
-    same(found, [], [plain(of, row, 4, 2, wrist) for row in range(ROWS)])
-    assert not found["obs"]["image_mask"][..., 0].any() and not found["obs"]["state_there"][:, :7].any()
+    assert_batch(found, [], [plain(of, row, 4, 2, wrist) for row in range(ROWS)])
+    assert not found["obs"]["image_mask"][..., 0].any() and not found["obs"]["state_mask"][:, :7].any()
     assert not found["obs"]["state"][:, :7].any() and bool(of.joints.any())
 
 
-def test_without_a_cache_there_are_no_pictures() -> None:
+def test_batches_without_a_cache_have_no_images() -> None:
     of = episodes()
     found = RobotChunks(of, None, None, 4)(torch.arange(ROWS))
     expected = [plain(of, row, 4, 2, {}) for row in range(ROWS)]
     for each in expected:
         del each["obs"]["images"]
-    same(found, [], expected)
+    assert_batch(found, [], expected)
 
 
 @pytest.mark.parametrize("cameras", [CAMERAS, ("wrist",)])
-def test_features_take_the_place_of_pictures(tmp_path: Path, cameras: tuple[str, ...]) -> None:
-    seen = {camera: PICTURES[camera] for camera in cameras}
-    of = episodes(cameras=cameras, images=lambda: iter([(0, seen)]))
+def test_features_replace_images(tmp_path: Path, cameras: tuple[str, ...]) -> None:
+    images = {camera: IMAGES[camera] for camera in cameras}
+    of = episodes(cameras=cameras, images=lambda: iter([(0, images)]))
     cache = frames(tmp_path, of)
 
-    def encode(pictures: torch.Tensor) -> torch.Tensor:
-        return pictures.float().flatten(1, 2)[:, :5] / 255
+    def encode(images: torch.Tensor) -> torch.Tensor:
+        return images.float().flatten(1, 2)[:, :5] / 255
 
     features = FeatureCache.build(tmp_path / "features", cache, "pixels", encode, torch.float32)
     found = RobotChunks(of, cache, features, 4)(torch.arange(ROWS))
-    expected = [plain(of, row, 4, 2, seen) for row in range(ROWS)]
+    expected = [plain(of, row, 4, 2, images) for row in range(ROWS)]
     for each in expected:
-        pictures = each["obs"].pop("images")
-        each["obs"]["features"] = encode(pictures.flatten(0, 1)).view(2, 2, 5, 3)
-    same(found, [], expected)
+        each["obs"]["features"] = encode(each["obs"].pop("images").flatten(0, 1)).view(2, 2, 5, 3)
+    assert_batch(found, [], expected)
 
 
 def test_caches_of_other_episodes_are_refused(tmp_path: Path) -> None:
@@ -150,7 +149,7 @@ def test_caches_of_other_episodes_are_refused(tmp_path: Path) -> None:
         RobotChunks(shuffled, None, None, 4)
 
 
-def test_statistics_are_of_the_slots_that_are_there() -> None:
+def test_statistics_cover_the_filled_slots() -> None:
     of = episodes(slots=STATE_SLOTS[7:])
     chunks = RobotChunks(of, None, None, 4)
     found = chunks.statistics("libero_90")
@@ -163,13 +162,13 @@ def test_statistics_are_of_the_slots_that_are_there() -> None:
 
 
 @pytest.mark.parametrize("threads", [0, 2])
-def test_an_epoch_of_feed_has_every_row_once(tmp_path: Path, threads: int) -> None:
+def test_an_epoch_of_the_batch_loader_has_every_row_once(tmp_path: Path, threads: int) -> None:
     of = episodes()
-    feed = BatchLoader(ROWS, 6, RobotChunks(of, frames(tmp_path, of), None, 4), seed=1, threads=threads)
-    batches = [feed.next() for _ in range(3)]
-    feed.close()
-    seen = torch.cat([batch["action"][:, 0] for batch in batches])
-    assert seen.shape == (ROWS, 128)
-    assert sorted(map(tuple, seen.tolist())) == sorted(map(tuple, action_vector(of.action).tolist()))
+    loader = BatchLoader(ROWS, 6, RobotChunks(of, frames(tmp_path, of), None, 4), seed=1, threads=threads)
+    batches = [loader.next() for _ in range(3)]
+    loader.close()
+    actions = torch.cat([batch["action"][:, 0] for batch in batches])
+    assert actions.shape == (ROWS, 128)
+    assert sorted(map(tuple, actions.tolist())) == sorted(map(tuple, action_vector(of.action).tolist()))
     newest = torch.cat([batch["obs"]["images"][:, -1, 1] for batch in batches])
-    assert sorted(each.tobytes() for each in newest.numpy()) == sorted(each.tobytes() for each in PICTURES["wrist"])
+    assert sorted(each.tobytes() for each in newest.numpy()) == sorted(each.tobytes() for each in IMAGES["wrist"])

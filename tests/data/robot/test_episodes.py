@@ -1,4 +1,4 @@
-"""RobotEpisodes: recordings packed or not are the same rows, pictures come in parts, and bad data are named."""
+"""RobotEpisodes: packed and unpacked recordings have the same rows, and errors name invalid data."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def same(one: RobotEpisodes, other: RobotEpisodes) -> bool:
     return all(torch.equal(getattr(one, name), getattr(other, name)) for name in fields)
 
 
-def test_a_recording_is_read_packed_or_not(tmp_path: Path) -> None:
+def test_packed_and_unpacked_recordings_are_equal(tmp_path: Path) -> None:
     recording = record(tmp_path / "open")
     loose = read_recordings(tmp_path / "open")
     expected = [steps(number, length) for number, length in LENGTHS.items()]
@@ -58,42 +58,42 @@ def test_a_recording_is_read_packed_or_not(tmp_path: Path) -> None:
         assert torch.equal(getattr(loose, name), torch.cat([each[name] for each in expected]))
     fingers = torch.cat([each["gripper"] for each in expected])
     assert torch.allclose(loose.gripper, (fingers[:, 0] - fingers[:, 1]) / 0.08)
-    shown = list(loose.images())
+    loose_images = list(loose.images())
     recording.pack()
     packed = read_recordings(tmp_path / "open")
     assert same(packed, loose) and packed.fingerprint != loose.fingerprint
-    for seen in (shown, list(packed.images())):
-        assert [row for row, _ in seen] == [0, 3, 8] and [len(each["wrist"]) for _, each in seen] == [3, 5, 2]
-        for (_, each), fields in zip(seen, expected, strict=True):
+    for blocks in (loose_images, list(packed.images())):
+        assert [row for row, _ in blocks] == [0, 3, 8] and [len(each["wrist"]) for _, each in blocks] == [3, 5, 2]
+        for (_, each), fields in zip(blocks, expected, strict=True):
             assert all(np.array_equal(each[camera], fields[camera].numpy()) for camera in ("agentview", "wrist"))
 
 
-def test_tasks_are_taken_by_name_and_no_more_episodes_than_asked_for(tmp_path: Path) -> None:
+def test_tasks_are_in_the_order_of_their_names_and_episodes_are_limited(tmp_path: Path) -> None:
     for folder, instruction in TASKS.items():
         record(tmp_path / folder, instruction)
     (tmp_path / "notes").mkdir()
-    whole = read_episodes(tmp_path)
-    assert whole.instructions == ("open the drawer", "close the drawer") and whole.count == 6 and whole.rows == 20
-    assert whole.task.tolist() == [0] * 10 + [1] * 10
-    assert whole.episode.unique_consecutive().tolist() == list(range(6))
+    found = read_episodes(tmp_path)
+    assert found.instructions == ("open the drawer", "close the drawer") and found.count == 6 and found.rows == 20
+    assert found.task.tolist() == [0] * 10 + [1] * 10
+    assert found.episode.unique_consecutive().tolist() == list(range(6))
     few = read_episodes(tmp_path, limit=2)
-    assert few.rows == 16 and few.count == 4 and few.fingerprint != whole.fingerprint
+    assert few.rows == 16 and few.count == 4 and few.fingerprint != found.fingerprint
     assert [row for row, _ in few.images()] == [0, 3, 8, 11]
-    assert torch.equal(few.action[8:], whole.action[10:18])
+    assert torch.equal(few.action[8:], found.action[10:18])
 
 
-def test_a_state_is_what_the_unified_vector_holds(tmp_path: Path) -> None:
+def test_a_state_has_the_values_of_the_unified_vector(tmp_path: Path) -> None:
     record(tmp_path)
     episodes = read_recordings(tmp_path)
     vector = state_vector(episodes.joints, episodes.gripper, episodes.eef_pos, episodes.eef_quat)
     assert torch.equal(episodes.state(), vector[:, list(STATE_SLOTS)])
-    assert episodes.state_there.nonzero()[:, 0].tolist() == list(STATE_SLOTS)
+    assert episodes.state_mask.nonzero()[:, 0].tolist() == list(STATE_SLOTS)
     without = dataclasses.replace(episodes, slots=STATE_SLOTS[7:])
     assert torch.equal(without.state(), vector[:, [10, *range(30, 39)]])
-    assert without.state_there.nonzero()[:, 0].tolist() == [10, *range(30, 39)]
+    assert without.state_mask.nonzero()[:, 0].tolist() == [10, *range(30, 39)]
 
 
-def test_a_recording_with_one_camera_has_one(tmp_path: Path) -> None:
+def test_a_recording_may_have_one_camera(tmp_path: Path) -> None:
     fields = {name: value for name, value in steps(0, 3).items() if name != "wrist"}
     single = Recording(tmp_path / "single", {"instruction": "x", "hz": 20})
     single.add(0, fields)
@@ -101,7 +101,7 @@ def test_a_recording_with_one_camera_has_one(tmp_path: Path) -> None:
     assert episodes.cameras == ("agentview",) and set(next(episodes.images())[1]) == {"agentview"}
 
 
-def test_what_is_missing_or_damaged_is_named(tmp_path: Path) -> None:
+def test_missing_and_damaged_data_are_named(tmp_path: Path) -> None:
     with pytest.raises(ShardError, match="has no episodes: neither recordings"):
         read_episodes(tmp_path)
     with pytest.raises(ShardError, match="has no episodes"):
@@ -124,7 +124,7 @@ def test_what_is_missing_or_damaged_is_named(tmp_path: Path) -> None:
         read_recordings(tmp_path / "cut")
 
 
-def test_numbers_that_do_not_match_the_robot_are_named(tmp_path: Path) -> None:
+def test_fields_of_other_robots_are_refused(tmp_path: Path) -> None:
     record(tmp_path / "arms", action=torch.zeros(9, 14))
     with pytest.raises(ConfigError, match=r"action of 'open the drawer' has shape \(10, 14\), not \(10, 7\)"):
         read_recordings(tmp_path / "arms")
@@ -138,10 +138,10 @@ def test_numbers_that_do_not_match_the_robot_are_named(tmp_path: Path) -> None:
         read_recordings(tmp_path / "nan")
 
 
-def test_sources_that_differ_are_not_joined(tmp_path: Path) -> None:
+def test_different_sources_are_not_concatenated(tmp_path: Path) -> None:
     record(tmp_path / "a")
     record(tmp_path / "b", "close the drawer", hz=10)
-    with pytest.raises(ConfigError, match="hz of 'close the drawer' is 10.0, that of 'open the drawer' is 20.0"):
+    with pytest.raises(ConfigError, match="hz of 'close the drawer' is 10.0, but that of 'open the drawer' is 20.0"):
         read_recordings(tmp_path)
     one = read_recordings(tmp_path / "a")
     with pytest.raises(ConfigError, match="cameras of"):

@@ -1,4 +1,4 @@
-"""LeRobotDataset v3: written as published, read back as it was, and LIBERO's published conversions understood."""
+"""LeRobotDataset v3: the published layout, round trips, and LIBERO's published conversions."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from PIL import Image
 
 from powerband.core.errors import ConfigError
 from powerband.data.recorded.shards import ShardError
-from powerband.data.robot import lerobot_videos as lerobot_films
-from powerband.data.robot import lerobot_writer
+from powerband.data.robot import lerobot_videos, lerobot_writer
 from powerband.data.robot.episodes import RobotEpisodes
 from powerband.data.robot.lerobot import read_lerobot
 from powerband.data.robot.lerobot_videos import FilePosition
@@ -33,7 +32,7 @@ CAMERAS = {"agentview": "observation.images.agentview", "wrist": "observation.im
 
 
 def images() -> dict[str, np.ndarray]:
-    """Smooth, each row another; darker from left to right."""
+    """Smooth images that differ in each row and become darker from left to right."""
     ramp = np.linspace(0, 1, SIDE)[None, None, :, None] * np.ones((1, SIDE, 1, 1))
     step = 8 * np.arange(sum(LENGTHS))[:, None, None, None]
     colours = np.concatenate([150 - 90 * ramp, 120 - 60 * ramp, 110 - 90 * ramp], 3)
@@ -42,12 +41,12 @@ def images() -> dict[str, np.ndarray]:
 
 def episodes() -> RobotEpisodes:
     torch.manual_seed(0)
-    rows, seen = sum(LENGTHS), images()
+    rows, all_images = sum(LENGTHS), images()
     bounds = np.cumsum([0, *LENGTHS]).tolist()
 
     def blocks():
         for first, last in zip(bounds, bounds[1:], strict=False):
-            yield first, {camera: each[first:last] for camera, each in seen.items()}
+            yield first, {camera: each[first:last] for camera, each in all_images.items()}
 
     return RobotEpisodes(
         joints=torch.randn(rows, 7),
@@ -61,11 +60,11 @@ def episodes() -> RobotEpisodes:
         hz=20.0,
         cameras=tuple(CAMERAS),
         images=blocks,
-        fingerprint="made up",
+        fingerprint="a",
     )
 
 
-def test_the_layout_is_the_published_one(tmp_path: Path) -> None:
+def test_the_layout_equals_the_published_one(tmp_path: Path) -> None:
     # LeRobot, docs/source/lerobot-dataset-v3.mdx and datasets/{utils,dataset_metadata,dataset_writer,video_utils}.py;
     # meta/info.json of lerobot/libero_10; lerobot-dataset-visualizer pull request 61 on tasks.parquet.
     import pyarrow.parquet as parquet
@@ -96,12 +95,11 @@ def test_the_layout_is_the_published_one(tmp_path: Path) -> None:
     state, action = info["features"]["observation.state"], info["features"]["action"]
     assert state["dtype"] == action["dtype"] == "float32" and state["shape"] == [15] and action["shape"] == [7]
     assert len(set(state["names"])) == 15 and len(set(action["names"])) == 7
-    film = info["features"][CAMERAS["wrist"]]
-    assert (
-        film["dtype"] == "video" and film["shape"] == [32, 32, 3] and film["names"] == ["height", "width", "channels"]
-    )
-    assert film["info"]["video.fps"] == 20 and film["info"]["video.codec"] == "h264"
-    assert set(film["info"]) >= {"video.height", "video.width", "video.pix_fmt", "video.is_depth_map", "has_audio"}
+    video = info["features"][CAMERAS["wrist"]]
+    assert video["dtype"] == "video" and video["shape"] == [32, 32, 3]
+    assert video["names"] == ["height", "width", "channels"]
+    assert video["info"]["video.fps"] == 20 and video["info"]["video.codec"] == "h264"
+    assert set(video["info"]) >= {"video.height", "video.width", "video.pix_fmt", "video.is_depth_map", "has_audio"}
 
     data = parquet.read_table(folder / files[0])
     assert set(data.column_names) == {"observation.state", "action", *columns}
@@ -129,7 +127,7 @@ def test_the_layout_is_the_published_one(tmp_path: Path) -> None:
     assert json.loads(tasks.schema.metadata[b"pandas"])["index_columns"] == ["task"]
 
 
-def test_statistics_are_those_of_the_data(tmp_path: Path) -> None:
+def test_statistics_equal_those_of_the_data(tmp_path: Path) -> None:
     import pyarrow.parquet as parquet
 
     given = episodes()
@@ -137,22 +135,22 @@ def test_statistics_are_those_of_the_data(tmp_path: Path) -> None:
     stats = json.loads((folder / "meta/stats.json").read_text())
     assert {"min", "max", "mean", "std", "count"} <= set(stats["action"]) and stats["action"]["count"] == [12]
     assert np.allclose(stats["action"]["std"], given.action.double().numpy().std(0))
-    seen = images()["agentview"].reshape(-1, 3) / 255
-    figures = stats[CAMERAS["agentview"]]
-    assert np.array(figures["mean"]).shape == (3, 1, 1) and figures["count"] == [12]
-    for name, expected in {"mean": seen.mean(0), "std": seen.std(0), "min": seen.min(0), "max": seen.max(0)}.items():
-        assert np.allclose(np.array(figures[name]).reshape(3), expected, atol=1e-9), name
+    pixels = images()["agentview"].reshape(-1, 3) / 255
+    found, count = stats[CAMERAS["agentview"]], stats[CAMERAS["agentview"]]["count"]
+    assert np.array(found["mean"]).shape == (3, 1, 1) and count == [12]
+    for name in ("mean", "std", "min", "max"):
+        assert np.allclose(np.array(found[name]).reshape(3), getattr(pixels, name)(0), atol=1e-9), name
     own = parquet.read_table(folder / "meta/episodes/chunk-000/file-000.parquet").to_pylist()[1]
     assert np.allclose(own["stats/action/mean"], given.action[5:8].double().numpy().mean(0))
     part = images()["wrist"][5:8].reshape(-1, 3) / 255
     assert np.allclose(np.array(own["stats/observation.images.wrist/std"]).reshape(3), part.std(0))
 
 
-@pytest.mark.parametrize("film_mb, data_mb", [(200, 100), (-1, 0)])
-def test_what_is_written_is_read_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, film_mb: int, data_mb: int
+@pytest.mark.parametrize("video_mb, data_mb", [(200, 100), (-1, 0)])
+def test_a_written_dataset_is_read_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, video_mb: int, data_mb: int
 ) -> None:
-    monkeypatch.setattr(lerobot_films, "MAX_VIDEO_MB", film_mb)
+    monkeypatch.setattr(lerobot_videos, "MAX_VIDEO_MB", video_mb)
     monkeypatch.setattr(lerobot_writer, "DATA_MB", data_mb)
     given = episodes()
     folder = write_lerobot(tmp_path / "set", given)
@@ -163,21 +161,21 @@ def test_what_is_written_is_read_back(
         assert torch.equal(getattr(back, name), getattr(given, name)), name
     assert back.instructions == TEXTS[:2] and back.task.tolist() == [0] * 5 + [1] * 3 + [0] * 4
     assert back.hz == 20.0 and back.cameras == given.cameras and back.slots == given.slots
-    seen, rows = images(), []
+    expected, rows = images(), []
     for row, block in back.images():
         rows.append(row)
         for camera, each in block.items():
             assert each.shape == (LENGTHS[len(rows) - 1], SIDE, SIDE, 3) and each.dtype == np.uint8
-            lost = np.abs(each[:, None].astype(int) - seen[camera][None]).mean((2, 3, 4))
-            assert lost.argmin(1).tolist() == list(range(row, row + len(each))), camera
-            assert lost.min() < 3.0, (camera, lost)  # mirrored, they would be 40 apart
+            errors = np.abs(each[:, None].astype(int) - expected[camera][None]).mean((2, 3, 4))
+            assert errors.argmin(1).tolist() == list(range(row, row + len(each))), camera
+            assert errors.min() < 3.0, (camera, errors)  # mirrored images would have an error of 40
     assert rows == [0, 5, 8]
     few = read_lerobot(folder, limit=1)
     assert few.rows == 8 and few.instructions == TEXTS[:2] and [row for row, _ in few.images()] == [0, 5]
     assert read_lerobot(folder, mirrored=True).fingerprint != back.fingerprint
 
 
-def test_what_is_not_there_is_not_written(tmp_path: Path) -> None:
+def test_missing_fields_are_not_written(tmp_path: Path) -> None:
     given = dataclasses.replace(episodes(), slots=STATE_SLOTS[7:], cameras=("wrist",))
     back = read_lerobot(write_lerobot(tmp_path / "set", given))
     assert back.slots == STATE_SLOTS[7:] and back.cameras == ("wrist",)
@@ -185,29 +183,29 @@ def test_what_is_not_there_is_not_written(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "set/meta/info.json").read_text())["features"]["observation.state"]["shape"] == [8]
 
 
-def test_files_of_a_chunk_are_counted() -> None:
+def test_files_per_chunk_are_limited() -> None:
     assert FilePosition(0, 998).next() == FilePosition(0, 999) and FilePosition(0, 999).next() == FilePosition(1, 0)
 
 
-def png(picture: np.ndarray) -> dict[str, object]:
+def png(image: np.ndarray) -> dict[str, object]:
     data = io.BytesIO()
-    Image.fromarray(picture).save(data, "png")
+    Image.fromarray(image).save(data, "png")
     return {"bytes": data.getvalue(), "path": None}
 
 
 def libero(folder: Path, *, joints: bool = False, index_name: str = "task", **changed: object) -> dict[str, np.ndarray]:
-    """LIBERO as HuggingFaceVLA/libero has it, its pictures PNG; episodes say nothing of tasks (lerobot issue 4519)."""
+    """Writes LIBERO as in HuggingFaceVLA/libero: PNG images, and episodes without tasks (lerobot issue 4519)."""
     import pyarrow as pa
     import pyarrow.parquet as parquet
 
     rng = np.random.default_rng(0)
-    seen = {name: rng.integers(0, 256, (6, 8, 8, 3), dtype=np.uint8) for name in ("agentview", "wrist")}
+    stored = {name: rng.integers(0, 256, (6, 8, 8, 3), dtype=np.uint8) for name in ("agentview", "wrist")}
     turn, fingers = rng.normal(size=(6, 3)), rng.uniform(0, 0.04, 6)
     state = np.concatenate([rng.normal(size=(6, 3)), turn, fingers[:, None], -fingers[:, None]], 1).astype(np.float32)
     action, arm = rng.uniform(-1, 1, (6, 7)).astype(np.float32), rng.normal(size=(6, 7)).astype(np.float32)
     table = {
-        "observation.images.image": [png(each) for each in seen["agentview"]],
-        "observation.images.image2": [png(each) for each in seen["wrist"]],
+        "observation.images.image": [png(each) for each in stored["agentview"]],
+        "observation.images.image2": [png(each) for each in stored["wrist"]],
         "observation.state": state.tolist(),
         "action": action.tolist(),
         "timestamp": [0.0, 0.1, 0.2, 0.0, 0.1, 0.2],
@@ -216,10 +214,10 @@ def libero(folder: Path, *, joints: bool = False, index_name: str = "task", **ch
         "index": list(range(6)),
         "task_index": [7, 7, 7, 3, 3, 3],
     }
-    picture = {"dtype": "image", "shape": [8, 8, 3], "names": ["height", "width", "channel"]}
+    image = {"dtype": "image", "shape": [8, 8, 3], "names": ["height", "width", "channel"]}
     features = {
-        "observation.images.image": picture,
-        "observation.images.image2": picture,
+        "observation.images.image": image,
+        "observation.images.image2": image,
         "observation.state": {"dtype": "float32", "shape": [8], "names": ["state"]},
         "action": {"dtype": "float32", "shape": [7], "names": ["actions"]},
     }
@@ -232,7 +230,7 @@ def libero(folder: Path, *, joints: bool = False, index_name: str = "task", **ch
     (folder / "meta/info.json").write_text(json.dumps(info))
     parquet.write_table(pa.table({"task_index": [3, 7], index_name: ["three", "seven"]}), folder / "meta/tasks.parquet")
     parquet.write_table(pa.table(table), folder / "data/chunk-000/file-000.parquet")
-    return {"state": state, "action": action, "joints": arm, **seen}
+    return {"state": state, "action": action, "joints": arm, **stored}
 
 
 @pytest.mark.parametrize("joints, index_name", [(False, "task"), (True, "__index_level_0__")])
@@ -246,10 +244,10 @@ def test_conversions_of_libero_are_read(tmp_path: Path, joints: bool, index_name
     assert np.allclose(np.abs((found.eef_quat.numpy() * quat).sum(1)), 1.0, atol=1e-6)
     assert np.allclose(found.gripper, given["state"][:, 6] / 0.04, atol=1e-6)
     assert found.slots == (STATE_SLOTS if joints else STATE_SLOTS[7:])
-    assert bool(found.state_there[:7].all()) == joints and bool(found.state_there[30:39].all())
+    assert bool(found.state_mask[:7].all()) == joints and bool(found.state_mask[30:39].all())
     assert np.array_equal(found.joints, given["joints"] if joints else np.zeros((6, 7)))
-    for turned, expected in ((None, slice(None, None, -1)), (False, slice(None))):
-        for row, block in read_lerobot(tmp_path / "set", mirrored=turned).images():
+    for mirrored, expected in ((None, slice(None, None, -1)), (False, slice(None))):
+        for row, block in read_lerobot(tmp_path / "set", mirrored=mirrored).images():
             assert np.array_equal(block["agentview"][0], given["agentview"][row][:, expected])
             assert np.array_equal(block["wrist"][0], given["wrist"][row][:, expected])
 
@@ -259,7 +257,7 @@ def test_other_versions_robots_and_states_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is a LeRobotDataset v2.1.*convert_dataset_v21_to_v30"):
         read_lerobot(tmp_path / "old")
     libero(tmp_path / "arms", features={"action": {"dtype": "float32", "shape": [14], "names": None}})
-    with pytest.raises(ConfigError, match=r"actions of shape \[14\], and this robot needs \[7\]"):
+    with pytest.raises(ConfigError, match=r"actions of shape \[14\], but this robot needs \[7\]"):
         read_lerobot(tmp_path / "arms")
     names = {"motors": ["x", "y", "z", "qw", "qx", "qy", "qz", "gripper"]}
     libero(tmp_path / "quat", features={"observation.state": {"dtype": "float32", "shape": [8], "names": names}})
@@ -269,7 +267,7 @@ def test_other_versions_robots_and_states_are_refused(tmp_path: Path) -> None:
         read_lerobot(tmp_path / "nowhere")
 
 
-def test_what_is_missing_or_damaged_is_named(tmp_path: Path) -> None:
+def test_missing_and_damaged_data_are_named(tmp_path: Path) -> None:
     import pyarrow.parquet as parquet
 
     libero(tmp_path / "set")
@@ -284,22 +282,21 @@ def test_what_is_missing_or_damaged_is_named(tmp_path: Path) -> None:
     path.unlink()
     with pytest.raises(ShardError, match=r"no data/\*/\*.parquet"):
         read_lerobot(tmp_path / "set")
-    folder = write_lerobot(tmp_path / "films", episodes())
-    film = next(folder.glob("videos/*wrist/*/*.mp4"))
-    whole = read_lerobot(folder)
-    film.write_bytes(b"cut")
+    folder = write_lerobot(tmp_path / "videos", episodes())
+    found = read_lerobot(folder)
+    next(folder.glob("videos/*wrist/*/*.mp4")).write_bytes(b"cut")
     with pytest.raises(ShardError, match="file-000.mp4 cannot be read"):
-        list(whole.images())
+        list(found.images())
 
 
-def test_pictures_with_odd_sides_are_refused_and_nothing_is_left(tmp_path: Path) -> None:
+def test_images_with_odd_sides_are_refused_and_leave_no_files(tmp_path: Path) -> None:
     odd = {camera: each[:, :31] for camera, each in images().items()}
-    with pytest.raises(ConfigError, match="31 x 32. A video needs even sides"):
+    with pytest.raises(ConfigError, match="31 x 32, but a video needs even sides"):
         write_lerobot(tmp_path / "set", dataclasses.replace(episodes(), images=lambda: iter([(0, odd)])))
     assert not list(tmp_path.iterdir())
 
 
-def test_without_pyarrow_the_way_to_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_pyarrow_is_named_with_the_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     libero(tmp_path / "set")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     for call in (lambda: read_lerobot(tmp_path / "set"), lambda: write_lerobot(tmp_path / "new", episodes())):

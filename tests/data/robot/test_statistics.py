@@ -1,4 +1,4 @@
-"""Statistics: as NumPy takes them, still dimensions by name, and never those of other data."""
+"""Statistics: comparison with NumPy, constant dimensions, and differences between data sets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def values(rows: int = 200) -> torch.Tensor:
     return torch.from_numpy(np.random.default_rng(0).normal([1.0, -2.0, 30.0], [0.5, 2.0, 0.01], (rows, 3))).float()
 
 
-def test_figures_are_those_of_numpy() -> None:
+def test_statistics_equal_those_of_numpy() -> None:
     rows = values()
     found, plain = statistics_of(rows, NAMES, "libero_90"), rows.double().numpy()
     assert found.count == 200 and found.names == NAMES and found.task_set == "libero_90"
@@ -31,25 +31,25 @@ def test_figures_are_those_of_numpy() -> None:
         "q01": np.quantile(plain, 0.01, axis=0),
         "q99": np.quantile(plain, 0.99, axis=0),
     }.items():
-        figure = getattr(found, name)
-        assert figure.dtype == torch.float32 and np.allclose(figure.numpy(), expected, rtol=1e-6), name
+        value = getattr(found, name)
+        assert value.dtype == torch.float32 and np.allclose(value.numpy(), expected, rtol=1e-6), name
 
 
-def test_dimensions_that_do_not_vary_are_named_and_scaled_by_one() -> None:
+def test_constant_dimensions_are_named_and_scaled_by_one() -> None:
     rows = values()
     rows[:, 1] = 0.7
     rows[:, 2] = 500.0 + 1e-3 * torch.randn(200)
-    names, scale, told = statistics_of(rows, NAMES, "libero_90").check()
+    names, scale, banner = statistics_of(rows, NAMES, "libero_90").check()
     assert names == ("gripper", "eef_x") and scale[1] == scale[2] == 1.0
     assert scale[0] == pytest.approx(float(rows[:, 0].double().std(correction=0)))
-    assert "shifted but not scaled: gripper, eef_x" in told and "libero_90" in told and "200 rows" in told
+    assert "shifted but not scaled: gripper, eef_x" in banner and "libero_90" in banner and "200 rows" in banner
     cosine = torch.cos(np.pi + 0.005 * torch.randn(200, 1)).repeat(1, 3)
     assert statistics_of(cosine, NAMES, "libero_90").check()[0] == NAMES
-    names, scale, told = statistics_of(values(), NAMES, "libero_90").check()
-    assert names == () and bool((scale < 3).all()) and "no deviation" not in told
+    names, scale, banner = statistics_of(values(), NAMES, "libero_90").check()
+    assert names == () and bool((scale < 3).all()) and "constant" not in banner
 
 
-def test_json_keeps_every_bit() -> None:
+def test_json_preserves_every_bit() -> None:
     found = statistics_of(values(), NAMES, "libero_single_task")
     back = Statistics.from_dict(json.loads(json.dumps(found.to_dict())))
     assert back.difference_from(found) is None and found.difference_from(back) is None
@@ -62,7 +62,7 @@ def test_json_keeps_every_bit() -> None:
         Statistics.from_dict({**found.to_dict(), "std": [1.0, 2.0]})
 
 
-def test_statistics_of_other_data_are_told_apart_in_words() -> None:
+def test_differences_between_statistics_are_described() -> None:
     one = statistics_of(values(), NAMES, "libero_single_task")
     assert one.difference_from(dataclasses.replace(one, task_set="libero_90")) == (
         "these are statistics of libero_single_task, those of libero_90"

@@ -1,4 +1,4 @@
-"""The unified vector: slots as published, rotations as SciPy has them, and actions back exactly."""
+"""Unified vector: published slots, rotations compared with SciPy, and round trips of actions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ unit = st.floats(-1.0, 1.0, width=32)
 ACTIONS = arrays.arrays(np.float32, (5, 7), elements=unit)
 
 
-def test_slots_are_those_of_rdt() -> None:
+def test_slots_equal_those_of_rdt() -> None:
     # RoboticsDiffusionTransformer, configs/state_vec.py: arm_joint_0_pos.., gripper_open, eef_pos_x.., eef_angle_0..
     published = {f"joint_{number}": number for number in range(7)} | {"gripper": 10}
     published |= {"eef_x": 30, "eef_y": 31, "eef_z": 32} | {f"rotation_{number}": 33 + number for number in range(6)}
@@ -45,7 +45,7 @@ def test_slots_are_those_of_rdt() -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(ACTIONS)
-def test_an_action_comes_back_exactly(action: np.ndarray) -> None:
+def test_a_round_trip_preserves_an_action(action: np.ndarray) -> None:
     given_ = torch.from_numpy(action)
     vector = action_vector(given_)
     assert vector.shape == (5, UNIFIED_DIM) and vector.dtype == torch.float32
@@ -55,12 +55,12 @@ def test_an_action_comes_back_exactly(action: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize("value", [-1.0, -1e-7, 0.0, 1e-30, 1.0])
-def test_an_action_comes_back_at_the_ends_and_about_zero(value: float) -> None:
+def test_a_round_trip_preserves_extreme_and_small_actions(value: float) -> None:
     action = torch.full((7,), value)
     assert torch.allclose(libero_action(action_vector(action)), action, atol=1e-5, rtol=0)
 
 
-def test_rotations_are_those_of_scipy() -> None:
+def test_rotations_equal_those_of_scipy() -> None:
     rotation = pytest.importorskip("scipy.spatial.transform", reason="scipy is not installed").Rotation
     rng = np.random.default_rng(0)
     quat = rng.normal(size=(200, 4))
@@ -80,7 +80,7 @@ def test_rotations_are_those_of_scipy() -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(arrays.arrays(np.float64, 3, elements=st.floats(-1, 1)), st.floats(0, math.pi - 1e-3))
-def test_any_rotation_comes_back_through_six_numbers(axis: np.ndarray, angle: float) -> None:
+def test_a_round_trip_over_six_numbers_preserves_a_rotation(axis: np.ndarray, angle: float) -> None:
     length = np.linalg.norm(axis)
     turn = torch.from_numpy(axis / length * angle if length > 1e-3 else np.zeros(3))
     assert torch.allclose(
@@ -88,13 +88,13 @@ def test_any_rotation_comes_back_through_six_numbers(axis: np.ndarray, angle: fl
     )
 
 
-def test_half_a_turn_is_found_up_to_its_sign() -> None:
+def test_a_rotation_by_180_degrees_is_preserved_up_to_its_sign() -> None:
     for axis in torch.eye(3, dtype=torch.float64):
         back = quat_to_axis_angle(rotation_6d_to_quat(quat_to_rotation_6d(axis_angle_to_quat(axis * math.pi))))
         assert torch.allclose(back.abs(), axis * math.pi, atol=1e-9)
 
 
-def test_six_numbers_that_are_no_rotation_are_taken_for_the_nearest() -> None:
+def test_six_numbers_that_are_no_rotation_are_orthogonalised() -> None:
     torch.manual_seed(0)
     action = torch.rand(50, 7) * 2 - 1
     vector = action_vector(action)
@@ -122,7 +122,7 @@ def test_a_state_fills_its_slots() -> None:
     assert torch.allclose(state_vector(joints, gripper, pos, 3 * quat), vector, atol=1e-6)
 
 
-def test_the_gripper_is_read_alike_from_arrays_and_tensors() -> None:
+def test_the_gripper_opening_is_equal_for_arrays_and_tensors() -> None:
     qpos = np.array([[0.0, 0.0], [0.04, -0.04], [0.02, -0.02], [0.0208, -0.0208], [0.05, -0.05], [-0.001, 0.001]])
     expected = [0.0, 1.0, 0.5, 0.52, 1.0, 0.0]
     assert np.allclose(gripper_opening(qpos), expected)
@@ -131,7 +131,7 @@ def test_the_gripper_is_read_alike_from_arrays_and_tensors() -> None:
         gripper_opening(torch.zeros(4, 6))
 
 
-def test_values_are_spread_by_name() -> None:
+def test_values_are_scattered_by_name() -> None:
     spread = scatter_to_slots(torch.tensor([[1.0, 2.0]]), ["eef_z", "joint_0"], fill=-1.0)
     assert spread.shape == (1, UNIFIED_DIM) and spread[0, 32] == 1.0 and spread[0, 0] == 2.0
     assert int((spread == -1.0).sum()) == UNIFIED_DIM - 2

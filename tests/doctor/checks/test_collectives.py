@@ -14,7 +14,7 @@ from powerband.doctor.checks.collectives import reduce_row
 @pytest.mark.parametrize(
     ("mode", "parts"),
     [
-        ("die", ["rank 1 died of SIGKILL while joining the group", "the other rank was ended"]),
+        ("die", ["rank 1 died of SIGKILL while joining the group", "the other ranks were ended"]),
         ("raise", ["rank 1 ended with status 1", "RuntimeError: no route to host"]),
         ("silent", ["no rank measured anything"]),
     ],

@@ -100,7 +100,7 @@ def test_gpus_that_egl_does_not_list_fail(monkeypatch: pytest.MonkeyPatch) -> No
 def test_each_gpu_renders_with_the_variables_of_its_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     two = [EglDevice(0, cuda=1), EglDevice(1, cuda=0)]
     monkeypatch.setattr(rendering, "query_egl", lambda: ("", two))
-    monkeypatch.setattr(rendering, "identity", lambda gpu: (int(gpu.removeprefix("cuda:")), ""))
+    monkeypatch.setattr(rendering, "cuda_index_and_uuid", lambda gpu: (int(gpu.removeprefix("cuda:")), ""))
     for gpu, device in (("cuda:0", "1"), ("cuda:1", "0")):
         row = rendering.gpu_rendering_row(gpu, function="doctor.faulty:image_of_device")
         assert row.status == "ok" and row.name == f"egl {gpu}"

@@ -47,6 +47,7 @@ def test_known_errors_get_specific_advice(problem: str, advice: str) -> None:
     assert advice in simulators.failure_advice("metaworld", SubprocessResult(problem=problem, kind="error"))
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("name", ["gymnasium", "mujoco", "metaworld", "envpool", "robosuite", "libero"])
 def test_every_installed_simulator_steps(name: str) -> None:
     pytest.importorskip(simulators.SIMULATORS[name].module, exc_type=ImportError)

@@ -1,4 +1,4 @@
-"""Vectors of other libraries: whatever they do at the end of an episode, every row is a real transition."""
+"""Vectors of other libraries: with every autoreset mode, every row is a real transition."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def test_gymnasium_vectors_keep_the_contract(kind: type, mode: AutoresetMode) ->
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED])
 def test_an_external_vector_has_the_trajectories_of_worker_processes(env_id: str, mode: AutoresetMode) -> None:
     own = GymVecEnv(env_id, 3, 0, first_env=2)
-    foreign = external(env_id, 3, 0, 2, kind=SyncVectorEnv, mode=mode)
+    adapted = external(env_id, 3, 0, 2, kind=SyncVectorEnv, mode=mode)
     _, expected, actions = play(own, 5, 230)
-    foreign.reset(5)
-    assert_same([foreign.step(action) for action in actions], expected, f"through {mode}")
+    adapted.reset(5)
+    assert_same([adapted.step(action) for action in actions], expected, f"through {mode}")
 
 
 def test_same_step_reads_final_obs_and_metrics_from_info() -> None:
@@ -86,7 +86,7 @@ class Rigid(VectorEnv):
 def test_unsupported_vectors_are_refused_with_the_fix() -> None:
     with pytest.raises(ValueError, match="NEXT_STEP.*cannot be reset alone.*SAME_STEP or DISABLED"):
         GymnasiumVector(Rigid(AutoresetMode.NEXT_STEP))
-    with pytest.raises(ValueError, match="autoresets as None"):
+    with pytest.raises(ValueError, match="autoreset mode None"):
         GymnasiumVector(Rigid(None))
     makes = [functools.partial(gymnasium.make, "CartPole-v1")] * 2
     vector = AsyncVectorEnv(makes, shared_memory=False)
@@ -94,7 +94,7 @@ def test_unsupported_vectors_are_refused_with_the_fix() -> None:
         GymnasiumVector(vector)
     vector.close()
     env = ExternalVecEnv(GymnasiumVector(Rigid(AutoresetMode.DISABLED)))
-    with pytest.raises(ValueError, match="changed the others"):
+    with pytest.raises(ValueError, match="changed other rows"):
         play(env, 0, 100)
     pool = NextStepPool([0, 1])
     pool.is_async = True

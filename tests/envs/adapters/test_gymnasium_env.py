@@ -57,7 +57,7 @@ def test_the_users_own_module_registers_its_environment(
         ("Pendulum-v9", "not registered.*Nearest: Pendulum-v1"),
         ("Pendulum v1", "not registered"),
         ("no_such_module:MyEnv-v0", "needs a package that is not installed.*no_such_module"),
-        ("Blackjack-v1", "observation space Tuple.*supported are Box, Discrete"),
+        ("Blackjack-v1", "observation space Tuple.*Supported are Box, Discrete"),
     ],
 )
 def test_invalid_environments_are_refused_with_a_message(env_id: str, message: str) -> None:
@@ -78,7 +78,7 @@ def test_discrete_observations_count_from_0() -> None:
 
 
 @pytest.mark.parametrize("work", ["sleep", "compute"])
-def test_slow_environments_take_their_time_and_two_of_them_sleep_in_parallel(work: str) -> None:
+def test_slow_environments_have_their_step_time_and_two_of_them_sleep_in_parallel(work: str) -> None:
     env = WorkerVecEnv([(make_slow, {"step_ms": 40.0, "work": work})] * 2, num_workers=2)
     env.reset(0)
     started = time.perf_counter()
@@ -103,7 +103,7 @@ def test_tracking_can_be_learned() -> None:
         assert step.truncated.all()
         return float(total.mean())
 
-    still, good = score(0.0, 0.0), score(8.0, 4.0)
-    assert still < 3 * good < 0, (still, good)
+    no_action, controller = score(0.0, 0.0), score(8.0, 4.0)
+    assert no_action < 3 * controller < 0, (no_action, controller)
     slow = make_slow(0.0, "Pendulum-v1")
     assert slow.spec.max_episode_steps == 200

@@ -108,3 +108,19 @@ class Chained:
             return self._obs(), float("nan"), False, False, {}
         obs = {"not finite": self._obs() * np.nan, "wrong shape": np.zeros(4), "wrong dtype": self._obs() * 1j}[fault]
         return obs, reward, False, False, {}
+
+
+class SlowToLoad(Chained):
+    def __init__(self, **options: Any) -> None:
+        time.sleep(0.7)
+        super().__init__(**options)
+
+
+class Slow(Chained):
+    def step(self, action: np.ndarray) -> tuple[Any, float, bool, bool, dict]:
+        time.sleep(0.3)
+        return super().step(action)
+
+
+class Rendering(Chained):
+    renderer = "llvmpipe"

@@ -98,7 +98,7 @@ def test_calls_out_of_order_are_refused() -> None:
     for call in (env.reset, env.state_dict, env.worker_statistics):
         with pytest.raises(AssertionError, match="between send and recv"):
             call()
-    with pytest.raises(ValueError, match=r"\(2, 1\), but the environments take \(1, 1\)"):
+    with pytest.raises(ValueError, match=r"\(2, 1\), but these environments need \(1, 1\)"):
         second.send(torch.zeros(2, 1))
     first.recv()
     assert env.step(torch.zeros(2, 1)).obs.shape == (2, 3)

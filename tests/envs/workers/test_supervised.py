@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from envs.workers.faulty import FAULTS, Chained, Counting
+from envs.workers.faulty import FAULTS, Chained, Counting, Slow, SlowToLoad
 from powerband.core.errors import ConfigError
 from powerband.data.episode_tracker import EpisodeTracker
 from powerband.data.replay import Replay
@@ -47,8 +46,8 @@ def of_rows(failures: list[EnvFailure]) -> list[EnvFailure]:
     return [failure for failure in failures if failure.env_id is not None]
 
 
-def played(env: WorkerVecEnv, steps: int, seed: int = 3) -> tuple[int, int]:
-    """Plays and checks every transition and every reset, whose observations identify their environment.
+def play_and_check(env: WorkerVecEnv, steps: int, seed: int = 3) -> tuple[int, int]:
+    """Steps with random actions, and checks every transition and reset; observations identify their environment.
 
     Returns:
         Number of real transitions, and number of lost rows.
@@ -80,13 +79,13 @@ def played(env: WorkerVecEnv, steps: int, seed: int = 3) -> tuple[int, int]:
 def test_each_failure_is_described_and_other_rows_lose_nothing(fault: str) -> None:
     failures: list[EnvFailure] = []
     env = vector(5, 2, failures, deadline_s=0.3 if fault == "hangs" else 5.0, rare=150, faults=(fault,))
-    real, lost = played(env, 60)
+    real, lost = play_and_check(env, 60)
     env.close()
     failures = of_rows(failures)
     assert lost == len(failures) > 0 and real == 5 * 60 - lost
-    kind, what = DESCRIPTIONS[fault]
+    kind, description = DESCRIPTIONS[fault]
     for each in failures:
-        assert each.kind == kind and what in each.what and what in str(each)
+        assert each.kind == kind and description in each.description and description in str(each)
         assert f"environment {each.env_id}" in str(each) and each.recovery_s < 5
         assert each.seed == episode_seed(3, each.env_id, each.episode) and len(each.actions) == each.step + 1
         assert each.worker == (0 if each.env_id < 2 else 1)
@@ -97,7 +96,7 @@ def test_each_failure_is_described_and_other_rows_lose_nothing(fault: str) -> No
 def test_a_failure_can_be_reproduced() -> None:
     failures: list[EnvFailure] = []
     env = vector(2, 0, failures, rare=40, faults=("raises",))
-    played(env, 40)
+    play_and_check(env, 40)
     with pytest.raises(RuntimeError, match="the gripper broke"):
         reproduce_failure(Chained, failures[0], rare=40, faults=("raises",))
 
@@ -105,7 +104,7 @@ def test_a_failure_can_be_reproduced() -> None:
 def test_all_kinds_of_failures_together() -> None:
     failures: list[EnvFailure] = []
     env = vector(6, 3, failures, deadline_s=1.0, rare=200)
-    real, lost = played(env, 200)
+    real, lost = play_and_check(env, 200)
     env.close()
     assert {failure.kind for failure in failures} == {"raised", "died", "hung"}
     assert lost == len(of_rows(failures)) > 3 and real + lost == 6 * 200
@@ -154,23 +153,11 @@ def test_a_slow_step_is_not_a_failure() -> None:
 def test_a_restart_may_take_longer_than_a_step() -> None:
     failures: list[EnvFailure] = []
     options = {"rare": 15, "faults": ("is killed",)}
-    supervision = Supervision(deadline_s=1.0)
+    supervision = Supervision(deadline_s=0.5)
     env = WorkerVecEnv([(SlowToLoad, options)] * 2, num_workers=2, supervision=supervision, on_failure=failures.append)
-    _, lost = played(env, 20)
+    _, lost = play_and_check(env, 20)
     env.close()
     assert lost == len(failures) > 0 and {failure.kind for failure in failures} == {"died"}
-
-
-class SlowToLoad(Chained):
-    def __init__(self, **options) -> None:
-        time.sleep(1.3)
-        super().__init__(**options)
-
-
-class Slow(Chained):
-    def step(self, action: np.ndarray):
-        time.sleep(0.3)
-        return super().step(action)
 
 
 def test_an_episode_that_does_not_repeat_itself_is_truncated_after_a_restart() -> None:
@@ -220,8 +207,8 @@ def test_lost_rows_reach_neither_the_replay_nor_the_metrics() -> None:
     assert len(replay) == 400 - len(failures) < 400
     stored = replay.stored
     assert torch.equal(stored["next_obs"], stored["obs"] + torch.tensor([0.0, 1.0, 0.25]))
-    whole = sum(int(episode) for episode in env.state_dict()["episode"]) - len(failures)
-    assert int(tracker.ended) == whole
+    complete = sum(int(episode) for episode in env.state_dict()["episode"]) - len(failures)
+    assert int(tracker.ended) == complete
 
 
 def test_invalid_limits_are_refused() -> None:

@@ -30,7 +30,7 @@ def counting(num_workers: int, faults: list[str], **options) -> WorkerVecEnv:
     return WorkerVecEnv([(Counting, {"fault": fault}) for fault in faults], num_workers=num_workers, **options)
 
 
-def gone(pid: int) -> bool:
+def has_ended(pid: int) -> bool:
     """True if the process has ended; a zombie counts as ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
@@ -66,7 +66,7 @@ def test_the_number_of_workers_changes_no_transition() -> None:
 def test_dtypes_and_reserved_keys() -> None:
     env = WorkerVecEnv([Sites] * 2, num_workers=0)
     spec, obs = env.spec, env.reset(0)
-    assert spec.obs["extra"]["picture"].dtype == torch.uint8 and obs["extra"]["picture"].dtype == torch.uint8
+    assert spec.obs["extra"]["image"].dtype == torch.uint8 and obs["extra"]["image"].dtype == torch.uint8
     assert spec.obs["action_mask"].dtype == torch.bool
     assert spec.obs["extra"]["step"].dtype == torch.int64 and obs["extra"]["step"].tolist() == [0, 0], "counted from 0"
     assert (spec.num_agents, spec.num_actions, spec.action.shape, spec.max_episode_steps) == (3, 5, (3,), 12)
@@ -89,7 +89,7 @@ def test_actions_are_clipped_to_the_bounds_and_their_shape_is_checked() -> None:
     env = counting(0, ["", ""])
     env.reset(0)
     assert env.step(torch.tensor([[9.0], [-1.5]])).reward.tolist() == [2.0, -1.5]
-    with pytest.raises(ValueError, match=r"action has shape \(2,\), but the environments take \(2, 1\)"):
+    with pytest.raises(ValueError, match=r"action has shape \(2,\), but these environments need \(2, 1\)"):
         env.send(torch.zeros(2))
 
 
@@ -115,19 +115,20 @@ def test_an_error_describes_environment_step_seed_and_cause(num_workers: int) ->
     facts = caught.value.facts
     assert (facts["env_id"], facts["episode"], facts["step"]) == (12, 0, 4)
     assert facts["seed"] == episode_seed(4, 12, 0)
-    for word in ("environment 12", "after 4 steps", str(facts["seed"]), "the gripper broke", "in _fail"):
-        assert word in str(caught.value)
+    for text in ("environment 12", "after 4 steps", str(facts["seed"]), "the gripper broke", "in _fail"):
+        assert text in str(caught.value)
     env.close()
 
 
-@pytest.mark.parametrize(("fault", "how"), [("is killed", "killed by SIGKILL"), ("exits", "exited with code 3")])
-def test_a_dead_worker_is_reported_at_once(fault: str, how: str) -> None:
+@pytest.mark.timed
+@pytest.mark.parametrize(("fault", "cause"), [("is killed", "killed by SIGKILL"), ("exits", "exited with code 3")])
+def test_a_dead_worker_is_reported_at_once(fault: str, cause: str) -> None:
     env = counting(2, ["", "", "", fault], first_env=10)
     env.reset(4)
     for _ in range(4):
         env.step(torch.zeros(4, 1))
     started = time.monotonic()
-    with pytest.raises(EnvError, match=how) as caught:
+    with pytest.raises(EnvError, match=cause) as caught:
         env.step(torch.zeros(4, 1))
     assert caught.value.facts["env_id"] == 13 and caught.value.facts["step"] == 4
     assert "worker 1 (environments 12 to 13)" in str(caught.value)
@@ -135,6 +136,7 @@ def test_a_dead_worker_is_reported_at_once(fault: str, how: str) -> None:
     assert time.monotonic() - started < 3
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("fault", ["hangs", "close hangs"])
 def test_close_returns_even_if_an_environment_hangs(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "CLOSE_TIMEOUT_S", 0.3)
@@ -148,7 +150,7 @@ def test_close_returns_even_if_an_environment_hangs(fault: str, monkeypatch: pyt
     env.close()
     env.close()
     assert time.monotonic() - started < 3
-    assert all(gone(pid) for pid in pids)
+    assert all(has_ended(pid) for pid in pids)
 
 
 def test_garbage_collection_ends_the_workers_and_leaves_no_descriptor() -> None:
@@ -156,10 +158,11 @@ def test_garbage_collection_ends_the_workers_and_leaves_no_descriptor() -> None:
     env = counting(2, ["", ""])
     pids = [worker.process.pid for worker in env._workers]
     del env
-    assert all(gone(pid) for pid in pids)
+    assert all(has_ended(pid) for pid in pids)
     assert len(os.listdir("/proc/self/fd")) <= before
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("fault", ["", "hangs"])
 def test_workers_do_not_outlive_a_killed_parent(fault: str, tmp_path: Path) -> None:
     parent = script(
@@ -176,18 +179,18 @@ def test_workers_do_not_outlive_a_killed_parent(fault: str, tmp_path: Path) -> N
             input()
     """,
     )
-    pids = [int(word) for word in parent.stdout.readline().split()]
+    pids = [int(text) for text in parent.stdout.readline().split()]
     assert len(pids) == 2
     parent.kill()
     parent.communicate()
     deadline = time.monotonic() + 5
-    while not all(gone(pid) for pid in pids):
+    while not all(has_ended(pid) for pid in pids):
         assert time.monotonic() < deadline, "a worker outlived its parent"
         time.sleep(0.02)
 
 
 def test_a_script_needs_a_main_guard_only_for_its_own_functions(tmp_path: Path) -> None:
-    runs = script(
+    process = script(
         tmp_path,
         """
         env = WorkerVecEnv([Counting] * 2, num_workers=2)
@@ -195,8 +198,8 @@ def test_a_script_needs_a_main_guard_only_for_its_own_functions(tmp_path: Path) 
         print("stepped", env.step(torch.zeros(2, 1)).obs.tolist())
     """,
     )
-    out, errors = runs.communicate(timeout=60)
-    assert out.splitlines() == ["[[0.0], [0.0]]", "stepped [[1.5], [1.5]]"] and runs.returncode == 0, errors
+    out, errors = process.communicate(timeout=60)
+    assert out.splitlines() == ["[[0.0], [0.0]]", "stepped [[1.5], [1.5]]"] and process.returncode == 0, errors
     refused = script(
         tmp_path,
         """
@@ -215,7 +218,7 @@ def test_a_script_needs_a_main_guard_only_for_its_own_functions(tmp_path: Path) 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_an_environment_that_cannot_be_created_is_refused_with_the_reason(num_workers: int) -> None:
-    with pytest.raises(ValueError, match="environment 1 could not be created: size=0 is below 1"):
+    with pytest.raises(ValueError, match="Environment 1 could not be created: size=0 is below 1"):
         WorkerVecEnv([Counting, refuses], num_workers=num_workers)
     with pytest.raises(ValueError, match="differ"):
         counting(num_workers, ["", "other space"])
@@ -240,8 +243,8 @@ def test_invalid_numbers_of_workers_and_functions_are_refused() -> None:
 @pytest.mark.parametrize("env_id", ["Pendulum-v1", "CartPole-v1"])
 def test_train_20_is_train_10_and_resume_10(env_id: str) -> None:
     """A resume with another number of workers continues the current episodes bit for bit."""
-    straight = GymVecEnv(env_id, 4, 0, seed=1)
-    _, played, actions = play(straight, 1, 260)
+    uninterrupted = GymVecEnv(env_id, 4, 0, seed=1)
+    _, played, actions = play(uninterrupted, 1, 260)
     for at in (0, 37, 215):
         saved = GymVecEnv(env_id, 4, 2, seed=1)
         saved.reset()
@@ -275,5 +278,5 @@ def test_an_episode_that_does_not_repeat_itself_ends_as_a_truncation() -> None:
         truncated = counting(0, ["", "", ""], resume="truncated")
         truncated.load_state_dict(state)
     assert not truncated.resumed.any() and truncated.state_dict()["episode"].tolist() == [1, 1, 1]
-    with pytest.raises(ValueError, match="saved state is of 3 environments"):
+    with pytest.raises(ValueError, match="saved state has 3 environments"):
         counting(0, [""]).load_state_dict(state)

@@ -106,7 +106,10 @@ def test_one_instruction_for_two_tasks_is_said(tmp_path: Path, capsys) -> None:
 def test_demonstrations_of_other_tasks_are_said_and_not_evaluated(recorded: Path, tmp_path: Path, capsys) -> None:
     pytest.importorskip("libero", reason="LIBERO is not installed")
     train(tmp_path / "run", recorded, "updates=1")
-    told = "shows the task 'close the top drawer of the cabinet' of libero_90; they show 'close the drawer' and 1 more"
+    told = (
+        "shows the task 'close the top drawer of the cabinet' of libero_90; "
+        "the demonstrations show 'close the drawer' and 1 more"
+    )
     assert told in capsys.readouterr().out
     own = record(tmp_path / "own", {"drawer": "close the top drawer of the cabinet", **TOLD})
     train(tmp_path / "known", own, "updates=1")
@@ -195,7 +198,7 @@ def test_the_precision_of_accelerate_launch_is_taken_over(monkeypatch: pytest.Mo
 
 def test_a_plugin_that_shards_weights_in_an_older_way_is_refused(recorded, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
-    assert "shards weights" in refused(capsys, *SMOKE[1:], f"demos_dir={recorded}", f"run_dir={tmp_path / 'r'}")
+    assert "FSDP 1" in refused(capsys, *SMOKE[1:], f"demos_dir={recorded}", f"run_dir={tmp_path / 'r'}")
 
 
 class TestRefused:
@@ -222,7 +225,7 @@ class Told:
 
     def __init__(self, chunk: torch.Tensor) -> None:
         self.chunk, self.shown = chunk, []
-        self.acting = type("Acting", (), {"state_there": torch.ones(128, dtype=torch.bool)})
+        self.acting = type("Acting", (), {"state_mask": torch.ones(128, dtype=torch.bool)})
 
     def act(self, obs, carry, explore):
         self.shown.append(obs)
@@ -279,6 +282,7 @@ def test_the_whole_way_in_the_simulator(tmp_path: Path, capsys) -> None:
     words = [
         "demos",
         "demo_episodes=1",
+        "num_workers=0",
         "max_steps=250",
         "quality=plain",
         f"demos_dir={demos}",

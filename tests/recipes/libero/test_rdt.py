@@ -1,16 +1,13 @@
-"""The RDT learner: what counts in its loss, parts and ranks of a batch, resumes, sampling, and that it learns."""
+"""The RDT learner: what counts in its loss, parts of a batch, resumes, sampling, and that it learns."""
 
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
-from distributed.ranks import on_ranks
 from powerband.core.errors import ConfigError
 from powerband.core.noise import NoiseSource
 from powerband.core.optim.precision import Precision
@@ -42,8 +39,8 @@ def learner(ranks: Ranks | None = None, precision: str = "fp32", double: bool = 
         state_std=torch.linspace(0.5, 2, V),
         action_mean=torch.linspace(1, -1, V),
         action_std=torch.linspace(0.1, 3, V),
-        state_there=THERE,
-        action_there=THERE,
+        state_mask=THERE,
+        action_mask=THERE,
     )
     policy.set_instructions(*hash_instructions(SAID))
     if double:
@@ -61,7 +58,7 @@ def seen(rows: int, seed: int = 0, pictures: bool = True) -> dict[str, Tensor]:
     draw = torch.Generator().manual_seed(seed)
     obs = {
         "state": torch.randn(rows, V, generator=draw),
-        "state_there": THERE.repeat(rows, 1),
+        "state_mask": THERE.repeat(rows, 1),
         "task": torch.randint(2, (rows,), generator=draw),
         "hz": torch.full((rows,), 20.0),
     }
@@ -77,7 +74,7 @@ def demonstrated(number: int, rows: int = 12, pictures: bool = True) -> dict[str
     return {
         "obs": seen(rows, number, pictures),
         "action": torch.randn(rows, T, V, generator=draw),
-        "action_there": torch.rand(rows, V, generator=draw) < 0.6,
+        "action_mask": torch.rand(rows, V, generator=draw) < 0.6,
         "valid": torch.arange(T) < torch.randint(1, T + 1, (rows, 1), generator=draw),
     }
 
@@ -89,7 +86,7 @@ def test_the_first_loss_is_the_mean_over_what_counts() -> None:
     for row in range(12):
         for step in range(T):
             for number in range(V):
-                if batch["valid"][row, step] and batch["action_there"][row, number]:
+                if batch["valid"][row, step] and batch["action_mask"][row, number]:
                     mean, std = made.policy.action_mean[number], made.policy.action_std[number]
                     squares.append(float((batch["action"][row, step, number] - mean) / std) ** 2)
     loss = float(made.update(batch)["losses/rdt"])
@@ -100,7 +97,7 @@ def test_steps_and_numbers_that_do_not_count_have_no_influence() -> None:
     one, other, third = learner(), learner(), learner()
     for number in range(3):
         batch = demonstrated(number)
-        counts = batch["action_there"].unsqueeze(1) & batch["valid"].unsqueeze(2)
+        counts = batch["action_mask"].unsqueeze(1) & batch["valid"].unsqueeze(2)
         changed = batch | {"action": torch.where(counts, batch["action"], 1e3)}
         first, second = one.update(batch), other.update(changed)
         assert torch.equal(first["losses/rdt"], second["losses/rdt"])
@@ -116,7 +113,7 @@ def test_numbers_that_never_count_are_not_pulled_anywhere() -> None:
     before = head.weight.detach().clone()
     for number in range(2):
         batch = demonstrated(number)
-        made.update(batch | {"action_there": batch["action_there"] & THERE})
+        made.update(batch | {"action_mask": batch["action_mask"] & THERE})
     still = (head.weight == before).all(1)
     assert still.tolist() == (~THERE).tolist()
 
@@ -131,35 +128,6 @@ def test_parts_of_a_batch_make_the_same_step_as_the_whole(parts: int, rows: int)
     for a, b in zip(one.policy.parameters(), other.policy.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-7)
     assert [float(made.adam.state_dict()["0"]["step"]) for made in (one, other)] == [3, 3]
-
-
-def trained(ranks: Ranks, parts: int) -> dict[str, Tensor]:
-    """This rank's rows of three joint batches."""
-    made = learner(ranks, double=True, gradient_accumulation_steps=parts)
-    averaged = []
-
-    def counted(group, bucket):  # DDP compares annotations, which are texts here
-        averaged.append(bucket.is_last())
-        return allreduce_hook(group, bucket)
-
-    if ranks.world_size > 1:
-        made.adam.prepared.register_comm_hook(None, counted)
-    own = slice(ranks.rank * 12 // ranks.world_size, (ranks.rank + 1) * 12 // ranks.world_size)
-    losses = []
-    for number in range(3):
-        batch = tree_map(lambda leaf: leaf[own], demonstrated(number))
-        losses.append(ranks.average_(made.update(batch)["losses/rdt"].clone()))
-    assert ranks.identical_on_all_ranks(list(made.policy_state().values()))
-    assert sum(averaged) == (3 if ranks.world_size > 1 else 0)  # once an update, not once a part
-    return {"losses": torch.stack(losses)} | {name: value.clone() for name, value in made.policy_state().items()}
-
-
-def test_two_ranks_are_one_rank_on_the_joint_batch(tmp_path: Path) -> None:
-    alone = trained(Ranks(), 1)
-    first, second = on_ranks(trained, 2, tmp_path, 2)  # in two parts each, of which one alone is averaged
-    for name, value in alone.items():
-        assert torch.equal(first[name], second[name]), name
-        torch.testing.assert_close(first[name], value, rtol=1e-9, atol=1e-7)
 
 
 def test_going_on_from_a_state_repeats_the_bits() -> None:
@@ -185,7 +153,7 @@ def test_a_perfect_network_draws_the_chunk(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(made.acting, "denoise", lambda seen, noisy, there, step: code)
     chunk, extras, carry = made.act(seen(5), made.initial_carry(5), explore=False)
     torch.testing.assert_close(chunk, raw, rtol=0, atol=0.05)
-    assert extras["action_there"].tolist() == [THERE.tolist()] * 5 and extras["valid"].all() and carry is None
+    assert extras["action_mask"].tolist() == [THERE.tolist()] * 5 and extras["valid"].all() and carry is None
     monkeypatch.setattr(made.acting, "denoise", lambda seen, noisy, there, step: torch.zeros_like(code))
     mean = torch.where(THERE, made.policy.action_mean, 0.0).expand(5, T, V)
     torch.testing.assert_close(made.act(seen(5), None, False)[0], mean, rtol=0, atol=0.05)
@@ -200,7 +168,7 @@ def told(number: int, rows: int = 32) -> dict[str, Tree]:
     return {
         "obs": obs,
         "action": action,
-        "action_there": THERE.repeat(rows, 1),
+        "action_mask": THERE.repeat(rows, 1),
         "valid": torch.ones(rows, T, dtype=torch.bool),
     }
 
@@ -306,9 +274,9 @@ def test_precisions_follow_one_another_in_one_process() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ({"exec_horizon": 65}, "exec_horizon=65 is more than .* Write 1 to horizon=64"),
+        ({"exec_horizon": 65}, "rdt.exec_horizon=65 is more than .* Write rdt.exec_horizon=64 or less"),
         ({"gradient_accumulation_steps": 0}, "gradient_accumulation_steps=0 is below 1"),
-        ({"sample_steps": 1001}, "sample_steps=1001 is more than .* Write 1 to noise_steps=1000"),
+        ({"sample_steps": 1001}, "rdt.sample_steps=1001 is more than .* Write rdt.sample_steps=1000 or less"),
         ({"ema_max": 1.0}, "ema_max=1"),
         ({"drop_condition": 1.5}, "drop_condition=1.5 is not a probability"),
     ],

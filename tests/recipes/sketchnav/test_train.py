@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -136,10 +134,7 @@ def test_mujoco_renders_in_supervised_workers(tmp_path: Path) -> None:
     pytest.importorskip("mujoco", reason="mujoco is not installed")
     if not rendering.prepare(environment={}).variables:
         pytest.skip("neither EGL nor OSMesa is installed")
-    command = [sys.executable, "-m", "powerband", "train", *runs.SMALL["sketchnav"], *runs.COMMON]
-    command += ["renderer=mujoco", "num_workers=2", "env_steps=16", f"run_dir={tmp_path / 'run'}"]
-    done = subprocess.run(command, capture_output=True, text=True)  # MuJoCo chooses its renderer at import
-    assert done.returncode == 0, done.stderr
+    runs.train("sketchnav", tmp_path / "run", "renderer=mujoco", "num_workers=2", "env_steps=16")
     assert "rendering" in (tmp_path / "run" / "train.log").read_text() and runs.metrics(tmp_path / "run")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from powerband.cli.catalogue import configure
 from powerband.core.errors import ConfigError
 from powerband.recipes.uav import RECIPE
 from powerband.recipes.uav.config import Config
+from powerband.recipes.uav.learner import load_other_run
 
 
 def finalized(*arguments: str) -> Config:
@@ -66,14 +68,20 @@ def test_a_params_file_of_the_guide_is_read(tmp_path, monkeypatch):
         finalized()
 
 
+@pytest.fixture(scope="module")
+def base(tmp_path_factory) -> Path:
+    """A run of two iterations in fp32."""
+    return runs.train("coma", tmp_path_factory.mktemp("runs") / "base", "iterations=2", "precision=fp32")
+
+
 @pytest.mark.parametrize(
     "argument",
     ["data_passes=1", "batch_size=40", "n_agents=2", "seed=5", "gamma=0.5", "gae_lambda=0.2", "precision=bf16"],
 )
-def test_options_change_the_learning(argument, tmp_path):
+def test_options_change_the_learning(argument, base, tmp_path):
     name = argument.split("=")[0]
-    base = runs.train("coma", tmp_path / "base", "iterations=2", *["precision=fp32"] * (name == "precision"))
     others = [each for each in runs.SMALL["coma"] if name != "batch_size" or "minibatch_rows" not in each]
+    others += ["precision=fp32"] * (name != "precision")
     run = tmp_path / "changed"
     assert cli.main(["train", *others, *runs.COMMON, f"run_dir={run}", "iterations=2", argument]) == 0
     assert any("learner/actor" in leaf for leaf in runs.differences(base, run)), argument
@@ -110,11 +118,10 @@ def test_figures_and_histograms_do_not_change_the_training(tmp_path):
     assert not [leaf for leaf in runs.differences(run, plain) if "learner" in leaf]
 
 
-def test_an_evaluation_compares_planners_and_team_sizes(tmp_path, capsys):
-    run = runs.train("coma", tmp_path / "run", "iterations=2")
+def test_an_evaluation_compares_planners_and_team_sizes(base, capsys):
     capsys.readouterr()
     options = ["missions=3", "planners=random,greedy", "n_agents=2,5", "comm_range_m=0,100", "--json"]
-    assert cli.main(["eval", str(run), *options]) == 0
+    assert cli.main(["eval", str(base), *options]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert len(rows) == 3 * 2 * 2
     assert {row["n_agents"] for row in rows} == {2, 5} and {row["comm_range_m"] for row in rows} == {0.0, 100.0}
@@ -123,7 +130,7 @@ def test_an_evaluation_compares_planners_and_team_sizes(tmp_path, capsys):
         assert low <= row["f1_mean"] <= high
     assert rows[0]["this_run_ahead_f1"][0] == 0.0
     for name in ("eval-curves.png", "mission.png", "videos/mission.mp4"):
-        assert (run / name).stat().st_size > 5_000
+        assert (base / name).stat().st_size > 5_000
 
 
 def test_old_names_lead_to_options_that_exist():
@@ -133,3 +140,13 @@ def test_old_names_lead_to_options_that_exist():
         for part in name.split("."):
             value = getattr(value, part)
         assert name not in RECIPE.old_names, old
+
+
+def test_another_run_with_old_option_names_is_loaded(tmp_path):
+    run_dir = runs.train("coma", tmp_path / "run", "env_steps=12")
+    file = run_dir / "config.json"
+    stored = json.loads(file.read_text())
+    width = stored["coma"]["width"]
+    stored["networks"] = {"lambda": stored["on_policy"].pop("gae_lambda")}
+    file.write_text(json.dumps(stored))
+    assert load_other_run(run_dir, Config().world).config.width == width

@@ -137,7 +137,7 @@ def test_only_long_profiles_compile_on_a_cpu(device: str, seconds: float, expect
     monkeypatch.setattr(profiling, "device_names", lambda settings: [device])
     monkeypatch.setattr(profiling, "measure", lambda *arguments: simulated())
     monkeypatch.setattr(profiling, "advise", lambda *arguments, **options: calls.append(options) or [])
-    profiling.profile(RECIPE, "train", Config(), profiling.Options(seconds))
+    profiling.profile(RECIPE, "train", Config(), profiling.ProfileOptions(seconds))
     assert calls == [{"with_ranks": seconds >= 10, "with_compile": bool(expected)}]
 
 

@@ -9,18 +9,12 @@ import time
 import pytest
 import torch
 
-from powerband.bench.slow_envs import SlowEnv, TrackingEnv, make_slow
+from envs.workers.faulty import Chained, Rendering
+from powerband.bench.slow_envs import make_slow
 from powerband.envs.workers.vector import WorkerVecEnv
 from powerband.tune.measure.cpu_time import CpuMeter, CpuUse
 from powerband.tune.measure.facts import WindowFacts
 from powerband.tune.measure.probes import SyncCounter
-
-
-def rendering_env() -> SlowEnv:
-    """Makes an environment that reports its renderer."""
-    env = make_slow(step_ms=0.0)
-    env.renderer = "llvmpipe"
-    return env
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -41,7 +35,7 @@ def test_workers_report_the_seconds_of_each_environment(num_workers: int):
 
 
 def test_environment_reports_its_renderer():
-    env = WorkerVecEnv([TrackingEnv, rendering_env], num_workers=1)
+    env = WorkerVecEnv([Chained, Rendering], num_workers=1)
     assert env.worker_statistics()["renderer"] == "llvmpipe"
     env.close()
 

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+import runs
 from powerband.cli import main as cli
 from powerband.tune.measure import flops
 from powerband.tune.measure.facts import WindowFacts
@@ -33,9 +34,9 @@ def test_rate_excludes_time_outside_of_updates() -> None:
     assert WindowFacts().flops_s(0.0) == 0.0
 
 
-def test_profile_prints_the_share_of_the_peak_of_its_updates(capsys) -> None:
-    arguments = "snakes algo=ddpg gpus=none threads=1 tensorboard=false global_batch_size=64 ddpg.hidden=32 seconds=1"
-    cli.main(["profile", *arguments.split()])
+def test_profile_prints_the_share_of_the_peak_of_its_updates(capsys, monkeypatch) -> None:
+    monkeypatch.setattr("powerband.tune.profile.advise", lambda *words, **more: [])  # measures runs of its own
+    cli.main(["profile", *runs.SMALL["sac"], *runs.COMMON, "num_workers=0", "seconds=1"])
     line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("updates:"))
     share = float(line.split("% of")[0].split()[-1])
     assert "MFLOP each" in line and 0 < share < 100

@@ -24,7 +24,7 @@ from powerband.tune.measure.reductions import AllReduceCounter
 from powerband.tune.predict.comm import CommunicationModel
 from powerband.tune.predict.estimate_table import Estimate
 from powerband.tune.predict.forecast import Budget, Forecast
-from powerband.tune.predict.options import Options
+from powerband.tune.predict.options import EstimateOptions
 from powerband.tune.predict.rank_share import single_rank_config
 
 LINK = CommunicationModel("gloo", "given", 100e-6, ((1, 1e9),))
@@ -148,7 +148,7 @@ def test_batch_size_per_rank_is_not_divided():
 @pytest.mark.parametrize(
     ("loop", "part"),
     [
-        ({"on_policy": OnPolicyConfig(num_envs=6)}, "num_envs=6 is over all ranks and does not divide by 4 ranks"),
+        ({"on_policy": OnPolicyConfig(num_envs=6)}, "num_envs=6 counts all ranks and is not divisible by 4 ranks"),
         ({"on_policy": OnPolicyConfig(num_envs=4, num_steps=6, minibatches=4)}, "minibatches=4 does not divide the 6"),
         ({"algo": "sac", "off_policy": OffPolicyConfig(num_envs=4, global_batch_size=30)}, "global_batch_size=30"),
     ],
@@ -178,12 +178,12 @@ def test_single_gpu_uses_a_stated_assumption():
                                                             (False, "auto", 6.0), (False, "gpu", 12.0)])  # fmt: skip
 def test_price_is_per_gpu_or_per_machine(per_gpu: bool, price_per: str, cost: float):
     two = forecast(2, Budget(10**9, time_limit_s=7200.0))  # two hours, 3 GiB per rank
-    options = Options(price_per_hour=3.0, price_per=price_per, currency="CHF")
+    options = EstimateOptions(price_per_hour=3.0, price_per=price_per, currency="CHF")
     priced = Estimate(options, two.budget, {2: two, 3: "no"}, LINK, per_gpu, 5 * 2**30, ["a note"])
     assert priced.cost(two) == pytest.approx(cost)
     assert priced.fits(two) is per_gpu  # 3 GiB fit into each GPU of 5 GiB, and 6 GiB do not fit into a machine of 5 GiB
     text = str(priced)
     assert "cost CHF" in text and f"{cost:.2f}" in text and "3  skipped: no" in text and "note: a note" in text
     assert ("(does not fit)" in text) is not per_gpu
-    unpriced = Estimate(Options(), two.budget, {2: two}, LINK, per_gpu, None, [])
+    unpriced = Estimate(EstimateOptions(), two.budget, {2: two}, LINK, per_gpu, None, [])
     assert unpriced.cost(two) is None and unpriced.fits(two) is None and "cost" not in str(unpriced)

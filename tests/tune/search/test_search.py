@@ -14,7 +14,7 @@ from powerband.core.errors import ConfigError
 from powerband.core.machine.out_of_memory import OutOfMemory
 from powerband.tune.measure.in_process import Measurement
 from powerband.tune.search import search as searching
-from powerband.tune.search.search import Options, Search, TuningResult
+from powerband.tune.search.search import Search, SearchOptions, TuningResult
 from powerband.tune.search.space import SearchSpace
 from tune.search.simulated_machine import GIB, RECIPE, Config, Loop, World
 
@@ -24,7 +24,7 @@ def tuned(monkeypatch: pytest.MonkeyPatch):
     def run(world: World, config: Config | None = None, **options: Any) -> TuningResult:
         monkeypatch.setattr(searching, "short_run", world.measure)
         monkeypatch.setattr(searching.memory, "free", lambda device: 256 * GIB)
-        return Search(RECIPE, "train", config or Config(), Options(**options), lambda *arguments: None).run()
+        return Search(RECIPE, "train", config or Config(), SearchOptions(**options), lambda *arguments: None).run()
 
     return run
 
@@ -155,7 +155,7 @@ def test_first_run_that_compiled_is_repeated_outside_of_the_budget(tuned, monkey
 )
 def test_invalid_options_are_refused(options: dict, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        Options(**options)
+        SearchOptions(**options)
 
 
 def test_unexpected_error_of_a_run_is_raised(tuned, monkeypatch) -> None:

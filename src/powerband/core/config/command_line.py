@@ -1,4 +1,4 @@
-"""Words of a command line: what is common to all verbs is taken out of them here, and what a verb gives is printed."""
+"""Command line: the options that several commands share, and the output of results as text or JSON."""
 
 from __future__ import annotations
 
@@ -10,50 +10,57 @@ from typing import Any
 from powerband.core.errors import ConfigError
 
 
-def split_json_option(words: list[str]) -> tuple[str, list[str]]:
-    """("" or "-" or a path, the other words) for ``--json``, ``--json PATH.json``, ``--json=PATH``."""
-    for position, word in enumerate(words):
-        if word.startswith("--json="):
-            return word.removeprefix("--json=") or "-", words[:position] + words[position + 1 :]
-        if word == "--json":
-            has_path = position + 1 < len(words) and words[position + 1].endswith(".json")
-            return words[position + 1] if has_path else "-", words[:position] + words[position + 1 + has_path :]
-    return "", words
+def split_json_option(arguments: list[str]) -> tuple[str, list[str]]:
+    """Splits off ``--json``, ``--json PATH.json`` or ``--json=PATH``.
+
+    Returns:
+        The target ("" without the option, "-" for stdout, or a path), and the other arguments.
+    """
+    for position, argument in enumerate(arguments):
+        if argument.startswith("--json="):
+            return argument.removeprefix("--json=") or "-", arguments[:position] + arguments[position + 1 :]
+        if argument == "--json":
+            after = position + 1
+            has_path = after < len(arguments) and arguments[after].endswith(".json")
+            return arguments[after] if has_path else "-", arguments[:position] + arguments[after + has_path :]
+    return "", arguments
 
 
-def split_named_options(words: list[str], names: tuple[str, ...]) -> tuple[list[str], list[str]]:
-    """(words that set one of `names`, the others) for ``name=value``, ``--name value`` and bare ``--name``."""
-    taken, others, position = [], [], 0
-    while position < len(words):
-        word, end = words[position], position + 1
-        if word.startswith("--") and "=" not in word:
-            while end < len(words) and not words[end].startswith("--") and "=" not in words[end]:
+def split_named_options(arguments: list[str], names: tuple[str, ...]) -> tuple[list[str], list[str]]:
+    """(arguments that set one of `names`, the others) for ``name=value``, ``--name value`` and bare ``--name``."""
+    selected: list[str] = []
+    others: list[str] = []
+    position = 0
+    while position < len(arguments):
+        argument, end = arguments[position], position + 1
+        if argument.startswith("--") and "=" not in argument:
+            while end < len(arguments) and not arguments[end].startswith("--") and "=" not in arguments[end]:
                 end += 1
-        named = word.removeprefix("--").split("=")[0].replace("-", "_") in names
-        (taken if named else others).extend(words[position:end])
+        named = argument.removeprefix("--").split("=")[0].replace("-", "_") in names
+        (selected if named else others).extend(arguments[position:end])
         position = end
-    return taken, others
+    return selected, others
 
 
-def wants_help(words: list[str]) -> bool:
-    return any(word in ("-h", "--help") for word in words)
+def wants_help(arguments: list[str]) -> bool:
+    return any(argument in ("-h", "--help") for argument in arguments)
 
 
-def checked_choice(word: str, known: Any, what: str) -> str:
-    """Returns `word` if it is one of `known`.
+def checked_choice(value: str, choices: Any, kind: str) -> str:
+    """Returns `value` if it is one of `choices`.
 
     Raises:
-        ConfigError: It is not; the message names the nearest and all valid values.
+        ConfigError: `value` is unknown. The message names the nearest choice and all choices.
     """
-    if word in known:
-        return word
-    near = get_close_matches(word, list(known), n=1)
+    if value in choices:
+        return value
+    near = get_close_matches(value, list(choices), n=1)
     hint = f" Did you mean '{near[0]}'?" if near else ""
-    raise ConfigError(f"Unknown {what} '{word}'.{hint} Available: {', '.join(known)}.")
+    raise ConfigError(f"Unknown {kind} '{value}'.{hint} Available: {', '.join(choices)}.")
 
 
 def print_or_write(value: Any, target: str) -> None:
-    """Prints `value`, as JSON where `target` says so, or writes it to the file that `target` names."""
+    """Prints `value` as text (`target` is ""), prints it as JSON ("-"), or writes it as JSON to the file `target`."""
     if target not in ("", "-"):
         Path(target).parent.mkdir(parents=True, exist_ok=True)
         Path(target).write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")

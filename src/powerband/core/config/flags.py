@@ -1,8 +1,7 @@
-"""Flags: what a user wrote, word for word, each with the place it was written, and how a word becomes a value.
+"""Flags: options as the user wrote them, each with its source, and their conversion to values.
 
-Variants, YAML files, saved configurations and the command line all become lists of `Flag`; what a text means is
-decided by the type of the field it lands in and never by the notation it came in, so that ``lr: 1e-4`` is a number
-and ``compile: on`` is the word "on".
+Variants, YAML files, saved configurations and the command line all become lists of `Flag`. The type of the field alone
+decides how a text is read, whatever its source: ``lr: 1e-4`` is a number and ``compile: on`` is the text "on".
 """
 
 from __future__ import annotations
@@ -22,22 +21,24 @@ from powerband.core.errors import ConfigError
 
 COMMAND_LINE = "command line"
 ASSIGNMENT = re.compile(r"[A-Za-z_][\w.-]*=")
-WHOLE_NUMBER = re.compile(r"[+-]?\d+(\.\d*)?[eE]\+?\d+")
-TRUTH = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+INTEGER_IN_E_NOTATION = re.compile(r"[+-]?\d+(\.\d*)?[eE]\+?\d+")
+BOOLEANS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 YAML_TAGS = {f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null", "timestamp", "seq", "map")}
 
 
 def at_least(settings: Any, **limits: float) -> None:
-    """For ``__post_init__``: refuses settings, or members of lists of them, below the least value that they can have.
+    """Checks that each named setting is at or above its limit, for the ``__post_init__`` of a settings dataclass.
+
+    The limit of a tuple applies to each of its members.
 
     Raises:
-        ConfigError: One is, by its name, with the limit.
+        ConfigError: A value is below its limit.
     """
     for name, limit in limits.items():
         value = getattr(settings, name)
-        for one in value if isinstance(value, tuple) else (value,):
-            if one < limit:
-                raise ConfigError(f"{name}={one:g} is below {limit}. Write {name}={limit} or more.")
+        for member in value if isinstance(value, tuple) else (value,):
+            if member < limit:
+                raise ConfigError(f"{name}={member:g} is below {limit}. Write {name}={limit} or more.")
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,8 @@ class Flag:
     """One setting as it was written.
 
     Attributes:
-        name: Name with underscores, dotted where it was qualified.
-        value: The text; a tuple of texts where a list was written; None where the name stood alone (``--overlap``).
+        name: Name with underscores, and with dots if the user wrote its section too (``run.seed``).
+        value: The text; a tuple of texts for a list; None for a name without a value (``--overlap``).
         source: ``file:line``, ``variant demo`` or ``command line``.
     """
 
@@ -61,47 +62,48 @@ class Flag:
         return f"{self.name}={text} ({self.source})"
 
 
-def from_arguments(words: Iterable[str], source: str = COMMAND_LINE) -> list[Flag]:
+def from_arguments(arguments: Iterable[str], source: str = COMMAND_LINE) -> list[Flag]:
     """Reads ``a.b=c``, ``--a.b c``, ``--a.b=c``, ``--a-b c``, ``--list 1 2 3`` and bare ``--flag``.
 
     Raises:
-        ConfigError: A word that belongs to no name.
+        ConfigError: An argument has no name.
     """
     flags: list[Flag] = []
-    words = list(words)
+    value: str | tuple[str, ...] | None
+    arguments = list(arguments)
     position = 0
-    while position < len(words):
-        word = words[position]
+    while position < len(arguments):
+        argument = arguments[position]
         position += 1
-        body = word[2:] if word.startswith("--") else word
+        body = argument[2:] if argument.startswith("--") else argument
         if ASSIGNMENT.match(body):
             name, value = body.split("=", 1)
-            flags.append(Flag(_plain(name), value, source))
-        elif word.startswith("--") and body:
+            flags.append(Flag(_with_underscores(name), value, source))
+        elif argument.startswith("--") and body:
             values = []
-            while position < len(words) and not _starts_flag(words[position]):
-                values.append(words[position])
+            while position < len(arguments) and not _starts_flag(arguments[position]):
+                values.append(arguments[position])
                 position += 1
             value = values[0] if len(values) == 1 else tuple(values) or None
-            flags.append(Flag(_plain(body), value, source))
+            flags.append(Flag(_with_underscores(body), value, source))
         else:
-            raise ConfigError(f"'{word}' ({source}) belongs to no setting. Write name=value or --name value.")
+            raise ConfigError(f"'{argument}' ({source}) names no option. Write name=value or --name value.")
     return flags
 
 
-def _starts_flag(word: str) -> bool:
-    return word.startswith("--") or bool(ASSIGNMENT.match(word))
+def _starts_flag(argument: str) -> bool:
+    return argument.startswith("--") or bool(ASSIGNMENT.match(argument))
 
 
-def _plain(name: str) -> str:
+def _with_underscores(name: str) -> str:
     return name.replace("-", "_")
 
 
 def from_mapping(mapping: Mapping[str, Any], source: str, prefix: str = "") -> list[Flag]:
-    """Flags of a (nested) mapping of Python or JSON values; a nested mapping gives dotted names."""
+    """Flags of a mapping of Python or JSON values; keys of nested mappings become dotted names."""
     flags = []
     for key, value in mapping.items():
-        name = _plain(f"{prefix}{key}")
+        name = _with_underscores(f"{prefix}{key}")
         if isinstance(value, Mapping):
             flags += from_mapping(value, source, f"{name}.")
         elif isinstance(value, (list, tuple)):
@@ -112,27 +114,28 @@ def from_mapping(mapping: Mapping[str, Any], source: str, prefix: str = "") -> l
 
 
 def from_variant(variant: Mapping[str, Any] | Iterable[str], name: str) -> list[Flag]:
-    """Flags of a recipe's variant: a mapping, or a list of flags as they would be typed."""
+    """Flags of a variant, a named group of settings: a mapping, or a list of command-line arguments."""
     if isinstance(variant, Mapping):
         return from_mapping(variant, f"variant {name}")
-    return from_arguments([word for entry in variant for word in shlex.split(entry)], f"variant {name}")
+    return from_arguments([part for entry in variant for part in shlex.split(entry)], f"variant {name}")
 
 
 def from_yaml(path: Path) -> list[Flag]:
-    """Flags of a YAML file, each with the line it stands on; nothing in the file is executed or constructed.
+    """Flags of a YAML file, each with its line number. Nothing in the file is executed or constructed.
 
     Raises:
-        ConfigError: Unreadable, not YAML, not a mapping, a key twice, an alias, a tag, a list in a list.
+        ConfigError: The file is unreadable, is not YAML or not a mapping, or has a duplicate key, an alias, a tag or a
+            nested list.
     """
     import yaml
 
     class Loader(yaml.SafeLoader):
-        """Reads nodes only, and no aliases, which could make a small file large or endless."""
+        """YAML loader that refuses aliases, because aliases can make a small file expand without limit."""
 
         def compose_node(self, parent: Any, index: Any) -> Any:
             if self.check_event(yaml.AliasEvent):
                 line = self.peek_event().start_mark.line + 1
-                raise ConfigError(f"{path}:{line}: aliases are not read. Write the value itself.")
+                raise ConfigError(f"{path}:{line}: YAML aliases are not allowed. Write the value itself.")
             return super().compose_node(parent, index)
 
     try:
@@ -143,7 +146,7 @@ def from_yaml(path: Path) -> list[Flag]:
         mark = getattr(error, "problem_mark", None)
         place = f"{path}:{mark.line + 1}" if mark else str(path)
         problem = getattr(error, "problem", None) or str(error)
-        raise ConfigError(f"{place} is not valid YAML: {problem}. Write one 'name: value' a line.") from error
+        raise ConfigError(f"{place} is not valid YAML: {problem}. Write one 'name: value' per line.") from error
     if root is None:
         return []
     return _from_node(root, path, "")
@@ -154,15 +157,16 @@ def _from_node(node: Any, path: Path, prefix: str) -> list[Flag]:
 
     place = f"{path}:{node.start_mark.line + 1}"
     if not isinstance(node, yaml.MappingNode) or node.tag not in YAML_TAGS:
-        raise ConfigError(f"{place} is no mapping. Write one 'name: value' a line.")
-    flags, lines = [], {}
+        raise ConfigError(f"{place} is not a mapping. Write one 'name: value' per line.")
+    flags: list[Flag] = []
+    lines: dict[str, int] = {}
     for key, value in node.value:
         place = f"{path}:{key.start_mark.line + 1}"
         if not isinstance(key, yaml.ScalarNode) or key.tag not in YAML_TAGS:
             raise ConfigError(f"{place}: a key must be a name. Write 'name: value'.")
-        name = prefix + _plain(key.value)
+        name = prefix + _with_underscores(key.value)
         if name in lines:
-            raise ConfigError(f"{place}: '{name}' stands already in line {lines[name]}. Keep one of the two.")
+            raise ConfigError(f"{place}: '{name}' is already set in line {lines[name]}. Remove one of the two lines.")
         lines[name] = key.start_mark.line + 1
         if isinstance(value, yaml.MappingNode):
             flags += _from_node(value, path, f"{name}.")
@@ -178,21 +182,22 @@ def _scalar(node: Any, path: Path) -> str:
 
     if not isinstance(node, yaml.ScalarNode) or node.tag not in YAML_TAGS:
         raise ConfigError(
-            f"{path}:{node.start_mark.line + 1}: only plain values and flat lists of them are read here, without tags."
+            f"{path}:{node.start_mark.line + 1}: nested values and tags are not allowed here. "
+            "Write a plain value, or a flat list of plain values without tags."
         )
     return "None" if node.tag.endswith(":null") else node.value
 
 
 def parse_value(flag: Flag, kind: Any, example: Any = None) -> Any:
-    """The value that `flag` gives a field of type `kind`.
+    """Converts the text of `flag` to a value of type `kind`.
 
     Args:
-        flag: What was written.
+        flag: Option and its text.
         kind: Type of the field: scalar, Literal, Optional, tuple or list.
-        example: A value of the right type, the default; used in the message.
+        example: A valid value for the error message, usually the default.
 
     Raises:
-        ConfigError: The text is no such value.
+        ConfigError: The text is not a valid value of the type.
     """
 
     def refuse(problem: str = "") -> ConfigError:
@@ -203,7 +208,7 @@ def parse_value(flag: Flag, kind: Any, example: Any = None) -> Any:
     if flag.value is None:
         if kind is bool:
             return True
-        raise refuse(f"no value was given, expected {describe_kind(kind)}")
+        raise refuse(f"the value is missing, expected {describe_kind(kind)}")
     parts = [flag.value] if isinstance(flag.value, str) else list(flag.value)
     if isinstance(flag.value, tuple) and not _is_list(kind):
         raise refuse(f"{len(parts)} values were given, expected {describe_kind(kind)}")
@@ -212,17 +217,17 @@ def parse_value(flag: Flag, kind: Any, example: Any = None) -> Any:
         parts = [part.strip() for part in inner.split(",") if part.strip()]
     if kind is str:
         if flag.value == "None":
-            raise refuse("null is no text")
+            raise refuse("expected text, not null")
         return flag.value
     if set(_alternatives(kind)) == {str, type(None)}:
         return None if flag.value == "None" else flag.value
-    if kind is int and WHOLE_NUMBER.fullmatch(parts[0]) and float(parts[0]).is_integer():
+    if kind is int and INTEGER_IN_E_NOTATION.fullmatch(parts[0]) and float(parts[0]).is_integer():
         parts = [str(int(float(parts[0])))]
     if bool in (kind, *get_args(kind)):
-        parts = [str(TRUTH.get(part.lower(), part)) for part in parts]
+        parts = [str(BOOLEANS.get(part.lower(), part)) for part in parts]
     value = _by_tyro(kind, parts, refuse)
     if any(isinstance(part, float) and math.isnan(part) for part in (value if _is_list(kind) and value else (value,))):
-        raise refuse("nan is no number to train with")
+        raise refuse("nan is not a valid number")
     return value
 
 
@@ -245,8 +250,8 @@ def _alternatives(kind: Any) -> tuple[Any, ...]:
 
 
 def describe_kind(kind: Any) -> str:
-    """A type in a user's words: ``one of auto, on, off``."""
-    names = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "None"}
+    """Text that describes a type for the user, such as ``one of auto, on, off``."""
+    names = {int: "an integer", float: "a number", bool: "true or false", str: "text", type(None): "None"}
     if kind in names:
         return names[kind]
     if get_origin(kind) is Literal:

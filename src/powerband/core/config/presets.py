@@ -1,7 +1,7 @@
 """Presets: settings for a machine as YAML files, in the package and in the user's folder.
 
-Those that `powerband tune` writes, one a recipe and algorithm, have a ``tuned`` section that says for what, where and
-how they were measured, and are accepted on that hardware only.
+`powerband tune` writes one preset per recipe and algorithm. Its ``tuned`` section states the recipe, the hardware and
+the measurement; the preset is accepted on that hardware only.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from powerband.core.errors import ConfigError
 
 PRESETS = Path(__file__).parents[2] / "presets" / "setup"
 TUNED = "tuned"
-"""``setup=tuned`` means the preset of the recipe and algorithm at hand; the section of this name is no setting."""
+"""``setup=tuned`` selects the tuned preset of the recipe and algorithm. The section ``tuned`` holds no settings."""
 HARDWARE = ("cpu", "cores", "gpus")
 
 
 def user_presets() -> Path:
-    """The user's folder of presets, where `tune` writes."""
+    """Folder of the user's presets; `powerband tune` writes there."""
     return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "powerband" / "setup"
 
 
 def presets() -> dict[str, Path]:
-    """Hardware presets by name; the user's folder comes before the package's."""
+    """Files of the presets by name. A preset of the user replaces the package's preset of the same name."""
     return {path.stem: path for folder in (PRESETS, user_presets()) for path in sorted(folder.glob("*.yaml"))}
 
 
 def tuned_name(recipe: str, algo: str) -> str:
-    """Name of the preset of a recipe and an algorithm ("" where the recipe has none)."""
+    """Name of the tuned preset of a recipe and an algorithm ("" for a recipe with a single algorithm)."""
     return "-".join(filter(None, (TUNED, recipe, algo)))
 
 
 def hardware_fingerprint() -> dict[str, Any]:
-    """The hardware that throughput depends on: processor, cores, GPUs."""
+    """The hardware on which throughput depends: processor, cores, GPUs."""
     from powerband.core.machine.device import host_facts
 
     host = host_facts()
@@ -46,8 +46,8 @@ def hardware_fingerprint() -> dict[str, Any]:
     }
 
 
-def split(flags: list[Flag]) -> tuple[list[Flag], dict[str, str]]:
-    """(settings, the ``tuned`` section) of a preset's flags."""
+def split_tuned_section(flags: list[Flag]) -> tuple[list[Flag], dict[str, str]]:
+    """Splits the flags of a preset: (its settings, name -> value of its ``tuned`` section)."""
     prefix = f"{TUNED}."
     header = {flag.name.removeprefix(prefix): str(flag.value) for flag in flags if flag.name.startswith(prefix)}
     return [flag for flag in flags if not flag.name.startswith(prefix)], header
@@ -56,23 +56,31 @@ def split(flags: list[Flag]) -> tuple[list[Flag], dict[str, str]]:
 def check_tuned_preset(header: dict[str, str], path: Path, recipe: str, algo: str) -> str:
     """Checks that a tuned preset is for this recipe, this algorithm and this machine.
 
+    Args:
+        header: The ``tuned`` section of the preset.
+        path: File of the preset, for messages.
+        recipe: Name of the recipe of this run.
+        algo: Algorithm of this run.
+
     Returns:
-        What the user should be told about it.
+        A notice for the user about the measurement.
 
     Raises:
-        ConfigError: It was measured for something else, or on other hardware.
+        ConfigError: The preset was measured for another recipe or algorithm, or on other hardware.
     """
-    again = f"Write powerband tune {header.get('words', recipe)}, or leave it out."
     if (header.get("recipe"), header.get("algo", "")) != (recipe, algo):
-        meant = f"{header.get('recipe')} algo={header.get('algo')}"
+        tuned_for = f"{header.get('recipe')} algo={header.get('algo')}"
         raise ConfigError(
-            f"{path} was tuned for {meant}, and this is {recipe} algo={algo}. "
-            f"Write powerband tune {recipe} algo={algo}, or leave it out."
+            f"{path} was tuned for {tuned_for}, but this run is {recipe} algo={algo}. "
+            f"Run powerband tune {recipe} algo={algo}, or leave setup= out."
         )
     here = {name: str(value) for name, value in hardware_fingerprint().items()}
-    other = [f"{name} {header.get(name)} then, {here[name]} now" for name in HARDWARE if header.get(name) != here[name]]
-    if other:
+    changed = [
+        f"{name}: {header.get(name)} then, {here[name]} now" for name in HARDWARE if header.get(name) != here[name]
+    ]
+    if changed:
         raise ConfigError(
-            f"{path} was measured on other hardware ({'; '.join(other)}): its settings are stale. {again}"
+            f"{path} was measured on other hardware ({'; '.join(changed)}). "
+            f"Run powerband tune {header.get('words', recipe)} again, or leave setup= out."
         )
     return f"{path.name}: measured {header.get('date')} by powerband tune {header.get('words')}, {header.get('gain')}."

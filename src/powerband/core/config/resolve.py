@@ -1,7 +1,8 @@
-"""Configuration: variant, preset, YAML and command line become one frozen dataclass, by one path, strictly.
+"""Configuration: resolves variant, preset, YAML and command line into one frozen dataclass, refusing invalid options.
 
-A schema is a frozen dataclass whose fields are values or sections (frozen dataclasses themselves). Sources are read in
-the order variant, ``setup=`` preset, ``--config`` file, the configuration of a resumed run, command line; later wins.
+A schema is a frozen dataclass whose fields are values or sections, which are frozen dataclasses too. Sources are read
+in the order variant, ``setup=`` preset, ``--config`` file, configuration of a resumed run, command line. A later
+source overrides an earlier one.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from powerband.core.config.flags import (
     from_yaml,
     parse_value,
 )
-from powerband.core.config.presets import TUNED, check_tuned_preset, presets, split, tuned_name
+from powerband.core.config.presets import TUNED, check_tuned_preset, presets, split_tuned_section, tuned_name
 from powerband.core.config.schema import SOURCES, FieldLookup, fields_of
 from powerband.core.errors import ConfigError
 from powerband.core.run_folder import find_run
@@ -34,12 +35,12 @@ DEFAULT = "default"
 
 @dataclass(frozen=True)
 class ResolvedConfig:
-    """A configuration and where each of its values comes from.
+    """A configuration and the source of each of its values.
 
     Attributes:
         config: Instance of the schema.
-        sources: Source of each qualified name; "default" where nobody spoke.
-        notices: What the user should be told: renamed words, words without effect.
+        sources: Source of each qualified name; "default" if no source sets it.
+        notices: Messages for the user: renamed options, options without effect.
         variant: Name of the variant, empty for none.
     """
 
@@ -51,7 +52,7 @@ class ResolvedConfig:
 
 def resolve(
     schema: type,
-    words: Iterable[str] = (),
+    arguments: Iterable[str] = (),
     *,
     variants: Mapping[str, Any] | None = None,
     old_names: Mapping[str, Any] | None = None,
@@ -63,22 +64,22 @@ def resolve(
 
     Args:
         schema: Frozen dataclass; every field has a default.
-        words: The command line after the recipe and stage.
+        arguments: The command line after the recipe and stage.
         variants: Variant name -> list of flags, or mapping of name to value.
-        renamed: Old name -> new name, or (new name, note); (None, note) refuses the old name with the note.
-        sections: Value of ``algo`` -> the sections it reads; without an entry, the section of its own name.
+        old_names: Old name -> new name, or (new name, note); (None, note) refuses the old name with the note.
+        sections: Value of ``algo`` -> sections that the algorithm reads; by default the section of the same name.
         help_command: Command that lists all names, for messages.
-        recipe: Name of the recipe, by which ``setup=tuned`` finds its preset.
+        recipe: Name of the recipe, for ``setup=tuned``.
 
     Raises:
-        ConfigError: Anything unknown, misspelt, doubled, ambiguous, of a wrong type or out of range.
+        ConfigError: An option is unknown, ambiguous or given twice, or its value has a wrong type or is out of range.
     """
-    given = [Flag("setup", TUNED, flag.source) if _asks_tuned(flag) else flag for flag in from_arguments(words)]
+    given = [Flag("setup", TUNED, flag.source) if _is_tuned_flag(flag) else flag for flag in from_arguments(arguments)]
     named: dict[str, Flag] = {}
     for flag in given:
         if flag.name in SOURCES:
             if flag.name in named:
-                raise _doubled(flag, flag.name, named[flag.name])
+                raise _given_twice(flag, flag.name, named[flag.name])
             named[flag.name] = flag
     text = {name: parse_value(flag, str, "...") for name, flag in named.items()}
     own = [flag for flag in given if flag.name not in SOURCES]
@@ -97,12 +98,12 @@ def resolve(
     resume = [flag for flag in own if targets.get(flag.name, flag.name) in ("resume", "run.resume") and flag.value]
     if resume and "run.resume" in names.fields:
         if named:
-            names.notices.append(f"{', '.join(named)}: no effect beside resume, which keeps the settings of its run.")
+            names.notices.append(f"{', '.join(named)}: no effect with resume, which keeps the settings of its run.")
         sources.append(_saved_flags(find_run(parse_value(resume[-1], str, "last"))))
     sources.append(own)
     config, origin = _read(schema(), names, sources)
-    idle = [path for path, source in origin.items() if source == COMMAND_LINE and names.idle(path)]
-    names.notices.extend(f"{path}: no effect with algo={config.algo}, which does not read it." for path in idle)
+    unused = [path for path, source in origin.items() if source == COMMAND_LINE and names.is_unused(path)]
+    names.notices.extend(f"{path}: no effect with algo={config.algo}, which does not read it." for path in unused)
     return ResolvedConfig(config, origin, tuple(names.notices), text.get("variant", ""))
 
 
@@ -116,19 +117,19 @@ def _read(default: Any, names: FieldLookup, sources: list[list[Flag]]) -> tuple[
         for written in source:
             field, flag = names.find(written)
             if field.path in seen:
-                raise _doubled(written, field.path, seen[field.path])
+                raise _given_twice(written, field.path, seen[field.path])
             seen[field.path] = written
             values[field.path] = parse_value(flag, field.kind, field.default)
             origin[field.path] = written.source
     return _replace(default, "", values, origin), origin
 
 
-def _doubled(flag: Flag, path: str, before: Flag) -> ConfigError:
-    return ConfigError(f"{flag}: {path} was given already, as {before}. Keep one of the two.")
+def _given_twice(flag: Flag, path: str, before: Flag) -> ConfigError:
+    return ConfigError(f"{flag}: {path} was given already, as {before}. Remove one of the two.")
 
 
 def _replace(section: Any, prefix: str, values: dict[str, Any], origin: dict[str, str]) -> Any:
-    """`section` with new values in it and in the sections inside it; each is built once, with all of them."""
+    """`section` with new values. Each section is built once, so that its checks run on all new values together."""
     changes = {}
     for field in dataclasses.fields(section):
         path, old = f"{prefix}{field.name}", getattr(section, field.name)
@@ -139,40 +140,41 @@ def _replace(section: Any, prefix: str, values: dict[str, Any], origin: dict[str
     try:
         return dataclasses.replace(section, **changes)
     except ValueError as error:
-        where = ", ".join(f"{prefix}{name}: {origin[prefix + name]}" for name in changes if prefix + name in origin)
-        raise ConfigError(f"{error} ({where})" if where else str(error)) from error
+        sources = ", ".join(f"{prefix}{name}: {origin[prefix + name]}" for name in changes if prefix + name in origin)
+        raise ConfigError(f"{error} ({sources})" if sources else str(error)) from error
 
 
-def _member(flag: Flag, known: list[str], what: str) -> str:
+def _checked_name(flag: Flag, known: list[str]) -> str:
     if flag.value not in known:
         near = get_close_matches(str(flag.value), known, n=1)
-        hint = f" Did you mean {near[0]}?" if near else ""
-        raise ConfigError(f"{flag}: there is no such name.{hint} The {what} are: {', '.join(known) or 'none'}.")
+        hint = f" Did you mean '{near[0]}'?" if near else ""
+        kind = "preset" if flag.name == "setup" else flag.name
+        raise ConfigError(f"{flag}: unknown {kind} '{flag.value}'.{hint} Available: {', '.join(known) or 'none'}.")
     return str(flag.value)
 
 
 def _preset(flag: Flag, recipe: str, algo: str) -> tuple[list[Flag], str]:
-    """Settings of the preset that ``setup=`` names, and what to tell the user about it."""
+    """Settings of the preset that ``setup=`` names, and a notice about it for the user."""
     known = presets()
     if flag.value == TUNED:
         flag = dataclasses.replace(flag, value=tuned_name(recipe, algo))
         if flag.value not in known:
-            words = " ".join(filter(None, (recipe, f"algo={algo}" * bool(algo))))
+            target = " ".join(filter(None, (recipe, f"algo={algo}" * bool(algo))))
             raise ConfigError(
-                f"setup=tuned ({flag.source}): {words} was not tuned for this user. Write powerband tune {words} first."
+                f"setup=tuned ({flag.source}): {target} has no tuned preset yet. Run powerband tune {target} first."
             )
-    path = known[_member(flag, list(known), "presets")]
-    settings, header = split(from_yaml(path))
+    path = known[_checked_name(flag, list(known))]
+    settings, header = split_tuned_section(from_yaml(path))
     return settings, check_tuned_preset(header, path, recipe, algo) if header else ""
 
 
-def _asks_tuned(flag: Flag) -> bool:
+def _is_tuned_flag(flag: Flag) -> bool:
     """True for ``--tuned`` and ``tuned=true``."""
     return flag.name == TUNED and (flag.value is None or parse_value(flag, bool, True))
 
 
 def _variant(flag: Flag, known: Mapping[str, Any]) -> tuple[Any, str]:
-    name = _member(flag, list(known), "variants")
+    name = _checked_name(flag, list(known))
     return known[name], name
 
 
@@ -180,7 +182,7 @@ def _variant(flag: Flag, known: Mapping[str, Any]) -> tuple[Any, str]:
 
 
 def _saved_flags(folder: Path) -> list[Flag]:
-    """Flags of a saved configuration; where it lies and what it was resumed from are not its own to say."""
+    """Flags of a saved configuration, without ``resume`` and ``run_dir``, which belong to the new run."""
     path = folder / "config.json"
     flags = from_mapping(_mapping(path.read_text(encoding="utf-8"), str(path)), str(path))
     return [flag for flag in flags if flag.name not in ("run.resume", "run.run_dir")]
@@ -192,17 +194,17 @@ def _mapping(text: str, source: str) -> dict[str, Any]:
     except ValueError as error:
         raise ConfigError(f"{source} is not valid JSON ({error}). Name another run or checkpoint.") from error
     if not isinstance(saved, dict):
-        raise ConfigError(f"{source} holds no mapping of settings. Name another run or checkpoint.")
+        raise ConfigError(f"{source} is not a mapping of settings. Name another run or checkpoint.")
     return saved
 
 
 def to_json(config: Any) -> str:
-    """`config` as JSON text that `from_json` reads back to an equal one."""
+    """`config` as JSON text. `from_json` restores an equal configuration from it."""
     return json.dumps(to_dict(config), indent=2, allow_nan=False)
 
 
 def to_dict(value: Any) -> Any:
-    """`value` as JSON knows it: sections are objects, tuples lists, infinities the texts inf and -inf."""
+    """`value` in JSON types: sections become objects, tuples lists, infinities the texts inf and -inf."""
     if dataclasses.is_dataclass(value):
         return {field.name: to_dict(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, (tuple, list)):
@@ -211,11 +213,11 @@ def to_dict(value: Any) -> Any:
 
 
 def from_json(schema: type, text: str, source: str = "config.json", old_names: Mapping[str, Any] | None = None) -> Any:
-    """Reads an instance of `schema` from the text that `to_json` wrote; missing settings keep their defaults.
+    """Reads an instance of `schema` from the text of `to_json`. Missing settings keep their defaults.
 
     Args:
         schema: Configuration dataclass.
-        text: JSON.
+        text: JSON text.
         source: Path of the text, for messages.
         old_names: Old setting -> new setting, for configurations of earlier versions.
 

@@ -1,4 +1,4 @@
-"""Schema: the fields of a configuration dataclass and the names by which they are found."""
+"""Schema: the fields of a configuration dataclass, and the lookup of fields by name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from powerband.core.config.flags import Flag, describe_kind, parse_value
 from powerband.core.errors import ConfigError
 
 SOURCES = ("variant", "setup", "config")
-"""Words that name a source of settings; they stand on the command line alone."""
+"""Options that name a source of settings. They are allowed on the command line only."""
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,8 @@ class Field:
     Attributes:
         path: Qualified name, ``off_policy.update_interval``.
         kind: Type annotation.
-        default: Value where nobody speaks.
-        help: The string under the field.
+        default: Value if no source sets the field.
+        help: Description of the setting: the string under the field in the source code.
     """
 
     path: str
@@ -43,8 +43,9 @@ def fields_of(schema: type) -> dict[str, Field]:
 
 
 def _fields(section: Any, prefix: str) -> dict[str, Field]:
-    kinds = typing.get_type_hints(type(section))
-    docs = field_docs(type(section))
+    schema: Any = type(section)
+    kinds = typing.get_type_hints(schema)
+    docs = field_docs(schema)
     found: dict[str, Field] = {}
     for field in dataclasses.fields(section):
         path, default = f"{prefix}{field.name}", getattr(section, field.name)
@@ -60,13 +61,14 @@ def _fields(section: Any, prefix: str) -> dict[str, Field]:
 
 @functools.cache
 def field_docs(section: type) -> dict[str, str]:
-    """The strings under the fields of a dataclass, inherited ones too; none where there is no source to read."""
+    """The strings under the fields of a dataclass and of its bases; empty if the source code is not available."""
     docs: dict[str, str] = {}
     for owner in reversed(section.__mro__[:-1]):
         try:
-            body = ast.parse(textwrap.dedent(inspect.getsource(owner))).body[0].body
+            tree = ast.parse(textwrap.dedent(inspect.getsource(owner)))
         except (OSError, TypeError):
             continue
+        body = typing.cast(ast.ClassDef, tree.body[0]).body
         for field, below in zip(body, body[1:], strict=False):
             if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(below, ast.Expr):
                 if isinstance(below.value, ast.Constant) and isinstance(below.value.value, str):
@@ -75,13 +77,13 @@ def field_docs(section: type) -> dict[str, str]:
 
 
 class FieldLookup:
-    """Finds the field that a word means.
+    """Finds the field for the name of an option.
 
     Attributes:
         fields: Fields by qualified name.
-        notices: What the user should be told about the words found so far.
-        algo: The chosen algorithm; "" before one is chosen, or where the schema knows none.
-        preferred: Sections of the chosen algorithm: an unqualified name means theirs where several sections have it.
+        notices: Messages for the user about the options found so far.
+        algo: The chosen algorithm; "" before the choice, or for a schema without ``algo``.
+        preferred: Sections of the chosen algorithm. They resolve an unqualified name that several sections share.
     """
 
     def __init__(
@@ -100,22 +102,22 @@ class FieldLookup:
         self.algo = ""
 
     def choose_algo(self, flags: list[Flag]) -> None:
-        """Takes the sections of the algorithm that ``algo=`` names last, or that is the default."""
+        """Sets `algo` and `preferred` from the last ``algo=`` in `flags`, or from the default."""
         if "algo" in self.fields:
-            said = [flag.value for flag in flags if flag.name == "algo"]
-            algo = str(said[-1] if said else self.fields["algo"].default)
+            given = [flag.value for flag in flags if flag.name == "algo"]
+            algo = str(given[-1] if given else self.fields["algo"].default)
             self.algo, self.preferred = algo, tuple(self.sections.get(algo, (algo,)))
 
-    def idle(self, path: str) -> bool:
-        """True for a setting of an algorithm that was not chosen."""
+    def is_unused(self, path: str) -> bool:
+        """True for a setting that only algorithms other than the chosen one read."""
         section = path.rpartition(".")[0]
         return section not in self.preferred and any(section in of_algo for of_algo in self.sections.values())
 
     def find(self, flag: Flag) -> tuple[Field, Flag]:
-        """The field, and the flag with its value in the field's terms."""
+        """The field of `flag`, and the flag after translation of old names, ``--no-NAME`` and GPU options."""
         if flag.name in SOURCES:
-            raise ConfigError(f"{flag}: a source names no other source. Write {flag.name}=... on the command line.")
-        flag = _gpu_words(flag) if "run.gpus" in self.fields else flag
+            raise ConfigError(f"{flag}: {flag.name} is allowed on the command line only. Write {flag.name}=... there.")
+        flag = _gpu_option(flag) if "run.gpus" in self.fields else flag
         if flag.name in self.fields:
             return self.fields[flag.name], flag
         if flag.name in self.old_names:
@@ -130,7 +132,7 @@ class FieldLookup:
         if len(paths) == 1:
             return self.fields[paths[0]], flag
         if paths:
-            raise ConfigError(f"{flag}: {len(paths)} sections have this name. Write {' or '.join(paths)}.")
+            raise ConfigError(f"{flag}: {len(paths)} sections have an option of this name. Write {' or '.join(paths)}.")
         raise self._unknown(flag)
 
     def _ending(self, name: str) -> list[str]:
@@ -140,8 +142,8 @@ class FieldLookup:
         entry = self.old_names[flag.name]
         new, note = (entry, "") if isinstance(entry, str) else entry
         if new is None:
-            raise ConfigError(f"{flag}: there is no {flag.name} here. {note}")
-        assert new not in self.old_names, f"RENAMED maps {flag.name} to {new}, which is an old name itself"
+            raise ConfigError(f"{flag}: the option {flag.name} is not supported. {note}")
+        assert new not in self.old_names, f"old_names maps {flag.name} to {new}, which is an old name itself"
         field, found = self.find(Flag(new, flag.value, flag.source))
         self.notices.append(f"{flag}: {flag.name} is {field.path} here{'; ' + note if note else ''}.")
         return field, found
@@ -152,21 +154,21 @@ class FieldLookup:
             inside = [path for path in self.fields if path.startswith(f"{flag.name}.")]
             return ConfigError(f"{flag}: {flag.name} is a section. Set one of {', '.join(inside)}.")
         near: dict[str, None] = {}
-        for word in dict.fromkeys((flag.name, flag.name.rsplit(".", 1)[-1])):
+        for name in dict.fromkeys((flag.name, flag.name.rsplit(".", 1)[-1])):
             pool = [*self.fields, *(path.rsplit(".", 1)[-1] for path in self.fields), *self.old_names, *SOURCES]
-            for match in get_close_matches(word, dict.fromkeys(pool), n=3, cutoff=0.6):
+            for match in get_close_matches(name, dict.fromkeys(pool), n=3, cutoff=0.6):
                 near |= dict.fromkeys(self._ending(match) or [match])
         hint = f"Nearest: {', '.join(list(near)[:5])}." if near else f"'{self.help_command}' lists all names."
-        return ConfigError(f"{flag}: there is no setting '{flag.name}'. {hint}")
+        return ConfigError(f"{flag}: unknown option '{flag.name}'. {hint}")
 
 
-def _gpu_words(flag: Flag) -> Flag:
-    """``--gpu-ids 0,2`` and ``--num-gpus 2`` as ``run.gpus``; ``--gpus 0 2`` as ``0,2``."""
+def _gpu_option(flag: Flag) -> Flag:
+    """Translates ``--gpu-ids 0,2`` and ``--num-gpus 2`` to ``run.gpus``, and ``--gpus 0 2`` to ``0,2``."""
     name = flag.name.removeprefix("run.")
     if name == "num_gpus":
         count = parse_value(flag, int, 1)
         if count < 0:
-            raise ConfigError(f"{flag}: a number of GPUs is 0 or more. Write num_gpus=1.")
+            raise ConfigError(f"{flag}: the number of GPUs must be 0 or more. Write num_gpus=1.")
         return Flag("run.gpus", ",".join(map(str, range(count))) or "none", flag.source)
     if name in ("gpus", "gpu_ids"):
         return Flag("run.gpus", ",".join(flag.value) if isinstance(flag.value, tuple) else flag.value, flag.source)
@@ -179,7 +181,7 @@ def fields_table(schema: type, only: tuple[str, ...] = (), title: str = "") -> s
     Args:
         schema: Configuration dataclass.
         only: Qualified names to list, in this order; empty lists all.
-        title: Heading in place of the sections.
+        title: Heading that replaces the names of the sections.
     """
     fields, lines, section = fields_of(schema), ["", title] * bool(title), ""
     for field in [fields[path] for path in only] if only else fields.values():
@@ -192,5 +194,5 @@ def fields_table(schema: type, only: tuple[str, ...] = (), title: str = "") -> s
 
 
 def value_text(value: Any) -> str:
-    """`value` as it would be written on a command line."""
+    """`value` in command-line notation."""
     return ",".join(map(str, value)) if isinstance(value, (tuple, list)) else str(value)

@@ -1,4 +1,4 @@
-"""What settings that are given over all ranks come to on one: sizes, and learning rates under ``lr_scale``."""
+"""Sizes: divides global sizes among the ranks, and scales learning rates by ``lr_scale``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from powerband.core.errors import ConfigError
 
 
 def per_rank(name: str, total: int, world_size: int) -> int:
-    """This rank's part of a size that is configured over all ranks.
+    """One rank's part of a global size.
 
     Args:
         name: Name of the setting, for the message.
@@ -18,7 +18,7 @@ def per_rank(name: str, total: int, world_size: int) -> int:
         world_size: Number of ranks.
 
     Raises:
-        ConfigError: `total` does not divide by `world_size`.
+        ConfigError: `total` is not divisible by `world_size`.
     """
     assert world_size >= 1, world_size
     if total % world_size == 0:
@@ -26,20 +26,20 @@ def per_rank(name: str, total: int, world_size: int) -> int:
     below = total // world_size * world_size
     near = f"{below} or {below + world_size}" if below > 0 else str(world_size)
     raise ConfigError(
-        f"{name}={total} is over all ranks and does not divide by {world_size} ranks. Write {name}={near}."
+        f"{name}={total} counts all ranks and is not divisible by {world_size} ranks. Write {name}={near}."
     )
 
 
 def scaled_lr(section: Any, rule: Literal["none", "sqrt", "linear"], world_size: int) -> tuple[Any, str]:
-    """An algorithm's section with its learning rates under the rule ``lr_scale``.
+    """An algorithm's section with its learning rates scaled by ``lr_scale``.
 
     Args:
         section: Frozen dataclass whose learning rates are the fields named lr or ending in _lr.
-        rule: none, sqrt or linear.
+        rule: Value of ``lr_scale``.
         world_size: Number of ranks.
 
     Returns:
-        The section, and a line for the banner that states rule and result.
+        The section, and a line for the start banner.
 
     Source: linear, Goyal et al. 2017; sqrt, Krizhevsky 2014.
     """
@@ -47,6 +47,5 @@ def scaled_lr(section: Any, rule: Literal["none", "sqrt", "linear"], world_size:
     rates = {f.name: getattr(section, f.name) for f in dataclasses.fields(section) if f.name.split("_")[-1] == "lr"}
     scaled = {name: rate * factor for name, rate in rates.items()}
     line = ", ".join(f"{name} {rate:g}" for name, rate in scaled.items())
-    return dataclasses.replace(
-        section, **scaled
-    ), f"{line} (lr_scale={rule}: times {factor:g} for {world_size} rank(s))"
+    line += f" (lr_scale={rule}: times {factor:g} for {world_size} rank(s))"
+    return dataclasses.replace(section, **scaled), line

@@ -1,4 +1,4 @@
-"""Devices: what the word ``gpus`` means on this machine, how many threads a rank has, and what machine this is."""
+"""Devices: the GPUs and CPU threads of each rank, backend settings of torch, and facts about the machine."""
 
 from __future__ import annotations
 
@@ -15,52 +15,53 @@ from powerband.core.errors import ConfigError
 
 
 def device_names(settings: RunConfig) -> list[str]:
-    """One device a rank of this machine, ``["cuda:0", "cuda:2"]``; ``["cpu"]`` serves any number of CPU ranks.
+    """One device per rank of this machine, such as ``["cuda:0", "cuda:2"]``, or ``["cpu"]`` for all CPU ranks.
 
-    Indices count inside CUDA_VISIBLE_DEVICES, as everywhere in torch. Where a launcher has started ranks already,
-    their number must be the number of devices.
+    Indices count within CUDA_VISIBLE_DEVICES, as everywhere in torch. If a launcher has started the ranks, their
+    number must equal the number of devices.
 
     Raises:
-        ConfigError: A GPU that is not there, one named twice, or a number of ranks that does not fit.
+        ConfigError: A GPU does not exist or is named twice, or the number of ranks differs from the number of GPUs.
     """
-    word = settings.gpus.replace(" ", "").removesuffix(",")
-    if word.startswith("cuda"):
-        word = word.removeprefix("cuda").removeprefix(":") or "0"
-    if word in ("none", "cpu"):
+    gpus = settings.gpus.replace(" ", "").removesuffix(",")
+    if gpus.startswith("cuda"):
+        gpus = gpus.removeprefix("cuda").removeprefix(":") or "0"
+    if gpus in ("none", "cpu"):
         return ["cpu"]
     count = _gpu_count()
     started = int(os.environ.get("LOCAL_WORLD_SIZE", 0))
-    if word == "auto":
+    if gpus == "auto":
         wanted = started or settings.nproc
         if count == 0:
             return ["cpu"]
         if wanted > count:
             raise ConfigError(
-                f"{wanted} ranks need {wanted} GPUs and {_seen(count)}. "
+                f"{wanted} ranks require {wanted} GPUs, but {_describe_gpus(count)}. "
                 f"Write nproc={count}, or gpus=none nproc={wanted} for CPU ranks."
             )
         return [f"cuda:{index}" for index in range(wanted)]
-    indices = list(range(count)) if word == "all" else [int(part) for part in word.split(",")]
+    indices = list(range(count)) if gpus == "all" else [int(part) for part in gpus.split(",")]
     missing = [index for index in indices if index >= count]
     if missing or not indices:
-        fix = "Name GPUs that are there, or write" if count else "Write"
-        raise ConfigError(
-            f"gpus={settings.gpus}: {_seen(count)}. {fix} gpus=none nproc={max(len(indices), 1)} for CPU ranks."
-        )
+        fix = "Name available GPUs, or write" if count else "Write"
+        fix += f" gpus=none nproc={max(len(indices), 1)} for CPU ranks."
+        raise ConfigError(f"gpus={settings.gpus}: {_describe_gpus(count)}. {fix}")
     if len(set(indices)) < len(indices):
-        raise ConfigError(f"gpus={settings.gpus} names a GPU twice; a rank has a GPU of its own. Name each once.")
+        raise ConfigError(
+            f"gpus={settings.gpus} names a GPU twice, but each rank requires its own. Name each GPU once."
+        )
     ranks = started or (settings.nproc if settings.nproc > 1 else len(indices))
     if ranks != len(indices):
-        who = "the launcher started" if started else f"nproc={settings.nproc} asks for"
+        origin = "the launcher started" if started else f"nproc={settings.nproc} requests"
         raise ConfigError(
-            f"gpus={settings.gpus} is {len(indices)} GPUs, one rank each, and {who} {ranks} ranks on this machine. "
-            "Make the two numbers equal, or leave one of them out."
+            f"gpus={settings.gpus} selects {len(indices)} GPUs for one rank each, but {origin} {ranks} ranks on this "
+            "machine. Make the two numbers equal, or leave one option out."
         )
     return [f"cuda:{index}" for index in indices]
 
 
 def ranks_on_this_machine(settings: RunConfig) -> int:
-    """Ranks that this machine is asked to run."""
+    """Number of ranks that the settings request on this machine."""
     names = device_names(settings)
     return settings.nproc if names == ["cpu"] else len(names)
 
@@ -71,31 +72,31 @@ def _gpu_count() -> int:
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
-def _seen(count: int) -> str:
+def _describe_gpus(count: int) -> str:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     scope = "" if visible is None else f" (CUDA_VISIBLE_DEVICES={visible})"
     if count == 0:
-        return f"torch sees no GPU here{scope}"
-    return f"torch sees {count} GPU{'s' if count > 1 else ''} here, 0 to {count - 1}{scope}"
+        return f"torch finds no GPU on this machine{scope}"
+    return f"torch finds {count} GPU{'s' if count > 1 else ''} on this machine, 0 to {count - 1}{scope}"
 
 
 def cores() -> int:
-    """CPU cores that this process may use: its affinity, and a container's quota where there is one."""
+    """CPU cores available to this process: its affinity, limited by the quota of a container."""
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
         count = min(count, max(1, int(quota) // int(period)))
     except (OSError, ValueError):
-        pass  # no control group of the second version, or "max": no quota
+        pass  # without control groups of version 2, or with "max", no quota applies
     return count
 
 
 SIMD = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "neon", "asimd")
-"""Vector instructions that matter for matrix products."""
+"""Vector instructions that are relevant for matrix products."""
 
 
 def simd(cpuinfo: Path) -> list[str]:
-    """Names of `SIMD` among the processor's flags; none where they cannot be read."""
+    """Vector instruction sets of `SIMD` that the processor supports; empty if `cpuinfo` cannot be read."""
     try:
         text = cpuinfo.read_text()
     except OSError:
@@ -105,51 +106,54 @@ def simd(cpuinfo: Path) -> list[str]:
     return [name for name in SIMD if name in flags]
 
 
-def emulates_bf16(has: list[str]) -> bool:
-    """Whether bf16 is emulated by a processor with the instructions `simd` found: products take up to hundreds of
-    times those in fp32 (212 times on an EPYC without AVX512-BF16). An unknown processor is not blamed."""
-    return "avx2" in has and not {"avx512_bf16", "amx_bf16"} & set(has)
+def emulates_bf16(instructions: list[str]) -> bool:
+    """True if the processor with these `instructions`, a result of `simd`, emulates bf16; False if it is unknown.
+
+    Emulation can be hundreds of times slower than fp32: 212 times for a matrix product on an EPYC without AVX512-BF16.
+    """
+    return "avx2" in instructions and not {"avx512_bf16", "amx_bf16"} & set(instructions)
 
 
 def threads_per_rank(threads: int, ranks: int) -> int:
-    """CPU threads of one of `ranks` ranks on this machine; `threads` where it is not 0.
+    """CPU threads of one of `ranks` ranks on this machine: `threads`, or an equal share of the cores if it is 0.
 
-    OMP_NUM_THREADS speaks where the user could have set it: torchrun sets it to 1 for ranks it starts.
+    OMP_NUM_THREADS replaces the share, except in ranks of a launcher: torchrun sets it to 1 there.
     """
     if threads:
         return threads
-    said = os.environ.get("OMP_NUM_THREADS", "")
-    if said.isdigit() and int(said) > 0 and "RANK" not in os.environ:
-        return int(said)
+    omp_threads = os.environ.get("OMP_NUM_THREADS", "")
+    if omp_threads.isdigit() and int(omp_threads) > 0 and "RANK" not in os.environ:
+        return int(omp_threads)
     return max(1, cores() // ranks)
 
 
 OPENMP_WAIT_VARIABLES = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "20000"}
-"""How torch's threads wait for work: they look for it for some 50 us, then sleep.
+"""OpenMP settings that let torch's threads spin for about 50 us before they sleep.
 
-Threads that spin for milliseconds take the cores from simulator workers; threads that sleep at once are woken some
-hundred times an update, and two of them were slower than one (an update of DDPG, 512 teams: 15 ms spinning, 17 looking
-for a while, 28 asleep, 21 on one thread; whole runs 1.3 to 1.9 times as fast as asleep: `benchmarks/waiting.py`).
+Threads that spin for milliseconds take the cores from simulator workers. Threads that sleep at once are woken about a
+hundred times per update: an update of DDPG with 512 teams took 28 ms on two threads and 21 ms on one thread. It took
+15 ms with spinning threads and 17 ms with these settings. Runs with these settings were 1.3 to 1.9 times as fast as
+with threads that sleep at once (`benchmarks/waiting.py`).
 """
 
 
 def thread_environment(threads: int, ranks: int) -> dict[str, str]:
-    """Environment variables for a process that has not imported torch or numba yet."""
+    """Environment variables that limit the threads of a process. Set them before the process imports torch or numba."""
     count = str(threads_per_rank(threads, ranks))
     return {"OMP_NUM_THREADS": count, "NUMBA_NUM_THREADS": count, **OPENMP_WAIT_VARIABLES}
 
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-KEPT = {M_MMAP_THRESHOLD: 2**30, M_TRIM_THRESHOLD: 2**31 - 1}
-"""Options of glibc's mallopt: blocks up to a GiB come from the heap, and the heap is not given back."""
+MALLOC_OPTIONS = {M_MMAP_THRESHOLD: 2**30, M_TRIM_THRESHOLD: 2**31 - 1}
+"""Options of glibc's mallopt: blocks up to 1 GiB come from the heap, and the heap is not returned to the kernel."""
 
 
 def keep_freed_memory() -> bool:
-    """Lets this process keep the memory that it frees; False where glibc is not there or a MALLOC_ variable is set.
+    """Configures glibc to reuse freed memory; returns False without glibc, or if a MALLOC_ variable is set.
 
-    By default glibc hands large blocks back at once, and the kernel clears each page anew when an update asks for them
-    again: 1.4 million page faults in 3 s of DDPG with batch 4096 on two threads, 105 env steps/s in place of 160
-    (`benchmarks/kept_memory.py`). GPU memory is torch's own matter and not touched.
+    By default glibc returns large blocks to the kernel, which clears their pages at the next allocation. In DDPG with
+    batch 4096 on two threads this caused 1.4 million page faults in 3 s, and lowered the rate from 160 to 105
+    env steps/s (`benchmarks/kept_memory.py`). Torch manages GPU memory itself.
     """
     if sys.platform != "linux" or any(name.startswith("MALLOC_") for name in os.environ):
         return False
@@ -157,11 +161,11 @@ def keep_freed_memory() -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):  # another C library
         return False
-    return all([mallopt(option, value) == 1 for option, value in KEPT.items()])
+    return all([mallopt(option, value) == 1 for option, value in MALLOC_OPTIONS.items()])
 
 
 def set_backend_flags(settings: RunConfig) -> str:
-    """Sets what torch may trade for speed, as the run says, and returns a line about it for the banner."""
+    """Sets TF32, cuDNN and anomaly detection from the settings, and returns a line for the start banner."""
     import torch
 
     cudnn = torch.backends.cudnn
@@ -169,17 +173,17 @@ def set_backend_flags(settings: RunConfig) -> str:
     cudnn.deterministic = settings.cudnn_deterministic
     cudnn.benchmark = settings.cudnn_benchmark and not settings.cudnn_deterministic
     torch.autograd.set_detect_anomaly(settings.detect_anomaly)
-    words = {"TF32": settings.tf32, "cuDNN benchmark": cudnn.benchmark, "deterministic": cudnn.deterministic}
-    words["anomaly detection"] = settings.detect_anomaly
-    return ", ".join(f"{name} {'on' if value else 'off'}" for name, value in words.items())
+    flags = {"TF32": settings.tf32, "cuDNN benchmark": cudnn.benchmark, "deterministic": cudnn.deterministic}
+    flags["anomaly detection"] = settings.detect_anomaly
+    return ", ".join(f"{name} {'on' if value else 'off'}" for name, value in flags.items())
 
 
 def set_threads(threads: int, ranks: int) -> int:
-    """Gives this process its share of the cores, in torch and numba, and returns it.
+    """Sets the number of CPU threads of this process, in torch and numba, and returns it.
 
     Args:
         threads: Threads of this rank, 0 for an equal share of the cores.
-        ranks: All ranks of the run; those of this machine are counted by LOCAL_WORLD_SIZE where a launcher says it.
+        ranks: Number of ranks of the run. LOCAL_WORLD_SIZE of a launcher, for this machine only, takes precedence.
     """
     import torch
 
@@ -187,16 +191,17 @@ def set_threads(threads: int, ranks: int) -> int:
     if "numba" in sys.modules:
         import numba
 
-        numba.set_num_threads(min(count, numba.config.NUMBA_NUM_THREADS))
+        limit = numba.config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]  # numba sets it while it is imported
+        numba.set_num_threads(min(count, limit))
     else:
         os.environ["NUMBA_NUM_THREADS"] = str(count)
-    torch.set_num_threads(count)  # last: numba's first threads may start in the OpenMP that is torch's too
+    torch.set_num_threads(count)  # last, because numba may share torch's OpenMP and set its threads
     os.environ["OMP_NUM_THREADS"] = str(count)  # for worker processes
     return count
 
 
 def host_facts() -> dict[str, Any]:
-    """What machine this is: processor, memory, versions, GPUs and the switches that change figures."""
+    """Facts about this machine for measurements: processor, memory, versions, GPUs and backend flags."""
     import torch
 
     facts: dict[str, Any] = {
@@ -233,7 +238,7 @@ def _proc_value(path: str, key: str) -> str:
 
 def _driver() -> str | None:
     try:
-        words = Path("/proc/driver/nvidia/version").read_text().split()
+        parts = Path("/proc/driver/nvidia/version").read_text().split()
     except OSError:
         return None
-    return next((word for word in words if word.count(".") >= 1 and word[0].isdigit()), None)
+    return next((part for part in parts if part.count(".") >= 1 and part[0].isdigit()), None)

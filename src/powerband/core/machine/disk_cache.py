@@ -1,7 +1,7 @@
-"""Kept files: what took long to make lies in the user's cache folder, where the next start reads it. No torch here.
+"""Disk cache: stores results of long computations in the user's cache folder. This module does not import torch.
 
-The name of a file is a hash of all that its content follows from. A file that is not what its name says is made anew;
-a folder that cannot be written costs the time to make it and nothing else.
+The name of a file is a hash of all inputs of its content. Damaged files are created again. If the folder cannot be
+written, results are computed at every start.
 """
 
 from __future__ import annotations
@@ -22,38 +22,38 @@ from safetensors import SafetensorError
 
 T = TypeVar("T")
 STALE_S = 3600.0
-"""What was half written so long ago belongs to a process that is gone."""
+"""Age after which a partial file is removed, because its process has ended."""
 
 
 def digest(*parts: bytes | np.ndarray | None) -> str:
-    """SHA-256 of `parts`, of arrays with shape and type: its first 32 hexadecimal digits."""
-    found = hashlib.sha256()
+    """First 32 hexadecimal digits of the SHA-256 of `parts`. Arrays include their shape and type."""
+    sha256 = hashlib.sha256()
     for part in parts:
-        whole = b"none" if part is None else part
-        if isinstance(whole, np.ndarray):
-            found.update(f"{whole.shape} {whole.dtype}".encode())
-            whole = np.ascontiguousarray(whole).data
-        found.update(whole)
-    return found.hexdigest()[:32]
+        data: bytes | np.ndarray | memoryview = b"none" if part is None else part
+        if isinstance(data, np.ndarray):
+            sha256.update(f"{data.shape} {data.dtype}".encode())
+            data = np.ascontiguousarray(data).data
+        sha256.update(data)
+    return sha256.hexdigest()[:32]
 
 
 @dataclass(frozen=True)
 class DiskCache:
-    """Safetensors files of one kind."""
+    """Cache of the results of one kind of computation, each stored in one safetensors file."""
 
     kind: str
-    """Name of their folder, in ``$XDG_CACHE_HOME/powerband``."""
+    """Name of the folder in ``$XDG_CACHE_HOME/powerband``."""
     max_files: int
-    """Files that stay: those that were used last."""
+    """Number of files to keep; the least recently used are removed first."""
     stale_warning: str
-    """How the warning about a file begins that is not what its name says."""
+    """Start of the warning about an invalid file."""
     write_warning: str
-    """How the warning begins where a file cannot be written."""
+    """Start of the warning about a file that cannot be written."""
     write_advice: str = ""
-    """What else than another folder helps then."""
+    """Other remedies for a failed write, appended to its warning."""
 
     def file(self, *origin: bytes | np.ndarray | None) -> Path | None:
-        """Where the file lies whose content follows from `origin`; None for a user who has no home."""
+        """Path of the file for the inputs `origin`; None for a user without a home folder."""
         try:
             folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "powerband" / self.kind
         except RuntimeError:
@@ -61,14 +61,14 @@ class DiskCache:
         return folder / f"{digest(*origin)}.safetensors"
 
     def read(self, file: Path | None, load: Callable[[Path], T]) -> T | None:
-        """What is kept in a file; None where there is none, and, with a warning, where it is another or damaged.
+        """Loads a file. Returns None if it does not exist, and None with a warning if it is invalid.
 
         Args:
-            file: From `file`.
-            load: Reads it and checks it. It raises ValueError, KeyError, OSError or SafetensorError where the file is
-                not what its name says; the warning ends with the text.
+            file: Path from `file`.
+            load: Reads and checks the file. It raises ValueError, KeyError, OSError or SafetensorError for an invalid
+                file; the warning contains the text of the error.
         """
-        if file is None or not os.path.exists(file):  # False, too, where the folder may not be looked into
+        if file is None or not os.path.exists(file):  # False for an unreadable folder too
             return None
         try:
             found = load(file)
@@ -76,15 +76,15 @@ class DiskCache:
             warnings.warn(f"{self.stale_warning}: {str(error).removesuffix('.')}.", stacklevel=2)
             return None
         with suppress(OSError):
-            os.utime(file)  # was used last
+            os.utime(file)  # marks it as recently used
         return found
 
     def write(self, file: Path | None, save: Callable[[Path], object]) -> None:
-        """Writes a file as a whole or not at all, whoever writes the same; removes what was used longest ago.
+        """Writes a file atomically, and removes the least recently used files beyond `max_files`.
 
         Args:
-            file: From `file`.
-            save: Writes what `load` reads; its path is another one, and ends with ``.part``.
+            file: Path from `file`.
+            save: Writes the content to the path that it receives, a temporary one that ends with ``.part``.
         """
         if file is None:
             return
@@ -104,8 +104,8 @@ class DiskCache:
             )
 
     def _limit(self, folder: Path) -> None:
-        """Removes files beyond `max_files`, and what processes that are gone have left half written."""
-        whole, parts = {}, []
+        """Removes files beyond `max_files`, and partial files of ended processes."""
+        last_used, parts = {}, []
         for path in folder.iterdir():
             try:
                 used = path.stat().st_mtime
@@ -114,6 +114,6 @@ class DiskCache:
             if path.suffix == ".part":
                 parts += [path] if time.time() - used > STALE_S else []
             elif path.suffix == ".safetensors":
-                whole[path] = used
-        for path in [*parts, *sorted(whole, key=whole.__getitem__)[: -self.max_files]]:
+                last_used[path] = used
+        for path in [*parts, *sorted(last_used, key=last_used.__getitem__)[: -self.max_files]]:
             path.unlink(missing_ok=True)

@@ -1,7 +1,8 @@
-"""EGL devices: which there are, in which order, and which CUDA device each one is; asked of libEGL itself.
+"""EGL devices: lists the devices of libEGL in EGL's order, with the CUDA number of each.
 
-EGL and CUDA number the same GPUs independently, and CUDA_VISIBLE_DEVICES moves CUDA's numbers only. Run by itself
-this file prints the list as JSON, which is how `egl_devices` asks: a driver that crashes does not take a run with it.
+EGL and CUDA number the same GPUs independently, and CUDA_VISIBLE_DEVICES changes CUDA's numbers only. As a script
+this file prints the list as JSON. `egl_devices` runs it in a child process, so that the crash of a driver
+does not end the run.
 
 Source: EGL_EXT_device_enumeration, EGL_EXT_device_query_name, EGL_EXT_device_persistent_id, EGL_NV_device_cuda.
 """
@@ -16,10 +17,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 LIBRARIES = {"egl": "EGL", "osmesa": "OSMesa"}
-"""Backend of `MUJOCO_GL` -> library it needs, without ``lib`` and ``.so``."""
+"""Backend of `MUJOCO_GL` -> name of its library, without ``lib`` and ``.so``."""
 MAX_DEVICES = 64
 DRIVER_TIMEOUT_S = 15.0
-"""Seconds that the drivers have to answer in."""
+"""Time limit for the drivers."""
 
 ERRORS = {
     0x3000: "EGL_SUCCESS",
@@ -45,17 +46,17 @@ _PLATFORM_DEVICE = 0x313F
 
 @dataclass(frozen=True)
 class EglDevice:
-    """One device as EGL numbers it.
+    """One device of EGL.
 
     Attributes:
-        index: What MUJOCO_EGL_DEVICE_ID means.
-        cuda: Number that CUDA gives the same GPU, None where it is not said.
-        uuid: 32 hexadecimal digits that CUDA and EGL agree on, "" where not said.
-        vendor: Who drives it, such as NVIDIA or Mesa Project; "" where it does not open, or was not opened.
-        renderer: Name of the device, "" where not said.
-        drm: Device file, "" where there is none.
-        software: True where the CPU does the work.
-        error: Name of the EGL error that kept it from opening, "" where it opens.
+        index: EGL's number of the device, the value of MUJOCO_EGL_DEVICE_ID.
+        cuda: CUDA's number of the same GPU; None if unknown.
+        uuid: UUID of the GPU, 32 hexadecimal digits, the same in CUDA and EGL; "" if unknown.
+        vendor: Vendor of the driver, such as NVIDIA or Mesa Project; "" for a device that was not or cannot be opened.
+        renderer: Name of the device; "" if unknown.
+        drm: Device file; "" if the device has none.
+        software: True for a device that renders on the CPU.
+        error: Name of the EGL error of a device that cannot be opened, else "".
     """
 
     index: int
@@ -69,28 +70,28 @@ class EglDevice:
 
 
 class EglError(RuntimeError):
-    """libEGL is missing, or does not answer; the text says why."""
+    """libEGL is missing or fails. The text states the reason."""
 
 
 def load_library(name: str) -> ctypes.CDLL:
-    """The shared library ``lib<name>``, found in the order in which PyOpenGL looks for it.
+    """Loads the shared library ``lib<name>``, with the search order of PyOpenGL.
 
     Raises:
-        OSError: It is not there, or cannot be loaded; the text is the loader's.
+        OSError: The library is missing or cannot be loaded. The message comes from the dynamic loader.
     """
     first: OSError | None = None
     for version in ("", *(f".{number}" for number in range(9, -1, -1))):
         try:
             return ctypes.CDLL(f"lib{name}.so{version}")
         except OSError as error:
-            if first is None or "cannot open" in str(first):  # a file that is there and broken says more than none
+            if first is None or "cannot open" in str(first):  # prefers the error of a broken file to a missing one
                 first = error
     assert first is not None
     raise first
 
 
 def missing_library(backend: str) -> str:
-    """Why the library of `backend` ("egl" or "osmesa") cannot be loaded; "" where it can."""
+    """The reason why the library of `backend` ("egl" or "osmesa") cannot be loaded; "" if it loads."""
     try:
         load_library(LIBRARIES[backend])
     except OSError as error:
@@ -99,27 +100,28 @@ def missing_library(backend: str) -> str:
 
 
 def egl_devices(open_each: bool = False, timeout_s: float = DRIVER_TIMEOUT_S) -> list[EglDevice]:
-    """The devices, asked in a child process.
+    """Lists the devices in a child process.
 
     Args:
-        open_each: Open them too, for `vendor` and `error`; a driver can take a second for each of its GPUs.
-        timeout_s: Seconds that the drivers have to answer in.
+        open_each: Also opens each device, for `vendor` and `error`. This can take a second per GPU.
+        timeout_s: Time limit for the drivers, in seconds.
 
     Raises:
-        EglError: No libEGL, a driver that crashed or hung, or an EGL that cannot list devices.
+        EglError: libEGL is missing or cannot list devices, or a driver crashed or hung.
     """
-    # This file alone, without site packages: it starts faster, and that is paid at the start of every run.
+    # Without site packages the child starts faster; every run waits for it.
     command = [sys.executable, "-P", "-S", __file__, *(["open"] if open_each else [])]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s)
     except subprocess.TimeoutExpired:
         raise EglError(f"the EGL drivers did not answer within {timeout_s:g} s") from None
     if done.returncode < 0:
-        raise EglError(f"an EGL driver crashed (signal {-done.returncode}) while it was asked for its devices")
+        raise EglError(f"an EGL driver crashed (signal {-done.returncode}) while it listed its devices")
     try:
-        answer = json.loads(done.stdout.splitlines()[-1])  # drivers may print too
+        answer = json.loads(done.stdout.splitlines()[-1])  # drivers may print other lines before it
     except (ValueError, IndexError):
-        raise EglError(f"libEGL gave no answer: {(done.stderr.strip().splitlines() or ['no output'])[-1]}") from None
+        reason = (done.stderr.strip().splitlines() or ["no output"])[-1]
+        raise EglError(f"the list of EGL devices failed: {reason}") from None
     if "error" in answer:
         raise EglError(answer["error"])
     return [EglDevice(**device) for device in answer["devices"]]
@@ -128,12 +130,12 @@ def egl_devices(open_each: bool = False, timeout_s: float = DRIVER_TIMEOUT_S) ->
 def main(open_each: bool) -> None:
     """Prints ``{"devices": [...]}`` or ``{"error": "..."}``."""
     try:
-        print(json.dumps({"devices": [asdict(device) for device in _ask(load_library("EGL"), open_each)]}))
+        print(json.dumps({"devices": [asdict(device) for device in _query_devices(load_library("EGL"), open_each)]}))
     except (OSError, EglError) as error:
         print(json.dumps({"error": str(error)}))
 
 
-def _ask(library: Any, open_each: bool) -> list[EglDevice]:
+def _query_devices(library: Any, open_each: bool) -> list[EglDevice]:
     pointer, integer, text = ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p
     library.eglGetProcAddress.restype, library.eglGetProcAddress.argtypes = pointer, [text]
     library.eglQueryString.restype, library.eglQueryString.argtypes = text, [pointer, integer]
@@ -159,12 +161,12 @@ def _ask(library: Any, open_each: bool) -> list[EglDevice]:
 
 
 def _describe(
-    library: Any, index: int, device: int, string: Any, attribute: Any, binary: Any, display_of: Any
+    library: Any, index: int, device: int | None, string: Any, attribute: Any, binary: Any, display_of: Any
 ) -> EglDevice:
-    def words(name: int) -> str:
+    def query_string(name: int) -> str:
         return ((string and string(device, name)) or b"").decode(errors="replace")
 
-    extensions = set(words(_EXTENSIONS).split())
+    extensions = set(query_string(_EXTENSIONS).split())
     cuda, uuid = None, ""
     number = ctypes.c_ssize_t()
     if "EGL_NV_device_cuda" in extensions and attribute and attribute(device, _CUDA_DEVICE, ctypes.byref(number)):
@@ -179,15 +181,15 @@ def _describe(
         cuda=cuda,
         uuid=uuid,
         vendor=vendor,
-        renderer=words(_RENDERER) if "EGL_EXT_device_query_name" in extensions else "",
-        drm=words(_DRM_FILE) if "EGL_EXT_device_drm" in extensions else "",
+        renderer=query_string(_RENDERER) if "EGL_EXT_device_query_name" in extensions else "",
+        drm=query_string(_DRM_FILE) if "EGL_EXT_device_drm" in extensions else "",
         software="EGL_MESA_device_software" in extensions,
         error=error,
     )
 
 
-def _open(library: Any, display_of: Any, device: int) -> tuple[str, str]:
-    """(vendor, "") of a device that opens, ("", name of the error) of one that does not."""
+def _open(library: Any, display_of: Any, device: int | None) -> tuple[str, str]:
+    """Opens a device and returns (vendor, ""), or ("", name of the error) on failure."""
     library.eglInitialize.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
     library.eglTerminate.argtypes = [ctypes.c_void_p]
     display = display_of(_PLATFORM_DEVICE, device, None)

@@ -1,4 +1,4 @@
-"""What draws pictures: the device by the name that OpenGL gives it. No torch here: workers import this file."""
+"""OpenGL device: finds the name of the renderer. Worker processes import this module, so it does not import torch."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import os
 
 
 def opengl_renderer() -> str:
-    """The device of the OpenGL context that is current, such as "llvmpipe (LLVM 15.0.7, 256 bits)" or a GPU's name; the
-    backend where the library does not say."""
+    """Device of the current OpenGL context, such as "llvmpipe (LLVM 15.0.7, 256 bits)" or the name of a GPU.
+
+    Returns the value of MUJOCO_GL if the device is unknown.
+    """
     try:
         from OpenGL import GL
 
         name = GL.glGetString(GL.GL_RENDERER)
-    except Exception:  # PyOpenGL has errors of its own for a context that is not there
+    except Exception:  # PyOpenGL raises its own errors without a context
         name = None
     return name.decode(errors="replace") if name else os.environ.get("MUJOCO_GL", "")

@@ -1,8 +1,8 @@
-"""GPM: how busy the multiprocessors of a GPU really were between two looks, from the counters of Hopper and later.
+"""GPU counters: utilisation of the multiprocessors of a GPU, from NVML's GPM counters (Hopper and later).
 
-NVML's utilisation says whether any kernel ran; a kernel of one block, or one that waits in a collective, counts as all
-of the GPU there. These counters are averages over the interval: of multiprocessors with work, of their warps, of tensor
-cores and of memory bandwidth. They need no permission; a driver or a GPU without them is left out.
+NVML's utilisation is the share of time in which any kernel ran; a kernel of one block, or one that waits in a
+collective, counts as full load. GPM counters are averages over an interval: multiprocessors with work, their warps,
+tensor cores and memory bandwidth. They require no permission.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import time
 from typing import Any
 
 METRICS = {"perf/gpu_sm": 2, "perf/gpu_occupancy": 3, "perf/gpu_tensor": 5, "perf/gpu_dram": 10}
-"""Figure -> NVML_GPM_METRIC_ SM_UTIL, SM_OCCUPANCY, ANY_TENSOR_UTIL, DRAM_BW_UTIL; shares of what the GPU can do."""
+"""Metric -> number of NVML_GPM_METRIC_ SM_UTIL, SM_OCCUPANCY, ANY_TENSOR_UTIL, DRAM_BW_UTIL."""
 MAX_METRICS = 512
-"""Entries of the request; the library reads as many as it is told."""
-LEAST_S = 0.1
-"""Two samples are at least so far apart."""
+"""Size of the request's array in NVML's header; the library reads the first `count` entries."""
+MIN_INTERVAL_S = 0.1
+"""Minimum time between two samples."""
 
 
 class _Support(ctypes.Structure):
@@ -46,7 +46,7 @@ class GpuCounters:
     """Counters of one GPU.
 
     Args:
-        nvml: The library, initialised.
+        nvml: The initialised NVML library.
         handle: NVML's handle of the GPU.
     """
 
@@ -55,32 +55,35 @@ class GpuCounters:
         self._samples = [ctypes.c_void_p(), ctypes.c_void_p()]
         for sample in self._samples:
             nvml.nvmlGpmSampleAlloc(ctypes.byref(sample))
-        self._taken = not nvml.nvmlGpmSampleGet(handle, self._samples[0])
+        self._has_sample = not nvml.nvmlGpmSampleGet(handle, self._samples[0])
         self._at = time.monotonic()
 
     @classmethod
     def of(cls, nvml: Any, handle: Any) -> GpuCounters | None:
-        """The counters of a GPU; None where the driver or the GPU has none."""
+        """The counters of a GPU; None if the driver or the GPU does not support them."""
         support = _Support(version=1)
         try:
             if nvml.nvmlGpmQueryDeviceSupport(handle, ctypes.byref(support)) or not support.supported:
                 return None
             return cls(nvml, handle)
-        except AttributeError:  # a library from before there were any
+        except AttributeError:  # an older library without GPM
             return None
 
     def read(self) -> dict[str, float]:
-        """Shares (0 to 1) since the last look; nothing where that was too short ago, or the driver refuses."""
+        """Name -> mean share (0 to 1) since the last call.
+
+        Empty at the first call, if the interval is too short, or if the driver fails.
+        """
         now = time.monotonic()
-        if now - self._at < LEAST_S or self._nvml.nvmlGpmSampleGet(self._handle, self._samples[1]):
+        if now - self._at < MIN_INTERVAL_S or self._nvml.nvmlGpmSampleGet(self._handle, self._samples[1]):
             return {}
-        before, self._taken, self._at = self._taken, True, now
+        has_previous, self._has_sample, self._at = self._has_sample, True, now
         request = _Request(version=1, count=len(METRICS), first=self._samples[0], second=self._samples[1])
         for entry, number in zip(request.metrics, METRICS.values(), strict=False):
             entry.id = number
-        refused = self._nvml.nvmlGpmMetricsGet(ctypes.byref(request))
+        failed = self._nvml.nvmlGpmMetricsGet(ctypes.byref(request))
         self._samples.reverse()
-        if refused or not before:
+        if failed or not has_previous:
             return {}
         pairs = zip(METRICS, request.metrics, strict=False)
         return {name: entry.value / 100 for name, entry in pairs if not entry.status}

@@ -1,11 +1,10 @@
-"""Memory: bytes that a rank has in use, had at its peak, and could still get.
+"""Memory: used, peak and free bytes of a rank.
 
-On a GPU the bytes are those that torch's allocator has taken from the driver; the CUDA context, some hundred MiB, is in
-none of them but already missing in `free`. On a CPU they are the resident bytes of this process and its simulator
-workers: pages that two of them share, such as libraries, count for each.
+On a GPU, `used` and `peak` count the bytes that torch's allocator has reserved. They exclude the CUDA context, some
+hundred MiB, which reduces `free`. On a CPU they count the resident bytes of this process and its simulator workers;
+pages that two processes share, such as libraries, count twice.
 
-A replay or rollout counts whole from the moment it is made, however few transitions it holds: torch writes its zeros
-at once, and the pages of what was written are resident.
+The buffer of a replay or rollout counts in full from its creation on, because torch writes its zeros at once.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ from powerband.core.machine.utilisation import process_tree, process_usage
 PROC, CGROUP = Path("/proc"), Path("/sys/fs/cgroup")
 KIB = 1024
 RESET_PEAK = "5"
-"""What Linux wants written to ``clear_refs`` to begin a new peak of a process."""
+"""Value that resets the peak of a process when it is written to its ``clear_refs`` (Linux)."""
 
 
 def used(device: Any = "cpu") -> int:
-    """Bytes that this rank has in use now; 0 where the system does not say."""
+    """Bytes that this rank uses now; 0 if unknown."""
     if _on_cpu(device):
         return process_usage(process_tree(os.getpid()))[1]
     import torch
@@ -35,9 +34,9 @@ def used(device: Any = "cpu") -> int:
 
 
 def peak(device: Any = "cpu") -> int:
-    """Most bytes that this rank had in use since `reset_peak`, or since its processes began; 0 where nobody says.
+    """Most bytes that this rank used since `reset_peak`, or since the start of its processes; 0 if unknown.
 
-    Peaks of workers are added up, whether or not they came together.
+    On a CPU this is the sum of the peaks of all processes, even if the peaks occurred at different times.
     """
     if _on_cpu(device):
         pids = process_tree(os.getpid())
@@ -48,7 +47,7 @@ def peak(device: Any = "cpu") -> int:
 
 
 def reset_peak(device: Any = "cpu") -> None:
-    """Begins a new peak; where a process may not do so, its old one stays."""
+    """Starts a new measurement of the peak. If the operating system denies it, the old peak stays."""
     if _on_cpu(device):
         for pid in process_tree(os.getpid()):
             with contextlib.suppress(OSError):
@@ -60,7 +59,7 @@ def reset_peak(device: Any = "cpu") -> None:
 
 
 def release_unused() -> None:
-    """Gives the system what this process has and nobody uses: objects that hold each other, torch's cache of a GPU."""
+    """Releases unused memory of this process: reference cycles, and torch's cache on GPUs."""
     gc.collect()
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
@@ -68,38 +67,42 @@ def release_unused() -> None:
 
 
 def free(device: Any = "cpu") -> int | None:
-    """Bytes that could still be taken, by all ranks of this device or machine together; None where nobody says.
+    """Bytes that all ranks of this device or machine together can still allocate; None if unknown.
 
-    On a CPU the smaller of what the machine has available and what control groups leave: caches that can be dropped
-    are free.
+    On a CPU this is the smaller of the machine's available memory and the remainder of the control groups' limits.
+    Both count droppable caches as free.
     """
     if not _on_cpu(device):
         import torch
 
         return torch.cuda.mem_get_info(device)[0]
-    known = [left for left in (_available(), cgroup_left()) if left is not None]
+    known = [limit for limit in (_available(), cgroup_free()) if limit is not None]
     return min(known) if known else None
 
 
-def cgroup_left(proc: Path = PROC, root: Path = CGROUP) -> int | None:
-    """Bytes that the control groups above this process still allow, version 2 or 1; None where they set no limit."""
-    left = []
+def cgroup_free(proc: Path = PROC, root: Path = CGROUP) -> int | None:
+    """Bytes that the control groups (version 1 or 2) of this process still allow; None without a limit."""
+    free_bytes = []
     for line in _text(proc / "self/cgroup").splitlines():
         _, _, rest = line.partition(":")
         controllers, _, place = rest.partition(":")
         if controllers == "":
-            left += _lefts(root, place, "memory.max", "memory.current", "inactive_file")
+            free_bytes += _free_of_groups(root, place, "memory.max", "memory.current", "inactive_file")
         elif "memory" in controllers.split(","):
             names = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
-            left += _lefts(root / "memory", place, *names)
-    return min(left) if left else None
+            free_bytes += _free_of_groups(root / "memory", place, *names)
+    return min(free_bytes) if free_bytes else None
 
 
-def _lefts(root: Path, place: str, limit: str, taken: str, cache: str) -> list[int]:
-    """What each group from `place` up to `root` leaves; a container sees its own group as the root."""
+def _free_of_groups(root: Path, place: str, limit: str, usage: str, cache: str) -> list[int]:
+    """Free bytes of each control group with a limit, from `place` up to `root`.
+
+    In a container the group of the process is the root. `limit` and `usage` are names of files, and `cache` is an entry
+    of ``memory.stat``.
+    """
     own, found = Path(place.strip("/")), []
     for folder in {root / above for above in (own, *own.parents)}:
-        most, now = _number(folder / limit), _number(folder / taken)
+        most, now = _number(folder / limit), _number(folder / usage)
         if most is None or now is None or most >= _total():
             continue
         facts = dict(line.split() for line in _text(folder / "memory.stat").splitlines())
@@ -116,7 +119,7 @@ def _available() -> int | None:
 
 
 def _total() -> float:
-    """Bytes of the machine: a limit above it is none."""
+    """Total bytes of the machine; a limit above it has no effect."""
     return _kib(PROC / "meminfo", "MemTotal:") or float("inf")
 
 
@@ -125,7 +128,7 @@ def _peak_of(pid: int) -> int:
 
 
 def _kib(path: Path, key: str) -> int | None:
-    """Bytes on the line ``KEY number kB``; None without such a line."""
+    """Bytes of the line ``KEY number kB``; None without this line."""
     line = next((line for line in _text(path).splitlines() if line.startswith(key)), None)
     return None if line is None else int(line.split()[1]) * KIB
 

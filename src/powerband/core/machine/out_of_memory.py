@@ -1,4 +1,4 @@
-"""Room: did memory run out, how much is free, and what is the largest size that fits."""
+"""Out of memory: recognises failed allocations, reports free memory, and finds the largest size that fits."""
 
 from __future__ import annotations
 
@@ -12,46 +12,44 @@ from powerband.core.errors import ConfigError
 from powerband.core.machine import memory
 
 OUT_OF_MEMORY_TEXTS = (
-    "out of memory",  # CUDA's driver and runtime, numba's too
+    "out of memory",  # CUDA's driver and runtime, and numba
     "can't allocate memory",  # PyTorch's allocator on Linux
     "not enough memory",  # the same on Windows
     "CUBLAS_STATUS_ALLOC_FAILED",
     "CUDNN_STATUS_ALLOC_FAILED",
 )
-"""What an error says where memory ran out and it has no type of its own."""
+"""Texts of out-of-memory errors without a type of their own."""
 
 
 class OutOfMemory(ConfigError):
-    """Memory ran out: where, on which rank, which setting asked for it, and what fits."""
+    """An allocation failed. The message states the place, the rank, the responsible setting and a size that fits."""
 
 
 def out_of_memory_message(error: BaseException) -> str:
-    """What an error says, in one line, where it means that memory ran out; "" where it means something else."""
+    """The message of an out-of-memory error, in one line; "" for any other error."""
     typed = isinstance(error, torch.OutOfMemoryError | MemoryError)
-    if not typed and not (
-        isinstance(error, RuntimeError) and any(words in str(error) for words in OUT_OF_MEMORY_TEXTS)
-    ):
+    if not typed and not (isinstance(error, RuntimeError) and any(text in str(error) for text in OUT_OF_MEMORY_TEXTS)):
         return ""
-    said = " ".join(str(error).split()) or type(error).__name__
-    said = re.sub(r"^\[[^\]]*\][^.]*\. ", "", said)  # the source line and condition that PyTorch's own check names
-    sentences = said.split(". ")
+    message = " ".join(str(error).split()) or type(error).__name__
+    message = re.sub(r"^\[[^\]]*\][^.]*\. ", "", message)  # removes the source line and condition of PyTorch's check
+    sentences = message.split(". ")
     return ". ".join(sentences[:2])[:200].rstrip(". ")
 
 
 def largest_that_fits(fits: Callable[[int], bool], low: int, high: int, step: int = 1) -> int:
-    """The largest multiple of `step` from `low` to `high` that fits, found by bisection; 0 where none does.
+    """Finds the largest multiple of `step` from `low` to `high` that fits, by bisection; 0 if none fits.
 
     Args:
-        fits: Tries a size; what fits at a size is taken to fit at every smaller one.
-        low, high: Bounds, both tried; 1 <= low.
-        step: Sizes are multiples of this.
+        fits: Returns True if a size fits. Every smaller size is then assumed to fit.
+        low, high: Bounds, inclusive; 1 <= low.
+        step: Sizes are multiples of this number.
 
     Raises:
-        ValueError: A bound or a step below 1.
+        ValueError: `low` or `step` is below 1.
     """
     if low < 1 or step < 1:
-        raise ValueError(f"low={low} and step={step} must be 1 or more: a size of 0 needs no room.")
-    below, above = -(-low // step) - 1, high // step + 1  # in steps: `below` is known to fit, `above` not to
+        raise ValueError(f"low={low} and step={step} must both be 1 or more.")
+    below, above = -(-low // step) - 1, high // step + 1  # in steps: `below` fits, `above` does not
     floor = below
     if above - 1 > below and fits((above - 1) * step):
         return (above - 1) * step
@@ -66,10 +64,10 @@ def largest_that_fits(fits: Callable[[int], bool], low: int, high: int, step: in
 
 
 def fits_in_memory(call: Callable[[], object], device: torch.device) -> bool:
-    """True where `call` finds the memory that it needs; what it held is given back before this returns.
+    """True if `call` runs without an out-of-memory error. Its memory is released before this function returns.
 
     Raises:
-        Exception: What `call` raises for another reason.
+        Exception: Any other error of `call`.
     """
     try:
         call()
@@ -80,18 +78,18 @@ def fits_in_memory(call: Callable[[], object], device: torch.device) -> bool:
         if not out_of_memory_message(error):
             raise
         fits = False
-    if device.type == "cuda":  # the error is gone by now, and with it what its frames held
+    if device.type == "cuda":  # outside `except`, so that the frames of the error hold no tensors
         torch.cuda.empty_cache()
     return fits
 
 
 def free_bytes(device: torch.device) -> int:
-    """Bytes that this process can still have: of the GPU, or its share of the machine's (and its container's) memory.
+    """Bytes that this process can still allocate on its GPU, or its share of the memory of the machine or container.
 
-    Ranks of one machine share its memory equally. 0 where it cannot be read.
+    Ranks of one machine have equal shares. Returns 0 if the free memory is unknown.
     """
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    free = memory.free(device)
-    return 0 if free is None else free // int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    left = memory.free(device)
+    return 0 if left is None else left // int(os.environ.get("LOCAL_WORLD_SIZE", 1))

@@ -1,9 +1,8 @@
-"""Fewer launches: torch.compile for one function, and k updates with their sampling as one CUDA graph.
+"""Compiled and captured updates: torch.compile for one function, and k updates with their sampling as one CUDA graph.
 
-A graph replays the very kernels that were captured, on the same addresses. So everything an update changes
-(parameters, moments, targets, noise counters) is a tensor changed in place, and everything it returns is copied before
-the next replay. A replay is compared with eager updates now and then: where the two disagree the run goes on in eager
-mode, with a warning.
+A graph replays the captured kernels on the same addresses. Every value that an update changes (parameters, moments,
+targets, noise counters) is therefore a tensor changed in place, and returned values are copied before the next replay.
+Replays are regularly compared with eager updates. If the two differ, the run continues in eager mode with a warning.
 """
 
 from __future__ import annotations
@@ -20,24 +19,24 @@ from powerband.core.errors import ConfigError
 from powerband.core.schedule import UpdateCycle
 
 Losses = dict[str, Tensor]
-WARM_UP = 3
-"""Least number of updates on a side stream before a capture, which libraries need to allocate their workspaces."""
+MIN_WARMUP_UPDATES = 3
+"""Least number of updates on a side stream before a capture; libraries allocate their workspaces in them."""
 
 
 def compile_if(fn: Callable[..., Any], enabled: bool, mode: str = "default") -> Callable[..., Any]:
-    """`fn` through torch.compile where `enabled`, else `fn` itself.
+    """`fn` compiled with torch.compile if `enabled`, otherwise `fn` itself.
 
-    On CPUs small networks run slower compiled than not (`benchmarks/updates.py --compile`): measure before enabling.
+    On CPUs, compiled small networks are slower than eager ones (`benchmarks/updates.py --compile`). Measure first.
     """
     return torch.compile(fn, mode=mode, fullgraph=True, dynamic=False) if enabled else fn
 
 
 class GraphedUpdates:
-    """Runs updates: one after the other, or on CUDA k at a time by replaying a graph of them.
+    """Runs updates one by one, or on CUDA k at a time as replays of a graph.
 
     Attributes:
-        graph: The captured graph; None on CPUs, in the first call, and after a failed check.
-        replays: Replays so far.
+        graph: The captured graph; None on CPUs, before the first capture, and after a failed check.
+        replays: Number of replays.
     """
 
     def __init__(
@@ -52,28 +51,32 @@ class GraphedUpdates:
     ):
         """
         Args:
-            update: One update with its sampling: no arguments, fixed shapes, no host synchronisation.
+            update: Runs one update with its sampling: no arguments, fixed shapes, no host-device synchronisation.
             device: Device of the updates.
-            state: Function that returns all tensors that `update` changes, such as those of the state dicts of the
-                learner and the noise. Rows of the replay buffer need not be among them. Required for a capture.
-            k: Updates in a graph; 0 never captures.
-            cycle: Sequence of updates that repeats; a graph holds whole cycles. None repeats at every update.
-            check_interval: Replays between two checks against eager; a check costs about 1 + 1 / speed-up replays.
-            tolerance: Largest distance between replay and eager, relative to the distance that eager moved.
+            state: Function that returns all tensors that `update` changes, such as those in the state dicts of the
+                learner and the noise. Rows of the replay buffer may be omitted. Required for a capture.
+            k: Updates per graph; 0 disables captures.
+            cycle: Repeating sequence of updates; a graph contains complete cycles. None means cycles of one update.
+            check_interval: Replays between two comparisons with eager updates. A check costs as much as k eager updates
+                and one replay.
+            tolerance: Largest accepted distance between the states after replay and eager updates, relative to the
+                distance that the eager updates moved the state.
 
         Raises:
-            ConfigError: k updates are not a whole number of cycles.
+            ConfigError: k is not a multiple of the length of the cycle.
         """
         self.device = torch.device(device)
         self.cycle = cycle or UpdateCycle(1)
         if k % self.cycle.period:
-            whole = -(-k // self.cycle.period) * self.cycle.period
+            multiple = -(-k // self.cycle.period) * self.cycle.period
             raise ConfigError(
                 f"graph_updates={k} is not a multiple of {self.cycle.period}, the number of updates after which this "
-                f"algorithm's sequence of updates repeats. Write graph_updates={whole}, or 0."
+                f"algorithm's sequence of updates repeats. Write graph_updates={multiple}, or 0."
             )
         if k > 0 and self.device.type == "cuda" and state is None:
-            raise ValueError(f"graph_updates={k}: `state` must name the tensors that an update changes.")
+            raise ValueError(
+                f"graph_updates={k} needs `state`, a function that returns the tensors that an update changes."
+            )
         self.update, self.state = update, state
         self.k = k if self.device.type == "cuda" else 0
         self.check_interval, self.tolerance = check_interval, tolerance
@@ -83,13 +86,14 @@ class GraphedUpdates:
         self.updated = False
 
     def run(self, count: int) -> Iterator[tuple[Losses, int]]:
-        """Makes `count` updates, each when the one before was taken. The first are eager: they create what stays.
+        """Runs `count` updates lazily. The first updates are eager, because they allocate persistent tensors.
 
         Yields:
-            Losses of an eager update, and 1; means over the updates of a replay (copies), and k.
+            Losses of an eager update and 1, or mean losses of a replay (copies) and k.
         """
         while count:
             if self._replays_next(count):
+                assert self.graph is not None
                 self.graph.replay()
                 self.replays += 1
                 count -= self.k
@@ -101,7 +105,7 @@ class GraphedUpdates:
                 yield losses, 1
 
     def _replays_next(self, count: int) -> bool:
-        """Captures or checks the graph if that is due; False if the next update is eager."""
+        """Captures or checks the graph if due; returns False if the next update is eager."""
         if not self.k or not self.updated or count < self.k or self.cycle.phase:
             return False
         if self.graph is None:
@@ -118,19 +122,21 @@ class GraphedUpdates:
         return {key: torch.stack(losses).mean(0) for key, losses in series.items()}
 
     def _snapshot(self) -> list[Tensor]:
+        assert self.state is not None
         return [tensor.detach().clone() for tensor in self.state()]
 
     def _restore(self, snapshot: list[Tensor]) -> None:
+        assert self.state is not None
         for tensor, saved in zip(self.state(), snapshot, strict=True):
             tensor.detach().copy_(saved)
 
     def _capture(self) -> None:
-        """Warms up on a side stream, captures, and leaves the state as it was before."""
+        """Warms up on a side stream, restores the state and captures the graph."""
         snapshot = self._snapshot()
         stream = torch.cuda.Stream(self.device)
         stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(stream):
-            for _ in range(-(-WARM_UP // self.cycle.period) * self.cycle.period):  # whole cycles
+            for _ in range(-(-MIN_WARMUP_UPDATES // self.cycle.period) * self.cycle.period):  # complete cycles
                 self.update()
         torch.cuda.current_stream(self.device).wait_stream(stream)
         self._restore(snapshot)
@@ -138,14 +144,15 @@ class GraphedUpdates:
         with torch.cuda.graph(graph, stream=stream):
             self.losses = self._k_updates()
         self.graph = graph
-        self._check()  # the first replay is always checked: an empty graph would be silent
+        self._check()  # always check the first replay: the replay of an empty graph raises no error
 
     def _check(self) -> None:
-        """One replay and k eager updates from one state must end in one state, which is then put back.
+        """Compares one replay with k eager updates from the same state, then restores that state.
 
-        One host synchronisation. The decision is each rank's own, but ranks replay the same kernels on averaged
-        gradients: an eager rank and a replaying rank still meet in the same collectives.
+        Needs one host-device synchronisation. Each rank decides alone whether it keeps its graph. Ranks run the
+        same kernels on averaged gradients, so an eager and a replaying rank still take part in the same collectives.
         """
+        assert self.graph is not None
         before = self._snapshot()
         self.graph.replay()
         replayed = self._snapshot()
@@ -157,14 +164,14 @@ class GraphedUpdates:
         if not (moved > 0 and error <= self.tolerance * moved):
             self.graph, self.k = None, 0
             warnings.warn(
-                f"a graph replay moved the state {error:.3g} away from where eager updates moved it by {moved:.3g} "
-                f"(limit {self.tolerance:g} of that): updates go on without a graph.",
+                f"A graph replay differs from eager updates by {error:.3g}, while the updates moved the state by "
+                f"{moved:.3g} (limit: {self.tolerance:g} of that). Updates continue without a graph.",
                 stacklevel=2,
             )
 
 
 def all_tensors(tree: Any) -> list[Tensor]:
-    """All tensors in nested dicts and lists, such as the state dicts of a learner and of its noise."""
+    """All tensors in nested dicts and lists, for example in state dicts."""
     if isinstance(tree, Tensor):
         return [tree]
     parts = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list | tuple) else ()
@@ -172,7 +179,7 @@ def all_tensors(tree: Any) -> list[Tensor]:
 
 
 def distance(left: Sequence[Tensor], right: Sequence[Tensor]) -> float:
-    """2-norm of the difference over all tensors; infinite where integers differ or a difference is not finite."""
+    """2-norm of the difference over all tensors; infinite if integers differ or a difference is not finite."""
     total = 0.0
     for a, b in zip(left, right, strict=True):
         if a.is_floating_point():

@@ -1,33 +1,35 @@
-"""Flat parameters: several modules share one contiguous tensor, so that a step is a handful of launches.
+"""Flat Adam: an optimiser for modules whose parameters share one contiguous tensor, with few kernel launches per step.
 
-The parameters of the modules become views of one tensor and their gradients views of another. Autograd accumulates into
-the gradient views, after which the all-reduce, the norm, the clip, Adam and Polyak averaging each touch one tensor,
-whatever the number of layers. `module.state_dict()` and `module.load_state_dict()` work as before (both copy in place).
+The parameters of the modules become views of one tensor, and their gradients become views of another. Autograd
+accumulates into the gradient views. All-reduce, norm, clipping, Adam and Polyak averaging then each use one tensor,
+whatever the number of layers. `module.state_dict()` and `module.load_state_dict()` still work: both copy in place.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from powerband.core.optim.precision import Precision
+from powerband.core.optim.torch_private import fused_adam_
 
 ALIGNMENT = 16
-"""Every parameter starts at a multiple of this many elements: in float32 a cache line, and a vector register."""
-TINY, TIDY_EVERY = 1e-35, 32
-"""On CPUs, moments of Adam below TINY become 0 at each of so many steps: see `FusedAdam`."""
+"""Every parameter starts at a multiple of this number of elements: a cache line and a vector register in float32."""
+FLUSH_BELOW, FLUSH_INTERVAL = 1e-35, 32
+"""On CPUs, `FusedAdam` sets moments below FLUSH_BELOW to 0, once per FLUSH_INTERVAL steps."""
 
 
 def flatten(modules: Sequence[nn.Module]) -> tuple[Tensor, list[nn.Parameter]]:
-    """Moves the parameters of `modules` into one tensor (P,), of which they become views.
+    """Moves the parameters of `modules` into one tensor (P,), with P numbers in total, and makes them views of it.
 
-    The gaps that alignment leaves hold zeros and stay zero: their gradient is zero, so Adam does not move them.
+    Alignment leaves gaps of zeros. Their gradient is zero, so Adam does not change them.
 
     Returns:
-        The flat tensor and the parameters, in order, each once.
+        The flat tensor, and the parameters in order without duplicates.
 
     Raises:
         ValueError: The modules have no parameters, or parameters of several dtypes or devices.
@@ -37,7 +39,7 @@ def flatten(modules: Sequence[nn.Module]) -> tuple[Tensor, list[nn.Parameter]]:
     if len(kinds) != 1:
         found = ", ".join(f"{dtype} on {device}" for dtype, device in kinds) or "no parameters"
         raise ValueError(
-            f"flat parameters need one dtype and one device, found {found}; move the modules with .to() first."
+            f"Flat parameters need one dtype and one device; the modules have {found}. Move them with .to() first."
         )
     ((dtype, device),) = kinds
     starts = [0]
@@ -52,7 +54,7 @@ def flatten(modules: Sequence[nn.Module]) -> tuple[Tensor, list[nn.Parameter]]:
 
 
 def views_of(flat: Tensor, parameters: Sequence[nn.Parameter]) -> list[Tensor]:
-    """Views of `flat` (P,) with the shapes of `parameters`, laid out as `flatten` does."""
+    """Views of `flat` (P,) with the shapes of `parameters`, in the layout of `flatten`."""
     views, start = [], 0
     for parameter in parameters:
         views.append(flat[start : start + parameter.numel()].view(parameter.shape))
@@ -61,17 +63,19 @@ def views_of(flat: Tensor, parameters: Sequence[nn.Parameter]) -> list[Tensor]:
 
 
 class FusedAdam:
-    """Adam on one tensor by torch's fused operator, with what `torch.amp.GradScaler` asks of an optimiser.
+    """Adam on one tensor with torch's fused operator; compatible with `torch.amp.GradScaler`.
 
-    `torch.optim.Adam` runs the same operator: making one imports torch's compiler, over a second of each start of each
-    rank, and a step spends as long around the operator as in it.
+    `torch.optim.Adam` runs the same operator. But its constructor imports torch's compiler, which takes over a second
+    at the start of each rank, and half the time of its step is overhead around the operator.
 
-    The moments of a unit that no longer fires shrink below 1e-38, where a CPU computes a hundred times as slowly: after
-    300,000 steps of an expert of Meta-World a third of them were there, and its two optimisers took 3.1 ms an update
-    instead of 0.14 (`benchmarks/denormals.py`). They become 0 before: such moments move a weight by less than 1e-30.
+    The moments of an inactive unit shrink below 1e-38. A CPU computes with such denormal numbers a hundred times as
+    slowly. After 300,000 steps of a Meta-World expert a third of the moments were denormal, and its two optimisers took
+    3.1 ms per update instead of 0.14 (`benchmarks/denormals.py`). `step` therefore sets small moments to 0; they change
+    a weight by less than 1e-30.
 
     Attributes:
-        state: ``step`` (), ``exp_avg``, ``exp_avg_sq`` (P,): there from the start, before a capture or a resume.
+        state: ``step`` (0-d), ``exp_avg`` and ``exp_avg_sq`` (P,) for P parameters. All exist from the start,
+            because CUDA graphs and resumed runs need them.
     """
 
     _step_supports_amp_scaling = True
@@ -87,12 +91,14 @@ class FusedAdam:
 
     @torch.no_grad()
     def step(self) -> None:
-        """Moves the parameters, unless the scaler found a gradient that is not finite."""
+        """Updates the parameters, unless the loss scaler found a gradient that is not finite."""
         (flat,) = self.param_groups[0]["params"]
         step = self.state["step"]
-        found_inf = getattr(self, "found_inf", None)  # the scaler sets it and grad_scale around a step
+        found_inf = getattr(
+            self, "found_inf", None
+        )  # the scaler sets found_inf and grad_scale for the duration of a step
         step += 1
-        torch._fused_adam_(
+        fused_adam_(
             [flat.data],
             [flat.grad],
             [self.state["exp_avg"]],
@@ -111,16 +117,16 @@ class FusedAdam:
         )
         if found_inf is not None:
             step -= found_inf.squeeze()
-        if not flat.is_cuda and int(step) % TIDY_EVERY == 0:
+        if not flat.is_cuda and int(step) % FLUSH_INTERVAL == 0:
             for moment in (self.state["exp_avg"], self.state["exp_avg_sq"]):
-                moment.masked_fill_(moment.abs() < TINY, 0.0)
+                moment.masked_fill_(moment.abs() < FLUSH_BELOW, 0.0)
 
 
 class FlatAdam:
-    """Adam over all parameters of `modules` as one tensor, with clipping, loss scaling and the average over ranks.
+    """Adam over all parameters of `modules` as one tensor, with clipping, loss scaling and averaging over ranks.
 
     Attributes:
-        flat: (P,) all parameters.
+        flat: (P,) all P parameters of the modules.
         grad: (P,) all gradients.
 
     Source: Kingma and Ba 2015, algorithm 1.
@@ -141,18 +147,18 @@ class FlatAdam:
         Args:
             modules: Owners of the parameters, on their final device.
             lr: Learning rate, above 0.
-            precision: Says whether gradients need loss scaling (fp16 on CUDA).
+            precision: Decides if gradients need loss scaling (fp16 on CUDA).
             betas: Decay rates of the two moments.
-            eps: Added to the root of the second moment.
-            max_grad_norm: Largest 2-norm of the gradient over all parameters; None does not clip.
-            average: Replaces a flat gradient by its mean over ranks, in place.
+            eps: Constant added to the root of the second moment.
+            max_grad_norm: Largest 2-norm of the gradient over all parameters; None disables clipping.
+            average: Function that replaces a flat gradient by its mean over ranks, in place.
 
         Raises:
             ValueError: lr or max_grad_norm is not above 0, or the parameters differ in dtype or device.
         """
         if lr <= 0 or (max_grad_norm is not None and max_grad_norm <= 0):
             raise ValueError(
-                f"lr={lr} and max_grad_norm={max_grad_norm} must be above 0; max_grad_norm=None does not clip."
+                f"lr={lr} and max_grad_norm={max_grad_norm} must both be above 0. max_grad_norm=None disables clipping."
             )
         values, self.parameters = flatten(modules)
         self.flat = nn.Parameter(values)
@@ -162,7 +168,7 @@ class FlatAdam:
         self.max_grad_norm = max_grad_norm
         self.average = average
         self.scaler = precision.scaler()
-        # On CUDA the rate is a tensor: a captured graph reads it anew at each replay.
+        # On CUDA the rate is a tensor, so that a captured graph reads the current value at each replay.
         rate = torch.tensor(lr, device=values.device) if values.is_cuda else lr
         self.adam = FusedAdam(self.flat, rate, betas, eps)
 
@@ -180,7 +186,7 @@ class FlatAdam:
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
-        """Inside, gradients flow through the modules to their inputs, and no weight gradient is computed."""
+        """Inside the context, gradients flow through the modules to their inputs; weight gradients are not computed."""
         for parameter in self.parameters:
             parameter.requires_grad_(False)
         try:
@@ -190,44 +196,46 @@ class FlatAdam:
                 parameter.requires_grad_(True)
 
     def step(self, loss: Tensor) -> Tensor:
-        """Steps down the gradient of `loss` (0-d). No host synchronisation.
+        """Takes one optimiser step on `loss` (0-d), without host-device synchronisation.
 
         Returns:
-            0-d: 2-norm of the gradient (mean over ranks) before clipping.
+            2-norm (0-d) of the gradient averaged over ranks, before clipping.
         """
+        optimizer: Any = self.adam  # the scaler is typed for optimisers of torch
         self.grad.zero_()
         (loss if self.scaler is None else self.scaler.scale(loss)).backward()
         if self.average is not None:
             self.average(self.grad)
         if self.scaler is not None:
-            self.scaler.unscale_(self.adam)
+            self.scaler.unscale_(optimizer)
         norm = torch.linalg.vector_norm(self.grad)
         if self.max_grad_norm is not None:
             self.grad.mul_((self.max_grad_norm / (norm + 1e-6)).clamp(max=1.0))
         if self.scaler is None:
             self.adam.step()
         else:
-            self.scaler.step(self.adam)
+            self.scaler.step(optimizer)
             self.scaler.update()
         return norm
 
     def state_dict(self) -> dict:
-        """Moments, step and rate (live tensors, not copies); the parameters are in their modules' state dicts."""
-        state = {**self.adam.state, "lr": self.lr}
+        """Moments, step and learning rate as live tensors, not copies. The modules' state dicts hold the weights."""
+        state: dict[str, Any] = {**self.adam.state, "lr": self.lr}
         if self.scaler is not None:
             state["scaler"] = self.scaler.state_dict()
         return state
 
     def load_state_dict(self, state: dict) -> None:
-        """Copies `state` in place, so that captured graphs stay valid; the rate stays the configuration's.
+        """Copies `state` in place, so that captured graphs stay valid.
 
-        A resume may be told another rate; where a loop anneals it, it sets the rate anew at each iteration.
+        The learning rate is not restored, because a resume may set another one. A loop that anneals the rate sets it at
+        each iteration.
         """
         for key, tensor in self.adam.state.items():
             if tensor.shape != state[key].shape:
                 raise ValueError(
-                    f"optimiser state {key} has {state[key].numel()} elements, these networks need {tensor.numel()}; "
-                    f"resume with the configuration the checkpoint was written with."
+                    f"The optimiser state {key} has {state[key].numel()} elements, but these networks need "
+                    f"{tensor.numel()}. Resume with the configuration of the checkpoint."
                 )
             tensor.copy_(state[key])
         if self.scaler is not None and "scaler" in state:
@@ -235,7 +243,7 @@ class FlatAdam:
 
 
 class FlatTarget:
-    """Target networks that follow online ones: ``target += tau (online - target)``, one launch.
+    """Target networks that follow online networks: ``target += tau (online - target)``, in one kernel launch.
 
     Source: Lillicrap et al. 2016, algorithm 1.
     """
@@ -245,16 +253,18 @@ class FlatTarget:
         Args:
             online: Optimiser of the online modules.
             target: Copies of these modules, in the same order; their parameters stop requiring gradients.
-            tau: Share of the online parameters taken over at each update, in (0, 1].
+            tau: Weight of the online parameters at each update, in (0, 1].
 
         Raises:
             ValueError: tau is out of range, or the shapes differ.
         """
         if not 0 < tau <= 1:
-            raise ValueError(f"tau={tau} is outside (0, 1]; 0.005 is usual, 1 copies the online networks.")
+            raise ValueError(f"tau={tau} is outside (0, 1]. A usual value is 0.005; 1 copies the online networks.")
         self.flat, parameters = flatten(target)
         if [p.shape for p in parameters] != [p.shape for p in online.parameters]:
-            raise ValueError("target networks must have the parameters of the online ones, in the same order.")
+            raise ValueError(
+                "The target networks differ from the online networks. Pass copies of them, in the same order."
+            )
         for parameter in parameters:
             parameter.requires_grad_(False)
         self.online = online.flat.detach()

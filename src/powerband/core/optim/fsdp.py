@@ -1,4 +1,4 @@
-"""Weights that lie in shards on the ranks (FSDP 2): made whole for a checkpoint, taken apart where one is read."""
+"""Sharded weights (FSDP 2): gathers them for a checkpoint and shards them again when it is loaded."""
 
 from __future__ import annotations
 
@@ -9,39 +9,41 @@ from torch import Tensor, nn
 
 
 def is_sharded(net: nn.Module) -> bool:
-    """Whether weights of `net` lie in shards."""
+    """True if weights of `net` are sharded."""
     from torch.distributed.tensor import DTensor
 
     return any(isinstance(weight, DTensor) for weight in net.parameters())
 
 
 def full_tensor(tensor: Tensor) -> Tensor:
-    """All of a tensor; a collective where it lies in shards."""
+    """The full tensor of a sharded `tensor`, for which all ranks must call this; any other `tensor` unchanged."""
     from torch.distributed.tensor import DTensor
 
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def gather_full_tensors(tree: Any, keep: bool) -> Any:
-    """`tree` with whole tensors, those that lay in shards on the CPU: a device may not have the room. A collective.
+    """`tree` with full tensors in place of sharded ones. A collective.
+
+    Gathered tensors move to the CPU, because the memory of the device may be too small for all of them.
 
     Args:
         tree: Nested dicts of tensors and plain values, in the same order on all ranks.
-        keep: Else the tensors are let go one by one and {} comes back.
+        keep: True on ranks that use the result. False frees each gathered tensor at once and returns {}.
     """
     from torch.distributed.tensor import DTensor
 
     if isinstance(tree, Mapping):
-        made = {name: gather_full_tensors(item, keep) for name, item in tree.items()}
-        return made if keep else {}
+        gathered = {name: gather_full_tensors(item, keep) for name, item in tree.items()}
+        return gathered if keep else {}
     if not isinstance(tree, DTensor):
         return tree
-    found = tree.full_tensor().detach()
-    return found.cpu() if keep else None
+    full = tree.full_tensor().detach()
+    return full.cpu() if keep else None
 
 
 def local_shards(tree: Any) -> Any:
-    """`tree` with what this rank holds in place of tensors in shards."""
+    """`tree` with this rank's shards in place of sharded tensors."""
     from torch.distributed.tensor import DTensor
 
     if isinstance(tree, Mapping):
@@ -50,7 +52,7 @@ def local_shards(tree: Any) -> Any:
 
 
 def shard_like(full: Tensor, like: Tensor) -> Tensor:
-    """This rank's shard of a whole tensor that all ranks have, where `like` lies in shards; no collective."""
+    """This rank's shard of a full tensor that all ranks have, or `full` if `like` is not sharded; no collective."""
     from torch.distributed.tensor import DTensor, distribute_tensor
 
     if not isinstance(like, DTensor):

@@ -1,8 +1,8 @@
-"""Precision: which floating point type the networks compute in. Parameters, moments and targets stay float32.
+"""Precision: the floating point type in which networks compute. Parameters, moments and targets stay float32.
 
-bf16 pays on CPUs too where they have AVX512-BF16 or AMX (`benchmarks/updates.py` measures it); fp16 has five exponent
-bits only, so its gradients are scaled, and it is for GPUs. ``auto`` is the faster of fp32 and bf16, measured when the
-run starts: a processor without instructions for bf16 computes it many times slower than fp32.
+bf16 is also faster on CPUs with AVX512-BF16 or AMX (`benchmarks/updates.py` measures it). fp16 has only five exponent
+bits, so its gradients are scaled; it is for GPUs. ``auto`` chooses the faster of fp32 and bf16, measured when the run
+starts, because a processor without bf16 instructions computes bf16 many times slower than fp32.
 """
 
 from __future__ import annotations
@@ -14,28 +14,29 @@ from typing import Any, Literal
 
 import torch
 
+from powerband.core.errors import ConfigError
 from powerband.core.ranks.ranks import Ranks
 
 PrecisionName = Literal["fp32", "bf16", "fp16"]
 
 TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 SIZE = {"cpu": 512, "cuda": 8192}
-"""Rows, inner size and columns of the product that shows a device's peak."""
+"""Rows, inner size and columns of the matrix product that measures a device's peak."""
 CHOICE_SIZE = {"cpu": 512, "cuda": 2048}
-"""Sizes of the product that `faster_precision` times: large enough to keep a GPU busy, small enough for its memory."""
-TRIALS, ENOUGH_S = 6, 0.5
-"""Products that are timed, fewer, but two, once they took this long together: where bf16 is emulated one takes a
-second. The first also loads the kernels."""
+"""Sizes of the product in `faster_precision`: large enough to keep a GPU busy, small enough for its memory."""
+TRIALS, MAX_TRIALS_S = 6, 0.5
+"""Number of timed products, and seconds after which the timing ends early, because one product with emulated bf16 takes
+a second. At least two products run, because the first also loads the kernels."""
 MIN_BF16_SPEEDUP = 1.1
-"""bf16 has to be this many times as fast as fp32 to be worth its digits."""
+"""Speed of bf16 relative to fp32 from which `auto` accepts its lower precision."""
 
-CPU_ROWS = 128
-"""From this many rows on bf16 pays on a CPU with AVX512-BF16: 256 x 256 layers, 92 us in fp32 and 183 in bf16 for 16
-rows, 275 and 284 for 128, 483 and 401 for 256 (one EPYC core)."""
+MIN_CPU_BF16_ROWS = 128
+"""Rows from which bf16 is faster on a CPU with AVX512-BF16. Measured on 256 x 256 layers and one EPYC core, in
+microseconds: 92 in fp32 and 183 in bf16 for 16 rows, 275 and 284 for 128, 483 and 401 for 256."""
 
 
 class Precision:
-    """How networks compute on one device.
+    """The floating point type of networks on one device.
 
     Attributes:
         name: "fp32", "bf16" or "fp16".
@@ -46,16 +47,19 @@ class Precision:
         """
         Args:
             name: "fp32", "bf16" (autocast) or "fp16" (autocast with loss scaling, CUDA only).
-            device: Where the networks are.
+            device: Device of the networks.
 
         Raises:
-            ValueError: An unknown name, or fp16 without CUDA.
+            ConfigError: The name is unknown, or fp16 was requested without CUDA.
         """
         if name not in TYPES:
-            raise ValueError(f"precision={name!r} is none of {', '.join(TYPES)}.")
+            raise ConfigError(f"Unknown precision {name!r}. Available: {', '.join(TYPES)}.")
         self.device = torch.device(device)
         if name == "fp16" and self.device.type != "cuda":
-            raise ValueError(f"precision=fp16 needs a CUDA device, not {self.device}; use bf16, or fp32.")
+            raise ConfigError(
+                f"precision=fp16 needs a CUDA device, but the device is {self.device}. "
+                "Write precision=bf16 or precision=fp32."
+            )
         self.name = name
         self.dtype = TYPES[name]
 
@@ -63,25 +67,29 @@ class Precision:
         """Context in which matrix products run in `dtype`; does nothing for fp32.
 
         Args:
-            rows: Rows of the products, where float32 would do as well: on a CPU few rows are faster in float32.
+            rows: Rows of the matrix products. With few rows a CPU computes in float32, which is faster then. None
+                always uses `dtype`.
         """
-        if self.name == "fp32" or (rows is not None and rows < CPU_ROWS and self.device.type == "cpu"):
+        if self.name == "fp32" or (rows is not None and rows < MIN_CPU_BF16_ROWS and self.device.type == "cpu"):
             return nullcontext()
         return torch.autocast(self.device.type, self.dtype)
 
     def scaler(self) -> torch.amp.GradScaler | None:
-        """A new loss scaler for one optimiser, None where gradients need none."""
+        """A new loss scaler for one optimiser; None if gradients need no scaling."""
         return torch.amp.GradScaler(self.device.type) if self.name == "fp16" else None
 
 
 def peak(device: torch.device, name: PrecisionName, size: int = 0) -> float:
-    """Operations a second of a matrix product of `size` (SIZE) in all three directions; the best of some."""
-    size, best_s, left_s = size or SIZE[device.type], float("inf"), ENOUGH_S
+    """Floating-point operations per second of a product of square matrices, the best of several trials.
+
+    The matrices have `size` rows; 0 means the default size of the device.
+    """
+    size, best_s, left_s = size or SIZE[device.type], float("inf"), MAX_TRIALS_S
     left, right = (torch.randn(size, size, device=device).to(TYPES[name]) for _ in range(2))
-    into = torch.empty_like(left)
+    product = torch.empty_like(left)
     for number in range(TRIALS):
         start = time.perf_counter()
-        torch.mm(left, right, out=into)
+        torch.mm(left, right, out=product)
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         seconds = time.perf_counter() - start
@@ -92,7 +100,7 @@ def peak(device: torch.device, name: PrecisionName, size: int = 0) -> float:
 
 
 def faster_precision(device: torch.device) -> tuple[PrecisionName, str]:
-    """The faster of fp32 and bf16 on this device, with this process's threads and switches, and the figures."""
+    """The faster of fp32 and bf16 on this device with the threads of this process, and the measurement as text."""
     size = CHOICE_SIZE[device.type]
     fp32, bf16 = (peak(device, name, size) for name in ("fp32", "bf16"))
     name: PrecisionName = "bf16" if bf16 >= MIN_BF16_SPEEDUP * fp32 else "fp32"
@@ -100,9 +108,13 @@ def faster_precision(device: torch.device) -> tuple[PrecisionName, str]:
 
 
 def resolve_precision(config: Any, ranks: Ranks) -> tuple[Any, dict[str, str]]:
-    """A run's configuration with what ``precision=auto`` is on the leading rank's device, for all ranks; and the
-    figures behind that choice by the setting's name, none where it was not asked for. A collective."""
+    """Replaces ``precision=auto`` by the faster precision on the leading rank's device. All ranks must call it.
+
+    Returns:
+        The configuration, and the row {"precision": measurement} of the start banner; no row ({}) if the precision was
+        not ``auto``.
+    """
     if config.run.precision != "auto":
         return config, {}
-    name, why = ranks.gather(faster_precision(ranks.device) if ranks.leads else None)[0]
-    return replace(config, run=replace(config.run, precision=name)), {"precision": why}
+    name, measurement = ranks.gather(faster_precision(ranks.device) if ranks.leads else None)[0]
+    return replace(config, run=replace(config.run, precision=name)), {"precision": measurement}

@@ -1,4 +1,4 @@
-"""Ranks agree: what clocks, signals and batches ask for on one of them happens on all, at the same iteration."""
+"""RankAgreement: a request on one rank, from its clock or a signal, takes effect on all ranks at the same iteration."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from powerband.core.ranks.ranks import Ranks
 from powerband.core.telemetry.phase_clock import PhaseClock
 
 INTERVAL_S = 0.5
-"""Seconds between two agreements; one small all-reduce each."""
+"""Seconds between two agreements. Each is one small all-reduce."""
 
 
 class RankAgreement:
-    """Ranks cannot look at their own clocks: one would stop or log alone, and the others would wait in a collective for
-    ever. They ask each other at iterations that all of them can count to, about every INTERVAL_S seconds.
+    """Combines the requests of all ranks at common iterations, about every INTERVAL_S seconds.
+
+    A rank must not act on its own clock: it would stop or log alone, and the others would wait in a collective forever.
 
     Args:
-        ranks: Who agrees.
-        clock: Has the time of asking as ``collectives``.
+        ranks: Group of the ranks that agree.
+        clock: Phase clock, which counts the time of agreements as ``collectives``.
     """
 
     def __init__(self, ranks: Ranks, clock: PhaseClock) -> None:
@@ -27,25 +28,25 @@ class RankAgreement:
         self.restart()
 
     def restart(self) -> None:
-        """Finds the pace anew, from the next iteration on."""
-        self._interval = self._left = 1
-        self._asked_at = time.perf_counter()
+        """Measures the time per iteration again, from the next iteration on."""
+        self._interval = self._remaining = 1
+        self._agreed_at = time.perf_counter()
 
     def due(self) -> bool:
-        """Counts an iteration; whether to ask now. A rank that is alone asks itself at each."""
-        self._left -= 1
-        return self.ranks.world_size == 1 or self._left <= 0
+        """Counts an iteration and returns True if the ranks agree at it. A single rank agrees at each iteration."""
+        self._remaining -= 1
+        return self.ranks.world_size == 1 or self._remaining <= 0
 
     def any_rank_wants(self, *wanted: bool) -> list[bool]:
-        """Whether any rank wants each of these: the same answer on all. A collective, where `due` said so."""
+        """For each request: True if any rank makes it. A collective; call it only after `due` has returned True."""
         if self.ranks.world_size == 1:
             return list(wanted)
         now = time.perf_counter()
-        pace_s = max((now - self._asked_at) / self._interval, 1e-6)
-        proposed = min(max(1, int(INTERVAL_S / pace_s)), 2 * self._interval)
+        iteration_s = max((now - self._agreed_at) / self._interval, 1e-6)
+        proposed = min(max(1, int(INTERVAL_S / iteration_s)), 2 * self._interval)
         with self.clock("collectives"):
-            asked = torch.tensor([*wanted, -proposed], dtype=torch.int64, device=self.ranks.device)
-            *agreed, fewest = self.ranks.max_(asked).tolist()
-        self._interval = self._left = -fewest
-        self._asked_at = now
-        return [bool(each) for each in agreed]
+            requests = torch.tensor([*wanted, -proposed], dtype=torch.int64, device=self.ranks.device)
+            *agreed, negative_interval = self.ranks.max_(requests).tolist()
+        self._interval = self._remaining = -negative_interval
+        self._agreed_at = now
+        return [bool(request) for request in agreed]

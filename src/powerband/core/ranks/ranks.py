@@ -1,7 +1,6 @@
-"""Ranks: who am I, what do the others say, and the one all-reduce of a training step.
+"""Ranks: this process in its process group, and all collective operations of powerband.
 
-Every collective of the project goes through `Ranks`. With one rank each call returns at once, so loops read the
-same on a laptop and on eight GPUs.
+With one rank each collective returns at once, so loops have the same code for one and for several ranks.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ from torch import Tensor
 
 
 def is_peer_failure(error: BaseException) -> bool:
-    """True where a collective failed because another process of the group is gone."""
-    gone = ("Connection closed by peer", "Connection reset by peer", "remote worker")
+    """True for the error of a collective after another process of the group has ended."""
+    texts = ("Connection closed by peer", "Connection reset by peer", "remote worker")
     return isinstance(error, dist.DistError) or (
-        isinstance(error, RuntimeError) and any(words in str(error) for words in gone)
+        isinstance(error, RuntimeError) and any(text in str(error) for text in texts)
     )
 
 
@@ -33,13 +32,13 @@ class Ranks:
     """This process among `world_size` processes.
 
     Attributes:
-        rank: Global index of this process, 0 writes logs and manifests.
-        local_rank: Index on this machine, picks the GPU.
+        rank: Global index of this process; rank 0 writes logs and manifests.
+        local_rank: Index of this process on its machine; selects the GPU.
         world_size: Number of processes over all machines.
-        device: Where this rank's tensors live.
-        span: Entered around the all-reduce of a training step; a run puts its clock's account there. Barriers and
-            gathers belong to what they end: a checkpoint, an evaluation, a log line.
-        on_average: Called with each tensor that is about to be averaged; a measurement counts them.
+        device: Device of this rank's tensors.
+        span: Context manager around the all-reduce of a training step. In a run the phase clock measures its time.
+            All other collectives count as time of the checkpoint, evaluation or log line that needs them.
+        on_average: Callback with each tensor before it is averaged; measurements count the tensors.
     """
 
     rank: int = 0
@@ -51,14 +50,14 @@ class Ranks:
 
     @classmethod
     def from_environment(cls, devices: list[str], timeout_s: float = 600.0) -> Ranks:
-        """Joins the process group that a launcher described in RANK, LOCAL_RANK and WORLD_SIZE; alone without them.
+        """Joins the process group of RANK, LOCAL_RANK and WORLD_SIZE; without these variables, a group of one.
 
         Args:
-            devices: One device name for each local rank, ``["cuda:0", "cuda:2"]``, or ``["cpu"]`` for all of them.
-            timeout_s: Seconds after which a collective that some rank never joined is an error, not a hang.
+            devices: One device name per local rank, such as ``["cuda:0", "cuda:2"]``, or ``["cpu"]`` for all ranks.
+            timeout_s: Seconds after which a collective fails if a rank has not joined it.
 
         Raises:
-            ValueError: More local ranks than devices.
+            ValueError: There are more local ranks than devices.
         """
         rank = int(os.environ.get("RANK", 0))
         local_rank = int(os.environ.get("LOCAL_RANK", 0))
@@ -69,8 +68,8 @@ class Ranks:
             name = devices[local_rank]
         else:
             raise ValueError(
-                f"local rank {local_rank} has no device: {len(devices)} were named ({', '.join(devices)}); "
-                f"start {len(devices)} processes a machine, or name more devices with gpus=."
+                f"local rank {local_rank} has no device: gpus= selects {len(devices)} ({', '.join(devices)}). "
+                f"Start {len(devices)} processes per machine, or select more devices with gpus=."
             )
         device = torch.device(name)
         if device.type == "cuda":
@@ -107,7 +106,7 @@ class Ranks:
         return tensor
 
     def gather(self, value: Any) -> list[Any]:
-        """Small JSON values (str, numbers, dicts and lists of them) of all ranks, in rank order, on every rank."""
+        """Returns the JSON values of all ranks, in rank order, on every rank. For small values."""
         if self.world_size == 1:
             return [value]
         text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8).to(self.device)
@@ -120,18 +119,18 @@ class Ranks:
         return [json.loads(bytes(row[:size].tolist())) for row, size in zip(texts, sizes.tolist(), strict=True)]
 
     def broadcast_(self, flat: Tensor) -> Tensor:
-        """Replaces `flat` on every rank by rank 0's."""
+        """Replaces `flat` on every rank by the tensor of rank 0, in place."""
         if self.world_size > 1:
             dist.broadcast(flat, src=0)
         return flat
 
     def barrier(self) -> None:
-        """Waits until every rank is here."""
+        """Waits for all ranks."""
         if self.world_size > 1:
             dist.barrier()
 
     def identical_on_all_ranks(self, tensors: list[Tensor]) -> bool:
-        """True when `tensors` are bit for bit the same on all ranks (compares their extremes, two small reductions)."""
+        """True if `tensors` are equal on all ranks. Compares elementwise maximum and minimum over ranks."""
         if self.world_size == 1 or not tensors:
             return True
         flat = torch.cat([tensor.detach().reshape(-1).to(torch.float64) for tensor in tensors])
@@ -142,7 +141,7 @@ class Ranks:
 
     @contextmanager
     def without_collectives(self) -> Iterator[None]:
-        """Inside, this rank's collectives return at once: for what one rank tries by itself before it ends."""
+        """Context in which collectives of this rank return at once, for work of one rank alone before it exits."""
         world_size, self.world_size = self.world_size, 1
         try:
             yield
@@ -150,7 +149,7 @@ class Ranks:
             self.world_size = world_size
 
     def ids(self, count: int) -> Tensor:
-        """Global ids (count,) int64 of this rank's `count` environments or samples; no two ranks share one."""
+        """Global ids (count,) int64 of this rank's `count` environments or samples, unique over ranks."""
         return torch.arange(self.rank * count, (self.rank + 1) * count, device=self.device)
 
     def close(self) -> None:
@@ -158,4 +157,4 @@ class Ranks:
         if self.world_size > 1 and dist.is_initialized():
             dist.destroy_process_group()
             if self.device.type == "cpu":
-                time.sleep(0.5)  # gloo's threads abort a process that exits while they are still ending
+                time.sleep(0.5)  # gloo's threads abort a process that exits before they have ended

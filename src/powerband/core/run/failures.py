@@ -1,4 +1,4 @@
-"""Ending: how a run ends that cannot go on: in words for whoever started it, on every rank."""
+"""Failures: end a run on every rank with a message for the user."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from powerband.core.run.nan_report import NonFiniteError, non_finite_error
 
 
 class FailedRun(Protocol):
-    """The part of a `Run` that is needed to explain how it ended."""
+    """Interface of `Run` that the functions of this module need."""
 
     dir: Path
     recipe: str
@@ -31,14 +31,14 @@ class FailedRun(Protocol):
 
 
 def end_if_not_finite(run: FailedRun, inspect: bool = False) -> None:
-    """Ends `run` on all ranks where one has seen what is not finite. A collective.
+    """Ends `run` on all ranks if a value on any rank is not finite. A collective.
 
     Args:
-        run: Whose guard is asked.
-        inspect: Look at weights and at the replay too, as before a checkpoint.
+        run: Run whose guard is checked.
+        inspect: True checks the weights and the replay buffer too, as is done before a checkpoint.
 
     Raises:
-        NonFiniteError: On the leading rank; the others end quietly with the same exit status.
+        NonFiniteError: On the leading rank; the other ranks exit with the same status and without a message.
     """
     guard, learner, replay = run.guard, run.registered("learner"), run.registered("replay")
     bad = guard.check()
@@ -48,44 +48,50 @@ def end_if_not_finite(run: FailedRun, inspect: bool = False) -> None:
         bad = bool(run.ranks.max_(torch.tensor([bad], dtype=torch.int64, device=run.device)))
     if bad:
         faults = run.ranks.gather(None if guard.fault is None else asdict(guard.fault))
-        found = save_non_finite_batch(run, [fault for fault in faults if fault])
-        raise found if run.ranks.leads else SystemExit(2)
+        error = save_non_finite_batch(run, [fault for fault in faults if fault])
+        raise error if run.ranks.leads else SystemExit(2)
 
 
 def save_non_finite_batch(run: FailedRun, faults: list[dict[str, Any]]) -> NonFiniteError:
-    """Saves this rank's batch under ``nan/`` and words the end of the run."""
+    """Saves this rank's batch under ``nan/`` and returns the error that ends the run."""
     folder = run.dir / "nan"
-    failed = run.guard.save(folder, run.env_steps, run.grad_steps)
+    save_error = run.guard.save(folder, run.env_steps, run.grad_steps)
     try:
         path, _ = checkpoint.resolve_resume(str(run.dir))
-        good = f"Nothing was saved since; the checkpoint of env step {path.name} is good."
-        again = f"powerband train {run.recipe} resume={run.dir}"
+        last_checkpoint = f"Nothing was saved since; the checkpoint of env step {path.name} is good."
+        resume_command = f"powerband train {run.recipe} resume={run.dir}"
     except checkpoint.CheckpointError:
-        good, again = "There is no checkpoint yet (save_interval writes them along the way).", ""
-    where = f"The batch could not be saved ({failed})." if failed else f"The batch and its losses lie in {folder}."
+        last_checkpoint = "The run has no checkpoint yet (save_interval is the number of steps between checkpoints)."
+        resume_command = ""
+    saved_batch = f"The batch and its losses are in {folder}."
+    if save_error:
+        saved_batch = f"The batch could not be saved ({save_error})."
     learner = run.registered("learner")
     settings = learner and learner.config
-    return non_finite_error(faults, run.env_steps, where, good, again, settings)
+    return non_finite_error(faults, run.env_steps, saved_batch, last_checkpoint, resume_command, settings)
 
 
 def final_error(run: FailedRun, error: BaseException | None) -> BaseException | None:
-    """What the run ends with in place of `error`, where that is only what came of something else."""
+    """The error that ends the run: the cause of `error` if that is known, otherwise `error` itself."""
     if not isinstance(error, Exception) or isinstance(error, ConfigError):
         return error
-    if _looks_bad(run):  # an environment that was handed such actions, say; on this rank alone
+    if _has_fault(run):  # actions that are not finite may have made an environment of this rank fail
+        assert run.guard.fault is not None
         return save_non_finite_batch(run, [asdict(run.guard.fault)])
     if run.ranks.world_size > 1 and is_peer_failure(error):
-        return SystemExit(f"powerband: rank {run.ranks.rank} ends because another one did; that one says why.")
-    if said := out_of_memory_message(error):
+        return SystemExit(
+            f"powerband: rank {run.ranks.rank} ends because another rank failed; see the error of that rank."
+        )
+    if message := out_of_memory_message(error):
         return OutOfMemory(
-            f"rank {run.ranks.rank} of {run.ranks.world_size} ran out of memory ({said}), not in an update: what is "
-            f"held for each environment and step does not fit. Lower num_envs, or num_steps where there are rollouts."
+            f"Rank {run.ranks.rank} of {run.ranks.world_size} ran out of memory outside of an update ({message}). The "
+            f"data of all environments and steps does not fit. Lower num_envs, or on_policy.num_steps."
         )
     return error
 
 
-def _looks_bad(run: FailedRun) -> bool:
+def _has_fault(run: FailedRun) -> bool:
     try:
         return run.guard.check()
-    except RuntimeError:  # the device itself is out of order: then the error that is under way tells more
+    except RuntimeError:  # the device failed, and the original error describes that better
         return False

@@ -1,8 +1,8 @@
-"""NanGuard: notices the first update whose losses are not finite, keeps its batch, and ends the run before it is saved.
+"""NanGuard: detects the first update whose losses are not finite and keeps its batch, before a checkpoint is saved.
 
-On the CPU the losses of every update are checked as it ends. On CUDA they stay on the device. The host reads them every
-CHECK_INTERVAL_S seconds, at the end of a rollout and before a checkpoint, so the first bad update is found exactly and
-nothing waits for the device in between. All ranks end at the same iteration.
+On a CPU the guard checks the losses of every update at once. On CUDA the losses stay on the device. The host reads them
+every CHECK_INTERVAL_S seconds, at the end of a rollout and before a checkpoint. The guard still finds the first bad
+update, without further host-device synchronisation. All ranks end at the same iteration.
 """
 
 from __future__ import annotations
@@ -22,41 +22,41 @@ from torch import Tensor
 from powerband.core.ranks.ranks import Ranks
 
 CHECK_INTERVAL_S = 0.5
-"""Seconds between two looks at losses that are on a GPU."""
+"""Seconds between two checks of losses on a GPU."""
 MAX_BATCH_BYTES = 64 * 2**20
-"""Batches that are kept on a GPU until they are known to be good, and the most that is saved of a bad one."""
+"""Limit for the batches kept on a GPU until their losses are checked, and for the saved part of a bad batch."""
 HISTORY_UPDATES = 256
-"""Updates whose figures are kept, to tell how gradients grew."""
-ENVIRONMENT = ("obs", "next_obs", "reward")
-"""Leaves of a batch that an environment made; the others come from networks."""
-HUGE = 1e18
-"""The square of a larger value is no float32."""
+"""Updates whose figures are kept, to report the trend of the gradients."""
+ENVIRONMENT_LEAVES = ("obs", "next_obs", "reward")
+"""Leaves of a batch that come from an environment; the others come from networks."""
+MAX_SQUARABLE = 1e18
+"""The square of a larger value exceeds float32."""
 
 
 class UpdateLosses(NamedTuple):
-    """Figures of an update, or means over `count` of them where a graph made them together."""
+    """Losses and other scalars of an update, or their means over `count` updates of one CUDA graph replay."""
 
     update: int
-    count: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nothing calls
     names: tuple[str, ...]
     values: Any
-    """(n,) float64 on a GPU until the host has read them, then a list of floats."""
+    """(n,) float64 on a GPU until the host reads them, then a list of floats."""
 
 
 @dataclass
 class NonFiniteFault:
-    """What one rank saw first.
+    """The first fault of one rank.
 
     Attributes:
-        rank: Who saw it.
-        update: Number of the update, from 1 on; 0 where no update was involved.
-        count: Updates that were made together, of which `update` is the last.
-        figures: Losses of that update.
-        bad: Names of those that are not finite.
-        leaves: Of the batch, and then of what it was drawn from: leaf -> what is wrong with it, in words.
-        environment: Leaves among them that an environment made.
-        batch_update: Update that the saved batch belongs to; another one where the first bad batch was gone already.
-        trail: Gradient norm -> (update, value) before the fault, finite ones.
+        rank: Number of the rank.
+        update: Number of the update, from 1; 0 if no update was involved.
+        count: Number of updates of one graph replay, of which `update` is the last.
+        figures: Losses of the update.
+        bad: Names of the losses that are not finite.
+        leaves: Path of a tensor in the batch, or in the rollout of the batch -> description of its bad values.
+        environment: Names of those `leaves` that come from an environment.
+        batch_update: Update of the saved batch; differs from `update` if the first bad batch was already overwritten.
+        norm_history: Name of a gradient norm -> finite (update, value) pairs before the fault.
     """
 
     rank: int
@@ -71,15 +71,15 @@ class NonFiniteFault:
 
 
 class NanGuard:
-    """Looks at the losses of one rank.
+    """Checks the losses of one rank.
 
     Attributes:
-        fault: What was seen first; None while all is well.
-        updates: Updates so far, over the whole run.
+        fault: The first fault; None without one.
+        updates: Updates since the start of the run, including those before a resume.
 
     Args:
-        ranks: This process among the others.
-        scaled: Losses are scaled (fp16): gradients that are not finite are then usual, and their steps are left out.
+        ranks: This process in its group.
+        scaled: True with loss scaling (fp16). Gradients that are not finite are then normal; the scaler skips the step.
     """
 
     def __init__(self, ranks: Ranks, scaled: bool = False) -> None:
@@ -88,31 +88,31 @@ class NanGuard:
         self.updates = 0
         self.saved: Any = None
         self._cuda = ranks.device.type == "cuda"
-        self._whole = self._batch = self._captured = None
+        self._source = self._batch = self._captured = None
         self._batches: deque[tuple[int, Any]] = deque(maxlen=1)
         self._fresh: list[UpdateLosses] = []
         self._trail: deque[UpdateLosses] = deque(maxlen=HISTORY_UPDATES)
         self._means: deque[tuple[int, dict[str, float]]] = deque(maxlen=8)
-        self._looked = time.perf_counter()
+        self._checked_at = time.perf_counter()
 
     # -- while training ---------------------------------------------------------------------------------------------
 
-    def set_batch(self, batch: Any, whole: Any = None) -> None:
-        """Is handed the batch of the next update, and where that will be written over, all that it was drawn from."""
+    def set_batch(self, batch: Any, source: Any = None) -> None:
+        """Sets the batch of the next update, and its `source`, such as a rollout, if this is overwritten soon."""
         if self._batch is None and self._cuda:
             size = sum(leaf.nbytes for _, leaf in leaves(batch))
             self._batches = deque(maxlen=max(1, min(HISTORY_UPDATES, MAX_BATCH_BYTES // max(size, 1))))
-        self._batch, self._whole = batch, whole
+        self._batch, self._source = batch, source
         if self._cuda and torch.cuda.is_current_stream_capturing():
-            self._captured = batch  # where each replay leaves the batch of its last update
+            self._captured = batch  # each replay writes the batch of its last update into these tensors
 
     def record(self, names: tuple[str, ...], figures: Tensor, count: int = 1) -> None:
-        """Takes in what an update returned.
+        """Records the losses of an update.
 
         Args:
-            names: Of the figures.
-            figures: (n,) on the device; not changed later.
-            count: Updates that they are the means of.
+            names: Names of the figures.
+            figures: (n,) on the device; must not change later.
+            count: Number of updates over which the figures are means.
         """
         self.updates += count
         self._batches.append((self.updates, self._batch if count == 1 else self._captured))
@@ -120,44 +120,44 @@ class NanGuard:
             self._fresh.append(UpdateLosses(self.updates, count, names, figures))
         elif self.fault is None:
             values = figures.tolist()
-            seen = UpdateLosses(self.updates, count, names, values)
-            self._trail.append(seen)
+            losses = UpdateLosses(self.updates, count, names, values)
+            self._trail.append(losses)
             if not math.isfinite(sum(values)):
-                self._found(seen)
+                self._set_fault(losses)
 
     def record_norms(self, line: dict[str, Any]) -> None:
-        """Remembers the mean gradient norms of an interval."""
+        """Stores the mean gradient norms of a log interval."""
         norms = {name: value for name, value in line.items() if _is_norm(name) and isinstance(value, float)}
         if norms:
             self._means.append((self.updates, norms))
 
     def tick(self) -> None:
-        """At the end of an iteration: on CUDA, looks where it is time, or where the rollout is about to go."""
-        if self._fresh and (self._whole is not None or time.perf_counter() - self._looked >= CHECK_INTERVAL_S):
+        """Ends an iteration. On CUDA, checks the losses if the check is due or if the rollout will be overwritten."""
+        if self._fresh and (self._source is not None or time.perf_counter() - self._checked_at >= CHECK_INTERVAL_S):
             self.check()
 
     def check(self) -> bool:
-        """True once a loss was not finite. On CUDA this waits for the device."""
+        """Checks all new losses; returns True after a fault. On CUDA this waits for the device."""
         fresh, self._fresh = self._fresh, []
-        self._looked = time.perf_counter()
+        self._checked_at = time.perf_counter()
         if self.fault is not None or not fresh:
             return self.fault is not None
-        table = torch.cat([seen.values for seen in fresh]).tolist()
+        table = torch.cat([losses.values for losses in fresh]).tolist()
         start = 0
-        for seen in fresh:
-            seen = seen._replace(values=table[start : start + len(seen.names)])
-            start += len(seen.names)
-            self._trail.append(seen)
-            if not math.isfinite(sum(seen.values)) and self._found(seen):
+        for losses in fresh:
+            losses = losses._replace(values=table[start : start + len(losses.names)])
+            start += len(losses.names)
+            self._trail.append(losses)
+            if not math.isfinite(sum(losses.values)) and self._set_fault(losses):
                 break
         return self.fault is not None
 
-    def check_state(self, learner: dict[str, Any] | None, drawn_from: Any = None) -> bool:
-        """Looks at what a checkpoint would hold: losses, weights, and the values that batches will be drawn from.
+    def check_state(self, learner: dict[str, Any] | None, replay: Any = None) -> bool:
+        """Checks the contents of the next checkpoint: losses, weights and replay. Returns True after a fault.
 
         Args:
             learner: State of the learner.
-            drawn_from: Fields of the replay.
+            replay: Fields of the replay.
         """
         if self.check():
             return True
@@ -168,53 +168,60 @@ class NanGuard:
             )
             self.fault.norm_history, self.fault.batch_update = self._norms(self.updates + 1), self.updates
             self.saved = self._batch
-        elif drawn_from is not None and (wrong := describe_bad_values(drawn_from, ENVIRONMENT)):
-            self.fault = NonFiniteFault(self.ranks.rank, leaves=wrong, environment=list(wrong))
-            bad = torch.stack([_bad_rows(leaf) for _, leaf in leaves(drawn_from)]).any(0).nonzero().squeeze(1)
-            self.saved = {path: leaf.index_select(0, bad[:HISTORY_UPDATES]) for path, leaf in leaves(drawn_from)}
+        elif replay is not None and (problems := describe_bad_values(replay, ENVIRONMENT_LEAVES)):
+            self.fault = NonFiniteFault(self.ranks.rank, leaves=problems, environment=list(problems))
+            bad = torch.stack([_bad_rows(leaf) for _, leaf in leaves(replay)]).any(0).nonzero().squeeze(1)
+            self.saved = {path: leaf.index_select(0, bad[:HISTORY_UPDATES]) for path, leaf in leaves(replay)}
         return self.fault is not None
 
-    # -- once it is found -------------------------------------------------------------------------------------------
+    # -- after a fault ----------------------------------------------------------------------------------------------
 
-    def _found(self, seen: UpdateLosses) -> bool:
-        """Records the first bad update; False where only scaled gradients are not finite."""
-        figures = dict(zip(seen.names, seen.values, strict=True))
+    def _set_fault(self, losses: UpdateLosses) -> bool:
+        """Records the first bad update; returns False if only scaled gradients are not finite."""
+        figures = dict(zip(losses.names, losses.values, strict=True))
         bad = [name for name, value in figures.items() if not math.isfinite(value)]
         if self.scaled:
             bad = [name for name in bad if not _is_norm(name)]
         if not bad:
             return False
         newest = self._batches[-1]
-        # A graph writes each batch over the one before: what is kept under an older number is the newest one, too.
-        update, batch = next(((u, b) for u, b in self._batches if u >= seen.update and b is not newest[1]), newest)
-        wrong = describe_bad_values(batch or {}, huge=HUGE)
-        made = [path for path in wrong if path.split("/")[0] in ENVIRONMENT]
-        if not made and self._whole is not None:
-            beyond = describe_bad_values(self._whole, ENVIRONMENT, HUGE)
-            wrong |= {f"{path} of the rollout": words for path, words in beyond.items()}
-            made = [f"{path} of the rollout" for path in beyond]
-        norm_history = self._norms(seen.update)
+        # A graph overwrites its batch at each replay, so entries with older numbers may also refer to the newest batch.
+        update, batch = next(((u, b) for u, b in self._batches if u >= losses.update and b is not newest[1]), newest)
+        problems = describe_bad_values(batch or {}, limit=MAX_SQUARABLE)
+        from_environment = [path for path in problems if path.split("/")[0] in ENVIRONMENT_LEAVES]
+        if not from_environment and self._source is not None:
+            others = describe_bad_values(self._source, ENVIRONMENT_LEAVES, MAX_SQUARABLE)
+            problems |= {f"{path} of the rollout": problem for path, problem in others.items()}
+            from_environment = [f"{path} of the rollout" for path in others]
         self.fault = NonFiniteFault(
-            self.ranks.rank, seen.update, seen.count, figures, bad, wrong, made, update, norm_history
+            self.ranks.rank,
+            losses.update,
+            losses.count,
+            figures,
+            bad,
+            problems,
+            from_environment,
+            update,
+            self._norms(losses.update),
         )
         self.saved = batch
         return True
 
     def _norms(self, before: int) -> dict[str, list[tuple[int, float]]]:
-        """Finite gradient norms before an update: means of the last log intervals, then single updates."""
+        """Finite gradient norms before an update: means of the last log intervals, then norms of single updates."""
         first = self._trail[0].update if self._trail else before
-        found: dict[str, list[tuple[int, float]]] = {}
+        norms: dict[str, list[tuple[int, float]]] = {}
         for update, means in self._means:
             for name, value in means.items() if update < first else ():
-                found.setdefault(name, []).append((update, value))
-        for seen in self._trail:
-            for name, value in zip(seen.names, seen.values, strict=True) if seen.update < before else ():
+                norms.setdefault(name, []).append((update, value))
+        for losses in self._trail:
+            for name, value in zip(losses.names, losses.values, strict=True) if losses.update < before else ():
                 if _is_norm(name):
-                    found.setdefault(name, []).append((seen.update, value))
-        return {name: [pair for pair in pairs if math.isfinite(pair[1])] for name, pairs in found.items()}
+                    norms.setdefault(name, []).append((losses.update, value))
+        return {name: [pair for pair in pairs if math.isfinite(pair[1])] for name, pairs in norms.items()}
 
     def save(self, folder: Path, env_steps: int, grad_steps: int) -> str:
-        """Writes the batch and the facts of this rank's fault into `folder`; returns why that failed, "" where not."""
+        """Writes the batch and facts of this rank's fault into `folder`. Returns an error message, or "" on success."""
         if self.fault is None:
             return ""
         from safetensors.torch import save
@@ -226,7 +233,7 @@ class NanGuard:
         try:
             folder.mkdir(exist_ok=True)
             (folder / f"{name}.safetensors").write_bytes(save(rows))
-            (folder / f"{name}.json").write_text(json.dumps(_words(facts), indent=2), encoding="utf-8")
+            (folder / f"{name}.json").write_text(json.dumps(_json_safe(facts), indent=2), encoding="utf-8")
         except OSError as error:
             return error.strerror or str(error)
         return ""
@@ -244,42 +251,42 @@ def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
             yield from leaves(part, f"{path}/{key}" if path else str(key))
 
 
-def describe_bad_values(tree: Any, names: tuple[str, ...] = (), huge: float = math.inf) -> dict[str, str]:
-    """Leaf -> what is wrong with its values, in words.
+def describe_bad_values(tree: Any, names: tuple[str, ...] = (), limit: float = math.inf) -> dict[str, str]:
+    """Path of each tensor with bad values -> description of these values.
 
     Args:
-        tree: Of tensors.
-        names: Only leaves under these roots, where some are given.
-        huge: Finite values from here on are wrong too.
+        tree: Nested dicts and lists of tensors.
+        names: Top-level entries of `tree` to check; empty checks all.
+        limit: Finite values of this size or more are bad too.
     """
-    wrong = {}
+    problems = {}
     for path, leaf in leaves(tree):
         if not leaf.is_floating_point() or not leaf.numel() or (names and path.split("/")[0] not in names):
             continue
-        low, high = (float(end) for end in torch.aminmax(leaf))  # a NaN among the values is both
+        low, high = (float(end) for end in torch.aminmax(leaf))  # both are NaN if a value is NaN
         if not math.isfinite(low) or not math.isfinite(high):
             bad = int((~torch.isfinite(leaf)).sum())
-            wrong[path] = f"{bad} of {leaf.numel()} values not finite"
-        elif max(-low, high) >= huge:
-            wrong[path] = f"values up to {max(-low, high):.2g}, whose squares are not finite"
-    return wrong
+            problems[path] = f"{bad} of {leaf.numel()} values not finite"
+        elif max(-low, high) >= limit:
+            problems[path] = f"values up to {max(-low, high):.2g}, whose squares are not finite"
+    return problems
 
 
 def truncate_batch(tree: Any, limit: int) -> dict[str, Tensor]:
-    """Copies of the leaves on the CPU, `limit` bytes at the most: the rows with bad values first, then the others."""
-    found = dict(leaves(tree))
-    size = sum(leaf.nbytes for leaf in found.values())
-    if size > limit and len({len(leaf) for leaf in found.values() if leaf.dim()}) == 1:
-        bad = torch.stack([_bad_rows(leaf) for leaf in found.values()]).any(0)
-        kept = torch.argsort(~bad, stable=True)[: max(1, len(bad) * limit // size)]
-        found = {path: leaf.index_select(0, kept) for path, leaf in found.items()}
-    elif size > limit:  # sequences beside their first memory: rows of different meaning
-        found = {path: leaf[: max(1, len(leaf) * limit // size)] for path, leaf in found.items() if leaf.dim()}
-    return {path: leaf.detach().to("cpu", copy=True).contiguous() for path, leaf in found.items()}
+    """Copies of the tensors of `tree` on the CPU, at most `limit` bytes. Rows with bad values come first."""
+    parts = dict(leaves(tree))
+    size = sum(leaf.nbytes for leaf in parts.values())
+    if size > limit and len({len(leaf) for leaf in parts.values() if leaf.dim()}) == 1:
+        bad = torch.stack([_bad_rows(leaf) for leaf in parts.values()]).any(0)
+        rows = torch.argsort(~bad, stable=True)[: max(1, len(bad) * limit // size)]
+        parts = {path: leaf.index_select(0, rows) for path, leaf in parts.items()}
+    elif size > limit:  # rows of sequences and rows of their first carry do not correspond
+        parts = {path: leaf[: max(1, len(leaf) * limit // size)] for path, leaf in parts.items() if leaf.dim()}
+    return {path: leaf.detach().to("cpu", copy=True).contiguous() for path, leaf in parts.items()}
 
 
 def _bad_rows(leaf: Tensor) -> Tensor:
-    """(n,) bool: rows of a leaf (n, ...) that hold a value that is not finite."""
+    """(n,) bool: True for the rows of a tensor (n, ...) with a value that is not finite."""
     return ~torch.isfinite(leaf).flatten(1).all(1) if leaf.dim() > 1 else ~torch.isfinite(leaf)
 
 
@@ -287,10 +294,10 @@ def _is_norm(name: str) -> bool:
     return name.endswith("grad_norm")
 
 
-def _words(value: Any) -> Any:
-    """`value` with floats that JSON does not know as the texts nan, inf and -inf."""
+def _json_safe(value: Any) -> Any:
+    """`value` with strings in place of floats that JSON cannot represent: nan, inf and -inf."""
     if isinstance(value, dict):
-        return {key: _words(part) for key, part in value.items()}
+        return {key: _json_safe(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
-        return [_words(part) for part in value]
+        return [_json_safe(part) for part in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,4 +1,4 @@
-"""StateRegistry: the parts of a run that have state, saved as one checkpoint of all ranks and restored from it."""
+"""StateRegistry: the parts of a run that have state; saves them as one checkpoint of all ranks and restores them."""
 
 from __future__ import annotations
 
@@ -15,54 +15,56 @@ class Stateful(Protocol):
 
 
 class StateRegistry:
-    """Parts by name. A shared one is equal on all ranks and saved once, by the leading one; of others each rank saves
-    its own."""
+    """Parts of a run by name, such as learner and replay. Each rank saves its own parts.
+
+    Shared parts are equal on all ranks, and only the leading rank saves them.
+    """
 
     def __init__(self, ranks: Ranks) -> None:
         self.ranks = ranks
         self._parts: dict[str, tuple[Stateful, bool]] = {}
 
     def add(self, name: str, part: Stateful, shared: bool) -> None:
-        """Takes in `part`; every rank adds the same names."""
+        """Adds `part`. Every rank adds the same names."""
         assert name not in self._parts, name
         self._parts[name] = (part, shared)
 
     def get(self, name: str) -> Any:
-        """The part of this name; None where there is none."""
+        """The part of this name; None if the name is unknown."""
         return self._parts.get(name, (None,))[0]
 
     def save(self, folder: Path, run: dict, keep: int) -> None:
-        """Writes a checkpoint; a collective. The one before it stays until this one is complete.
+        """Writes a checkpoint; a collective. The previous checkpoint stays until this one is complete.
 
         Args:
-            folder: Of the run.
-            run: Its own state, equal on all ranks, with the counters ``env_steps`` and ``grad_steps``.
-            keep: Newest checkpoints that stay.
+            folder: The run folder.
+            run: State of the run, equal on all ranks, with the counters ``env_steps`` and ``grad_steps``.
+            keep: Number of newest checkpoints to keep.
         """
         writer = CheckpointWriter(folder, run["env_steps"])
         own = {name: part.state_dict() for name, (part, shared) in self._parts.items() if not shared}
         hashes = writer.write(f"rank{self.ranks.rank}", own)
         if self.ranks.leads:
-            whole = {name: part.state_dict() for name, (part, shared) in self._parts.items() if shared}
-            hashes |= writer.write("shared", {**whole, "run": run})
-        parts = self.ranks.gather(hashes)
+            common = {name: part.state_dict() for name, (part, shared) in self._parts.items() if shared}
+            hashes |= writer.write("shared", {**common, "run": run})
+        hashes_by_rank = self.ranks.gather(hashes)
         if self.ranks.leads:
             counters = {name: run[name] for name in ("env_steps", "grad_steps")}
-            together = {name: digest for part in parts for name, digest in part.items()}
-            writer.commit(together, {"world_size": self.ranks.world_size, **counters}, keep=keep)
+            files = {name: digest for hashes in hashes_by_rank for name, digest in hashes.items()}
+            writer.commit(files, {"world_size": self.ranks.world_size, **counters}, keep=keep)
         self.ranks.barrier()
 
     def load(self, path: Path) -> dict:
-        """Restores every part from a checkpoint, and returns the run's own state.
+        """Restores every part from a checkpoint and returns the state of the run.
 
         Raises:
-            CheckpointError: It belongs to another number of ranks or other shapes.
+            CheckpointError: The number of ranks or the shapes differ from those of this run.
         """
         shared, meta = load_checkpoint(path, "shared")
         if meta["world_size"] != self.ranks.world_size:
             raise CheckpointError(
-                f"{path} was saved by {meta['world_size']} ranks and this run has {self.ranks.world_size}: replay and "
-                f"environments are per rank. Resume with {meta['world_size']} ranks."
+                f"{path} was saved by {meta['world_size']} ranks, but this run has {self.ranks.world_size}. The state "
+                f"of replay and environments is per rank. Resume with {meta['world_size']} ranks."
             )
         own, _ = load_checkpoint(path, f"rank{self.ranks.rank}")
         for name, (part, is_shared) in self._parts.items():
@@ -70,7 +72,7 @@ class StateRegistry:
                 part.load_state_dict((shared if is_shared else own)[name])
             except (RuntimeError, KeyError, ValueError) as error:
                 raise CheckpointError(
-                    f"{path}: its {name} does not fit this configuration ({' '.join(str(error).split())[:300]}). "
-                    f"Resume with the sizes and shapes of the saved run, or start a new run_dir."
+                    f"{path}: the saved {name} does not fit this configuration ({' '.join(str(error).split())[:300]}). "
+                    f"Resume with the sizes and shapes of the saved run, or choose a new run_dir."
                 ) from error
         return shared["run"]

@@ -1,4 +1,4 @@
-"""Console: the start banner, live progress with rate, time left and idle share, the same lines in ``train.log``."""
+"""Console: prints the start banner and live progress with rate, time left and idle share; also writes ``train.log``."""
 
 from __future__ import annotations
 
@@ -23,25 +23,24 @@ SHOWN = {
     "losses/entropy": "entropy",
 }
 SHOWN_IDLE_SHARE = 0.1
-"""Idle time below this share of the wall time has no cause worth naming, and the line does not show it."""
+"""Share of idle time in the wall time from which a line shows it."""
 COLUMNS = 120
-"""A plain line is no longer; what does not fit is left out from the right."""
+"""Largest width of a plain line. Facts that do not fit are omitted from the right."""
 BAR_COLUMNS = 31
 """Columns of the live bar and its percentage, before the text."""
 PLAIN_S = 10.0
-"""Seconds between two lines about work that counts, where there is no terminal."""
+"""Seconds between two progress lines without a terminal."""
 
 
 class Console:
-    """What a person sees of a run; silent on ranks that do not lead.
+    """Output of a run for its user.
 
-    A terminal gets one live line with a bar; elsewhere every log interval is one plain line. `train.log` has the plain
-    lines in either case.
+    A terminal shows one live line with a bar. Other outputs, and `train.log`, get one plain line per log interval.
 
     Args:
-        pace: The run's: share of the budget and time left.
+        pace: Estimates the spent share of the budget and the time left.
         log: Path of ``train.log``.
-        enabled: False is silent.
+        enabled: False disables all output, as on ranks other than the leading rank.
     """
 
     def __init__(self, pace: TimeLeftEstimator, log: Path, enabled: bool = True) -> None:
@@ -51,13 +50,13 @@ class Console:
         self._task: Any = None
 
     def banner(self, rows: dict[str, str]) -> None:
-        """Prints what the run is, aligned."""
+        """Prints the rows with aligned values."""
         width = max(map(len, rows), default=0)
         for name, value in rows.items():
             self.note(f"{name:<{width}}  {value}")
 
     def note(self, text: str) -> None:
-        """Prints a line, above the live one."""
+        """Prints a line above the live line."""
         if not self.enabled:
             return
         self._write(text)
@@ -67,32 +66,31 @@ class Console:
             print(text, flush=True)
 
     def estimate(self, first: FirstRate, env_steps: int, elapsed_s: float) -> None:
-        """Says how long the budget will take at the first rate measured, before the first log line may be due."""
+        """Prints how long the budget takes at the first measured rate, possibly before the first log line."""
         pace = self.pace
         if env_steps >= pace.env_steps:
-            return  # it is spent already
+            return  # the budget is already spent
         left_s = (pace.env_steps - env_steps) / first.rate
         figures = f"{si_text(first.rate)} steps/s, {si_text(first.updates)} updates/s over {first.seconds:.1f} s"
         if pace.time_limit_s and pace.time_limit_s - elapsed_s < left_s:
             reached = env_steps + (pace.time_limit_s - elapsed_s) * first.rate
-            self.note(f"estimate: {figures}; the {pace.time_limit_s:g} s will do for {si_text(reached)} env steps")
+            limit = f"the time limit of {pace.time_limit_s:g} s"
+            self.note(f"estimate: {figures}; {limit} allows {si_text(reached)} env steps")
             return
-        apart = " and ".join({"eval": "evaluations", "save": "checkpoints"}[n] for n, k in pace.intervals.items() if k)
-        beside = f", and what {apart} take" if apart else ""
-        self.note(
-            f"estimate: {figures}; {si_text(pace.env_steps - env_steps)} env steps take {duration_text(left_s)}{beside}"
-        )
+        extra = " and ".join({"eval": "evaluations", "save": "checkpoints"}[n] for n, k in pace.intervals.items() if k)
+        left = duration_text(left_s) + (f" plus {extra}" if extra else "")
+        self.note(f"estimate: {figures}; {si_text(pace.env_steps - env_steps)} env steps take {left}")
 
     def progress(self, env_steps: int, elapsed_s: float, line: dict[str, Any]) -> None:
-        """Shows where the run stands at the end of a log interval."""
+        """Shows the progress at the end of a log interval."""
         if not self.enabled:
             return
         share, left_s = self.pace.share(env_steps, elapsed_s), self.pace.left_s(env_steps, elapsed_s)
         facts = [f"{si_text(env_steps)} steps", f"{si_text(line['charts/SPS'])} steps/s"]
         facts += [f"left {duration_text(left_s)}"] if left_s is not None else []
-        waits = idle_share(line)
-        if waits and waits[0] >= SHOWN_IDLE_SHARE:
-            facts.append(f"idle {waits[0]:.0%} {waits[1]}".rstrip())
+        idle = idle_share(line)
+        if idle and idle[0] >= SHOWN_IDLE_SHARE:
+            facts.append(f"idle {idle[0]:.0%} {idle[1]}".rstrip())
         facts += [f"{name} {line[tag]:.3g}" for tag, name in SHOWN.items() if isinstance(line.get(tag), float)]
         text = fit_columns(f"[{duration_text(elapsed_s)}] {share:4.0%}", facts, COLUMNS)
         self._write(text)
@@ -102,7 +100,7 @@ class Console:
             print(text, flush=True)
 
     def close(self, text: str) -> None:
-        """Ends the live line and prints a last word."""
+        """Ends the live line and prints `text`."""
         if self._live is not None:
             self._live.stop()
             self._live = None
@@ -130,7 +128,7 @@ class Console:
 
 
 def fit_columns(start: str, facts: list[str], columns: int) -> str:
-    """`start` and as many of `facts`, from the first on, as `columns` have room for."""
+    """Joins `start` and the first of `facts`, as many as fit into a line of `columns` characters."""
     text = start
     for fact in facts:
         longer = f"{text}  {fact}" if text else fact
@@ -142,10 +140,10 @@ def fit_columns(start: str, facts: list[str], columns: int) -> str:
 
 @contextlib.contextmanager
 def budget_progress_bar(seconds: float) -> Iterator[Callable[[str, float], None]]:
-    """A bar on stderr for work that knows the share of its budget that is spent; yields what to tell it.
+    """Shows a bar on stderr for work with a budget. Yields a function that takes a text and the spent share.
 
     Args:
-        seconds: The budget, from which the time left is told.
+        seconds: The budget, from which the time left is computed.
     """
     from rich.console import Console as RichConsole
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -160,25 +158,25 @@ def budget_progress_bar(seconds: float) -> Iterator[Callable[[str, float], None]
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("", total=1.0)
 
-        def tell(what: str, share: float) -> None:
-            left = f"{what}; {duration_text(max(0.0, 1 - share) * seconds)} left"
+        def report(text: str, share: float) -> None:
+            left = f"{text}; {duration_text(max(0.0, 1 - share) * seconds)} left"
             bar.update(task, completed=min(1.0, share), description=left)
             if not console.is_terminal:
-                print(f"{share:>4.0%}  {what}", file=sys.stderr, flush=True)
+                print(f"{share:>4.0%}  {text}", file=sys.stderr, flush=True)
 
-        yield tell
+        yield report
 
 
 @contextlib.contextmanager
-def count_progress_bar(what: str, total: int, unit: str) -> Iterator[Callable[[float], None]]:
-    """A bar on stderr with rate and time left for work that counts; yields what to tell the number that is done.
+def count_progress_bar(label: str, total: int, unit: str) -> Iterator[Callable[[float], None]]:
+    """Shows a bar on stderr with rate and time left. Yields a function that takes the number of finished items.
 
     Args:
-        what: What is being done; empty shows nothing.
-        total: How many there are.
-        unit: What is counted.
+        label: Name of the work; an empty label shows nothing.
+        total: Number of items.
+        unit: Name of the items.
     """
-    if not what:
+    if not label:
         yield lambda done: None
         return
     from rich.console import Console as RichConsole
@@ -186,33 +184,33 @@ def count_progress_bar(what: str, total: int, unit: str) -> Iterator[Callable[[f
 
     console, started = RichConsole(stderr=True), time.monotonic()
     columns = (
-        TextColumn(what),
+        TextColumn(label),
         BarColumn(20),
         MofNCompleteColumn(),
         TextColumn(f"{{task.fields[rate]}} {unit}/s"),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task, told = bar.add_task("", total=total, rate=""), started
+        task, printed_at = bar.add_task("", total=total, rate=""), started
 
-        def tell(done: float) -> None:
-            nonlocal told
+        def report(done: float) -> None:
+            nonlocal printed_at
             now = time.monotonic()
             rate = done / max(now - started, 1e-9)
             bar.update(task, completed=done, rate=si_text(rate))
-            if not console.is_terminal and now - told >= PLAIN_S:
-                told, left = now, duration_text((total - done) / max(rate, 1e-9))
+            if not console.is_terminal and now - printed_at >= PLAIN_S:
+                printed_at, left = now, duration_text((total - done) / max(rate, 1e-9))
                 print(
-                    f"{what}: {int(done)} of {total}, {si_text(rate)} {unit}/s, {left} left",
+                    f"{label}: {int(done)} of {total}, {si_text(rate)} {unit}/s, {left} left",
                     file=sys.stderr,
                     flush=True,
                 )
 
-        yield tell
+        yield report
 
 
 def si_text(value: float) -> str:
-    """A number with three digits and k, M or G: 1.23M."""
+    """A number with three digits and k, M or G, for example 1.23M."""
     for limit, suffix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= limit:
             return f"{value / limit:.3g}{suffix}"
@@ -221,6 +219,6 @@ def si_text(value: float) -> str:
 
 def duration_text(seconds: float) -> str:
     """Seconds as 1:02:03 or 2:03."""
-    whole = round(seconds)
-    hours, minutes, rest = whole // 3600, whole % 3600 // 60, whole % 60
+    rounded = round(seconds)
+    hours, minutes, rest = rounded // 3600, rounded % 3600 // 60, rounded % 60
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,4 +1,7 @@
-"""Idle share: the part of an interval in which the learner does not compute, and the account that takes most of it."""
+"""Idle share: finds the share of the time in which the learner does not compute, and its largest cause.
+
+An account is a category of time of the phase clock, such as env, update or log.
+"""
 
 from __future__ import annotations
 
@@ -21,27 +24,27 @@ CAUSES = {
     "log": "log-blocking",
     "collectives": "comm-bound",
 }
-"""Account -> the cause that `profile` names when it binds; other accounts decide no cause and keep their names."""
+"""Account -> cause in the verdict of `profile`. Other accounts keep their names."""
 STRAGGLER = "rank-straggler"
-"""Cause of the time in collectives beyond that of the rank that spends least in them: nobody is waited for there."""
+"""Cause of the extra time in collectives, compared with the rank that spends least in them and waits for no other."""
 
 
 def causes_of_idleness(phases: PhaseTimes, ranks: Ranks) -> dict[str, float]:
-    """``perf/idle/<cause>``: shares of the wall time in which the learner does not compute, means over ranks.
+    """``perf/idle/<cause>``: shares of the wall time in which the learner does not compute; means over ranks.
 
-    On CUDA the shares are those of the stream: from the moment at which earlier work has ended until the account
-    ends, so that waiting which the device does not notice is none. A collective where there are several ranks.
+    On CUDA the shares are measured on the stream, so that host time which overlaps device work does not count. All
+    ranks must call it.
     """
     spent = phases.device if phases.device else phases.host
     rest = max(0.0, phases.wall_s - sum(spent.values()))
     waits = {name: seconds for name, seconds in {**spent, "other": spent.get("other", 0.0) + rest}.items() if seconds}
-    mine = {name: seconds / max(phases.wall_s, 1e-9) for name, seconds in waits.items() if name not in LEARNER_ACCOUNTS}
-    everyone = ranks.gather(mine)
+    own = {name: seconds / max(phases.wall_s, 1e-9) for name, seconds in waits.items() if name not in LEARNER_ACCOUNTS}
+    shares = ranks.gather(own)
     causes: dict[str, float] = {}
-    for name in {name for each in everyone for name in each}:
-        mean = sum(each.get(name, 0.0) for each in everyone) / len(everyone)
-        if name == "collectives" and len(everyone) > 1:
-            least = min(each.get(name, 0.0) for each in everyone)
+    for name in {name for each in shares for name in each}:
+        mean = sum(each.get(name, 0.0) for each in shares) / len(shares)
+        if name == "collectives" and len(shares) > 1:
+            least = min(each.get(name, 0.0) for each in shares)
             causes[STRAGGLER] = causes.get(STRAGGLER, 0.0) + mean - least
             mean = least
         cause = CAUSES.get(name, name)
@@ -50,7 +53,7 @@ def causes_of_idleness(phases: PhaseTimes, ranks: Ranks) -> dict[str, float]:
 
 
 def account_shares(line: Mapping[str, Any], prefix: str = SHARE_PREFIX) -> dict[str, float]:
-    """Account -> share of the wall time, 0 to 1, of one line of metrics."""
+    """Account (time category of the phase clock) -> share of the wall time, 0 to 1, in one line of metrics."""
     return {
         tag.removeprefix(prefix): float(value)
         for tag, value in line.items()
@@ -59,9 +62,10 @@ def account_shares(line: Mapping[str, Any], prefix: str = SHARE_PREFIX) -> dict[
 
 
 def idle_share(line: Mapping[str, Any]) -> tuple[float, str] | None:
-    """(share of the wall time, 0 to 1, in which the learner waits; what for), None where nothing was measured.
+    """(idle share of the wall time, 0 to 1; its largest cause), or None without measurements.
 
-    The figures ``perf/idle/<cause>`` are used if the run logs them, else all accounts outside of `LEARNER_ACCOUNTS`.
+    Uses the figures ``perf/idle/<cause>`` if the run logs them, otherwise the shares of all accounts
+    (time categories) outside of `LEARNER_ACCOUNTS`.
     """
     causes = account_shares(line, IDLE_PREFIX)
     if not causes:
@@ -71,11 +75,11 @@ def idle_share(line: Mapping[str, Any]) -> tuple[float, str] | None:
         causes = {name: share for name, share in accounts.items() if name not in LEARNER_ACCOUNTS}
     if not causes:
         return 0.0, ""
-    return min(sum(causes.values()), 1.0), max(causes, key=causes.get)
+    return min(sum(causes.values()), 1.0), max(causes, key=causes.__getitem__)
 
 
 def largest(line: Mapping[str, Any]) -> tuple[str, float]:
-    """The account with the largest share, and that share; ("", 0) where nothing was measured."""
+    """The account (time category) with the largest share, and this share; ("", 0) without measurements."""
     accounts = account_shares(line)
-    name = max(accounts, key=accounts.get, default="")
+    name = max(accounts, key=accounts.__getitem__, default="")
     return name, accounts.get(name, 0.0)

@@ -1,6 +1,7 @@
-"""Journal: what a run says about itself while it trains: banner, first estimate, log lines, trace.
+"""Journal: writes the banner, the first estimate, the log lines and the trace of a run.
 
-It owns the clock and everything that reads it. `Run` decides when something is due; all ranks call alike.
+`Journal` owns the phase clock and the objects that read it. `Run` decides when something is due. All ranks make the
+same calls.
 """
 
 from __future__ import annotations
@@ -25,18 +26,18 @@ from powerband.core.telemetry.trace import ReusableSpan, Trace, TracedClock
 
 
 class Journal:
-    """Clock, figures and words of one run on one rank; only the leading rank writes.
+    """Clock, metrics and console of one run on one rank. Only the leading rank writes.
 
     Attributes:
         clock: Phase clock of the loop.
-        metrics: Accumulators of the interval that is under way.
-        console: What a person sees, and ``train.log``.
-        logged: (env steps, grad steps) at the end of the last interval.
+        metrics: Accumulators of the current log interval.
+        console: Output for the user, and ``train.log``.
+        logged: (environment steps, updates) at the end of the last log interval.
 
     Args:
         folder: The run folder.
-        settings: Of the run: budgets and cadences.
-        ranks: This process among the others.
+        settings: Configuration of the run with budgets and intervals.
+        ranks: This process in its group.
     """
 
     def __init__(self, folder: Path, settings: RunConfig, ranks: Ranks) -> None:
@@ -60,14 +61,16 @@ class Journal:
         self._interval_began = time.perf_counter()
 
     def restart(self, env_steps: int, grad_steps: int) -> None:
-        """Starts the clock and the first interval now."""
+        """Restarts the clock and the current interval."""
         self._interval_began = time.perf_counter()
         self.logged = (env_steps, grad_steps)
         self.clock.restart()
 
     def banner(self, rows: dict[str, str]) -> None:
-        """Prints what this run is before its first step: machine, ranks, precision (`rows` may say more of it), then
-        `rows`, then the budget."""
+        """Prints machine, ranks and precision, then `rows` (label -> text), then the budget.
+
+        An entry ``precision`` of `rows` replaces the line of that name.
+        """
         host, settings, rows = host_facts(), self.settings, dict(rows)
         precision = rows.pop("precision", settings.precision)
         gpus = ", ".join(f"{gpu['name']} {gpu['memory_gib']:.0f} GiB" for gpu in host["gpus"])
@@ -76,46 +79,46 @@ class Journal:
             "machine": f"{host['cpu']}, {host['cores']} cores, {host['memory_gib']:.0f} GiB; {gpus or 'no GPU'}",
             "versions": f"powerband {__version__}, torch {host['torch']}, Python {host['python']}",
             "ranks": f"{self.ranks.world_size} on {self.ranks.device.type}, {torch.get_num_threads()} threads each",
-            "precision": precision + self._emulated(),
+            "precision": precision + self._emulation_hint(),
         }
         limit = f" or {settings.time_limit_s:g} s" if settings.time_limit_s else ""
         last = {
             "budget": f"{settings.env_steps:,} env steps{limit} over all ranks",
-            "time": "an estimate follows once the rate is measured, a few seconds from here",
+            "time": "an estimate follows after a few seconds, when the rate has been measured",
         }
         self.console.banner({**own, **rows, **last})
 
-    def _emulated(self) -> str:
-        """What there is to say of a precision that this processor has no instructions for."""
+    def _emulation_hint(self) -> str:
+        """A hint if this processor has no instructions for the precision, otherwise ""."""
         if self.ranks.device.type != "cpu" or self.settings.precision != "bf16":
             return ""
         slow = emulates_bf16(simd(Path("/proc/cpuinfo")))
-        return "; this CPU has no bf16 in hardware: precision=fp32 is faster by far" if slow else ""
+        return "; this CPU emulates bf16, so precision=fp32 is much faster" if slow else ""
 
     def step(self, env_steps: int, grad_steps: int, elapsed_s: float) -> None:
-        """Looks at the global counters after an iteration: the first estimate, as soon as a rate was measured."""
+        """Takes the global counters after an iteration. Once a rate is measured, prints the estimated duration."""
         if self._first is not None and self._first.ready(env_steps, grad_steps):
             self.console.estimate(self._first, env_steps, elapsed_s)
             self._first = None
 
     def trace(self, env_steps: int, grad_steps: int) -> None:
-        """Ends an iteration of so many (global) steps in the trace, which lets go once its file is written."""
+        """Ends an iteration in the trace. The arguments count its steps and updates over all ranks."""
         if self._trace is not None and self._trace.step(env_steps, grad_steps):
             self._trace = None
 
     def wants_line(self) -> bool:
-        """True where this rank's clock says that a line is due; the ranks agree on it elsewhere."""
+        """True if a log line is due by the clock of this rank. The ranks then agree whether to write it."""
         return time.perf_counter() - self._interval_began >= self.settings.log_interval_s
 
     def line_due(self, env_steps: int, agreed: bool) -> bool:
-        """True where a line is due: by steps, or where no interval of steps is set by the `agreed` clocks."""
+        """True if a log line is due: every log_interval steps, or, if log_interval is 0, once the ranks `agreed`."""
         return self._every.ready(env_steps) or (agreed and not self.settings.log_interval)
 
     def write(self, env_steps: int, grad_steps: int, elapsed_s: float) -> dict[str, Any]:
-        """Ends the interval: rates, phase shares and the means of what was accumulated, to every sink. A collective.
+        """Ends the log interval and writes its rates, time shares and means to every output. All ranks must call it.
 
         Returns:
-            The line; empty where the interval has no step.
+            The written line; empty if the interval has no steps.
         """
         now = time.perf_counter()
         seconds = max(now - self._interval_began, 1e-9)
@@ -129,7 +132,7 @@ class Journal:
         figures |= self.utilisation.read() if self.ranks.leads else {}
         cadence_costs = {name: (phases.host.get(name, 0.0), phases.counts.get(name, 0)) for name in self.pace.intervals}
         self.pace.add(steps, seconds, cadence_costs)
-        with self.clock("log"):  # counted in the next interval: this one has just been read
+        with self.clock("log"):  # belongs to the next interval, because this one has been read
             figures |= causes_of_idleness(phases, self.ranks)
             line = self.metrics.flush(env_steps, grad_steps, figures, time_s=elapsed_s)
             self.console.progress(env_steps, elapsed_s, line)
@@ -137,18 +140,18 @@ class Journal:
         return line
 
     def finish(self) -> None:
-        """Writes the trace where it is not written yet."""
+        """Writes the trace if it has not been written yet."""
         if self._trace is not None:
             self._trace.write()
             self._trace = None
 
-    def close(self, last_word: str) -> None:
-        """Ends the live line with `last_word` and closes the sinks."""
-        self.console.close(last_word)
+    def close(self, message: str) -> None:
+        """Ends the live line with `message` and closes the sinks."""
+        self.console.close(message)
         self.metrics.close()
 
     def state_dict(self) -> dict:
-        """What a resume needs to go on with the interval under way."""
+        """State with which a resumed run continues the current interval."""
         return {"logged": list(self.logged), "log_every": self._every.state_dict()}
 
     def load_state_dict(self, state: dict) -> None:

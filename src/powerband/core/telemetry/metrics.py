@@ -1,6 +1,8 @@
-"""Metrics: sums on the device while training, one transfer a log interval, then to every sink.
+"""Metrics: accumulates figures on the device and writes their means once per log interval.
 
-Tags are ``charts/*``, ``losses/*``, ``eval/*`` and ``perf/*``; the x axis is always global environment steps.
+A figure is a named scalar, such as a loss. A sink is an output that receives the means, such as ``metrics.jsonl``.
+
+Tags are ``charts/*``, ``losses/*``, ``eval/*`` and ``perf/*``. The x axis is always global environment steps.
 """
 
 from __future__ import annotations
@@ -23,11 +25,11 @@ class Sink(Protocol):
 
 
 class Metrics:
-    """Accumulators of the interval under way.
+    """Accumulators of the current log interval.
 
     Args:
-        sinks: Where a finished interval is written; empty on ranks that do not lead.
-        ranks: Whom the means are taken over.
+        sinks: Receivers of finished intervals; empty on ranks other than the leading rank.
+        ranks: Ranks over which the means are computed.
     """
 
     def __init__(self, sinks: list[Sink], ranks: Ranks) -> None:
@@ -39,7 +41,7 @@ class Metrics:
 
     @torch.no_grad()
     def add(self, figures: dict[str, Tensor], weight: int = 1) -> Tensor:
-        """Adds 0-d tensors with `weight`; two launches, no synchronisation. Returns them as one (n,) float64."""
+        """Adds n 0-d tensors with `weight`, without host-device synchronisation. Returns them as one (n,) float64."""
         names = tuple(figures)
         stacked = torch.stack(list(figures.values())).double()
         if names in self._sums:
@@ -51,7 +53,7 @@ class Metrics:
 
     @torch.no_grad()
     def add_masked(self, name: str, values: Tensor, mask: Tensor) -> None:
-        """Adds the `values` (N,) where `mask` (N,) is true, on the device."""
+        """Adds those of the `values` (N,) whose `mask` (N,) is True to figure `name`, on the device."""
         if mask.device.type == "cpu" and not mask.any():
             return
         sum_and_count = torch.stack([values.masked_fill(~mask, 0).sum(dtype=torch.float64), mask.sum().double()])
@@ -61,21 +63,24 @@ class Metrics:
             self._masked[name] = sum_and_count
 
     def set_scalar(self, name: str, value: float) -> None:
-        """Sets a figure that is known on the host already, the same on all ranks or known to the leading one."""
+        """Sets a figure from the host. It must be equal on all ranks, or set on the leading rank only."""
         self._scalars[name] = float(value)
 
     def flush(self, env_steps: int, grad_steps: int, extra: dict[str, float], time_s: float) -> dict[str, Any]:
-        """Ends the interval: means over it and over ranks, handed to every sink and returned. A collective."""
+        """Ends the interval: writes means over interval and ranks to every sink and returns them.
+
+        All ranks must call it. `extra` contains figures that are known on the host.
+        """
         sums: dict[str, Tensor] = dict(self._masked)
         for group, total in self._sums.items():
             count = torch.full_like(total, float(self._counts[group]))
             sums.update(zip(group, torch.stack([total, count], 1).unbind(), strict=True))
-        # A rank whose episodes have not ended yet has not seen their figures: the names are agreed first.
-        names = sorted({name for seen in self.ranks.gather(sorted(sums)) for name in seen})
+        # Names can differ between ranks: a rank has no figures of episodes until one ends.
+        names = sorted({name for rank_names in self.ranks.gather(sorted(sums)) for name in rank_names})
         means: dict[str, float] = {}
         if names:
-            nothing = torch.zeros(2, dtype=torch.float64, device=self.ranks.device)
-            table = self.ranks.sum_(torch.stack([sums.get(name, nothing).to(nothing.device) for name in names]))
+            zeros = torch.zeros(2, dtype=torch.float64, device=self.ranks.device)
+            table = self.ranks.sum_(torch.stack([sums.get(name, zeros).to(zeros.device) for name in names]))
             means = {name: total / n for name, (total, n) in zip(names, table.tolist(), strict=True) if n}
         line = {"env_steps": env_steps, "grad_steps": grad_steps, "time_s": time_s, **extra, **means, **self._scalars}
         for store in (self._sums, self._counts, self._masked, self._scalars):
@@ -85,7 +90,7 @@ class Metrics:
         return line
 
     def rewind(self, env_steps: int) -> None:
-        """Drops what the sinks hold beyond `env_steps`: a resumed run writes it again."""
+        """Removes figures after `env_steps` from the sinks, because a resumed run writes them again."""
         for sink in self.sinks:
             sink.rewind(env_steps)
 
@@ -95,7 +100,7 @@ class Metrics:
             sink.close()
 
     def state_dict(self) -> dict:
-        """The interval under way, so that a resumed run logs the same means."""
+        """The current interval, so that a resumed run logs the same means."""
         return {
             "groups": [
                 {"names": list(names), "sums": total, "count": self._counts[names]}
@@ -114,7 +119,7 @@ class Metrics:
 
 
 class JsonlSink:
-    """``metrics.jsonl``: one line an interval, flushed at once."""
+    """``metrics.jsonl``: one line per interval, flushed immediately."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -128,16 +133,16 @@ class JsonlSink:
         self._file.flush()
 
     def rewind(self, env_steps: int) -> None:
-        """Keeps the lines up to `env_steps`; a line torn by a kill is dropped."""
+        """Keeps the lines up to `env_steps`. Incomplete lines of a killed run are removed."""
         self._file.close()
-        kept = []
+        lines = []
         for text in self.path.read_text(encoding="utf-8").splitlines():
             try:
                 if json.loads(text)["env_steps"] <= env_steps:
-                    kept.append(text + "\n")
+                    lines.append(text + "\n")
             except json.JSONDecodeError:
                 continue
-        self.path.write_text("".join(kept), encoding="utf-8")
+        self.path.write_text("".join(lines), encoding="utf-8")
         self._file = self.path.open("a", encoding="utf-8")
 
     def close(self) -> None:
@@ -162,7 +167,7 @@ class TensorBoardSink:
                 self._writer.add_scalar(tag, value, line["env_steps"])
 
     def rewind(self, env_steps: int) -> None:
-        """Events beyond `env_steps` are hidden by TensorBoard once the next one is written."""
+        """Makes TensorBoard hide events after `env_steps`, from the next event on."""
         self._purge_step = env_steps + 1
 
     def close(self) -> None:

@@ -1,15 +1,17 @@
-"""PhaseClock: where the time of a loop goes. Every second of wall time lands in exactly one account.
+"""PhaseClock: measures how long a loop spends in each account, which is a named category of time.
+
+Every second of wall time belongs to exactly one account.
 
     clock = PhaseClock()
     with clock("env"):
         ...
     print(clock.read())
 
-A span inside a span is taken out of the outer one. What no span covers is the account ``other``. Not thread-safe: one
-clock belongs to one loop.
+The time of an inner span is not part of the outer span. Time outside of all spans belongs to the account ``other``. A
+clock belongs to one loop and is not thread-safe.
 
-How long the spans of an account were is kept as a histogram of fixed size, two bins an octave: a quantile is within a
-fifth of the true one, the longest span is exact.
+Each account has a histogram of its span durations with two bins per doubling of the duration. Quantiles are
+accurate to 20 percent; the longest span is exact.
 """
 
 from __future__ import annotations
@@ -24,23 +26,24 @@ from typing import Any
 import torch
 
 BINS = 128
-"""Bins of a histogram; bin k holds spans of 2**((k - 1) / 2) to 2**(k / 2) nanoseconds; the last is never reached."""
+"""Bins of a histogram. Bin k counts spans of 2**((k - 1) / 2) to 2**(k / 2) nanoseconds; the last is never reached."""
 
 
 @dataclass(frozen=True)
 class PhaseTimes:
-    """Accounts of one interval.
+    """Times of all accounts (time categories such as env or update) in one interval.
 
     Attributes:
         wall_s: Seconds of the interval.
-        host: Seconds of host time by account; they sum to `wall_s`.
-        device: Seconds of device time by account, between events on the stream (CUDA only); kernels that a span
-            launched may run after it, so a host span is short where its device span is long.
+        host: Seconds of host time by account; their sum is `wall_s`.
+        device: Seconds of device time by account, between events on the stream (CUDA only). Kernels may run after the
+            host span that launched them, so a short host span can have a long device span.
         cpu_s: Processor seconds of this process, all threads.
-        counts: Spans by account.
-        thread_s: Processor seconds of the thread that reads the clock: below `wall_s` it slept or waited for a core.
+        counts: Number of spans by account; a span is one entry into ``with clock(name)``.
+        thread_s: Processor seconds of the thread that reads the clock. For the rest of `wall_s` this thread slept or
+            waited.
         worst_s: Longest span by account, seconds.
-        bins: Histogram of the spans' durations by account, `BINS` counts each.
+        bins: Histogram of span durations by account, `BINS` counts each.
     """
 
     wall_s: float
@@ -57,11 +60,11 @@ class PhaseTimes:
         return self.host.get(name, 0.0) / self.wall_s if self.wall_s > 0 else 0.0
 
     def mean_s(self, name: str) -> float:
-        """Mean seconds of a span of account `name`; 0 where there was none."""
+        """Mean seconds of a span of account `name`; 0 without spans."""
         return self.host.get(name, 0.0) / max(self.counts.get(name, 0), 1)
 
     def quantile_s(self, name: str, q: float) -> float:
-        """Seconds that a share `q` of the spans of account `name` stayed below: the middle of the bin it falls in."""
+        """The quantile `q` of the span durations of account `name`, in seconds: the middle of its bin."""
         counted, bins = 0, self.bins.get(name, ())
         for index, count in enumerate(bins):
             counted += count
@@ -70,7 +73,7 @@ class PhaseTimes:
         return 0.0
 
     def __add__(self, other: PhaseTimes) -> PhaseTimes:
-        """The two intervals as one."""
+        """Combines two intervals into one."""
 
         def summed(a: dict, b: dict, add: Any = lambda x, y: x + y) -> dict:
             return {key: add(a[key], b[key]) if key in a and key in b else {**a, **b}[key] for key in {**a, **b}}
@@ -87,14 +90,14 @@ class PhaseTimes:
         )
 
     def __str__(self) -> str:
-        rows = sorted(self.host, key=self.host.get, reverse=True)
+        rows = sorted(self.host, key=self.host.__getitem__, reverse=True)
         lines = [f"{'account':<12}{'seconds':>10}{'share':>8}{'spans':>9}"]
         lines += [f"{n:<12}{self.host[n]:>10.3f}{self.share(n):>8.1%}{self.counts.get(n, 0):>9}" for n in rows]
         return "\n".join([*lines, f"{'wall':<12}{self.wall_s:>10.3f}{'':>8}  cpu {self.cpu_s:.3f} s"])
 
 
 class Span:
-    """One account; entered with ``with``. Spans of one name are one object, so entering costs no allocation."""
+    """Context manager of one account. Each account reuses one object, so that entering it allocates nothing."""
 
     __slots__ = ("clock", "ns", "before", "worst", "bins", "entered", "events", "inner")
 
@@ -132,9 +135,9 @@ class Span:
 
 
 class CudaSpan(Span):
-    """A span that also brackets its work on the current stream with a pair of events.
+    """A span that also records a pair of events on the current stream.
 
-    While a graph is captured it records none: an event inside a graph belongs to the graph.
+    It records no events during a capture, because they would become part of the graph.
     """
 
     __slots__ = ()
@@ -159,21 +162,21 @@ class CudaSpan(Span):
 
 
 class NullSpan:
-    """What a disabled clock hands out."""
+    """Span of a disabled clock."""
 
     def __enter__(self) -> None: ...
     def __exit__(self, kind: object, error: object, trace: object) -> None: ...
 
 
 class PhaseClock:
-    """Host time (and on CUDA device time) by account.
+    """Measures host time by account (time category), and device time on CUDA.
 
     Attributes:
         total: Sum of the intervals that `read` has ended since the last `restart`; None before the first.
 
     Args:
-        device: Where the work runs; on CUDA spans record events, which are read once in `read`.
-        enabled: False hands out spans that do nothing.
+        device: Device of the work. On CUDA, spans record events, which `read` evaluates.
+        enabled: False returns spans without effect.
     """
 
     def __init__(self, device: torch.device | str = "cpu", enabled: bool = True) -> None:
@@ -183,7 +186,7 @@ class PhaseClock:
         self.stack: list[Span] = []
         self.since = 0
         self.total: PhaseTimes | None = None
-        self._nothing = NullSpan()
+        self._null_span = NullSpan()
         self._free_events: list[torch.cuda.Event] = []
         self._restart()
 
@@ -193,12 +196,12 @@ class PhaseClock:
         if span is not None:
             return span
         if not self.enabled:
-            return self._nothing
+            return self._null_span
         span = self.spans[name] = CudaSpan(self) if self.cuda else Span(self)
         return span
 
     def wrap(self, name: str, fn: Callable[..., Any]) -> Callable[..., Any]:
-        """`fn` in a span of account `name`: for loops whose lines are not yours to change."""
+        """Wraps `fn` in a span of account `name`, for loops that you cannot edit."""
 
         @wraps(fn)
         def timed(*args: Any, **kwargs: Any) -> Any:
@@ -208,11 +211,14 @@ class PhaseClock:
         return timed
 
     def event(self) -> torch.cuda.Event:
-        """A CUDA event from the pool."""
+        """A CUDA event from the pool of reused events."""
         return self._free_events.pop() if self._free_events else torch.cuda.Event(enable_timing=True)
 
     def read(self, reset: bool = True) -> PhaseTimes:
-        """Accounts since the last reset. On CUDA this waits for the last event: call it once a log interval."""
+        """Times of all accounts since the last reset.
+
+        On CUDA this waits for the last event; call it once per log interval.
+        """
         assert not self.stack, f"read inside a span ({len(self.stack)} open)"
         wall_s = (perf_counter_ns() - self._start_ns) * 1e-9
         spans = self.spans.items()
@@ -223,8 +229,8 @@ class PhaseClock:
         for name, span in spans:
             if span.events:
                 span.events[-1][1].synchronize()
-                whole, inner = (sum(a.elapsed_time(b) for a, b in pairs) for pairs in (span.events, span.inner))
-                device[name] = (whole - inner) * 1e-3
+                outer, inner = (sum(a.elapsed_time(b) for a, b in pairs) for pairs in (span.events, span.inner))
+                device[name] = (outer - inner) * 1e-3
         phases = PhaseTimes(
             wall_s,
             host,
@@ -241,12 +247,12 @@ class PhaseClock:
         return phases
 
     def read_total(self) -> PhaseTimes:
-        """Accounts since the last `restart`: every interval so far and the one under way."""
-        now = self.read(reset=False)
-        return now if self.total is None else self.total + now
+        """Times of all accounts since the last `restart`, including the current interval."""
+        current = self.read(reset=False)
+        return current if self.total is None else self.total + current
 
     def restart(self) -> None:
-        """Forgets everything so far and starts the first interval."""
+        """Discards all measurements and starts the first interval."""
         assert not self.stack, f"restart inside a span ({len(self.stack)} open)"
         self.total = None
         self._restart()

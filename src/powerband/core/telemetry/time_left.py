@@ -1,7 +1,7 @@
-"""TimeLeftEstimator: how long the rest of the budget will take, from the rate of the last intervals.
+"""TimeLeftEstimator: estimates the time for the rest of the budget from the rate of recent intervals.
 
-Evaluations and checkpoints come at cadences of their own, so their time is taken out of the rate and put back as
-often as they will still come.
+Evaluations and checkpoints have intervals of their own. Their time is therefore excluded from the rate, and the time
+of the remaining evaluations and checkpoints is added.
 """
 
 from __future__ import annotations
@@ -10,74 +10,75 @@ import time
 from collections import deque
 
 FIRST_S = 2.0
-"""Seconds that the first rate is measured over."""
+"""Least duration of the measurement of the first rate, in seconds."""
 WINDOW, WINDOW_S = 5, 20.0
-"""The rate is measured over this many intervals, and at least these seconds: it follows a change and does not jump."""
+"""Number of intervals, and least number of seconds, over which the rate is measured: recent, but without jumps."""
 
 
 class TimeLeftEstimator:
-    """Rate of the recent intervals, and the seconds that are left.
+    """Estimates the recent rate in environment steps per second, and the seconds until the budget is spent.
 
     Args:
         env_steps: Budget of environment steps.
-        time_limit_s: Budget of seconds, 0 for none.
-        eval_interval, save_interval: Environment steps between two of them, 0 for none.
+        time_limit_s: Budget of seconds; 0 for no limit.
+        eval_interval: Environment steps between two evaluations; 0 for no evaluations.
+        save_interval: Environment steps between two checkpoints; 0 for no checkpoints.
     """
 
     def __init__(self, env_steps: int, time_limit_s: float, eval_interval: int = 0, save_interval: int = 0) -> None:
         self.env_steps, self.time_limit_s = env_steps, time_limit_s
         self.intervals = {"eval": eval_interval, "save": save_interval}
         self._recent: deque[tuple[int, float]] = deque()
-        self._apart: dict[str, tuple[float, int]] = {}
+        self._costs: dict[str, tuple[float, int]] = {}
 
     def add(self, steps: int, seconds: float, cadence_costs: dict[str, tuple[float, int]] | None = None) -> None:
-        """An interval has ended.
+        """Adds an interval.
 
         Args:
-            steps: Environment steps in it.
-            seconds: Its wall time.
-            apart: "eval" and "save": seconds of it that they took, and how often they came.
+            steps: Environment steps of the interval.
+            seconds: Wall time of the interval.
+            cadence_costs: "eval" and "save" -> (seconds, count) of evaluations and checkpoints in the interval.
         """
-        for name, (took, times) in (cadence_costs or {}).items():
-            seconds -= took
-            before = self._apart.get(name, (0.0, 0))
-            self._apart[name] = (before[0] + took, before[1] + times)
+        for name, (cost_s, count) in (cadence_costs or {}).items():
+            seconds -= cost_s
+            before = self._costs.get(name, (0.0, 0))
+            self._costs[name] = (before[0] + cost_s, before[1] + count)
         if steps > 0 and seconds > 0:
             self._recent.append((steps, seconds))
-        while len(self._recent) > WINDOW and sum(took for _, took in self._recent) - self._recent[0][1] >= WINDOW_S:
+        while len(self._recent) > WINDOW and sum(part for _, part in self._recent) - self._recent[0][1] >= WINDOW_S:
             self._recent.popleft()
 
     @property
     def rate(self) -> float:
-        """Environment steps a second between evaluations and checkpoints; 0 while nothing is known."""
+        """Environment steps per second without evaluations and checkpoints; 0 before the first interval."""
         seconds = sum(part for _, part in self._recent)
         return sum(steps for steps, _ in self._recent) / seconds if seconds > 0 else 0.0
 
     def share(self, env_steps: int, elapsed_s: float) -> float:
-        """Share of the budget that is spent, 0 to 1."""
+        """Spent share of the budget, 0 to 1."""
         spent = elapsed_s / self.time_limit_s if self.time_limit_s > 0 else 0.0
         return min(1.0, max(spent, env_steps / max(self.env_steps, 1)))
 
     def left_s(self, env_steps: int, elapsed_s: float) -> float | None:
-        """Seconds until the budget is spent, None while no rate is known and no time limit given."""
+        """Seconds until the budget is spent; None if neither a rate nor a time limit is known."""
         limit = max(self.time_limit_s - elapsed_s, 0.0) if self.time_limit_s > 0 else None
         if not self.rate:
             return limit
         left = max(self.env_steps - env_steps, 0) / self.rate
         for name, every in self.intervals.items():
-            took, times = self._apart.get(name, (0.0, 0))
-            if every and times:
-                left += (self.env_steps // every - env_steps // every) * took / times
+            cost_s, count = self._costs.get(name, (0.0, 0))
+            if every and count:
+                left += (self.env_steps // every - env_steps // every) * cost_s / count
         return left if limit is None else min(left, limit)
 
 
 class FirstRate:
-    """The first rate of a run: measured from the step after the first update on, so that compiling is left out.
+    """The first rate of a run, measured from the step after the first update, which excludes compilation.
 
     Attributes:
-        env_steps, grad_steps: Counters at its start.
-        rate, updates: Environment steps and updates a second once `ready` has said True.
-        seconds: What they were measured over.
+        env_steps, grad_steps: Counters at the start of the measurement.
+        rate, updates: Environment steps and updates per second, after `ready` has returned True.
+        seconds: Duration of the measurement.
     """
 
     def __init__(self) -> None:
@@ -86,10 +87,10 @@ class FirstRate:
         self._since: float | None = None
 
     def ready(self, env_steps: int, grad_steps: int) -> bool:
-        """Looks at the global counters after a step; True once, when FIRST_S have been measured."""
+        """Takes the global counters after an iteration. Returns True once the measurement has lasted FIRST_S."""
         if self._since is None:
             if not self.grad_steps and grad_steps:
-                self.grad_steps = grad_steps  # the first step with updates: the clock starts with the next one's end
+                self.grad_steps = grad_steps  # the measurement starts at the end of the next step
             elif self.grad_steps:
                 self.env_steps, self.grad_steps, self._since = env_steps, grad_steps, time.perf_counter()
             return False

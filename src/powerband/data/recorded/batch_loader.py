@@ -27,13 +27,13 @@ class BatchLoader:
         seed: Seed of the run.
         rank: Index of this rank.
         world_size: Number of ranks.
-        threads: Threads that prepare batches ahead; 0 prepares each batch on request, as for rows on the device.
+        threads: Threads that prepare batches ahead; 0 prepares each batch on request, which suits rows on the device.
 
     Attributes:
         batches_drawn: Number of batches so far.
 
     Raises:
-        ValueError: The number of rows is 0.
+        ConfigError: The number of rows is 0.
     """
 
     def __init__(
@@ -48,18 +48,18 @@ class BatchLoader:
         threads: int = 0,
     ) -> None:
         if rows < 1:
-            raise ValueError("A BatchLoader needs at least one row.")
+            raise ConfigError(f"A BatchLoader needs at least one row, but rows={rows}. Record at least one episode.")
         self.rows, self.batch, self.make, self.device = rows, batch, make, torch.device(device)
         self.seed, self.rank, self.world_size = seed, rank, world_size
         self.batches_drawn = 0
         self._orders: dict[int, Tensor] = {}
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="feed") if threads else None
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="batch-loader") if threads else None
         self._ahead: deque[Future] = deque()
         self._depth = 2 * threads
 
     @property
     def epoch(self) -> float:
-        """Number of epochs so far."""
+        """Number of epochs so far, with fractions."""
         return self.batches_drawn * self.batch * self.world_size / self.rows
 
     def next(self) -> Tree:
@@ -99,11 +99,12 @@ class BatchLoader:
         """Restores the position in the stream.
 
         Raises:
-            ConfigError: The state belongs to other data.
+            ConfigError: The state was saved with another number of recorded rows.
         """
         if state["rows"] != self.rows:
             raise ConfigError(
-                f"The run learned from {state['rows']} rows, these data have {self.rows}. Resume with the run's data."
+                f"The checkpoint was saved with {state['rows']} recorded rows, but the data has {self.rows}. Resume "
+                f"with the data of the saved run."
             )
         self.batches_drawn, self.seed = int(state["drawn"]), state["seed"]
         self._ahead.clear()
@@ -115,7 +116,7 @@ class BatchLoader:
         return tree_map(Tensor.pin_memory, batch) if self.device.type == "cuda" else batch
 
     def _order(self, epoch: int) -> Tensor:
-        """Returns the permutation of an epoch; only the last two are stored."""
+        """Returns the permutation of an epoch; only the last two permutations are stored."""
         if epoch not in self._orders:
             for old in [stored for stored in self._orders if stored < epoch - 1]:
                 del self._orders[old]

@@ -29,13 +29,13 @@ class Recording:
         facts: JSON values that describe the source of the episodes.
 
     Raises:
-        ShardError: The folder holds another recording, or is packed already.
+        ShardError: The folder has a recording with other facts, or is packed already.
     """
 
     def __init__(self, folder: Path, facts: dict[str, Any]) -> None:
         self.folder, self.facts = folder, json.loads(json.dumps(facts))
         if (folder / "manifest.json").exists():
-            raise ShardError(f"{folder} is a finished recording. Name another folder, or remove it.")
+            raise ShardError(f"{folder} is a finished recording. Choose another folder, or remove it.")
         path = folder / FACTS_FILE
         if path.exists():
             stored = json.loads(path.read_text(encoding="utf-8"))
@@ -43,8 +43,8 @@ class Recording:
             if different:
                 name = different[0]
                 raise ShardError(
-                    f"{folder} holds episodes recorded with {name}={stored.get(name)}, these have "
-                    f"{name}={self.facts.get(name)}. Name another folder, or remove it."
+                    f"{folder} has episodes recorded with {name}={stored.get(name)}, but these have "
+                    f"{name}={self.facts.get(name)}. Choose another folder, or remove it."
                 )
         (folder / "episodes").mkdir(parents=True, exist_ok=True)
         _write_atomically(path, json.dumps(self.facts, indent=1).encode())
@@ -55,7 +55,7 @@ class Recording:
         return sorted(int(path.stem) for path in (self.folder / "episodes").glob("*.safetensors"))
 
     def add(self, number: int, fields: dict[str, Tensor]) -> None:
-        """Writes a finished episode, which is on disk when the method returns.
+        """Writes a finished episode to disk before it returns.
 
         Args:
             number: Number of the episode, from 0.
@@ -71,7 +71,7 @@ class Recording:
         _write_atomically(self.folder / "episodes" / f"{number:08d}.safetensors", data)
 
     def pack(self) -> Path:
-        """Replaces the files of the episodes by shards; returns the folder."""
+        """Replaces the files of the episodes with shards; returns the folder."""
         fields, _ = read_recording(self.folder)
         return write_shards(self.folder, fields, self.facts)
 
@@ -95,7 +95,7 @@ def read_recording(folder: Path, names: tuple[str, ...] | None = None) -> tuple[
     if (folder / "manifest.json").exists():
         return read_shards(folder, names), read_manifest(folder)["facts"]
     if not (folder / FACTS_FILE).exists():
-        raise ShardError(f"{folder} has no recording: neither manifest.json nor {FACTS_FILE}. Name another folder.")
+        raise ShardError(f"{folder} has no recording: neither manifest.json nor {FACTS_FILE}. Choose another folder.")
     parts: dict[str, list[Tensor]] = {}
     for path in sorted((folder / "episodes").glob("*.safetensors")):
         try:
@@ -109,7 +109,7 @@ def read_recording(folder: Path, names: tuple[str, ...] | None = None) -> tuple[
         for name in names or fields:
             parts.setdefault(name, []).append(fields[name])
     if not parts:
-        raise ShardError(f"{folder} has no finished episode. Continue the recording.")
+        raise ShardError(f"{folder} has no finished episode. Record at least one.")
     return {name: torch.cat(values) for name, values in parts.items()}, json.loads((folder / FACTS_FILE).read_text())
 
 

@@ -2,7 +2,7 @@
 
 A folder holds ``<name>.safetensors``, whose tensors all have the same first axis, and ``manifest.json``: the format
 number, ``rows``, ``fields`` (name -> dtype, shape of a row), ``shards`` (file, rows, sha256, in order) and ``facts``
-(JSON values about the rows). It is written as a hidden folder and renamed, so that it is complete or absent.
+(JSON values about the rows). The folder is written under a hidden name and renamed, so that it is complete or absent.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def write_shards(
     gather: Callable[[Any], list[Any]] = lambda mine: [mine],
     rank: int = 0,
 ) -> Path:
-    """Writes the rows of all ranks; they replace the content of `folder`. A collective.
+    """Writes the rows of all ranks in place of the content of `folder`. All ranks must call this function together.
 
     Args:
         folder: Folder of the shards.
@@ -105,7 +105,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise ShardError(f"{path} cannot be read ({error}). Create these data again.") from error
     if manifest.get("format") != FORMAT:
         raise ShardError(
-            f"{path} has format {manifest.get('format')}, this version reads {FORMAT}. Create these data again."
+            f"{path} has format {manifest.get('format')}, but this version reads {FORMAT}. Create these data again."
         )
     return manifest
 

@@ -1,4 +1,4 @@
-"""RobotChunks: batches of action chunks with their observations from recorded episodes, gathered without a loop."""
+"""RobotChunks: gathers batches of action chunks and their observations from recorded episodes, without a loop."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ from powerband.data.types import Tree
 
 
 class RobotChunks:
-    """Creates batches for `BatchLoader`. It stores only the slots of the unified vector that the robot fills.
+    """Creates batches for `BatchLoader`.
+
+    States and actions are unified vectors of 128 entries (slots). Only the slots that the robot fills are stored.
 
     Args:
         episodes: Recorded episodes of N rows.
         frames: Images of the episodes.
         features: Features of a frozen encoder, which replace the images. Without both, batches have no images.
         horizon: Actions of a chunk, T; after an episode's end, its last action is repeated and is not valid.
-        history: Frames of each camera, F; the last one is that of the row.
+        history: Frames of each camera, F; the last frame is that of the row itself.
 
     Raises:
         ConfigError: The frames or features belong to other episodes.
@@ -47,7 +49,7 @@ class RobotChunks:
         begins = torch.cat([torch.ones(1, dtype=torch.bool), episode[1:] != episode[:-1]])
         first = begins.nonzero()[:, 0]
         if len(first) != len(episode.unique()):
-            raise ValueError("The rows of an episode are not consecutive.")
+            raise ValueError("The rows of an episode are not consecutive. Sort the rows by episode.")
         index = begins.cumsum(0) - 1
         self.first = first[index]
         self.last = torch.cat([first[1:] - 1, torch.tensor([len(episode) - 1])])[index]
@@ -56,7 +58,7 @@ class RobotChunks:
         self.state = episodes.state()
         self.action = torch.cat([action_vector(part)[:, list(ACTION_SLOTS)] for part in episodes.action.split(4096)])
         self._state_slots, self._action_slots = torch.tensor(episodes.slots), torch.tensor(ACTION_SLOTS)
-        self._state_mask, self._action_mask = episodes.state_there, slot_mask(ACTION_SLOTS)
+        self._state_mask, self._action_mask = episodes.state_mask, slot_mask(ACTION_SLOTS)
         cache = frames if features is None else features
         self._camera_mask = torch.tensor([cache is not None and camera in cache.cameras for camera in CAMERAS])
 
@@ -71,8 +73,8 @@ class RobotChunks:
         Returns:
             ``obs``: ``images`` (R, F, C, H, W, 3) uint8 or ``features`` (R, F, C, tokens, width), oldest frame first,
             or neither without a cache; ``image_mask`` (R, F, C) bool, False before the episode's start and for missing
-            cameras; ``state`` (R, 128) raw, ``state_there`` (R, 128) bool, ``task`` (R,) int64, ``hz`` (R,).
-            ``action`` (R, T, 128) raw; action t was executed t steps after the row. ``action_there`` (R, 128) bool;
+            cameras; ``state`` (R, 128) raw, ``state_mask`` (R, 128) bool, ``task`` (R,) int64, ``hz`` (R,).
+            ``action`` (R, T, 128) raw; action t was executed t steps after the row. ``action_mask`` (R, 128) bool;
             ``valid`` (R, T) bool, False after the episode's end.
         """
         count, column = len(rows), rows.unsqueeze(1)
@@ -81,7 +83,7 @@ class RobotChunks:
         obs: Tree = {
             "image_mask": (earlier >= first).unsqueeze(2) & self._camera_mask,
             "state": self._spread(self.state[rows], self._state_slots),
-            "state_there": self._state_mask.repeat(count, 1),
+            "state_mask": self._state_mask.repeat(count, 1),
             "task": self.episodes.task[rows],
             "hz": torch.full((count,), self.episodes.hz),
         }
@@ -92,12 +94,12 @@ class RobotChunks:
         return {
             "obs": obs,
             "action": self._spread(self.action[torch.minimum(later, last)], self._action_slots),
-            "action_there": self._action_mask.repeat(count, 1),
+            "action_mask": self._action_mask.repeat(count, 1),
             "valid": later <= last,
         }
 
     def statistics(self, task_set: str) -> dict[str, Statistics]:
-        """Computes the statistics of ``state`` and ``action``, with one name from `SLOT_NAMES` per filled slot."""
+        """Computes the statistics of the filled slots: {"state": ..., "action": ...}, with names from `SLOT_NAMES`."""
         return {
             "state": statistics_of(self.state, [SLOT_NAMES[slot] for slot in self.episodes.slots], task_set),
             "action": statistics_of(self.action, [SLOT_NAMES[slot] for slot in ACTION_SLOTS], task_set),
@@ -124,5 +126,5 @@ class RobotChunks:
 
     @staticmethod
     def _spread(values: Tensor, slots: Tensor) -> Tensor:
-        """Writes values (..., D) to slots of a unified vector (..., 128)."""
+        """Writes values (..., D) to D slots of a zero unified vector (..., 128)."""
         return torch.zeros(*values.shape[:-1], UNIFIED_DIM).index_copy_(-1, slots, values)

@@ -72,7 +72,9 @@ class FeatureCache:
         gather: Callable[[Any], list[Any]] = lambda mine: [mine],
         rank: int = 0,
     ) -> FeatureCache:
-        """Opens the features of `frames`; computes them if they are missing or from another encoder. A collective.
+        """Opens the features of `frames`. They are computed first if the cache is missing or of another encoder.
+
+        All ranks must call this function together.
 
         Args:
             folder: Folder of the cache.
@@ -127,10 +129,11 @@ def _encode(
                 block = torch.stack(parts, 1).contiguous()
                 if not bool(block.isfinite().all()):
                     raise ShardError(
-                        f"{facts['fingerprint']} has a feature that is not finite in rows {first} to {int(rows[-1])}. "
+                        f"The encoder {facts['fingerprint']} returns values that are not finite in rows {first} to "
+                        f"{int(rows[-1])}. "
                         f"Encode in another precision than {facts['dtype']}, or check the weights of the encoder."
                     )
-                file.write(block.view(torch.uint8).numpy())
+                file.write(block.view(torch.uint8).numpy().data)
                 on_progress(int(rows[-1]) + 1)
         file.flush()
         os.fsync(file.fileno())

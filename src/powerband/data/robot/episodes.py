@@ -38,9 +38,10 @@ class RobotEpisodes:
         instructions: Instruction of each task.
         hz: Actions per second.
         cameras: Names from `CAMERAS` that have images.
-        images: Starts an iteration over all images, block by block, in the order of the rows.
+        images: Function that returns an iterator over all images, block by block, in the order of the rows.
         fingerprint: Hash that identifies these episodes.
-        slots: Slots of the unified vector that the state fills; fields of other slots are undefined.
+        slots: Indices of the entries (slots) of the unified vector that the recorded state fills. Fields without a
+            slot, such as the joints of some datasets, have undefined values.
 
     Raises:
         ConfigError: A field has the wrong shape, or a value is not finite.
@@ -85,12 +86,12 @@ class RobotEpisodes:
         return int(self.episode[-1]) + 1
 
     @property
-    def state_there(self) -> Tensor:
+    def state_mask(self) -> Tensor:
         """Mask (128,) bool of the slots of the unified vector that the state fills."""
         return slot_mask(self.slots)
 
     def state(self) -> Tensor:
-        """Returns the raw values of the slots, (N, len(slots)) float32."""
+        """Returns the raw values of the filled slots, (N, len(slots)) float32."""
         fields = (self.joints, self.gripper, self.eef_pos, self.eef_quat)
         parts = zip(*(field.split(4096) for field in fields), strict=True)  # in parts, since a vector has 128 entries
         return torch.cat([state_vector(*part)[:, list(self.slots)] for part in parts])
@@ -108,8 +109,8 @@ def concatenate_episodes(parts: Sequence[RobotEpisodes]) -> RobotEpisodes:
             value, expected = getattr(part, name), getattr(first, name)
             if value != expected:
                 raise ConfigError(
-                    f"{name} of {part.instructions[0]!r} is {value}, that of {first.instructions[0]!r} is {expected}. "
-                    f"Train on one of them, or record both with the same settings."
+                    f"{name} of {part.instructions[0]!r} is {value}, but that of {first.instructions[0]!r} is "
+                    f"{expected}. Train on one of these sources, or record both with the same settings."
                 )
 
     def images() -> Iterator[ImageBlock]:
@@ -141,5 +142,5 @@ def fingerprint_files(files: Iterable[Path], tensors: Iterable[Tensor]) -> str:
         status = file.stat()
         digest.update(f"{file.name} {status.st_size} {status.st_mtime_ns}\n".encode())
     for tensor in tensors:
-        digest.update(tensor.contiguous().numpy())
+        digest.update(tensor.contiguous().numpy().data)
     return digest.hexdigest()

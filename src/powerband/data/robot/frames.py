@@ -35,13 +35,13 @@ def atomic_folder(folder: Path, mark: str) -> Iterator[Path]:
 
     Args:
         folder: Folder to write; its old content is removed.
-        mark: Name of a file that identifies content which may be removed.
+        mark: Name of a file in the folder; existing content without this file is not removed.
 
     Raises:
-        ShardError: The disk is full, the folder cannot be written, or it holds something else.
+        ShardError: The disk is full, the folder cannot be written, or it has other content.
     """
     if folder.exists() and not (folder / mark).exists() and any(folder.iterdir()):
-        raise ShardError(f"{folder} holds something else (it has no {mark}). Name another folder, or empty it.")
+        raise ShardError(f"{folder} has other content and no {mark}. Choose another folder, or empty it.")
     partial = folder.parent / f".{folder.name}.writing"
     try:
         shutil.rmtree(partial, ignore_errors=True)
@@ -61,7 +61,7 @@ def _write_error(folder: Path, error: OSError) -> ShardError:
 
 @contextlib.contextmanager
 def single_writer(folder: Path) -> Iterator[None]:
-    """Waits until no other process of this machine writes `folder`: runs that start together share one cache.
+    """Waits until no other process of this machine writes `folder`, so that concurrent runs share one cache.
 
     Raises:
         ShardError: The parent folder cannot be written.
@@ -72,21 +72,21 @@ def single_writer(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise _write_error(folder, error) from error
     try:
-        with contextlib.suppress(OSError):  # a file system without locks: then several processes may write
+        with contextlib.suppress(OSError):  # on a file system without locks, several processes may write
             fcntl.flock(parent, fcntl.LOCK_EX)
         yield
-    finally:  # closing releases the lock, and so does the end of the process
+    finally:  # the system releases the lock when the descriptor is closed or the process ends
         os.close(parent)
 
 
 def is_stale(path: Path, facts: dict[str, Any]) -> bool:
-    """True if the cache with its facts at `path` is missing, or has other facts."""
+    """Returns True if the cache whose facts file is `path` is missing, or has other facts than `facts`."""
     stored = read_facts(path)
     return any(stored.get(name) != value for name, value in facts.items())
 
 
 def read_facts(path: Path) -> dict[str, Any]:
-    """Reads the facts of a cache; {} if they are missing or damaged."""
+    """Reads the facts file of a cache; returns {} if the file is missing or damaged."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -131,7 +131,9 @@ class FrameCache:
         gather: Callable[[Any], list[Any]] = lambda mine: [mine],
         rank: int = 0,
     ) -> FrameCache:
-        """Opens the cache of a source; decodes the images if it is missing or from another source. A collective.
+        """Opens the cache of a source. The images are decoded first if the cache is missing or of another source.
+
+        All ranks must call this function together.
 
         Args:
             folder: Folder of the cache.
@@ -163,7 +165,7 @@ class FrameCache:
         return self._maps[camera]
 
     def gather(self, camera: str, rows: Tensor, out: Tensor | None = None) -> Tensor:
-        """Copies images (..., H, W, 3) uint8 of `rows` (...) int64; it releases the GIL, so threads run in parallel.
+        """Copies images (..., H, W, 3) uint8 of `rows` (...) int64. The copy releases the GIL for other threads.
 
         Args:
             camera: Name of the camera.
@@ -209,10 +211,10 @@ def _decode(folder: Path, facts: dict[str, Any], source: Iterable[tuple[int, Cam
                 if block.shape[1:] != shape:
                     raise ShardError(
                         f"The images of {camera} from row {first} have shape {block.shape[1:]}, earlier ones {shape}. "
-                        f"Name the size that all images are resized to."
+                        f"Choose one size to which all images are resized."
                     )
                 file.seek(first * block[0].nbytes)
-                file.write(block)
+                file.write(block.data)
             done += len(block)
             on_progress(done)
         if done != rows:

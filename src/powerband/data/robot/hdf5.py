@@ -1,8 +1,8 @@
-"""Published HDF5 demonstrations of LIBERO and robomimic: one file per task, ``data/demo_<i>`` per episode.
+"""HDF5: reads published demonstrations of LIBERO and robomimic; one file per task, ``data/demo_<i>`` per episode.
 
 LIBERO's own files differ from the usual convention in two ways. Their images are upside down, as OpenGL renders them;
 this reader flips them. And row i is the observation after action i (``create_dataset.py`` steps before it observes);
-this reader pairs it with action i + 1. Files that others derived from them hold the observation before the action. The
+this reader pairs it with action i + 1. Files that others derived from them have the observation before the action. The
 field ``states``, the simulator's state before each action, distinguishes the two: it contains the joint positions.
 Source: Liu et al. 2023 (LIBERO, arXiv 2306.03310), Mandlekar et al. 2021 (robomimic, arXiv 2108.03298).
 """
@@ -46,7 +46,7 @@ HZ = 20.0
 
 
 def read_libero_hdf5(path: Path, limit: int | None = None) -> RobotEpisodes:
-    """Reads demonstrations; images stay on disk until they are requested.
+    """Reads demonstrations; images are read when they are requested.
 
     Args:
         path: File of one task, or a folder of such files, which are read in the order of their names.
@@ -54,11 +54,11 @@ def read_libero_hdf5(path: Path, limit: int | None = None) -> RobotEpisodes:
 
     Raises:
         ConfigError: h5py is not installed, or the folder has no file.
-        ShardError: A file is damaged or has no such key; the message names the keys that it has.
+        ShardError: A file is damaged or lacks a required key; the message names the keys that it has.
     """
     files = sorted(path.glob("*.hdf5")) if path.is_dir() else [path]
     if not files:
-        raise ConfigError(f"{path} has no *.hdf5. Name the folder of a benchmark of LIBERO, or a file.")
+        raise ConfigError(f"{path} has no *.hdf5. Choose a folder of a LIBERO benchmark, or a file.")
     return concatenate_episodes([_read_file(file, limit) for file in files])
 
 
@@ -68,7 +68,9 @@ def _read_file(path: Path, limit: int | None) -> RobotEpisodes:
         demos = sorted((name for name in data if re.fullmatch(r"demo_\d+", name)), key=lambda name: int(name[5:]))
         demos = demos[:limit]
         if not demos:
-            raise ShardError(f"{path}: data has no demo_0; it has {', '.join(data) or 'nothing'}. Name another file.")
+            raise ShardError(
+                f"{path}: the group data has no demo_0; it has {', '.join(data) or 'nothing'}. Choose another file."
+            )
         obs = _value(data[demos[0]], "obs", path)
         kind = max((LIBERO, ROBOMIMIC), key=lambda names: sum(key in obs for key in names.values()))
         cameras = tuple(camera for camera in CAMERAS if kind[camera] in obs)
@@ -81,7 +83,9 @@ def _read_file(path: Path, limit: int | None) -> RobotEpisodes:
         each.update({name: value[lag:] if name == "action" else value[:end] for name, value in each.items()})
     lengths = torch.tensor([len(each["action"]) for each in episodes])
     names = ("joints", "gripper", "eef_pos", "eef_quat", "action")
-    fields = {name: torch.from_numpy(np.concatenate([each[name] for each in episodes])).float() for name in names}
+    fields: dict[str, Any] = {
+        name: torch.from_numpy(np.concatenate([each[name] for each in episodes])).float() for name in names
+    }
     fields["gripper"] = gripper_opening(fields["gripper"])
     if kind is LIBERO:
         fields["eef_quat"] = axis_angle_to_quat(fields["eef_quat"].double()).float()
@@ -115,18 +119,23 @@ def _read_demo(demo: Any, kind: dict[str, str], path: Path) -> dict[str, np.ndar
     fields = {"action": _value(demo, "actions", path)[()]}
     for name in ("joints", "gripper", "eef_pos", "eef_quat"):
         key = kind[name]
-        in_pose = pose is not None and key in parts and key not in obs
-        fields[name] = pose[:, parts[key]] if in_pose else _value(obs, key, path)[()]
+        if pose is not None and key in parts and key not in obs:
+            fields[name] = pose[:, parts[key]]
+        else:
+            fields[name] = _value(obs, key, path)[()]
     if "states" in demo:
         fields["states"] = demo["states"][()]
     if len({len(value) for value in fields.values()}) > 1:
         lengths = ", ".join(f"{len(value)} of {name}" for name, value in fields.items())
-        raise ShardError(f"{path}: {demo.name} has {lengths}. The numbers must be equal: remove that episode.")
+        raise ShardError(f"{path}: {demo.name} has {lengths}. These numbers must be equal. Remove that episode.")
     return fields
 
 
 def _observation_lag(episodes: list[dict[str, np.ndarray]]) -> int:
-    """1 if the joints of row i are those of the simulator's state before action i + 1, else 0."""
+    """Returns 1 if row i holds the observation after action i, and 0 if it holds the one before action i.
+
+    The simulator's states before each action decide, because they contain the joint positions.
+    """
     early, late = 0.0, 0.0
     for each in episodes:
         states, joints = each.get("states"), each["joints"]
@@ -156,7 +165,7 @@ def _control_frequency(attributes: Any) -> float:
 def _value(group: Any, key: str, path: Path) -> Any:
     if key not in group:
         raise ShardError(
-            f"{path}: {group.name} has no {key}; it has {', '.join(group) or 'nothing'}. Name another file."
+            f"{path}: {group.name} has no {key}; it has {', '.join(group) or 'nothing'}. Choose another file."
         )
     return group[key]
 
@@ -166,7 +175,7 @@ def _opened(path: Path) -> Iterator[Any]:
     try:
         import h5py
     except ImportError:
-        raise ConfigError(f"{path} needs h5py. Write pip install 'powerband[libero]'.") from None
+        raise ConfigError(f"Reading {path} needs the package h5py. Run pip install 'powerband[libero]'.") from None
     try:
         with h5py.File(path, "r") as file:
             yield file

@@ -1,10 +1,10 @@
-"""LeRobotDataset v3: reads one into `RobotEpisodes`; `lerobot_writer` writes one.
+"""LeRobotDataset v3: reads a dataset of this format into `RobotEpisodes`; `lerobot_writer` writes such datasets.
 
 A parquet file holds the numbers of many episodes, and a video per camera their images; ``meta/episodes`` has the
 position of each episode. Source: the LeRobot documentation, "LeRobotDataset v3.0".
 
-Supported are datasets of `lerobot_writer`, and the published conversions of LIBERO. The state of the latter has 8
-entries (position, axis times angle, two fingers), mostly without joints. Their images are mirrored horizontally: they
+Supported are datasets of `lerobot_writer`, and the published conversions of LIBERO. The state of these conversions has
+8 entries (position, axis times angle, two fingers), mostly without joints. Their images are mirrored horizontally: they
 were rotated by 180 degrees instead of flipped vertically (lerobot issue 3830). This reader mirrors them back.
 """
 
@@ -46,7 +46,7 @@ def read_lerobot(folder: Path, limit: int | None = None, mirrored: bool | None =
     Args:
         folder: Folder with ``meta/info.json``.
         limit: Largest number of episodes per task, from the first; None reads all.
-        mirrored: The images are mirrored horizontally; None is true for conversions of LIBERO.
+        mirrored: True if the images are mirrored horizontally; None assumes this for conversions of LIBERO only.
 
     Raises:
         ConfigError: pyarrow or av is not installed, or the dataset has another version or another robot.
@@ -55,11 +55,11 @@ def read_lerobot(folder: Path, limit: int | None = None, mirrored: bool | None =
     info = _info(folder)
     features = info["features"]
     if missing := [name for name in (STATE, ACTION) if name not in features]:
-        raise ConfigError(f"{folder} has no {missing[0]}; it has {', '.join(features)}. Name another dataset.")
+        raise ConfigError(f"{folder} has no {missing[0]}; it has {', '.join(features)}. Choose another dataset.")
     if features[ACTION]["shape"] != [ACTION_DIM]:
         raise ConfigError(
-            f"{folder} has actions of shape {features[ACTION]['shape']}, and this robot needs [{ACTION_DIM}] (change "
-            "of position and of rotation, gripper). Name a dataset of that robot and controller."
+            f"{folder} has actions of shape {features[ACTION]['shape']}, but this robot needs [{ACTION_DIM}] (change "
+            "of position and of rotation, gripper). Name a dataset of one Panda arm with the controller OSC_POSE."
         )
     files = sorted(folder.glob("data/*/*.parquet"))
     if not files:
@@ -77,7 +77,9 @@ def read_lerobot(folder: Path, limit: int | None = None, mirrored: bool | None =
     keys = {camera: each[0] for camera, each in known_keys.items() if each}
     kinds = {features[key]["dtype"] for key in keys.values()}
     if len(kinds) > 1:
-        raise ConfigError(f"{folder} has images as {' and '.join(sorted(kinds))}. Convert it to one of them.")
+        raise ConfigError(
+            f"{folder} stores images as {' and '.join(sorted(kinds))}. Convert all cameras to one of these types."
+        )
     if mirrored is None:
         mirrored = not from_writer
 
@@ -122,7 +124,7 @@ def _info(folder: Path) -> dict[str, Any]:
 
 
 def _instructions(folder: Path) -> dict[int, str]:
-    """Reads index -> instruction; the instruction is the index of a pandas table, with or without a name."""
+    """Reads the instruction of each task index. The instructions are the index, named or not, of a pandas table."""
     table = _parquet(folder / "meta" / "tasks.parquet")
     column = next((name for name in ("task", "__index_level_0__") if name in table.column_names), None)
     if column is None:
@@ -146,7 +148,12 @@ def _first_episodes(episode: np.ndarray, task: np.ndarray, limit: int | None) ->
 def _state(
     features: dict[str, Any], values: dict[str, np.ndarray], folder: Path
 ) -> tuple[dict[str, Tensor], tuple[int, ...], bool]:
-    """Returns the fields of the state, the slots that they fill, and true if `lerobot_writer` wrote the dataset."""
+    """Converts the recorded state to fields of `RobotEpisodes`.
+
+    Returns:
+        joints, gripper, eef_pos and eef_quat by name; the slots (entries of the unified vector) that they fill; and
+        True if `lerobot_writer` wrote the dataset.
+    """
     state, names = torch.from_numpy(values[STATE]).float(), _names(features[STATE])
     joints = torch.zeros(len(state), 7)
     if set(POSE_NAMES) <= set(names):
@@ -234,7 +241,7 @@ def _parquet(path: Path, names: Sequence[str] | None = None) -> Any:
         import pyarrow
         import pyarrow.parquet as parquet
     except ImportError:
-        raise ConfigError(f"{path} needs pyarrow. Write pip install 'powerband[libero]'.") from None
+        raise ConfigError(f"Reading {path} needs the package pyarrow. Run pip install 'powerband[libero]'.") from None
     try:
         columns = parquet.read_schema(path).names
         if missing := [name for name in names or () if name not in columns]:

@@ -20,7 +20,7 @@ VIDEO_PATH = "videos/{video_key}/" + f"{CHUNK_FILE_PATH}.mp4"
 
 @dataclass(frozen=True)
 class FilePosition:
-    """Numbers of the folder and the file that is written next."""
+    """Position of a file in a LeRobotDataset: the number of its folder (chunk) and its number in this folder."""
 
     chunk: int = 0
     file: int = 0
@@ -79,8 +79,8 @@ class VideoWriter:
             self.shape = height, width = images.shape[1:3]
             if height % 2 or width % 2:
                 raise ConfigError(
-                    f"The images of {self.key} are {height} x {width}. A video needs even sides: record them with even "
-                    f"sides."
+                    f"The images of {self.key} are {height} x {width}, but a video needs even sides. Record "
+                    f"images with even sides."
                 )
             self._path = self.folder / VIDEO_PATH.format(
                 video_key=self.key, chunk_index=self.position.chunk, file_index=self.position.file
@@ -116,7 +116,7 @@ def read_video_frames(path: Path, start_s: float, count: int, fps: float) -> np.
     try:
         import av
     except ImportError:
-        raise ConfigError(f"{path} needs av. Write pip install av.") from None
+        raise ConfigError(f"Reading {path} needs the package av. Run pip install av.") from None
     frames: list[np.ndarray] = []
     first = round(start_s * fps)
     try:

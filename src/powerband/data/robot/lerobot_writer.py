@@ -49,13 +49,13 @@ def write_lerobot(folder: Path, episodes: RobotEpisodes, robot_type: str = "pand
 
     Raises:
         ConfigError: pyarrow or av is not installed, or a side of the images is odd.
-        ShardError: The disk is full, the folder cannot be written, or it holds something else.
+        ShardError: The disk is full, the folder cannot be written, or it has other content.
     """
     try:
         import av  # noqa: F401
         import pyarrow  # noqa: F401
     except ImportError:
-        raise ConfigError("A LeRobotDataset needs pyarrow and av. Write pip install 'powerband[libero]'.") from None
+        raise ConfigError("A LeRobotDataset needs pyarrow and av. Run pip install 'powerband[libero]'.") from None
     fps = int(episodes.hz) if float(episodes.hz).is_integer() else float(episodes.hz)
     tasks = list(dict.fromkeys(episodes.instructions))
     columns = _columns_of(episodes, [tasks.index(text) for text in episodes.instructions], fps)
@@ -86,7 +86,7 @@ def write_lerobot(folder: Path, episodes: RobotEpisodes, robot_type: str = "pand
 
 
 def _columns_of(episodes: RobotEpisodes, task_of: Sequence[int], fps: float) -> dict[str, np.ndarray]:
-    """Returns the columns of the parquet files, (N, n) or (N,)."""
+    """Returns the columns of the parquet files by name, (N, n) or (N,); `task_of` maps task indices to written ones."""
     pose = [episodes.gripper.unsqueeze(1), episodes.eef_pos, episodes.eef_quat]
     state = ([episodes.joints] if 0 in episodes.slots else []) + pose
     episode = episodes.episode.numpy()
@@ -104,7 +104,11 @@ def _columns_of(episodes: RobotEpisodes, task_of: Sequence[int], fps: float) -> 
 
 
 def _write_data(folder: Path, columns: dict[str, np.ndarray], spans: list[tuple[int, int]]) -> dict[str, list[int]]:
-    """Writes the numbers, one row group per episode; returns the file of each episode."""
+    """Writes the columns, one parquet row group per episode (first row, end row) of `spans`.
+
+    Returns:
+        The numbers of the folder and the file of each episode, as columns of ``meta/episodes``.
+    """
     import pyarrow as pa
     import pyarrow.parquet as parquet
 
@@ -131,6 +135,7 @@ def _write_data(folder: Path, columns: dict[str, np.ndarray], spans: list[tuple[
         rows += last - first
         chunks.append(position.chunk)
         files.append(position.file)
+    assert writer is not None
     writer.close()
     return {"data/chunk_index": chunks, "data/file_index": files}
 
@@ -138,7 +143,11 @@ def _write_data(folder: Path, columns: dict[str, np.ndarray], spans: list[tuple[
 def _write_videos(
     folder: Path, episodes: RobotEpisodes, spans: list[tuple[int, int]], fps: float
 ) -> tuple[list[VideoWriter], dict[str, list[dict[str, Any]]]]:
-    """Writes the videos; returns them, and the statistics of each: one row per episode and, last, one of all."""
+    """Writes the videos, one per camera.
+
+    Returns:
+        The writers, and the image statistics by video: one entry per episode, then one of all episodes.
+    """
     videos = [VideoWriter(folder, IMAGE_KEYS[camera][0], fps) for camera in episodes.cameras]
     histograms = {video.key: np.zeros((len(spans), 3, 256), np.int64) for video in videos}
     started = 0
@@ -242,7 +251,7 @@ def _info(
 
 
 def _write_tasks(path: Path, tasks: list[str]) -> None:
-    """Writes tasks as the index of a pandas table, which is how LeRobot reads them."""
+    """Writes tasks as the index of a pandas table, as LeRobot expects them."""
     import pyarrow as pa
 
     columns = [("task_index", "int64", "int64"), ("task", "unicode", "object")]

@@ -1,4 +1,4 @@
-"""Recordings of demonstrations, as the stage demos of libero writes them, read into `RobotEpisodes`.
+"""Recordings: reads demonstrations that powerband recorded (stage ``demos`` of the recipe libero) as `RobotEpisodes`.
 
 The demonstrations of a task are one `Recording`; a folder of them holds several tasks. Its steps have ``agentview`` and
 ``wrist`` (H, W, 3) uint8 upright, ``joints`` (7,), ``gripper`` (2,) positions of the fingers, ``eef_pos`` (3,),
@@ -28,7 +28,7 @@ VECTOR_FIELDS = ("joints", "gripper", "eef_pos", "eef_quat", "action")
 
 
 def read_recordings(folder: Path, limit: int | None = None) -> RobotEpisodes:
-    """Reads recordings of demonstrations; images stay on disk until they are requested.
+    """Reads recordings of demonstrations; images are read when they are requested.
 
     Args:
         folder: A recording, or a folder of recordings, one per task, which are read in the order of their names.
@@ -41,7 +41,7 @@ def read_recordings(folder: Path, limit: int | None = None) -> RobotEpisodes:
     if not folders:
         raise ShardError(
             f"{folder} has no episodes: neither recordings of powerband (recording.json or manifest.json, one folder "
-            "per task), nor *.hdf5 of LIBERO, nor meta/info.json of a LeRobotDataset. Name another folder."
+            "per task), nor *.hdf5 of LIBERO, nor meta/info.json of a LeRobotDataset. Choose another folder."
         )
     return concatenate_episodes([_read_recording(each, limit) for each in folders])
 
@@ -65,15 +65,17 @@ def _read_recording(folder: Path, limit: int | None) -> RobotEpisodes:
     packed = (folder / "manifest.json").exists()
     facts = read_manifest(folder)["facts"] if packed else json.loads((folder / FACTS_FILE).read_text(encoding="utf-8"))
     if missing := [name for name in ("instruction", "hz") if name not in facts]:
-        raise ShardError(f"The facts of {folder} have no {missing[0]}; they have {', '.join(facts)}. Record it again.")
+        raise ShardError(
+            f"The facts of the recording {folder} have no {missing[0]}; they have {', '.join(facts)}. Record it again."
+        )
     episodes = [list(parts) for _, parts in groupby(_episode_parts(folder, packed), lambda part: part.episode)][:limit]
     parts = [part for episode in episodes for part in episode]
     if not parts:
-        raise ShardError(f"{folder} has no finished episode. Continue the recording.")
+        raise ShardError(f"{folder} has no finished episode. Record at least one.")
     with _opened(parts[0].path) as file:
         cameras = tuple(camera for camera in CAMERAS if camera in file.keys())  # noqa: SIM118
     rows = [_read_rows(part, VECTOR_FIELDS) for part in parts]
-    fields = {name: torch.cat([each[name] for each in rows]).float() for name in VECTOR_FIELDS}
+    fields: dict[str, Any] = {name: torch.cat([each[name] for each in rows]).float() for name in VECTOR_FIELDS}
     fields["gripper"] = gripper_opening(fields["gripper"])
     lengths = torch.tensor([sum(part.last - part.first for part in episode) for episode in episodes])
 

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from powerband.core.errors import ConfigError
 
-TINY = 1e-4
+MIN_RELATIVE_STD = 1e-4
 """Standard deviation, as a share of the mean's magnitude (at least 1), below which a dimension counts as constant.
-Division by it would amplify noise, such as that in the cosine of an angle that hardly changes."""
-FIGURES = ("mean", "std", "min", "max", "q01", "q99")
+Division by it would amplify noise, for example in the cosine of an angle that hardly changes."""
+STATISTIC_NAMES = ("mean", "std", "min", "max", "q01", "q99")
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,10 +44,11 @@ class Statistics:
         """Finds constant dimensions.
 
         Returns:
-            Their names; the standard deviation (D,) to divide by, 1 for constant dimensions; a line for the banner.
+            Their names; the divisors (D,), which are the standard deviations, or 1 for constant dimensions; a line
+            for the start banner that names the constant dimensions.
         """
-        constant = self.std <= TINY * self.mean.abs().clamp(min=1.0)
-        names = tuple(name for name, flat in zip(self.names, constant.tolist(), strict=True) if flat)
+        constant = self.std <= MIN_RELATIVE_STD * self.mean.abs().clamp(min=1.0)
+        names = tuple(name for name, is_constant in zip(self.names, constant.tolist(), strict=True) if is_constant)
         head = f"{self.task_set}, {len(self.names)} dimensions over {self.count:,} rows"
         tail = f"; constant, and therefore shifted but not scaled: {', '.join(names)}" if names else ""
         return names, torch.where(constant, torch.ones_like(self.std), self.std), head + tail
@@ -65,38 +66,39 @@ class Statistics:
             )
         if self.count != other.count:
             return f"these are of {self.count:,} rows of {self.task_set}, those of {other.count:,}"
-        for figure in FIGURES:
-            values, other_values = getattr(self, figure), getattr(other, figure)
+        for statistic in STATISTIC_NAMES:
+            values, other_values = getattr(self, statistic), getattr(other, statistic)
             indices = (values != other_values).nonzero()[:, 0].tolist()
             if indices:
                 index = indices[0]
                 return (
-                    f"{figure} of {self.names[index]} is {values[index]:.6g} here and {other_values[index]:.6g} there"
+                    f"{statistic} of {self.names[index]} is {values[index]:.6g} in these statistics and "
+                    f"{other_values[index]:.6g} in those"
                 )
         return None
 
     def to_dict(self) -> dict[str, Any]:
         """Returns JSON values."""
         head = {"task_set": self.task_set, "names": list(self.names), "count": self.count}
-        return head | {figure: getattr(self, figure).tolist() for figure in FIGURES}
+        return head | {name: getattr(self, name).tolist() for name in STATISTIC_NAMES}
 
     @staticmethod
     def from_dict(values: dict[str, Any]) -> Statistics:
         """Restores the result of `to_dict`.
 
         Raises:
-            ConfigError: A figure is missing, or does not have one value per dimension.
+            ConfigError: A statistic is missing, or does not have one value per dimension.
         """
         if missing := [field.name for field in fields(Statistics) if field.name not in values]:
-            raise ConfigError(f"The statistics have no {missing[0]}. Compute them from the recorded data again.")
+            raise ConfigError(f"The stored statistics have no {missing[0]}. Compute them from the recorded data again.")
         names = tuple(values["names"])
-        if short := [figure for figure in FIGURES if len(values[figure]) != len(names)]:
+        if invalid := [name for name in STATISTIC_NAMES if len(values[name]) != len(names)]:
             raise ConfigError(
-                f"The statistics have {len(values[short[0]])} values of {short[0]} for {len(names)} dimensions. "
-                "Compute them from the recorded data again."
+                f"The stored statistics have {len(values[invalid[0]])} values of {invalid[0]} for {len(names)} "
+                "dimensions. Compute them from the recorded data again."
             )
-        figures = {figure: torch.tensor(values[figure], dtype=torch.float32) for figure in FIGURES}
-        return Statistics(str(values["task_set"]), names, int(values["count"]), **figures)
+        tensors = {name: torch.tensor(values[name], dtype=torch.float32) for name in STATISTIC_NAMES}
+        return Statistics(str(values["task_set"]), names, int(values["count"]), **tensors)
 
 
 def statistics_of(values: Tensor, names: Sequence[str], task_set: str) -> Statistics:
@@ -118,7 +120,7 @@ def statistics_of(values: Tensor, names: Sequence[str], task_set: str) -> Statis
         index = int(invalid.argmax())
         row = int((~np.isfinite(rows[:, index])).argmax())
         raise ConfigError(f"{names[index]} is {rows[row, index]} in row {row} of {task_set}. Remove its episode.")
-    values_by_name = {
+    arrays = {
         "mean": rows.mean(0),
         "std": rows.std(0),
         "min": rows.min(0),
@@ -126,5 +128,5 @@ def statistics_of(values: Tensor, names: Sequence[str], task_set: str) -> Statis
         "q01": np.quantile(rows, 0.01, axis=0),
         "q99": np.quantile(rows, 0.99, axis=0),
     }
-    figures = {name: torch.from_numpy(value).float() for name, value in values_by_name.items()}
-    return Statistics(task_set, tuple(names), len(rows), **figures)
+    tensors = {name: torch.from_numpy(value).float() for name, value in arrays.items()}
+    return Statistics(task_set, tuple(names), len(rows), **tensors)

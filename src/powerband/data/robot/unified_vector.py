@@ -44,7 +44,7 @@ def gripper_opening(qpos: Tensor) -> Tensor:
     """
     if qpos.shape[-1] != 2:
         raise ConfigError(
-            f"The gripper has {qpos.shape[-1]} positions; that of the Panda has 2. Use demonstrations of a Panda."
+            f"The gripper has {qpos.shape[-1]} positions, but that of the Panda has 2. Use demonstrations of a Panda."
         )
     return ((qpos[..., 0] - qpos[..., 1]) / (2 * FINGER_M)).clip(0.0, 1.0)
 

@@ -1,4 +1,4 @@
-"""Section accelerator: GPUs and their driver, and the processor."""
+"""Section accelerator of ``powerband doctor``: checks the GPUs, their driver, and the processor."""
 
 from __future__ import annotations
 
@@ -132,13 +132,13 @@ def cuda_row(device: torch.device) -> CheckResult:
     capability = 10 * gpu.major + gpu.minor
     if compiled and not any(arch // 10 == gpu.major and arch <= capability for arch in compiled):
         return fail(
-            str(device), f"{text}; torch has code for {', '.join(map(str, compiled))} only", CUDA_TORCH, **metrics
+            str(device), f"{text}; torch has code for sm_{', sm_'.join(map(str, compiled))} only", CUDA_TORCH, **metrics
         )
     if free < 0.5 * total:
         return warn(
             str(device),
             text,
-            "Another process uses most of its memory. Find it with nvidia-smi, or choose another GPU with gpus=.",
+            "Another process uses most of the GPU's memory. Find it with nvidia-smi, or choose another GPU with gpus=.",
             **metrics,
         )
     return ok(str(device), text, **metrics)

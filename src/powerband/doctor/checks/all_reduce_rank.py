@@ -1,4 +1,4 @@
-"""One of the two ranks of section collectives: joins the process group, times all-reduces and leaves."""
+"""One of the two ranks of section collectives: joins the process group, times all-reduces and leaves the group."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ JOIN_TIMEOUT_S = 30.0
 
 
 def main() -> None:
-    """Entry point of a rank. The command line has ``FILE DEVICES``; the environment has RANK, WORLD_SIZE and so on."""
+    """Entry point of a rank. The command line has ``FILE DEVICES``; the environment has RANK and WORLD_SIZE."""
     path, devices = Path(sys.argv[1]), json.loads(sys.argv[2])
 
     def report(**values: Any) -> None:

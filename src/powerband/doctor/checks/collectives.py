@@ -1,4 +1,4 @@
-"""Section collectives: times all-reduces between two ranks. Ranks that die or hang are reported and killed."""
+"""Section collectives of ``powerband doctor``: times all-reduces between two ranks, and kills ranks that hang."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def checks(context: CheckContext) -> list[Check]:
 def reduce_row(
     backend: str, devices: list[str], program: str = RANK_PROGRAM, timeout_s: float = TIMEOUT_S
 ) -> CheckResult:
-    """Starts the ranks and reports their measurement, or the rank that failed and its stage.
+    """Times all-reduces between two new ranks; on failure, reports the rank and the operation that failed.
 
     Args:
-        backend: Name of the row, ``gloo`` or ``nccl``.
+        backend: ``gloo`` or ``nccl``, also the name of the result.
         devices: One device per rank, or ``["cpu"]`` for all ranks.
         program: Python code that each rank runs.
         timeout_s: Seconds after which the ranks are killed.

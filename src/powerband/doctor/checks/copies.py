@@ -1,4 +1,4 @@
-"""Section copies: speed of tensor copies in memory, between host and GPU, and between GPUs."""
+"""Section copies of ``powerband doctor``: measures tensor copies in memory, between host and GPU, and between GPUs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GPU_BYTES = 256 * 2**20
 SMALL_BYTES = 64 * 2**10
 """Size of the copy whose latency is measured, about a batch of observations."""
 SLOW_LINK_GB_S = 6.0
-"""Slower links get a warning; PCIe 3.0 x16 is about twice as fast."""
+"""Links between host and GPU that are slower get a warning; PCIe 3.0 x16 is about twice as fast."""
 
 
 def checks(context: CheckContext) -> list[Check]:

@@ -1,4 +1,4 @@
-"""Section host: CPU quota, threads, shared memory, open files, disk, memory and package versions."""
+"""Section host of ``powerband doctor``: checks cores, threads, shared memory, files, disk, memory and versions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Section precision: speed of matrix products in each precision, at the size of the recipes' layers and larger."""
+"""Section precision of ``powerband doctor``: measures matrix products in each precision, at two sizes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def speed_row(device: torch.device, name: str, speeds: dict[str, float]) -> Chec
     Args:
         device: Device to measure.
         name: Precision, a key of `TYPES`.
-        speeds: Precision -> GFLOP/s at the size `SMALL`; this function adds its own.
+        speeds: Precision -> GFLOP/s at the size `SMALL`; this function adds the entry `name`.
     """
     label = f"{device} {name}"
     if name == "tf32" and device.type == "cpu":

@@ -1,7 +1,7 @@
-"""Section recipes: builds the networks of each recipe and times one act and one update on each device.
+"""Section recipes of ``powerband doctor``: builds the networks of each recipe and times one act and one update.
 
-A recipe takes part if it has a ``build_learner``. Batches are synthetic: random observations, actions of the learner,
-and all other values that a training loop stores with a transition.
+Every device is measured. A recipe is included if it has a ``build_learner``. Batches are synthetic: they contain random
+observations, actions of the learner, and all other values that a training loop stores with a transition.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from powerband.doctor.context import Check, CheckContext
 from powerband.doctor.stopwatch import seconds_per_call
 
 SEQUENCE_STEPS = 16
-"""Steps of the sequences for a recurrent learner; the batch has fewer sequences, so that its size stays the same."""
+"""Steps per sequence for a recurrent learner; the number of steps in the batch is the same as for other learners."""
 
 
 def checks(context: CheckContext) -> list[Check]:
@@ -46,7 +46,7 @@ def recipe_row(title: str, load: Callable[[], Recipe], algo: str | None, device:
     """Times one act and one update at the default sizes of a recipe.
 
     Args:
-        title: Name of the row.
+        title: Name of the result.
         load: Function that imports the recipe.
         algo: Algorithm of the recipe; None if the recipe has only one.
         device: Device of the networks.
@@ -119,7 +119,7 @@ def synthetic_batch(learner: Learner, spec: EnvSpec, device: torch.device, rows:
     """Builds a batch with everything that the training loops pass to ``update``.
 
     Args:
-        learner: Learner that chooses the actions; one that is recurrent gets sequences.
+        learner: Learner that chooses the actions; a recurrent learner gets sequences.
         spec: Shapes of the environment.
         device: Device of the batch.
         rows: Rows of the batch. For a `TargetLearner`, every agent of a step is a row.

@@ -1,4 +1,4 @@
-"""Section rendering: which backends render without a display, with which renderer, how fast and on which GPU.
+"""Section rendering of ``powerband doctor``: checks which backends render without a display, how fast and on which GPU.
 
 Each backend runs in a subprocess, because a missing library breaks the import of mujoco and a driver may crash.
 """
@@ -16,9 +16,9 @@ from powerband.core.machine.rendering import (
     CONTAINER,
     DEVICE_VARIABLES,
     INSTALL,
+    cuda_index_and_uuid,
     forced_software,
     has_display,
-    identity,
     query_egl,
     settings,
 )
@@ -185,7 +185,7 @@ def glfw_row(working: dict[str, bool]) -> CheckResult:
 
 
 def devices_rows(context: CheckContext) -> CheckResult | list[CheckResult]:
-    """Lists the devices in the order of EGL with their CUDA indices, from which ranks find the device of their GPU."""
+    """Lists the EGL devices in the order of EGL, with the CUDA indices by which a rank finds the device of its GPU."""
     if missing_library("egl"):
         return skipped("egl devices", "libEGL is missing: see row egl")
     try:
@@ -223,10 +223,10 @@ def _device_row(device: EglDevice) -> CheckResult:
 
 
 def gpu_rendering_row(gpu: Any, function: str = FUNCTION) -> CheckResult:
-    """Checks whether a rank on `gpu` renders there with the variables that a training run sets for it."""
+    """Checks whether a rank on `gpu` renders on that GPU with the environment variables that a training run sets."""
     name = f"egl {gpu}"
     no_egl, devices = query_egl()
-    variables = settings({}, no_egl, "", *identity(gpu), devices).variables
+    variables = settings({}, no_egl, "", *cuda_index_and_uuid(gpu), devices).variables
     if no_egl or "MUJOCO_EGL_DEVICE_ID" not in variables:
         return skipped(name, "EGL does not identify this GPU among its devices: see row cuda to egl")
     outcome = call_in_subprocess(function, [], timeout_s=TIMEOUT_S, environment={"EGL_PLATFORM": None, **variables})

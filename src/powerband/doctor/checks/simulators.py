@@ -1,4 +1,4 @@
-"""Section simulators: which simulators are installed, and how fast one environment of each steps in a subprocess."""
+"""Section simulators of ``powerband doctor``: checks which simulators are installed, and how fast each steps."""
 
 from __future__ import annotations
 
@@ -128,7 +128,8 @@ def step(name: str) -> dict[str, Any]:
         name: Key of `SIMULATORS`.
 
     Returns:
-        {"steps_per_s": None for a simulator that is only imported, "start_s", "not_finite"}.
+        {"steps_per_s": None for a simulator that is only imported, "start_s": seconds to create the environment,
+        "not_finite": whether an observation or reward was not finite}.
     """
     import numpy as np
 

@@ -1,4 +1,4 @@
-"""Autoreset: converts the end of an episode in vectors of other libraries to one convention.
+"""Autoreset: adapts vector environments of other libraries to one convention at the end of an episode.
 
 Every step that leaves this file is a real transition of every row. The libraries differ at the end of an episode:
 
@@ -7,7 +7,7 @@ Every step that leaves this file is a real transition of every row. The librarie
   The adapter resets the ended rows at once with a mask.
 - EnvPool (next-step): the next step ignores the action, resets, and still reports a reward. The adapter steps the ended
   rows once more, alone, and discards that reward.
-- Any other NEXT_STEP vector steps all rows together, so the other rows would move without an action. It is refused.
+- Any other NEXT_STEP vector steps all rows together, so its other rows would move without an action. It is refused.
 """
 
 from __future__ import annotations
@@ -18,19 +18,20 @@ from typing import Any
 
 import numpy as np
 
+from powerband.core.errors import ConfigError
 from powerband.data.types import tree_map
 from powerband.envs.adapters.external import ExternalStep
 from powerband.envs.workers.spaces import Spaces
 
 
 class GymnasiumVector:
-    """A `gymnasium.vector.VectorEnv` as a source, in any of its three autoreset modes.
+    """A `gymnasium.vector.VectorEnv` as the source of an `ExternalVecEnv`, in any of its three autoreset modes.
 
     Args:
         vector: The vector environment; closing this source closes it.
 
     Raises:
-        ValueError: The vector cannot reset single rows, or does not declare its autoreset mode.
+        ConfigError: The vector cannot reset single rows, or does not declare its autoreset mode.
     """
 
     def __init__(self, vector: Any) -> None:
@@ -50,10 +51,10 @@ class GymnasiumVector:
         # After a masked reset, a worker of AsyncVectorEnv continues only with shared memory (gymnasium 1.4).
         resets_rows = self._seeded_by_row and getattr(vector.unwrapped, "shared_memory", True)
         if not (self._same_step or mode == AutoresetMode.DISABLED or (mode == AutoresetMode.NEXT_STEP and resets_rows)):
-            raise ValueError(
-                f"{vector} autoresets as {mode}: its rows cannot be reset alone, so every end of an episode would cost "
-                f"a step whose action is ignored. Create it with autoreset_mode=AutoresetMode.SAME_STEP or DISABLED, "
-                f"use shared_memory=True, or step its environments with GymVecEnv."
+            raise ConfigError(
+                f"{vector} has the autoreset mode {mode}, and its rows cannot be reset alone. Every end of an episode "
+                f"would cost a step that ignores the action. Create it with autoreset_mode=AutoresetMode.SAME_STEP or "
+                f"DISABLED, use shared_memory=True, or step its environments with GymVecEnv."
             )
         self._action: np.ndarray | None = None
 
@@ -80,7 +81,7 @@ class GymnasiumVector:
         """Waits for the step, and resets rows that ended.
 
         Raises:
-            ValueError: A masked reset changed other rows.
+            ConfigError: A masked reset changed other rows.
         """
         step = self.vector.step_wait() if self.overlappable else self.vector.step(self._action)
         obs, reward, terminated, truncated, info = step
@@ -104,20 +105,22 @@ class GymnasiumVector:
 
 
 class EnvPoolVector:
-    """A pool with the interface of EnvPool as a source: ``send(action, env_ids)``, ``recv()``, next-step autoreset.
+    """A pool with the interface of EnvPool as the source of an `ExternalVecEnv`, with next-step autoreset.
+
+    The interface is ``send(action, env_ids)`` and ``recv()``.
 
     `recv` of the pool returns ``obs, reward, terminated, truncated, info`` with ``info["env_id"]``, in any order. The
     step after the end of an episode ignores the action and returns the first observation of the next episode. Its
     reward belongs to no transition and is discarded.
 
     Args:
-        make: ``make(seeds) -> pool`` with one seed per row. It is called at each reset, because a pool takes its seeds
-            when it is created.
+        make: ``make(seeds) -> pool`` with one seed per row. It is called at each reset, because a pool receives its
+            seeds at its creation.
         num_envs: Number of rows.
         max_episode_steps: Time limit of the task; None if it has none.
 
     Raises:
-        ValueError: The pool returns fewer rows at a time than it has (`batch_size` below `num_envs`).
+        ConfigError: The pool returns fewer rows at a time than it has (`batch_size` below `num_envs`).
     """
 
     overlappable = True
@@ -126,9 +129,9 @@ class EnvPoolVector:
         self.make, self.num_envs = make, num_envs
         self.pool = make(list(range(num_envs)))
         if getattr(self.pool, "is_async", False):
-            raise ValueError(
-                f"The pool returns fewer rows at a time than its {num_envs}, so the rows that ended could not be reset "
-                f"alone. Create it with batch_size=num_envs (the default)."
+            raise ConfigError(
+                f"The pool returns fewer rows at a time than its {num_envs}, so rows that ended cannot be reset alone. "
+                f"Create it with batch_size=num_envs (the default)."
             )
         self.spaces = Spaces.from_spaces(
             self.pool.single_observation_space,
@@ -150,7 +153,7 @@ class EnvPoolVector:
         self.pool.send(action, np.arange(self.num_envs, dtype=np.int32))
 
     def recv(self, next_seeds: Callable[[np.ndarray], list[int]]) -> ExternalStep:
-        """Waits for the step, and resets rows that ended; the pool draws their seeds."""
+        """Waits for the step, and resets rows that ended; the pool draws the reset seeds itself."""
         obs, reward, terminated, truncated, info = self._gather(self.num_envs)
         rows = np.flatnonzero(terminated | truncated).astype(np.int32)
         final_obs = None
@@ -166,7 +169,7 @@ class EnvPoolVector:
         self.pool.close()
 
     def _gather(self, count: int) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """Receives `count` rows and sorts them by environment."""
+        """Receives `count` rows; returns obs, reward, terminated, truncated and info, sorted by environment."""
         parts = [self.pool.recv()]
         if len(parts[0][1]) == count and (np.diff(parts[0][4]["env_id"]) > 0).all():
             return parts[0]  # a pool that waits for all rows returns them in order: no copy is needed
@@ -185,7 +188,7 @@ class EnvPoolVector:
 def _check_unchanged(now: np.ndarray, before: np.ndarray, rows: np.ndarray) -> None:
     """Checks that a masked reset left the observations of `rows` (N,) bool as they were."""
     if now[rows].tobytes() != before[rows].tobytes():
-        raise ValueError(
-            "A reset of some rows (options={'reset_mask': ...}) changed the others: this vector environment cannot "
+        raise ConfigError(
+            "A reset of some rows (options={'reset_mask': ...}) changed other rows, so this vector environment cannot "
             "reset rows alone. Create it with autoreset_mode=AutoresetMode.SAME_STEP."
         )

@@ -1,4 +1,4 @@
-"""One Gymnasium environment by its id. This file imports no torch, because worker processes import it."""
+"""Creates one Gymnasium environment from its id. This file imports no torch, because worker processes import it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ def make_gym(env_id: str, **env_kwargs: Any) -> Any:
         near = difflib.get_close_matches(env_id.rpartition(":")[2], list(gymnasium.registry), n=3, cutoff=0.5)
         raise ConfigError(
             f"env_id={env_id!r} is not registered with Gymnasium ({unknown}). Nearest: {', '.join(near) or 'none'}. "
-            f"For an environment of your own write 'module:EnvId-v0'; importing `module` must register it."
+            f"For your own environment, write 'module:EnvId-v0'; importing `module` must register it."
         ) from unknown
     except TypeError as unsupported:
-        raise ConfigError(f"env_id={env_id!r} does not accept env_kwargs={env_kwargs}: {unsupported}") from unsupported
+        raise ConfigError(
+            f"env_id={env_id!r} does not accept env_kwargs={env_kwargs}: {unsupported}. Remove that argument."
+        ) from unsupported

@@ -67,7 +67,7 @@ class ExternalVecEnv:
     """A vector source behind the VecEnv protocol. A resume truncates the current episodes.
 
     Args:
-        source: Such as `GymnasiumVector` or `EnvPoolVector`.
+        source: Vector of environments, such as `GymnasiumVector` or `EnvPoolVector`.
         device: Device of observations, rewards and flags.
         seed: Seed of the run.
         first_env: Global index of the first environment.
@@ -141,7 +141,7 @@ class ExternalVecEnv:
         return self.recv()
 
     def state_dict(self) -> dict[str, Any]:
-        """The seed, and the index of the current episode of each environment."""
+        """Returns the seed, and the index of the current episode of each environment."""
         return {"seed": self.seed, "episode": torch.from_numpy(self._episode.copy())}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -151,11 +151,11 @@ class ExternalVecEnv:
         self._obs = self._tree(self.source.reset(self._seeds(self._episode)))
         self.resumed = torch.zeros(self.num_envs, dtype=torch.bool)
         warnings.warn(
-            f"{self.num_envs} current episodes were truncated: this source cannot continue them.", stacklevel=2
+            f"{self.num_envs} current episodes were truncated, because this source cannot continue them.", stacklevel=2
         )
 
     def worker_statistics(self) -> dict[str, Any]:
-        """No measurements: the source has no worker processes."""
+        """Returns no measurements, because the source has no worker processes."""
         return {}
 
     def close(self) -> None:
@@ -163,11 +163,11 @@ class ExternalVecEnv:
         self.source.close()
 
     def _seeds(self, episode: np.ndarray) -> list[int]:
-        """Reset seeds of episodes (N,)."""
+        """Computes the reset seeds of episodes (N,)."""
         return [episode_seed(self.seed, self.first_env + row, int(index)) for row, index in enumerate(episode)]
 
     def _tree(self, obs: Any) -> Tree:
-        """Observations as tensors on the device, with discrete values counted from 0."""
+        """Converts observations to tensors on the device, with discrete values counted from 0."""
         leaves = []
         for path, leaf in self._paths:
             value = obs
@@ -178,7 +178,7 @@ class ExternalVecEnv:
         return nested(leaves)
 
     def _tensor(self, array: Any, dtype: str) -> Tensor:
-        """A copy, because sources may reuse their arrays. For few rows numpy copies faster than torch."""
+        """Copies an array, because sources may reuse it. For few rows, numpy copies faster than torch."""
         return torch.from_numpy(np.array(array, dtype, order="C")).to(self.device)
 
     def _metric(self, info: dict[str, Any], name: str, ended: np.ndarray) -> Tensor:

@@ -1,4 +1,4 @@
-"""GymVecEnv: any Gymnasium environment by its id, including the user's own, in worker processes."""
+"""GymVecEnv: creates a vector of Gymnasium environments from an id and steps them in worker processes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def GymVecEnv(  # noqa: N802  named like the other environments; it returns a Wo
         first_env: Global index of the first environment.
         env_kwargs: Keyword arguments of the environment.
         episode_metrics: Names of `info` values of the last step of an episode, for example "success".
-        resume: "truncated" for an environment that does not repeat itself under the same seed and actions.
+        resume: "replayed", or "truncated" for an environment that does not repeat itself under equal seeds and actions.
         supervision, on_failure: Passed to `WorkerVecEnv`.
 
     Raises:

@@ -1,4 +1,4 @@
-"""EnvSpec and observation trees, built from the plain values that simulators exchange."""
+"""Spec: builds an `EnvSpec` and observation trees from the plain values that simulators exchange."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ DTYPES = {"float32": torch.float32, "int64": torch.int64, "uint8": torch.uint8, 
 
 
 def env_spec(spaces: Spaces, resume: ResumeLevel, overlappable: bool) -> EnvSpec:
-    """Converts the spaces of a simulator.
+    """Converts the spaces of a simulator to an `EnvSpec`.
 
     Args:
         spaces: Spaces of one environment.
-        resume: What a resume restores.
+        resume: Level to which a resume restores the current episodes.
         overlappable: True if updates can run between `send` and `recv`.
     """
 

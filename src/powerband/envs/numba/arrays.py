@@ -22,7 +22,9 @@ def check_action(action: Tensor, shape: tuple[int, ...], num_actions: int) -> No
         ValueError: The shape or the dtype is wrong; on the CPU also an action outside 0..num_actions - 1.
     """
     if action.shape != shape or action.dtype != torch.int64:
-        raise ValueError(f"The action is {tuple(action.shape)} {action.dtype}; expected {shape} torch.int64.")
+        raise ValueError(
+            f"The action has shape {tuple(action.shape)} and dtype {action.dtype}; expected {shape} and torch.int64."
+        )
     if action.device.type == "cpu":
         low, high = (int(bound) for bound in torch.aminmax(action))
         if low < 0 or high >= num_actions:

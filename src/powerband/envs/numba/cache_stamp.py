@@ -18,7 +18,7 @@ def source_checksum(*modules: ModuleType) -> int:
 
     numba's disk cache checks only the file that contains the kernel, and would miss a change in a file whose functions
     are inlined. The values that a closure uses are part of the cache key. A kernel therefore adds 0 times this number
-    to something.
+    to one of its results.
 
     Args:
         modules: Every module whose functions or constants the kernel uses, directly or through another one.

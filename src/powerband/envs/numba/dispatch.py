@@ -41,10 +41,10 @@ def run_kernel(
     """Runs one kernel on all rows, on CPU threads or on torch's current CUDA stream.
 
     Args:
-        cpu_loops: Function ``parallel -> {name: loop}``. A loop takes the arrays of the state, the tables and the
-            arguments. The parallel loops run on numba's threads, the others on the calling thread.
-        cuda_module: Module with ``LAUNCHES``, a dict ``{name: launcher}``. A launcher takes the state, the tables and
-            the arguments. The module is imported on first use, because it needs numba-cuda.
+        cpu_loops: Function ``parallel -> {name: loop(arrays, tables, *arguments)}``. Parallel loops run on numba's
+            threads, the others on the calling thread.
+        cuda_module: Module with ``LAUNCHES``, a dict ``{name: launcher(state, tables, *arguments)}``. The module is
+            imported on first use, because it needs numba-cuda.
         name: Name of the kernel.
         state: State of all rows, which the kernel reads and writes.
         tables: Lookup tables on the device of the state.

@@ -5,20 +5,24 @@ device therefore do not change a bit. Arithmetic uses signed 64-bit integers, ex
 converts a mix of uint64 and int64 to floats.
 """
 
+from typing import Any
+
 import numpy as np
 from numba import njit
 
 SLOTS_PER_TICK = 4096
 """Purposes per stream and tick."""
+UNCOUNTED: dict[str, Any] = {"_nrt": False}
+"""Option of `njit` for functions without reference counts of arrays."""
 
 # Everything is inlined into one loop, and arrays have no reference counts: a step takes 0.1 us instead of 1 us.
 # These functions are not cached on disk: a cached function keeps the code that it inlined after that code has changed.
-inlined = njit(forceinline=True, _nrt=False)  # type: ignore[call-overload]
+inlined = njit(forceinline=True, **UNCOUNTED)
 
 
 @inlined
 def splitmix64(z):
-    """The finaliser of splitmix64 (Steele, Lea, Flood 2014): uint64 -> uint64."""
+    """Mixes the bits of `z`: the finaliser of splitmix64 (Steele, Lea, Flood 2014), uint64 -> uint64."""
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return z ^ (z >> np.uint64(31))
@@ -42,7 +46,7 @@ def random_bits(key, tick, slot):
     Args:
         key: Key of the stream.
         tick: Time in the stream.
-        slot: Purpose, 0..4095.
+        slot: Number of the purpose, 0..4095.
     """
     count = np.uint64(np.int64(tick) * SLOTS_PER_TICK + slot + 1)
     return splitmix64(key + count * np.uint64(0x9E3779B97F4A7C15))

@@ -40,8 +40,8 @@ class EnvGroup:
             Otherwise the first failure raises EnvError.
 
     Attributes:
-        on_failure: Called with the facts of each repaired failure at once, because the process may die before the step
-            ends.
+        on_failure: Called with the facts of each repaired failure immediately, because the process may die before the
+            step ends.
 
     Raises:
         EnvError: An environment could not be created.
@@ -73,18 +73,18 @@ class EnvGroup:
             except Exception as error:
                 facts = {"env_id": env_id, "doing": "make", "refused": isinstance(error, (ValueError, ImportError))}
                 reason = str(error) if facts["refused"] else traceback.format_exc()
-                raise EnvError(f"environment {env_id} could not be created: {reason}", facts) from error
+                raise EnvError(f"Environment {env_id} could not be created: {reason}", facts) from error
         self.spent_ns, self.worst_ns = [0] * len(self.envs), [0] * len(self.envs)
 
     def bind(self, shared_arrays: SharedArrays) -> None:
-        """Creates views of the rows of this group, which all later calls write."""
+        """Creates views of this group's rows in the shared memory, to which all later calls write."""
         rows = slice(self.first_row, self.first_row + len(self.envs))
         arrays = {name: array[rows] for name, array in shared_arrays.arrays.items() if name != "active_row"}
         self.action, self.reward = arrays["action"], arrays["reward"]
         self.terminated, self.truncated = arrays["terminated"], arrays["truncated"]
         self.episode, self.length, self.resumed = arrays["episode"], arrays["length"], arrays["resumed"]
         self.log, self.lost, self.stepped = arrays["log"], arrays["lost"], arrays["stepped"]
-        self.metrics = {name: arrays[f"figure/{name}"] for name in self.episode_metrics}
+        self.metrics = {name: arrays[f"metric/{name}"] for name in self.episode_metrics}
         self.active_row = shared_arrays.arrays["active_row"]
         self.discrete = self.spaces.num_actions is not None and self.spaces.action.shape == ()
         self.obs, self.final_obs = (
@@ -93,7 +93,7 @@ class EnvGroup:
         )
 
     def handle(self, command: bytes, payload: Any) -> tuple[bytes, Any]:
-        """Executes a command of the parent and returns the reply with its payload."""
+        """Executes a command of the training process and returns (reply, payload of the reply)."""
         if command == channel.STEP:
             return (channel.EPISODE_ENDED if self.step() else channel.DONE), None
         if command == channel.RESTORE:
@@ -161,7 +161,7 @@ class EnvGroup:
             ended = bool(terminated or truncated)
             write_obs(self.final_obs if ended else self.obs, row, obs, self.supervised)
             if self.supervised and not np.isfinite(reward).all():
-                raise ValueError(f"reward is {reward}")
+                raise ValueError(f"the reward is {reward}, which is not finite")
             if ended:
                 self._write_metrics(row, info)
             self.reward[row] = reward
@@ -183,12 +183,12 @@ class EnvGroup:
         self.worst_ns[row] = max(self.worst_ns[row], elapsed_ns)
         return ended
 
-    def _report_failure(self, row: int, kind: str, what: str, trace: str = "") -> None:
+    def _report_failure(self, row: int, kind: str, description: str, trace: str = "") -> None:
         """Reports a failure to the parent, with the actions that led to it."""
         length = int(self.length[row])
         actions = self.log[row, : length + 1].copy() if length < len(self.log[row]) else None
         facts = {name: value for name, value in self._facts(row).items() if name != "doing"}
-        self.on_failure({**facts, "kind": kind, "what": what, "trace": trace, "actions": actions})
+        self.on_failure({**facts, "kind": kind, "description": description, "trace": trace, "actions": actions})
 
     def _replace(self, row: int) -> None:
         """Replaces an environment by a new one. An environment that cannot be closed is abandoned."""
@@ -223,12 +223,11 @@ class EnvGroup:
             self._guarded(self._replay_row, row, known)
 
     def worker_statistics(self) -> dict[str, Any]:
-        """Costs of the steps so far.
+        """Returns the costs of the steps so far.
 
-        Returns:
-            ``spent_ns`` and ``worst_ns``: total and longest step of each environment in nanoseconds, including resets.
-            ``cpu_s``: processor seconds of the process. ``renderer``: name of the renderer that an environment reports;
-            None if none does.
+        ``spent_ns`` and ``worst_ns`` are the total and the longest step of each environment in nanoseconds, including
+        resets; ``cpu_s`` the processor seconds of the process; ``renderer`` the name that an environment reports, or
+        None.
         """
         bare = [getattr(env, "unwrapped", env) for env in self.envs]
         renderers = (str(env.renderer) for env in bare if getattr(env, "renderer", None))
@@ -251,11 +250,11 @@ class EnvGroup:
     def _write_metrics(self, row: int, info: dict[str, Any]) -> None:
         for name, values in self.metrics.items():
             if name not in info:
-                raise ValueError(f"metric {name!r} is not in the last info of the episode: {sorted(info)}")
+                raise ValueError(f"metric {name!r} is not in the last info of the episode, which has {sorted(info)}")
             values[row] = info[name]
 
     def _env_actions(self, actions: np.ndarray) -> list[Any]:
-        """Actions in the type that the environments expect."""
+        """Converts stored actions to the values and the type that the environments expect."""
         if self.discrete:
             return (actions + self.spaces.action.start).tolist()
         return list(actions.astype(self.spaces.action_dtype))
@@ -289,7 +288,7 @@ class EnvGroup:
             raise self._error(row, error) from error
 
     def _facts(self, row: int) -> dict[str, Any]:
-        """The environment of a row and its position in the episode."""
+        """Returns the env_id, episode, step and reset seed of a row."""
         env_id, episode, step = self.first_env + self.first_row + row, int(self.episode[row]), int(self.length[row])
         return {"env_id": env_id, "episode": episode, "step": step, "seed": self._seed(row), "doing": "step"}
 

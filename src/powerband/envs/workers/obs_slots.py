@@ -1,4 +1,4 @@
-"""Observation slots: rows of shared memory for the leaves of an observation, written after a check of their values."""
+"""Observation slots: writes the leaves of observations to shared memory, after a check of their values."""
 
 from __future__ import annotations
 
@@ -7,36 +7,36 @@ from typing import Any
 import numpy as np
 
 ObsSlot = tuple[tuple[str, ...], np.ndarray, tuple[int, ...], int]
-"""Keys of a leaf in the observation, its array, its shape, and the value that is stored as 0."""
+"""Place of one leaf in shared memory: its keys, its array, its shape, and the value that is stored as 0."""
 KINDS = {"f": "fiub", "i": "iub", "u": "iub", "b": "iub"}
 """Kind of a stored dtype -> kinds of dtypes that an observation may have."""
 
 
 def write_obs(slots: list[ObsSlot], row: int, obs: Any, check_finite: bool) -> None:
-    """Copies an observation into its slots.
+    """Copies an observation to its place in shared memory.
 
     Args:
-        slots: All leaves.
-        row: Row of the slots.
+        slots: Places of all leaves.
+        row: Row of the environment in the arrays.
         obs: Observation of the environment.
         check_finite: Refuse values that are not finite.
 
     Raises:
-        ValueError: A leaf has a wrong shape, which would be broadcast silently; or a kind of dtype that would be
-            rounded; or values that are not finite.
+        ValueError: A leaf has a wrong shape, which NumPy would broadcast silently, a kind of dtype that would be
+            rounded, or values that are not finite.
     """
     for slot in slots:
         slot[1][row] = _checked(slot, obs, check_finite)
 
 
 def obs_matches(slots: list[ObsSlot], row: int, obs: Any) -> bool:
-    """True if the slots contain this observation, bit for bit."""
+    """Returns True if the stored observation of `row` equals `obs` bit for bit."""
     pairs = ((slot[1][row], _checked(slot, obs, check_finite=False)) for slot in slots)
     return all(stored.tobytes() == value.astype(stored.dtype).tobytes() for stored, value in pairs)
 
 
 def _checked(slot: ObsSlot, obs: Any, check_finite: bool) -> np.ndarray:
-    """One leaf of an observation, shifted so that its first value is stored as 0."""
+    """Returns the leaf of `slot` after the checks; discrete values are shifted, so that the first value becomes 0."""
     path, array, shape, start = slot
     for key in path:
         obs = obs[key]

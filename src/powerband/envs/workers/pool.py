@@ -19,7 +19,7 @@ ALL_WORKERS = slice(None)
 """Every worker of a pool."""
 RESTART_TIMEOUT_S = 60.0
 """Seconds that a restart may take if the deadline of a step is shorter, because simulators load slowly."""
-FAILURE_FIELDS = ("env_id", "episode", "step", "seed", "kind", "what")
+FAILURE_FIELDS = ("env_id", "episode", "step", "seed", "kind", "description")
 
 
 class WorkerPool:
@@ -47,8 +47,8 @@ class WorkerPool:
         """Sends the layout of the shared memory to the workers.
 
         Args:
-            fields: The layout.
-            shared_arrays: Its arrays in this process.
+            fields: Layout: names, shapes and dtypes of the arrays.
+            shared_arrays: Arrays of this layout in this process.
         """
         self.fields, self.shared_arrays = fields, shared_arrays
         shared_arrays.arrays["active_row"].fill(NO_ROW)
@@ -65,7 +65,7 @@ class WorkerPool:
         return [payload for _, payload in self.replies()]
 
     def step(self, part: slice) -> None:
-        """Starts a step of the workers `part`."""
+        """Starts a step of the workers in the slice `part`."""
         for worker in self.workers[part]:
             assert worker.index not in self.in_flight, "send twice without recv"
             self.in_flight.add(worker.index)
@@ -73,7 +73,7 @@ class WorkerPool:
             worker.send(channel.STEP)
 
     def wait_for_step(self, part: slice) -> bool:
-        """Waits for the step of the workers `part`.
+        """Waits for the step of the workers in the slice `part`.
 
         Returns:
             True if an episode ended or was truncated.
@@ -95,12 +95,12 @@ class WorkerPool:
         """Collects one reply per worker. All workers have replied before a failure is handled.
 
         Args:
-            part: Workers that owe a reply.
+            part: Workers with a pending reply.
             recover: Restart workers that failed.
 
         Raises:
             ConfigError: The settings of an environment are invalid.
-            EnvError: An environment failed, and `recover` is false or without effect.
+            EnvError: An environment failed, and `recover` is false or the environments step in this process.
         """
         replies, failures = [], []
         for worker in self.workers[part]:
@@ -119,14 +119,14 @@ class WorkerPool:
     # -- failures ---------------------------------------------------------------------------------------------------
 
     def _recovered(self, worker: WorkerProcess, error: EnvError) -> tuple[bytes, Any]:
-        """Restarts a failed worker, which completes the pending step. Returns its reply."""
+        """Restarts a failed worker, which then completes the pending step. Returns the worker's reply."""
         assert self.failures is not None
         deadline_s, start = self.failures.settings.deadline_s, time.monotonic()
         while True:
             facts, index = error.facts, worker.index
             row = NO_ROW if facts["env_id"] is None else facts["env_id"] - self.first_env - worker.rows.start
-            known = {name: facts[name] for name in FAILURE_FIELDS if name in facts}
-            failure = {"kind": "raised", "what": str(error), "worker": index, "actions": self._logged(facts), **known}
+            failure = {"kind": "raised", "description": str(error), "worker": index, "actions": self._logged(facts)}
+            failure |= {name: facts[name] for name in FAILURE_FIELDS if name in facts}
             worker = self.workers[index] = worker.restart()
             worker.set_timeout(max(RESTART_TIMEOUT_S, deadline_s))
             try:
@@ -144,34 +144,38 @@ class WorkerPool:
             return reply
 
     def _described(self, worker: Worker, error: Exception) -> EnvError:
-        """Describes the failure of a worker: how it ended, and its active environment."""
+        """Describes the failure of a worker: the kind of failure and the environment that was stepping."""
         if isinstance(error, EnvError):
             return error
         assert isinstance(worker, WorkerProcess)
         if isinstance(error, TimeoutError):
             assert self.failures is not None
-            kind, what = "hung", f"did not answer for {self.failures.settings.deadline_s:g} s"
+            kind, description = "hung", f"did not answer for {self.failures.settings.deadline_s:g} s"
         else:
             code = worker.process.wait(timeout=CLOSE_TIMEOUT_S)
-            what = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
-            kind = "died"
+            kind, description = "died", f"exited with code {code}"
+            if code < 0:
+                description = f"was killed by {signal.Signals(-code).name}"
         first, last = (self.first_env + row for row in (worker.rows.start, worker.rows.stop - 1))
-        name = f"worker {worker.index} (environments {first} to {last}) {what}"
+        name = f"worker {worker.index} (environments {first} to {last}) {description}"
         if self.shared_arrays is None:
             return EnvError(f"{name} while it created its environments.", {"env_id": first, "doing": "make"})
         arrays = self.shared_arrays.arrays
         active_row = int(arrays["active_row"][worker.index])
-        facts: dict[str, Any] = {"env_id": None, "kind": kind, "what": what, "doing": "step"}
+        facts: dict[str, Any] = {"env_id": None, "kind": kind, "description": description, "doing": "step"}
         if active_row == NO_ROW:
             return EnvError(f"{name} between two environments.", facts)
         row = worker.rows.start + active_row
         facts |= {"episode": int(arrays["episode"][row]), "step": int(arrays["length"][row])}
         facts["env_id"] = self.first_env + row
         facts["seed"] = episode_seed(self.seed, facts["env_id"], facts["episode"])
-        return EnvError(f"{name}. Its active row: {describe_episode(facts).rstrip(',')}.", facts)
+        return EnvError(f"{name} while it stepped {describe_episode(facts).rstrip(',')}.", facts)
 
     def _logged(self, facts: dict[str, Any]) -> Any:
-        """Logged actions (steps + 1, ...) of the failed episode; None if no environment failed or it was too long."""
+        """Returns the logged actions (steps + 1, ...) of the failed episode.
+
+        None means that no environment was stepping, or that the episode is longer than the log.
+        """
         if facts["env_id"] is None:
             return None
         assert self.shared_arrays is not None

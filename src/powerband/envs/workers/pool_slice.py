@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from powerband.core.errors import ConfigError
 from powerband.data.types import EnvSpec, Step, Tree
 from powerband.envs.adapters.spec import nested
 from powerband.envs.workers.pool import WorkerPool
@@ -14,9 +15,9 @@ class PoolSlice:
     """Neighbouring rows of the shared memory, and the workers that step them.
 
     Args:
-        worker_pool: Pool of the whole vector.
+        worker_pool: Pool of all workers of the vector.
         workers: Workers of the pool that step these rows.
-        tensors: Shared memory of the whole vector, by name.
+        tensors: Shared memory of all rows, by name.
         spec: Spaces of the environments.
         paths: Keys of the leaves of an observation.
         episode_metrics: Names of metrics at the end of an episode.
@@ -43,7 +44,7 @@ class PoolSlice:
         self.rows = slice(members[0].rows.start, members[-1].rows.stop)
         self.num_envs = self.rows.stop - self.rows.start
         self._worker_pool, self._workers, self._spec = worker_pool, workers, spec
-        names = {"action", "reward", "terminated", "truncated", "lost", *(f"figure/{name}" for name in episode_metrics)}
+        names = {"action", "reward", "terminated", "truncated", "lost", *(f"metric/{name}" for name in episode_metrics)}
         names |= {"/".join((kind, *path)) for kind in ("obs", "final_obs") for path in paths}
         self._tensors = {name: tensors[name][self.rows] for name in names}
         self._paths, self._metrics, self._device, self._pinned = paths, episode_metrics, device, pinned
@@ -60,13 +61,13 @@ class PoolSlice:
             action: (N, ...); continuous actions are clipped to the bounds.
 
         Raises:
-            ValueError: The shape is wrong.
+            ConfigError: The shape is wrong.
         """
         shared = self._tensors["action"]
         if action.shape != shared.shape:
-            raise ValueError(
-                f"action has shape {tuple(action.shape)}, but the environments take {tuple(shared.shape)}: one row per "
-                f"environment."
+            raise ConfigError(
+                f"The action has shape {tuple(action.shape)}, but these environments need {tuple(shared.shape)}: one "
+                f"row per environment."
             )
         if self._copied is not None:
             self._copied.synchronize()  # the device may still read memory that the workers are about to overwrite
@@ -84,7 +85,7 @@ class PoolSlice:
             terminated=self._delivered("terminated"),
             truncated=self._delivered("truncated"),
             final_obs=self._tree("final_obs") if ended else None,
-            episode={name: self._delivered(f"figure/{name}") for name in self._metrics},
+            episode={name: self._delivered(f"metric/{name}") for name in self._metrics},
             lost=self._lost(),
         )
         if self._pinned:
@@ -93,7 +94,7 @@ class PoolSlice:
         return step
 
     def _lost(self) -> Tensor | None:
-        """Rows (N,) bool whose simulator failed, or None; clears them in the shared memory."""
+        """Returns the rows (N,) bool whose simulator failed, None if none did; clears them in the shared memory."""
         if self._worker_pool.failures is None or not self._tensors["lost"].any():
             return None
         lost = self._tensors["lost"].to(self._device, copy=True)
@@ -101,7 +102,7 @@ class PoolSlice:
         return lost
 
     def _delivered(self, name: str) -> Tensor:
-        """A copy of one array on the device."""
+        """Copies the array `name` of these rows to the device."""
         return self._tensors[name].to(self._device, non_blocking=self._pinned, copy=True)
 
     def _tree(self, kind: str) -> Tree:

@@ -1,4 +1,4 @@
-"""Worker processes: how the training process starts, addresses and ends them.
+"""Worker processes: starts, addresses and stops the worker processes from the training process.
 
 A worker is a plain child process that runs `powerband.envs.workers.worker`. It is not a fork, and it imports the
 user's script only if it needs a function of it. It inherits one end of a socket pair for commands, and the shared
@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from powerband.core.errors import ConfigError
 from powerband.envs.workers import channel, worker
 from powerband.envs.workers.channel import Channel
 from powerband.envs.workers.group import EnvGroup
@@ -32,7 +33,7 @@ _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEX
 
 
 class WorkerProcess:
-    """A worker process, as seen from the training process.
+    """A worker process as the training process sees it.
 
     Args:
         setup: ``env_fns``, a pickled list of (function, keyword arguments), one per environment; ``main``, the user's
@@ -48,21 +49,21 @@ class WorkerProcess:
         self.pending_failures: list[dict[str, Any]] = []
         self.setup, self.rows, self.memory_fd = setup, rows, memory_fd
         self.index: int = setup["group_kwargs"]["index"]
-        here, there = socket.socketpair()
+        parent_socket, child_socket = socket.socketpair()
         # The death signal follows the thread that starts a child. Only the main thread lives as long as the process.
         die_with_parent = threading.current_thread() is threading.main_thread()
-        call = f"serve({there.fileno()}, {memory_fd}, {os.getpid()}, {die_with_parent})"
+        call = f"serve({child_socket.fileno()}, {memory_fd}, {os.getpid()}, {die_with_parent})"
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
         self.process = subprocess.Popen(
             [sys.executable, "-c", f"from powerband.envs.workers.worker import serve; {call}"],
             stdin=subprocess.DEVNULL,
             stdout=2,  # the output of a simulator must not mix with that of --json
-            pass_fds=(there.fileno(), memory_fd),
+            pass_fds=(child_socket.fileno(), memory_fd),
             env={**environment, **dict.fromkeys(_THREADS, "1")},
             process_group=0,  # Ctrl-C in the terminal must reach the parent only
         )
-        there.close()
-        self.channel = Channel(here)
+        child_socket.close()
+        self.channel = Channel(parent_socket)
         self.send(channel.CREATE, setup)
 
     def send(self, command: bytes, payload: Any = None) -> None:
@@ -86,7 +87,7 @@ class WorkerProcess:
         return reply, payload
 
     def set_timeout(self, seconds: float) -> None:
-        """Limits how long `recv` waits."""
+        """Limits the waiting time of `recv`."""
         self.channel.sock.settimeout(seconds)
 
     def restart(self) -> WorkerProcess:
@@ -138,7 +139,7 @@ def start_workers(
     episode_metrics: tuple[str, ...],
     supervised: bool,
 ) -> list[Worker]:
-    """Starts workers over equal shares of the environments. Each then replies with its spaces.
+    """Starts workers over equal shares of the environments. The first reply of each worker contains its spaces.
 
     Args:
         env_fns: One (function, keyword arguments) per environment.
@@ -148,10 +149,10 @@ def start_workers(
         supervised: Passed to `EnvGroup`.
 
     Raises:
-        ValueError: Another process cannot import a function.
+        ConfigError: Another process cannot import a function.
     """
     if worker.importing_main:
-        raise ValueError(
+        raise ConfigError(
             "This script starts environments while a worker imports it for the function that creates them. "
             'Put the code that runs under `if __name__ == "__main__":`, or move the function into a module.'
         )
@@ -193,14 +194,14 @@ def _pickled(env_fns: list[EnvCall]) -> bytes:
     try:
         return pickle.dumps(env_fns)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
-        raise ValueError(
+        raise ConfigError(
             f"An environment cannot be created in a worker process: {error}. Define its function at the top level of a "
             f"module (no lambda, no function inside a function) with plain keyword arguments, or use num_workers=0."
         ) from error
 
 
 def _user_main(env_fns: bytes) -> tuple[str | None, str | None] | None:
-    """(module name, path) of the user's script if the pickled functions are in it, else None."""
+    """Returns (module name, path) of the user's script if the pickled functions are in it, else None."""
     if b"__main__" not in env_fns:
         return None
     main = sys.modules["__main__"]
@@ -209,7 +210,7 @@ def _user_main(env_fns: bytes) -> tuple[str | None, str | None] | None:
     path = vars(main).get("__file__")
     if path is not None:
         return None, os.path.abspath(path)
-    raise ValueError(
+    raise ConfigError(
         "The function that creates an environment is defined in an interactive session, which a worker process cannot "
         "import. Put it into a module, or use num_workers=0."
     )

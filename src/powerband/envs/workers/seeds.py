@@ -8,7 +8,7 @@ _MASK = (1 << 64) - 1
 def episode_seed(seed: int, env_id: int, episode: int) -> int:
     """Computes the seed that an episode is reset with.
 
-    One round of splitmix64 per number folds the three numbers into a 64-bit word. Its upper 31 bits are the seed,
+    One round of splitmix64 per number folds the three numbers into 64 bits. The upper 31 bits are the seed,
     because some simulators refuse larger seeds. The number of ranks, workers or environments therefore changes no
     episode, and a resume can repeat an episode.
 
@@ -22,15 +22,15 @@ def episode_seed(seed: int, env_id: int, episode: int) -> int:
 
     Source: Steele, Lea, Flood 2014, Fast splittable pseudorandom number generators (finaliser of splitmix64).
     """
-    word = 0
+    bits = 0
     for part in (seed, env_id, episode):
-        word = _mix((word ^ (part & _MASK)) + 0x9E3779B97F4A7C15)
-    return word >> 33
+        bits = _mix((bits ^ (part & _MASK)) + 0x9E3779B97F4A7C15)
+    return bits >> 33
 
 
-def _mix(word: int) -> int:
+def _mix(bits: int) -> int:
     """Finaliser of splitmix64 on the lower 64 bits."""
-    word &= _MASK
-    word = (word ^ (word >> 30)) * 0xBF58476D1CE4E5B9 & _MASK
-    word = (word ^ (word >> 27)) * 0x94D049BB133111EB & _MASK
-    return word ^ (word >> 31)
+    bits &= _MASK
+    bits = (bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9 & _MASK
+    bits = (bits ^ (bits >> 27)) * 0x94D049BB133111EB & _MASK
+    return bits ^ (bits >> 31)

@@ -41,7 +41,7 @@ def layout(spaces: Spaces, num_envs: int, num_workers: int, episode_metrics: tup
         "reward": ((num_envs, *agents), "float32"),
         "terminated": ((num_envs,), "bool"),
         "truncated": ((num_envs,), "bool"),
-        **{f"figure/{name}": ((num_envs,), "float32") for name in episode_metrics},
+        **{f"metric/{name}": ((num_envs,), "float32") for name in episode_metrics},
         **{f"final_obs{path}": field for path, field in obs.items()},
         "episode": ((num_envs,), "int64"),
         "length": ((num_envs,), "int64"),
@@ -57,13 +57,13 @@ class SharedArrays:
     """The arrays of a layout in one mapped block.
 
     Args:
-        fields: The layout.
+        fields: Result of `layout`.
         fd: File descriptor of the block, which grows to the needed size; None maps private memory.
 
     Attributes:
         memory: The block.
         starts: Name -> offset of its array in bytes.
-        arrays: Name -> array; every process that maps the block sees a write.
+        arrays: Name -> array; a write is visible to every process that maps the block.
     """
 
     def __init__(self, fields: Layout, fd: int | None) -> None:

@@ -96,7 +96,7 @@ def _paths(tree: Any, keys: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], 
 
 
 def _obs_leaf(space: Any, name: str) -> Any:
-    """Leaf or dict of leaves of an observation space; `name` is for the error message."""
+    """Converts an observation space to a leaf or a dict of leaves; `name` is for the error message."""
     from gymnasium import spaces
 
     if isinstance(space, spaces.Dict):
@@ -110,7 +110,7 @@ def _obs_leaf(space: Any, name: str) -> Any:
     if isinstance(space, spaces.MultiBinary):
         return Leaf(tuple(space.shape), "bool")
     raise ConfigError(
-        f"{name} space {space} has no tensor form: supported are {SUPPORTED}. "
+        f"The {name} space {space} has no tensor form. Supported are {SUPPORTED}. "
         f"Wrap the environment, for example with gymnasium.wrappers.FlattenObservation."
     )
 
@@ -118,7 +118,7 @@ def _obs_leaf(space: Any, name: str) -> Any:
 def _action_leaf(
     space: Any, num_agents: int | None
 ) -> tuple[Leaf, int | None, tuple[float, ...] | None, tuple[float, ...] | None]:
-    """(leaf, number of discrete actions, lower bounds, upper bounds) of an action space."""
+    """Returns the leaf, the number of discrete actions, and the lower and upper bounds of an action space."""
     from gymnasium import spaces
 
     if isinstance(space, spaces.Discrete):
@@ -130,7 +130,7 @@ def _action_leaf(
         low, high = (tuple(np.asarray(bound, np.float64).ravel().tolist()) for bound in (space.low, space.high))
         return Leaf(tuple(space.shape), "float32"), None, low, high
     raise ConfigError(
-        f"action space {space} is not supported: supported are Box of floats, Discrete, and MultiDiscrete with one "
+        f"The action space {space} is not supported. Supported are Box of floats, Discrete, and MultiDiscrete with one "
         f"number of choices for all of `num_agents` agents. Wrap the environment so that it has one of these."
     )
 

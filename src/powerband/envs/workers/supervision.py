@@ -1,4 +1,4 @@
-"""Supervision: the cost of a failed simulator, and the number of failures that ends a run. This file imports no torch.
+"""Supervision: records failures of simulators, and ends the run if they are too frequent. This file imports no torch.
 
 A worker that dies or hangs is restarted, and its other environments are restored by their seeds and logged actions. An
 environment that raises, or that returns a value which is not finite or has a wrong shape, is replaced in its worker.
@@ -32,7 +32,7 @@ class EnvError(RuntimeError):
 
 
 def describe_episode(facts: dict[str, Any]) -> str:
-    """Describes an environment and its position in the episode in one phrase."""
+    """Describes the environment and the position in its episode, as a phrase for messages."""
     return (
         f"environment {facts['env_id']}, after {facts['step']} steps of its episode {facts['episode']} "
         f"(reset seed {facts['seed']}),"
@@ -67,7 +67,7 @@ class EnvFailure:
         env_id: Global index of the environment; None if the worker failed between two environments.
         worker: Index of the worker.
         kind: "raised", "died", "hung" or "not restored".
-        what: Description of the failure.
+        description: Verb phrase that describes the failure.
         episode, step, seed: Index of the episode, its steps before the failure, and its reset seed.
         actions: (steps + 1, ...) actions up to the failure; None if they were not logged.
         trace: Traceback in the worker; empty if there is none.
@@ -77,7 +77,7 @@ class EnvFailure:
     env_id: int | None
     worker: int
     kind: str
-    what: str
+    description: str
     episode: int = 0
     step: int = 0
     seed: int = 0
@@ -87,9 +87,9 @@ class EnvFailure:
 
     def __str__(self) -> str:
         if self.env_id is None:
-            return f"worker {self.worker} {self.what} between two steps; nothing was lost."
+            return f"worker {self.worker} {self.description} between two steps; nothing was lost."
         place = describe_episode({"env_id": self.env_id, "step": self.step, "episode": self.episode, "seed": self.seed})
-        return f"{place} {self.what}. Its episode was truncated, and the next one has begun."
+        return f"{place} {self.description}. Its episode was truncated, and the next one has begun."
 
 
 def reproduce_failure(env_fn: Callable[..., Any], failure: EnvFailure, **kwargs: Any) -> Any:
@@ -133,7 +133,7 @@ class FailureLog:
         """Records a failure.
 
         Raises:
-            EnvError: The number of failures reached the limit.
+            EnvError: `max_failures` failures occurred within `window_s` seconds.
         """
         self.recent_failures.append(failure)
         self.counts[failure.kind] = self.counts.get(failure.kind, 0) + 1

@@ -61,7 +61,7 @@ class WorkerVecEnv:
 
     Raises:
         ConfigError: `num_workers` is out of range, or the settings of an environment are invalid.
-        ValueError: A worker cannot import a function, or the environments have different spaces.
+        ConfigError: A worker cannot import a function, or the environments have different spaces.
         EnvError: An environment raised an exception while it was created.
     """
 
@@ -108,7 +108,7 @@ class WorkerVecEnv:
     def _bind(self, spaces: list[Spaces], episode_metrics: tuple[str, ...], resume: ResumeLevel) -> None:
         """Maps the shared memory according to the spaces that the workers have replied with."""
         if any(other != spaces[0] for other in spaces):
-            raise ValueError(f"All environments of a vector need the same spaces, but these differ: {spaces}.")
+            raise ConfigError(f"All environments of a vector need the same spaces, but these differ: {spaces}.")
         self.spec = env_spec(spaces[0], resume, overlappable=self._workers[0].process is not None)
         log_steps = min(spaces[0].max_episode_steps or MAX_REPLAY_STEPS, MAX_REPLAY_STEPS)
         fields = layout(spaces[0], self.num_envs, len(self._workers), episode_metrics, log_steps)
@@ -145,7 +145,7 @@ class WorkerVecEnv:
             action: (N, ...); continuous actions are clipped to the bounds.
 
         Raises:
-            ValueError: The shape is wrong.
+            ConfigError: The shape is wrong.
         """
         self._all_rows.send(action)
 
@@ -182,7 +182,7 @@ class WorkerVecEnv:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Index, length, actions and last observation of the current episode of each environment."""
+        """Returns the index, length, actions and last observation of the current episode of each environment."""
         assert not self._worker_pool.in_flight, "state_dict between send and recv"
         log, length = self._shared_arrays.arrays["log"], self._shared_arrays.arrays["length"]
         logged = length <= log.shape[1]
@@ -209,8 +209,8 @@ class WorkerVecEnv:
         here, saved = (self.num_envs, self.first_env), (len(state["episode"]), state["first_env"])
         if here != saved:
             raise ConfigError(
-                f"The saved state is of {saved[0]} environments from number {saved[1]} on, but this rank has {here[0]} "
-                f"from number {here[1]} on. Resume with the same num_envs and number of ranks."
+                f"The saved state has {saved[0]} environments from global index {saved[1]} on, but this rank has "
+                f"{here[0]} from global index {here[1]} on. Resume with the same num_envs and number of ranks."
             )
         self.seed = self._worker_pool.seed = state["seed"]
         for name in ("episode", "length"):
@@ -248,11 +248,11 @@ def _restore_logs(log: np.ndarray, actions: Tensor, lengths: list[int], logged: 
         logged: True for each episode whose actions were saved.
     """
     data, offset, size = actions.numpy().tobytes(), 0, log[0, 0].nbytes
-    for row, (length, known) in enumerate(zip(lengths, logged, strict=True)):
-        if known and length <= log.shape[1]:
+    for row, (length, has_actions) in enumerate(zip(lengths, logged, strict=True)):
+        if has_actions and length <= log.shape[1]:
             part = np.frombuffer(data, log.dtype, length * log[0, 0].size, offset)
             log[row, :length] = part.reshape(length, *log.shape[2:])
-        offset += length * size if known else 0
+        offset += length * size if has_actions else 0
 
 
 def _page_lock(shared_arrays: SharedArrays) -> bool:
@@ -260,5 +260,5 @@ def _page_lock(shared_arrays: SharedArrays) -> bool:
     memory = torch.frombuffer(shared_arrays.memory, dtype=torch.uint8)
     code = int(torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), shared_arrays.starts["log"], 0))
     if code:
-        warnings.warn(f"Shared memory is not page-locked (CUDA error {code}): copies are slower.", stacklevel=3)
+        warnings.warn(f"Shared memory is not page-locked (CUDA error {code}). Copies are slower.", stacklevel=3)
     return code == 0

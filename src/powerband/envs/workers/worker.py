@@ -76,7 +76,7 @@ def _make_group(parent: Channel) -> EnvGroup | None:
         refused = isinstance(error, (AttributeError, ImportError, ValueError))
         reason = str(error) if refused else traceback.format_exc()
         facts: dict[str, Any] = {"env_id": first, "doing": "make", "refused": refused}
-        parent.send(channel.FAILED, (f"environment {first} could not be created: {reason}", facts))
+        parent.send(channel.FAILED, (f"Environment {first} could not be created: {reason}", facts))
         return None
     group.on_failure = lambda facts: parent.send(channel.FAILURE_NOTICE, facts)
     parent.send(channel.CREATED, group.spaces)

@@ -1,7 +1,7 @@
-"""How a rollout's steps come about: all environments in step, or two halves by turns (double buffering).
+"""RolloutCollector: steps environments to fill a rollout, all together or double-buffered in two halves.
 
-By turns, actions for one half are chosen while the simulators of the other work. Both ways draw the same noise for
-each environment and step, and nothing is learned within a rollout, so they differ in time alone.
+With double buffering, the learner acts for one half while the simulators of the other half step. Both modes draw the
+same noise for each environment and step, and the learner is constant within a rollout, so they differ only in speed.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class CollectedStep:
     """One step of all environments.
 
     Attributes:
-        obs, action, extras: What was seen, done, and what the learner gave beside it; trees (N, ...).
-        step: What came of it.
-        carry: (N, ...) memory after `obs`, None without.
+        obs, action, extras: Observations, actions, and further outputs of the learner's `act`; trees (N, ...).
+        step: Result of the environments.
+        carry: Carry (N, ...) after `obs`; None if the learner has no recurrent state.
     """
 
     obs: Tree
@@ -37,68 +37,67 @@ class CollectedStep:
 
 
 class RolloutCollector:
-    """Walks environments with the actions of a learner.
+    """Steps environments with the actions of a learner.
 
     Args:
-        run: Clock and noise.
-        env: This rank's environments.
-        learning: Acts.
-        double_buffer: Step two halves by turns; without effect, and said so, where there are no two workers.
+        run, env: Run and environments of this rank.
+        learner: Learner that acts.
+        double_buffer: Alternate between two halves; with fewer than two workers this has no effect, and a warning.
     """
 
-    def __init__(self, run: Run, env: VecEnv, learning: GuardedLearner, double_buffer: bool) -> None:
-        self.run, self.env, self.learning = run, env, learning
+    def __init__(self, run: Run, env: VecEnv, learner: GuardedLearner, double_buffer: bool) -> None:
+        self.run, self.env, self.learner = run, env, learner
         self.send_account, self.recv_account = env_accounts(env)
         self.halves = env.halves if double_buffer else ()
         if double_buffer and not self.halves:
-            why = "has fewer than two workers" if env.spec.overlappable else "steps inside this process"
-            warnings.warn(f"double_buffer=true has no effect: this environment {why}.", stacklevel=3)
+            reason = "has fewer than two workers" if env.spec.overlappable else "steps in the training process"
+            warnings.warn(f"double_buffer=true has no effect, because this environment {reason}.", stacklevel=3)
 
     def collect(self, position: LoopState, count: int) -> Iterator[CollectedStep]:
-        """`count` steps from `position` on; who takes one moves the position before the next."""
-        return self._by_turns(position, count) if self.halves else self._in_step(position, count)
+        """Yields `count` steps from `position` on; the caller advances the position after each of them."""
+        return self._double_buffered(position, count) if self.halves else self._together(position, count)
 
-    def _in_step(self, position: LoopState, count: int) -> Iterator[CollectedStep]:
+    def _together(self, position: LoopState, count: int) -> Iterator[CollectedStep]:
         clock = self.run.clock
         for _ in range(count):
             obs = position.obs
             with clock("act"):
-                action, extras, carry = self.learning.act(obs, position.carry)
+                action, extras, carry = self.learner.act(obs, position.carry)
             with clock(self.send_account):
                 self.env.send(action)
             with clock(self.recv_account):
                 step = self.env.recv()
             yield CollectedStep(obs, action, extras, step, carry)
 
-    def _by_turns(self, position: LoopState, count: int) -> Iterator[CollectedStep]:
-        """Each half is sent its next actions as soon as it has arrived; what is yielded are both halves of one step."""
-        own = [LoopState(_rows(position.obs, half.rows), _rows(position.carry, half.rows)) for half in self.halves]
-        sent = [self._sent(half, at) for half, at in zip(self.halves, own, strict=True)]
+    def _double_buffered(self, position: LoopState, count: int) -> Iterator[CollectedStep]:
+        """Sends the next actions of each half as soon as its step has arrived; yields steps of both halves."""
+        states = [LoopState(_rows(position.obs, half.rows), _rows(position.carry, half.rows)) for half in self.halves]
+        sent = [self._sent(half, state) for half, state in zip(self.halves, states, strict=True)]
         for t in range(count):
-            now, sent, arrived = sent, [], []
-            for half, at, (_, _, _, carry) in zip(self.halves, own, now, strict=True):
+            current, sent, arrived = sent, [], []
+            for half, state, (_, _, _, carry) in zip(self.halves, states, current, strict=True):
                 with self.run.clock(self.recv_account):
                     arrived.append(half.recv())
-                at.advance(arrived[-1], carry)
+                state.advance(arrived[-1], carry)
                 if t + 1 < count:
-                    sent.append(self._sent(half, at))
+                    sent.append(self._sent(half, state))
             with self.run.clock("store"):
-                obs, action, extras, carry = (_joined(list(parts)) for parts in zip(*now, strict=True))
-                taken = CollectedStep(obs, action, extras, Step.concatenate(arrived), carry)
-            yield taken
+                obs, action, extras, carry = (_joined(list(parts)) for parts in zip(*current, strict=True))
+                collected = CollectedStep(obs, action, extras, Step.concatenate(arrived), carry)
+            yield collected
 
-    def _sent(self, half: Any, at: LoopState) -> tuple[Tree, Tensor, dict[str, Tensor], Tensor | None]:
-        """Chooses actions for a half and hands them over; returns what `CollectedStep` has of it."""
+    def _sent(self, half: Any, state: LoopState) -> tuple[Tree, Tensor, dict[str, Tensor], Tensor | None]:
+        """Chooses and sends the actions of a half; returns its observations, actions, extras and carry."""
         with self.run.clock("act"), self.run.noise.row_slice(half.rows, self.env.num_envs):
-            action, extras, carry = self.learning.act(at.obs, at.carry)
+            action, extras, carry = self.learner.act(state.obs, state.carry)
         with self.run.clock(self.send_account):
             half.send(action)
-        return at.obs, action, extras, carry
+        return state.obs, action, extras, carry
 
 
 def _rows(tree: Tree | None, rows: slice) -> Tree | None:
     return None if tree is None else tree_map(lambda leaf: leaf[rows], tree)
 
 
-def _joined(parts: list[Tree | None]) -> Tree | None:
+def _joined(parts: list[Tree | None]) -> Any:
     return None if parts[0] is None else tree_cat(parts)

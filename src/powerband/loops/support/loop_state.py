@@ -1,4 +1,4 @@
-"""Where a loop stands between two of its iterations."""
+"""LoopState: the state of a loop between two iterations."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from powerband.data.types import Step, Tree, VecEnv, broadcast_rows, tree_map
 
 
 class LoopState:
-    """Where a loop stands between two iterations: what the next action is chosen from, and the updates still owed."""
+    """Observations and carry (recurrent state) for the next action, and the number of pending updates."""
 
     def __init__(self, obs: Tree, carry: Tensor | None) -> None:
         self.obs, self.carry, self.pending_updates = obs, carry, 0
 
     def advance(self, step: Step, carry: Tensor | None) -> None:
-        """Goes on from `step`; the carry (N, ...) starts anew in the rows whose episode ended."""
+        """Continues from `step`; resets the carry (N, ...) of rows whose episode ended."""
         self.obs = step.obs
         self.carry = None if carry is None else carry * broadcast_rows(~step.ended, carry)
 
     def resume(self, env: VecEnv, tracker: EpisodeTracker) -> None:
-        """Starts anew in the rows whose live episode the environment could not take up after a resume."""
+        """Resets the rows whose episode the environment could not continue after a resume."""
         lost = ~env.resumed.to(tracker.returns.device)
         if bool(lost.any()):
             self.obs = env.observe()
@@ -31,15 +31,20 @@ class LoopState:
         return {"obs": self.obs, "carry": self.carry, "owed": self.pending_updates}
 
     def load_state_dict(self, state: dict) -> None:
-        self.obs = tree_map(lambda saved, here: saved.to(here.device), state["obs"], self.obs)
-        self.carry = None if state["carry"] is None else state["carry"].to(self.carry.device)
+        self.obs = tree_map(lambda saved, current: saved.to(current.device), state["obs"], self.obs)
+        carry = state["carry"]
+        if carry is not None:
+            assert self.carry is not None
+            carry = carry.to(self.carry.device)
+        self.carry = carry
         self.pending_updates = state["owed"]
 
 
 def env_accounts(env: VecEnv) -> tuple[str, str]:
-    """Accounts that `send` and `recv` belong to: stepping in this process, or waiting for the processes that step.
+    """Returns the accounts of the phase clock (categories of time) that a loop uses for `send` and for `recv`.
 
-    On CUDA, `send` to worker processes is the copy of the actions to the host.
+    Environments in this process use "env" for both. With workers, `recv` waits ("env_wait"), and `send` on CUDA copies
+    the actions to the host ("h2d").
     """
     if not env.spec.overlappable:
         return "env", "env"

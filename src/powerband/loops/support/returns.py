@@ -1,4 +1,4 @@
-"""What a rollout is worth: the two ways in which the on-policy loop turns rewards into what a learner learns from."""
+"""Returns: two estimators that compute returns and advantages of a rollout for the on-policy loop."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from powerband.data.types import Step, TargetLearner, Tree, ValueLearner, broadc
 
 
 class ReturnsEstimator(Protocol):
-    """Called by the loop: after each step, and once the rollout is full.
+    """Estimator that the loop calls after each step and after the last step of a rollout.
 
     Attributes:
-        rows_per_step: Rows of a mini-batch that one step of one environment makes.
+        rows_per_step: Rows of a mini-batch per step of one environment.
     """
 
     rows_per_step: int
@@ -26,12 +26,12 @@ class ReturnsEstimator(Protocol):
 
 
 class GaeReturns:
-    """Generalised advantage estimation from the learner's values, as PPO wants it.
+    """Generalised advantage estimation from the values of the learner, for PPO.
 
     Args:
-        run: Clock and ranks.
-        learner: Gives values.
-        gamma, gae_lambda, normalize: As in `OnPolicyConfig`.
+        run: Run of this rank.
+        learner: Learner that computes the values.
+        gamma, gae_lambda, normalize: Settings as in `OnPolicyConfig`.
     """
 
     rows_per_step = 1
@@ -42,9 +42,9 @@ class GaeReturns:
         self._lost: list[tuple[int, Tensor]] = []
 
     def after_step(self, t: int, rollout: Rollout, step: Step, carry: Tensor | None) -> None:
-        """Stores V of where the step before led to, and V of the last observation where step t truncated an episode.
+        """Stores values of the next observations of step t - 1, and of the last observations of truncated episodes.
 
-        On the CPU only the rows that were cut are evaluated.
+        On the CPU, values of last observations are computed for the truncated rows only.
         """
         if t:
             with self.run.clock("store"):
@@ -55,14 +55,14 @@ class GaeReturns:
                 rollout.store(t, {"cut_value": torch.zeros_like(step.reward)})
                 values = rollout.data["cut_value"]
             if step.final_obs is not None:
-                self._value_cuts(values[t], step, carry)
-            if step.lost is not None:  # no transition: nothing followed, and nothing is learned from it
-                values[t, step.lost] = now = rollout.data["value"][t, step.lost]
-                rollout.data["reward"][t, step.lost] = (1 - self.gamma) * now
+                self._store_final_values(values[t], step, carry)
+            if step.lost is not None:  # a repaired failure is no transition: its temporal difference becomes 0
+                values[t, step.lost] = value = rollout.data["value"][t, step.lost]
+                rollout.data["reward"][t, step.lost] = (1 - self.gamma) * value
                 self._lost.append((t, step.lost))
 
-    def _value_cuts(self, values: Tensor, step: Step, carry: Tensor | None) -> None:
-        """Writes V of the last observations into `values` (N, ...)."""
+    def _store_final_values(self, values: Tensor, step: Step, carry: Tensor | None) -> None:
+        """Writes V of the final observations to `values` (N, ...)."""
         if step.truncated.device.type != "cpu":
             values.copy_(self.learner.value(step.final_obs, carry))
             return
@@ -72,12 +72,12 @@ class GaeReturns:
             values[rows] = self.learner.value(last, None if carry is None else carry.index_select(0, rows))
 
     def finish(self, rollout: Rollout, obs: Tree, carry: Tensor | None) -> dict[str, Tree]:
-        """The rollout with ``advantages`` and ``returns``."""
+        """Adds ``advantages`` and ``returns`` to the data of the rollout."""
         with self.run.clock("act"):
             rollout.store(rollout.num_steps - 1, {"next_value": self.learner.value(obs, carry)})
         with self.run.clock("returns"):
             data = rollout.data
-            # Where an episode was cut, V of its last observation stands in for V of the next episode's first one.
+            # For truncated episodes, V of the final observation replaces V of the first one of the next episode.
             next_value = torch.where(
                 broadcast_rows(data["truncated"], data["value"]), data["cut_value"], data["next_value"]
             )
@@ -91,20 +91,20 @@ class GaeReturns:
         return data
 
     def _normalized(self, advantage: Tensor) -> Tensor:
-        """Advantages to mean 0 and deviation 1 over the rollouts of all ranks."""
+        """Normalises advantages to mean 0 and deviation 1 over the rollouts of all ranks."""
         moments = torch.stack([advantage.mean(), advantage.square().mean()]).double()
         mean, square = self.run.ranks.average_(moments).float().unbind()
         return (advantage - mean) / ((square - mean * mean).clamp(min=0).sqrt() + 1e-8)
 
 
 class LearnerReturns:
-    """TD(lambda) targets that the learner makes itself of a rollout of whole episodes, as COMA wants it.
+    """TD(lambda) targets that the learner computes from a rollout of complete episodes, for COMA.
 
     Args:
-        run: Clock.
-        learner: Has ``targets(data, gamma, td_lambda) -> data for the mini-batches``.
+        run: Run of this rank.
+        learner: Learner that computes the targets.
         gamma, td_lambda: Discount, and decay of the trace.
-        num_agents: Every agent of a step is a row of its own.
+        num_agents: Agents per environment; each agent is a row of a mini-batch.
     """
 
     def __init__(self, run: Run, learner: TargetLearner, gamma: float, td_lambda: float, num_agents: int) -> None:
@@ -112,9 +112,9 @@ class LearnerReturns:
         self.run, self.learner, self.gamma, self.td_lambda = run, learner, gamma, td_lambda
 
     def after_step(self, t: int, rollout: Rollout, step: Step, carry: Tensor | None) -> None:
-        """Nothing: the critic sees the whole rollout at its end."""
+        """Does nothing: the critic evaluates the complete rollout in `finish`."""
 
     def finish(self, rollout: Rollout, obs: Tree, carry: Tensor | None) -> dict[str, Tree]:
-        """What `learner.targets` makes of it."""
+        """Returns the targets of the learner."""
         with self.run.clock("returns"):
             return self.learner.targets(rollout.data, self.gamma, self.td_lambda)

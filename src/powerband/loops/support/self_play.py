@@ -1,45 +1,50 @@
-"""Self-play: a pool of past selves, so that the newest policy cannot forget how to beat the old ones."""
+"""Self-play: a pool of past policies as opponents, which prevents the policy from forgetting how to beat them."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from powerband.core.errors import ConfigError
+
 
 class OpponentPool:
-    """Snapshots of a network, each playing an equal share of the environments that face the pool.
+    """Snapshots of a network. Each one acts for an equal share of the environments that play against the pool.
 
-    Half of the pool are the newest snapshots; of those that fall out of that half every second is kept, so that the
-    other half reaches further back than the pool is large.
+    Half of the pool are the newest snapshots. The other half keeps every second snapshot that leaves the first half, so
+    it covers a longer period.
 
     Args:
-        net: The network that is learning.
-        act_fn: ``act_fn(net, obs) -> action``: how a snapshot plays.
-        size: Snapshots kept, at least 1. At first all of them are the untrained network.
+        net: Network that is trained.
+        act_fn: Function (net, obs) -> action of a snapshot.
+        size: Number of snapshots, at least 1. Initially all of them are the untrained network.
         interval: Rollouts between two snapshots, at least 1.
 
     Raises:
-        ValueError: A number below 1.
+        ConfigError: A number is below 1.
     """
 
-    def __init__(self, net: nn.Module, act_fn: Callable[[nn.Module, Tensor], Tensor], size: int, interval: int) -> None:
+    def __init__(self, net: nn.Module, act_fn: Callable[[Any, Tensor], Tensor], size: int, interval: int) -> None:
         if size < 1 or interval < 1:
-            raise ValueError(f"pool_size={size} and snapshot_interval={interval} must be 1 or more.")
+            raise ConfigError(
+                f"pool_size={size} and snapshot_interval={interval} must both be 1 or more. Write larger values."
+            )
         self.net, self.act_fn, self.interval = net, act_fn, interval
         self.members = [copy.deepcopy(net).requires_grad_(False) for _ in range(size)]
         self.rollouts = 0
 
     def after_update(self) -> None:
-        """Counts a rollout and takes a snapshot where one is due."""
+        """Counts a rollout and takes a snapshot if one is due."""
         self.rollouts += 1
         if self.rollouts % self.interval == 0:
             self.snapshot()
 
     def snapshot(self) -> None:
-        """Puts the network as it is now into the pool."""
+        """Copies the current network into the pool."""
         recent = (len(self.members) + 1) // 2
         skips = (self.rollouts // self.interval) % 2
         reused = self.members.pop(recent - 1 if skips else len(self.members) - 1)
@@ -48,7 +53,7 @@ class OpponentPool:
 
     @torch.no_grad()
     def act(self, obs: Tensor) -> Tensor:
-        """Actions for observations (n, ...); member m plays the m-th of equal parts of the rows."""
+        """Computes actions for observations (n, ...). Rows are split into equal parts; snapshot m acts for part m."""
         parts = torch.tensor_split(obs, len(self.members))
         return torch.cat([self.act_fn(net, part) for net, part in zip(self.members, parts, strict=True) if len(part)])
 

@@ -1,4 +1,4 @@
-"""Configuration, algorithm table and variants of gym. This file does not import torch."""
+"""Defines the options, algorithms and variants (named sets of options) of the recipe gym, without importing torch."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ ALGORITHMS = {
 @dataclass(frozen=True)
 class Config:
     env_id: str = "Pendulum-v1"
-    """A Gymnasium id, or module:EnvId-v0 if importing the module registers it."""
+    """Gymnasium id, or module:EnvId-v0 if the import of the module registers it."""
     algo: str = "sac"
-    """Algorithm; the off-policy algorithms need continuous actions, ppo takes both kinds."""
+    """Algorithm: sac and td3 need continuous actions; ppo supports continuous and discrete actions."""
     num_workers: int = -1
     """Worker processes of each rank; 0 steps in the training process, -1 starts one per core (two with double_buffer),
     at most one per environment."""
     supervise: bool = True
     """Restart a simulator that fails, count the failure and end its episode; false ends the run instead."""
     worker_deadline_s: float = 60.0
-    """Seconds after which a worker that has not answered counts as hanging and is restarted (supervise)."""
+    """Seconds without an answer after which a worker is restarted; needs supervise=true."""
     eval_episodes: int = 20
     """Episodes of an evaluation."""
     run: RunConfig = field(default_factory=lambda: RunConfig(env_steps=20_000))
@@ -39,7 +39,7 @@ class Config:
 
     @property
     def loop(self) -> OffPolicyConfig | OnPolicyConfig:
-        """Sizes of the loop that the chosen algorithm runs in."""
+        """Settings of the training loop that the chosen algorithm runs in: `off_policy` or `on_policy`."""
         return self.off_policy if ALGORITHMS[self.algo].loop == "off_policy" else self.on_policy
 
 
@@ -57,13 +57,19 @@ class Evaluation:
 
 
 def check(config: Config, world_size: int) -> None:
-    """Refuses sizes that do not divide by the number of ranks, and more workers than environments."""
+    """Refuses batch sizes and numbers of environments that do not divide by the number of ranks (`world_size`).
+
+    It also refuses more workers than environments on a rank.
+
+    Raises:
+        ConfigError: A setting is invalid.
+    """
     config.loop.check(world_size)
     most = config.loop.num_envs // world_size
     if config.num_workers > most:
         raise ConfigError(
-            f"num_workers={config.num_workers} is a number per rank, and each of {world_size} rank(s) has {most} "
-            f"environments. Write num_workers={most} or less, or 0 to step in the training process."
+            f"num_workers={config.num_workers} is too large: it counts per rank, and each of {world_size} rank(s) has "
+            f"{most} environments. Write num_workers={most} or less, or 0 to step in the training process."
         )
 
 
@@ -79,12 +85,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "off_policy.random_steps": 300,
         "sac.actor_lr": 1e-3,
         "sac.critic_lr": 1e-3,
-        "sac.hidden": (64, 64),  # three observations and one action: an update costs a third of 256 x 256
+        "sac.hidden": (64, 64),  # an update takes a third of the time of 256 x 256
     },
     "cartpole": {
         "env_id": "CartPole-v1",
         "algo": "ppo",
-        "num_workers": 0,  # a step costs less than waking a worker
+        "num_workers": 0,  # a step takes less time than to wake a worker
         "run.env_steps": 100_000,
         "run.threads": 1,
         "on_policy.num_steps": 32,

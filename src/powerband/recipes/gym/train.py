@@ -1,4 +1,4 @@
-"""Training and evaluation on a Gymnasium environment, with simulators in worker processes."""
+"""Trains and evaluates learners on a Gymnasium environment, with simulators in worker processes."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+
+import torch
 
 from powerband.core.config.sizes import per_rank, scaled_lr
 from powerband.core.rank_context import RankContext
 from powerband.core.recipe import load_object
 from powerband.core.run.checkpoint import load_checkpoint, resolve_resume
 from powerband.core.run.run import Run, RunHooks
-from powerband.data.types import EnvSpec, Learner
+from powerband.data.types import EnvSpec, Learner, OnPolicyLearner
 from powerband.envs.adapters.gymnasium_env import GymVecEnv
 from powerband.envs.workers.supervision import EnvFailure, Supervision
 from powerband.envs.workers.vector import WorkerVecEnv
@@ -30,37 +32,56 @@ def make_env(
     workers: int,
     seed: int,
     rank: int = 0,
-    device: str = "cpu",
+    device: torch.device | str = "cpu",
     on_failure: Callable[[EnvFailure], object] | None = None,
 ) -> WorkerVecEnv:
-    """Creates `num_envs` environments of this rank; `on_failure` is called with each failure that was repaired."""
+    """Creates the `num_envs` environments of one rank.
+
+    Args:
+        config: Names the environment and the supervision of workers.
+        num_envs: Environments of the rank.
+        workers: Worker processes; 0 steps in this process, -1 starts one per core.
+        seed: Seed of the run.
+        rank: Number of the rank.
+        device: Device of observations.
+        on_failure: Called for each simulator that failed and was restarted.
+    """
     if workers < 0:
         double_buffered = ALGORITHMS[config.algo].loop == "on_policy" and config.on_policy.double_buffer
         workers = min(num_envs, (os.cpu_count() or 1) * (2 if double_buffered else 1))
     supervision = Supervision(deadline_s=config.worker_deadline_s) if config.supervise else None
-    options = {"first_env": rank * num_envs, "supervision": supervision, "on_failure": on_failure}
-    return GymVecEnv(config.env_id, num_envs, workers, device, seed, **options)
+    return GymVecEnv(
+        config.env_id,
+        num_envs,
+        workers,
+        device,
+        seed,
+        first_env=rank * num_envs,
+        supervision=supervision,
+        on_failure=on_failure,
+    )
 
 
 def make_learner(config: Config, spec: EnvSpec, context: RankContext) -> Learner:
-    """The algorithm that ``algo=`` names."""
+    """Creates the learner of the algorithm ``config.algo`` for environments of `spec`."""
     return load_object(ALGORITHMS[config.algo].learner)(spec, getattr(config, config.algo), context)
 
 
 def build_learner(config: Config, context: RankContext) -> tuple[Learner, EnvSpec, Any]:
-    """A new learner, the spaces of its environment, and the sizes of its loop."""
+    """Creates a learner. Returns the learner, the spaces of its environment, and the settings of its training loop."""
     env = make_env(config, 1, 0, config.run.seed)
     env.close()
     return make_learner(config, env.spec, context), env.spec, config.loop
 
 
 def train(config: Config, run: Run) -> None:
-    """Trains on ``env_id``."""
+    """Trains the algorithm ``config.algo`` on the environment ``config.env_id``."""
     ranks = run.ranks
     num_envs = per_rank("num_envs", config.loop.num_envs, ranks.world_size)
 
     def report_failure(fault: EnvFailure) -> None:
         run.console.note(str(fault))
+        assert env.failures is not None
         run.metrics.set_scalar("charts/env_failures", sum(env.failures.counts.values()))
 
     env = make_env(config, num_envs, config.num_workers, config.run.seed, ranks.rank, run.device, report_failure)
@@ -72,14 +93,18 @@ def train(config: Config, run: Run) -> None:
         if ALGORITHMS[config.algo].loop == "off_policy":
             off_policy(run, env, learner, config.off_policy, hooks=hooks)
         else:
-            on_policy(run, env, learner, config.on_policy, hooks=hooks)
+            on_policy(run, env, cast(OnPolicyLearner, learner), config.on_policy, hooks=hooks)
         run.export_policy(learner.policy_state())
     finally:
         env.close()
 
 
 def play(config: Config, learner: Learner, episodes: int, seed: int = 10_000) -> dict:
-    """Plays episodes without exploration, on seeds that training does not use."""
+    """Plays episodes without exploration, on seeds that training does not use.
+
+    Returns:
+        Name -> (episodes,) tensor, among them ``return`` and ``length``, as `powerband.loops.evaluate.evaluate`.
+    """
     env = make_env(config, min(episodes, 10), 0, seed)
     try:
         return evaluation.evaluate(
@@ -94,20 +119,26 @@ def play(config: Config, learner: Learner, episodes: int, seed: int = 10_000) ->
 
 
 def summary(figures: dict) -> dict[str, float]:
-    """Mean return with its 95 % interval, and the mean length."""
+    """Computes the mean return with its 95 % interval, and the mean length, of the episodes that `play` returned."""
     mean, low, high = evaluation.mean_interval(figures["return"])
     return {"return": mean, "return_low": low, "return_high": high, "length": float(figures["length"].mean())}
 
 
 def evaluate(config: Config, folder: Path, options: Evaluation) -> list[dict]:
-    """Plays the newest checkpoint without exploration; the table is also written to ``eval-episodes.json``."""
+    """Evaluates the newest checkpoint of the run in `folder` without exploration.
+
+    It prints the result and writes it to ``eval-episodes.json`` in `folder`.
+
+    Returns:
+        A list of one dict: ``env_id``, ``episodes`` and the figures of `summary`.
+    """
     path, _ = resolve_resume(str(folder))
     learner, _, _ = build_learner(config, RankContext.single())
     learner.load_state_dict(load_checkpoint(path, "shared")[0]["learner"])
-    found = summary(play(config, learner, options.episodes, options.seed))
-    interval = f"[{found['return_low']:,.1f}, {found['return_high']:,.1f}]"
-    mean, length = f"{found['return']:,.1f}", f"{found['length']:,.0f}"
+    result = summary(play(config, learner, options.episodes, options.seed))
+    interval = f"[{result['return_low']:,.1f}, {result['return_high']:,.1f}]"
+    mean, length = f"{result['return']:,.1f}", f"{result['length']:,.0f}"
     print(f"{config.env_id}: return {mean} {interval} over {options.episodes} episodes of {length} steps")
-    rows = [{"env_id": config.env_id, "episodes": options.episodes, **found}]
+    rows = [{"env_id": config.env_id, "episodes": options.episodes, **result}]
     (folder / "eval-episodes.json").write_text(json.dumps({"options": options.__dict__, "rows": rows}, indent=2))
     return rows

@@ -1,4 +1,7 @@
-"""libero: RDT, a diffusion transformer with instructions and cameras, from demonstrations of LIBERO's tasks."""
+"""Recipe libero: trains RDT, a diffusion transformer that observes instructions and cameras, on LIBERO demonstrations.
+
+LIBERO is a benchmark suite of manipulation tasks.
+"""
 
 from powerband.core.recipe import Recipe
 from powerband.recipes.libero.config import OLD_NAMES, VARIANTS, Config, check, finalize, notices

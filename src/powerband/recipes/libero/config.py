@@ -1,11 +1,15 @@
-"""Configuration, variants and old option names of libero. This file does not import torch."""
+"""Defines the options of the recipe libero, its variants and its old option names. This file does not import torch.
+
+A variant is a named set of option values. An old name is a former name of an option, or its name in the RDT guide that
+docs/recipes/libero.md discusses.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from powerband.core.config import RunConfig, at_least
 from powerband.core.errors import ConfigError
@@ -90,17 +94,21 @@ class Config:
         return tuple(find_task(self.benchmark, task) for task in self.tasks)
 
     def rows_per_rank_update(self, world_size: int) -> int:
-        """Returns the rows of one update on each rank.
+        """Returns the number of rows (training samples) of one update on each rank.
 
-        A batch size per rank is the size of one accumulated part, as in the guide; a global batch size is the size of
-        the whole update.
+        `offline.batch_size_per_rank` is the size of one accumulated part, as in the RDT guide.
+        `offline.global_batch_size` is the size of the whole update on all ranks.
         """
         per_rank = self.offline.batch_size_per_rank
         return per_rank * self.rdt.gradient_accumulation_steps if per_rank else self.offline.batch(world_size)
 
 
 def finalize(config: Config, stage: str) -> Config:
-    """Completes the benchmark's name, the budget in rows, and the precision that ``accelerate launch`` names."""
+    """Returns the configuration with the values that depend on other options or on the launcher.
+
+    They are the full name of the benchmark, the budget `run.env_steps` in rows, and the precision of ``accelerate
+    launch``. The stage is not used.
+    """
     config = replace(config, benchmark=find_benchmark(config.benchmark))
     if precision := launched_precision(config):
         config = replace(config, run=replace(config.run, precision=precision))
@@ -120,18 +128,18 @@ def launched_precision(config: Config) -> Literal["", "bf16", "fp16"]:
         return ""
     precision = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
     if precision == "bf16" or precision == "fp16":
-        return precision
+        return cast(Literal["bf16", "fp16"], precision)
     return ""
 
 
 def notices(config: Config) -> list[str]:
-    """Reports choices that the environment of the process makes."""
+    """Returns messages for the user about settings that come from environment variables of ``accelerate launch``."""
     precision = launched_precision(config)
     return [f"precision={precision}: the value of accelerate launch --mixed_precision."] if precision else []
 
 
 def check(config: Config, world_size: int) -> None:
-    """Refuses sizes that do not divide, and unknown tasks, before any rank starts.
+    """Checks, before any rank starts, that batch and image sizes are divisible and that the tasks exist.
 
     Raises:
         ConfigError: A size or a task is invalid.
@@ -142,7 +150,8 @@ def check(config: Config, world_size: int) -> None:
     if rows % parts:
         raise ConfigError(
             f"rdt.gradient_accumulation_steps={parts} does not divide the {rows} rows of an update on each rank. "
-            f"Write rdt.gradient_accumulation_steps=1, or a batch size that it divides."
+            f"Write rdt.gradient_accumulation_steps=1, or an offline.global_batch_size that gives each rank a multiple "
+            f"of {parts} rows."
         )
     if config.pixels % config.net.patch or config.pixels < 32:
         raise ConfigError(
@@ -180,7 +189,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 OLD_NAMES: dict[str, Any] = {
     "train_batch_size": (
         "offline.batch_size_per_rank",
-        "rows of one batch on each rank, which is what the guide's code does; its text calls it the total",
+        "rows of one batch on each rank, as in the code of the RDT guide; the text of the guide calls it the total",
     ),
     "dataloader_num_workers": ("offline.loader_threads", "threads, not processes; 0 if the rows are in memory"),
     "mixed_precision": "run.precision",

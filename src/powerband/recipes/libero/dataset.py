@@ -1,4 +1,4 @@
-"""Demonstrations of libero as training data: decodes their images once, computes statistics, and exports them."""
+"""Loads demonstrations of libero as training data: decodes images once, computes statistics, exports LeRobot data."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ class DemonstrationData:
         episodes: Recorded episodes.
         chunks: Batches of action chunks with their observations.
         statistics: Statistics of ``state`` and ``action``.
-        vision: Frozen encoder whose cached features the batches hold; None if they hold images or neither.
+        vision: Frozen image encoder whose cached features are in the batches. None if the batches have raw images, or
+            neither images nor features.
     """
 
     episodes: RobotEpisodes
@@ -37,28 +38,31 @@ class DemonstrationData:
 
 
 def demonstrations_path(config: Config, run_dir: Path) -> Path:
-    """Returns the file or folder of the demonstrations.
+    """Returns the path that `data` names or, if `data` is empty, the folder of recorded demonstrations.
 
     Raises:
-        ConfigError: It does not exist.
+        ConfigError: The path does not exist.
     """
     path = Path(config.data) if config.data else demos_folder(config, run_dir)
     if not path.exists():
         raise ConfigError(
             f"{'data' if config.data else 'demos_dir'}={path} does not exist. Record demonstrations with "
-            f"`powerband train libero demos demos_dir=demos`, then write demos_dir=demos here too; or name your own: "
-            f"data=FILE.hdf5, or a folder of LIBERO's files or of a LeRobotDataset."
+            f"`powerband train libero demos demos_dir=demos`, then write demos_dir=demos here too; or name "
+            f"existing demonstrations: data=FILE.hdf5, or data=FOLDER with LIBERO's HDF5 files or a LeRobotDataset."
         )
     return path
 
 
 def task_set_name(config: Config, episodes: RobotEpisodes) -> str:
-    """Returns the name of the statistics: those of a single task differ from those of its benchmark."""
+    """Returns the name of the task set that the normalisation statistics describe.
+
+    It is the benchmark, or ``libero_single_task`` for one task, whose statistics differ from those of the benchmark.
+    """
     return config.benchmark if len(episodes.instructions) > 1 else "libero_single_task"
 
 
 def load_demonstration_data(config: Config, run: Run) -> DemonstrationData:
-    """Reads the demonstrations, and fills the caches of frames and features. A collective of all ranks."""
+    """Reads the demonstrations, and fills the caches of frames and features. All ranks must call it together."""
     path, ranks = demonstrations_path(config, run.dir), run.ranks
     episodes = read_episodes(path, config.demo_episodes or None)
     cache_dir = Path(config.cache_dir) if config.cache_dir else path.parent / f"{path.name}-cache"

@@ -44,10 +44,11 @@ def demos_folder(config: Config, run_dir: Path) -> Path:
 
 
 def record(config: Config, task: LiberoTask, parent: Path, note: Callable[[str], object] = print) -> Path:
-    """Records episodes of `task` until `demo_episodes` have succeeded, and packs them into shards.
+    """Records episodes of `task` until `demo_episodes` have succeeded, and packs the successful ones into shards.
 
-    Fields: ``agentview`` and ``wrist`` (pixels, pixels, 3) uint8; ``joints``, ``gripper``, ``eef_pos`` and ``eef_quat``
-    as `LiberoEnv` observes them; ``action`` (7,); ``start`` int64, the seed of the episode.
+    A finished recording with the same settings is kept unchanged. Fields of a recorded step: ``agentview`` and
+    ``wrist`` (pixels, pixels, 3) uint8; ``joints``, ``gripper``, ``eef_pos`` and ``eef_quat`` as `LiberoEnv` observes
+    them; ``action`` (7,); ``start`` int64, the seed of the episode.
 
     Args:
         config: Configuration of the run.
@@ -59,8 +60,9 @@ def record(config: Config, task: LiberoTask, parent: Path, note: Callable[[str],
         The folder of the task.
 
     Raises:
-        ConfigError: The task has no script, or the script rarely succeeds.
-        ShardError: The folder holds something else.
+        ConfigError: The task has no script, the script rarely succeeds, or the folder holds a finished recording with
+            other settings.
+        ShardError: The folder holds data that is not this recording.
     """
     folder = parent / task.key
     facts = {
@@ -80,7 +82,7 @@ def record(config: Config, task: LiberoTask, parent: Path, note: Callable[[str],
         if stored == facts:
             return folder
         raise ConfigError(
-            f"{folder} was recorded with other settings ({_difference(stored, facts)}). Name another demos_dir."
+            f"{folder} was recorded with other settings ({_difference(stored, facts)}). Write another demos_dir=."
         )
     recording = Recording(folder, facts)
     missing = config.demo_episodes - len(recording.numbers)
@@ -137,14 +139,14 @@ class _DemonstrationSession:
 
     @property
     def summary(self) -> str:
-        """Number of successful episodes among all."""
+        """Text with the number of successful episodes among all played, such as ``3 of 4 episodes``."""
         return f"{self.solved} of {self.solved + self.failed} episodes"
 
     def play(self) -> None:
-        """Plays until `count` episodes have succeeded.
+        """Plays and records until `count` episodes have succeeded.
 
         Raises:
-            ConfigError: The script rarely succeeds.
+            ConfigError: More than `MAX_FAILURES_PER_SUCCESS` episodes failed per successful one.
         """
         rows = len(self.demonstrators)
         noise = np.random.default_rng([self.seed, rows])
@@ -177,7 +179,7 @@ class _DemonstrationSession:
         return self.demonstrators[row].act({name: obs[name][row].numpy() for name in POLICY_FIELDS})
 
     def _end_episode(self, row: int, success: bool) -> None:
-        """Records the episode of an environment if it succeeded, and starts the next."""
+        """Records the finished episode of environment `row` if it succeeded, and prepares for its next episode."""
         steps = self.steps[row]
         if success and self.solved < self.count:
             fields = {name: torch.stack([step[name] for step in steps]) for name in steps[0]}
@@ -192,7 +194,7 @@ class _DemonstrationSession:
 
 
 def _step_fields(obs: dict[str, Tensor], row: int, action: np.ndarray) -> dict[str, Tensor]:
-    """Fields of one recorded step of environment `row`."""
+    """Returns the fields of one recorded step: images and state of environment `row`, and its action (7,)."""
     images = {name: obs["images"][row, 0, camera].clone() for camera, name in enumerate(CAMERAS)}
     state = {name: obs[name][row].clone() for name in STATE_FIELDS}
     return {**images, **state, "action": torch.from_numpy(action)}

@@ -1,4 +1,4 @@
-"""Evaluation of libero: success rates of chunk policies on tasks in the simulator, with a table and videos."""
+"""Evaluates policies of libero in the simulator: measures success rates of tasks, prints a table, records videos."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class ChunkActor:
         self.learner, self.task, self.exec_horizon, self.encode = learner, task, exec_horizon, encode
 
     def __call__(self, obs: dict[str, Tensor], carry: Tensor | None) -> tuple[Tensor, None]:
-        """Returns actions (N, exec_horizon, 7) in [-1, 1]."""
+        """Returns actions (N, exec_horizon, 7) in [-1, 1] for N environments, and None: the policy has no memory."""
         chunk, _, _ = self.learner.act(self.policy_obs(obs), None, explore=False)
         return libero_action(chunk[:, : self.exec_horizon]).cpu(), None
 
@@ -58,7 +58,7 @@ class ChunkActor:
         device, rows = self.learner.device, len(obs["joints"])
         result = {
             "state": state_vector(obs["joints"], gripper_opening(obs["gripper"]), obs["eef_pos"], obs["eef_quat"]),
-            "state_there": self.learner.acting.state_there.expand(rows, UNIFIED_DIM),
+            "state_mask": self.learner.acting.state_mask.expand(rows, UNIFIED_DIM),
             "task": torch.full((rows,), self.task),
             "hz": torch.full((rows,), HZ),
         }
@@ -98,8 +98,9 @@ def evaluate_task(
         label: Text of the progress bar.
 
     Returns:
-        Figures by name: success with its Wilson interval, steps with their interval, and ``episodes_per_hour``, which
-        excludes the start of the simulators.
+        A dict: ``task``, ``benchmark`` and ``episodes``; ``success``, a rate, with its Wilson interval
+        ``success_low`` to ``success_high``; ``steps``, the mean number of actions per episode, with its interval; and
+        ``episodes_per_hour``, which excludes the start of the simulators.
     """
     workers = num_simulators(options.num_workers)
     # The largest number of environments that divides the episodes: each environment plays the same number.
@@ -138,7 +139,7 @@ def evaluate_task(
 def env_kwargs(
     config: Config, task: LiberoTask, exec_horizon: int, options: Evaluation, row: int = 0, rows: int = 1
 ) -> dict[str, Any]:
-    """Returns the keyword arguments of `LiberoEnv` for environment `row` of `rows`."""
+    """Returns the keyword arguments of `LiberoEnv` for environment number `row` of `rows` parallel environments."""
     return {
         "benchmark": task.benchmark,
         "task": str(task.index),
@@ -208,7 +209,8 @@ def evaluate_run(config: Config, folder: Path, options: Evaluation) -> list[dict
         options: Options of the evaluation.
 
     Returns:
-        One row per task and policy.
+        One dict per task and policy: the policy, the instruction, the figures of `evaluate_task`, and the path of the
+        video, if one is recorded.
 
     Raises:
         ConfigError: A task is unknown, an encoder is missing, or the chunks are shorter than `exec_horizon`.
@@ -254,7 +256,7 @@ def evaluate_run(config: Config, folder: Path, options: Evaluation) -> list[dict
 
 
 def table_line(row: dict[str, Any]) -> str:
-    """Formats a row of the table."""
+    """Formats one result of `evaluate_run` as a line of the printed table."""
     return (
         f"{row['policy']:<8} {row['success']:6.1%} [{row['success_low']:.1%}, {row['success_high']:.1%}] of "
         f"{row['episodes']} episodes, {row['steps']:.0f} steps on average, "

@@ -38,7 +38,7 @@ def instruction_tokens(config: Config, instructions: Sequence[str], cache_dir: P
         cache_dir: Folder in which the tokens of a T5 encoder are cached.
 
     Returns:
-        Tokens (K, L, D) float32, and their mask (K, L) bool.
+        Up to L tokens of D features per instruction, (K, L, D) float32, and their mask (K, L) bool.
     """
     if config.text_encoder:
         return encode_language(Path(config.text_encoder), instructions, cache_dir)
@@ -54,7 +54,8 @@ def build_policy(config: Config, language_width: int, vision: FrozenImageEncoder
         vision: Frozen image encoder whose features the policy observes; None if it trains its own encoder.
 
     Raises:
-        ConfigError: The checkpoint has chunks of another length, or does not fit.
+        ConfigError: The chunks of the checkpoint do not have `rdt.horizon` actions, or its weights do not fit the
+            policy.
     """
     patch_encoder = PatchEncoder(config.net.width, config.net.subsample, config.net.patch)
     if config.pretrained:
@@ -112,18 +113,27 @@ def make_learner(
 def make_evaluation_learner(
     config: Config, instructions: Sequence[str], run_dir: Path
 ) -> tuple[RDTLearner, FrozenImageEncoder | None]:
-    """Creates a learner for a checkpoint of a run with other instructions, and its frozen encoder, if it has one."""
+    """Creates a learner for the given instructions, into which a checkpoint of the run in `run_dir` can be loaded.
+
+    Returns:
+        The learner, and the frozen image encoder of the run; None if the run has none.
+    """
     frozen = config.use_images and config.vision_encoder
     vision = FrozenImageEncoder(Path(config.vision_encoder)) if frozen else None
     return make_learner(config, instructions, run_dir / "language", vision, RankContext.single()), vision
 
 
 def build_learner(config: Config, context: RankContext) -> tuple[RDTLearner, EnvSpec, OfflineConfig]:
-    """Creates a learner, and returns it with the spaces of its observations and actions and the sizes of its loop."""
+    """Creates a learner without demonstrations, for ``powerband doctor`` and tests.
+
+    Returns:
+        The learner with two placeholder instructions, the shapes of its observations and actions, and the options of
+        the offline loop.
+    """
     learner = make_learner(config, ["do this", "do that"], Path("."), None, context)
     obs = {
         "state": TensorSpec((UNIFIED_DIM,)),
-        "state_there": TensorSpec((UNIFIED_DIM,), torch.bool),
+        "state_mask": TensorSpec((UNIFIED_DIM,), torch.bool),
         "task": TensorSpec((), torch.int64),
         "hz": TensorSpec(()),
     }

@@ -1,6 +1,6 @@
 """RDTLearner: learns a diffusion transformer of action chunks from demonstrations with instructions and images.
 
-Source: Liu et al. 2024, arXiv 2410.07864, section 4 and appendix; noise schedules and samplers are those of diffusers.
+Source: Liu et al. 2024, arXiv 2410.07864, section 4 and appendix; noise schedules and samplers are as in diffusers.
 Suffixes: R rows, T actions of a chunk, V entries of a unified action vector.
 """
 
@@ -23,7 +23,7 @@ from powerband.recipes.libero.settings import RDTConfig
 
 
 class RDTLearner:
-    """Learner for the offline loop.
+    """Learner for the offline loop: trains an `RDTPolicy` on recorded chunks, and samples chunks to act.
 
     Attributes:
         policy: Policy that is trained.
@@ -39,7 +39,7 @@ class RDTLearner:
             context: Device, precision, random numbers and ranks.
 
         Raises:
-            ConfigError: The policy has chunks of another length.
+            ConfigError: The chunks of the policy do not have ``config.horizon`` actions.
         """
         if policy.shape.horizon != config.horizon:
             raise ConfigError(
@@ -83,13 +83,13 @@ class RDTLearner:
         steps before the episode's end. It depends neither on the number of ranks nor on the accumulated parts.
 
         Args:
-            batch: obs, see `RDTPolicy`; action (R, T, V) float32 raw; action_there (R, V) bool, the entries that
-                actions have; valid (R, T) bool, the steps before the episode's end. Other values are ignored.
+            batch: obs, see `RDTPolicy`; action (R, T, V) float32 raw; action_mask (R, V) bool, the entries that
+                actions have; valid (R, T) bool, the steps before the episode's end. Other keys are ignored.
 
         Returns:
-            0-d figures, detached.
+            ``losses/rdt``, the loss, and ``losses/grad_norm``, the norm of the gradient: detached tensors ().
         """
-        config, action_mask, valid = self.config, batch["action_there"], batch["valid"]
+        config, action_mask, valid = self.config, batch["action_mask"], batch["valid"]
         counts = action_mask.unsqueeze(1) & valid.unsqueeze(2)
         chunk = self.acting.normalize("action", batch["action"], counts)
         rows = len(chunk)
@@ -122,7 +122,7 @@ class RDTLearner:
         return {"losses/rdt": total, "losses/grad_norm": norm}
 
     def _hidden(self, obs: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Draws what `RDTPolicy.condition` masks or perturbs, for all rows of a batch."""
+        """Draws the random masks, state noise and image jitter of a batch: the argument `hidden` of the policy."""
         config, rows = self.config, len(obs["state"])
         image_mask = obs.get("image_mask")
         frames, cameras = (0, 0) if image_mask is None else image_mask.shape[1:]
@@ -144,16 +144,17 @@ class RDTLearner:
         """Samples chunks.
 
         Args:
-            obs: Observations of `RDTPolicy`. They may contain ``action_there`` (R, V) bool, the entries that actions
+            obs: Observations of `RDTPolicy`. They may contain ``action_mask`` (R, V) bool, the entries that actions
                 have; the default is the policy's.
-            carry: Not used.
-            explore: Not used.
+            carry: Not used; the policy has no memory.
+            explore: Not used; the policy always samples.
 
         Returns:
-            Raw actions (R, T, V), 0 in entries that actions do not have; the other fields of a batch of `update`; None.
+            Raw actions (R, T, V), 0 in entries that actions do not have; ``action_mask`` and ``valid`` as `update`
+            expects them in a batch; None.
         """
         policy, rows = self.acting, len(obs["state"])
-        action_mask = obs.get("action_there", policy.action_there.expand(rows, -1))
+        action_mask = obs.get("action_mask", policy.action_mask.expand(rows, -1))
         with self.precision.autocast():
             conditioning = policy.condition(obs)
             noise = self.noise("rdt/sample", rows).normal(policy.shape.horizon, policy.shape.vector)
@@ -162,23 +163,24 @@ class RDTLearner:
             )
         valid = torch.ones_like(chunk[..., 0], dtype=torch.bool)
         action = policy.denormalize_actions(chunk, action_mask.unsqueeze(1))
-        return action, {"action_there": action_mask, "valid": valid}, None
+        return action, {"action_mask": action_mask, "valid": valid}, None
 
     def initial_carry(self, num_envs: int) -> None:
-        """None: the policy has no memory."""
+        """Returns None: the policy has no memory."""
 
     def policy_state(self) -> dict[str, Tensor]:
-        """Returns the averaged weights, with the statistics."""
+        """Returns the state dict of `acting`: the averaged weights and the statistics of the recorded data."""
         return self.acting.state_dict()
 
     def gather(self) -> None:
-        """Completes the next `state_dict` of the leading rank if weights are sharded. A collective of all ranks."""
+        """Collects sharded weights on rank 0 for its next `state_dict`. All ranks must call it together."""
         self.adam.gather()
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the state of training: live tensors, not copies.
+        """Returns the training state for a checkpoint: live tensors, not copies.
 
-        If weights are sharded, it is complete on the leading rank once after `gather`, and else holds this rank's part.
+        If weights are sharded, the first call on rank 0 after `gather` returns the complete state. Every other call
+        returns the part of this rank.
         """
         return {
             "policy": self.adam.weights(),

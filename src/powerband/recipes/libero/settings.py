@@ -1,4 +1,4 @@
-"""Settings of libero: learner, trained image encoder, rendering and evaluation. This file does not import torch."""
+"""Defines settings of libero: learner, trained image encoder, rendering and evaluation. It does not import torch."""
 
 from __future__ import annotations
 
@@ -62,21 +62,24 @@ class RDTConfig:
         at_least(self, gradient_accumulation_steps=1, lr_warmup_updates=0, sample_steps=1, exec_horizon=1)
         if self.exec_horizon > self.horizon:
             raise ConfigError(
-                f"exec_horizon={self.exec_horizon} is more than the actions of a chunk. Write 1 to "
-                f"horizon={self.horizon}."
+                f"rdt.exec_horizon={self.exec_horizon} is more than the {self.horizon} actions of a chunk "
+                f"(rdt.horizon). Write rdt.exec_horizon={self.horizon} or less."
             )
         if self.sample_steps > self.noise_steps:
             raise ConfigError(
-                f"sample_steps={self.sample_steps} is more than the diffusion steps. Write 1 to "
-                f"noise_steps={self.noise_steps}."
+                f"rdt.sample_steps={self.sample_steps} is more than the {self.noise_steps} diffusion steps "
+                f"(rdt.noise_steps). Write rdt.sample_steps={self.noise_steps} or less."
             )
         if not 0 <= self.ema_max < 1:
             raise ConfigError(
-                f"ema_max={self.ema_max:g} is outside 0 (the newest weights act) to 1, 1 excluded. Write 0.9999."
+                f"rdt.ema_max={self.ema_max:g} is not valid. Write a number from 0, with which the newest weights act, "
+                f"to below 1, such as rdt.ema_max=0.9999."
             )
         for name in ("drop_condition", "augment"):
             if not 0 <= getattr(self, name) <= 1:
-                raise ConfigError(f"{name}={getattr(self, name):g} is not a probability. Write a number from 0 to 1.")
+                raise ConfigError(
+                    f"rdt.{name}={getattr(self, name):g} is not a probability. Write a number from 0 to 1."
+                )
 
 
 @dataclass(frozen=True)

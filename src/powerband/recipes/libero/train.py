@@ -62,13 +62,18 @@ def train(config: Config, run: Run) -> None:
 
 
 def policy_statistics(statistics: Mapping[str, Statistics], episodes: RobotEpisodes) -> dict[str, Tensor]:
-    """Returns the arguments of `RDTPolicy.set_statistics` for recorded episodes."""
+    """Returns the keyword arguments of `RDTPolicy.set_statistics`.
+
+    Args:
+        statistics: Statistics of ``state`` and ``action``.
+        episodes: Recorded episodes, which determine the entries of the state that the robot has.
+    """
     arguments: dict[str, Tensor] = {}
     for kind, each in statistics.items():
         _, std, _ = each.check()
         arguments[f"{kind}_mean"] = scatter_to_slots(each.mean, each.names)
         arguments[f"{kind}_std"] = scatter_to_slots(std, each.names, 1.0)
-    return {**arguments, "state_there": episodes.state_there, "action_there": slot_mask(ACTION_SLOTS)}
+    return {**arguments, "state_mask": episodes.state_mask, "action_mask": slot_mask(ACTION_SLOTS)}
 
 
 def _check_tasks(config: Config, run: Run, instructions: Sequence[str]) -> None:
@@ -89,11 +94,11 @@ def _check_tasks(config: Config, run: Run, instructions: Sequence[str]) -> None:
         return
     message = (
         f"No demonstration in {demonstrations_path(config, run.dir)} shows the task {_first(tasks)} of "
-        f"{config.benchmark}; they show {_first(instructions)}"
+        f"{config.benchmark}; the demonstrations show {_first(instructions)}"
     )
     if config.eval_episodes:
-        raise ConfigError(f"{message}. Write benchmark= and tasks= of the demonstrations, or eval_episodes=0.")
-    run.console.note(f"{message}. Evaluate with benchmark= and tasks= of the demonstrations.")
+        raise ConfigError(f"{message}. Write benchmark= and tasks= as the demonstrations show, or eval_episodes=0.")
+    run.console.note(f"{message}. Write benchmark= and tasks= as the demonstrations show when you evaluate.")
 
 
 def _first(texts: Sequence[str]) -> str:
@@ -101,7 +106,7 @@ def _first(texts: Sequence[str]) -> str:
 
 
 def _store_statistics(run: Run, statistics: Mapping[str, Statistics]) -> None:
-    """Writes the statistics to the run folder; a resumed run must have the same.
+    """Writes the normalisation statistics to the run folder; a resumed run must have the same statistics.
 
     Raises:
         ConfigError: The stored statistics describe other data.
@@ -113,7 +118,7 @@ def _store_statistics(run: Run, statistics: Mapping[str, Statistics]) -> None:
             if difference := each.difference_from(Statistics.from_dict(stored[kind])):
                 raise ConfigError(
                     f"The {kind}s of these demonstrations differ from those in {path}: {difference}. Resume with the "
-                    f"demonstrations of the run, or start a new run."
+                    f"demonstrations that the run started with, or start a new run."
                 )
     if run.ranks.leads:
         path.write_text(json.dumps({kind: each.to_dict() for kind, each in statistics.items()}, indent=1))
@@ -161,11 +166,15 @@ class TrainingEvaluation:
         self.rows = torch.linspace(0, data.chunks.rows - 1, count).long()
 
     def __call__(self) -> dict[str, float]:
-        """Returns ``sample_mse``, in units of each entry's standard deviation, and ``success`` with `eval_episodes`."""
+        """Returns ``sample_mse`` and, if `eval_episodes` is above 0, ``success``.
+
+        ``sample_mse`` is the mean squared error of sampled chunks, with each entry divided by its standard deviation.
+        ``success`` is the mean success rate in the simulator.
+        """
         batch, device = self.data.chunks(self.rows), self.learner.device
         obs = {name: value.to(device) for name, value in batch["obs"].items()}
         chunk, _, _ = self.learner.act(obs, None, explore=False)
-        counts = (batch["action_there"].unsqueeze(1) & batch["valid"].unsqueeze(2)).to(device)
+        counts = (batch["action_mask"].unsqueeze(1) & batch["valid"].unsqueeze(2)).to(device)
         error = (chunk - batch["action"].to(device)) / self.learner.acting.action_std
         figures = {"sample_mse": float(error[counts].square().mean())}
         if self.config.eval_episodes:
@@ -173,7 +182,7 @@ class TrainingEvaluation:
         return figures
 
     def _success(self) -> float:
-        """Mean success over those tasks of the run that the demonstrations show."""
+        """Returns the mean success rate over the tasks of the run that the demonstrations show."""
         options, exec_horizon = Evaluation(episodes=self.config.eval_episodes), self.config.rdt.exec_horizon
         instructions = list(self.data.episodes.instructions)
         rates = []

@@ -1,4 +1,4 @@
-"""metaworld: SAC experts on Meta-World, one network distilled from them, and students that learn from it."""
+"""metaworld: the recipe that trains SAC experts on Meta-World, distils them into one network, and trains students."""
 
 from powerband.core.recipe import Recipe
 from powerband.recipes.metaworld.config import Config, Evaluation, check, finalize, notices
@@ -7,7 +7,7 @@ from powerband.recipes.metaworld.variants import VARIANTS
 
 RECIPE = Recipe(
     name="metaworld",
-    summary="Meta-World: SAC experts, trajectory transformer, collective policy, student; each stage a command",
+    summary="Meta-World: SAC experts, one collective policy distilled from all of them, and a student that it helps",
     Config=Config,
     stages={
         "expert": "powerband.recipes.metaworld.stages.expert:expert",

@@ -1,4 +1,4 @@
-"""Configuration and options of metaworld. This file does not import torch."""
+"""Defines the options of the recipe metaworld for training and evaluation, without importing torch."""
 
 from __future__ import annotations
 
@@ -31,46 +31,48 @@ EXPERT_STEPS = {
     "window-close": 400_000,
     MT10: 20_000_000,
 }
-"""Environment steps of an expert by task, as published."""
+"""Task -> environment steps of its expert, from the published configuration that metaworld reproduces."""
 OTHER_EXPERT_STEPS = 1_000_000
-"""Environment steps of an expert of any other task."""
+"""Environment steps of an expert of a task that `EXPERT_STEPS` does not contain."""
 
 
 @dataclass(frozen=True)
 class Config:
     task: str = "reach"
-    """A task of Meta-World, such as door-open; or mt10, which is ten tasks at once with their one-hot code (expert)."""
+    """A task of Meta-World, such as door-open. The stage expert also accepts mt10: ten tasks at once, each with its
+    one-hot code."""
     tasks: tuple[str, ...] = MT10_TASKS
-    """Tasks of the stages that use several: represent, distill, evaluate, pipeline."""
+    """Tasks of the stages that use several tasks: represent, distill, evaluate and pipeline."""
     project: str = "runs/metaworld"
-    """Folder for the output of each stage, which later stages read."""
+    """Project folder: each stage saves its output there, and later stages read it."""
     backend: Backend = "auto"
-    """Backend that steps the simulations: threads (MuJoCo in threads of this process, results bit-identical to the
-    package; ten tasks), envpool, workers (the metaworld package in worker processes), or auto: the first that is
-    installed and has the task."""
+    """Backend that steps the simulations: threads (MuJoCo in threads of this process, for the ten tasks of MT10;
+    bit-identical to the metaworld package), envpool (the EnvPool package), workers (the metaworld package in worker
+    processes), or auto: the first of these that is installed and has the task."""
     num_workers: int = -1
-    """Worker processes or threads of each rank; -1 starts one per core, 0 (workers) steps in this process."""
+    """Worker processes or threads of each rank; -1 starts one per core; 0 with backend=workers steps in the training
+    process."""
     horizon: int = 400
     """Steps of an episode, at which it is truncated."""
     reward_version: Literal["v1", "v2"] = "v2"
     """Version of Meta-World's rewards; v1 needs backend=workers and does not exist for every task."""
     eval_episodes: int = 10
-    """Episodes of an evaluation during training (eval_interval)."""
+    """Episodes of an evaluation during training; run.eval_interval sets how often."""
     final_episodes: int = 100
     """Episodes of the evaluation at the end of a stage, which cycles through the 50 goals."""
     stop_after_successes: int = 80
     """An expert stops early after this many successful training episodes in a row, over all environments; 0 never
     stops early."""
     teacher: Literal["expert", "scripted"] = "expert"
-    """Policy that labels the data of online_distill: the expert, or Meta-World's scripted policy."""
+    """Policy that labels the transitions of the stage online_distill: the expert, or Meta-World's scripted policy."""
     expert_steps: int = 0
-    """Environment steps of expert; 0 uses the published number of the task."""
+    """Environment steps of the stage expert; 0 uses the published number of the task."""
     online_steps: int = 60_000
-    """Environment steps of online_distill."""
+    """Environment steps of the stage online_distill."""
     represent_updates: int = 10_000
-    """Updates of represent."""
+    """Updates of the stage represent."""
     student_steps: int = 100_000
-    """Environment steps of student and student_finetune."""
+    """Environment steps of the stages student and student_finetune."""
     run: RunConfig = field(default_factory=lambda: RunConfig(env_steps=0))
     off_policy: OffPolicyConfig = field(
         default_factory=lambda: OffPolicyConfig(
@@ -89,13 +91,13 @@ class Config:
         at_least(self, num_workers=-1, eval_episodes=1, final_episodes=0, stop_after_successes=0, expert_steps=0)
 
     def simulated_tasks(self) -> TaskConfig:
-        """Tasks and backend of the environments."""
+        """Task, episode length, rewards and backend of the environments of this configuration."""
         return TaskConfig(self.task, self.horizon, self.reward_version, self.backend)
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Options of ``powerband eval`` for a run of expert or student."""
+    """Options of ``powerband eval`` for a run of the stage expert or student."""
 
     episodes: int = 100
     """Episodes per task, which cycle through the 50 goals."""
@@ -111,7 +113,9 @@ class Evaluation:
 
 
 def finalize(config: Config, stage: str) -> Config:
-    """Resolves the names of tasks, and sets the budget of the stage unless ``env_steps`` does.
+    """Resolves the names of tasks, and sets ``run.env_steps`` to the budget of `stage` if it is 0.
+
+    In the offline stages represent and distill, each sampled transition counts as one environment step.
 
     Raises:
         ConfigError: A task is unknown.
@@ -134,17 +138,19 @@ def finalize(config: Config, stage: str) -> Config:
 
 
 def notices(config: Config) -> list[str]:
-    """Messages about names of tasks in a configuration that is not finalized yet."""
+    """Returns messages for the user about task names of older Meta-World versions; `config` is not finalized yet."""
     names = [name for name in (config.task, *config.tasks) if name != MT10]
     messages = dict.fromkeys(resolve_task(name)[1] for name in names)
     return [message for message in messages if message]
 
 
 def check(config: Config, world_size: int) -> None:
-    """Refuses sizes that do not divide by the number of ranks or of tasks, and more workers than environments.
+    """Refuses batch sizes and numbers of environments that do not divide by the number of ranks or of tasks.
+
+    It also refuses more workers than environments on a rank.
 
     Raises:
-        ConfigError: A size is invalid.
+        ConfigError: A setting is invalid.
     """
     config.off_policy.check(world_size)
     config.offline.check(world_size)
@@ -152,6 +158,6 @@ def check(config: Config, world_size: int) -> None:
     config.simulated_tasks().task_of_each_env(num_envs)
     if config.num_workers > num_envs:
         raise ConfigError(
-            f"num_workers={config.num_workers} is a number per rank, and each of {world_size} rank(s) has {num_envs} "
-            f"environments. Write num_workers={num_envs} or less, or -1."
+            f"num_workers={config.num_workers} is too large: it counts per rank, and each of {world_size} rank(s) has "
+            f"{num_envs} environments. Write num_workers={num_envs} or less, or -1."
         )

@@ -1,4 +1,4 @@
-"""Evaluation of metaworld: success on the 50 goals, tables of policies, and videos."""
+"""Evaluates policies on the 50 goals of a Meta-World task; prints tables of success rates and records videos."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from powerband.recipes.metaworld.nets.trajectory import TrajectoryEncoder
 from powerband.recipes.metaworld.project_folder import REWARD_SCALE, load_collective, load_encoder, load_policy
 
 EVAL_ENVS = 10
-"""Environments of an evaluation of one task; each plays every tenth of the 50 goals."""
+"""Number of environments that evaluate one task; each plays every tenth of the 50 goals."""
 EVAL_SEED = 10_000
 """Seed of the environments of an evaluation."""
 
@@ -57,7 +57,7 @@ class GoalEvaluator:
             self.env.close()
 
     def play(self, policy: Policy, episodes: int, label: str = "") -> dict[str, Tensor]:
-        """Plays episodes. The goals continue after those of the evaluation before.
+        """Plays episodes. A call continues the cycle of goals where the previous call stopped.
 
         Args:
             policy: Acts without exploration.
@@ -65,7 +65,7 @@ class GoalEvaluator:
             label: Label of a progress bar; empty shows none.
 
         Returns:
-            Name -> (episodes,), as `powerband.loops.evaluate.evaluate`.
+            Name -> (episodes,) tensor: ``success``, ``return``, ``length`` and ``env``, the index of the environment.
         """
         if self.env is None:
             num_envs = min(EVAL_ENVS, episodes) if self.config.task != MT10 else len(MT10_TASKS)
@@ -75,11 +75,11 @@ class GoalEvaluator:
             return evaluate(self.env, policy, episodes, EVAL_SEED, on_progress=on_progress)
 
     def figures(self, policy: Policy, episodes: int) -> dict[str, float]:
-        """Plays episodes and returns their `summary` over all tasks."""
+        """Plays episodes and returns the `summary` of all episodes of all tasks."""
         return summary(self.play(policy, episodes))
 
     def by_task(self, policy: Policy, episodes: int, label: str) -> list[dict[str, Any]]:
-        """Plays `episodes` episodes of each task with a progress bar; returns one row per task."""
+        """Plays `episodes` episodes of each task with a progress bar; returns one dict per task: name and `summary`."""
         tasks = expand_task(self.config.task)
         played = self.play(policy, episodes * len(tasks), label)
         assert self.env is not None
@@ -90,7 +90,11 @@ class GoalEvaluator:
         ]
 
     def final(self, run: Run, policy: Policy, episodes: int) -> dict[str, float]:
-        """Evaluates at the end of a stage on the first rank, prints the result, and writes ``final.json``."""
+        """Evaluates at the end of a stage on the first rank, prints the result, and writes ``final.json``.
+
+        Returns:
+            The `summary` of the episodes; empty on other ranks than the first, and without episodes.
+        """
         if not run.ranks.leads or not episodes:
             run.ranks.barrier()
             return {}
@@ -106,10 +110,10 @@ class GoalEvaluator:
 
 
 def summary(played: dict[str, Tensor]) -> dict[str, float]:
-    """Success rate with its 95 % interval, mean return, and number of episodes.
+    """Computes the success rate with its 95 % interval, the mean return, and the number of episodes.
 
     Args:
-        played: ``success`` and ``return`` (episodes,).
+        played: Figures of `GoalEvaluator.play`, among them ``success`` and ``return`` (episodes,).
     """
     successes, trials = float(played["success"].sum()), len(played["success"])
     low, high = wilson_interval(successes, trials)
@@ -121,7 +125,7 @@ def summary(played: dict[str, Tensor]) -> dict[str, float]:
 
 
 def greedy_policy(learner: Learner) -> Policy:
-    """The policy of a learner without exploration."""
+    """Returns the policy of a learner without exploration."""
     return lambda obs, carry: learner.act(obs, carry, explore=False)[::2]
 
 
@@ -132,7 +136,17 @@ def encoded_env(env: VecEnv, encoder: TrajectoryEncoder, include_obs: bool) -> V
 
 
 def collective_policy(config: Config) -> tuple[Policy, Callable[[VecEnv], VecEnv]]:
-    """The collective policy of the project, and the wrapper of its environments."""
+    """Loads the collective policy, the single policy that is distilled from all experts.
+
+    Args:
+        config: Names the project folder.
+
+    Returns:
+        The policy, and a function that wraps environments so that they provide the observations of this policy.
+
+    Raises:
+        MissingStage: The encoder or the collective policy has not been trained.
+    """
     encoder, net = load_encoder(config), load_collective(config)
 
     @torch.no_grad()
@@ -143,7 +157,10 @@ def collective_policy(config: Config) -> tuple[Policy, Callable[[VecEnv], VecEnv
 
 
 def scripted_policies(task: str) -> Policy:
-    """Meta-World's scripted policies. The tasks that `task` stands for have equal shares of the rows, in order."""
+    """Returns one policy that acts with Meta-World's scripted policy of each environment's task.
+
+    With ``mt10``, each of the ten tasks has an equal share of the environments, in the order of the tasks.
+    """
     scripts = [scripted_policy(name) for name in expand_task(task)]
 
     def act(obs: Tensor, carry: Tensor | None) -> tuple[Tensor, None]:
@@ -155,7 +172,7 @@ def scripted_policies(task: str) -> Policy:
 
 
 def random_policy() -> Policy:
-    """Actions drawn uniformly from [-1, 1], always the same sequence."""
+    """Returns a policy whose actions are drawn uniformly from [-1, 1]; each call returns the same random sequence."""
     generator = torch.Generator().manual_seed(0)
     return lambda obs, carry: (torch.rand(len(obs), ACTION, generator=generator) * 2 - 1, None)
 
@@ -164,12 +181,16 @@ def random_policy() -> Policy:
 
 
 def interval_text(row: dict[str, Any]) -> str:
-    """Success rate of a row with its interval, as text."""
+    """Formats the success rate of a table row with its 95 % interval, such as ``80% [71%, 87%]``."""
     return f"{row['success']:.0%} [{row['success_low']:.0%}, {row['success_high']:.0%}]"
 
 
 def format_table(rows: list[dict[str, Any]]) -> str:
-    """A text table with one line per task and one column per policy."""
+    """Formats success rates as a text table with one line per task and one column per policy.
+
+    Args:
+        rows: One dict per task and policy: ``task``, ``policy`` and the figures of `summary`.
+    """
     policies = list(dict.fromkeys(row["policy"] for row in rows))
     lines = [f"{'task':<22}" + "".join(f"{name:>22}" for name in policies)]
     for task in dict.fromkeys(row["task"] for row in rows):
@@ -189,20 +210,20 @@ def evaluate_run(config: Config, folder: Path, options: Evaluation) -> list[dict
         config: Configuration of the run.
         folder: The run folder or one of its checkpoints. The exported policy is evaluated if there is one, else the
             newest checkpoint.
-        options: Episodes, policies, video.
+        options: Options of ``powerband eval``.
 
     Returns:
-        One row per policy and task; also written to ``evaluation.json``.
+        One dict per policy and task; the list is also written to ``evaluation.json``.
 
     Raises:
-        ConfigError: The stage of the run has no single policy.
+        ConfigError: The run is of another stage than expert and student.
     """
     run = find_run(str(folder))
     stage = json.loads((run / "run.json").read_text(encoding="utf-8"))["stage"]
     if stage not in ("expert", "student"):
         raise ConfigError(
-            f"{folder} is a run of {stage}, whose policy is not a single network. Write powerband train metaworld "
-            f"evaluate project={config.project}."
+            f"{folder} is a run of the stage {stage}; powerband eval supports the stages expert and student. Write "
+            f"powerband train metaworld evaluate project={config.project} to evaluate all policies of the folder."
         )
     sac = load_run_policy(config, folder, run, stage)
     policies: dict[str, Callable[[], Policy]] = {
@@ -228,7 +249,7 @@ def evaluate_run(config: Config, folder: Path, options: Evaluation) -> list[dict
 
 
 def load_run_policy(config: Config, folder: Path, run: Path, stage: str) -> SAC:
-    """Loads the exported policy of a run, or the weights of a checkpoint.
+    """Loads the agent of a run with its exported policy, or with the weights of a checkpoint.
 
     Args:
         config: Configuration of the run.
@@ -249,7 +270,7 @@ def load_run_policy(config: Config, folder: Path, run: Path, stage: str) -> SAC:
 
 
 def record_video(config: Config, task: str, policy: Policy, folder: Path, size: int) -> Path:
-    """Records one episode with Meta-World's renderer.
+    """Records a video of one episode with Meta-World's renderer.
 
     Args:
         config: Horizon and reward version.

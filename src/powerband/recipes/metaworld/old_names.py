@@ -1,4 +1,4 @@
-"""Old names of metaworld: names of the older project's command line and configuration, and earlier names of options."""
+"""Maps old option names to those of metaworld: names of the older code that it replaces, and earlier names."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ OLD_NAMES: dict[str, Any] = {
     "distributed.rank": (None, "The launcher numbers the ranks. Write gpus=0,1 or nproc=2, or start with torchrun."),
     "distributed.backend": (
         None,
-        "The backend is not an option: NCCL connects GPUs, gloo connects CPU ranks. Leave it out.",
+        "The backend is not an option: NCCL connects GPUs, gloo connects CPU ranks. Leave this option out.",
     ),
     "warmup": _LEARNING_STARTS,
     "off_policy.warmup": _LEARNING_STARTS,
@@ -60,7 +60,7 @@ OLD_NAMES: dict[str, Any] = {
     "mask": "represent.mask_ratio",
     "represent.mask": "represent.mask_ratio",
 }
-"""Old option -> option here, or (option, note); (None, note) refuses the option with the note."""
+"""Old option -> option of metaworld, or (option, note for the user). (None, note) refuses the option with the note."""
 
 OLD_ARGUMENTS = {
     "--config-name=gpu_server_collective_config": "variant=gpu-server",
@@ -77,4 +77,4 @@ OLD_ARGUMENTS = {
     "experiment.mode=evaluate_collective_transformer": "evaluate",
     "experiment.mode=train_student": "student",
 }
-"""Argument of the older command line -> a stage or an argument here; empty if it is no longer needed."""
+"""Argument of the older code's command line -> stage or argument of metaworld; empty if it is no longer needed."""

@@ -1,8 +1,13 @@
-"""Project folder of metaworld: the files that each stage saves and later stages read.
+"""Reads and writes the project folder of metaworld, in which stages save files that later stages read.
 
-``experts/<task>/`` holds policy/ and data/, ``online/<task>/`` data/, ``encoder/`` policy/, probe.json and tasks.png,
-``collective/`` policy/, ``students/<task>/`` policy/. ``evaluation.json`` is the table of stage evaluate. A policy is a
-safetensors file with its configuration; data are shards (`powerband.data.recorded.shards`).
+The option ``project`` names the folder. A stage saves policies in ``policy/`` and recorded transitions in ``data/``:
+
+- ``experts/<task>/`` contains ``policy/`` and ``data/``, ``online/<task>/`` contains ``data/``;
+- ``encoder/`` contains ``policy/``, ``probe.json`` and ``tasks.png``;
+- ``collective/`` and ``students/<task>/`` contain ``policy/``;
+- ``evaluation.json`` is the table of the stage evaluate.
+
+A policy is a safetensors file with its configuration. Transitions are shards (`powerband.data.recorded.shards`).
 """
 
 from __future__ import annotations
@@ -28,20 +33,23 @@ from powerband.recipes.metaworld.nets.trajectory import TrajectoryEncoder
 from powerband.recipes.metaworld.old_names import OLD_NAMES
 
 REWARD_SCALE = 0.1
-"""Factor on rewards before the encoder sees them: rewards reach from 0 to 10."""
+"""Factor on rewards in the input of the trajectory encoder, because rewards reach from 0 to 10."""
 
 
 class MissingStage(ConfigError):
-    """The output of an earlier stage does not exist; the message has the command that creates it."""
+    """The output of an earlier stage does not exist; the message contains the command that creates it."""
 
 
 def stage_folder(config: Config, what: str, task: str = "") -> Path:
-    """Folder of the project into which a stage writes."""
+    """Returns a subfolder of the project folder: `what` is experts, online, encoder, collective or students."""
     return Path(config.project) / what / task
 
 
 def save_policy(folder: Path, config: Config, tensors: dict[str, Tensor]) -> None:
-    """Writes ``policy/``. The files appear complete, so a concurrent reader never sees a part of one."""
+    """Writes the configuration and the tensors of a policy to ``policy/`` in `folder`.
+
+    Each file is written completely or not at all, so a concurrent reader never sees an incomplete file.
+    """
     export_policy(folder, json.loads(to_json(config)), tensors)
 
 
@@ -50,7 +58,7 @@ def load_policy(folder: Path, command: str) -> tuple[Config, dict[str, Tensor]]:
 
     Args:
         folder: Folder that contains ``policy/``.
-        command: Command that creates the policy, for the message.
+        command: Command that creates the policy; the error message contains it.
 
     Raises:
         MissingStage: The policy does not exist.
@@ -65,7 +73,7 @@ def load_policy(folder: Path, command: str) -> tuple[Config, dict[str, Tensor]]:
 
 
 def stage_command(config: Config, stage: str, task: str = "") -> str:
-    """Command line that runs a stage of this project."""
+    """Returns the command line that runs a stage with the project folder of `config`."""
     own = f" project={config.project}" if config.project != Config().project else ""
     return f"powerband train metaworld {stage}" + (f" task={task}" if task else "") + own
 
@@ -96,7 +104,7 @@ def load_encoder(config: Config, device: torch.device | str = "cpu") -> Trajecto
 
 
 def load_collective(config: Config, device: torch.device | str = "cpu") -> CollectiveActorCritic:
-    """Loads the trained collective network.
+    """Loads the trained collective network: one policy and critics that are distilled from all experts.
 
     Raises:
         MissingStage: The network has not been trained.
@@ -111,13 +119,13 @@ def load_transitions(config: Config, what: str, task: str, stage: str) -> dict[s
     """Reads the recorded transitions of one task.
 
     Args:
-        config: Names the project and the reward version.
+        config: Names the project folder and the reward version.
         what: ``experts`` or ``online``.
         task: Name of the task.
-        stage: Stage that records them, for the message.
+        stage: Stage that records them; the error message contains its command.
 
     Returns:
-        Name -> (rows, ...); ``gamma`` (rows,) is the discount of the values in ``q_target``.
+        Name -> (transitions, ...); ``gamma`` (transitions,) is the discount of the values in ``q_target``.
 
     Raises:
         MissingStage: The transitions do not exist.
@@ -131,6 +139,8 @@ def load_transitions(config: Config, what: str, task: str, stage: str) -> dict[s
     wanted = {"task": task, "reward_version": config.reward_version}
     other = [f"{name} {facts.get(name)}, wanted {value}" for name, value in wanted.items() if facts.get(name) != value]
     if other:
-        raise ConfigError(f"{folder} holds other data ({'; '.join(other)}). Write {command} to record them again.")
+        raise ConfigError(
+            f"{folder} has transitions of other settings ({'; '.join(other)}). Write {command} to record them again."
+        )
     rows = read_shards(folder)
     return {**rows, "gamma": torch.full((len(rows["start"]),), float(facts["gamma"]))}

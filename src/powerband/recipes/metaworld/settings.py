@@ -1,4 +1,4 @@
-"""Settings of the networks and algorithms that only metaworld has. This file does not import torch."""
+"""Defines the settings of the networks and algorithms that only metaworld has, without importing torch."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class CollectConfig:
 @dataclass(frozen=True)
 class ImitateConfig:
     lr: float = 2e-4
-    """Adam learning rate of the temporary policy."""
+    """Adam learning rate of the temporary policy, which acts in online_distill while it learns from the teacher."""
     hidden: tuple[int, ...] = (300, 300)
     """Widths of the hidden layers of the temporary policy."""
     teacher_start_step: int = 40_000
     """Environment steps, over all ranks, after which the teacher acts; the temporary policy acts before."""
     steps_per_update: int = 8
-    """Environment steps, over all ranks, per update of the temporary policy; experts and students use
+    """Environment steps, over all ranks, per update of the temporary policy; the stages expert and student use
     off_policy.update_interval instead."""
 
     def __post_init__(self) -> None:
@@ -60,10 +60,14 @@ class TrajectoryEncoderConfig:
     def __post_init__(self) -> None:
         at_least(self, layers=1, heads=1, code=1)
         if self.width % self.heads:
-            raise ConfigError(f"width={self.width} does not divide by heads={self.heads}. Write width=32 and heads=8.")
+            raise ConfigError(
+                f"represent.net.width={self.width} is not a multiple of represent.net.heads={self.heads}. Write "
+                f"represent.net.width=32 represent.net.heads=8."
+            )
         if self.length < 2:
             raise ConfigError(
-                f"length={self.length} is below 2, but a trajectory holds an action. Write length=2 or more."
+                f"represent.net.length={self.length} is below 2, but an action needs a state before and after it. "
+                f"Write represent.net.length=2 or more."
             )
 
 
@@ -75,7 +79,8 @@ class RepresentConfig:
     """Share of the tokens that are masked. Of these, 80 % show zeros, 10 % the content of another trajectory, and 10 %
     their own content."""
     contrast: float = 0.25
-    """Weight of the contrastive loss between two views, relative to the mean squared errors."""
+    """Weight of the contrastive loss between two masked views of a trajectory, relative to the mean squared errors of
+    the predicted tokens."""
     temperature: float = 0.15
     """Temperature of the contrastive loss."""
     max_grad_norm: float = 0.0
@@ -84,7 +89,9 @@ class RepresentConfig:
 
     def __post_init__(self) -> None:
         if not 0 <= self.mask_ratio <= 1:
-            raise ConfigError(f"mask_ratio={self.mask_ratio:g} is outside 0 to 1. Write mask_ratio=0.15.")
+            raise ConfigError(
+                f"represent.mask_ratio={self.mask_ratio:g} is outside 0 to 1. Write represent.mask_ratio=0.15."
+            )
 
 
 @dataclass(frozen=True)
@@ -109,11 +116,12 @@ class DistillConfig:
 @dataclass(frozen=True)
 class StudentConfig:
     bonus: float = 1.0
-    """Weight at the start of the bonus for the collective policy's actions; 0 is SAC from scratch."""
+    """Initial weight of the reward bonus for actions of the collective policy, which is distilled from all experts; 0
+    is SAC without a bonus."""
     hold_steps: int = 4_000
-    """Environment steps, over all ranks, during which the weight is constant."""
+    """Environment steps, over all ranks, during which the weight of the bonus is constant."""
     fade_steps: int = 20_000
-    """Environment steps, over all ranks, in which the weight then falls to 0."""
+    """Environment steps, over all ranks, in which the weight of the bonus then falls to 0."""
 
     def __post_init__(self) -> None:
         at_least(self, hold_steps=0, fade_steps=0)

@@ -1,4 +1,4 @@
-"""sketchnav: indoor navigation to a goal that a hand-drawn sketch map shows."""
+"""sketchnav: the recipe that trains agents to navigate indoors to the goal on a hand-drawn sketch map."""
 
 from powerband.core.recipe import Recipe
 from powerband.recipes.sketchnav.config import ALGORITHMS, VARIANTS, Config, Evaluation, check

@@ -1,4 +1,4 @@
-"""Configuration, algorithm table and variants of sketchnav. This file does not import torch."""
+"""Defines the options, algorithms and variants (named sets of options) of sketchnav, without importing torch."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Config:
     eval_episodes: int = 100
     """Episodes of an evaluation during training (eval_interval), in plans that training does not use."""
     eval_plans: int = 50
-    """Plans of each evaluation split; goals and starts are as in scenes."""
+    """Floor plans of each evaluation split; scenes.goals and scenes.starts set the episodes in each."""
     episode_file: str = ""
     """File of training episodes, written by the stage `episodes`; empty generates them from scenes and seed."""
     demos_dir: str = ""
@@ -65,13 +65,14 @@ class Config:
     demo_episodes: int = 0
     """Episodes that `demos` records, spread evenly over the plans; 0 records all."""
     demo_noise: float = 0.0
-    """Share of the recorded steps that execute a random move while the follower's action is recorded, so that the
-    demonstrations show how to recover."""
+    """Share of the recorded steps that execute a random move while the action of the shortest-path follower is
+    recorded, so that the demonstrations show how to recover."""
     cache_episodes: bool = True
     """Keep generated episodes in the user's cache folder (XDG_CACHE_HOME/powerband/episodes), so that the next start
     with the same scenes and seed reads them."""
     scene_seed: int = -1
-    """Seed of plans, episodes and sketches; -1 uses the seed of the run. Runs with the same number share them."""
+    """Seed of plans, episodes and sketches; -1 uses the seed of the run. Runs with the same seed have the same
+    plans, episodes and sketches."""
     scenes: EpisodeConfig = field(default_factory=EpisodeConfig)
     rules: Rules = field(default_factory=Rules)
     sensors: Sensors = field(default_factory=Sensors)
@@ -86,7 +87,7 @@ class Config:
 
     @property
     def loop(self) -> OnPolicyConfig | OfflineConfig:
-        """Sizes of the loop that the chosen algorithm runs in."""
+        """Settings of the training loop that the chosen algorithm runs in: `on_policy` or `offline`."""
         return self.on_policy if self.algo == "ppo" else self.offline
 
     @property
@@ -101,7 +102,7 @@ class Config:
 
     @property
     def map_squares(self) -> int:
-        """Squares along the explored map that the policy observes; 0 for no map."""
+        """Squares along one side of the explored map that the policy observes; 0 for no map."""
         return MAP_SQUARES if self.net.goal else 0
 
 
@@ -118,14 +119,14 @@ class Evaluation:
     with your sketches. Draw over the images in plans-SPLIT/ that `powerband train sketchnav episodes` writes."""
     policies: tuple[PolicyName, ...] = ()
     """Policies: random, forward-and-turn, policy (the run's; ppo samples its actions, as in training), likeliest (the
-    same with the likeliest action; ppo), expert. Empty is all."""
+    same with the likeliest action; ppo), expert (the shortest-path follower). Empty is all."""
     temperature: float = 1.0
     """Temperature of ppo's policy: actions are sampled by probabilities to the power of 1 / temperature; values below 1
     make rare actions rarer."""
     plans: int = 0
-    """Plans of a split; 0 is the number of the run."""
+    """Plans of a split; 0 uses eval_plans of the run."""
     video: bool = True
-    """Write images of three episodes of the policy (or of likeliest), and a video of the first."""
+    """Write images of three episodes of policy (or of likeliest if policy is not played), and a video of the first."""
     threads: int = 0
     """CPU threads; 0 leaves the number to torch."""
 
@@ -133,12 +134,13 @@ class Evaluation:
         at_least(self, plans=0, threads=0)
         if self.temperature <= 0:
             raise ConfigError(
-                f"temperature={self.temperature:g} is not above 0. Write policies=likeliest for the limit of 0."
+                f"temperature={self.temperature:g} is not above 0. Write temperature=1, or policies=likeliest for the "
+                f"likeliest actions, which are the limit of 0."
             )
 
 
 def check(config: Config, world_size: int) -> None:
-    """Refuses sizes that do not divide by the ranks, contradictory settings, and invalid episode files.
+    """Refuses contradictory settings, invalid episode files, and sizes that do not divide by the number of ranks.
 
     Raises:
         ConfigError: A setting is invalid.
@@ -154,12 +156,12 @@ def check(config: Config, world_size: int) -> None:
     if config.net.goal and (config.algo != "ppo" or config.renderer == "mujoco"):
         raise ConfigError(
             f"net.goal=true is not supported with algo={config.algo} renderer={config.renderer}: the prediction is "
-            f"trained on the ray caster's ground truth. Write algo=ppo renderer=caster, or goal=false."
+            f"trained on the ray caster's ground truth. Write algo=ppo renderer=caster, or net.goal=false."
         )
     if config.ppo.expert_coef < 0 or (config.ppo.expert_coef and config.renderer == "mujoco"):
         raise ConfigError(
-            f"ppo.expert_coef={config.ppo.expert_coef:g} with renderer={config.renderer}: it must be 0 or more, and "
-            f"only the ray caster's environment has an expert. Write renderer=caster, or ppo.expert_coef=0."
+            f"ppo.expert_coef={config.ppo.expert_coef:g} with renderer={config.renderer}: the coefficient must "
+            f"be 0 or more, and only the ray caster has an expert. Write renderer=caster, or ppo.expert_coef=0."
         )
     if config.renderer == "mujoco" and config.sensors.shading != DEFAULT_SHADING:
         raise ConfigError(

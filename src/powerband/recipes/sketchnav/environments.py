@@ -1,4 +1,4 @@
-"""Environments of sketchnav: for training with the ray caster or with MuJoCo in worker processes; for evaluation."""
+"""Creates the environments of sketchnav, for training (ray caster, or MuJoCo in worker processes) and evaluation."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ EPISODE_METRICS = ("success", "spl", "soft_spl", "distance_to_goal")
 
 
 def make_training_env(config: Config, run: Run, episodes: Episodes) -> VecEnv:
-    """Creates the environments of this rank on `episodes`."""
+    """Creates the training environments of this rank, which play `episodes`."""
     ranks = run.ranks
     num_envs = per_rank("num_envs", config.on_policy.num_envs, ranks.world_size)
     if config.renderer == "mujoco":
         return _make_mujoco_env(config, run, episodes, num_envs)
-    run.console.note("Creating the environments. The first start on a machine compiles their rules, about a minute.")
+    run.console.note("Creating the environments. The first start on a machine compiles them for about a minute.")
     return SketchNavEnv(
         num_envs,
         episodes,
@@ -55,7 +55,7 @@ def _make_mujoco_env(config: Config, run: Run, episodes: Episodes, num_envs: int
         ConfigError: MuJoCo, or the OpenGL library that it renders with, is not installed.
     """
     if find_spec("mujoco") is None:
-        raise ConfigError("renderer=mujoco needs MuJoCo: pip install 'powerband[gym]', or write renderer=caster.")
+        raise ConfigError("renderer=mujoco needs MuJoCo. Run pip install 'powerband[gym]', or write renderer=caster.")
     if not os.environ.get("MUJOCO_GL"):  # Run.start sets it if it finds a library
         raise ConfigError(
             f"renderer=mujoco needs EGL or OSMesa, and neither is installed. Run {rendering.INSTALL}, or write "
@@ -104,9 +104,9 @@ def make_evaluation_env(
     Args:
         config: Configuration of the run.
         episodes: Episodes of a split.
-        num_envs: Number of rows.
-        order: Episode numbers (n,) int64; None plays all.
-        first_env: Position, in that order, of the episode of the first row.
+        num_envs: Number of agents (rows).
+        order: Numbers (n,) int64 of the episodes to play, in this order; None plays all.
+        first_env: Position in `order` of the first episode that row 0 plays.
         device: Device of the environment.
     """
     return SketchNavEnv(

@@ -1,4 +1,4 @@
-"""Evaluation of sketchnav: success of policies and baselines on the same episodes, with intervals and images."""
+"""Evaluates policies and baselines of sketchnav on the same episodes: success with intervals, images and a video."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from powerband.recipes.sketchnav.settings import Level, Split
 from powerband.report.media_files import save_image, write_video
 
 Act = Callable[[SketchNavEnv, Any, Tensor | None], tuple[Tensor, Tensor | None]]
-"""Policy: (environment, observations, carry) -> (actions, carry)."""
+"""Policy: (environment, observations, carry) -> (actions, carry). The carry is the memory of a recurrent policy."""
 InitialCarry = Callable[[int], Tensor | None]
-"""Number of rows -> initial carry; None without memory."""
+"""Function from the number of rows to the initial carry of a policy; None without memory."""
 NavigationLearner = PPO | ActionChunkLearner
 MAX_ENVS = 64
 """Largest number of episodes that are played at a time."""
@@ -48,7 +48,7 @@ EPISODE_METRICS = ("spl", "soft_spl", "distance_to_goal", "length")
 
 
 def no_carry(rows: int) -> None:
-    """Initial carry of a policy without memory."""
+    """Returns None, the initial carry of a policy without memory, for any number of rows."""
     return None
 
 
@@ -75,7 +75,7 @@ def run_episodes(
         label: Label of the progress bar; empty shows no bar.
 
     Returns:
-        Figures (episodes,) by name.
+        Name -> (episodes,) tensor: ``success`` and `EPISODE_METRICS`, among others.
     """
     count = len(order) if order is not None else count or len(episodes)
     rows = next(rows for rows in range(min(MAX_ENVS, count), 0, -1) if count % rows == 0)
@@ -101,6 +101,9 @@ def as_policy(learner: NavigationLearner, episodes: Episodes, temperature: float
         learner: Learner; its encoder keeps the sketches.
         episodes: Episodes of a split.
         temperature: Temperature of PPO's actions; 0 takes the likeliest action.
+
+    Returns:
+        The policy, a function as `Act` describes.
     """
     encoder = encoder_of(learner)
     encoder.sketch.set_sketches(episodes.sketch.to(encoder.sketch.sketches.device))
@@ -119,7 +122,14 @@ def as_policy(learner: NavigationLearner, episodes: Episodes, temperature: float
 
 
 def summary(figures: dict[str, Tensor]) -> dict[str, float]:
-    """Computes the success rate with its Wilson interval, and means with their intervals, by name."""
+    """Computes the success rate and the means of `EPISODE_METRICS`, each with its 95 % interval.
+
+    Args:
+        figures: Figures that `run_episodes` returned.
+
+    Returns:
+        ``success``, ``success_low``, ``success_high``, and the same three for each metric.
+    """
     trials, won = len(figures["success"]), float(figures["success"].sum())
     low, high = wilson_interval(won, trials)
     row = {"success": won / trials, "success_low": low, "success_high": high}
@@ -144,7 +154,7 @@ class HeldOutEvaluation:
         self.episodes: Episodes | None = None
 
     def __call__(self) -> dict[str, float]:
-        """Plays the episodes and returns the mean of each figure."""
+        """Plays the episodes and returns the success rate and the mean of each of `EPISODE_METRICS`, by name."""
         if self.episodes is None:
             self.episodes = load_episodes(self.config, "val_unseen")
         encoder, count = encoder_of(self.learner).sketch, min(self.config.eval_episodes, len(self.episodes))
@@ -160,12 +170,12 @@ class HeldOutEvaluation:
 
 
 def evaluate_checkpoint(config: Config, folder: Path, options: Evaluation) -> list[dict[str, Any]]:
-    """Plays all policies with the newest checkpoint of a run folder and prints the table.
+    """Evaluates the policies of `options` with the newest checkpoint of a run, and prints a table.
 
-    The run folder receives ``eval-sketchnav.json``, and images and a video in ``videos/``.
+    The run folder `folder` receives ``eval-sketchnav.json``, and images and a video in ``videos/``.
 
     Returns:
-        Rows of the table.
+        Rows of the table, one dict per split, level of the sketches, and policy.
 
     Raises:
         ConfigError: The options do not suit the algorithm of the run.
@@ -185,7 +195,7 @@ def evaluate_checkpoint(config: Config, folder: Path, options: Evaluation) -> li
     )
     if options.temperature != 1 and not (samples_actions and "policy" in policies):
         raise ConfigError(
-            f"temperature={options.temperature:g} applies to policies=policy of algo=ppo only. Leave it out."
+            f"temperature={options.temperature:g} applies to policies=policy of algo=ppo only. Leave temperature out."
         )
     shown = next((name for name in ("policy", "likeliest") if name in policies), "")
     rows: list[dict[str, Any]] = []
@@ -218,7 +228,7 @@ def _sketch_levels(config: Config, split: Split, options: Evaluation) -> Iterato
 
 
 def _table_line(row: dict[str, Any]) -> str:
-    """Line of the table that is printed."""
+    """Formats one row of the printed table."""
 
     def cell(name: str, digits: int) -> str:
         low, high = row[f"{name}_low"], row[f"{name}_high"]
@@ -232,7 +242,7 @@ def _table_line(row: dict[str, Any]) -> str:
 
 
 def follow_expert(env: SketchNavEnv, obs: Tree, carry: Tensor | None) -> tuple[Tensor, None]:
-    """Policy: the follower of the shortest path."""
+    """Acts as the shortest-path follower; returns its actions and no carry."""
     return env.expert(), None
 
 
@@ -248,8 +258,7 @@ def named_policy(
         temperature: Temperature of PPO's actions.
 
     Raises:
-        ConfigError: The learner does not support the policy.
-        ValueError: The name is unknown.
+        ConfigError: The name is unknown, or the learner does not support the policy.
     """
     if name == "random":
         return RandomWalk(), no_carry
@@ -260,7 +269,7 @@ def named_policy(
     if name == "policy":
         return as_policy(learner, episodes, temperature), learner.initial_carry
     if name != "likeliest":
-        raise ValueError(f"Unknown policy {name!r}.")
+        raise ConfigError(f"Unknown policy {name!r}. Available: random, forward-and-turn, likeliest, policy, expert.")
     if not isinstance(learner, PPO):
         raise ConfigError("policies=likeliest needs algo=ppo. Write policies=policy.")
     return as_policy(learner, episodes, 0), learner.initial_carry
@@ -275,7 +284,7 @@ def _write_images(
     order: Tensor | None,
     estimated_position: Callable[[Any], Tensor | None],
 ) -> None:
-    """Writes images of the first episodes and a video of the first."""
+    """Plays the first episodes, and writes ``<stem>-<number>.png`` of each and a video ``<stem>`` of the first."""
     for number in range(min(NUM_IMAGES, len(episodes) if order is None else len(order))):
         env = make_evaluation_env(config, episodes, 1, order, first_env=number)
         frames = record_episode(env, act, carry(1), estimated_position)

@@ -1,4 +1,4 @@
-"""Learners of sketchnav: PPO, and imitation of action chunks, both with the encoder that reads the sketch."""
+"""Builds the learners of sketchnav: PPO, or imitation of action chunks, both with the encoder that reads the sketch."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from powerband.recipes.sketchnav.env.spec import make_env_spec
 from powerband.recipes.sketchnav.nets.sketch_net import SketchNet
 
 ACTION_CODES = torch.tensor([[-1.0, 0.0], [1.0, 0.0], [0.0, -1.0], [0.0, 1.0]])
-"""Codes (4, 2) of STOP, FORWARD, LEFT, RIGHT: forward or not, and the side. The nearest code decodes a sample."""
+"""Codes (4, 2) of STOP, FORWARD, LEFT, RIGHT: forward or not, and the side. The nearest code gives the action."""
 TIMING_SKETCHES = 2
-"""Sketches of a learner without episodes: observations that are filled with 0 and 1 for timing refer to both."""
+"""Number of sketches of a learner without episodes. Observations for timing contain the episode numbers 0 and 1."""
 
 
 def build_encoder(config: Config, sketches: Tensor) -> SketchNet:
@@ -28,7 +28,7 @@ def build_encoder(config: Config, sketches: Tensor) -> SketchNet:
 
     Args:
         config: Configuration of the run.
-        sketches: Sketches (E, 3, s, s) uint8 by episode number.
+        sketches: Sketches (E, 3, s, s) uint8 of E episodes, with a side of s pixels.
     """
     net, is_ppo = config.net, config.algo == "ppo"
     if net.image_encoder == "auto":
@@ -37,12 +37,12 @@ def build_encoder(config: Config, sketches: Tensor) -> SketchNet:
 
 
 def build_ppo(config: Config, spec: EnvSpec, sketches: Tensor, context: RankContext) -> PPO:
-    """Builds PPO with a new encoder for environments of `spec`."""
+    """Builds PPO with a new encoder for environments of `spec`; `sketches` are those of `build_encoder`."""
     return PPO(spec, config.ppo, context, encoder=build_encoder(config, sketches))
 
 
 def build_chunk_learner(config: Config, sketches: Tensor, context: RankContext) -> ActionChunkLearner:
-    """Builds a diffusion policy or a clone with a new encoder."""
+    """Builds a diffusion policy or a clone with a new encoder; `sketches` are those of `build_encoder`."""
     actions, codes = ACTION_CODES.shape
     unet = config.chunks.unet if config.algo == "diffusion" else None
 
@@ -53,12 +53,12 @@ def build_chunk_learner(config: Config, sketches: Tensor, context: RankContext) 
 
 
 def ppo_spec(config: Config) -> EnvSpec:
-    """Observations and actions of PPO."""
+    """Returns the observation and action spaces of PPO."""
     return make_env_spec(config.pixels, config.rules, config.map_squares, config.ppo.expert_coef > 0)
 
 
 def chunk_spec(config: Config) -> EnvSpec:
-    """Observations of a policy of action chunks: the newest `chunks.frames` images along the channels."""
+    """Returns the spaces of a policy of action chunks; it observes the newest `chunks.frames` images as channels."""
     spec, frames = make_env_spec(config.pixels, config.rules), config.chunks.frames
     obs: dict[str, Any] = {name: spec.obs[name] for name in ("gps", "compass", "episode")}
     for name in config.camera_keys:
@@ -68,7 +68,11 @@ def chunk_spec(config: Config) -> EnvSpec:
 
 
 def build_learner(config: Config, context: RankContext) -> tuple[PPO | ActionChunkLearner, EnvSpec, Any]:
-    """Builds a learner with blank sketches; returns it with its spaces and the sizes of its loop."""
+    """Builds a learner with blank sketches.
+
+    Returns:
+        The learner, the spaces of its environment, and the settings of its training loop.
+    """
     size = config.scenes.sketch_px
     sketches = torch.full((TIMING_SKETCHES, 3, size, size), 255, dtype=torch.uint8, device=context.device)
     if config.algo == "ppo":

@@ -1,4 +1,4 @@
-"""Old names of settings: those of the sketchnav guide and those of earlier versions of powerband."""
+"""Maps old option names to those of sketchnav: names of the older code that it replaces, and of earlier versions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ GUIDE: dict[str, Any] = {
     "resume_from": ("run.resume", "a run folder or a checkpoint"),
     "exp_config": (None, "Write --config FILE.yaml; its sections are those of powerband show sketchnav."),
     "run_type": (None, "Write powerband train sketchnav, or powerband eval RUN."),
-    "eval_best": (None, "Write powerband eval RUN: the newest checkpoint, or name one of RUN/checkpoints."),
+    "eval_best": (None, "Write powerband eval RUN for the newest checkpoint, or name a folder of RUN/checkpoints."),
     "NUM_PROCESSES": ("on_policy.num_envs", "over all ranks; environments are rows of one batch, not processes"),
     "CHECKPOINT_INTERVAL": ("run.save_interval", "environment steps between two checkpoints, not updates"),
     "USE_SYNC_VECENV": (
@@ -34,7 +34,7 @@ GUIDE: dict[str, Any] = {
     "RL.PPO.gamma": "on_policy.gamma",
     "RL.PPO.tau": "on_policy.gae_lambda",
 }
-"""Names of the guide's command line and configuration."""
+"""Option of the older code -> option of sketchnav, or (option, note); (None, note) refuses it with the note."""
 
 RENAMED_SCENES = {
     "least_m": "min_size_m",
@@ -54,7 +54,7 @@ RENAMED_CHUNKS = {"execute": "exec_horizon"}
 
 
 def both_forms(section: str, renamed: dict[str, str]) -> dict[str, str]:
-    """Maps old field names of a section, with and without its prefix, to qualified new names."""
+    """Maps old field names of a section, with and without the prefix ``section.``, to the new names with the prefix."""
     return {old_name: f"{section}.{new}" for old, new in renamed.items() for old_name in (old, f"{section}.{old}")}
 
 

@@ -1,4 +1,4 @@
-"""Settings of the world, the sensors, the episodes and the encoder of sketchnav. This file does not import torch."""
+"""Defines the settings of rules, sensors, episodes and encoder of sketchnav, without importing torch."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ Split = Literal["train", "val_seen", "val_unseen"]
 SPLITS: tuple[Split, ...] = ("train", "val_seen", "val_unseen")
 Level = Literal["smooth", "abstract", "true", "blank"]
 LEVELS: tuple[Level, ...] = ("smooth", "abstract", "true", "blank")
-"""Levels of abstraction of a sketch; see `plans.sketch`."""
+"""Levels of abstraction of a sketch; `plans.sketch` describes them."""
 MIN_PIXELS, MAX_PIXELS = 16, 512
 """Range of the side of a camera image."""
 SUBSTEP_M = 0.025
 """Length of the substeps of a move; each substep is checked for collisions."""
 DEFAULT_SHADING = 0.08
-"""Default of `Sensors.shading`; demonstrations and kept results were made with it."""
+"""Default of `Sensors.shading`, with which the stored results and demonstrations were made."""
 MIN_SIZE_M, MAX_SIZE_M = 8.0, 24.0
 """Range of the width and height of a floor plan."""
 PAGE_PX = 512
@@ -28,7 +28,7 @@ MARGIN_PX = 34
 MAP_SQUARE_M = 0.25
 """Side of a square of the explored map in metres."""
 MAP_SQUARES = 96
-"""Squares along the explored map, which therefore reaches 12 m from the start."""
+"""Squares along one side of the explored map, which therefore reaches 12 m from the start."""
 
 
 @dataclass(frozen=True)
@@ -42,24 +42,28 @@ class Rules:
     success_m: float = 1.0
     """STOP succeeds if the shortest path to the goal is at most this long, in metres."""
     forward_m: float = 0.25
-    """Length of FORWARD in metres; the guide's PPO moves 1.0."""
+    """Length of the action FORWARD in metres; 1.0 in the code that this recipe replaces."""
     max_steps: int = 500
     """Actions after which an episode is truncated."""
     expert_bonus: float = 0.0
-    """Reward for the action that the shortest-path follower would take; 0.1 in the guide."""
+    """Reward for the action that the shortest-path follower would take; 0.1 in the code that this recipe
+    replaces."""
 
     def __post_init__(self) -> None:
         if not 0.1 <= self.success_m <= 5:
-            raise ConfigError(f"success_m={self.success_m:g} is outside 0.1 to 5 m. Write success_m=1.")
+            raise ConfigError(f"rules.success_m={self.success_m:g} is outside 0.1 to 5 m. Write rules.success_m=1.")
         substeps = self.forward_m / SUBSTEP_M
         if not 0 < self.forward_m <= 2 or abs(substeps - round(substeps)) > 1e-6:
             raise ConfigError(
-                f"forward_m={self.forward_m:g} is not a multiple of {SUBSTEP_M:g} m up to 2 m. Write forward_m=0.25."
+                f"rules.forward_m={self.forward_m:g} is not a multiple of {SUBSTEP_M:g} m up to 2 m. Write "
+                f"rules.forward_m=0.25."
             )
         if not 1 <= self.max_steps <= 100_000:
-            raise ConfigError(f"max_steps={self.max_steps} is outside 1 to 100000. Write max_steps=500.")
+            raise ConfigError(f"rules.max_steps={self.max_steps} is outside 1 to 100000. Write rules.max_steps=500.")
         if not 0 <= self.expert_bonus <= 10:
-            raise ConfigError(f"expert_bonus={self.expert_bonus:g} is outside 0 to 10. Write expert_bonus=0.1.")
+            raise ConfigError(
+                f"rules.expert_bonus={self.expert_bonus:g} is outside 0 to 10. Write rules.expert_bonus=0.1."
+            )
 
 
 @dataclass(frozen=True)
@@ -87,7 +91,9 @@ class Sensors:
         for name, limit in limits.items():
             value = getattr(self, name)
             if not 0 <= value <= limit:
-                raise ConfigError(f"{name}={value:g} is outside 0 to {limit:g}. Write {name}=0 for none.")
+                raise ConfigError(
+                    f"sensors.{name}={value:g} is outside 0 to {limit:g}. Write sensors.{name}=0 to turn it off."
+                )
 
     @property
     def image_noise(self) -> bool:
@@ -132,22 +138,25 @@ class EpisodeConfig:
     def __post_init__(self) -> None:
         if not MIN_SIZE_M <= self.min_size_m <= self.max_size_m <= MAX_SIZE_M:
             raise ConfigError(
-                f"min_size_m={self.min_size_m:g} and max_size_m={self.max_size_m:g} do not form a range within "
-                f"{MIN_SIZE_M:g} to {MAX_SIZE_M:g} m. Write min_size_m=8 max_size_m=24."
+                f"scenes.min_size_m={self.min_size_m:g} and scenes.max_size_m={self.max_size_m:g} do not form a range "
+                f"within {MIN_SIZE_M:g} to {MAX_SIZE_M:g} m. Write scenes.min_size_m=8 scenes.max_size_m=24."
             )
         if min(self.plans, self.goals, self.starts) < 1:
             raise ConfigError(
-                f"plans={self.plans}, goals={self.goals}, starts={self.starts}: one is below 1. Write 1 or more."
+                f"scenes.plans={self.plans}, scenes.goals={self.goals}, scenes.starts={self.starts}: each must be 1 "
+                f"or more. Write scenes.plans=200 scenes.goals=5 scenes.starts=4, for example."
             )
         if not 0 < self.min_path_m < self.max_path_m:
             raise ConfigError(
-                f"min_path_m={self.min_path_m:g} and max_path_m={self.max_path_m:g} do not form a range above 0. "
-                f"Write min_path_m=2 max_path_m=30."
+                f"scenes.min_path_m={self.min_path_m:g} and scenes.max_path_m={self.max_path_m:g} do not form a range "
+                f"above 0. Write scenes.min_path_m=2 scenes.max_path_m=30."
             )
         if not 1 <= self.min_path_ratio <= 3:
-            raise ConfigError(f"min_path_ratio={self.min_path_ratio:g} is outside 1 to 3. Write min_path_ratio=1.")
+            raise ConfigError(
+                f"scenes.min_path_ratio={self.min_path_ratio:g} is outside 1 to 3. Write scenes.min_path_ratio=1."
+            )
         if not 16 <= self.sketch_px <= 512:
-            raise ConfigError(f"sketch_px={self.sketch_px} is outside 16 to 512. Write sketch_px=64.")
+            raise ConfigError(f"scenes.sketch_px={self.sketch_px} is outside 16 to 512. Write scenes.sketch_px=64.")
 
     @property
     def count(self) -> int:
@@ -156,11 +165,11 @@ class EpisodeConfig:
 
     @property
     def page_m(self) -> float:
-        """Metres along the page of a plan of medium size."""
+        """Width in metres that a page shows if its plan has a medium size."""
         return math.sqrt(self.min_size_m * self.max_size_m) * PAGE_PX / (PAGE_PX - 2 * MARGIN_PX)
 
     def level(self, episode: int) -> Level:
-        """Level of the sketch of an episode."""
+        """Returns the level of the sketch of the episode with this number."""
         if self.sketch == "mixed":
             return "abstract" if episode % 2 else "smooth"
         return self.sketch
@@ -191,28 +200,33 @@ class SketchNetConfig:
     """Observe position and heading since the start (GPS and compass)."""
     crop_m: float = 8.0
     """Side, in metres, of the crop of the sketch around the agent's estimated position, with its heading up; 0 shows
-    the page alone. Needs use_pose."""
+    the page alone. Needs net.use_pose=true."""
     crop_px: int = 52
     """Side of the crop in pixels, 36 or more."""
     learn_page_size: bool = True
     """Learn the size of a page in metres from its image; false takes the size of a medium plan, and is faster."""
     goal: bool = False
-    """Predict the goal position from the explored map and the sketch, as an input of the policy (ppo, crop_m)."""
+    """Predict the goal position from the explored map and the sketch, as an input of the policy; needs algo=ppo and
+    net.crop_m above 0."""
 
     def __post_init__(self) -> None:
         if self.width < 1 or not 0.125 <= self.channels <= 8:
             raise ConfigError(
-                f"width={self.width}, channels={self.channels}: width must be 1 or more and channels 0.125 to 8. Write "
-                f"width=512 channels=1."
+                f"net.width={self.width}, net.channels={self.channels}: net.width must be 1 or more and "
+                f"net.channels 0.125 to 8. Write net.width=512 net.channels=1."
             )
         if not 0 < self.blocks <= 4:
-            raise ConfigError(f"blocks={self.blocks:g} is outside the range above 0 to 4. Write blocks=1.")
+            raise ConfigError(f"net.blocks={self.blocks:g} must be above 0 and at most 4. Write net.blocks=1.")
         if not 0 <= self.crop_m <= 100:
-            raise ConfigError(f"crop_m={self.crop_m:g} is outside 0 to 100 m. Write crop_m=8, or 0 for no crop.")
+            raise ConfigError(
+                f"net.crop_m={self.crop_m:g} is outside 0 to 100 m. Write net.crop_m=8, or net.crop_m=0 for no crop."
+            )
         if self.crop_m and not self.use_pose:
-            raise ConfigError(f"crop_m={self.crop_m:g} needs use_pose=true. Write crop_m=0 if use_pose is false.")
+            raise ConfigError(
+                f"net.crop_m={self.crop_m:g} needs net.use_pose=true. Write net.crop_m=0 if net.use_pose is false."
+            )
         if self.goal and not self.crop_m:
-            raise ConfigError("net.goal=true needs the crop of the sketch. Write crop_m=8, or goal=false.")
+            raise ConfigError("net.goal=true needs net.crop_m above 0. Write net.crop_m=8, or net.goal=false.")
 
 
 def check_pixels(pixels: int) -> None:

@@ -1,4 +1,4 @@
-"""Stage train of sketchnav: PPO in the environment, or imitation of recorded demonstrations."""
+"""Stage train of sketchnav: trains PPO in the environment, or imitates recorded demonstrations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from powerband.recipes.sketchnav.plans.episode_sets import load_episodes
 
 
 def train(config: Config, run: Run) -> None:
-    """Trains on the episodes of the split train, or on their demonstrations."""
+    """Trains on the episodes of the split train: PPO in the environment, other algorithms on demonstrations."""
     if config.algo == "ppo":
         train_ppo(config, run)
     else:

@@ -1,4 +1,4 @@
-"""snakes: three snakes learn to out-eat three others, with DDPG and BiCNet as in the guide, or PPO with self-play."""
+"""Recipe snakes: trains a team of three snakes against three others, with DDPG, BiCNet, or PPO with self-play."""
 
 from powerband.core.recipe import Recipe
 from powerband.recipes.snakes.config import ALGORITHMS, OLD_NAMES, VARIANTS, Config, Evaluation, check, finalize

@@ -1,4 +1,4 @@
-"""Configuration, algorithm table and variants of snakes. This file does not import torch."""
+"""Configuration of snakes: its options, algorithms and named variants. This file does not import torch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from powerband.core.recipe import Algorithm
 from powerband.loops.config import OffPolicyConfig, OnPolicyConfig
 
 EPISODE_STEPS = 200
-"""Moves of a game."""
+"""Number of moves after which a game ends."""
 
 ALGORITHMS = {
     "ddpg": Algorithm("powerband.algos.ddpg:DDPG", DDPGConfig(), "off_policy"),
@@ -24,7 +24,7 @@ ALGORITHMS = {
 @dataclass(frozen=True)
 class Config:
     algo: str = "ppo"
-    """Algorithm: ddpg and bicnet as in the guide; ppo with self-play is the strong agent."""
+    """Algorithm: ddpg and bicnet as in the guide, or ppo, which supports self-play and is the strongest."""
     observation: Literal["auto", "features", "planes", "fork35", "baseline26"] = "auto"
     """Observation of a snake; auto is features for ppo, fork35 for ddpg and bicnet."""
     reward: Literal["auto", "mixed", "game", "shaped"] = "auto"
@@ -52,9 +52,14 @@ class Config:
     def __post_init__(self) -> None:
         at_least(self, pool_size=1, snapshot_interval=1, episodes=0)
         if not 0 <= self.mirrored <= 1:
-            raise ConfigError(f"mirrored={self.mirrored} is outside 0 to 1. Write a share of the boards, such as 0.75.")
+            raise ConfigError(
+                f"mirrored={self.mirrored} is outside 0 to 1. Write a share of the boards, for example mirrored=0.75."
+            )
         if self.eval_games < 2 or self.eval_games % 2:
-            raise ConfigError(f"eval_games={self.eval_games}: sides are swapped half way. Write an even number from 2.")
+            raise ConfigError(
+                f"eval_games={self.eval_games} is not an even number above 0. The teams swap sides after half of the "
+                f"games. Write an even number of games, for example eval_games=100."
+            )
         if self.algo != "ppo" and self.opponent == "self":
             raise ConfigError(
                 f"opponent=self needs algo=ppo. With algo={self.algo}, write opponent=random, greedy or greedy_torus."
@@ -62,12 +67,12 @@ class Config:
 
     @property
     def loop(self) -> OffPolicyConfig | OnPolicyConfig:
-        """Sizes of the loop that the chosen algorithm runs in."""
+        """Settings of the training loop in which the chosen algorithm runs."""
         return self.on_policy if self.algo == "ppo" else self.off_policy
 
 
 def finalize(config: Config, stage: str) -> Config:
-    """Decides every automatic choice and converts `episodes` to environment steps."""
+    """Returns the configuration with a value for each option that is ``auto``, and `episodes` as environment steps."""
     ppo = config.algo == "ppo"
     run = replace(config.run, env_steps=EPISODE_STEPS * config.episodes) if config.episodes else config.run
     chosen = replace(config, run=run, episodes=0)
@@ -81,7 +86,11 @@ def finalize(config: Config, stage: str) -> Config:
 
 
 def check(config: Config, world_size: int) -> None:
-    """Refuses sizes that do not divide by the number of ranks."""
+    """Checks that the numbers of boards and the batch sizes of the training loop are divisible by the number of ranks.
+
+    Raises:
+        ConfigError: A size is not divisible.
+    """
     config.loop.check(world_size)
 
 
@@ -103,13 +112,16 @@ class Evaluation:
     def __post_init__(self) -> None:
         at_least(self, episodes=2, threads=0)
         if self.episodes % 2:
-            raise ConfigError(f"episodes={self.episodes}: sides are swapped half way. Write an even number from 2.")
+            raise ConfigError(
+                f"episodes={self.episodes} is not an even number above 0. The teams swap sides after half of the "
+                f"games. Write an even number of games, for example episodes=100."
+            )
 
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "demo": {"run.time_limit_s": 75, "run.env_steps": 1_000_000_000, "run.log_interval_s": 5},
     "full": {"run.time_limit_s": 720, "run.env_steps": 1_000_000_000, "ppo.hidden": (256, 256)},
-    "guide": {  # 3,600 episodes with 1/32 of the guide's updates: 10 minutes on one core instead of hours
+    "guide": {  # 1/32 of the updates of the guide: 10 minutes on one core instead of hours
         "algo": "ddpg",
         "episodes": 3600,
         "off_policy.num_envs": 32,

@@ -1,4 +1,4 @@
-"""Matches of snakes: two players, both sides swapped, a table with intervals, a picture and a video."""
+"""Evaluation of snakes: plays matches in which both players play both sides; writes a table, images and videos."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from powerband.core.errors import ConfigError
 from powerband.loops.evaluate import evaluate, mean_interval, wilson_interval
 from powerband.recipes.snakes.config import Evaluation
 from powerband.recipes.snakes.env.board import SnakesState
@@ -17,7 +18,7 @@ from powerband.recipes.snakes.env.env import SnakesEnv
 from powerband.recipes.snakes.env.opponents import GreedyOpponent, PolicyOpponent, RandomOpponent
 from powerband.report.media_files import save_image, write_video
 
-RIVALS: dict[str, Callable[[], Any]] = {
+SCRIPTED_OPPONENTS: dict[str, Callable[[], Any]] = {
     "random": RandomOpponent,
     "greedy": lambda: GreedyOpponent("plain"),
     "greedy_torus": lambda: GreedyOpponent("torus"),
@@ -25,32 +26,39 @@ RIVALS: dict[str, Callable[[], Any]] = {
 
 
 def as_player(learner: Any, observation: str) -> PolicyOpponent:
-    """A learner as a player of either team: it acts without exploring."""
+    """Wraps a learner as a player that can play either team and acts without exploration.
+
+    `observation` is the name of the observation that the learner was trained with.
+    """
     return PolicyOpponent(lambda obs: learner.act(obs, None, explore=False)[0], observation)
 
 
 def play(first: Any, second: Any, games: int, seed: int, device: Any = "cpu", watch: Any = None) -> dict[str, Tensor]:
-    """`games` games; in one half `first` is team A, in the other team B.
+    """Plays `games` games. `first` is team A in one half of them and team B in the other half.
 
     Args:
-        first, second: Players, with ``act_team(state, boards, team, seed)``.
-        games: An even number.
-        seed: Of the games.
-        device: Where they are played.
-        watch: Called with the state before each move.
+        first, second: Players with ``act_team(state, boards, team, seed)``.
+        games: Even number of games.
+        seed: Seed of the games.
+        device: Device of the boards.
+        watch: Function that is called with the state before each move.
 
     Returns:
-        Figures (games,) of `first`: score, opponent_score, win, draw, loss.
+        Results of `first` by name, (games,) each: score and opponent_score (sum of the game rewards of a team), and
+        win, draw and loss (0 or 1).
 
     Raises:
-        ValueError: `games` is odd.
+        ConfigError: `games` is odd or below 2.
     """
     if games < 2 or games % 2:
-        raise ValueError(f"episodes={games}: sides are swapped half way, give an even number of games, 2 or more.")
+        raise ConfigError(
+            f"episodes={games} is not an even number above 0. The teams swap sides after half of the games. Write an "
+            f"even number of games, for example episodes=100."
+        )
     half = slice(0, games // 2), slice(games // 2, games)
     env = SnakesEnv(games, device=device, seed=seed, observation="baseline26", mirrored=1.0, stagger=False)
 
-    def policy(obs: Tensor, carry: None) -> tuple[Tensor, None]:
+    def policy(obs: Tensor, carry: Tensor | None) -> tuple[Tensor, None]:
         if watch is not None:
             watch(env.state)
         players = (first, second), (second, first)
@@ -68,7 +76,12 @@ def play(first: Any, second: Any, games: int, seed: int, device: Any = "cpu", wa
 
 
 def summary(figures: dict[str, Tensor]) -> dict[str, Any]:
-    """One row of a table: games, wins, draws, losses, share of decided games won, mean scores, with intervals."""
+    """Summarises the results of `play` as one row of the evaluation table.
+
+    Returns:
+        Numbers of games, wins, draws and losses; ``decided_won``, the share of wins among wins and losses; the mean
+        scores of both teams. Names that end in ``_95`` are 95 % intervals, as [low, high].
+    """
     wins, draws, losses = (int(figures[name].sum()) for name in ("win", "draw", "loss"))
     low, high = wilson_interval(wins, wins + losses)
     score, score_low, score_high = mean_interval(figures["score"])
@@ -86,22 +99,37 @@ def summary(figures: dict[str, Tensor]) -> dict[str, Any]:
 
 
 def win_rates(own: Any, games: int, device: Any) -> dict[str, float]:
-    """Share of games won against random and greedy: the figures during training."""
+    """Plays `games` games against the random and against the greedy opponent, for evaluations during training.
+
+    Returns:
+        ``win_random`` and ``win_greedy``: the share of games that `own` won against each.
+    """
     return {
-        f"win_{name}": float(play(own, RIVALS[name](), games, 20_000, device)["win"].mean())
+        f"win_{name}": float(play(own, SCRIPTED_OPPONENTS[name](), games, 20_000, device)["win"].mean())
         for name in ("random", "greedy")
     }
 
 
 def evaluate_run(folder: Path, options: Evaluation, load: Callable[[Path], tuple[Any, str]]) -> list[dict]:
-    """Plays, prints the table, and writes ``eval-*.json``, a picture and videos into the run folder."""
+    """Plays the newest learner of a run folder against each opponent in `options`, and prints one line for each.
+
+    Writes ``eval-games.json``, images and videos to the run folder.
+
+    Args:
+        folder: Run folder.
+        options: Options of ``powerband eval``.
+        load: Function ``folder -> (learner, name of its observation)``.
+
+    Returns:
+        One dict per opponent: its name and the numbers of `summary`.
+    """
     from powerband.recipes.snakes.env import board_image as draw
 
     if options.threads:
         torch.set_num_threads(options.threads)
     own, rows = as_player(*load(folder)), []
     for name in options.opponents:
-        rival = RIVALS[name]() if name in RIVALS else as_player(*load(Path(name)))
+        opponent = SCRIPTED_OPPONENTS[name]() if name in SCRIPTED_OPPONENTS else as_player(*load(Path(name)))
         frames: list[Any] = []
 
         def watch(state: SnakesState, frames: list[Any] = frames, name: str = name) -> None:
@@ -109,7 +137,7 @@ def evaluate_run(folder: Path, options: Evaluation, load: Callable[[Path], tuple
 
         row = {
             "opponent": name,
-            **summary(play(own, rival, options.episodes, options.seed, watch=watch if options.video else None)),
+            **summary(play(own, opponent, options.episodes, options.seed, watch=watch if options.video else None)),
         }
         rows.append(row)
         print(
@@ -119,7 +147,7 @@ def evaluate_run(folder: Path, options: Evaluation, load: Callable[[Path], tuple
             flush=True,
         )
         if frames:
-            label = name if name in RIVALS else Path(name).name
+            label = name if name in SCRIPTED_OPPONENTS else Path(name).name
             write_video(frames, folder / "videos" / f"{label}.mp4", fps=10)
             save_image(folder / f"game-{label}.png", frames[len(frames) * 3 // 4])
     (folder / "eval-games.json").write_text(json.dumps({"options": options.__dict__, "rows": rows}, indent=2))

@@ -1,4 +1,4 @@
-"""Training of snakes: boards, opponents, learners, and the evaluation of a checkpoint."""
+"""Training of snakes: builds boards, opponents and learners, runs the training loop, and evaluates a checkpoint."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from powerband.data.types import EnvSpec, Learner
 from powerband.loops.off_policy import off_policy
 from powerband.loops.on_policy import on_policy
 from powerband.loops.support.self_play import OpponentPool
-from powerband.recipes.snakes.config import Config, Evaluation
+from powerband.recipes.snakes.config import OLD_NAMES, Config, Evaluation
 from powerband.recipes.snakes.env.env import SnakesEnv, make_env_spec
 from powerband.recipes.snakes.env.opponents import PolicyOpponent
-from powerband.recipes.snakes.evaluation import RIVALS, as_player, evaluate_run, win_rates
+from powerband.recipes.snakes.evaluation import SCRIPTED_OPPONENTS, as_player, evaluate_run, win_rates
 from powerband.recipes.snakes.nets.team import TeamMLP
 from powerband.recipes.snakes.nets.torus import TorusConv
 
 
 def train(config: Config, run: Run) -> None:
-    """Trains the algorithm that `algo` names against the opponent that `opponent` names."""
+    """Trains the algorithm that `config.algo` names against the opponent that `config.opponent` names."""
     ranks, self_play = run.ranks, config.opponent == "self"
-    opponent = PolicyOpponent(None, config.observation) if self_play else RIVALS[config.opponent]()
+    opponent = PolicyOpponent(None, config.observation) if self_play else SCRIPTED_OPPONENTS[config.opponent]()
     num_envs = per_rank("num_envs", config.loop.num_envs, ranks.world_size)
     mirrored = config.mirrored if self_play else 0.0
-    run.console.note("building the boards; the first start on a machine compiles their rules, about half a minute")
+    run.console.note("The first start on a machine compiles the rules of the game, which takes about half a minute.")
     env = SnakesEnv(
         num_envs,
         device=run.device,
@@ -51,7 +51,7 @@ def train(config: Config, run: Run) -> None:
         settings, rates = scaled_lr(config.ddpg, config.run.lr_scale, ranks.world_size)
         config = replace(config, ddpg=settings)
     learner = make_learner(config, env.spec, run.context)
-    layout = f"{num_envs} boards per rank ({env.mirrored} mirrored: two rows), {config.observation}"
+    layout = f"{num_envs} boards per rank (the learner plays both teams on {env.mirrored}), {config.observation}"
     run.describe({"learning rates": rates, "env": f"{layout}, reward {config.reward}", "opponent": config.opponent})
     hooks = RunHooks(evaluate=lambda: win_rates(as_player(learner, config.observation), config.eval_games, run.device))
     if isinstance(learner, DDPG):
@@ -67,7 +67,13 @@ def train(config: Config, run: Run) -> None:
 
 
 def make_learner(config: Config, spec: EnvSpec, context: RankContext) -> DDPG | PPO:
-    """The algorithm of a finalized configuration."""
+    """Creates the learner that `config.algo` names: PPO for ppo, DDPG for ddpg and bicnet.
+
+    Args:
+        config: Configuration without automatic choices, the result of `finalize`.
+        spec: Observation and action spaces of the boards.
+        context: Device, precision and random numbers of this rank.
+    """
     if config.algo == "ppo":
         encoder = TorusConv(*spec.obs.shape[1:]) if config.observation == "planes" else None
         return PPO(spec, config.ppo, context, encoder=encoder)
@@ -82,13 +88,21 @@ def make_learner(config: Config, spec: EnvSpec, context: RankContext) -> DDPG | 
 
 
 def build_learner(config: Config, context: RankContext) -> tuple[Learner, EnvSpec, Any]:
-    """A new learner of a finalized configuration, the spaces of its environment, and the sizes of its loop."""
+    """Creates a learner without boards, for ``powerband doctor`` and for tests.
+
+    Returns:
+        The learner, the observation and action spaces of its boards, and the settings of its training loop, such as
+        the number of boards and the batch size.
+    """
     spec = make_env_spec(config.observation)
     return make_learner(config, spec, context), spec, config.loop
 
 
 def best_actions(modules: nn.ModuleDict, obs: Tensor) -> Tensor:
-    """Greedy actions (n, 3) of a PPO network, and its encoder if it has one, for observations (n, 3, ...)."""
+    """Computes the most likely actions (n, 3) of a PPO policy for observations (n, 3, ...) of n boards.
+
+    `modules` contains the policy network ``net`` and, for the observation planes, the network ``encoder`` before it.
+    """
     rows = obs.flatten(0, 1)
     if "encoder" in modules:
         rows = modules["encoder"](rows)
@@ -96,15 +110,25 @@ def best_actions(modules: nn.ModuleDict, obs: Tensor) -> Tensor:
 
 
 def load(folder: Path) -> tuple[Learner, str]:
-    """Loads a trained learner, and the name of its observation, from a run folder or one of its checkpoints."""
+    """Loads a trained learner from a run folder or from one of its checkpoints.
+
+    Returns:
+        The learner, and the name of the observation that it was trained with.
+    """
     path, _ = resolve_resume(str(folder))
     file = path.parent.parent / "config.json"
-    config = from_json(Config, file.read_text(encoding="utf-8"), str(file))
+    config = from_json(Config, file.read_text(encoding="utf-8"), str(file), OLD_NAMES)
     learner = make_learner(config, make_env_spec(config.observation), RankContext.single())
     learner.load_state_dict(load_checkpoint(path, "shared")[0]["learner"])
     return learner, config.observation
 
 
 def evaluate(config: Config, folder: Path, options: Evaluation) -> list[dict]:
-    """Plays the newest checkpoint against each opponent; writes a table, an image and videos to the run folder."""
+    """Plays the newest checkpoint in the run folder `folder` against each opponent in `options`.
+
+    Writes a table, an image and a video per opponent to the run folder.
+
+    Returns:
+        One dict per opponent: its name and the numbers of `evaluation.summary`.
+    """
     return evaluate_run(folder, options, load)

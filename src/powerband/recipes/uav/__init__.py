@@ -1,4 +1,4 @@
-"""uav: a team of UAVs learns where to measure next, to map a hidden region of interest within a budget of moves."""
+"""Recipe uav: a team of UAVs learns where to measure next, to map a hidden region within a budget of moves."""
 
 from powerband.core.recipe import Recipe
 from powerband.recipes.uav.config import ALGORITHMS, OLD_NAMES, VARIANTS, Config, Evaluation, check, finalize

@@ -23,10 +23,13 @@ from powerband.report.media_files import save_image, write_video
 
 
 def planner_policies(names: tuple[str, ...], world: World) -> dict[str, Act]:
-    """Creates the policies that ``planners=`` names.
+    """Creates the policies that the option ``planners`` names: planners that do not learn, or policies of other runs.
+
+    Returns:
+        The policies by the name that the table shows; lawnmower has one policy per altitude of `world`.
 
     Raises:
-        ConfigError: A name is unknown.
+        ConfigError: A name is neither a planner nor an existing folder.
     """
     policies: dict[str, Act] = {}
     for name in names:
@@ -43,18 +46,20 @@ def planner_policies(names: tuple[str, ...], world: World) -> dict[str, Act]:
             policies[Path(name).name] = deterministic_policy(load_other_run(Path(name), world))
         else:
             raise ConfigError(
-                f"planners={name} is unknown. Write random, lawnmower, greedy, none, or the folder of another run."
+                f"planners={name}: {name!r} is neither a planner nor a folder. Write random, lawnmower, greedy, none, "
+                f"or the folder of another run."
             )
     return policies
 
 
 def evaluate(config: Config, folder: Path, options: Evaluation) -> list[dict]:
-    """Evaluates the newest checkpoint in a run folder against the planners.
+    """Flies the same missions with the newest checkpoint of a run and with each planner, and prints a table.
 
-    Writes ``eval-missions.json``, curves, an image and a video to the run folder.
+    Writes ``eval-missions.json``, curves, an image and a video to the run folder `folder`.
 
     Returns:
-        One row per policy, team size and communication range.
+        One dict per policy, team size and communication range: the numbers of `evaluation.summary`, and
+        ``this_run_ahead_f1``, the mean and 95 % interval of how far this run is ahead of the policy in F1.
     """
     if options.threads:
         torch.set_num_threads(options.threads)

@@ -1,4 +1,4 @@
-"""Configuration, algorithm table and variants of uav. This file does not import torch."""
+"""Configuration of uav: its options, algorithms and named variants. This file does not import torch."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Config:
 
 
 def finalize(config: Config, stage: str) -> Config:
-    """Computes the number of missions per rollout, and converts the budget to environment steps.
+    """Returns the configuration with a number of missions per rollout and with the budget in environment steps.
 
     Raises:
         ConfigError: A rollout does not contain complete missions, two budgets are given, or an option has no effect.
@@ -56,22 +56,24 @@ def finalize(config: Config, stage: str) -> Config:
     mission_steps, loop = config.world.num_steps, config.on_policy
     if loop.num_steps % mission_steps:
         raise ConfigError(
-            f"num_steps={loop.num_steps} is not a whole number of missions of {mission_steps} moves (budget + 1). "
-            f"Write num_steps=0, or a multiple of {mission_steps}."
+            f"on_policy.num_steps={loop.num_steps} is not a whole number of missions of {mission_steps} moves "
+            f"(world.budget + 1). Write on_policy.num_steps=0 for one mission, or a multiple of {mission_steps}."
         )
     if loop.minibatches != 1 or not loop.normalize_advantage:
         raise ConfigError(
-            "minibatches and on_policy.normalize_advantage have no effect on coma and iac. "
-            "Write minibatch_rows=128, coma.normalize_advantage=true."
+            "on_policy.minibatches and on_policy.normalize_advantage have no effect on coma and iac. Leave them out, "
+            "and write for example on_policy.minibatch_rows=128 and coma.normalize_advantage=true."
         )
     if not loop.num_envs and not loop.minibatch_rows:
         raise ConfigError(
-            "num_envs=0 computes the number of missions from batches and minibatch_rows, and minibatch_rows=0. "
-            "Write minibatch_rows=1 or more, or on_policy.num_envs=1 or more."
+            "on_policy.num_envs=0 computes the number of missions from batches x on_policy.minibatch_rows transitions, "
+            "but on_policy.minibatch_rows is 0. Write on_policy.minibatch_rows=1 or more, or on_policy.num_envs=1 or "
+            "more."
         )
     if config.iterations and config.episodes:
         raise ConfigError(
-            f"iterations={config.iterations} and episodes={config.episodes} are two budgets. Write one of them."
+            f"iterations={config.iterations} and episodes={config.episodes} are two budgets of one run. "
+            f"Write only one of them."
         )
     num_steps = loop.num_steps or mission_steps
     rows_per_mission = num_steps * config.world.n_agents
@@ -84,7 +86,11 @@ def finalize(config: Config, stage: str) -> Config:
 
 
 def check(config: Config, world_size: int) -> None:
-    """Refuses sizes that do not divide by the number of ranks, and an invalid map file."""
+    """Checks that the sizes of the training loop are divisible by the number of ranks, and that the map file is valid.
+
+    Raises:
+        ConfigError: A size is not divisible, or the map file is missing or invalid.
+    """
     config.on_policy.check(world_size)
     if config.world.map_file:
         from powerband.recipes.uav.env.map_file import load_map_file

@@ -1,4 +1,4 @@
-"""Evaluation: flies complete missions with policies or planners, and summarises their metrics with intervals."""
+"""Evaluation of uav: flies complete missions with policies or planners, and computes means with 95 % intervals."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ from powerband.recipes.uav.env.rules.map_metrics import EPISODE_METRICS
 from powerband.recipes.uav.settings import World
 
 Act = Callable[[UavEnv, Any], Tensor]
-"""(missions, observations) -> moves (N, A)."""
+"""Policy: function from the missions and their observations to moves (N, A) of N missions with A UAVs."""
 
 
 def planner_policy(planner: Planner) -> Act:
-    """Wraps a planner as a policy."""
+    """Wraps a planner as a policy, a function from missions and observations to moves."""
     return lambda env, obs: planner.act(env)
 
 
 def deterministic_policy(learner: COMA) -> Act:
-    """Returns the policy of a learner without exploration."""
+    """Returns the policy of a learner that always takes the most likely of the allowed moves."""
     return lambda env, obs: env.masked_sample(learner.probability(obs), None)[0]
 
 
 def fly_missions(
     env: UavEnv, act: Act, seed: int, on_move: Callable[[UavEnv, dict[str, Tensor]], None] | None = None
 ) -> dict[str, Tensor]:
-    """Flies one mission in every row.
+    """Flies all N missions of `env` once, from the start to the end.
 
     Args:
-        env: Missions.
-        act: Policy.
+        env: Environment with N missions.
+        act: Policy that chooses the moves.
         seed: Seed of the missions.
-        on_move: Called before each move with the missions and their current metrics.
+        on_move: Function that is called before each move with `env` and the current metrics; None calls nothing.
 
     Returns:
-        f1 and roi_entropy (N, moves + 1) from the start to the end, and return (N,).
+        ``f1`` and ``roi_entropy`` (N, moves + 1), from the start to the end of each mission, and ``return`` (N,).
     """
     curves: dict[str, list[Tensor]] = {name: [] for name in EPISODE_METRICS}
 
@@ -66,8 +66,8 @@ def summary(metrics: dict[str, Tensor]) -> dict[str, Any]:
         metrics: Result of `fly_missions`.
 
     Returns:
-        ``*_mean`` is the mean over the moves of a mission (the area under the curve), ``*_end`` the value at its end;
-        ``*_95`` is the interval of each.
+        The number of ``missions``, the ``return``, and for f1 and roi_entropy: ``*_mean``, the mean over the moves of a
+        mission (the area under its curve), and ``*_end``, the value at its end. Names with ``_95`` are the intervals.
     """
     row: dict[str, Any] = {"missions": len(metrics["return"])}
     columns = {f"{name}_mean": metrics[name].mean(1) for name in EPISODE_METRICS}
@@ -79,7 +79,11 @@ def summary(metrics: dict[str, Tensor]) -> dict[str, Any]:
 
 
 def training_evaluation(learner: COMA, world: World, missions: int, device: torch.device) -> dict[str, float]:
-    """Evaluates a learner during training, on missions that training does not use."""
+    """Evaluates a learner during training, on missions that training does not use.
+
+    Returns:
+        Means over the missions, by name as in `summary`, without intervals.
+    """
     env = UavEnv(missions, world, device=device, seed=20_000)
     row = summary(fly_missions(env, deterministic_policy(learner), 20_000))
     return {name: row[name] for name in ("f1_mean", "roi_entropy_mean", "f1_end", "roi_entropy_end", "return")}

@@ -1,4 +1,4 @@
-"""Images of uav: curves of policies and planners for comparison, and a mission as a video."""
+"""Images of uav: draws the metrics of policies and planners as curves, and a mission as a video."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ TITLES = {"f1": "F1 of the region of interest", "roi_entropy": "entropy over the
 
 
 def draw_curves(metrics: dict[str, dict[str, Tensor]]) -> np.ndarray:
-    """Draws mean and 95 % interval over missions, by the number of moves.
+    """Draws F1 and entropy as curves over the moves of a mission: the mean over missions with its 95 % interval.
 
     Args:
-        metrics: Result of `fly_missions` for each policy.
+        metrics: Result of `fly_missions` by the name of the policy.
 
     Returns:
         (480, 1100, 3) uint8 RGB.
@@ -43,7 +43,7 @@ def draw_curves(metrics: dict[str, dict[str, Tensor]]) -> np.ndarray:
 
 
 def film_mission(learner: COMA, world: World, seed: int) -> list[np.ndarray]:
-    """Flies one mission without exploration and draws it. It runs on the calling thread only.
+    """Flies one mission without exploration, and draws each of its moves. All computation is on the calling thread.
 
     Returns:
         Frames (450, 1200, 3) uint8 RGB: one per move, and one for the end.

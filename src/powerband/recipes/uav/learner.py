@@ -1,4 +1,4 @@
-"""Learner: builds the networks and the algorithm of uav, and loads trained ones."""
+"""Learner: builds the COMA or IAC learner of uav with its networks, and loads trained learners."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from powerband.core.rank_context import RankContext
 from powerband.core.run.checkpoint import load_checkpoint, resolve_resume
 from powerband.data.types import EnvSpec
 from powerband.loops.config import OnPolicyConfig
-from powerband.recipes.uav.config import Config
+from powerband.recipes.uav.config import OLD_NAMES, Config
 from powerband.recipes.uav.env.env import make_env_spec
 from powerband.recipes.uav.map_net import MapNet, critic_inputs
 from powerband.recipes.uav.settings import World
@@ -21,14 +21,14 @@ from powerband.recipes.uav.settings import World
 def make_learner(
     spec: EnvSpec, settings: COMAConfig, context: RankContext, counterfactual: bool, choose: Choose | None = None
 ) -> COMA:
-    """Creates the algorithm with its networks.
+    """Creates a COMA or IAC learner with its networks.
 
     Args:
-        spec: Spaces of the missions.
-        settings: Settings of the algorithm.
-        context: Rank that the learner runs on.
-        counterfactual: True for COMA, false for IAC.
-        choose: Samples moves with masks, `UavEnv.masked_sample`; None masks no move.
+        spec: Observation and action spaces of the missions.
+        settings: Hyper-parameters.
+        context: Device, precision and random numbers of this rank.
+        counterfactual: True for COMA, False for IAC.
+        choose: Function that samples only allowed moves, such as `UavEnv.masked_sample`; None allows every move.
     """
 
     def build_network(channels: int, outputs: int) -> MapNet:
@@ -38,13 +38,18 @@ def make_learner(
 
 
 def build_learner(config: Config, context: RankContext) -> tuple[COMA, EnvSpec, OnPolicyConfig]:
-    """Creates a learner of a finalized configuration; returns it, the spaces of its missions, and the loop's sizes."""
+    """Creates a learner without missions, for ``powerband doctor``, for tests, and to load a trained learner.
+
+    Returns:
+        The learner, the observation and action spaces of its missions, and the settings of its training loop, such as
+        the number of missions per rollout.
+    """
     spec = make_env_spec(config.world)
     return make_learner(spec, config.coma, context, config.algo == "coma"), spec, config.on_policy
 
 
 def load_learner(folder: Path, config: Config) -> COMA:
-    """Loads the learner of a run of `config` from the newest checkpoint in a run folder, or from a checkpoint."""
+    """Loads the learner of a run with the configuration `config` from its newest checkpoint, or from a checkpoint."""
     path, _ = resolve_resume(str(folder))
     learner, _, _ = build_learner(config, RankContext.single())
     learner.load_state_dict(load_checkpoint(path, "shared")[0]["learner"])
@@ -52,8 +57,11 @@ def load_learner(folder: Path, config: Config) -> COMA:
 
 
 def load_other_run(folder: Path, world: World) -> COMA:
-    """Loads the learner of another run for missions in `world`."""
+    """Loads the learner of another run, to fly missions with the settings `world`.
+
+    `folder` is the run folder or one of its checkpoints. The configuration of the algorithm is that of the other run.
+    """
     path, _ = resolve_resume(str(folder))
     file = path.parent.parent / "config.json"
-    config = from_json(Config, file.read_text(encoding="utf-8"), str(file))
+    config = from_json(Config, file.read_text(encoding="utf-8"), str(file), OLD_NAMES)
     return load_learner(path, replace(config, world=world))

@@ -1,6 +1,6 @@
-"""Map net: a small convolutional network over feature maps, and the feature maps of the central critic.
+"""Map net: defines a small convolutional network over maps of 11 x 11, and builds the input of the central critic.
 
-Suffixes: R rows, C channels, H and W nodes of the lattice.
+Suffixes of tensors: R rows of the batch, C channels, H and W nodes of the lattice.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from powerband.nets.mlp import linear_fp32
 
 KERNELS = (5, 4, 4)
-"""Sizes of the convolution kernels."""
+"""Sizes of the kernels of the three convolutions."""
 
 
 class MapNet(nn.Module):
@@ -23,8 +23,8 @@ class MapNet(nn.Module):
     def __init__(self, channels: int, outputs: int, width: int = 256):
         """
         Args:
-            channels: Number of feature maps.
-            outputs: Width of the output.
+            channels: Number of input maps.
+            outputs: Number of outputs.
             width: Channels of every hidden layer.
         """
         super().__init__()
@@ -34,7 +34,7 @@ class MapNet(nn.Module):
         self.output = nn.Linear(width, outputs)
 
     def forward(self, x_RCHW: Tensor) -> Tensor:
-        """Computes (R, outputs) float32 from (R, channels, 11, 11); the last layer runs in the dtype of its weights."""
+        """Maps (R, channels, 11, 11) to (R, outputs) float32; the last layer runs in the dtype of its weights."""
         x = x_RCHW
         for conv in self.convs:
             x = torch.relu(conv(x))
@@ -42,15 +42,17 @@ class MapNet(nn.Module):
 
 
 def critic_inputs(obs: dict[str, Tensor], action: Tensor, num_actions: int) -> Tensor:
-    """Builds the inputs of the central critic for every step and agent.
+    """Builds the inputs of the central critic for T steps of N missions with A agents (UAVs).
 
     Args:
-        obs: maps (T, N, A, C, H, W), state (T, N, C', H, W), cell (T, N, A) int64.
+        obs: ``maps`` (T, N, A, C, H, W) of each agent, ``state`` (T, N, C', H, W) of the team, and ``cell`` (T, N, A)
+            int64, the lattice node of each agent.
         action: Actions (T, N, A) int64.
         num_actions: Number of actions K.
 
     Returns:
-        (T N A, C + C' + 1, H, W): the agent's maps, the state, and the actions of the other agents at their cells.
+        (T N A, C + C' + 1, H, W): the maps of the agent, the state, and one map that shows the action of each other
+        agent at its node, (action + 1) / K.
     """
     maps, state = obs["maps"].flatten(0, 1), obs["state"].flatten(0, 1)
     rows, agents, channels, height, width = maps.shape

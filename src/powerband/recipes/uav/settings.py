@@ -1,4 +1,4 @@
-"""Settings of the simulated world of uav, and the constants that its rules share. This file does not import torch.
+"""Settings of uav: defines the options of the simulated world, and constants. This file does not import torch.
 
 Lengths are in metres. Positions are nodes of a lattice of 11 x 11 nodes that are 5 m apart. The hidden map has
 `map_cells` cells along each side.
@@ -26,15 +26,15 @@ RANGES_M = (0.0, 15.0, 25.0, 100.0)
 """Communication ranges that `World.random_comm_range` draws from."""
 
 Spans = tuple[tuple[int, ...], ...]
-"""One row per altitude with one number per lattice coordinate."""
+"""A table of cell numbers: one row per altitude, with one number for each of the 11 coordinates of the lattice."""
 
 
 @dataclass(frozen=True)
 class World:
-    """Settings that all missions share. They are checked when the object is created.
+    """Settings of the simulated world that all missions share. The constructor checks them.
 
     Raises:
-        ConfigError: No mission can be flown with these settings.
+        ConfigError: A setting is out of range, or two settings contradict each other.
     """
 
     n_agents: int = 4
@@ -66,50 +66,57 @@ class World:
         at_least(self, budget=1, comm_range_m=0)
         if not 1 <= self.n_agents <= MAX_AGENTS:
             raise ConfigError(
-                f"n_agents={self.n_agents} is outside 1 to {MAX_AGENTS}. Write n_agents={MAX_AGENTS} or less."
+                f"world.n_agents={self.n_agents} is outside 1 to {MAX_AGENTS} UAVs per team. Write a number "
+                f"in this range."
             )
         if not LATTICE <= self.map_cells <= MAX_CELLS:
             raise ConfigError(
-                f"map_cells={self.map_cells} is outside {LATTICE} to {MAX_CELLS}. The map is averaged over {LATTICE} x "
-                f"{LATTICE} blocks of at least one cell."
+                f"world.map_cells={self.map_cells} is outside {LATTICE} to {MAX_CELLS}, the cells along a side of the "
+                f"map. Write a number in this range."
             )
         if len(self.altitudes_m) != len(self.sensor_noise) or not self.altitudes_m:
             raise ConfigError(
-                f"altitudes_m has {len(self.altitudes_m)} values and sensor_noise has {len(self.sensor_noise)}. "
-                f"Write one probability for each altitude."
+                f"world.altitudes_m has {len(self.altitudes_m)} values and world.sensor_noise has "
+                f"{len(self.sensor_noise)}. Write at least one altitude, and in sensor_noise one probability for each "
+                f"altitude."
             )
         if list(self.altitudes_m) != sorted(set(self.altitudes_m)) or self.altitudes_m[0] <= 0:
             raise ConfigError(
-                f"altitudes_m={self.altitudes_m} is invalid. Write different altitudes above 0, lowest first."
+                f"world.altitudes_m={self.altitudes_m} is invalid. Write different altitudes above 0 m, lowest first."
             )
         highest = AREA_M / 2 / math.tan(FIELD_OF_VIEW / 2)
         if self.altitudes_m[-1] > highest:
             raise ConfigError(
-                f"altitudes_m={self.altitudes_m}: from {self.altitudes_m[-1]:g} m the camera sees more than the map of "
-                f"{AREA_M:g} m. Write altitudes of {highest:.1f} m or less."
+                f"world.altitudes_m={self.altitudes_m}: from {self.altitudes_m[-1]:g} m, the camera sees more than the "
+                f"map, which is {AREA_M:g} m wide. Write altitudes of {highest:.1f} m or less."
             )
         if any(not 0.0005 <= noise < 0.5 for noise in self.sensor_noise):
             raise ConfigError(
-                f"sensor_noise={self.sensor_noise} is invalid. Write probabilities from 0.0005 to below 0.5."
+                f"world.sensor_noise={self.sensor_noise} is invalid. Write probabilities of at least 0.0005 and "
+                f"below 0.5."
             )
         if not 0 <= self.failure_rate <= 1:
-            raise ConfigError(f"failure_rate={self.failure_rate:g} is outside 0 to 1. Write a probability.")
+            raise ConfigError(
+                f"world.failure_rate={self.failure_rate:g} is outside 0 to 1. Write the probability that a "
+                f"message is lost."
+            )
         if min(high - low for low, high in self._footprint_sides()) <= 0:
             raise ConfigError(
-                f"map_cells={self.map_cells} is too coarse for altitudes_m={self.altitudes_m}: a footprint contains no "
-                f"cell. Write more cells or higher altitudes."
+                f"world.map_cells={self.map_cells} is too coarse for world.altitudes_m={self.altitudes_m}: from the "
+                f"lowest altitude, a camera sees the centre of no cell. Write a larger map_cells or higher altitudes."
             )
 
     @property
     def num_steps(self) -> int:
-        """Decisions per mission."""
+        """Number of moves of each UAV in a mission, `budget` + 1."""
         return self.budget + 1
 
     @cached_property
     def footprints(self) -> tuple[Spans, Spans]:
-        """First cell whose centre is visible from a coordinate, and the cell after the last visible one.
+        """Range of cells that a camera sees along one axis, for each altitude and lattice coordinate.
 
-        Each has the shape (altitudes, 11).
+        Returns:
+            The first cell whose centre is visible, and the cell after the last visible one; tables (altitudes, 11).
         """
         cell = AREA_M / self.map_cells
         lows, highs = [], []
@@ -124,10 +131,10 @@ class World:
 
     @cached_property
     def footprint_cells(self) -> int:
-        """Cells along the side of the largest footprint."""
+        """Number of cells along the side of the largest footprint, which is the square that a camera sees."""
         return max(high - low for low, high in self._footprint_sides())
 
     def _footprint_sides(self) -> Iterator[tuple[int, int]]:
-        """Yields the first cell, and the cell after the last one, of every altitude and coordinate."""
+        """Yields (first visible cell, cell after the last visible one) for each altitude and lattice coordinate."""
         for lows, highs in zip(*self.footprints, strict=True):
             yield from zip(lows, highs, strict=True)

@@ -22,11 +22,14 @@ from powerband.recipes.uav.learner import make_learner
 from powerband.recipes.uav.settings import World
 
 Job = tuple[int, dict[str, dict[str, Tensor]], bool, bool]
-"""Environment steps, weights of each network, whether to draw an image, whether to write histograms."""
+"""Work for the background thread: environment steps, weights of each network, whether to draw an image, whether to
+write histograms."""
 
 
 class TensorboardFigures:
-    """Context manager around the loop; `after_update` is the loop's callback.
+    """Context manager around the training loop, which calls `after_update` after each rollout.
+
+    The background thread runs inside the context.
 
     Args:
         run: Run whose leading rank writes to ``figures/`` in the run folder.
@@ -58,9 +61,13 @@ class TensorboardFigures:
         self._jobs.put(None)
         self._thread.join()
         if self.skipped:
-            self.run.console.note(f"figures: {self.skipped} skipped, because drawing was slower than the interval")
+            self.run.console.note(
+                f"TensorBoard: {self.skipped} figures were skipped, because drawing is slower than figure_interval"
+            )
         if self._error is not None:
-            self.run.console.note(f"figures: stopped by {type(self._error).__name__}: {self._error}")
+            self.run.console.note(
+                f"TensorBoard: figures stopped after an error, {type(self._error).__name__}: {self._error}"
+            )
 
     def after_update(self) -> None:
         """Passes a copy of the weights to the background thread if a figure is due."""
@@ -99,7 +106,7 @@ class TensorboardFigures:
 
     @torch.no_grad()
     def _draw(self, actor: dict[str, Tensor]) -> Any:
-        """Draws the end of a mission that a copy of the actor flies on the CPU."""
+        """Returns the last image (450, 1200, 3) uint8 of a mission that the weights `actor` fly on the CPU."""
         learner = self.learner
         copy = make_learner(learner.spec, learner.config, RankContext.single(), learner.counterfactual)
         copy.actor.load_state_dict(actor)

@@ -1,4 +1,4 @@
-"""Training of uav: missions, learner and loop."""
+"""Training of uav: builds missions and learner, and runs the training loop."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from powerband.recipes.uav.tensorboard_figures import TensorboardFigures
 
 
 def train(config: Config, run: Run) -> None:
-    """Trains a team on simulated missions."""
+    """Trains a team of UAVs on simulated missions with the algorithm that `config.algo` names."""
     loop, world, ranks = config.on_policy, config.world, run.ranks
     missions = per_rank("num_envs", loop.num_envs, ranks.world_size)
-    run.console.note("Building the missions. The first start on a machine compiles the kernels, about a minute.")
+    run.console.note(
+        "The first start on a machine compiles the simulation of the missions, which takes about a minute."
+    )
     env = UavEnv(missions, world, device=run.device, seed=config.run.seed, first_env=ranks.rank * missions)
     settings, rates = scaled_lr(config.coma, config.run.lr_scale, ranks.world_size)
     learner = make_learner(env.spec, settings, run.context, config.algo == "coma", env.masked_sample)
@@ -30,7 +32,7 @@ def train(config: Config, run: Run) -> None:
 
 
 def mission_sizes(config: Config) -> str:
-    """Returns the row of the start banner about missions, rollouts and the budget."""
+    """Returns the text of the start banner about the UAVs, the map, the missions per rollout and the budget."""
     world, rollout_steps = config.world, config.on_policy.num_envs * config.on_policy.num_steps
     missions = rollout_steps // world.num_steps
     rollouts = -(-config.run.env_steps // rollout_steps)

@@ -1,4 +1,4 @@
-"""Advice: one knob, the value to set, and the predicted rate."""
+"""Advice: states one setting to change, its new value, and the predicted rate."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 MIN_GAIN = 1.03
-"""Smallest gain that is advised; smaller ones disappear in the noise of a short run."""
+"""Smallest advised factor on the rate; smaller gains disappear in the noise of a short run."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Advise: the predicted gain of every knob of a measured run, from the throughput model or from a short run."""
+"""Advise: predicts the gain of changing each setting of a measured run, with the throughput model or a short run."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def advise(
     with_ranks: bool = False,
     with_compile: bool = False,
 ) -> list[Advice]:
-    """Computes advice for one measured run and adds a note about knobs without a gain to its diagnosis.
+    """Computes advice for one measured run, and adds a note to `diagnosis` that names the knobs without a gain.
 
     Args:
         recipe: Recipe of the run.
@@ -57,7 +57,8 @@ def advise(
         with_compile: Also measure compiled losses.
 
     Returns:
-        Advice with a gain first; of those, knobs that leave learning unchanged first, the largest gain first.
+        Advice with a gain, then advice without one. Within the first group, knobs that leave learning unchanged come
+        first, sorted by gain.
     """
     if diagnosis.cause == "too-short" or not measured.facts[0].iterations:
         return []

@@ -1,4 +1,4 @@
-"""Adviser: collects predicted gains of changed knobs for one measured run, with short runs where no model applies."""
+"""Adviser: collects predicted gains of changed settings, with short runs for settings that no model describes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from powerband.tune.search.candidates import as_command_line
 Probe = Callable[[Any], Measurement | None]
 """Function that measures a changed configuration in a short run."""
 REPEAT_BELOW_GAIN = 1.2
-"""A gain below this that one short run showed is measured once more, right after the unchanged run."""
+"""If a short run shows a smaller gain than this, a second run repeats it right after the unchanged run."""
 MAX_ERROR_CHARS = 160
 """Number of characters of an error that a note quotes."""
 
@@ -75,12 +75,12 @@ class Adviser:
         Args:
             knob: Name of the setting.
             value: Value to advise.
-            prediction: Model of the changed run, or its steps per second in the scale of the model.
+            prediction: Model of the changed run, or steps per second as returned by `rate_of`.
             why: Reason in one phrase.
             learning: Whether the change affects what is learned.
             probed: Whether a short run measured the change.
             always_listed: List the knob even if it does not help, because users expect that it does.
-            also: Other knobs that change with it.
+            also: Further knobs that change together with `knob` -> their values.
         """
         predicted = prediction if isinstance(prediction, float) else prediction.steps_per_s
         gain = predicted / self.model.steps_per_s
@@ -116,7 +116,7 @@ class Adviser:
         return config
 
     def measured_gain(self, config: Any) -> float:
-        """Measures the unchanged run and a changed one in turn; returns the ratio of their rates, or 0 on failure."""
+        """Returns the rate of a changed run divided by that of the unchanged run, from two short runs; 0 on failure."""
         if self.probe is None:
             return 0.0
         before, after = self.probe(self.knobs.config), self.probe(config)
@@ -125,7 +125,7 @@ class Adviser:
         return after.steps_per_s / before.steps_per_s
 
     def run_with(self, setting: Mapping[str, Any]) -> Measurement | None:
-        """Measures the run with changed knobs; None without a probe, or if it fails, which adds a note."""
+        """Measures the run with changed knobs; None without `probe`, or if the run fails. A failure adds a note."""
         if self.probe is None:
             return None
         try:
@@ -137,11 +137,11 @@ class Adviser:
             return None
 
     def rate_of(self, result: Measurement) -> float:
-        """Returns the steps per second of a short run in the scale of the model."""
+        """Returns the steps per second of a short run, scaled by the model's error for the unchanged run."""
         return result.steps_per_s / self.measured.steps_per_s * self.model.steps_per_s
 
     def floor_s(self, *accounts: str) -> float:
-        """Returns the seconds per iteration that the cores need for the simulators and `accounts` together."""
+        """Returns the least seconds per iteration: processor time of simulators and `accounts` divided by cores."""
         facts = self.facts
         busy = 1 - self.ledger.share("env_wait", "data_wait")  # a waiting process does not compute
         process_s = self.ledger.cpu_s * self.ledger.share(*accounts) / max(busy, 1e-9)

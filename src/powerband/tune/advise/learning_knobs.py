@@ -1,4 +1,4 @@
-"""Advice about knobs that change what is learned: environments, update ratio, batch, epochs. It is never applied."""
+"""Advice on settings that change what is learned: environments, update ratio, batch, epochs. It is never applied."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from powerband.tune.advise.adviser import Adviser
 from powerband.tune.predict.model import fit
 
 STEPPING_SHARE = 0.15
-"""Smallest share of the wall time in stepping and acting for which more environments are tried."""
+"""If stepping and acting take at least this share of the wall time, a short run tries more environments."""
 
 
 def num_envs(adviser: Adviser) -> None:
-    """Predicts more environments from a short run with four times as many, and refits the model with that run."""
+    """Predicts the gain of more environments, after a short run with four times as many has refitted the model."""
     n = adviser.knobs.get("num_envs")
     stepping = adviser.ledger.share("env", "env_wait", "act", "store", "other")
     if not n or adviser.probe is None or stepping < STEPPING_SHARE:
@@ -28,7 +28,7 @@ def num_envs(adviser: Adviser) -> None:
 
 
 def update_ratio(adviser: Adviser) -> None:
-    """Predicts half the updates per transition, and explains that a longer interval alone does not help."""
+    """Predicts the gain of half the updates per transition, and explains that a longer interval alone cannot help."""
     k, u = adviser.knobs.get("update_interval"), adviser.knobs.get("updates_per_interval")
     if k is None:
         return
@@ -53,7 +53,7 @@ def update_ratio(adviser: Adviser) -> None:
 
 
 def batch_size(adviser: Adviser) -> None:
-    """Predicts batches twice as large with half as many updates, so that the number of samples stays the same."""
+    """Predicts the gain of batches twice as large with half as many updates, which keeps the number of samples."""
     knobs, model = adviser.knobs, adviser.model
     size, minibatches = knobs.get("global_batch_size"), knobs.get("minibatches")
     if size and knobs.get("update_interval"):
@@ -71,7 +71,7 @@ def batch_size(adviser: Adviser) -> None:
 
 
 def epochs(adviser: Adviser) -> None:
-    """Predicts half the passes over a rollout."""
+    """Predicts the gain of half as many passes over a rollout."""
     passes = adviser.knobs.get("epochs")
     if passes and passes >= 2:
         fewer = replace(adviser.model, updates=adviser.model.updates * (passes // 2) / passes)

@@ -1,4 +1,4 @@
-"""Advice for loops that learn from recorded data: threads of the batch loader, and the memory that holds the rows."""
+"""Advice for learning from recorded data: threads of the batch loader, and the memory that holds the data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MAX_LOADER_THREADS = 8
 
 
 def loader_threads(adviser: Adviser) -> None:
-    """Predicts batches prepared ahead: an iteration takes as long as the slower of preparing and everything else."""
+    """Predicts the gain of loader threads: an iteration lasts as long as the slower of batch preparation and loop."""
     facts, ledger, model = adviser.facts, adviser.ledger, adviser.model
     now, wait = adviser.knobs.get("loader_threads"), ledger.share("data_wait")
     if now is None or wait < MIN_GAIN - 1:
@@ -28,7 +28,7 @@ def loader_threads(adviser: Adviser) -> None:
 
 
 def place(adviser: Adviser) -> None:
-    """Predicts or measures rows in device memory, where a batch is one gather."""
+    """Predicts or measures the gain of recorded data in device memory, from which one gather builds a batch."""
     model, now = adviser.model, adviser.knobs.get("place")
     wait = adviser.ledger.share("data_wait", "h2d")
     if now not in ("host", "auto") or wait < MIN_GAIN - 1:

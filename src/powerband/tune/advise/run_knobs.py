@@ -1,4 +1,4 @@
-"""Advice about the number of ranks, and about the intervals of evaluation, checkpoints and log lines."""
+"""Advice on the number of ranks, and on the intervals of evaluation, checkpoints and log lines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BLOCKING_SHARE = 0.02
 
 
 def nproc(adviser: Adviser) -> None:
-    """Measures two ranks that share environments and batch, if the machine has cores or GPUs for them."""
+    """Measures a run with two ranks that share environments and batch, if the machine has cores or GPUs for both."""
     if adviser.ranks > 1 or adviser.probe is None or (adviser.gpus or adviser.facts.cores) < 2:
         return
     also = {} if adviser.gpus else {"threads": max(1, adviser.facts.cores // 2)}
@@ -26,7 +26,7 @@ def nproc(adviser: Adviser) -> None:
 
 
 def intervals(adviser: Adviser) -> None:
-    """Predicts longer intervals between evaluations, checkpoints and log lines."""
+    """Predicts the gain of longer intervals between evaluations, checkpoints and log lines."""
     log = "log_interval" if adviser.knobs.get("log_interval", 0) else "log_interval_s"
     for knob, account in (("eval_interval", "eval"), ("save_interval", "save"), (log, "log")):
         value, share = adviser.knobs.get(knob, 0), adviser.ledger.share(account)

@@ -12,7 +12,7 @@ gain 1.07x, and the measured gain was 0.94x (`benchmarks/results/faults_recipes.
 
 
 def overlap(adviser: Adviser) -> None:
-    """Predicts updates that run while simulators step."""
+    """Predicts the gain of updates that run while simulators step."""
     facts, model = adviser.facts, adviser.model
     if not facts.can_overlap or facts.overlap:
         return
@@ -23,7 +23,7 @@ def overlap(adviser: Adviser) -> None:
 
 
 def double_buffer(adviser: Adviser) -> None:
-    """Predicts double buffering with twice the workers, and measures it if the prediction is a gain."""
+    """Predicts the gain of double buffering with twice the workers, and measures it if the rate would grow."""
     facts, model, n = adviser.facts, adviser.model, adviser.model.num_envs
     if adviser.knobs.get("double_buffer") is not False or not facts.overlappable or n < 2:
         return
@@ -42,7 +42,7 @@ def double_buffer(adviser: Adviser) -> None:
 
 
 def num_workers(adviser: Adviser) -> None:
-    """Predicts other numbers of worker processes from the seconds that each environment takes."""
+    """Predicts the gain of other numbers of worker processes from the seconds that each environment takes."""
     facts, steps = adviser.facts, adviser.facts.env_step_s
     if "num_workers" not in adviser.knobs or not steps:
         return

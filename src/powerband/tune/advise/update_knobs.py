@@ -7,11 +7,11 @@ from powerband.tune.measure.in_process import Measurement
 from powerband.tune.predict.model import UPDATE_ACCOUNTS, ThroughputModel
 
 UPDATES_MATTER = 0.3
-"""Smallest share of the wall time in updates for which a short run tries to make them faster."""
+"""If updates take at least this share of the wall time, short runs try settings that make updates faster."""
 
 
 def threads(adviser: Adviser) -> None:
-    """Predicts as many threads per rank as cores, from updates timed with both numbers of threads."""
+    """Predicts the gain of as many threads per rank as cores, from updates timed with the two numbers of threads."""
     now, fair = adviser.facts.threads, max(1, adviser.facts.cores // adviser.ranks)
     times = adviser.facts.threads_s
     if now not in times or fair not in times or fair == now:
@@ -34,7 +34,7 @@ def precision(adviser: Adviser) -> None:
 
 
 def compile_losses(adviser: Adviser) -> None:
-    """Measures compiled losses, in a second run that finds the compiled code in the cache."""
+    """Measures compiled losses in a second short run, which finds the code that the first run compiled in the cache."""
     if adviser.knobs.get("compile") is not False or not _updates_matter(adviser):
         return
     setting = {"compile": True}
@@ -56,7 +56,7 @@ def compile_losses(adviser: Adviser) -> None:
 
 
 def graph_updates(adviser: Adviser) -> None:
-    """Predicts CUDA graphs: the host starts all kernels at once, and the device does not wait for each launch."""
+    """Predicts the gain of CUDA graphs, with which the host launches all kernels of an iteration at once."""
     due = adviser.facts.grad_steps // max(adviser.facts.iterations, 1)
     k = adviser.knobs.graph_updates(due)
     launch, update = adviser.ledger.seconds.get("launch", 0.0), adviser.ledger.seconds.get("update", 0.0)

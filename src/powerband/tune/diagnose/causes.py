@@ -1,7 +1,9 @@
 """Causes: the table of bottlenecks with stable ids and exit codes, and the thresholds of their rules.
 
-The thresholds follow from the meaning of the accounts and were set before `benchmarks/faults.py` was first run. They
-are FROZEN: a fault that is diagnosed wrongly is reported, and no threshold is changed to fit it.
+The thresholds follow from the meaning of the accounts (categories of wall time). They were set before the first run of
+`benchmarks/faults.py`, which injects known bottlenecks and checks the diagnosis. They are FROZEN: a fault that is
+diagnosed wrongly is reported, and no threshold is changed to fit it. Unless its docstring states another unit, a
+threshold is a share of the wall time.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ CAUSES: dict[str, tuple[int, str]] = {
     "healthy": (0, "no single account limits the run"),
     "env-bound": (10, "simulators take most of the time"),
     "env-straggler": (11, "one environment is much slower than the others, which wait for it"),
-    "no-overlap": (12, "simulators and learner take turns and could run at the same time"),
+    "no-overlap": (12, "simulators and learner alternate although they could run at the same time"),
     "data-wait": (13, "the loop waits for its batch loader"),
     "update-bound": (14, "updates take most of the time"),
     "small-batch": (
@@ -45,31 +47,32 @@ DATA_WAIT = 0.20
 BLOCKING = 0.10
 """Evaluation, logging or checkpoints, each separately."""
 COMM_BOUND = 0.20
-"""Collectives on the rank that spends least time in them, because no other rank waits for it there."""
+"""Collective calls on the rank that spends least time in them, because this rank does not wait for another rank."""
 RANK_STRAGGLER = 0.15
-"""Collectives on the rank that spends most time in them, minus those on the rank that spends least."""
+"""Time in collective calls on the rank that spends most, minus the time on the rank that spends least."""
 ENV_STRAGGLER = 0.15
 """Waiting that would end if the slowest environment were as fast as the median one."""
 STRAGGLER_RATIO = 2.0
 """Step of the slowest environment divided by the step of the median environment."""
 STRAGGLER_EXCESS_S = 0.5e-3
-"""Seconds by which it is slower. The first environment of a worker has cold caches and is always slightly slower."""
+"""Seconds by which the step of the slowest environment exceeds the median step. The first environment of a worker has
+cold caches and is always slightly slower."""
 SMALL_BATCH = 0.25
 """Update time that does not depend on the batch."""
 SMALL_BATCH_FIXED = 0.60
-"""The same time as a share of one update."""
+"""Part of an update that does not depend on the batch, as a share of the time of that update."""
 HOST_SYNC = 0.10
 """Number of host-device synchronisations times the cost of one."""
 OVERSUBSCRIPTION = 0.10
-"""Time that as many threads as cores would save, measured on the update."""
+"""Time that updates would save with as many threads as cores, from timed single updates."""
 SOFTWARE_RENDERING = 0.30
 """Stepping or waiting for simulators that render in software."""
 OTHER_LOAD = 0.25
-"""Share of the cores that other processes use from which on a note says that the figures are pessimistic."""
+"""Share of the cores: if other processes use more, a note warns that the figures are pessimistic."""
 CPU_QUEUE = 0.10
-"""Time in which the thread of the loop was ready and had no core, from which on a note reports it."""
+"""Time in which the thread of the training loop was ready and had no core; if it is longer, a note reports it."""
 UNCOVERED = 0.05
-"""Account ``other`` from which on a note reports it."""
+"""Time outside of all spans (account ``other``); if it is longer, a note reports it."""
 MIN_ITERATIONS = 3
 """Smallest number of iterations for a diagnosis."""
 MIN_SECONDS = 0.2

@@ -1,4 +1,4 @@
-"""Diagnosis: applies the rules of all causes to a ledger; the cause that explains most time comes first."""
+"""Diagnosis: finds the bottlenecks of a run from its time per category; the one that explains most time comes first."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Diagnosis:
         cause: Id of the first cause, "healthy" if no cause applies.
         sentence: Description of the first cause with its figures.
         findings: All causes that apply; the one that explains most time comes first.
-        notes: Remarks about the figures.
-        ledger: Mean ledger over ranks, on which the diagnosis is based.
+        notes: Remarks about conditions that distort the figures.
+        ledger: Wall time per account (category of time), mean over ranks, on which the diagnosis is based.
     """
 
     cause: str
@@ -63,7 +63,7 @@ def diagnose(
 
     Args:
         measured: Phase clock whose spans cover the loop, or the ledgers of all ranks.
-        facts: Other figures of the window; without them the diagnosis uses the accounts alone.
+        facts: Figures of the window besides its ledger; without `facts` the diagnosis uses the time per account alone.
         notes: Remarks to put before those of the diagnosis.
         update: Function that makes one update with a batch. It is timed after the clock is read, which separates small
             batches, host-device synchronisations and too many threads from slow updates. It learns from the batch some

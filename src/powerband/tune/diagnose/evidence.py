@@ -1,4 +1,4 @@
-"""Evidence: the input of the diagnosis rules; Finding: the result of one rule."""
+"""Evidence, which is the input of the diagnosis rules, and Finding, which is the result of one rule."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ class Evidence:
     """Input of a rule.
 
     Attributes:
-        ledger: Mean ledger over ranks.
+        ledger: Wall time per account (category of time), mean over ranks.
         ledgers: Ledger of each rank.
-        facts: Other figures of the leading rank.
-        explained_by_account: Account group -> share of the wall time that earlier rules explained.
+        facts: Figures of the leading rank besides its ledger.
+        explained_by_account: "env" or "update" -> share of the wall time that earlier rules explained.
     """
 
     ledger: Ledger
@@ -47,7 +47,7 @@ class Evidence:
     explained_by_account: dict[str, float] = field(default_factory=dict)
 
     def unexplained_share(self, account_group: str, *accounts: str) -> float:
-        """Returns the share of `accounts` minus the share of their group that earlier rules explained."""
+        """Returns the share of the wall time in `accounts` that earlier rules for `account_group` left unexplained."""
         return max(0.0, self.ledger.share(*accounts) - self.explained_by_account.get(account_group, 0.0))
 
 

@@ -1,4 +1,4 @@
-"""Rules of general causes, such as slow environments, on the time that the special causes leave unexplained."""
+"""Rules of general causes, such as slow environments, for the time that `special_rules` leave unexplained."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from powerband.tune.measure.ledger import duration
 
 
 def no_overlap(evidence: Evidence) -> Finding | None:
-    """Simulators and learner take turns although they could run at the same time."""
+    """Returns a finding if simulators and learner alternate although they could run at the same time."""
     facts, ledger = evidence.facts, evidence.ledger
     if not facts.overlappable or facts.overlap or not facts.can_overlap:
         return None
@@ -19,7 +19,7 @@ def no_overlap(evidence: Evidence) -> Finding | None:
     return Finding(
         "no-overlap",
         explained_share,
-        f"Simulators and learner take turns: the learner waits for the simulators for {wait:.0%} of the time, and they "
+        f"Simulators and learner alternate: the learner waits for the simulators for {wait:.0%} of the time, and they "
         f"wait for it for {update:.0%}.",
         "Update while simulators step (overlap=true): the same updates, one step of policy lag.",
         "env",
@@ -28,7 +28,7 @@ def no_overlap(evidence: Evidence) -> Finding | None:
 
 
 def env_bound(evidence: Evidence) -> Finding | None:
-    """Simulators take most of the time."""
+    """Returns a finding if simulators take most of the time."""
     explained_share = evidence.unexplained_share("env", "env", "env_wait")
     if explained_share < limit.ENV_BOUND:
         return None
@@ -52,7 +52,7 @@ def env_bound(evidence: Evidence) -> Finding | None:
 
 
 def update_bound(evidence: Evidence) -> Finding | None:
-    """Updates take most of the time."""
+    """Returns a finding if updates take most of the time."""
     explained_share = evidence.unexplained_share("update", "update", "sample", "returns")
     if explained_share < limit.UPDATE_BOUND:
         return None
@@ -71,7 +71,7 @@ def update_bound(evidence: Evidence) -> Finding | None:
 
 
 def act_bound(evidence: Evidence) -> Finding | None:
-    """Choosing actions takes most of the time."""
+    """Returns a finding if choosing actions takes most of the time."""
     ledger = evidence.ledger
     explained_share = ledger.share("act", "store")
     if explained_share < limit.ACT_BOUND:
@@ -89,4 +89,4 @@ def act_bound(evidence: Evidence) -> Finding | None:
 
 
 GENERAL_RULES: tuple[Rule, ...] = (no_overlap, env_bound, update_bound, act_bound)
-"""Rules in the order in which they run, after the special ones."""
+"""Rules in the order in which they run, after those in `special_rules`."""

@@ -1,7 +1,7 @@
 """Rules of special causes, such as one slow environment; their thresholds are in `causes`.
 
-They run before the general rules and reduce the share of the time that is left for those. Waiting for one slow
-environment is a straggler and does not also count as slow environments.
+These rules run first, and the general rules see only the time that remains. For example, waiting for one slow
+environment counts as a straggler and not as slow environments in general.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from powerband.tune.measure.ledger import duration
 
 
 def software_rendering(evidence: Evidence) -> Finding | None:
-    """Simulators render images on the CPU."""
+    """Returns a finding if simulators render images on the CPU."""
     share, renderer = evidence.ledger.share("env", "env_wait"), evidence.facts.renderer
     if share < limit.SOFTWARE_RENDERING or not any(name in renderer.lower() for name in limit.SOFTWARE_RENDERERS):
         return None
@@ -29,7 +29,7 @@ def software_rendering(evidence: Evidence) -> Finding | None:
 
 
 def env_straggler(evidence: Evidence) -> Finding | None:
-    """All environments wait for one slow environment."""
+    """Returns a finding if all environments wait for one slow environment."""
     steps, workers = evidence.facts.env_step_s, evidence.facts.worker_rows
     if len(steps) < 2 or not workers:
         return None
@@ -54,7 +54,7 @@ def env_straggler(evidence: Evidence) -> Finding | None:
 
 
 def rank_straggler(evidence: Evidence) -> Finding | None:
-    """All ranks wait for one slow rank."""
+    """Returns a finding if all ranks wait for one slow rank."""
     if len(evidence.ledgers) < 2:
         return None
     shares = [ledger.share("collectives") for ledger in evidence.ledgers]
@@ -79,7 +79,7 @@ def rank_straggler(evidence: Evidence) -> Finding | None:
 
 
 def comm_bound(evidence: Evidence) -> Finding | None:
-    """Every rank spends much of its time in collectives."""
+    """Returns a finding if every rank spends much of its time in collective calls, such as all-reduces."""
     explained_share = min(ledger.share("collectives") for ledger in evidence.ledgers)
     if explained_share < limit.COMM_BOUND:
         return None
@@ -95,7 +95,7 @@ def comm_bound(evidence: Evidence) -> Finding | None:
 
 
 def oversubscription(evidence: Evidence) -> Finding | None:
-    """More threads than cores slow down the update."""
+    """Returns a finding if more threads than cores slow down the update."""
     facts = evidence.facts
     fair_threads = max(1, facts.cores // facts.world_size)
     now, fair = facts.threads_s.get(facts.threads), facts.threads_s.get(fair_threads)
@@ -117,7 +117,7 @@ def oversubscription(evidence: Evidence) -> Finding | None:
 
 
 def host_sync(evidence: Evidence) -> Finding | None:
-    """The loop waits for the device to convert tensors to Python values."""
+    """Returns a finding if the training loop waits for the device to convert tensors to Python values."""
     facts = evidence.facts
     seconds = facts.syncs_per_iteration * facts.iterations * facts.sync_s
     explained_share = min(1.0, seconds / evidence.ledger.wall_s)
@@ -134,7 +134,7 @@ def host_sync(evidence: Evidence) -> Finding | None:
 
 
 def small_batch(evidence: Evidence) -> Finding | None:
-    """The time of an update hardly depends on the size of its batch."""
+    """Returns a finding if the time of an update hardly depends on the size of its batch."""
     fixed = evidence.facts.fixed_update_share
     if fixed is None or fixed < limit.SMALL_BATCH_FIXED:
         return None
@@ -161,7 +161,7 @@ def blocking(account: str, cause: str, activity: str, fix: str, knobs: tuple[str
         account: Account of the activity.
         cause: Id in `CAUSES`.
         activity: Completion of the sentence "Training stops ...".
-        fix: Remedy.
+        fix: Remedy that the finding proposes.
         knobs: Settings of the activity.
     """
 
@@ -178,7 +178,7 @@ def blocking(account: str, cause: str, activity: str, fix: str, knobs: tuple[str
 
 
 def data_wait(evidence: Evidence) -> Finding | None:
-    """The loop waits for its batch loader."""
+    """Returns a finding if the training loop waits for its batch loader."""
     explained_share = evidence.ledger.share("data_wait")
     if explained_share < limit.DATA_WAIT:
         return None

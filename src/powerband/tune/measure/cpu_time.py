@@ -34,10 +34,10 @@ class CpuMeter:
         self._start = self._now()
 
     def read(self, wall_s: float) -> CpuUse:
-        """Returns the use since creation.
+        """Returns the processor use since the creation of this meter.
 
         Args:
-            wall_s: Seconds since creation.
+            wall_s: Seconds since the creation of this meter.
         """
         (busy, queues, preempted), (busy_then, queues_then, preempted_then) = self._now(), self._start
         waited = {task: ns - queues_then.get(task, 0) for task, ns in queues.items()}

@@ -1,4 +1,4 @@
-"""WindowFacts: the figures of a measurement window besides its ledger, which the rules of the diagnosis read."""
+"""WindowFacts: the figures of a measured window, besides its time per category, that the diagnosis rules read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from powerband.tune.measure.cpu_time import CpuUse
 
 JSON_NAMES = {"steady_state": "settled", "image_obs": "draws"}
-"""Attribute -> its JSON key, for keys of earlier versions that differ."""
+"""Attribute -> JSON key, for attributes whose key in stored files differs from their name."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class WindowFacts:
         num_envs: Number of environments of this rank.
         cores: Number of cores of this machine.
         threads: Number of threads of this rank.
-        precision: Floating point type of the networks; the chosen one if the configuration says ``auto``.
+        precision: Floating point type of the networks, after ``auto`` has been resolved.
         overlappable: Whether simulators step in other processes.
         can_overlap: Whether the loop could update while simulators step.
         overlap: Whether the loop updates while simulators step.
@@ -33,7 +33,7 @@ class WindowFacts:
         env_cpu_s: Processor seconds of all workers in the window.
         renderer: Name of the renderer of the environments; "" if they do not report one.
         image_obs: Whether observations contain images.
-        batch_rows: Rows per update on this rank.
+        batch_rows: Rows (transitions) per update on this rank.
         update_s: Rows -> seconds of a single update of that size, timed right after the window.
         threads_s: Threads -> seconds of a single update with that many threads and the batch of the run.
         update_flops: Floating-point operations per update on this rank; 0 if they were not counted.
@@ -41,7 +41,7 @@ class WindowFacts:
             precision and the threads of the run.
         syncs_per_iteration: Host-device synchronisations per iteration: tensors converted to Python values.
         sync_s: Seconds per host-device synchronisation on an idle device.
-        host: Processor use of the process and the machine.
+        host: Processor use of this process and of the machine.
         steady_state: False if the window includes the first step, because the run ended too early.
         memory_bytes: Memory that this rank needs with a full replay buffer: of its GPU, or of the machine including
             its workers. Includes evaluation and checkpoints if they happened in the window. 0 if unknown.
@@ -85,7 +85,7 @@ class WindowFacts:
 
     @classmethod
     def from_dict(cls, saved: dict[str, Any]) -> WindowFacts:
-        """Restores the result of `to_dict`, also after JSON has turned the integer keys into strings."""
+        """Restores window facts from the result of `to_dict`, even if JSON has turned integer keys into strings."""
         attributes = {json_name: name for name, json_name in JSON_NAMES.items()}
         values = {attributes.get(name, name): value for name, value in saved.items()}
         tables = {name: {int(key): value for key, value in saved[name].items()} for name in ("update_s", "threads_s")}

@@ -4,16 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
-from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
+from torch.utils.flop_counter import FlopCounterMode
 
-CPU_ATTENTION = {
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: lambda q, k, v, *_, **__: sdpa_flop_count(q, k, v),
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: (
-        lambda grad, q, k, v, *_, **__: sdpa_backward_flop_count(grad, q, k, v)
-    ),
-}
-"""Fused attention on a CPU, which PyTorch's counter counts as zero operations."""
+from powerband.core.optim.torch_private import CPU_ATTENTION
 
 
 def count_flops(update: Callable[[], object]) -> int:

@@ -25,8 +25,8 @@ class Measurement:
     """Result of one short run.
 
     Attributes:
-        ledgers: Time accounts of each rank, in rank order.
-        facts: Other figures of each rank, in rank order.
+        ledgers: Wall time per account (category of time) of each rank, in rank order.
+        facts: Figures of each rank besides its ledger, in rank order.
         leads: Whether this process prints the result.
         interrupted: Name of the signal that ended the window early; "" if none did.
     """
@@ -77,13 +77,13 @@ def measure(recipe: Recipe, stage: str, config: Any, seconds: float, probe: bool
 
 
 def with_measured_precision(config: Any, measured: Measurement) -> Any:
-    """Returns the configuration with the precision that ``auto`` chose, so that later runs compute alike."""
+    """Returns the configuration with the precision that ``auto`` chose, so that later runs use the same precision."""
     return replace(config, run=replace(config.run, precision=measured.facts[0].precision or config.run.precision))
 
 
 @contextlib.contextmanager
 def _restored_environment() -> Iterator[None]:
-    """Restores the thread variables that a run sets for its children; the next run would take them for the user's."""
+    """Restores the environment variables for threads that a run sets, so that they do not count as set by the user."""
     before = {name: os.environ.get(name) for name in ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS")}
     try:
         yield

@@ -1,4 +1,4 @@
-"""Ledger: the wall time of one rank, divided into accounts such as env, act and update; each second counts once."""
+"""Ledger: divides the wall time of one rank into accounts, such as env, act and update; each second counts once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ACCOUNTS = {
     "log": "metrics, figures, console",
     "other": "time outside of all spans",
 }
-"""Account -> its meaning. A loop may add accounts with other names."""
+"""Account (category of time) -> its meaning. A training loop may add accounts with other names."""
 ACCOUNT_ALIASES = {
     "step": "env",
     "rollout": "env",
@@ -42,7 +42,7 @@ ACCOUNT_ALIASES = {
     "logging": "log",
     "allreduce": "collectives",
 }
-"""Common names of spans -> their account."""
+"""Name that a user's loop may give to a span -> account that counts it."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class SpanStatistics:
 
 @dataclass(frozen=True)
 class Ledger:
-    """Time accounts of one rank over one window.
+    """Wall time of one rank over one window, divided into accounts (categories of time).
 
     Attributes:
         wall_s: Length of the window in seconds.
@@ -71,7 +71,7 @@ class Ledger:
         spans: Account -> durations of its spans.
         device: Account -> seconds of device time (CUDA only).
         cpu_s: Processor seconds of all threads of this process.
-        thread_s: Processor seconds of the thread of the loop.
+        thread_s: Processor seconds of the thread of the training loop.
     """
 
     wall_s: float
@@ -86,9 +86,9 @@ class Ledger:
         """Creates a ledger from the accounts of a phase clock.
 
         Args:
-            phases: Reading of the clock.
-            kernel_active: Share of the accounts act and update in which the device ran a kernel (CUDA). The rest of
-                their host time becomes the account ``launch``. None if it was not measured.
+            phases: Reading of the phase clock, which assigns each second of the loop to one account.
+            kernel_active: Share of the accounts act and update in which the device ran a kernel (CUDA). The remaining
+                host time of these accounts becomes the account ``launch``. None if it was not measured.
         """
         seconds: dict[str, float] = {}
         device: dict[str, float] = {}
@@ -153,7 +153,7 @@ class Ledger:
 
     @classmethod
     def from_dict(cls, saved: dict[str, Any]) -> Ledger:
-        """Restores the result of `to_dict`."""
+        """Restores a ledger from the result of `to_dict`."""
         spans = {name: SpanStatistics(**figures) for name, figures in saved["spans"].items()}
         return cls(saved["wall_s"], saved["seconds"], spans, saved["device"], saved["cpu_s"], saved["thread_s"])
 

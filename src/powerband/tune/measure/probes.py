@@ -30,7 +30,7 @@ def measure_loop_update(update: Callable[[Any], object], batch: Any, ledger: Led
         ledger: Ledger of the loop; its account ``update`` counts the updates.
 
     Returns:
-        The facts that the rules of the diagnosis need.
+        Figures of the loop and of its timed updates, as input of the diagnosis.
     """
     iterations = max((figures.count for figures in ledger.spans.values()), default=0)
     updates = ledger.spans["update"].count if "update" in ledger.spans else 0
@@ -55,7 +55,7 @@ def measure_update(update: Callable[[Any], object], batch: Any, device: torch.de
         update: Makes one update with a batch.
         batch: Batch of the run.
         device: Device of the batch.
-        ranks: This process and the others; all ranks make the same calls.
+        ranks: Process group of the run; all ranks make the same calls.
 
     Returns:
         The fields ``batch_rows``, ``update_s`` and ``threads_s`` of `WindowFacts`.
@@ -83,8 +83,8 @@ SYNC_METHODS = ("item", "__bool__", "__float__", "__int__", "__index__")
 class SyncCounter:
     """Counts conversions of tensors to Python values; on CUDA each one waits for the device. A context manager.
 
-    It replaces the methods of `Tensor` while it is active. A dispatch mode of PyTorch would count more, but it imports
-    the compiler, which takes longer than many windows.
+    While active, it replaces the methods `SYNC_METHODS` of `Tensor`. A dispatch mode of PyTorch would find more
+    synchronisations, but importing its compiler takes longer than many windows.
     """
 
     def __init__(self) -> None:
@@ -114,7 +114,7 @@ class SyncCounter:
 
 
 def kernel_active(update: Callable[[], object], updates: int = 20) -> float | None:
-    """Returns the share of the time of some updates in which the device ran a kernel; None without profiler access.
+    """Returns the share of the time of `updates` updates in which the device ran a kernel; None if not measurable.
 
     The driver's "utilisation" is not used, because it counts a kernel that waits for another rank as busy.
     """
@@ -164,7 +164,7 @@ def repeat_rows(batch: Any, rows: int) -> Any:
 def time_calls(
     calls: dict[int, Any], device: torch.device, ranks: Ranks, budget_s: float, least: int = 5
 ) -> dict[int, float]:
-    """Times several calls, interleaved, and returns the lower quartile of the seconds of each.
+    """Times several calls, interleaved; returns key -> lower quartile of the seconds of that call.
 
     The load of a shared machine makes some calls slow and none fast, so the quartile is closer to the cost of a call
     than the median.
@@ -172,7 +172,7 @@ def time_calls(
     Args:
         calls: Key -> call without arguments.
         device: Device to synchronise with after each call.
-        ranks: This process and the others; every rank makes the same number of calls.
+        ranks: Process group of the run; every rank makes the same number of calls.
         budget_s: Seconds for all rounds together.
         least: Smallest number of rounds.
     """

@@ -1,4 +1,4 @@
-"""Ranks' report: a file in which the leading rank of a profile leaves its result for the process that started it."""
+"""Ranks' report: passes the result of a profile from the leading rank to the process that started the ranks."""
 
 from __future__ import annotations
 
@@ -13,27 +13,31 @@ from typing import Any
 from powerband.core.ranks.launch import is_rank
 
 REPORT_VARIABLE = "POWERBAND_PROFILE_REPORT"
-"""Environment variable with the path of the report."""
+"""Environment variable with the path of the report file."""
 
 
 class RanksReport:
-    """The report as seen by the process that starts the ranks.
+    """Report file of a profile, read by the process that started the ranks.
 
     Args:
-        path: Path of the report.
+        path: Path of the report file.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def read(self) -> dict[str, Any] | None:
-        """Returns the ``text`` and the ``table`` of the profile; None if no rank wrote them."""
+        """Returns the profile as printable ``text`` and as a JSON ``table``; None if no rank wrote a report."""
         return json.loads(self.path.read_text(encoding="utf-8")) if self.path.exists() else None
 
 
 @contextlib.contextmanager
 def ranks_report_file() -> Iterator[RanksReport]:
-    """Passes the path of a temporary report to the ranks by `REPORT_VARIABLE`; in a rank it reads that variable."""
+    """Yields the report file of a profile.
+
+    The process that starts the ranks creates a temporary file and sets `REPORT_VARIABLE` to its path. A rank takes the
+    path from that variable.
+    """
     if is_rank():
         yield RanksReport(Path(os.environ.get(REPORT_VARIABLE, "")))
         return
@@ -47,7 +51,7 @@ def ranks_report_file() -> Iterator[RanksReport]:
 
 
 def write_ranks_report(text: str, table: dict[str, Any]) -> bool:
-    """Writes a profile for the process that started this rank; returns False if no process expects one."""
+    """Writes a profile, as `text` and JSON `table`, to the report file; returns False if `REPORT_VARIABLE` is unset."""
     path = os.environ.get(REPORT_VARIABLE)
     if not path:
         return False

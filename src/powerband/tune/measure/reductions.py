@@ -1,4 +1,4 @@
-"""AllReduceCounter: number and bytes of the all-reduces of a learner, also on one rank, which need not communicate."""
+"""AllReduceCounter: counts the all-reduces of a learner and their bytes, even if one rank does not communicate."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class AllReduceCounter:
         self.clear()
 
     def clear(self) -> None:
-        """Sets both counters to 0."""
+        """Sets `count` and `size` to 0."""
         self.count = self.size = 0
 
     def figures(self, factor: float) -> dict[str, float]:
-        """Returns the counters times `factor`, as fields of `WindowFacts`."""
+        """Returns `count` and `size` times `factor`, by the names of the fields of `WindowFacts`."""
         return {"reductions": self.count * factor, "reduced_bytes": self.size * factor}
 
     def count_call(self, call: Callable[[], object]) -> AllReduceCounter:
@@ -33,6 +33,6 @@ class AllReduceCounter:
         return self
 
     def add(self, flat: Tensor) -> None:
-        """Counts the all-reduce of a tensor."""
+        """Counts one all-reduce of the tensor `flat`."""
         self.count += 1
         self.size += flat.nbytes

@@ -26,14 +26,14 @@ SYNC_COUNT_ITERATIONS = 2
 
 
 class WindowFinished(Exception):
-    """Ends a run whose window is over."""
+    """Raised to end a run when its measurement window is over."""
 
 
 class MeasurementWindow:
     """Observer of one run (`RunObserver`).
 
-    All ranks begin and end the window at the same iteration: a decision that depends on a clock is agreed on by a
-    collective, at iterations that every rank counts.
+    All ranks begin and end the window at the same iteration. A decision that depends on a clock is made by all ranks
+    together, in a collective call at an iteration that every rank counts.
 
     Args:
         probe: Time updates with other batch sizes and threads after the window.
@@ -41,8 +41,8 @@ class MeasurementWindow:
             captured in a graph.
 
     Attributes:
-        ledgers: Ledger of each rank, in rank order; empty until the window is over.
-        facts: Other figures of each rank, in rank order; empty until the window is over.
+        ledgers: Wall time per account (category of time) of each rank, in rank order; empty until the window is over.
+        facts: Figures of each rank besides its ledger, in rank order; empty until the window is over.
         interrupted: Name of the signal that ended the window early; "" if none did.
     """
 
@@ -59,7 +59,7 @@ class MeasurementWindow:
         self._reductions = AllReduceCounter()
 
     def on_average(self, flat: Tensor) -> None:
-        """Counts an all-reduce of the learner."""
+        """Counts one all-reduce of the learner; `flat` is the reduced tensor."""
         self._reductions.add(flat)
 
     def on_batch(self, batch: Tree) -> None:
@@ -100,11 +100,11 @@ class MeasurementWindow:
         self._stop_counting()
 
     def _start_up_over(self, run: Run) -> bool:
-        """Whether the start-up is over; the ranks agree on it at iterations 2, 4, 8, ... after the first update."""
+        """Returns whether the start-up is over. The ranks decide together, at iterations 2, 4, 8, ... with updates."""
         return self._agreed(run, time.perf_counter() - self._learning_since >= STARTUP_S)
 
     def _agreed(self, run: Run, wanted: bool) -> bool:
-        """Whether any rank wants it; a collective."""
+        """Returns whether `wanted` is true on any rank; a collective call."""
         return bool(run.ranks.max_(torch.tensor([wanted], dtype=torch.int64, device=run.device)))
 
     def _begin(self, run: Run) -> None:
@@ -185,7 +185,7 @@ class MeasurementWindow:
         return facts
 
     def _copy_batch(self) -> None:
-        """Copies the latest batch and ignores later ones."""
+        """Copies the latest batch and ignores later batches."""
         self._released = True
         if isinstance(self._batch, dict) and "carry" in self._batch:
             self._batch = None  # a batch of sequences, whose rows are not independent

@@ -52,11 +52,11 @@ class CommunicationModel:
 
     @classmethod
     def pcie(cls) -> CommunicationModel:
-        """Returns the assumption for a machine with a single GPU, where nothing can be measured."""
+        """Returns a model with the assumed figures of PCIe, for a machine with one GPU, which cannot measure them."""
         return cls("nccl", "assumed", PCIE_LATENCY_S, ((1, PCIE_BYTES_PER_S),))
 
     def bytes_per_s(self, size: float) -> float:
-        """Returns the bytes per second of the measured tensor size that is nearest in ratio."""
+        """Returns the bytes per second measured with the tensor size whose ratio to `size` is nearest to 1."""
         return min(self.rates, key=lambda rate: abs(math.log(rate[0] / max(size, 1))))[1]
 
     def seconds(self, ranks: int, reductions: float, size: float) -> float:
@@ -65,7 +65,7 @@ class CommunicationModel:
         Args:
             ranks: Number of ranks.
             reductions: Number of all-reduces.
-            size: Bytes of all of them together.
+            size: Total bytes of these all-reduces.
         """
         if ranks == 1 or not reductions:
             return 0.0

@@ -1,8 +1,9 @@
 """Estimate: predicts hours, memory and cost of a run on several numbers of ranks, from short runs of its real loop.
 
 Numbers of ranks that this machine can run (one per GPU, or one per core on the CPU) are measured directly. Larger
-numbers are forecast: sizes are totals over all ranks, so one of R ranks does 1/R of the work. That share is measured on
-one rank with the threads that it would have. The costs of several ranks (all-reduces, shared cores) are added.
+numbers are forecast. The sizes in a configuration are totals over all ranks, so one of R ranks does 1/R of the work.
+A short run with one rank measures this share, with the number of threads that each of R ranks would have. The forecast
+adds the costs of several ranks: all-reduces and shared cores.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from powerband.tune.predict.comm import CommunicationModel
 from powerband.tune.predict.estimate_notes import estimate_notes
 from powerband.tune.predict.estimate_table import Estimate
 from powerband.tune.predict.forecast import CADENCES, Budget, Forecast
-from powerband.tune.predict.options import Options as Options
+from powerband.tune.predict.options import EstimateOptions as EstimateOptions
 from powerband.tune.predict.rank_share import single_rank_config
 
 CADENCE_RUN_S = 2.0
@@ -34,7 +35,7 @@ START_S = 3.0
 
 
 class AllReduceResult(Protocol):
-    """Result of timing all-reduces; `CheckResult` of ``powerband doctor`` is one."""
+    """Result of timing all-reduces, such as a `CheckResult` of ``powerband doctor``."""
 
     @property
     def message(self) -> str: ...
@@ -52,7 +53,7 @@ def estimate(
     recipe: Recipe,
     stage: str,
     config: Any,
-    options: Options,
+    options: EstimateOptions,
     time_all_reduces: TimeAllReduces,
     progress: Callable[[str, float], object] = lambda doing, share: None,
 ) -> Estimate:
@@ -136,7 +137,7 @@ def _max_ranks(per_gpu: bool) -> int:
 
 
 def _communication(
-    options: Options, per_gpu: bool, time_all_reduces: TimeAllReduces
+    options: EstimateOptions, per_gpu: bool, time_all_reduces: TimeAllReduces
 ) -> tuple[CommunicationModel | None, str]:
     """Returns the cost of all-reduces between ranks, or None and the reason why it is unknown."""
     backend = "nccl" if per_gpu else "gloo"
@@ -154,7 +155,7 @@ def _communication(
 def _cadence_costs(
     recipe: Recipe, stage: str, config: Any, measured: Measurement, names: list[str]
 ) -> dict[str, float]:
-    """Returns the seconds per evaluation and per checkpoint, from a short run that reaches them."""
+    """Returns the seconds of each event in `names` ("eval", "save"), from a short run that reaches these events."""
     interval = max(1, round(measured.steps_per_s * CADENCE_RUN_S / 4))
     for name in names:
         config = Knobs(recipe, config).with_value(CADENCES[name], interval)

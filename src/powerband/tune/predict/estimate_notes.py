@@ -1,4 +1,4 @@
-"""Notes of an estimate: the assumptions behind its figures, and remarks about the measurements."""
+"""Notes of an estimate: lists the assumptions behind its figures, and remarks about its measurements."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _source_notes(
     per_gpu: bool,
     cores: int,
 ) -> list[str]:
-    """Returns notes about which rows were measured and which were forecast, and from what."""
+    """Returns notes about which numbers of ranks were measured, and how the rates of the others were forecast."""
     direct, forecast = ([str(ranks) for ranks in rows if (ranks in measurable) == wanted] for wanted in (True, False))
     notes = [f"{', '.join(direct)} rank{'s' * (direct != ['1'])}: measured directly on this machine."] if direct else []
     if forecast:
@@ -87,7 +87,7 @@ def _cadence_notes(budget: Budget, forecast: Forecast) -> list[str]:
 
 
 def _measurement_notes(measurements: dict[int, Measurement]) -> list[str]:
-    """Returns the notes of the diagnosis of each measurement, with the rows that they apply to."""
+    """Returns the notes of the diagnosis of each measurement, with the numbers of ranks that each note applies to."""
     rows_by_note: dict[str, list[int]] = {}
     for ranks, measured in measurements.items():
         diagnosis = diagnose(measured.ledgers, measured.facts[0])

@@ -1,4 +1,4 @@
-"""Estimate: the forecasts of a run as a table, one row per number of ranks, with cost and memory."""
+"""Estimate: holds the forecasts of a run and prints them as a table, with one row per number of ranks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from powerband.tune.predict.comm import CommunicationModel
 from powerband.tune.predict.forecast import Budget, Forecast
-from powerband.tune.predict.options import Options
+from powerband.tune.predict.options import EstimateOptions
 
 GIB = 2**30
 
@@ -20,13 +20,13 @@ class Estimate:
         options: Options of the estimate.
         budget: Budget that ends the run.
         forecasts: Number of ranks -> its forecast, or the reason why it was skipped.
-        comm: Cost of all-reduces; None if no row needs it, or if it could not be measured.
+        comm: Cost of all-reduces; None if no forecast needs it, or if it could not be measured.
         per_gpu: Whether each rank uses a GPU.
         free_bytes: Free memory of one GPU, or of the machine for all ranks together; None if unknown.
         notes: Assumptions and remarks about the figures.
     """
 
-    options: Options
+    options: EstimateOptions
     budget: Budget
     forecasts: dict[int, Forecast | str]
     comm: CommunicationModel | None

@@ -1,13 +1,13 @@
-"""Forecast: rate, duration and end of a run on a number of ranks, from one measured window.
+"""Forecast: predicts rate, duration and end of a run on a number of ranks, from one measured window.
 
 If this machine can run the ranks, the window measures all of them and contains every cost. Otherwise it measures one
 rank with its share of the work:
 
     iteration = max(share alone + t_comm, processor seconds of all ranks / cores)
 
-The window gives the first term, `CommunicationModel` the second, and the ledger with the CPU time of the workers the
-third: ranks of one machine share its cores, so more ranks than cores do not help. Evaluations and checkpoints are
-excluded from the rate and added as often as the run has them.
+The window gives the time of the share alone, and `CommunicationModel` gives t_comm. The processor seconds come from the
+ledger and the workers: ranks of one machine share its cores, so more ranks than cores do not help. Evaluations and
+checkpoints are excluded from the rate and added as often as the run has them.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ ACCOUNTS_BY_PART = {
     "update": ("update", "sample", "returns", "launch"),
     "comm": ("collectives",),
 }
-"""Part of an iteration -> its accounts; all other accounts are the part ``other``."""
+"""Part of an iteration -> its accounts (categories of measured time); all other accounts form the part ``other``."""
 CADENCES = {"eval": "eval_interval", "save": "save_interval"}
-"""Account -> the setting with its interval in environment steps."""
+"""Account of an event (evaluation, checkpoint) -> the setting with its interval in environment steps."""
 
 
 @dataclass(frozen=True)
 class Budget:
-    """Budget and cadences of a run.
+    """Budget of a run, and the intervals of its evaluations and checkpoints.
 
     Attributes:
         env_steps: Environment steps over all ranks.
@@ -50,7 +50,7 @@ class Budget:
 
 @dataclass(frozen=True)
 class Forecast:
-    """A run on a number of ranks.
+    """Predicted rate and duration of a run on a number of ranks.
 
     Attributes:
         ranks: Number of ranks.
@@ -86,7 +86,7 @@ class Forecast:
         Args:
             ranks: Number of ranks that share the work.
             ledger: Ledger of the window, of the leading rank.
-            facts: Other figures of the window, of the leading rank.
+            facts: Figures of the window besides its ledger, of the leading rank.
             comm: Cost of all-reduces; None with one rank, or if the window measured all ranks.
             budget: Budget of the run.
             cadence_costs: Seconds per evaluation and checkpoint measured in another run; used if this window has none.
@@ -127,13 +127,13 @@ class Forecast:
 
     @property
     def limit(self) -> tuple[str, float]:
-        """The largest part of an iteration, and its share."""
+        """(name of the largest part of an iteration, its share of the iteration)."""
         part = max(self.parts, key=self.parts.__getitem__)
         return part, self.parts[part] / self.iteration_s
 
     @property
     def unknown(self) -> list[str]:
-        """Cadences that the run reaches and whose cost is unknown."""
+        """Events (eval for evaluations, save for checkpoints) that the run reaches and whose cost is unknown."""
         reached = (name for name, interval in self.budget.intervals.items() if 0 < interval <= self.env_steps)
         return [name for name in reached if name not in self.cadence_costs]
 
@@ -148,7 +148,7 @@ class Forecast:
         )
 
     def times(self, env_steps: float) -> dict[str, int]:
-        """Returns the number of evaluations and of checkpoints until `env_steps`."""
+        """Returns "eval" and "save" -> number of evaluations or checkpoints until `env_steps`."""
         return {name: int(env_steps // interval) for name, interval in self.budget.intervals.items() if interval}
 
     @property

@@ -6,7 +6,9 @@ iteration, an on-policy loop collects one rollout. The time of an iteration is
     serial      env + act + rest + U t_update
     overlapped  act + rest + max(env_wait, U t_update) + env
 
-where env, act and rest are affine in the environments, a + b n, and t_update is affine in the rows of its batch.
+env is the time for stepping environments, env_wait for waiting for their workers, act for choosing actions, t_update
+for one update, and rest for all other work. env, act and rest are affine in the number n of environments (a + b n),
+and t_update is affine in the rows of its batch.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ UPDATE_ACCOUNTS = ("update", "sample", "launch")
 
 @dataclass(frozen=True)
 class Affine:
-    """Seconds as an affine function, a + b n."""
+    """Seconds as an affine function a + b n of a size n: a number of environments or of rows."""
 
     a: float
     b: float
@@ -32,7 +34,7 @@ class Affine:
 
     @classmethod
     def from_points(cls, n: float, seconds: float, m: float | None = None, other: float = 0.0) -> Affine:
-        """Returns the line through one or two points with a, b >= 0; one point alone is a constant cost.
+        """Returns the function through one or two points, with a, b >= 0; one point alone gives a constant.
 
         Args:
             n: First size.
@@ -63,7 +65,7 @@ class ThroughputModel:
         wait: Environments -> seconds per iteration of waiting for workers, which overlap can hide.
         act: Environments -> seconds per iteration of all other work per step.
         update: Rows -> seconds per update, including sampling.
-        comm: Seconds of collectives per update.
+        comm: Seconds of collective calls (all-reduces) per update.
         fixed: Seconds per iteration that no setting of the model changes: returns, evaluation, checkpoints.
         overlap: Whether updates run while workers step.
     """
@@ -131,11 +133,11 @@ class ThroughputModel:
         return replace(self, updates=self.updates * factor, rows=max(1, round(self.rows / factor)))
 
     def with_overlap(self) -> ThroughputModel:
-        """Returns the model with updates while workers step; the gain is at most the smaller of the two."""
+        """Returns the model with updates while workers step; the gain is at most the shorter of wait and updates."""
         return replace(self, overlap=True)
 
     def with_wait(self, seconds: float) -> ThroughputModel:
-        """Returns the model for another time of waiting for the workers, such as with more workers."""
+        """Returns the model for `seconds` of waiting for workers per iteration, such as with more workers."""
         return replace(self, wait=Affine(seconds, 0.0))
 
     def with_update_factor(self, factor: float) -> ThroughputModel:
@@ -148,7 +150,7 @@ def fit(ledger: Ledger, facts: WindowFacts, other: tuple[Ledger, WindowFacts] | 
 
     Args:
         ledger: Ledger of the window.
-        facts: Other figures of the window; updates of two sizes give the slope over rows.
+        facts: Figures of the window besides its ledger; updates of two sizes give the slope over rows.
         other: Ledger and facts of a window with another number of environments, which give the slope over
             environments. Without it, the costs per step do not depend on the number of environments.
     """

@@ -12,7 +12,7 @@ MAX_RANKS = 1024
 
 
 @dataclass(frozen=True)
-class Options:
+class EstimateOptions:
     """Options of ``powerband estimate`` besides the settings of the recipe."""
 
     ranks: tuple[int, ...] = (1, 2, 4, 8)

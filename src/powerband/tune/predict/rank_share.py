@@ -1,4 +1,4 @@
-"""Rank share: the configuration of one of several ranks as a run with a single rank."""
+"""Rank share: derives the configuration of a single-rank run that does the work of one of several ranks."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from powerband.tune.knobs import Knobs
 
 
 def single_rank_config(recipe: Recipe, config: Any, ranks: int) -> Any:
-    """Returns the configuration of one of `ranks` ranks as a run with one rank on this machine.
+    """Returns the configuration of a run with one rank on this machine that does the work of one of `ranks` ranks.
 
-    Environments, batch, replay buffer and update interval are divided by the number of ranks. The number of updates is
-    not, because every rank takes part in every update. The rank uses the threads that it would have with the others.
+    Environments, batch and replay buffer are divided by the number of ranks. The updates per collected transition are
+    multiplied by it, because every rank takes part in every update. The rank uses its share of the threads.
 
     Args:
         recipe: Recipe of the configuration.

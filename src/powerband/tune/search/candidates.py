@@ -1,4 +1,4 @@
-"""Candidate: a setting that the search considers, with its predicted and measured rates."""
+"""Candidate: holds a setting that the search considers, with its predicted and measured rates."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Candidate:
 
     Attributes:
         setting: Knobs that differ from the present setting; empty for the present setting.
-        parts: Alternatives of the axes that the setting combines.
+        parts: Alternatives that the setting combines, at most one per `Axis` of the search space.
         predicted: Environment steps per second that the model predicts.
         rates: Measured environment steps per second, one per run.
         learning: Whether the setting changes what is learned.
@@ -33,7 +33,7 @@ class Candidate:
 
 
 def key(setting: Setting) -> tuple:
-    """Returns a setting as a key of a dict."""
+    """Returns a setting as a hashable key."""
     return tuple(sorted(setting.items()))
 
 

@@ -1,4 +1,4 @@
-"""Parts of an environment step: their seconds by the throughput model, and the effect of measured alternatives."""
+"""Parts of an environment step: predicts their seconds and applies the effects of measured alternative settings."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from powerband.tune.predict.model import ThroughputModel
 
 PARTS = ("env", "wait", "act", "update", "fixed")
 SMALL = 0.01
-"""Share of a step below which the difference of a part is added, because its ratio would be noise."""
+"""A part below this share of a step changes by a difference of seconds, because a ratio would be noise."""
 
 
 def seconds_by_part(model: ThroughputModel) -> dict[str, float]:
-    """Returns the seconds of each part per environment step over all ranks."""
+    """Returns part -> seconds per environment step over all ranks, by the throughput model."""
     n, steps = model.num_envs, max(model.steps, 1e-9)
     parts = {
         "env": model.env(n),
@@ -36,10 +36,10 @@ def env_step_seconds(seconds: dict[str, float], overlap: bool) -> float:
 
 
 def part_factors(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
-    """Compares the parts of two measurements.
+    """Compares the seconds of each part before and after a change.
 
     Returns:
-        Part -> ratio of its seconds. For a negligible part, ``+part`` -> difference of its seconds.
+        Part -> ratio of its seconds. For a part below `SMALL`, ``+part`` -> difference of its seconds.
     """
     least = SMALL * sum(before.values())
     factors: dict[str, float] = {}
@@ -52,7 +52,7 @@ def part_factors(before: dict[str, float], after: dict[str, float]) -> dict[str,
 
 
 def with_factors(seconds: dict[str, float], factors: list[dict[str, float]]) -> dict[str, float]:
-    """Applies several results of `part_factors` to the seconds of each part."""
+    """Applies several results of `part_factors` to `seconds` (part -> seconds) and returns the changed seconds."""
     changed = dict(seconds)
     for each in factors:
         for part in PARTS:

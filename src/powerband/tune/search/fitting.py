@@ -39,7 +39,7 @@ class ModelFitter:
 
     Attributes:
         probes: Measurements by `key` of their setting.
-        notes: Alternatives that were not tried, with reasons.
+        notes: Alternative settings that were not tried, with reasons.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class ModelFitter:
     def sized(self, envs: Axis, model: ThroughputModel) -> ThroughputModel:
         """Refits the model with a probe that has up to four times as many environments.
 
-        If they do not fit into memory, a bisection finds the largest number that does, and the axis ends there.
+        If these do not fit into memory, a bisection finds the largest number that fits, and the axis ends there.
 
         Args:
             envs: Axis of environments.
@@ -132,7 +132,7 @@ class ModelFitter:
         return fit(base.ledgers[0], base.facts[0], (probe.ledgers[0], probe.facts[0]))
 
     def batched(self, batch: Axis, model: ThroughputModel) -> ThroughputModel:
-        """Refits the cost of an update over its rows with a probe that has the largest batch.
+        """Refits the time of an update as a function of its rows, with a probe that has the largest batch.
 
         Single updates, on a batch that stays in the caches, predict the gain of larger batches less accurately.
 
@@ -160,7 +160,7 @@ class ModelFitter:
         return replace(model, update=update)
 
     def predicted(self, model: ThroughputModel, factors: dict[tuple, dict[str, float]]) -> list[Candidate]:
-        """Returns every valid setting that fits into memory and combines alternatives with known effects."""
+        """Returns every valid setting that fits into memory and combines alternatives modelled or in `factors`."""
         alternatives: list[list[Setting]] = [
             [{}, *(each for each in axis.settings if axis.modelled or key(each) in factors)] for axis in self.space.axes
         ]

@@ -82,7 +82,7 @@ def preset_header(result: TuningResult, recipe: str, arguments: list[str]) -> di
 
 
 def to_dict(result: TuningResult, header: dict[str, Any]) -> dict[str, Any]:
-    """Returns a search as a JSON value: its header, the chosen setting, verified settings and rows of the map."""
+    """Returns a search as a JSON value: header, chosen setting, verified settings and rows of the tuning map."""
 
     def row(each: Candidate) -> dict[str, Any]:
         return {
@@ -107,7 +107,7 @@ def to_dict(result: TuningResult, header: dict[str, Any]) -> dict[str, Any]:
 
 
 def table(result: TuningResult) -> str:
-    """Formats a search for the user: verified settings, the best other settings, notes and counts."""
+    """Formats a search for the user: verified settings, the best other settings, notes and numbers of settings."""
     lines = [f"{'measured':>12}{'predicted':>12}{'gain':>8}  setting (env steps/s, measured in alternating runs)"]
     base = result.baseline.measured
     for each in sorted(result.verified, key=lambda each: -each.measured):

@@ -30,7 +30,7 @@ MIN_WINDOW_S, MAX_WINDOW_S = 20.0, 3600.0
 BASE_S, VERIFY_S = 2.0, 2.0
 """Length of a window in seconds: for the first run of the present setting, and for a verification."""
 COLD_S = 12.0
-"""Seconds by which a first run that compiled exceeds its window; it is repeated, and the budget starts again."""
+"""A first run that exceeds its window by more seconds has compiled code: it is repeated and the budget starts again."""
 VERIFY_ITERATIONS, LONGEST_VERIFY_S = 3, 5.0
 """Iterations of a slow loop in the window of a verification, and its longest duration in seconds; a single iteration
 would be too noisy."""
@@ -39,7 +39,7 @@ MEMORY_SHARE = 0.9
 
 
 @dataclass(frozen=True)
-class Options:
+class SearchOptions:
     """Options of ``powerband tune`` besides the settings of the recipe."""
 
     seconds: float = 60.0
@@ -72,7 +72,7 @@ class TuningResult:
         baseline: Present setting.
         verified: Settings that were verified in alternating runs, the present one first.
         candidates: All settings, the fastest first.
-        notes: Settings that were not tried, with reasons.
+        notes: Remarks, such as settings that were not tried, with reasons.
         seconds: Duration of the search.
     """
 
@@ -95,7 +95,7 @@ class TuningResult:
         return list(dict.fromkeys(knob for each in self.candidates for knob in each.setting))
 
     def rows(self, most: int = 96) -> list[dict[str, Any]]:
-        """Returns the rows of the tuning map: measured settings, and the best of the others.
+        """Returns the rows of the tuning map: measured settings, and the settings with the best predictions.
 
         Args:
             most: Largest number of rows, unless more settings were measured.
@@ -116,18 +116,18 @@ class TuningResult:
 
 
 class Search:
-    """One search.
+    """One search for the fastest settings; `run` returns its result.
 
     Args:
         recipe: Recipe to tune.
         stage: Name of the stage.
         config: Present configuration.
-        options: Budget and rule of the search.
+        options: Budget, learning rule and memory limit of the search.
         progress: Called with the name of each step and the share of the budget that is spent, 0 to 1.
     """
 
     def __init__(
-        self, recipe: Recipe, stage: str, config: Any, options: Options, progress: Callable[[str, float], object]
+        self, recipe: Recipe, stage: str, config: Any, options: SearchOptions, progress: Callable[[str, float], object]
     ) -> None:
         self.recipe, self.stage, self.config, self.options, self.progress = recipe, stage, config, options, progress
         self.started = time.perf_counter()
@@ -147,7 +147,7 @@ class Search:
         if base is None or not base.facts[0].iterations:
             raise ConfigError(
                 f"Nothing was measured in {BASE_S:g} s: the run ended early, or an iteration takes longer. Remove the "
-                f"limit from the settings, or make the iterations smaller."
+                f"setting that ends the run early, or lower num_envs or num_steps."
             )
         self.config = with_measured_precision(self.config, base)
         device = device_names(self.config.run)[0]
@@ -184,7 +184,7 @@ class Search:
         return (time.perf_counter() - self.started) / self.options.seconds
 
     def measure(self, setting: Setting, seconds: float, probe: bool = False) -> Measurement | None:
-        """Measures a setting in a short run; None if it runs out of memory, is refused, or ends before the window.
+        """Measures a setting in a short run; None if it is invalid, runs out of memory, or its run ends too early.
 
         Args:
             setting: Setting to measure.

@@ -1,7 +1,7 @@
-"""SearchSpace: the alternatives that a search combines, as axes. A setting is a set of changed knobs.
+"""SearchSpace: lists the alternatives that a search combines, as axes. A setting is a set of changed knobs.
 
-Knobs that leave learning unchanged are always free. Knobs that change it (environments, batch, and with them the update
-ratio and the learning rates) change only under a rule that the user chooses:
+The search always considers knobs that leave learning unchanged. Knobs that change learning (environments, batch, and
+with them the update ratio and the learning rates) change only under a rule that the user chooses:
 
     fixed           they do not change
     constant-reuse  environments and batch change; the number of samples per collected transition stays the same
@@ -36,7 +36,7 @@ class Axis:
     Attributes:
         name: Subject of the alternatives.
         settings: Alternatives, without the present setting.
-        learning: Whether they change what is learned.
+        learning: Whether the alternatives change what is learned.
         modelled: Whether the throughput model predicts their rates; otherwise a short run measures each.
     """
 
@@ -85,7 +85,7 @@ class SearchSpace:
         return config
 
     def complete(self, alternatives: list[Setting]) -> dict[str, Any] | None:
-        """Combines alternatives into one setting with its learning rates; None if the configuration refuses it."""
+        """Combines alternatives into one setting, with learning rates under sqrt-lr; None if the setting is invalid."""
         setting = {knob: value for part in alternatives for knob, value in part.items()}
         try:
             config = self.config_with(setting)
@@ -107,7 +107,7 @@ class SearchSpace:
         return knobs.get("num_envs") * knobs.get("num_steps") / knobs.get("minibatches")
 
     def learning_rates(self) -> dict[str, float]:
-        """Returns the learning rates that the running algorithm reads, by knob."""
+        """Returns knob -> learning rate, for the learning rates that the chosen algorithm reads."""
         paths = {knob: path for knob, path in self.knobs.paths.items() if knob == "lr" or knob.endswith("_lr")}
         rates = {knob: attrgetter(path)(self.config) for knob, path in paths.items()}
         return {knob: rate for knob, rate in rates.items() if isinstance(rate, float)}
@@ -115,7 +115,7 @@ class SearchSpace:
     # -- axes that leave learning unchanged -------------------------------------------------------------------------
 
     def layout(self) -> Axis:
-        """Ranks on this machine and threads per rank; sizes are totals over all ranks, so learning is unchanged."""
+        """Numbers of ranks and threads per rank; sizes are totals over all ranks, so learning is unchanged."""
         settings = self.config.run
         if self.gpus:
             counts = [] if settings.gpus not in ("auto", "all") else [2**i for i in range(8) if 2**i <= self.gpus]
@@ -130,7 +130,7 @@ class SearchSpace:
         return Axis("ranks and threads", tuple(each for each in layouts if self._is_allowed(each)))
 
     def precision(self) -> Axis:
-        """Floating point types that this device computes with."""
+        """Other floating point types for this device."""
         names = ("fp32", "bf16", "fp16") if self.gpus else ("fp32", "bf16")
         now = self.knobs.get("precision")
         return Axis("precision", tuple({"precision": name} for name in names if name != now))
@@ -167,7 +167,7 @@ class SearchSpace:
     # -- axes that change learning ----------------------------------------------------------------------------------
 
     def environments(self) -> Axis:
-        """Other numbers of environments."""
+        """Numbers of environments other than the present one."""
         n = self.knobs.get("num_envs", 0)
         sizes = sorted({int(n * factor) for factor in GROWTH} - {n, 0})
         return Axis("environments", tuple({"num_envs": size} for size in sizes), learning=True, modelled=True)
@@ -184,7 +184,7 @@ class SearchSpace:
         self.axes[self.axes.index(axis)] = dataclasses.replace(axis, settings=(*smaller, *last))
 
     def batch(self) -> Axis:
-        """Other batch sizes, with as many updates as keep the number of samples per transition."""
+        """Other batch sizes; the number of updates changes so that the samples per transition stay the same."""
         settings: list[Setting] = []
         size, interval = self.knobs.get("global_batch_size"), self.knobs.get("update_interval")
         if size and interval and not self.knobs.get("batch_size_per_rank"):
@@ -214,7 +214,7 @@ class SearchSpace:
 
 
 def knob_values(space: SearchSpace, setting: Setting, knobs: list[str]) -> dict[str, Any]:
-    """Returns the values of `knobs` under a setting, with automatic values resolved; the coordinates of the map."""
+    """Returns knob -> value under a setting, with automatic values resolved, as coordinates in the tuning map."""
     values = {knob: setting.get(knob, space.knobs.get(knob)) for knob in knobs}
     if values.get("threads") == 0:
         values["threads"] = space.facts.threads

@@ -17,7 +17,8 @@ MIN_TRIED = 2
 MAX_ROUNDS, MAX_FINALISTS = 5, 3
 """Largest number of runs per setting, and of settings in the rounds in addition to the present one."""
 SHARED_ERROR = 0.5
-"""Share of the mean logarithmic error of the settings that were run which is expected of settings unlike them."""
+"""The prediction of a setting that resembles no measured setting is corrected by this share of the mean logarithmic
+error of all measured settings."""
 
 
 class Verification:
@@ -86,15 +87,15 @@ class Verification:
         return candidate.predicted * math.exp(SHARED_ERROR * sum(errors) / max(len(errors), 1))
 
     def kind(self, candidate: Candidate) -> tuple:
-        """Returns the knobs that similar candidates have in common."""
+        """Returns a key that similar candidates share: their knobs outside `sizes`, with values."""
         return key({knob: value for knob, value in candidate.setting.items() if knob not in self.sizes})
 
     def fastest(self, tried: list[Candidate]) -> list[Candidate]:
-        """Returns the baseline and the fastest other candidates."""
+        """Returns the first candidate, which is the baseline, and the fastest of the remaining candidates."""
         return [tried[0], *sorted(tried[1:], key=lambda each: -each.measured)[:MAX_FINALISTS]]
 
     def fits_budget(self, candidates: list[Candidate]) -> bool:
-        """Returns whether the remaining budget allows one more run of each; a first run counts as the longest one."""
+        """Returns whether the budget allows one more run per candidate; a first run counts as the longest so far."""
         longest = max(self.durations_s.values(), default=0.0)
         return sum(self.durations_s.get(id(each), longest) for each in candidates) <= self.seconds_left()
 

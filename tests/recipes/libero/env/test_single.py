@@ -17,8 +17,8 @@ from powerband.recipes.libero.env.tasks import find_task
 DRAWER = ("libero_90", "close the top drawer of the cabinet")
 
 
-@pytest.fixture
-def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., LiberoEnv]]:
+@pytest.fixture(scope="module")
+def make() -> Iterator[Callable[..., LiberoEnv]]:
     made: list[LiberoEnv] = []
     rendering.prepare()
 
@@ -31,12 +31,32 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., LiberoEnv]]:
         env.close()
 
 
+@pytest.fixture(scope="module")
+def drawer(make) -> LiberoEnv:
+    """Single actions of the drawer's task; several tests reset it."""
+    names = task_script(find_task(*DRAWER))[0]
+    return make(poses=names, chunk=1, frames=1, pixels=32, quality="plain", max_steps=250)
+
+
+@pytest.fixture(scope="module")
+def chunks(make) -> LiberoEnv:
+    """The drawer's task in chunks of four actions."""
+    return make(chunk=4, frames=2, pixels=32, quality="plain", max_steps=6)
+
+
+@pytest.fixture(scope="module")
+def spatial(make) -> LiberoEnv:
+    """A scene with many objects."""
+    names = task_script(find_task("libero_spatial", "0"))[0]
+    return make("libero_spatial", "0", poses=names, chunk=1, frames=1, pixels=64, max_steps=100, quality="plain")
+
+
 def some_actions(count: int) -> np.ndarray:
     return np.random.default_rng(3).uniform(-0.5, 0.5, (count, 7)).astype(np.float32)
 
 
-def test_a_chunk_is_its_actions_one_after_the_other(make) -> None:
-    whole, single = make(chunk=4, max_steps=6), make(chunk=1, max_steps=6)
+def test_a_chunk_is_its_actions_one_after_the_other(chunks, drawer) -> None:
+    whole, single = chunks, drawer
     for env in (whole, single):
         env.reset(seed=5)
     actions = some_actions(4)
@@ -50,9 +70,8 @@ def test_a_chunk_is_its_actions_one_after_the_other(make) -> None:
     assert late and info["steps"] == 6.0, "two of the four were left"
 
 
-def test_the_same_seed_is_the_same_episode_and_another_is_not(make) -> None:
-    names = task_script(find_task("libero_spatial", "0"))[0]
-    env = make("libero_spatial", "0", poses=names, chunk=2)
+def test_the_same_seed_is_the_same_episode_and_another_is_not(spatial) -> None:
+    env = spatial
     first = env.reset(seed=1)[0]["poses"]
     other = env.reset(seed=2)[0]["poses"]
     again = env.reset(seed=1)[0]["poses"]
@@ -69,32 +88,26 @@ def test_published_states_are_taken_in_turn(make) -> None:
     np.testing.assert_allclose(env.reset(seed=7)[0]["poses"], places[0], atol=1e-6)
 
 
-def test_frames_are_the_newest_of_each_camera_and_upright(make) -> None:
-    env, single = (
-        make(chunk=3, frames=2, pixels=32, quality="plain"),
-        make(chunk=1, frames=1, pixels=32, quality="plain"),
-    )
-    first = env.reset(seed=5)[0]["images"]
+def test_frames_are_the_newest_of_each_camera_and_upright(chunks, drawer) -> None:
+    first = chunks.reset(seed=5)[0]["images"]
     assert not first[0].any() and first[1].any(), "nothing was there before the first frame"
-    single.reset(seed=5)
+    drawer.reset(seed=5)
     each = []
-    for action in some_actions(3):
-        each.append(single.step(action[None])[0]["images"][0])
-    seen = env.step(some_actions(3))[0]["images"]
-    np.testing.assert_array_equal(seen, np.stack(each[1:]))
-    assert env.render().shape == (32, 64, 3)
+    for action in some_actions(4):
+        each.append(drawer.step(action[None])[0]["images"][0])
+    seen = chunks.step(some_actions(4))[0]["images"]
+    np.testing.assert_array_equal(seen, np.stack(each[2:]))
+    assert chunks.render().shape == (32, 64, 3)
 
 
-def test_plain_frames_show_what_full_ones_do(make) -> None:
-    plain, full = (
-        make(pixels=64, quality=quality, frames=1).reset(seed=5)[0]["images"] for quality in ("plain", "full")
-    )
+def test_plain_frames_show_what_full_ones_do(make, drawer) -> None:
+    plain, full = (env.reset(seed=5)[0]["images"] for env in (drawer, make(pixels=32, quality="full", frames=1)))
     assert np.abs(plain.astype(int) - full).mean() < 12, "shadows and edges apart"
     assert (plain != full).any()
 
 
-def test_what_is_out_of_view_is_left_out_and_nothing_that_is_seen(make) -> None:
-    env = make("libero_spatial", "0", chunk=1, frames=1, pixels=64, max_steps=100, quality="plain")
+def test_what_is_out_of_view_is_left_out_and_nothing_that_is_seen(spatial) -> None:
+    env = spatial
     env.reset(seed=5)
     for turn in range(3):
         for action in some_actions(4) * (1 if turn % 2 else -1):
@@ -107,9 +120,8 @@ def test_what_is_out_of_view_is_left_out_and_nothing_that_is_seen(make) -> None:
     assert env.view.in_view("robot0_eye_in_hand").sum() < 0.6 * count, "the arm is behind its wrist"
 
 
-def test_a_script_closes_the_drawer(make) -> None:
-    names, waypoints = task_script(find_task(*DRAWER))
-    env = make(poses=names, chunk=1, max_steps=250)
+def test_a_script_closes_the_drawer(drawer) -> None:
+    env, waypoints = drawer, task_script(find_task(*DRAWER))[1]
     person = ScriptedDemonstrator(waypoints, np.random.default_rng(0))
     seen, solved, late = env.reset(seed=0)[0], False, False
     while not (solved or late):
@@ -117,10 +129,9 @@ def test_a_script_closes_the_drawer(make) -> None:
     assert solved and reward == 1.0 and info["success"] == 1.0
 
 
-def test_numpy_of_the_process_keeps_its_state(make) -> None:
-    env = make()
+def test_numpy_of_the_process_keeps_its_state(drawer) -> None:
     np.random.seed(0)
     expected = np.random.rand()
     np.random.seed(0)
-    env.reset(seed=9)
+    drawer.reset(seed=9)
     assert np.random.rand() == expected

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-from envs.cuda_child import run
 from powerband.recipes.sketchnav.env.env import SketchNavEnv
 from powerband.recipes.sketchnav.mujoco.scene import merge_into_boxes
 from powerband.recipes.sketchnav.plans.episodes import COORDINATE_UNIT_M, EpisodeConfig, generate_episodes
@@ -22,57 +21,36 @@ def test_boxes_cover_each_cell_once_in_its_code() -> None:
     assert (again == cells).all() and len(merge_into_boxes(np.zeros((9, 9), np.uint8))) == 1
 
 
-COMPARE = """
-import math
-import numpy as np
-import torch
-from powerband.core.machine import rendering
-
-rendering.prepare()
-import mujoco
-from powerband.recipes.sketchnav.env.env import SketchNavEnv
-from powerband.recipes.sketchnav.plans.episodes import COORDINATE_UNIT_M, EpisodeConfig, generate_episodes
-from powerband.recipes.sketchnav.mujoco.scene import MujocoRenderer
-
-episodes = generate_episodes(EpisodeConfig(max_size_m=10, plans=2, goals=2, starts=2, sketch_px=36), "train", 4)
-env = SketchNavEnv(len(episodes), episodes, pixels=64, sequential=True, threads=1)
-try:
-    renderers = [MujocoRenderer(episodes.plan_cells(plan), 64) for plan in range(2)]
-except (mujoco.FatalError, RuntimeError, ImportError, AttributeError) as error:
-    print("MISSING", error)
-    raise SystemExit
-generator, off, same = torch.Generator().manual_seed(0), [], []
-for _ in range(4):
-    for _ in range(5):
-        env.step(torch.randint(1, 4, (env.num_envs,), generator=generator))
-    _, depth = env.render_metric()
-    for row in range(env.num_envs):
-        x, y = (env.agents.at[row].double() * COORDINATE_UNIT_M).tolist()
-        renderer = renderers[int(episodes.plan[int(env.agents.episode[row])])]
-        rgb, seen = renderer.render(x, y, math.radians(10 * int(env.agents.heading[row])))
-        off.append(np.abs(seen - depth[row, 0].numpy()))
-        own = mujoco.Renderer(renderer.model, 64, 64)  # has its own context
-        own.update_scene(renderer.data, "eye")
-        same.append((own.render() == rgb).mean())
-        own.enable_depth_rendering()
-        own.update_scene(renderer.data, "eye")
-        same.append((np.abs(own.render() - seen) < 1e-3 * seen).mean())
-        own.close()
-off = np.stack(off)
-print(np.median(off), (off < 0.03).mean(), min(same))
-"""
-
-
 def test_depth_of_both_renderers_agrees() -> None:
-    """MuJoCo chooses its renderer at import, which another test may have done: this test starts a process."""
-    pytest.importorskip("mujoco", reason="mujoco is not installed")
-    output = run(COMPARE)
-    if "MISSING" in output:
-        pytest.skip(f"MuJoCo cannot render here: {output.strip()}")
-    median, within, same = map(float, output.split())
-    assert same == 1, "a shared context must render the same images as one context per plan"
-    assert median < 0.005
-    assert within > 0.97, "only pixels at edges may differ by more than 3 cm"
+    mujoco = pytest.importorskip("mujoco", reason="mujoco is not installed")
+    from powerband.recipes.sketchnav.mujoco.scene import MujocoRenderer
+
+    episodes = generate_episodes(EpisodeConfig(max_size_m=10, plans=2, goals=2, starts=2, sketch_px=36), "train", 4)
+    env = SketchNavEnv(len(episodes), episodes, pixels=64, sequential=True, threads=1)
+    try:
+        renderers = [MujocoRenderer(episodes.plan_cells(plan), 64) for plan in range(2)]
+    except (mujoco.FatalError, RuntimeError, ImportError, AttributeError) as error:
+        pytest.skip(f"MuJoCo cannot render here: {error}")
+    generator, off = torch.Generator().manual_seed(0), []
+    for _ in range(4):
+        for _ in range(5):
+            env.step(torch.randint(1, 4, (env.num_envs,), generator=generator))
+        _, depth = env.render_metric()
+        for row in range(env.num_envs):
+            x, y = (env.agents.at[row].double() * COORDINATE_UNIT_M).tolist()
+            renderer = renderers[int(episodes.plan[int(env.agents.episode[row])])]
+            rgb, seen = renderer.render(x, y, math.radians(10 * int(env.agents.heading[row])))
+            off.append(np.abs(seen - depth[row, 0].numpy()))
+            own = mujoco.Renderer(renderer.model, 64, 64)  # has its own context
+            own.update_scene(renderer.data, "eye")
+            assert (own.render() == rgb).all(), "a shared context must render the same images as one context per plan"
+            own.enable_depth_rendering()
+            own.update_scene(renderer.data, "eye")
+            assert (np.abs(own.render() - seen) < 1e-3 * seen).all()
+            own.close()
+    errors = np.stack(off)
+    assert np.median(errors) < 0.005
+    assert (errors < 0.03).mean() > 0.97, "only pixels at edges may differ by more than 3 cm"
 
 
 def test_workers_move_like_the_ray_casters_environment_and_observe_mujocos_images(tmp_path, monkeypatch) -> None:

@@ -294,7 +294,7 @@ def test_bad_actions_are_refused(episodes: Episodes) -> None:
     env = agents(episodes, 2)
     with pytest.raises(ValueError, match="actions reach from 0 to 4; expected 0..3"):
         env.send(torch.tensor([0, 4]))
-    with pytest.raises(ValueError, match="expected \\(2,\\) torch.int64"):
+    with pytest.raises(ValueError, match="expected \\(2,\\) and torch.int64"):
         env.send(torch.tensor([0.0, 1.0]))
     with pytest.raises(RuntimeError, match="recv was called without send"):
         env.recv()

@@ -99,7 +99,7 @@ def test_bad_sizes_are_refused() -> None:
         ConvEncoder(3, 20, 8)
     with pytest.raises(ValueError, match="channels=0"):
         SketchNetConfig(channels=0)
-    with pytest.raises(ValueError, match="Write crop_m=0 if use_pose is false"):
+    with pytest.raises(ValueError, match="Write net.crop_m=0 if net.use_pose is false"):
         SketchNetConfig(use_pose=False)
     with pytest.raises(ValueError, match="blocks=0"):
         SketchNetConfig(blocks=0)

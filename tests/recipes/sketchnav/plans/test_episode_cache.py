@@ -102,7 +102,7 @@ def test_a_set_under_another_name_is_not_used(folder: Path, generated_sets: list
     (file,) = folder.iterdir()
     right = load_in_new_process(other)
     file.replace(episode_cache.cache_path(other.scenes, "train", 9))
-    with pytest.warns(UserWarning, match="holds another set"):
+    with pytest.warns(UserWarning, match="holds an episode set of other scenes"):
         assert equal(right, load_in_new_process(other))
     assert len(generated_sets) == 3
 

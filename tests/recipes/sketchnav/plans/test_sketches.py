@@ -142,7 +142,7 @@ def test_a_file_holds_the_same_episodes_and_others_are_refused(tmp_path: Path) -
     assert all(torch.equal(getattr(loaded, name), value) for name, value in vars(found).items())
     assert said["split"] == "train" and said["scenes"]["max_size_m"] == 9
     save_file({"a": torch.zeros(1)}, tmp_path / "old.safetensors", {"version": "0"})
-    with pytest.raises(ValueError, match="has version 0; this is version 1. Generate the episodes again"):
+    with pytest.raises(ValueError, match="has format version 0, but powerband reads version 1. Generate"):
         Episodes.load(tmp_path / "old.safetensors")
     (tmp_path / "broken.safetensors").write_bytes(b"nothing")
     for name in ("broken.safetensors", "nowhere.safetensors"):

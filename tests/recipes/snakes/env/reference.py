@@ -1,9 +1,7 @@
-"""A slow engine of 3v3 snakes in plain Python, written from the rules alone: lists of cells and loops.
+"""Reference engine of 3v3 snakes in plain Python, with lists of cells and loops.
 
-It shares no code and no representation with the environment. All chance comes from two callables, so that a test can
-make it take the same turns as the environment.
-
-Passing on the environment's draws takes its hash, so that is here a second time too, in Python's unbounded integers.
+It shares no code and no representation with the environment. Two callables supply all random choices, so that a test
+can reproduce those of the environment. The hash of the environment is implemented again, with Python integers.
 """
 
 from __future__ import annotations
@@ -19,8 +17,8 @@ OPPOSITE = {0: 1, 1: 0, 2: 3, 3: 2}
 Cell = tuple[int, int]
 
 
-def beside(cell: Cell, direction: int) -> Cell:
-    """The neighbour of `cell` on the torus."""
+def neighbour(cell: Cell, direction: int) -> Cell:
+    """Returns the neighbour of `cell` on the torus."""
     rows, cols = OFFSETS[direction]
     return (cell[0] + rows) % ROWS, (cell[1] + cols) % COLS
 
@@ -31,7 +29,7 @@ class Snakes:
 
     Attributes:
         bodies: Six lists of (row, col), head first; empty for a snake that found no place.
-        beans: (row, col) in the order in which they appeared.
+        beans: cells (row, col) in the order of their appearance.
         directions: Six directions 0..3.
         replace_turn: Called with (snake, the three allowed directions in ascending order).
         place_bean: Called with (index of the bean, cells that are taken).
@@ -73,7 +71,7 @@ class Snakes:
         if action == OPPOSITE[self.directions[i]]:
             action = self.replace_turn(i, [d for d in range(4) if d != action])
         self.directions[i] = action
-        head = beside(self.bodies[i][0], action)
+        head = neighbour(self.bodies[i][0], action)
         self.bodies[i].insert(0, head)
         if head in self.beans:
             self.beans.remove(head)
@@ -94,7 +92,7 @@ class Snakes:
         return {cell for body in self.bodies for cell in body} | set(self.beans)
 
     def respawn(self, dead: set[int]) -> None:
-        """Takes the dead snakes off the board, then gives each three cells."""
+        """Removes the dead snakes, then places each on three cells."""
         for i in dead:
             self.bodies[i] = []
         excluded: set[Cell] = set()
@@ -124,7 +122,7 @@ class Snakes:
                 while queue and len(order) < 3:
                     cell = queue.popleft()
                     for direction in (3, 1, 0, 2):
-                        near = beside(cell, direction)
+                        near = neighbour(cell, direction)
                         if near not in taken and near not in excluded and near not in order:
                             order.append(near)
                             queue.append(near)
@@ -143,12 +141,12 @@ class Snakes:
 
 
 class Draws:
-    """The environment's random choices for one board, from the definition of its hash.
+    """Random choices of the environment for one board, from the definition of its hash.
 
     Attributes:
-        seed: 0..2**64 - 1.
+        seed: Seed, 0..2**64 - 1.
         board_id: Number of the board over all ranks.
-        tick: Moves made on the board; the test counts it up.
+        tick: Moves on the board, counted by the test.
     """
 
     def __init__(self, seed: int, board_id: int, tick: int = 0):
@@ -156,16 +154,16 @@ class Draws:
         self.tick = tick
 
     def below(self, slot: int, n: int) -> int:
-        """Integer in 0..n-1 for a purpose."""
+        """Draws an integer in 0..n-1 for a purpose."""
         bits = mix64(self.key + (self.tick * 4096 + slot + 1) * 0x9E3779B97F4A7C15)
         return ((bits >> 32) * n) >> 32
 
     def replace_turn(self, snake: int, allowed: list[int]) -> int:
-        """One of three directions for a snake that tried to reverse."""
+        """Draws one of three directions for a snake that tried to reverse."""
         return allowed[self.below(snake, 3)]
 
     def place_bean(self, index: int, taken: set[Cell]) -> Cell:
-        """A free cell: the first free one of sixteen draws, else one counted off."""
+        """Draws a free cell: the first free one of sixteen draws, otherwise an index among the free cells."""
         slot = 64 + 17 * index
         for n in range(16):
             cell = divmod(self.below(slot + n, ROWS * COLS), COLS)
@@ -176,7 +174,7 @@ class Draws:
 
 
 def mix64(z: int) -> int:
-    """The finaliser of splitmix64."""
+    """Computes the finaliser of splitmix64."""
     z %= 1 << 64
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % (1 << 64)
     z = (z ^ (z >> 27)) * 0x94D049BB133111EB % (1 << 64)

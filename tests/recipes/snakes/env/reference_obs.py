@@ -1,7 +1,7 @@
-"""Observations and the greedy opponent in plain Python, from lists of cells, and random boards to compare them on.
+"""Reference observations and greedy opponent in plain Python, from lists of cells, and random boards for comparisons.
 
-A position is what `dump_board` gives: bodies (head first, empty for a missing snake), beans, directions, step_count,
-scores. Nothing here knows how the environment stores a board.
+A position is the result of `dump_board`: bodies (head first, empty for a missing snake), beans, directions, step_count,
+scores. This file does not depend on the storage format of the environment.
 """
 
 from __future__ import annotations
@@ -10,11 +10,14 @@ import math
 import random
 
 from powerband.recipes.snakes.env.board import SnakesState, dump_board, load_board
-from recipes.snakes.env.reference import COLS, OFFSETS, ROWS, Cell, beside
+from recipes.snakes.env.reference import COLS, OFFSETS, ROWS, Cell, neighbour
 
 LEFT_OF = {0: 2, 1: 3, 2: 1, 3: 0}
 RIGHT_OF = {0: 3, 1: 2, 2: 0, 3: 1}
 LIMIT = 16
+NEIGHBOURS = {
+    (row, col): frozenset(neighbour((row, col), d) for d in range(4)) for row in range(ROWS) for col in range(COLS)
+}
 
 
 # -- random boards ----------------------------------------------------------------------------------------------------
@@ -28,12 +31,12 @@ def random_body(rng: random.Random, taken: set[Cell], length: int) -> list[Cell]
     while True:
         if rng.random() < 0.1:
             cell, direction = (rng.randrange(ROWS), rng.randrange(COLS)), rng.randrange(4)
-            body = [cell, beside(cell, direction), beside(cell, direction ^ 1)]
+            body = [cell, neighbour(cell, direction), neighbour(cell, direction ^ 1)]
             if not taken & set(body):
                 return body
         body = [(rng.randrange(ROWS), rng.randrange(COLS))]
         while len(body) < length:
-            nexts = [beside(body[-1], d) for d in range(4)]
+            nexts = [neighbour(body[-1], d) for d in range(4)]
             nexts = [cell for cell in nexts if cell not in taken and cell not in body]
             if not nexts:
                 break
@@ -52,7 +55,7 @@ def random_position(rng: random.Random) -> dict:
         body = random_body(rng, taken, rng.randint(3, longest))
         taken |= set(body)
         bodies.append(body)
-        direction = next(d for d in range(4) if beside(body[1], d) == body[0])
+        direction = next(d for d in range(4) if neighbour(body[1], d) == body[0])
         directions.append(direction if rng.random() < 0.9 else rng.randrange(4))
     free = [(r, c) for r in range(ROWS) for c in range(COLS) if (r, c) not in taken]
     beans = rng.sample(free, rng.choice([5, 5, 5, 5, 3, 0]))
@@ -117,11 +120,11 @@ def occupied(position: dict) -> dict[Cell, int]:
 
 
 def sixteen(position: dict, i: int) -> list[float]:
-    """What baseline26 and fork35 have in common."""
+    """Returns the numbers that baseline26 and fork35 share."""
     head = position["bodies"][i][0]
     row: list[float] = [*head]
     for direction in range(4):
-        cell = beside(head, direction)
+        cell = neighbour(head, direction)
         snake = occupied(position).get(cell)
         row.append(1 if cell in position["beans"] else 0 if snake is None else 2 + seen_by(i).index(snake))
     beans = position["beans"] + [(-1, -1)] * (5 - len(position["beans"]))
@@ -160,7 +163,7 @@ def fork35(position: dict, i: int) -> list[float]:
 
 
 def planes(position: dict, i: int) -> list[float]:
-    """The observation of that name, flat."""
+    """Returns the observation planes, flat."""
     view = [[[0.0] * COLS for _ in range(ROWS)] for _ in range(8)]
     if position["bodies"][i]:
         head = position["bodies"][i][0]
@@ -200,7 +203,7 @@ def near(moves: float) -> float:
 
 
 class View:
-    """What can be said of a position before asking which snake looks."""
+    """Properties of a position that do not depend on the observing snake."""
 
     def __init__(self, position: dict):
         self.position = position
@@ -220,15 +223,14 @@ class View:
         """t -> cells reached with move t, from `cells` reached with move first - 1, without those `taken` by then."""
         sets = {first - 1: cells}
         for t in range(first, LIMIT + 1):
-            spread = cells | {beside(cell, d) for cell in cells for d in range(4)}
-            cells = {cell for cell in spread if self.open(cell, t) and not (taken and cell in taken[t])} | (
-                cells if taken else set()
-            )
+            spread = cells.union(*(NEIGHBOURS[cell] for cell in cells))
+            late = taken[t] if taken else set()
+            cells = {cell for cell in spread - late if self.leaves.get(cell, 0) <= t} | (cells if taken else set())
             sets[t] = cells
         return sets
 
     def taken_from(self, i: int) -> dict[int, set[Cell]]:
-        """t -> cells where snake i comes too late with move t."""
+        """Returns for each t the cells that another snake reaches before snake i with move t."""
         taken = {}
         for t in range(1, LIMIT + 1):
             taken[t] = set()
@@ -256,7 +258,7 @@ class View:
             row.append(min(1.0, len(rivals) / 2))
             row.append(min(1.0, sum(1 / self.ways(k) for k in rivals)))
             row.append(clip(sum(len(self.bodies[k]) - length for k in rivals) / 8))
-        row.append(min(3, sum(self.open(beside(cell, d), 2) for d in range(4))) / 3)
+        row.append(min(3, sum(self.open(neighbour(cell, d), 2) for d in range(4))) / 3)
         free = self.flood({cell}, 2)
         mine = self.flood({cell} - taken[1], 2, taken)
         survival = next((t - 1 for t in range(1, LIMIT + 1) if len(free[t]) < t), LIMIT)
@@ -293,7 +295,7 @@ class View:
         taken, course = self.taken_from(i), position["directions"][i]
         row: list[float] = []
         for direction in (course, LEFT_OF[course], RIGHT_OF[course]):
-            row += self.move(i, beside(body[0], direction), taken)
+            row += self.move(i, neighbour(body[0], direction), taken)
         beans = sorted(range(len(position["beans"])), key=lambda j: moves_apart(body[0], position["beans"][j]))
         for j in beans:
             own = self.arrival[i][j]
@@ -335,7 +337,7 @@ def greedy_actions(position: dict, team: int, torus: bool) -> list[int]:
         target = min(beans, key=lambda bean: distance(head, bean)) if beans else None
         if target:
             beans.remove(target)
-        free = [d for d in range(4) if beside(head, d) not in occupied(position)]
-        order = sorted(free, key=lambda d: distance(beside(head, d), target) if target else 0)
+        free = [d for d in range(4) if neighbour(head, d) not in occupied(position)]
+        order = sorted(free, key=lambda d: distance(neighbour(head, d), target) if target else 0)
         actions.append(order[0] if order else 0)
     return actions

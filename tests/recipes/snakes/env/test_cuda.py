@@ -1,4 +1,4 @@
-"""The CUDA kernels without a GPU: NVVM compiles them, and numba's simulator runs them to the bits of the CPU loops."""
+"""CUDA kernels without a GPU: NVVM compiles them; in the simulator of numba they equal the CPU loops bit for bit."""
 
 from envs.cuda_child import both, count_compiled
 

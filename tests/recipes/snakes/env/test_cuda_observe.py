@@ -1,14 +1,14 @@
-"""The CUDA kernels of observations and opponents without a GPU: NVVM compiles them, numba's simulator runs them to the
-bits of the CPU loops."""
+"""CUDA kernels of observations and opponents without a GPU: NVVM compiles them, and in the simulator of numba they
+equal the CPU loops bit for bit."""
 
 from envs.cuda_child import both, count_compiled
 
 COMPILE = """
 from powerband.recipes.snakes.env.board import SnakesState
 from powerband.recipes.snakes.env.cuda_observe import choose_rows, observe_rows
-from powerband.recipes.snakes.env.rules.flood import scratch
+from powerband.recipes.snakes.env.rules.flood import allocate_scratch
 
-s, memory = numba.typeof(SnakesState.empty(2).arrays), [numba.typeof(part) for part in scratch(2)]
+s, memory = numba.typeof(SnakesState.empty(2).arrays), [numba.typeof(part) for part in allocate_scratch(2)]
 n, seed, flag = numba.int64, numba.uint64, numba.boolean
 where = (s, n, numba.int64[::1], flag, flag[::1], flag, n, n)
 jobs = ((observe_rows, (*where, *memory, numba.float32[:, :, ::1])), (choose_rows, (s, n, n, n, seed, n[:, ::1])))
@@ -24,14 +24,14 @@ from powerband.recipes.snakes.env.board import BoardArrays, SnakesState
 from powerband.recipes.snakes.env.observations import OBSERVATIONS
 from powerband.recipes.snakes.env.rules.opponent_moves import GREEDY, GREEDY_TORUS, RANDOM
 from powerband.recipes.snakes.env.opponents import GreedyOpponent, RandomOpponent
-from envs.snakes.reference_obs import random_boards
+from recipes.snakes.env.reference_obs import random_boards
 
 device = os.environ.get("NUMBA_ENABLE_CUDASIM") == "1"
 state, _ = random_boards(2, seed=5, missing=0.5)
 if device:
     from numba import cuda
     from powerband.recipes.snakes.env.cuda_observe import choose_rows, observe_rows
-    from powerband.recipes.snakes.env.rules.flood import scratch
+    from powerband.recipes.snakes.env.rules.flood import allocate_scratch
     np.seterr(over="ignore")
     s = BoardArrays(*map(cuda.to_device, state.arrays))
     index, due = cuda.to_device(np.array([1, 0])), cuda.to_device(np.array([True, False]))
@@ -41,7 +41,7 @@ for name, observation in OBSERVATIONS.items():
             out = torch.full((2, *observation.spec.shape), 9.0)
             if device:
                 d_out = cuda.to_device(out.view(2, 3, -1).numpy())
-                workers = scratch(4, cuda.device_array)  # fewer than rows: two of them write twice
+                workers = allocate_scratch(4, cuda.device_array)  # fewer than rows: two of them write twice
                 where = (0, index, listed, due, masked, team, observation.kind)
                 observe_rows[1, 8](s, *where, *workers, d_out)
                 out = d_out.copy_to_host()

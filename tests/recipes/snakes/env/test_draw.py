@@ -1,4 +1,4 @@
-"""Pictures: what is where, bodies over the edge, files that can be read again."""
+"""Images: content of the cells, bodies across the edge, files that can be read again."""
 
 import builtins
 
@@ -18,16 +18,16 @@ def boards():
     return random_boards(20, seed=41)
 
 
-def middle(picture: np.ndarray, cell: tuple[int, int]) -> np.ndarray:
+def middle(image: np.ndarray, cell: tuple[int, int]) -> np.ndarray:
     """Colour in the middle of a board cell."""
-    return picture[int((cell[0] + HEADER + 0.5) * CELL), int((cell[1] + 0.5) * CELL)].astype(int)
+    return image[int((cell[0] + HEADER + 0.5) * CELL), int((cell[1] + 0.5) * CELL)].astype(int)
 
 
 def test_every_cell_has_its_colour(boards):
     state, positions = boards
     for b, position in enumerate(positions):
-        picture = draw_board(state, b, cell=CELL)
-        assert picture.dtype == np.uint8 and picture.shape == (12 * CELL, 20 * CELL, 3)
+        image = draw_board(state, b, cell=CELL)
+        assert image.dtype == np.uint8 and image.shape == (12 * CELL, 20 * CELL, 3)
         owner = {cell: i for i, body in enumerate(position["bodies"]) for cell in body[1:]}
         heads = [body[0] for body in position["bodies"] if body]
         for row in range(10):
@@ -38,17 +38,17 @@ def test_every_cell_has_its_colour(boards):
                     expected = SHADES[owner[row, col]]
                 else:
                     expected = BEAN if (row, col) in position["beans"] else PAPER
-                assert np.abs(middle(picture, (row, col)) - expected).max() < 12, (b, row, col)
+                assert np.abs(middle(image, (row, col)) - expected).max() < 12, (b, row, col)
 
 
 def test_a_body_over_the_edge_touches_both_edges_and_crosses_nothing():
     far = [[(9, c) for c in (3 * i, 3 * i + 1, 3 * i + 2)] for i in range(5)]
     state = load([{"bodies": [[(4, 1), (4, 0), (4, 19), (4, 18)], *far], "beans": [], "directions": [3] + [2] * 5}])
-    picture = draw_board(state, cell=CELL)
+    image = draw_board(state, cell=CELL)
     line = int((4 + HEADER + 0.5) * CELL)
     for column in (0, -1):
-        assert np.abs(picture[line, column].astype(int) - SHADES[0]).max() < 12
-    between = picture[line, 3 * CELL : 17 * CELL].astype(int)
+        assert np.abs(image[line, column].astype(int) - SHADES[0]).max() < 12
+    between = image[line, 3 * CELL : 17 * CELL].astype(int)
     assert np.abs(between - PAPER).max() <= np.abs(np.subtract(PAPER, GRID)).max() + 2
 
 
@@ -70,7 +70,7 @@ def test_wrong_arguments_are_refused(boards):
         draw_board(state, 0, cell=13)
     with pytest.raises(ValueError, match="does not exist"):
         draw_board(state, 20)
-    with pytest.raises(ValueError, match="no frames"):
+    with pytest.raises(ValueError, match="frames is empty"):
         write_video([], "nowhere.mp4")
 
 

@@ -1,4 +1,4 @@
-"""The vectorised environment: rows, autoreset, rewards, figures, resume; bits that depend on seed and board only."""
+"""Vectorised environment: rows, autoreset, rewards, figures, resume; results depend on seed and board only."""
 
 import numba
 import pytest
@@ -13,13 +13,13 @@ HELD = [[(9, c), (9, c + 1), (9, c + 2)] for c in (0, 4, 8, 12)]
 
 
 class Held:
-    """An opponent that always asks for one direction, and remembers what it was asked."""
+    """Opponent that always moves in one direction, and records the boards of its calls."""
 
     def __init__(self, direction: int):
-        self.direction, self.asked = direction, []
+        self.direction, self.calls = direction, []
 
     def act(self, env, boards):
-        self.asked.append(boards)
+        self.calls.append(boards)
         return torch.full((boards.stop - boards.start, 3), self.direction)
 
 
@@ -35,7 +35,7 @@ def play(env: SnakesEnv, steps: int, seed: int = 0):
 
 
 def same(a: dict, b: dict) -> bool:
-    """True where two state dicts hold the same bits."""
+    """Returns True if two state dicts are equal bit for bit."""
     return a.keys() == b.keys() and all((torch.as_tensor(a[k]) == torch.as_tensor(b[k])).all() for k in a)
 
 
@@ -72,7 +72,7 @@ def test_truncation_after_200_moves_and_the_new_game():
 
 
 def test_final_obs_is_the_observation_before_the_reset():
-    """A board that ends shows the same final observation as a copy of it that is one move younger shows plainly."""
+    """The final observation equals the observation of a copy of the board whose game does not end."""
     envs = [SnakesEnv(2, stagger=False, observation="baseline26", seed=3) for _ in range(2)]
     envs[0].state.step_count[1] = 199
     action = torch.randint(0, 4, (4, 3), generator=torch.Generator().manual_seed(0))
@@ -83,7 +83,7 @@ def test_final_obs_is_the_observation_before_the_reset():
     assert not torch.equal(ending.obs[ending.ended], going.obs[ending.ended])
 
 
-def test_obs_outlives_the_next_recv():
+def test_obs_is_valid_after_the_next_recv():
     env = SnakesEnv(2, observation="baseline26", stagger=False)
     last, kept = env.reset(), None
     kept = last.clone()
@@ -173,7 +173,7 @@ def test_opponents_play_their_share_of_team_b():
     env = SnakesEnv(10, observation="baseline26", mirrored=0.2, opponents=[(0.5, up), (0.3, left)])
     assert env.mirrored == 2 and env.num_envs == 12
     env.step(torch.zeros(12, 3, dtype=torch.int64))
-    assert up.asked == [slice(2, 7)] and left.asked == [slice(7, 10)]
+    assert up.calls == [slice(2, 7)] and left.calls == [slice(7, 10)]
     assert env._moves[env._turn].actions[2:, TEAM_B].tolist() == [[0] * 3] * 5 + [[2] * 3] * 3
     assert torch.equal(env.team_obs(0, slice(0, 10)), env.observe()[:10])
     assert torch.equal(env.team_obs(1, slice(0, 2)), env.observe()[10:])
@@ -193,13 +193,13 @@ def test_same_bits_for_any_threads_and_any_split(num_boards):
             rewards.append(step.reward.view(2, count, 3).clone())
         return torch.stack(rewards, 0), env.state.state_dict(), step.obs.view(2, count, -1)
 
-    whole = run(0, num_boards, 1)
+    full = run(0, num_boards, 1)
     threaded = run(0, num_boards, numba.config.NUMBA_NUM_THREADS)
     left, right = run(0, half, 1), run(half, num_boards - half, 1)
-    assert torch.equal(whole[0], threaded[0]) and same(whole[1], threaded[1]) and torch.equal(whole[2], threaded[2])
-    assert torch.equal(whole[0], torch.cat([left[0], right[0]], 2))
-    assert torch.equal(whole[2], torch.cat([left[2], right[2]], 1))
-    assert same(whole[1], {name: torch.cat([left[1][name], right[1][name]]) for name in whole[1]})
+    assert torch.equal(full[0], threaded[0]) and same(full[1], threaded[1]) and torch.equal(full[2], threaded[2])
+    assert torch.equal(full[0], torch.cat([left[0], right[0]], 2))
+    assert torch.equal(full[2], torch.cat([left[2], right[2]], 1))
+    assert same(full[1], {name: torch.cat([left[1][name], right[1][name]]) for name in full[1]})
 
 
 def test_seeds():
@@ -238,23 +238,23 @@ def test_stagger_spreads_the_ends():
         assert (parts - num_boards / 5).abs().max() <= 1 + 0.02 * num_boards
 
 
-def test_what_is_refused():
+def test_invalid_arguments_are_refused():
     held = Held(0)
     for message, arguments in {
-        "at least 1": {"num_boards": 0},
-        "observation 'pixels' is unknown": {"observation": "pixels"},
-        "reward 'dense' is unknown": {"reward": "dense"},
-        "threads is 0": {"threads": 0},
+        "num_boards=0 is below 1": {"num_boards": 0},
+        "Unknown observation 'pixels'": {"observation": "pixels"},
+        "Unknown reward 'dense'": {"reward": "dense"},
+        "threads=0 is outside": {"threads": 0},
         "sum to 1": {"opponents": [(0.5, held)]},
-        "seed is -1": {"seed": -1},
+        "seed=-1 is outside": {"seed": -1},
     }.items():
         with pytest.raises(ValueError, match=message):
             SnakesEnv(**{"num_boards": 2, **arguments})
     env = SnakesEnv(2, observation="features")
     for message, action in {
-        r"give \(4, 3\)": torch.zeros(2, 3, dtype=torch.int64),
+        r"must be \(4, 3\)": torch.zeros(2, 3, dtype=torch.int64),
         "torch.int64": torch.zeros(4, 3),
-        "give 0..2": torch.full((4, 3), 3),
+        "must be in 0..2": torch.full((4, 3), 3),
     }.items():
         with pytest.raises(ValueError, match=message):
             env.send(action)

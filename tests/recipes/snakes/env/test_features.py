@@ -1,4 +1,4 @@
-"""The features against their slow definition, and the symmetries that they promise."""
+"""Features equal their slow definition and have the documented symmetries."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ BOARDS = 150
 
 
 def features(state, team: int) -> np.ndarray:
-    """(N, 3, D) of all boards."""
+    """Returns the features (N, 3, D) of all boards."""
     out = OBSERVATIONS["features"].spec.zeros(state.num_boards)
     OBSERVATIONS["features"].write(state, team, slice(0, state.num_boards), out)
     return out.numpy()
@@ -53,7 +53,7 @@ def test_every_number_varies():
 
 
 def moved(position: dict, change) -> dict:
-    """`position` with `change` made to every cell."""
+    """Returns `position` with `change` applied to every cell."""
     bodies = [[change(cell) for cell in body] for body in position["bodies"]]
     return {**position, "bodies": bodies, "beans": [change(cell) for cell in position["beans"]]}
 
@@ -89,7 +89,7 @@ def test_a_mirror_swaps_left_and_right():
         assert np.array_equal(np.where(half_round, 0, after), np.where(half_round, 0, before))
 
 
-def test_teams_that_change_places_see_the_same():
+def test_features_are_symmetric_in_the_teams():
     state, positions = random_boards(60, seed=5, missing=0)
     swapped = [{**p, **{key: p[key][3:] + p[key][:3] for key in ("bodies", "directions", "scores")}} for p in positions]
     swapped = load(swapped)
@@ -98,7 +98,7 @@ def test_teams_that_change_places_see_the_same():
 
 
 def test_a_dead_end_by_hand():
-    """Ahead lies a pocket of two cells with a bean in the second, before the head of an opponent."""
+    """A pocket of two cells is ahead, with a bean in the second one, next to the head of an opponent."""
     wall = list(range(5, 15))
     bodies = [
         [(5, c % 20) for c in range(5, -4, -1)],

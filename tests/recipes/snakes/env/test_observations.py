@@ -1,4 +1,4 @@
-"""Observations against plain Python, for slices and lists of boards, for masks, teams and threads."""
+"""Observations equal those in plain Python, for slices and lists of boards, masks, teams and threads."""
 
 import numba
 import numpy as np
@@ -20,7 +20,7 @@ def boards():
 
 
 def write(name: str, state, team: int, boards, **options) -> torch.Tensor:
-    """A fresh tensor with what `team` sees."""
+    """Returns a new tensor with the observations of `team`."""
     count = len(boards) if isinstance(boards, torch.Tensor) else len(range(*boards.indices(state.num_boards)))
     out = OBSERVATIONS[name].spec.zeros(count)
     OBSERVATIONS[name].write(state, team, boards, out, **options)
@@ -71,7 +71,7 @@ def test_codes_heads_and_beans_by_hand():
 
 
 @pytest.mark.parametrize("name", PLAIN)
-def test_teams_that_change_places_see_the_same(name):
+def test_observations_are_symmetric_in_the_teams(name):
     _, positions = random_boards(50, seed=12, missing=0)
     swap = {key: [p[key][3:] + p[key][:3] for p in positions] for key in ("bodies", "directions", "scores")}
     swapped = [{**p, **{key: swap[key][b] for key in swap}} for b, p in enumerate(positions)]
@@ -123,7 +123,7 @@ print(torch.get_num_threads())
 
 def test_wrong_shapes_are_refused(boards):
     state, _ = boards
-    with pytest.raises(ValueError, match=r"give \(200, 3, 26\)"):
+    with pytest.raises(ValueError, match=r"must be \(200, 3, 26\)"):
         OBSERVATIONS["baseline26"].write(state, 0, slice(None), torch.zeros(200, 3, 35))
     with pytest.raises(ValueError, match="step 1"):
         OBSERVATIONS["baseline26"].write(state, 0, slice(0, 10, 2), torch.zeros(5, 3, 26))

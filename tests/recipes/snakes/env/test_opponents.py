@@ -33,7 +33,7 @@ def test_greedy_equals_the_slow_definition(boards, distance):
 
 
 def test_greedy_by_hand():
-    """Three snakes of team B in a column share out the beans; only `torus` sees the way over the edge."""
+    """Three snakes of team B in a column divide the beans; only `torus` measures across the edge."""
     bodies = [[(r, 15), (r, 16), (r, 17)] for r in (1, 3, 5)] + [[(r, 3), (r, 4), (r, 5)] for r in (1, 3, 5)]
     beans = [(1, 1), (1, 9), (9, 3), (5, 19)]
     state = load([{"bodies": bodies, "beans": beans, "directions": [2] * 6}])
@@ -44,7 +44,7 @@ def test_greedy_by_hand():
 
 
 def test_greedy_refuses_other_distances():
-    with pytest.raises(ValueError, match="'plain' or 'torus'"):
+    with pytest.raises(ValueError, match="Unknown distance 'manhattan'"):
         GreedyOpponent("manhattan")
 
 
@@ -66,7 +66,7 @@ def test_random_is_uniform_and_keyed(boards):
     assert not torch.equal(actions, later)
 
 
-def test_a_policy_sees_team_b_and_moves_in_its_own_frame(boards):
+def test_a_policy_observes_its_team_and_acts_in_its_frame(boards):
     state, _ = boards
     seen = {}
 
@@ -87,5 +87,5 @@ def test_a_policy_sees_team_b_and_moves_in_its_own_frame(boards):
         expected = OBSERVATIONS[name].spec.zeros(40)
         OBSERVATIONS[name].write(state, team, slice(10, 50), expected)
         assert torch.equal(seen[name], expected)
-    with pytest.raises(ValueError, match="unknown"):
+    with pytest.raises(ValueError, match="Unknown observation"):
         PolicyOpponent(go_down, observation="pixels")

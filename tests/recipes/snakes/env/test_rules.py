@@ -1,4 +1,4 @@
-"""The board rules against the plain engine of `reference.py`, on random play and on positions made for one rule."""
+"""Board rules equal those of the engine in `reference.py`, in random play and in positions for single rules."""
 
 import random
 from dataclasses import dataclass
@@ -10,14 +10,14 @@ import torch
 from powerband.recipes.snakes.env.board import SnakesState, dump_board, load_board
 from powerband.recipes.snakes.env.kernels import MoveBuffers, move_boards, restart_all, restart_boards
 from powerband.recipes.snakes.env.rules.game import GAME_OVER, RUNNING, STEP_LIMIT
-from recipes.snakes.env.reference import OPPOSITE, Draws, Snakes, beside
+from recipes.snakes.env.reference import OPPOSITE, Draws, Snakes, neighbour
 
 UP, DOWN, LEFT, RIGHT = range(4)
 
 
 @dataclass
 class Game:
-    """Boards of the engine with the plain game of each beside them."""
+    """Boards of the engine, each with its reference game."""
 
     num_boards: int = 1
     seed: int = 7
@@ -31,7 +31,7 @@ class Game:
         self.plain = [self.plain_game(b) for b in range(self.num_boards)]
 
     def plain_game(self, b: int) -> Snakes:
-        """The plain game in the position of board `b`."""
+        """Creates the reference game in the position of board `b`."""
         position = dump_board(self.state, b)
         chance = {"replace_turn": self.draws[b].replace_turn, "place_bean": self.draws[b].place_bean}
         return Snakes(**position, **chance)
@@ -62,7 +62,7 @@ class Game:
             check_consistent(self.state, b)
 
     def restart_ended(self) -> int:
-        """Restarts what ended, in both engines."""
+        """Restarts the games that ended, in both engines."""
         restart_boards(self.state, self.moves, seed=self.seed)
         ended = self.moves.outcome.nonzero().flatten().tolist()
         for b in ended:
@@ -71,7 +71,7 @@ class Game:
 
 
 def check_consistent(state: SnakesState, b: int) -> None:
-    """The grid says what the chains and the bean list say."""
+    """Checks that the grid agrees with the chains and the list of beans."""
     grid = np.zeros(200, np.uint8)
     position = dump_board(state, b)
     for row, col in position["beans"]:
@@ -86,13 +86,13 @@ def check_consistent(state: SnakesState, b: int) -> None:
 
 
 def careful(game: Snakes, rng: random.Random) -> list[int]:
-    """Actions that mostly live on and go for beans, so that snakes grow long and boards fill."""
+    """Chooses actions that mostly survive and eat beans, so that snakes grow and boards fill."""
     taken = {cell for body in game.bodies for cell in body}
     actions = []
     for i, body in enumerate(game.bodies):
         options = [d for d in range(4) if d != OPPOSITE[game.directions[i]]]
-        open_ones = [d for d in options if beside(body[0], d) not in taken]
-        beans = [d for d in open_ones if beside(body[0], d) in game.beans]
+        open_ones = [d for d in options if neighbour(body[0], d) not in taken]
+        beans = [d for d in open_ones if neighbour(body[0], d) in game.beans]
         actions.append(rng.choice(beans or open_ones or options) if rng.random() < 0.97 else rng.randrange(4))
     return actions
 
@@ -110,7 +110,7 @@ def test_ten_thousand_random_moves(seed):
     assert deaths > 200
 
 
-def test_long_snakes_live_and_die_alike():
+def test_long_snakes_follow_the_reference():
     rng = random.Random(3)
     game = Game(num_boards=4)
     longest = 0
@@ -121,8 +121,8 @@ def test_long_snakes_live_and_die_alike():
     assert longest >= 20
 
 
-def test_crowded_boards_alike():
-    """From positions with 150 to 195 cells taken: searches fail, and bean cells are counted off."""
+def test_crowded_boards_follow_the_reference():
+    """With 150 to 195 occupied cells, searches fail, and bean cells are drawn by index."""
     rng = random.Random(5)
     game = Game()
     for round_ in range(150):
@@ -134,14 +134,14 @@ def test_crowded_boards_alike():
 
 
 def crowded(rng: random.Random, cells: int) -> dict:
-    """A position of six snakes with about `cells` cells, grown at their tails by random walks."""
+    """Creates a position of six snakes with about `cells` cells, grown at their tails by random walks."""
     starts = [(1, 1), (1, 10), (5, 4), (5, 15), (8, 1), (8, 10)]
     bodies = [[(r, c), (r, c + 1), (r, c + 2)] for r, c in starts]
     taken = {cell for body in bodies for cell in body}
     stuck = 0
     while len(taken) < cells and stuck < 200:
         body = rng.choice(bodies)
-        cell = beside(body[-1], rng.randrange(4))
+        cell = neighbour(body[-1], rng.randrange(4))
         stuck += 1
         if cell not in taken:
             body.append(cell)
@@ -156,7 +156,7 @@ FAR_BEANS = [(7, 0), (7, 2), (7, 4), (7, 6), (7, 8)]
 
 
 def duel(first, second, directions, actions, beans=FAR_BEANS):
-    """One move of snakes 0 and 1, the others out of the way; returns the game after it."""
+    """Moves snakes 0 and 1, without contact to the others; returns the game after the move."""
     game = Game().load([first, second, *FAR], beans, [*directions, LEFT, LEFT, LEFT, LEFT])
     game.step([[*actions, UP, UP, UP, UP]])
     return game
@@ -208,7 +208,7 @@ def test_reversing_is_replaced_by_each_other_direction_alike():
 
 
 def test_respawn_swaps_a_corner_and_keeps_a_line():
-    """The first free cell with its right and lower neighbour becomes the middle; with a line it stays the head."""
+    """The first free cell becomes the middle between its right and lower neighbours; on a line it is the head."""
     corner = Game().load(
         [[(5, 5), (5, 6), (5, 7)], [(5, 4), (6, 4), (6, 3), (6, 2)], *FAR], FAR_BEANS, [LEFT, UP] + [LEFT] * 4
     )
@@ -227,7 +227,7 @@ def test_respawn_swaps_a_corner_and_keeps_a_line():
 
 
 def test_a_search_that_finds_too_little_is_passed_over():
-    """(0, 0) is walled in; the search goes on behind it."""
+    """(0, 0) is enclosed; the search continues after it."""
     wall = [[(9, 1), (9, 0), (9, 19), (0, 19), (1, 19), (1, 0), (1, 1), (1, 2), (0, 2), (9, 2), (9, 3)]]
     rest = [[(5, 5), (5, 6), (5, 7)], [(5, 4), (6, 4), (6, 3), (6, 2)]]
     others = [[(7, 8), (7, 9), (7, 10)], [(7, 12), (7, 13), (7, 14)], [(3, 8), (3, 9), (3, 10)]]
@@ -239,7 +239,7 @@ def test_a_search_that_finds_too_little_is_passed_over():
 
 
 def full_board(gap: int) -> Game:
-    """195 cells of snakes, head behind tail round the board; `gap` free cells before snake 2, beans before snake 3."""
+    """Fills 195 cells with snakes, head to tail; `gap` free cells are ahead of snake 2, beans ahead of snake 3."""
     cycle = [(r, c if r % 2 == 0 else 19 - c) for r in range(10) for c in range(20)]
     edges = [(0, 40), (40, 65), (65, 68), (68 + gap, 120), (125 - gap, 161), (161, 200)]
     bodies = [cycle[start:stop][::-1] for start, stop in edges]
@@ -255,7 +255,9 @@ def test_the_game_ends_when_the_board_is_full():
 
 def test_the_game_ends_when_a_snake_finds_no_place():
     game = full_board(gap=0)
-    game.step([[DOWN, LEFT, UP, DOWN, RIGHT, DOWN]])  # snake 2 leaves two cells: its third has a new head on it
+    game.step(
+        [[DOWN, LEFT, UP, DOWN, RIGHT, DOWN]]
+    )  # snake 2 leaves only two free cells; a new head occupies its third cell
     assert game.moves.outcome[0] == GAME_OVER
     assert game.plain[0].bodies[2] == []
     assert game.restart_ended() == 1
@@ -273,7 +275,7 @@ def test_bean_cells_are_uniform_over_free_cells():
     assert abs(heads - 100).max() < 55
 
 
-def test_load_names_what_is_wrong():
+def test_invalid_positions_are_refused():
     state = SnakesState.empty(1)
     good = {"bodies": [[(r, 0), (r, 1), (r, 2)] for r in range(6)], "beans": [(9, 9)], "directions": [LEFT] * 6}
     load_board(state, 0, **good)
@@ -281,13 +283,13 @@ def test_load_names_what_is_wrong():
         "does not exist": (1, {}),
         "six|6 entries": (0, {"directions": [LEFT]}),
         "at most 5": (0, {"beans": [(9, c) for c in range(6)]}),
-        "two beans": (0, {"beans": [(9, 9), (9, 9)]}),
-        "the cell is taken": (0, {"beans": [(0, 0)]}),
+        "Two beans": (0, {"beans": [(9, 9), (9, 9)]}),
+        "the cell is occupied": (0, {"beans": [(0, 0)]}),
         "off the board": (0, {"beans": [(10, 0)]}),
         "0..3": (0, {"directions": [4] * 6}),
         "0..199": (0, {"step_count": 200}),
-        "the least is 3": (0, {"bodies": [[(0, 0), (0, 1)], *good["bodies"][1:]]}),
-        "no neighbours": (0, {"bodies": [[(0, 0), (0, 1), (0, 4)], *good["bodies"][1:]]}),
+        "the minimum is 3": (0, {"bodies": [[(0, 0), (0, 1)], *good["bodies"][1:]]}),
+        "not neighbours": (0, {"bodies": [[(0, 0), (0, 1), (0, 4)], *good["bodies"][1:]]}),
     }
     for message, (board, change) in wrong.items():
         with pytest.raises(ValueError, match=message):

@@ -6,6 +6,7 @@ The caller provides the random parts: the hidden map, the start positions, the m
 from __future__ import annotations
 
 import math
+from functools import cache
 
 import numpy as np
 
@@ -23,15 +24,21 @@ def weight(p: np.ndarray) -> np.ndarray:
     return np.where(p > 0.501, 1.0, np.where(p < 0.499, 0.0, 0.5))
 
 
-def average(values: np.ndarray) -> np.ndarray:
-    """Computes area averages (11, 11) of values (M, M); a cell is shared among the blocks that it overlaps."""
-    cells = len(values)
+@cache
+def shares(cells: int) -> np.ndarray:
+    """Returns (11, M): the part of each cell, along one side, that lies in each block; a cell may lie in two."""
     edges = np.arange(LATTICE + 1) * cells / LATTICE
     share = np.zeros((LATTICE, cells))
     for row in range(LATTICE):
         for cell in range(cells):
             share[row, cell] = max(0.0, min(edges[row + 1], cell + 1) - max(edges[row], cell))
-    return share @ values @ share.T / (cells / LATTICE) ** 2
+    return share
+
+
+def average(values: np.ndarray) -> np.ndarray:
+    """Computes area averages (11, 11) of values (M, M)."""
+    cells = len(values)
+    return shares(cells) @ values @ shares(cells).T / (cells / LATTICE) ** 2
 
 
 class ReferenceMission:

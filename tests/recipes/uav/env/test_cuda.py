@@ -38,7 +38,7 @@ from powerband.recipes.uav.env.state import MissionArrays, Missions
 from powerband.recipes.uav.env.world import world_arrays
 from powerband.recipes.uav.settings import World
 
-world = World(n_agents=3, map_cells=23, budget=3, failure_rate=0.2, random_comm_range=True)
+world = World(n_agents=3, map_cells=13, budget=3, failure_rate=0.2, random_comm_range=True)
 N, SEED = 2, 12345
 device = os.environ.get("NUMBA_ENABLE_CUDASIM") == "1"
 missions, tables = Missions.empty(N, world, 7, torch.device("cpu")), world_arrays(world, torch.device("cpu"))
@@ -53,7 +53,7 @@ if device:
     w = tables._replace(**{k: cuda.to_device(v) for k, v in tables._asdict().items() if isinstance(v, np.ndarray)})
     uav, team, chosen, mask, value, counts, gains = map(cuda.to_device, (uav, team, chosen, mask, value, counts, gains))
     launches = {"choose": (kernels.choose_moves, 1), "greedy": (kernels.plan_moves, 1),
-                "write": (kernels.write_maps, 4), "count": (kernels.count_rows, 23)}
+                "write": (kernels.write_maps, 4), "count": (kernels.count_rows, 13)}
 
     def launch(kernel, each, *arguments):
         kernel[-(-N * each // 16), 16](s, w, *arguments)
@@ -63,7 +63,7 @@ if device:
             return launch(*launches[name], *arguments)
         launch(*((kernels.begin_missions, 1) if name == "begin" else (kernels.move_missions, 1)), *arguments)
         launch(kernels.measure_rows, 3 * s.measured.shape[2], arguments[0])
-        launch(kernels.fuse_rows, 4 * 23)
+        launch(kernels.fuse_rows, 4 * 13)
 else:
     from powerband.recipes.uav.env.kernels import cpu_loops
     s, w = missions.arrays, tables

@@ -1,1 +1,1 @@
-"""LIBERO: manipulation tasks of a Panda arm that an instruction describes."""
+"""Contains the environment of libero: LIBERO, manipulation tasks of a Panda arm, each described by an instruction."""

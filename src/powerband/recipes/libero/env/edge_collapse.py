@@ -1,7 +1,24 @@
-"""Edge collapse of a mesh, cheapest edges first: scalar loops for numba with quadrics of position and of appearance.
+"""Collapses edges of a mesh, cheapest first: scalar loops for numba, with quadrics of position and of appearance.
 
 A vertex has one wedge for each side of the seams and creases that meet at it; every corner of a face belongs to a
 wedge. A collapse moves a vertex to a neighbour, and each of its wedges becomes the neighbour's wedge on the same side.
+
+Arrays of a mesh, which the functions share; corner c belongs to face c // 3:
+    points: Positions of the vertices (vertices, 3).
+    vertex_of: Vertex of each wedge.
+    wedge: Wedge of each corner.
+    live: Mask of the faces that remain.
+    heads, following: First corner of each vertex, and the corner that follows each corner in the vertex's list; -1 ends
+        a list.
+    quadrics: Quadrics of position (vertices, 11): ten entries of a symmetric 4 x 4 matrix, and a weight.
+    looks: Quadrics of appearance (wedges, 11 + 4 * kinds); `_appearance_quadrics` in mesh_simplification.py computes
+        them.
+    spread: Attributes of each wedge (wedges, kinds): scaled normal and texture coordinates.
+Buffers for one collapse, which moves vertex `gone` to vertex `kept`:
+    fan: Corners of a vertex's live faces; `count` of them are valid.
+    near, times: Neighbours of a vertex, and the number of faces at the edge to each.
+    olds, news: Pairs of wedges; wedge olds[i] becomes wedge news[i].
+
 Source: Garland and Heckbert, Surface Simplification Using Quadric Error Metrics, 1997; for attributes that vary over
 the faces, Hoppe, New Quadric Metric for Simplifying Meshes with Appearance Attributes, 1999.
 """
@@ -16,14 +33,14 @@ from numba import njit
 
 @njit(cache=True, nogil=True)
 def _normal(a, b, c):
-    """Normal of a triangle; its length is twice the area."""
+    """Returns the normal of the triangle of points a, b and c; its length is twice the area."""
     x, y = b - a, c - a
     return np.array([x[1] * y[2] - x[2] * y[1], x[2] * y[0] - x[0] * y[2], x[0] * y[1] - x[1] * y[0]])
 
 
 @njit(cache=True, nogil=True)
 def _add_plane(quadric, normal, point, weight):
-    """Adds the squared distance from a plane to a quadric: ten entries of a symmetric matrix, and the weight."""
+    """Adds to a quadric, in place, the squared distance from the plane through `point`, times `weight`."""
     plane = np.array([normal[0], normal[1], normal[2], -(normal * point).sum()])
     slot = 0
     for row in range(4):
@@ -35,7 +52,7 @@ def _add_plane(quadric, normal, point, weight):
 
 @njit(cache=True, nogil=True)
 def _square(entries, point):
-    """Value of the quadratic form of a symmetric matrix, given by its ten entries, at (point, 1)."""
+    """Returns the quadratic form of a symmetric 4 x 4 matrix, given by its ten upper entries, at (point, 1)."""
     x, y, z, e = point[0], point[1], point[2], entries
     across = e[1] * x * y + e[2] * x * z + e[3] * x + e[5] * y * z + e[6] * y + e[8] * z
     return e[0] * x * x + e[4] * y * y + e[7] * z * z + e[9] + 2 * across
@@ -43,15 +60,15 @@ def _square(entries, point):
 
 @njit(cache=True, nogil=True)
 def _error(one, other, point):
-    """Mean squared distance of a point from the planes of two quadrics."""
+    """Returns the mean squared distance of a point from the planes of the quadrics `one` and `other`."""
     return abs(_square(one, point) + _square(other, point)) / max(one[10] + other[10], 1e-30)
 
 
 @njit(cache=True, nogil=True)
 def _fan(vertex, heads, following, live, fan):
-    """Writes the corners of a vertex's live faces to `fan`, and removes the others from its list.
+    """Writes the corners of a vertex's live faces to `fan`, and drops all other corners from the vertex's list.
 
-    Returns the number of corners, or -1 if `fan` is too short.
+    Returns the number of corners, or -1 if `fan` is too short. The module docstring explains the arrays.
     """
     count, last, corner = 0, -1, heads[vertex]
     while corner >= 0:
@@ -71,7 +88,10 @@ def _fan(vertex, heads, following, live, fan):
 
 @njit(cache=True, nogil=True)
 def _neighbours(own, fan, count, vertex_of, wedge, near, times):
-    """Writes the neighbours of a vertex and the number of faces at each edge; returns the number of neighbours."""
+    """Writes the neighbours of vertex `own` to `near`, and the number of faces at the edge to each to `times`.
+
+    Returns the number of neighbours. The module docstring explains the arrays.
+    """
     known = 0
     for place in range(count):
         base = fan[place] // 3 * 3
@@ -91,10 +111,11 @@ def _neighbours(own, fan, count, vertex_of, wedge, near, times):
 
 @njit(cache=True, nogil=True)
 def _wedge_pairs(gone, kept, fan, count, points, vertex_of, wedge, olds, news, flip, longest):
-    """Checks whether a vertex may move to its neighbour, and writes the pairs of old and new wedges.
+    """Checks whether vertex `gone` may move to its neighbour `kept`, and writes pairs of wedges to `olds` and `news`.
 
-    Returns the number of pairs; 0 if a wedge has no counterpart on its side of a seam, if a face would flip, or if an
-    edge would become longer than `longest`.
+    Returns the number of pairs. Returns 0, which forbids the move, if a wedge has no counterpart on its side of a seam,
+    if the cosine of a face's rotation would be below `flip`, or if an edge would become longer than `longest`. The
+    module docstring explains the arrays.
     """
     known = 0
     for place in range(count):
@@ -140,7 +161,8 @@ def _wedge_pairs(gone, kept, fan, count, points, vertex_of, wedge, olds, news, f
 def vertex_quadrics(points, vertex_of, wedge, live, breaks):
     """Computes the quadrics (vertices, 11) of position.
 
-    They hold the planes of the faces at each vertex, weighted by area, and upright planes along discontinuities.
+    They hold the planes of the faces at each vertex, weighted by area, and upright planes along discontinuities, which
+    are the edges in the mask `breaks` (faces, 3). The module docstring explains the arrays.
     """
     quadrics = np.zeros((len(points), 11))
     spots = np.empty(3, np.int64)
@@ -169,18 +191,25 @@ def vertex_quadrics(points, vertex_of, wedge, live, breaks):
 
 @njit(cache=True, nogil=True)
 def _look_error(look, point, spread):
-    """Squared difference of a wedge's new attributes at a point from those of its faces there, weighted by area."""
+    """Returns the part of a wedge's squared change of attributes at `point` that depends on its new attributes.
+
+    look: Quadric of appearance of the wedge. spread: New attributes (kinds,). `_change` adds the remaining part, which
+    is the quadratic form of `look`.
+    """
     total = 0.0
     for kind in range(len(spread)):
         slot = 11 + 4 * kind
-        there = look[slot] * point[0] + look[slot + 1] * point[1] + look[slot + 2] * point[2] + look[slot + 3]
-        total += spread[kind] * (spread[kind] * look[10] - 2 * there)
+        projection = look[slot] * point[0] + look[slot + 1] * point[1] + look[slot + 2] * point[2] + look[slot + 3]
+        total += spread[kind] * (spread[kind] * look[10] - 2 * projection)
     return total
 
 
 @njit(cache=True, nogil=True)
 def _change(looks, olds, news, pairs, point, spread):
-    """Mean squared change of normal and texture if wedges become others, in equivalent metres."""
+    """Returns the mean squared change of normal and texture, in equivalent metres, if wedges `olds` become `news`.
+
+    pairs: Number of pairs of wedges. point: New position. The module docstring explains the arrays.
+    """
     total, weight = 0.0, 1e-30
     for pair in range(pairs):
         for own in (olds[pair], news[pair]):
@@ -202,9 +231,9 @@ def collapse(points, vertex_of, spread, wedge, live, quadrics, looks, tolerance,
         quadrics: Quadrics of position, from `vertex_quadrics`.
         looks: Quadrics of appearance, from `_appearance_quadrics`.
         tolerance: Largest error of a collapse in metres.
-        finest: Collapses start at tolerance / finest, which doubles.
-        sweeps: Largest number of passes at each value.
-        most: Largest number of faces around a vertex.
+        finest: The error limit starts at tolerance / finest and doubles until it reaches the tolerance.
+        sweeps: Largest number of passes over the vertices at each limit.
+        most: Largest number of faces around the two vertices of an edge that collapses.
         flip: Smallest cosine of the angle by which a face may rotate.
         longest: Longest new edge in metres.
     """
@@ -241,10 +270,10 @@ def collapse(points, vertex_of, spread, wedge, live, quadrics, looks, tolerance,
                     if cost > cheapest:
                         continue
                     # The common neighbours must be those opposite the edge, else the mesh would become non-manifold.
-                    there = _fan(other, heads, following, live, fan_there)
-                    if there <= 0 or there + count > most:
+                    other_count = _fan(other, heads, following, live, fan_there)
+                    if other_count <= 0 or other_count + count > most:
                         continue
-                    others = _neighbours(other, fan_there, there, vertex_of, wedge, near_there, times_there)
+                    others = _neighbours(other, fan_there, other_count, vertex_of, wedge, near_there, times_there)
                     both = 0
                     for one in range(known):
                         for two in range(others):

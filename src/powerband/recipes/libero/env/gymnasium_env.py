@@ -19,7 +19,7 @@ from powerband.recipes.libero.env.tasks import find_task, published_states
 from powerband.recipes.libero.settings import Quality
 
 CAMERAS = {"agentview": "agentview", "wrist": "robot0_eye_in_hand"}
-"""Camera -> its name in the simulator."""
+"""Name of a camera here -> its name in the simulator."""
 HZ = 20.0
 """Actions per second."""
 ACTION = 7
@@ -83,7 +83,7 @@ class LiberoEnv:
         poses: tuple[str, ...] = (),
         record_frames: bool = False,
     ) -> None:
-        from gymnasium.spaces import Box, Dict
+        from gymnasium.spaces import Box, Dict, Space
 
         self.task = find_task(benchmark, task)
         self.chunk, self.frames, self.pixels, self.cameras = chunk, frames, pixels, tuple(cameras)
@@ -101,9 +101,15 @@ class LiberoEnv:
         self.view: LiberoRenderer | None = None
         self._images = np.zeros((frames, len(self.cameras), pixels, pixels, 3), np.uint8)
         self.action_space = Box(-1.0, 1.0, (chunk, ACTION), np.float32)
-        shapes = {"joints": (7,), "gripper": (2,), "eef_pos": (3,), "eef_quat": (4,), "step_count": (1,)}
+        shapes: dict[str, tuple[int, ...]] = {
+            "joints": (7,),
+            "gripper": (2,),
+            "eef_pos": (3,),
+            "eef_quat": (4,),
+            "step_count": (1,),
+        }
         shapes |= {"poses": (len(self.poses), 3)} if self.poses else {}
-        spaces = {name: Box(-np.inf, np.inf, shape, np.float32) for name, shape in shapes.items()}
+        spaces: dict[str, Space] = {name: Box(-np.inf, np.inf, shape, np.float32) for name, shape in shapes.items()}
         if pixels:
             spaces["images"] = Box(0, 255, self._images.shape, np.uint8)
         self.observation_space = Dict(spaces)
@@ -113,7 +119,11 @@ class LiberoEnv:
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """Starts an episode. The seed determines the initial state; of published states, only the fixtures."""
+        """Starts an episode; returns its first observation and an empty info.
+
+        The seed determines the initial state. With starts="published", it determines the fixtures only; with
+        starts="given", it is ignored.
+        """
         index, self.next_start = self.next_start, self.next_start + self.start_stride
         with _numpy_seed(self.seeds[index % len(self.seeds)] if self.seeds else seed):
             self.simulator.reset()
@@ -131,7 +141,8 @@ class LiberoEnv:
     def step(self, action: np.ndarray) -> tuple[dict[str, np.ndarray], float, bool, bool, dict[str, float]]:
         """Executes the actions (chunk, 7) in order until the task is solved or the time limit is reached.
 
-        ``info`` has ``success`` and ``steps``, the actions of the episode so far.
+        Returns observation, reward, terminated, truncated and info, which has ``success`` (0 or 1) and ``steps``, the
+        number of actions of the episode so far.
         """
         solved, count = False, min(self.chunk, self.max_steps - self.step_count)
         for number in range(count):
@@ -168,7 +179,7 @@ class LiberoEnv:
         return {**obs, "images": self._images.copy()} if self.pixels else obs
 
     def _capture(self) -> None:
-        """Renders the newest frames. If the task is solved early in a chunk, the older frames are from its start."""
+        """Renders the newest frames. If the task is solved early in a chunk, the older ones show the chunk's start."""
         if not self.pixels:
             return
         frames = np.stack(list(self._rendered()))

@@ -1,4 +1,4 @@
-"""Disk cache of simplified meshes: the next start reads what this one computed. No torch here."""
+"""Caches simplified meshes on disk: a process reads the meshes that an earlier process simplified. No torch here."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from powerband.core.machine.disk_cache import DiskCache, digest
 MESH_CACHE = DiskCache(
     "meshes", 2000, "a cached mesh is invalid and is simplified again", "simplified meshes cannot be cached"
 )
-"""About 20 kB per mesh."""
+"""Disk cache of at most 2000 meshes, about 20 kB each."""
 
 
 def cached_mesh_corners(
     positions: np.ndarray, normals: np.ndarray, texture: np.ndarray | None, tolerance: float
 ) -> np.ndarray:
-    """Returns `simplify_mesh` of a mesh, (remaining faces, 3) int32, from the disk cache if it is there."""
+    """Returns the result of `simplify_mesh` for the same arguments, from the disk cache if it is stored there."""
     file = MESH_CACHE.file(_source_code(), repr(float(tolerance)).encode(), positions, normals, texture)
     corners = MESH_CACHE.read(file, lambda file: _load(file, 3 * len(positions)))
     if corners is not None:
@@ -34,13 +34,13 @@ def cached_mesh_corners(
 
 @cache
 def _source_code() -> bytes:
-    """Text of the modules that simplify meshes: another version has other cache files."""
+    """Returns the source code that simplifies meshes, a part of the cache key: changed code uses other cache files."""
     folder = Path(__file__).parent
     return b"".join((folder / name).read_bytes() for name in ("mesh_simplification.py", "edge_collapse.py"))
 
 
 def _load(file: Path, num_corners: int) -> np.ndarray:
-    """Reads a mesh whose corner indices are below `num_corners`.
+    """Reads the corners of a simplified mesh, and checks that its indices are below `num_corners`.
 
     Raises:
         ValueError: The file is damaged or holds something else.

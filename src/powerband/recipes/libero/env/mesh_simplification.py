@@ -84,7 +84,10 @@ def _curve_order(points: np.ndarray) -> np.ndarray:
 
 
 def _texture_scale(positions: np.ndarray, uv: np.ndarray) -> float:
-    """Error in metres that equals a unit of the texture coordinates; 0 without a texture."""
+    """Returns the error in metres that equals a unit of the texture coordinates; 0 if the mesh has no texture.
+
+    positions: Corners of the faces (faces, 3, 3). uv: Texture coordinates of the corners (3 * faces, 2).
+    """
     ab = np.diff(uv.reshape(-1, 3, 2), axis=1)
     mapped = np.abs(ab[:, 0, 0] * ab[:, 1, 1] - ab[:, 0, 1] * ab[:, 1, 0]).sum()
     area = np.linalg.norm(np.cross(*(np.diff(positions, axis=1).transpose(1, 0, 2))), axis=-1).sum()
@@ -93,7 +96,18 @@ def _texture_scale(positions: np.ndarray, uv: np.ndarray) -> float:
 
 @njit(cache=True, nogil=True)
 def _wedges(order, vertex, normals, uv, crease, near):
-    """Index of each corner's wedge: corners of one vertex on the same side of all seams and creases share a wedge."""
+    """Returns the index of each corner's wedge.
+
+    Corners of one vertex on the same side of all seams and creases share a wedge.
+
+    Args:
+        order: Corners sorted by vertex.
+        vertex: Vertex of each corner.
+        normals: Normal of each corner.
+        uv: Texture coordinates of each corner.
+        crease: Cosine between normals below which a crease separates two corners.
+        near: Distance of texture coordinates above which a seam separates two corners.
+    """
     wedge = np.empty(len(vertex), np.int64)
     heads = np.empty(len(vertex), np.int64)
     made, begin = 0, 0
@@ -124,7 +138,8 @@ def _appearance_quadrics(points, vertex_of, spread, wedge, live):
     """Computes the quadrics (wedges, 11 + 4 * kinds) of appearance: normal and texture over the faces at each wedge.
 
     On a face, each attribute is ``gradient * point + offset``. A quadric holds the ten entries of the sum of squares,
-    the weight, and the sum of gradient and offset of each attribute.
+    the weight, and the sum of gradient and offset of each attribute. The docstring of edge_collapse.py explains the
+    arrays.
     """
     kinds = spread.shape[1]
     looks = np.zeros((len(spread), 11 + 4 * kinds))

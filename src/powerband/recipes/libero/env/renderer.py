@@ -1,4 +1,4 @@
-"""LiberoRenderer: frames of a LIBERO simulation by MuJoCo's own renderer, with fewer triangles. No torch here.
+"""LiberoRenderer: renders a LIBERO simulation with MuJoCo's own renderer and fewer triangles. No torch here.
 
 A CPU renders at a rate in proportion to the triangles, and a scene has 300,000 of them: a bowl that is twelve pixels
 wide has 42,000. Geometry outside a camera's view is therefore left out, and meshes are simplified to about the detail
@@ -35,18 +35,18 @@ CORNER_FIELDS = ("mesh_face", "mesh_facenormal", "mesh_facetexcoord")
 
 
 class LiberoRenderer:
-    """Renders frames of a simulation, whose model and state do not change.
+    """Renders frames of a simulation without lasting changes of its physics or state.
 
     Args:
-        model: mujoco.MjModel.
-        data: mujoco.MjData.
+        model: Model of the simulation, mujoco.MjModel.
+        data: State of the simulation, mujoco.MjData.
         pixels: Side of a frame in pixels.
         quality: "full" renders shadows, reflections and multisampling, as LIBERO does. "plain" does not, and leaves
             out geometry outside the view. "coarse" also simplifies meshes to about the detail that `pixels` can show;
             the first start takes seconds, later starts read the meshes from the user's disk cache.
 
     Attributes:
-        culls: Leave out geometry outside the view.
+        culls: Whether geometry outside the view is left out.
         device: Name of the device that renders.
     """
 
@@ -78,7 +78,7 @@ class LiberoRenderer:
         return self.renderer.render()
 
     def in_view(self, camera: str) -> np.ndarray:
-        """Returns a mask (geometries,) of those whose bounding sphere intersects the view; planes always do."""
+        """Returns the mask (geometries,) of bounding spheres that intersect the camera's view; planes always do."""
         index = self.model.camera(camera).id
         half_angle = math.radians(float(self.model.cam_fovy[index])) / 2
         position = (self.data.geom_xpos - self.data.cam_xpos[index]) @ self.data.cam_xmat[index].reshape(3, 3)
@@ -113,7 +113,10 @@ def simplify_model(model: Any, pixels: int) -> Iterator[None]:
 
 
 def mesh_tolerances(model: Any, pixels: int) -> dict[int, float]:
-    """Returns mesh -> tolerance of its simplification in metres, for the visible meshes with enough faces."""
+    """Returns a dict of mesh index -> tolerance of its simplification in metres.
+
+    It contains the visible meshes with at least `MIN_FACES` faces, for frames of `pixels` pixels.
+    """
     import mujoco
 
     tolerances: dict[int, float] = {}
@@ -129,7 +132,10 @@ def mesh_tolerances(model: Any, pixels: int) -> dict[int, float]:
 
 
 def _mesh_corners(model: Any, mesh: int) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Returns positions and normals (faces, 3, 3) and texture coordinates (faces, 3, 2) or None of a mesh's corners."""
+    """Returns positions, normals and texture coordinates of the corners of mesh number `mesh`.
+
+    Positions and normals are (faces, 3, 3); texture coordinates are (faces, 3, 2), or None if the mesh has none.
+    """
     faces = slice(model.mesh_faceadr[mesh], model.mesh_faceadr[mesh] + model.mesh_facenum[mesh])
     positions = model.mesh_vert[model.mesh_vertadr[mesh] + model.mesh_face[faces]]
     normals = model.mesh_normal[model.mesh_normaladr[mesh] + model.mesh_facenormal[faces]]

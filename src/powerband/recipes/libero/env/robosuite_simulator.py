@@ -1,12 +1,12 @@
-"""RobosuiteSimulator: LIBERO's robosuite environment with a faster step; bit-identical to robosuite. No torch here.
+"""RobosuiteSimulator: runs LIBERO's robosuite environment with a faster, bit-identical step. No torch here.
 
 This is the only file that uses private attributes of robosuite. They are those of `ROBOSUITE_VERSION`; a test compares
-the installed version.
+it with the installed version.
 
 For each of the 25 simulation steps of an action, robosuite lets MuJoCo compute everything three times from one state:
 before the controller, in the controller, and in the step. Positions, contacts and velocities are the same each time;
-only the forces differ, because the solver starts from its last solution. `step` computes the former once and the forces
-as often as robosuite.
+only the forces differ, because the solver starts from its last solution. `step` computes positions, contacts and
+velocities once, and the forces as often as robosuite.
 """
 
 from __future__ import annotations
@@ -28,10 +28,12 @@ MAX_PLACEMENT_ATTEMPTS = 100
 
 
 class RobosuiteSimulator:
-    """One robosuite environment of a LIBERO problem, without cameras and observables: we read its state and render it.
+    """Simulates one LIBERO task in robosuite, without its cameras and observables.
+
+    `robot_state` and `position_of` replace the observables, and `LiberoRenderer` replaces the cameras.
 
     Args:
-        problem: File of the scene and the goals.
+        problem: BDDL file, which describes the scene and the goals of the task.
         control_freq: Actions per second.
 
     Attributes:
@@ -104,7 +106,7 @@ class RobosuiteSimulator:
         env._post_action(action)
 
     def solved(self) -> bool:
-        """True if the conditions of success hold."""
+        """Returns True if the task's conditions of success hold."""
         return bool(self.env._check_success())
 
     def robot_state(self) -> dict[str, np.ndarray]:

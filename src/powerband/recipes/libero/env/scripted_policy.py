@@ -1,7 +1,8 @@
-"""ScriptedDemonstrator: follows waypoints relative to the positions of objects, from a task's conditions of success.
+"""ScriptedDemonstrator: solves simple LIBERO tasks by moving the gripper along waypoints relative to objects.
 
-A script covers tasks with one goal: place an object that the gripper can hold on or in another, or close a drawer. It
-observes the positions of objects, which a learned policy does not.
+A script is a list of waypoints that follows from the goal of a task. Scripts cover tasks with one goal: to place an
+object that the gripper can hold on or in another object, or to close a drawer. The demonstrator observes the positions
+of objects, which a learned policy does not observe.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ GRASPS = {
 """Kind of object -> grasp position relative to it, in metres; bowls are too wide and are grasped at the rim."""
 CENTRE = (0.0, 0.0, 0.0)
 RELEASES = {"plate": 0.06, "basket": 0.16, "stove": 0.08, "cabinet": 0.07, "bowl": 0.12}
-"""Kind of target -> height above it at which the gripper opens, in metres, for the lowest part of the object."""
+"""Kind of target -> height of the object's lowest part above the target at which the gripper opens, in metres."""
 DEFAULT_RELEASE_M = 0.08
 """Height of the release above other targets, in metres."""
 
@@ -82,6 +83,7 @@ def task_script(task: LiberoTask) -> tuple[tuple[str, ...], tuple[Waypoint, ...]
 
 
 def _placing_waypoints(goal: Goal) -> tuple[Waypoint, ...]:
+    """Returns waypoints that grasp the subject of the goal and release it on or in the target."""
     x, y, z = GRASPS.get(object_kind(goal.subject), CENTRE)
     release = next((height for kind, height in RELEASES.items() if kind in goal.target), DEFAULT_RELEASE_M)
     return (
@@ -97,7 +99,10 @@ def _placing_waypoints(goal: Goal) -> tuple[Waypoint, ...]:
 
 
 def _closing_waypoints() -> tuple[Waypoint, ...]:
-    """Waypoints that push a drawer. Its region moves with it, and the cabinets of LIBERO open towards +y."""
+    """Returns waypoints that push a drawer shut.
+
+    The region of a drawer moves with the drawer, and the cabinets of LIBERO open towards +y.
+    """
     return (
         Waypoint(0, (0.0, 0.22, 0.15), CLOSED, tolerance_m=0.02),
         Waypoint(0, (0.0, 0.22, 0.02), CLOSED, tolerance_m=0.015),
@@ -131,7 +136,7 @@ class ScriptedDemonstrator:
         ]
 
     def act(self, obs: dict[str, np.ndarray]) -> np.ndarray:
-        """Returns an action (7,) float32 in [-1, 1] for eef_pos, eef_quat and poses of `LiberoEnv`."""
+        """Returns an action (7,) float32 in [-1, 1] for the observations eef_pos, eef_quat and poses of `LiberoEnv`."""
         rotation = _rotation_matrix(obs["eef_quat"])
         if self.initial_rotation is None:
             self.initial_rotation = rotation
@@ -139,7 +144,7 @@ class ScriptedDemonstrator:
         if self.target is None or waypoint.follows:
             self.target = obs["poses"][waypoint.to] + np.asarray(waypoint.offset) + self.shifts[self.index]
         error = self.target - obs["eef_pos"]
-        self.steps_at_target += np.linalg.norm(error) < waypoint.tolerance_m
+        self.steps_at_target += int(np.linalg.norm(error) < waypoint.tolerance_m)
         self.steps += 1
         action = np.zeros(ACTION, np.float32)
         action[:3] = np.clip(error / METRES_PER_UNIT, -waypoint.speed, waypoint.speed)

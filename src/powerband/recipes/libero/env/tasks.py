@@ -1,4 +1,4 @@
-"""Tasks of LIBERO by name: benchmarks, published order, instructions, goals and files. Nothing is simulated here."""
+"""Finds tasks of LIBERO by name, and reads their instructions, goals and files. Nothing is simulated here."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class LiberoTask:
         index: Position in the published order.
         name: Name of its files.
         instruction: Instruction for the policy.
-        problem: File of the scene and the goals.
+        problem: BDDL file, which describes the scene and the goals.
     """
 
     benchmark: str
@@ -59,12 +59,12 @@ class LiberoTask:
 
     @property
     def goals(self) -> tuple[Goal, ...]:
-        """Conditions of success, in the order of the file."""
+        """Conditions of success, in the order of the problem file."""
         return parse_goals(self.problem.read_text(encoding="utf-8"))
 
     @property
     def key(self) -> str:
-        """Name for files: the benchmark and the position in it."""
+        """Name for files: the benchmark and the index of the task, such as libero_90-03."""
         return f"{self.benchmark}-{self.index:02d}"
 
 
@@ -126,7 +126,8 @@ def find_task(benchmark: str, text: str) -> LiberoTask:
     matches = [task for task in tasks if name in (task.name, task.instruction.replace(" ", "_"))]
     if not matches:
         near = difflib.get_close_matches(name, [task.name for task in tasks], n=3, cutoff=0.3)
-        raise ConfigError(f"tasks={text}: {benchmark} has no such task. Nearest: {', '.join(near)}.")
+        fix = f"Nearest: {', '.join(near)}." if near else f"Write a number from 0 to {len(tasks) - 1}."
+        raise ConfigError(f"Unknown task tasks={text} of {benchmark}. {fix}")
     return matches[0]
 
 

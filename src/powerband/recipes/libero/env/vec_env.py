@@ -1,4 +1,4 @@
-"""LIBERO behind the VecEnv protocol: simulators in supervised worker processes."""
+"""Runs LIBERO simulators in supervised worker processes, behind the protocol VecEnv."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def make_libero_vec_env(
         num_workers: Worker processes; -1 starts one per core, 0 steps in this process.
         device: Device on which observations are delivered.
         seed: Seed of the run; it determines the initial positions of the objects.
-        supervision: See `WorkerVecEnv`.
-        on_failure: See `WorkerVecEnv`.
+        supervision: Continue after a failure of a simulator in a step; None raises EnvError. See `WorkerVecEnv`.
+        on_failure: Called with each failure that was repaired; needs `supervision`.
     """
     workers = min(len(kwargs), cores() if num_workers < 0 else num_workers)
     return WorkerVecEnv(

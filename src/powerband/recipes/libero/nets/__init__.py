@@ -1,1 +1,1 @@
-"""Networks of libero: RDT, its encoders of instructions and images, and published checkpoints."""
+"""Contains the networks of libero: RDT, encoders of instructions and images, and a reader of published checkpoints."""

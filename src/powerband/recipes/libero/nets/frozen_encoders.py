@@ -1,4 +1,4 @@
-"""Frozen encoders from a local folder, by transformers: T5 for instructions, SigLIP for images. Nothing is downloaded.
+"""Loads frozen encoders from a local folder with transformers: T5 for instructions, SigLIP for images. No downloads.
 
 The published RDT uses T5-v1.1-XXL (4096 features per token) and SigLIP-so400m-patch14-384 (729 patches of 1152
 features). Suffixes: K instructions, L tokens, n images, H, W pixels, P patches, D width.
@@ -21,12 +21,12 @@ from powerband.core.errors import ConfigError
 from powerband.recipes.libero.nets.image_jitter import jitter_images
 
 LANGUAGE_ADVICE = (
-    "Download google/t5-v1_1-xxl into it: config.json, the files of its tokenizer, and weights as safetensors (if only "
-    "pytorch_model.bin is published, load it and call save_pretrained once). Without text_encoder, a built-in encoder "
-    "gives every word a fixed vector."
+    "Download google/t5-v1_1-xxl into this folder: config.json, the files of its tokenizer, and weights as safetensors "
+    "(if only pytorch_model.bin is published, load it and call save_pretrained once). Without text_encoder, a built-in "
+    "encoder gives every word a fixed vector."
 )
 VISION_ADVICE = (
-    "Download google/siglip-so400m-patch14-384 into it: config.json, preprocessor_config.json and weights as "
+    "Download google/siglip-so400m-patch14-384 into this folder: config.json, preprocessor_config.json and weights as "
     "safetensors. Without vision_encoder, a small encoder is trained with the policy."
 )
 BICUBIC = 3
@@ -54,7 +54,7 @@ def encode_language(
     folder = check_folder(folder, "text_encoder", ("config.json",), LANGUAGE_ADVICE)
     for instruction in instructions:
         if not instruction.strip():
-            raise ConfigError("An instruction is empty. Write the task, such as 'open the drawer'.")
+            raise ConfigError("An instruction is empty. Write each task as text, such as 'open the drawer'.")
     if not instructions:
         raise ConfigError("The demonstrations have no instruction. Record one instruction per task.")
     encoder = fingerprint(folder)
@@ -154,9 +154,9 @@ def check_folder(folder: Path, option: str, files: tuple[str, ...], advice: str)
 
     Args:
         folder: Folder of an encoder.
-        option: Option that names it, for the message.
-        files: Names of the files that it must have.
-        advice: End of the message.
+        option: Option that names the folder, for the error message.
+        files: Names of the files that the folder must have.
+        advice: End of the error message.
 
     Raises:
         ConfigError: The folder or a file is missing.
@@ -204,7 +204,8 @@ def _load_pretrained(kind: str, folder: Path, advice: str) -> Any:
         import transformers
     except ImportError:
         raise ConfigError(
-            f"{folder} needs transformers. Write pip install 'powerband[encoders]', or leave the option empty."
+            f"The encoder in {folder} needs the package transformers. Write pip install 'powerband[encoders]', or "
+            f"leave the option of this folder (text_encoder= or vision_encoder=) empty."
         ) from None
     options = {} if kind == "AutoTokenizer" else {"use_safetensors": True}
     try:
@@ -216,7 +217,7 @@ def _load_pretrained(kind: str, folder: Path, advice: str) -> Any:
 
 
 def _write_tokens(path: Path, tokens: Tensor) -> None:
-    """Writes a temporary file and renames it: several ranks may encode the same instruction."""
+    """Writes tokens to a temporary file and renames it, because several ranks may encode the same instruction."""
     from safetensors.torch import save_file
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -232,4 +233,7 @@ def _read_tokens(path: Path) -> Tensor:
     try:
         return load_file(path)["tokens"]
     except (OSError, SafetensorError, KeyError) as error:
-        raise ConfigError(f"{path} cannot be read ({error}). Remove it; the next run writes it again.") from error
+        raise ConfigError(
+            f"{path}, a file of cached instruction tokens, cannot be read ({error}). Remove it; the next run writes it "
+            f"again."
+        ) from error

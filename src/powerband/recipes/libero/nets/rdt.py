@@ -3,7 +3,7 @@
 Names and shapes of the weights are those of the published code (thu-ml/RoboticsDiffusionTransformer), so that its
 checkpoints load by name. Source: Liu et al. 2024, arXiv 2410.07864, section 4.
 Suffixes: R rows, N tokens (diffusion step, control frequency, state, T actions), L tokens of the condition, D width,
-H heads, V entries of a state or an action.
+H heads, V entries of a state or an action, F frames, C cameras, P patches of an image.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from powerband.core.errors import ConfigError
 from powerband.nets.attention import attend
 
 EPS = 1e-6
@@ -92,11 +93,13 @@ class ScalarEmbedding(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(STEP_FEATURES, width), nn.SiLU(), nn.Linear(width, width))
 
     def forward(self, number: Tensor) -> Tensor:
-        """(R,) -> (R, 1, D)."""
+        """Embeds R numbers (R,) as tokens (R, 1, D)."""
         half = STEP_FEATURES // 2
         rate = torch.exp(torch.arange(half, device=number.device) * (-math.log(LONGEST_PERIOD) / half))
         angle = number.float().unsqueeze(1) * rate
-        features = torch.cat([angle.cos(), angle.sin()], 1).to(self.mlp[0].weight.dtype)
+        weight = self.mlp[0].weight
+        assert isinstance(weight, Tensor)
+        features = torch.cat([angle.cos(), angle.sin()], 1).to(weight.dtype)
         return self.mlp(features).unsqueeze(1)
 
 
@@ -184,12 +187,15 @@ class RDT(nn.Module):
             gradient_checkpointing: See the attribute.
 
         Raises:
-            ValueError: The width is not a multiple of the heads, or of 4.
+            ConfigError: The width is not a multiple of the heads, or of 4.
         """
         super().__init__()
         width = size.width
         if width % size.heads or width % 4:
-            raise ValueError(f"width={width} with heads={size.heads} must be a multiple of {math.lcm(4, size.heads)}.")
+            raise ConfigError(
+                f"RDTSize.width={width} with heads={size.heads} must be a multiple of {math.lcm(4, size.heads)}, that "
+                f"is of 4 and of heads."
+            )
         self.shape, self.gradient_checkpointing = shape, gradient_checkpointing
         self.t_embedder, self.freq_embedder = ScalarEmbedding(width), ScalarEmbedding(width)
         self.x_pos_embed = nn.Parameter(token_position_embedding(shape.horizon, width))
@@ -208,11 +214,12 @@ class RDT(nn.Module):
                 nn.init.zeros_(module.bias)
         for embedder in (self.t_embedder, self.freq_embedder):
             for layer in (embedder.mlp[0], embedder.mlp[2]):
+                assert isinstance(layer, nn.Linear)
                 nn.init.normal_(layer.weight, std=0.02)
         nn.init.zeros_(self.final_layer.ffn_final.fc2.weight)
 
     def image_positions(self, cameras: int) -> Tensor:
-        """Position embeddings (1, F * cameras * P, D) of the patches of the first `cameras` cameras."""
+        """Returns position embeddings (1, F * cameras * P, D) of the patches of the first `cameras` cameras."""
         shape = self.shape
         positions = self.img_cond_pos_embed.view(1, shape.frames, shape.cameras, shape.patches, -1)
         return positions[:, :, :cameras].flatten(1, 3)
@@ -227,7 +234,8 @@ class RDT(nn.Module):
         language_mask: Tensor | None = None,
         image_mask: Tensor | None = None,
     ) -> Tensor:
-        """
+        """Predicts clean chunks.
+
         Args:
             x_RND: Tokens of the state and of the T noisy actions, (R, 1 + T, D).
             hz: Control frequency (R,); 0 if it is unknown.
@@ -235,8 +243,8 @@ class RDT(nn.Module):
             language_RLD: Tokens of the instruction, at most ``shape.language_tokens``.
             images_RLD: Tokens of the images, with their `image_positions` added.
             language_mask: Mask (R, L) bool of the instruction's tokens; True takes part in the attention. Each row has
-                at least one. None is all.
-            image_mask: The same for the tokens of the images.
+                at least one. None means that all tokens take part.
+            image_mask: The same mask for the tokens of the images.
 
         Returns:
             Predicted chunks (R, T, V).
@@ -261,14 +269,20 @@ def sincos(position: Tensor, width: int) -> Tensor:
 
 
 def token_position_embedding(horizon: int, width: int) -> Tensor:
-    """Position embeddings (1, 3 + T, D): the first half is the kind of token, the second half its index in its kind."""
+    """Computes position embeddings (1, 3 + T, D) of the tokens.
+
+    The first half embeds the kind of token, the second half the index of the token among those of its kind.
+    """
     kind = torch.arange(NUM_PREFIX_TOKENS + horizon).clamp(max=NUM_PREFIX_TOKENS)
     index = (torch.arange(NUM_PREFIX_TOKENS + horizon) - NUM_PREFIX_TOKENS).clamp(min=0)
     return torch.cat([sincos(kind, width // 2), sincos(index, width // 2)], 1).unsqueeze(0)
 
 
 def image_position_embedding(shape: RDTShape, width: int) -> Tensor:
-    """Position embeddings (1, F * C * P, D) of frame and camera, each if there are several; equal for all patches."""
+    """Computes position embeddings (1, F * C * P, D) of image patches, equal for all patches of an image.
+
+    They embed the frame if there are several frames, and the camera if there are several cameras.
+    """
     positions = torch.zeros(shape.frames, shape.cameras, shape.patches, width)
     several = [axis for axis, count in enumerate((shape.frames, shape.cameras)) if count > 1]
     part = width // max(1, len(several)) // 2 * 2

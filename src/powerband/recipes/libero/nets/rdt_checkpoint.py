@@ -1,4 +1,4 @@
-"""Published RDT checkpoints: reads a folder with config.json and weights into a policy by name, and writes one.
+"""Reads published RDT checkpoints, which are folders with config.json and weights, into a policy, and writes them.
 
 Weights are ``model.safetensors``, or ``pytorch_model.bin`` (loaded with weights_only), or shards of either with their
 index.
@@ -63,7 +63,7 @@ def published_state(policy: RDTPolicy) -> dict[str, Tensor]:
 
 
 def published_settings(policy: RDTPolicy) -> dict[str, Any]:
-    """Returns the content of config.json of a published checkpoint."""
+    """Returns the content of config.json that a published checkpoint of `policy` has."""
     shape, model = policy.shape, policy.model
     size = size_of(published_state(policy))
     return {
@@ -92,7 +92,9 @@ def published_settings(policy: RDTPolicy) -> dict[str, Any]:
 
 
 def published_shape(folder: Path) -> tuple[RDTSize, RDTShape]:
-    """Returns size and shape of a checkpoint: from its weights, and frames and cameras from config.json.
+    """Returns the size of the transformer and the shapes of inputs and outputs of the checkpoint in `folder`.
+
+    The weights determine them, except the numbers of frames, cameras and patches, which are in config.json.
 
     Raises:
         ConfigError: The folder has no checkpoint, or a checkpoint of another kind.
@@ -114,14 +116,14 @@ def published_shape(folder: Path) -> tuple[RDTSize, RDTShape]:
         )
     except (OSError, KeyError, TypeError, ValueError, IndexError) as error:
         raise ConfigError(
-            f"{folder} is not an RDT checkpoint ({type(error).__name__}: {error}). It needs config.json with "
-            f"img_pos_embed_config, and the weights of an RDT."
+            f"{folder} is not an RDT checkpoint ({type(error).__name__}: {error}). The folder needs config.json "
+            f"with img_pos_embed_config, and the weights of an RDT."
         ) from error
     return size, shape
 
 
 def size_of(weights: dict[str, Tensor]) -> RDTSize:
-    """Returns width, depth and heads of weights.
+    """Derives width, depth and heads of an RDT from the names and shapes of its weights.
 
     Raises:
         KeyError: The weights are not those of an RDT.
@@ -161,7 +163,7 @@ def _read_safe(path: Path) -> dict[str, Tensor]:
 
 
 def _read_pickled(path: Path) -> dict[str, Tensor]:
-    """Reads tensors; torch refuses a file with other objects, and does not load them."""
+    """Reads a dict of tensors; torch refuses a file that contains other objects, without loading them."""
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # the exceptions for a damaged archive are not documented
@@ -178,26 +180,28 @@ def _shards(index: Path) -> list[str]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise _damaged(index, error) from error
     if any(not isinstance(name, str) or Path(name).name != name for name in names):
-        raise ConfigError(f"{index} names files outside its folder. Download the checkpoint's own index.")
+        raise ConfigError(
+            f"{index} names files outside its folder. Download the index and the weights of one checkpoint."
+        )
     return names
 
 
 def _damaged(path: Path, error: Exception) -> ConfigError:
     message = " ".join(str(error).split())[:200]
-    return ConfigError(f"{path} cannot be read ({message}). Download it again.")
+    return ConfigError(f"{path} cannot be read ({message}). Download the file again.")
 
 
 def _shortened(names: list[str]) -> str:
-    """Joins names; beyond `MAX_NAMES` it gives their number only."""
+    """Joins the first `MAX_NAMES` names, and adds the number of those left out."""
     return ", ".join(names[:MAX_NAMES]) + (f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else "")
 
 
 def _fix(weights: dict[str, Tensor]) -> str:
-    """Returns advice that names the settings which the weights fit."""
+    """Returns the end of an error message: the size of the RDT and of the encoders that the weights fit."""
     try:
         size = size_of(weights)
     except (KeyError, ValueError, IndexError):
-        return "They are not those of an RDT. Name the folder of a published RDT checkpoint."
+        return "The weights are not those of an RDT. Name the folder of a published RDT checkpoint."
     names = [name for name, other in SIZES.items() if other == size]
     setting = f"size={names[0]}" if names else ", ".join(f"{name} {value}" for name, value in asdict(size).items())
     language, image = (

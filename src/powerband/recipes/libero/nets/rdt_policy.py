@@ -1,7 +1,7 @@
 """RDTPolicy: encodes raw observations as tokens for RDT, and converts its chunks to raw actions.
 
 States and actions are vectors of V entries with fixed meanings; a robot has some of the entries, and a mask names them.
-The policy normalises them with the statistics of the recorded data, which are part of its state.
+The policy normalises them with the statistics of the recorded data, which are part of its state dict.
 Suffixes: R rows, T actions of a chunk, V entries, F frames, C cameras, P patches, L tokens, D width.
 """
 
@@ -17,13 +17,18 @@ from powerband.core.errors import ConfigError
 from powerband.recipes.libero.nets.rdt import RDT, RDTShape, RDTSize
 
 STATISTICS = ("state_mean", "state_std", "action_mean", "action_std")
-MASKS = ("state_there", "action_there")
+MASKS = ("state_mask", "action_mask")
+OLD_MASKS = {"state_there": "state_mask", "action_there": "action_mask"}
+"""Names of the masks in checkpoints of earlier versions."""
 ImageEncoder = Callable[[Tensor, Tensor | None], Tensor]
 """(images (n, H, W, 3) uint8, draws of `jitter_images` or None) -> features (n, P, D)."""
 
 
 class Conditioning(NamedTuple):
-    """Inputs of the network that stay the same while a chunk is sampled."""
+    """Inputs of the RDT that stay the same while a chunk is sampled; `RDT.forward` explains them.
+
+    ``state_R1D`` is the token of the state.
+    """
 
     state_R1D: Tensor
     hz: Tensor
@@ -52,18 +57,18 @@ def adaptor(inputs: int, width: int, layers: int) -> nn.Sequential:
 
 
 class RDTPolicy(nn.Module):
-    """Adaptors, image encoder, normalisation and RDT.
+    """Predicts action chunks from observations: normalises vectors, encodes all inputs as tokens, and applies RDT.
 
-    An observation is a dict with ``state`` (R, V) float32 raw, ``state_there`` (R, V) bool, ``task`` (R,) int64, the
+    An observation is a dict with ``state`` (R, V) float32 raw, ``state_mask`` (R, V) bool, ``task`` (R,) int64, the
     index of the instruction, and ``hz`` (R,) float32, the control frequency. Unless the policy observes no images, it
     also has ``images`` (R, F, C, H, W, 3) uint8, or ``features`` (R, F, C, P, D) of a frozen encoder, frames oldest
     first, and ``image_mask`` (R, F, C) bool.
 
     Attributes:
-        vision: Image encoder; a module is trained with the policy.
+        vision: Image encoder, or None. An encoder that is an nn.Module is trained with the policy.
         state_mean, state_std, action_mean, action_std: Statistics (V,) of the recorded data; see `set_statistics`.
-        state_there, action_there: Masks (V,) bool of the entries that the robot's states and actions have.
-        language_tokens: Tokens of the instructions (K, L, D); see `set_instructions`.
+        state_mask, action_mask: Masks (V,) bool of the entries that the robot's states and actions have.
+        language_tokens: Tokens of the K instructions (K, L, ``shape.language_width``); see `set_instructions`.
         language_mask: Mask (K, L) bool of the tokens.
     """
 
@@ -71,8 +76,8 @@ class RDTPolicy(nn.Module):
     state_std: Tensor
     action_mean: Tensor
     action_std: Tensor
-    state_there: Tensor
-    action_there: Tensor
+    state_mask: Tensor
+    action_mask: Tensor
 
     def __init__(
         self,
@@ -101,6 +106,7 @@ class RDTPolicy(nn.Module):
             self.register_buffer(name, torch.full((shape.vector,), float(name.endswith("std"))))
         for name in MASKS:
             self.register_buffer(name, torch.ones(shape.vector, dtype=torch.bool))
+        self.register_load_state_dict_pre_hook(_rename_old_masks)
         # Instructions are plain tensors: they are not saved, and the averaged policy shares them.
         self.language_tokens: Tensor = torch.zeros(0, 0, shape.language_width)
         self.language_mask: Tensor = torch.zeros(0, 0, dtype=torch.bool)
@@ -110,21 +116,27 @@ class RDTPolicy(nn.Module):
 
         Args:
             statistics: Each of `STATISTICS`, (V,), with standard deviations above 0 (any for entries that the robot
-                does not have), and each of `MASKS`, (V,) bool. ``action_there`` is the default of `RDTLearner.act`.
+                does not have), and each of `MASKS`, (V,) bool. ``action_mask`` is the default of `RDTLearner.act`.
 
         Raises:
-            ValueError: A value is missing, or a standard deviation is not above 0.
+            ConfigError: A value is missing, or a standard deviation is not above 0.
         """
         for name in (*STATISTICS, *MASKS):
             if name not in statistics:
-                raise ValueError(f"The statistics have no {name}. They need {', '.join((*STATISTICS, *MASKS))}.")
+                raise ConfigError(
+                    f"The statistics of the recorded data have no {name}. set_statistics needs "
+                    f"{', '.join((*STATISTICS, *MASKS))}."
+                )
             if name.endswith("std") and not bool((statistics[name] > 0).all()):
                 entries = (~(statistics[name] > 0)).nonzero()[:, 0].tolist()
-                raise ValueError(f"{name} is not above 0 at {entries}. It must be 1 for missing or constant entries.")
+                raise ConfigError(
+                    f"{name} is not above 0 at {entries}, indices of entries of the {name.split('_')[0]} vector. Write "
+                    f"1 for missing or constant entries."
+                )
             getattr(self, name).copy_(statistics[name])
 
     def set_instructions(self, tokens: Tensor, token_mask: Tensor) -> None:
-        """Sets the instructions that ``obs["task"]`` refers to. They are not part of the state.
+        """Sets the instructions that ``obs["task"]`` refers to. They are not part of the state dict.
 
         Args:
             tokens: Tokens (K, L, ``shape.language_width``).
@@ -173,13 +185,13 @@ class RDTPolicy(nn.Module):
         """Encodes an observation.
 
         Args:
-            obs: Observation; see the class.
+            obs: Observation; the docstring of the class lists its fields.
             hidden: In training, what to mask or perturb: ``state``, ``language``, ``hz`` (R,) and ``images``
                 (R, F, C) bool, True is masked; ``state_noise`` (R, V), added after normalisation; ``jitter``
                 (R, C, NUM_JITTER_PARAMS), the same for all frames of a camera.
         """
         assert len(self.language_tokens), "no instructions: call set_instructions first"
-        state_mask, hz = obs["state_there"], obs["hz"]
+        state_mask, hz = obs["state_mask"], obs["hz"]
         state = self.normalize("state", obs["state"], state_mask)
         language, language_mask = self.language_tokens[obs["task"]], self.language_mask[obs["task"]]
         if hidden is not None:
@@ -196,7 +208,10 @@ class RDTPolicy(nn.Module):
         return Conditioning(state_token, hz, self.lang_adaptor(language), language_mask, images, image_mask)
 
     def _image_tokens(self, obs: dict[str, Tensor], hidden: dict[str, Tensor] | None) -> tuple[Tensor, Tensor | None]:
-        """Returns tokens (R, F C P, D) with their positions, and their mask; without images, one background token."""
+        """Returns image tokens (R, F * C * P, D) with position embeddings, and their mask (R, F * C * P).
+
+        Without images, it returns one token of `background`, the learned features of a masked patch, and no mask.
+        """
         if "images" not in obs and "features" not in obs:
             token = self.img_adaptor(self.background).expand(len(obs["state"]), 1, -1)
             return token + self.model.image_positions(1)[:, :1], None
@@ -204,9 +219,10 @@ class RDTPolicy(nn.Module):
         shape = self.shape
         _, frames, cameras, patches, _ = features.shape
         if (frames, patches) != (shape.frames, shape.patches) or cameras > shape.cameras:
-            raise ValueError(
+            raise ConfigError(
                 f"The images are {frames} frames of {cameras} cameras with {patches} patches; this policy observes "
-                f"{shape.frames} frames of up to {shape.cameras} cameras with {shape.patches}."
+                f"{shape.frames} frames of up to {shape.cameras} cameras with {shape.patches}. Write frames=, pixels= "
+                f"and the image encoder (net.* or vision_encoder=) as in its training."
             )
         mask = obs["image_mask"] if hidden is None else obs["image_mask"] & ~hidden["images"]
         features = torch.where(mask[..., None, None], features.to(self.background.dtype), self.background)
@@ -260,3 +276,10 @@ class RDTPolicy(nn.Module):
     ) -> Tensor:
         """Predicts clean chunks (R, T, V) for observations; see `condition` and `denoise`."""
         return self.denoise(self.condition(obs, hidden), noisy, action_mask, step)
+
+
+def _rename_old_masks(module: nn.Module, state: dict[str, Tensor], prefix: str, *_: object) -> None:
+    """Renames the masks in the state dict of an earlier version; torch calls it before it loads the state dict."""
+    for old, new in OLD_MASKS.items():
+        if prefix + old in state:
+            state[prefix + new] = state.pop(prefix + old)

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from powerband.core.errors import ConfigError
 from powerband.recipes.libero.nets.image_jitter import jitter_images
 
 PATCHES = (16, 32)
@@ -42,12 +43,13 @@ class PatchEncoder(nn.Module):
             patch: Side of a patch in pixels, 16 or 32.
 
         Raises:
-            ValueError: A size is not supported.
+            ConfigError: A size is not supported.
         """
         super().__init__()
         if width < 64 or width % 64 or subsample not in (1, 2) or patch not in PATCHES:
-            raise ValueError(
-                f"width={width}, subsample={subsample}, patch={patch}: must be a multiple of 64, 1 or 2, and 16 or 32."
+            raise ConfigError(
+                f"net.width={width}, net.subsample={subsample}, net.patch={patch} is not supported. Write a net.width "
+                f"that is a multiple of 64, net.subsample=1 or 2, and net.patch=16 or 32."
             )
         self.width, self.subsample, self.patch = width, subsample, patch
         sizes = [CHANNELS, width // 8, width // 4, width // 2, width, *[width] * (patch == 32)]
@@ -61,10 +63,13 @@ class PatchEncoder(nn.Module):
         """Returns the number of patches of an image.
 
         Raises:
-            ValueError: A side is not a multiple of the patch.
+            ConfigError: A side of the image is not a multiple of the side of a patch.
         """
         if height % self.patch or width % self.patch or not height or not width:
-            raise ValueError(f"An image of {height} x {width} pixels: the sides must be multiples of {self.patch}.")
+            raise ConfigError(
+                f"Images of {height} x {width} pixels are not supported: the sides must be multiples of {self.patch}, "
+                f"the side of a patch (net.patch). Write another pixels=."
+            )
         return height * width // self.patch**2
 
     def forward(self, images_BHWC: Tensor, draws: Tensor | None = None) -> Tensor:

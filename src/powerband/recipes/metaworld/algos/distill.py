@@ -16,7 +16,7 @@ MODULES = ("net", "actor_adam", "critic_adam", "noise")
 
 
 class DistillationLearner:
-    """Offline learner of a `CollectiveActorCritic`: `actor_updates` updates of the policy, then the critics'."""
+    """Offline learner of a `CollectiveActorCritic`: `actor_updates` updates of the policy, then of the critics."""
 
     def __init__(self, config: DistillConfig, code: int, context: RankContext) -> None:
         """
@@ -40,11 +40,12 @@ class DistillationLearner:
         """Updates the policy, or the critics once the updates of the policy are complete.
 
         Args:
-            batch: z (B, Z), state (B, 21), action, mu, log_std (B, A), reward, q_target, gamma (B,). ``q_target`` is
-                nan if the teacher has no values; ``gamma`` is the discount of the expert that labelled the row.
+            batch: B transitions: ``z`` (B, Z), ``state`` (B, 21), ``action``, ``mu``, ``log_std`` (B, 4), ``reward``,
+                ``q_target``, ``gamma`` (B,). ``q_target`` is nan if the teacher has no values; ``gamma`` is the
+                discount of the expert that labelled the transition.
 
         Returns:
-            0-d figures, detached.
+            Loss and gradient norm by name, 0-d and detached.
         """
         self.updates += 1
         if self.updates <= self.config.actor_updates:
@@ -63,7 +64,7 @@ class DistillationLearner:
         return {"losses/distill_critic": loss.detach(), "losses/critic_grad_norm": norm}
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that training continues from: live tensors and numbers, not copies."""
+        """Returns everything that training continues from: live tensors and numbers, not copies."""
         return {**{name: getattr(self, name).state_dict() for name in MODULES}, "updates": self.updates}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -74,12 +75,14 @@ class DistillationLearner:
 
 
 def policy_loss(mu: Tensor, log_std: Tensor, target_mu: Tensor, target_log_std: Tensor, log_std_coef: float) -> Tensor:
-    """mean[(mu - mu*)^2 + log_std_coef (ls - ls*)^2 2 / max(2, -ls*)]: very small deviations weigh less.
+    """Computes mean[(mu - mu*)^2 + log_std_coef (log_std - log_std*)^2 2 / max(2, -log_std*)]; * marks the expert.
+
+    The factor 2 / max(2, -log_std*) reduces the weight of very small standard deviations.
 
     Args:
-        mu, log_std: (B, A) of the network.
-        target_mu, target_log_std: (B, A) of the expert.
-        log_std_coef: Weight of the second term.
+        mu, log_std: Mean and log standard deviation (B, A) of the network.
+        target_mu, target_log_std: Mean and log standard deviation (B, A) of the expert.
+        log_std_coef: Weight of the error of log_std.
     """
     weight = 2.0 / (-target_log_std).clamp(min=2.0)
     return ((mu - target_mu).square() + log_std_coef * weight * (log_std - target_log_std).square()).mean()

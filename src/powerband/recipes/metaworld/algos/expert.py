@@ -1,4 +1,4 @@
-"""Expert: the SAC agent of one task, or of the ten tasks of MT10 with their one-hot code."""
+"""Expert: builds the SAC agent of one task or of MT10's ten tasks, and converts it to named tensors and back."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def build_learner(config: Config, context: RankContext) -> tuple[SAC, EnvSpec, O
         context: Device, precision and random numbers of this rank.
 
     Returns:
-        The expert, the spaces of its environments, and the sizes of its loop.
+        The expert, the spaces of its environments, and the settings of its off-policy loop.
     """
     bound = torch.ones(ACTION)
     width = OBS + len(MT10_TASKS) * (config.task == MT10)
@@ -32,7 +32,7 @@ def build_learner(config: Config, context: RankContext) -> tuple[SAC, EnvSpec, O
 
 
 def sac_tensors(sac: SAC) -> dict[str, Tensor]:
-    """All network parameters of an agent by their dotted names, with the affine map of its actions."""
+    """Returns all network parameters of an agent by their dotted names, and the centre and scale of its actions."""
     named = {f"{part}.{name}": t for part in SAC_PARTS for name, t in getattr(sac, part).state_dict().items()}
     return {**named, "centre": sac.centre, "scale": sac.scale}
 

@@ -1,6 +1,6 @@
-"""Imitation: a small policy learns the actions of a teacher while it acts, so the data contain states that it visits.
+"""Imitation: a temporary policy learns the actions of a teacher while it acts, so that the data contain its states.
 
-First actions are random, then the policy acts, then the teacher: the data of stage online_distill.
+The stage online_distill records these data: first actions are random, then the policy acts, then the teacher.
 
 Source: Ross et al. 2011, algorithm 3.1 (DAgger), with a fixed order of the acting policies.
 """
@@ -27,13 +27,13 @@ MODULES = ("actor", "adam", "noise")
 
 
 class ImitationLearner:
-    """Learner for the off-policy loop, whose replay is the result that matters."""
+    """Learner of the temporary policy; the stage online_distill keeps its transitions, not the policy."""
 
     def __init__(self, config: ImitateConfig, teacher: Callable[[Tensor], Tensor], context: RankContext) -> None:
         """
         Args:
             config: Learning rate, and when the teacher starts to act.
-            teacher: Observations (N, 39) -> actions (N, 4) in [-1, 1]; called for every batch.
+            teacher: Function from observations (N, 39) to actions (N, 4) in [-1, 1]; called for every batch.
             context: Device, precision, random numbers and gradient averaging of this rank.
         """
         self.config, self.teacher, self.precision, self.noise = config, teacher, context.precision, context.noise
@@ -45,7 +45,11 @@ class ImitationLearner:
 
     @torch.no_grad()
     def act(self, obs: Tree, carry: Tensor | None, explore: bool) -> tuple[Tensor, dict[str, Tensor], None]:
-        """Actions (N, 4) of the temporary policy with noise, or of the teacher after `teacher_start_step` steps."""
+        """Returns actions (N, 4) of the temporary policy, or of the teacher after `teacher_start_step` steps.
+
+        The second and third values are an empty dict and None, because there is no data to store and no memory. With
+        `explore`, noise is added to the actions of the temporary policy.
+        """
         if not explore:
             return torch.tanh(self.actor(shared_state(obs))), {}, None
         teacher_acts = self.acted >= self.config.teacher_start_step
@@ -56,14 +60,14 @@ class ImitationLearner:
         return (torch.tanh(self.actor(shared_state(obs))) + noise).clamp(-1, 1), {}, None
 
     def update(self, batch: dict[str, Tree]) -> dict[str, Tensor]:
-        """Updates the temporary policy towards the teacher's actions on the observations of a batch."""
+        """Updates the temporary policy towards the teacher's actions on a batch; returns loss and gradient norm."""
         target = self.teacher(batch["obs"])
         with self.precision.autocast():
             loss = (torch.tanh(self.actor(shared_state(batch["obs"]))) - target).square().mean()
         return {"losses/imitate": loss.detach(), "losses/grad_norm": self.adam.step(loss)}
 
     def initial_carry(self, num_envs: int) -> None:
-        """None: the policy has no memory."""
+        """Returns None, because the policy has no memory."""
         return None
 
     @property
@@ -80,7 +84,7 @@ class ImitationLearner:
         return self.actor.state_dict()
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that training continues from: live tensors and numbers, not copies."""
+        """Returns everything that training continues from: live tensors and numbers, not copies."""
         return {**{name: getattr(self, name).state_dict() for name in MODULES}, "acted": self.acted}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

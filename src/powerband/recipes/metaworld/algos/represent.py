@@ -1,4 +1,4 @@
-"""Representation: the code of a trajectory, learned by predicting masked tokens and by separating tasks.
+"""Representation: learns the code of a trajectory by predicting masked tokens and by separating tasks.
 
 Source: masked modelling as Devlin et al. 2019, section 3.1 (80 / 10 / 10); contrast as van den Oord et al. 2018, eq. 4.
 """
@@ -37,13 +37,13 @@ class RepresentationLearner:
         )
 
     def update(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Updates the encoder on two views of the same trajectories, each with its own mask.
+        """Updates the encoder on two masked views of the same trajectories.
 
         Args:
-            batch: Input of `TrajectoryEncoder`, and ``task`` (B,) int64.
+            batch: Input of `TrajectoryEncoder` for B trajectories, and ``task`` (B,) int64.
 
         Returns:
-            0-d figures, detached.
+            Losses and gradient norm by name, 0-d and detached.
         """
         # Dropout draws from torch's global generator. Seeding it by update and rank makes a resume exact.
         torch.manual_seed((self.noise.seed * 1_000_003 + self.noise.rank) * 1_000_003 + self.updates)
@@ -62,11 +62,11 @@ class RepresentationLearner:
         """Masks tokens of the trajectories and predicts them.
 
         Args:
-            batch: As `update`.
+            batch: Batch of `update`.
             purpose: Name of the noise streams of this view.
 
         Returns:
-            Mean squared errors (3,) at the masked tokens, and the code (B, Z).
+            Mean squared errors (3,) of masked states, actions and rewards, and the codes (B, Z).
         """
         shown, masked = {}, {}
         for part in PARTS:
@@ -88,7 +88,7 @@ class RepresentationLearner:
         return torch.stack(errors), code.float()
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that training continues from: live tensors and numbers, not copies."""
+        """Returns everything that training continues from: live tensors and numbers, not copies."""
         return {**{name: getattr(self, name).state_dict() for name in MODULES}, "updates": self.updates}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -99,13 +99,13 @@ class RepresentationLearner:
 
 
 def info_nce(one: Tensor, other: Tensor, task: Tensor, temperature: float) -> Tensor:
-    """Contrastive loss of two views: each code must find its other view among the trajectories of other tasks.
+    """Computes the contrastive loss of two views: a code must find its other view among trajectories of other tasks.
 
     Trajectories of the same task are not negatives of each other.
 
     Args:
-        one, other: (B, Z) codes of the two views.
-        task: (B,) int64.
+        one, other: Codes (B, Z) of the two views of B trajectories.
+        task: Task (B,) int64 of each trajectory.
         temperature: Divides the cosine similarities.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Student: SAC with a bonus in the reward for actions of the collective policy; the bonus fades out."""
+"""Student: trains SAC with a reward bonus for actions of the collective policy; the bonus fades out."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from powerband.recipes.metaworld.settings import StudentConfig
 class StudentLearner:
     """A learner around `SAC`. Observations are {"obs": (N, 39), "z": (N, Z)}; SAC sees ``obs`` alone.
 
-    The target is r + w b + gamma V(s') with b = prod_i exp(-(a_i - mu_i)^2 / (2 sigma_i^2)). mu and sigma are those of
-    the collective policy in the state of the action; sigma is at least 1e-4.
+    The value target is r + w b + gamma V(s') with the reward r, the weight w of the bonus, and the bonus
+    b = prod_i exp(-(a_i - mu_i)^2 / (2 sigma_i^2)). mu and sigma are the mean and the standard deviation of the
+    collective policy in the state of the action a; sigma is at least 1e-4.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class StudentLearner:
         self.sac.lr = lr
 
     def act(self, obs: Tree, carry: Tensor | None, explore: bool) -> tuple[Tensor, dict[str, Tensor], None]:
-        """Actions of SAC. Exploring also counts environment steps, and the weight of the bonus follows them."""
+        """Acts as `SAC.act`. With `explore`, it counts environment steps, which set the weight of the bonus."""
         if explore:
             self.acted += len(obs["obs"]) * self.world_size
             faded = (self.acted - self.schedule.hold_steps) / max(self.schedule.fade_steps, 1)
@@ -67,10 +68,10 @@ class StudentLearner:
         """Updates SAC with the bonus added to the reward.
 
         Args:
-            batch: As `SAC.update`, with encoded observations.
+            batch: Batch of `SAC.update` with the observations of this class.
 
         Returns:
-            0-d figures of SAC, mean and weight of the bonus; detached.
+            Figures of `SAC.update`, and mean and weight of the bonus, by name, 0-d and detached.
         """
         obs, action = batch["obs"], (batch["action"] - self.sac.centre) / self.sac.scale
         with torch.no_grad():
@@ -86,15 +87,15 @@ class StudentLearner:
         return self.sac.update(shaped) | figures
 
     def initial_carry(self, num_envs: int) -> None:
-        """None: the policy has no memory."""
+        """Returns None, because the policy has no memory."""
         return None
 
     def policy_state(self) -> dict[str, Tensor]:
-        """Tensors of the exported policy of SAC."""
+        """Returns the tensors of the exported policy of SAC."""
         return self.sac.policy_state()
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that training continues from: live tensors and numbers, not copies."""
+        """Returns everything that training continues from: live tensors and numbers, not copies."""
         return {"sac": self.sac.state_dict(), "acted": self.acted, "weight": self.weight}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -105,13 +106,14 @@ class StudentLearner:
 
 
 def imitation_bonus(action: Tensor, mu: Tensor, log_std: Tensor) -> Tensor:
-    """prod_i exp(-(a_i - mu_i)^2 / (2 sigma_i^2)): how close actions are to those of a Gaussian policy.
+    """Computes prod_i exp(-(a_i - mu_i)^2 / (2 sigma_i^2)): how close actions a are to those of a Gaussian policy.
 
     Args:
-        action, mu, log_std: (B, A).
+        action: B actions (B, A).
+        mu, log_std: Mean and log standard deviation (B, A) of the policy.
 
     Returns:
-        (B,) in [0, 1].
+        Bonus (B,) in [0, 1].
     """
     sigma = log_std.exp().clamp(min=1e-4)
     return (-0.5 * ((action - mu) / sigma).square().sum(-1)).exp()

@@ -19,9 +19,9 @@ class EncodedVecEnv:
 
     Args:
         env: Environments whose observations are one vector (N, F).
-        encoder: A batch of trajectories -> codes (N, Z).
-        select_state: Observations (N, F) -> states (N, S) for the encoder.
-        code: Entries of z.
+        encoder: Function from the histories of N episodes (`TrajectoryEncoder.encode`) to codes (N, Z).
+        select_state: Function from observations (N, F) to states (N, S) for the encoder.
+        code: Z, entries of a code.
         length: Largest number of states in a trajectory.
         reward_scale: Factor on rewards for the encoder.
         include_obs: True for observations {"obs": (N, F), "z"}, False for {"z", "s": (N, S)}.
@@ -57,7 +57,7 @@ class EncodedVecEnv:
         }
 
     def worker_statistics(self) -> dict[str, Any]:
-        """Measurements of the inner environments."""
+        """Returns the measurements of the wrapped environments."""
         return self.env.worker_statistics()
 
     def reset(self, seed: int | None = None) -> Tree:
@@ -68,7 +68,7 @@ class EncodedVecEnv:
         return self._obs
 
     def observe(self) -> Tree:
-        """The current observations."""
+        """Returns the current observations."""
         return self._obs
 
     def send(self, action: Tensor) -> None:
@@ -78,7 +78,7 @@ class EncodedVecEnv:
 
     @torch.no_grad()
     def recv(self) -> Step:
-        """Waits for all environments; every row is a real transition."""
+        """Waits for all environments, and returns their step with codes in the observations."""
         step = self.env.recv()
         self._append(self._action, step.reward, step.next_obs())
         final = None
@@ -94,7 +94,7 @@ class EncodedVecEnv:
         return self.recv()
 
     def state_dict(self) -> dict[str, Any]:
-        """State of the inner environments, and the history of their episodes."""
+        """Returns the state of the wrapped environments, and the history of their episodes."""
         return {"env": self.env.state_dict(), "past": self.history}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -108,7 +108,7 @@ class EncodedVecEnv:
         self._obs = self._encoded(obs)
 
     def close(self) -> None:
-        """Closes the inner environments."""
+        """Closes the wrapped environments."""
         self.env.close()
 
     def _restart(self, rows: Tensor, obs: Tensor) -> None:
@@ -118,7 +118,7 @@ class EncodedVecEnv:
         history["state"][:, 0] = torch.where(broadcast_rows(rows, obs), self.select_state(obs), history["state"][:, 0])
 
     def _append(self, action: Tensor, reward: Tensor, obs: Tensor) -> None:
-        """Appends a transition to the history of every row; a full history drops its oldest transition."""
+        """Appends a transition to the history of every environment; a full history drops its oldest transition."""
         history, row = self.history, torch.arange(self.num_envs, device=self.device)
         full = history["length"] == self.length
         for name in ("state", "action", "reward"):
@@ -130,6 +130,6 @@ class EncodedVecEnv:
         history["length"] = at + 1
 
     def _encoded(self, obs: Tensor) -> Tree:
-        """The observation with the code of the history."""
+        """Returns the observations (N, F) with the codes of the present histories."""
         z = self.encoder(self.history)
         return {"obs": obs, "z": z} if self.include_obs else {"z": z, "s": self.select_state(obs)}

@@ -1,4 +1,4 @@
-"""EnvPoolMetaWorld: tasks of Meta-World stepped by EnvPool, one pool per task, as one source for `ExternalVecEnv`."""
+"""EnvPoolMetaWorld: steps tasks of Meta-World with EnvPool, one pool per task; `ExternalVecEnv` wraps it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from powerband.recipes.metaworld.env.tasks import OBS, envpool_task_id
 
 
 class EnvPoolMetaWorld:
-    """Rows of several tasks. The rows of one task are neighbours, and one pool steps them.
+    """N simulations (rows) of one or several tasks. The rows of one task are neighbours, and one pool steps them.
 
     Args:
         tasks: The task of each row; rows of one task are neighbours.
@@ -45,7 +45,7 @@ class EnvPoolMetaWorld:
         self.succeeded = np.zeros(self.num_envs, bool)
 
     def reset(self, seeds: list[int]) -> np.ndarray:
-        """Resets all rows with one seed per row. Returns obs (N, F)."""
+        """Resets all rows with one seed per row. Returns the observations (N, F)."""
         self.succeeded[:] = False
         return self._with_code(np.concatenate([source.reset(seeds[rows]) for source, rows in self._parts()]))
 
@@ -55,7 +55,14 @@ class EnvPoolMetaWorld:
             source.send(action[rows])
 
     def recv(self, next_seeds: Callable[[np.ndarray], list[int]]) -> ExternalStep:
-        """Waits for all pools. ``info["success"]`` is 1 once the task was solved in the episode."""
+        """Waits for all pools and returns their step; rows that ended are reset.
+
+        Args:
+            next_seeds: Function from the rows that ended (N,) bool to one reset seed per row.
+
+        Returns:
+            The step. ``info["success"]`` (N,) is 1 once the task was solved in the episode.
+        """
         steps = [source.recv(next_seeds) for source, _ in self._parts()]
         if len(steps) == 1 and self.one_hot_code is None and steps[0].final_obs is None:
             self.succeeded |= steps[0].info["success"] > 0
@@ -78,7 +85,7 @@ class EnvPoolMetaWorld:
             source.close()
 
     def _parts(self) -> list[tuple[EnvPoolVector, slice]]:
-        """The pool of each task with its rows."""
+        """Returns the pool of each task with the rows that it steps."""
         return list(zip(self.sources, self.rows, strict=True))
 
     def _with_code(self, obs: np.ndarray) -> np.ndarray:
@@ -86,7 +93,7 @@ class EnvPoolMetaWorld:
 
 
 def _pool_maker(task: str, horizon: int, threads: int) -> Callable[[list[int]], Any]:
-    """A function that creates a pool of one task, with one seed per row."""
+    """Returns a function from a list of seeds to an EnvPool pool of `task` with one simulation per seed."""
 
     def make(seeds: list[int]) -> Any:
         import envpool

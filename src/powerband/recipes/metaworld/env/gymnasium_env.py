@@ -1,7 +1,7 @@
-"""MetaWorldEnv: one task of Meta-World as a Gymnasium environment that follows its seed. This file imports no torch.
+"""MetaWorldEnv: one task of Meta-World as a Gymnasium environment whose seed determines its episodes, without torch.
 
-The package's `reset` ignores its seed, repeats the goal of a frozen task, and has one time limit. Here the seed draws
-the goal, or the goals cycle; success is success at any step so far; and the time limit is an option.
+In the metaworld package, `reset` ignores its seed and repeats one goal, and the time limit is fixed. In `MetaWorldEnv`,
+the seed draws the goal, or the goals cycle; success counts at any step so far; and the time limit is an option.
 """
 
 from __future__ import annotations
@@ -133,7 +133,11 @@ def scripted_policy(task: str) -> Callable[[np.ndarray], np.ndarray]:
 
 
 def _env_dict() -> Any:
-    """The module of the package that has its environments."""
+    """Imports the module of the metaworld package that defines its environments.
+
+    Raises:
+        MetaWorldNotInstalled: The package is not installed.
+    """
     try:
         from metaworld import env_dict
     except ModuleNotFoundError as missing:
@@ -143,19 +147,19 @@ def _env_dict() -> Any:
 
 @cache
 def _goals_of(task: str) -> list[Any]:
-    """The 50 goals of a task. Creating them takes half a second, so a process does so once per task."""
+    """Returns the 50 goals of a task. Creating them takes half a second, so a process creates them once per task."""
     from metaworld import MT1
 
     return list(MT1(f"{task}-v3", seed=GOAL_SEED).train_tasks)
 
 
 def _render_options(size: int) -> dict[str, Any]:
-    """Arguments of an environment of the package that renders."""
+    """Returns the arguments with which an environment of the metaworld package renders `size` x `size` pixels."""
     return {"render_mode": "rgb_array", "width": size, "height": size, "camera_name": "corner2"}
 
 
 def _simplify_scene(env: Any) -> str:
-    """Disables multisampling, shadows, reflections and sky, which makes frames ten times cheaper.
+    """Disables multisampling, shadows, reflections and sky, so that a frame takes a tenth of the time.
 
     Returns:
         Name of the renderer.

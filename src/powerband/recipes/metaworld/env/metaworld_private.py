@@ -1,4 +1,4 @@
-"""Private interfaces of the metaworld package, version 3.1: all of powerband's uses of them are in this file.
+"""Wraps the private interfaces of the metaworld package, version 3.1, that powerband uses; no other file uses them.
 
 The functions take environments of the package, such as ``metaworld.env_dict.ALL_V3_ENVIRONMENTS["reach-v3"]()``. The
 test `test_metaworld_private.py` names the version that they were written for.
@@ -55,7 +55,10 @@ def mark_hand_reset(env: Any) -> None:
 
 
 def start_positions(task: str, env: Any) -> dict[str, Any]:
-    """Positions that a reset has set, (3,) or scalars in metres: goal, object, tcp, hand, and extra for some tasks."""
+    """Returns positions that a reset has set, by name, in metres: (3,) or scalars.
+
+    The names are goal, object, tcp (point between the fingertips), hand, and extra for the tasks of `EXTRA_START`.
+    """
     positions = {
         "goal": env._target_pos,
         "object": env.obj_init_pos,

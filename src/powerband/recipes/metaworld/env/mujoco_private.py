@@ -1,4 +1,4 @@
-"""Private interfaces of MuJoCo, version 3.3: all of powerband's uses of them for metaworld are in this file.
+"""Wraps the private interfaces of MuJoCo, version 3.3, that metaworld uses; no other file of metaworld uses them.
 
 Compiled code calls functions of MuJoCo's own library with the addresses of mjModel and mjData, because the Python
 bindings take Python's global lock and copy. The addresses (`_address`) and the library's file name are not documented.

@@ -1,4 +1,4 @@
-"""Tasks of Meta-World by name, and the choice of a backend. This file imports neither torch nor a simulator."""
+"""Resolves task names of Meta-World and chooses the simulator backend, without importing torch or a simulator."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ OTHER_TASKS = """
 """The other forty tasks of Meta-World 3; a test compares the fifty with the package."""
 ALL_TASKS = (*MT10_TASKS, *OTHER_TASKS)
 MT10 = "mt10"
-"""Name that stands for the ten tasks at once, with their one-hot code behind the observation."""
+"""Task name that stands for the ten tasks at once, with their one-hot code behind the observation."""
 INSTALL = "pip install 'powerband[metaworld]'"
 MAX_HORIZON = 500
 """Largest number of steps of an episode in Meta-World."""
@@ -46,7 +46,7 @@ class UnknownTask(ConfigError):
 
 
 class MetaWorldNotInstalled(ConfigError):
-    """Meta-World is not installed; the message has the command that installs it."""
+    """Meta-World is not installed; the message contains the command that installs it."""
 
 
 def resolve_task(name: str) -> tuple[str, str]:
@@ -73,12 +73,12 @@ def resolve_task(name: str) -> tuple[str, str]:
 
 
 def expand_task(task: str) -> tuple[str, ...]:
-    """The tasks that a name stands for: the ten of MT10, or the task itself."""
+    """Returns the tasks that a name stands for: the ten of MT10 for ``mt10``, otherwise the task itself."""
     return MT10_TASKS if task == MT10 else (task,)
 
 
 def envpool_task_id(task: str) -> str:
-    """Name of a task in EnvPool."""
+    """Returns the name of a task in EnvPool."""
     return "MetaWorld/" + "".join(part.capitalize() for part in task.split("-")) + "-v3"
 
 
@@ -110,7 +110,7 @@ class TaskConfig:
 
     @property
     def resolved_backend(self) -> Literal["threads", "envpool", "workers"]:
-        """The backend without ``auto``.
+        """The backend that steps the simulations, after ``auto`` has been resolved.
 
         Raises:
             ConfigError: The backend is not installed, or does not support the task or the rewards.
@@ -133,10 +133,10 @@ class TaskConfig:
         return self.backend
 
     def task_of_each_env(self, num_envs: int) -> list[str]:
-        """The task of each row, in equal shares.
+        """Returns the task of each of `num_envs` environments, in equal shares.
 
         Raises:
-            ConfigError: The number of rows does not divide by the number of tasks.
+            ConfigError: `num_envs` does not divide by the number of tasks.
         """
         names = expand_task(self.task)
         if num_envs % len(names):
@@ -148,5 +148,5 @@ class TaskConfig:
 
 
 def unsupported_by_threads(task: str) -> ConfigError:
-    """The error for a task outside of the ten that backend=threads supports."""
-    return ConfigError(f"task={task}: backend=threads has {', '.join(MT10_TASKS)}. Write backend=workers.")
+    """Returns the error for a task that backend=threads does not support."""
+    return ConfigError(f"task={task}: backend=threads supports only {', '.join(MT10_TASKS)}. Write backend=workers.")

@@ -1,4 +1,4 @@
-"""Tasks of Meta-World behind the VecEnv protocol, stepped by threads, EnvPool or worker processes."""
+"""Creates vectorised environments (`VecEnv`) of Meta-World tasks, stepped by threads, EnvPool or worker processes."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ def make_metaworld_vec_env(
 
     Args:
         tasks: Tasks, horizon, rewards and backend.
-        num_envs: Number of rows, in equal shares of the tasks.
+        num_envs: Number of simulations (rows), in equal shares of the tasks.
         num_workers: Worker processes, or threads of EnvPool or of this process; -1 starts one per core.
         device: Device of observations.
         seed: Seed of the run, which draws the goals.
-        first_env: Global index of the first row.
+        first_env: Index of the first row over all ranks.
         cycle_goals: Cycle through the 50 goals in the metaworld package instead of drawing goals: for evaluations.
         supervision, on_failure: Passed to `WorkerVecEnv`.
 
     Raises:
-        ConfigError: The backend is not installed, or the tasks do not share the rows equally.
+        ConfigError: The backend is not installed, or `num_envs` does not divide by the number of tasks.
     """
     names = tasks.task_of_each_env(num_envs)
     one_hot_tasks = MT10_TASKS if len(set(names)) > 1 else ()
@@ -75,7 +75,7 @@ def make_metaworld_vec_env(
 def _source(
     backend: str, tasks: list[str], horizon: int, threads: int, one_hot_tasks: tuple[str, ...]
 ) -> ExternalVector:
-    """The vector source of backend threads or envpool. Its simulator is imported only here."""
+    """Creates the simulations of backend threads or envpool; the simulator of the other backend is not imported."""
     if backend == "threads":
         from powerband.recipes.metaworld.env.threads.vector import ThreadedMetaWorld
 

@@ -1,4 +1,7 @@
-"""CollectiveActorCritic: the policy and critics of all tasks, which identify the task by its code z alone."""
+"""CollectiveActorCritic: one policy and its critics for all tasks, distilled from the experts.
+
+The task is identified by a code z alone, which `TrajectoryEncoder` computes from the last steps of the episode.
+"""
 
 from __future__ import annotations
 
@@ -11,23 +14,23 @@ from powerband.nets.mlp import MLP, TwinMLP
 
 LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0
 STATE_SIZE = 21
-"""Entries of a state that all tasks share."""
+"""Number of entries of a state that all tasks share."""
 
 
 def shared_state(obs: Tensor) -> Tensor:
     """Selects the entries of Meta-World's observation that all tasks share: the current step and the goal.
 
     Args:
-        obs: (..., at least 39).
+        obs: Observations (..., 39 or more).
 
     Returns:
-        (..., 21).
+        States (..., 21).
     """
     return torch.cat([obs[..., :18], obs[..., 36:39]], -1)
 
 
 class CollectiveActorCritic(nn.Module):
-    """Maps [z, state] to a tanh-Gaussian policy, and [z, state, action] to twin values."""
+    """Maps [z, state] to a tanh-Gaussian policy, and [z, state, action] to the values of two critics."""
 
     def __init__(self, code: int = 6, hidden: Sequence[int] = (300, 300), action: int = 4) -> None:
         """
@@ -41,14 +44,14 @@ class CollectiveActorCritic(nn.Module):
         self.critic = TwinMLP(code + STATE_SIZE + action, hidden, 1)
 
     def policy(self, z: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Computes the policy of codes (..., Z) and states (..., 21).
+        """Computes the policy for codes `z` of Z entries (..., Z) and states (..., 21); actions have A entries.
 
         Returns:
-            mu (..., A) in [-1, 1], and log_std (..., A) of the Gaussian before the tanh.
+            The mean action mu (..., A) in [-1, 1], and log_std (..., A) of the Gaussian before the tanh.
         """
         mean, log_std = self.actor(torch.cat([z, state], -1)).chunk(2, -1)
         return torch.tanh(mean), log_std.clamp(LOG_STD_MIN, LOG_STD_MAX)
 
     def value(self, z: Tensor, state: Tensor, action: Tensor) -> Tensor:
-        """Computes the twin values (2, B) of actions (B, A)."""
+        """Computes the values (2, B) of both critics for codes `z` (B, Z), states (B, 21) and actions (B, A)."""
         return self.critic(torch.cat([z, state, action], -1)).squeeze(-1)

@@ -1,6 +1,7 @@
-"""TrajectoryEncoder: a transformer that encodes the last steps of an episode into a short code of their task.
+"""TrajectoryEncoder: a transformer that encodes the last steps of an episode into a short code of its task.
 
-Suffixes: B trajectories, T states, L tokens, D width, Z code.
+Letters of shapes: B trajectories, T states, L tokens, D width of a token; S, A and Z entries of a state, an action and
+a code.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ PARTS = ("state", "action", "reward")
 class EncoderLayer(nn.Module):
     """Attention, then two linear layers, each with a residual connection and layer normalisation.
 
-    Dropout applies to the outputs of both parts and not to the attention weights, which fused attention never stores.
+    Dropout applies to the outputs of attention and of the linear layers. It does not apply to the attention weights,
+    which fused attention never stores.
 
     Source: Vaswani et al. 2017, section 3.
     """
@@ -93,10 +95,10 @@ class TrajectoryEncoder(nn.Module):
         Args:
             batch: ``state`` (B, T, S), ``action`` (B, T-1, A), ``reward`` (B, T-1, 1), and ``length`` (B,) int64: valid
                 states, 1 to T. Values behind them are masked out.
-            shown: A masked view that replaces the three parts; None shows the batch itself.
+            shown: Masked ``state``, ``action`` and ``reward`` that the network sees; None shows those of the batch.
 
         Returns:
-            z (B, Z), and for each part the contents that its tokens predict, (B, T or T-1, ...).
+            z (B, Z), and the predicted ``state`` (B, T, S), ``action`` (B, T-1, A) and ``reward`` (B, T-1, 1).
         """
         shown = shown or batch
         b, t = batch["state"].shape[:2]

@@ -1,4 +1,7 @@
-"""Stage evaluate: a table of success rates of expert, collective and scripted policy on each task."""
+"""Stage evaluate: tabulates success rates per task of the expert, the collective and the scripted policy.
+
+The collective policy is distilled from all experts. The scripted policies are those of the metaworld package.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,11 @@ from powerband.recipes.metaworld.project_folder import MissingStage, load_expert
 
 
 def evaluate(config: Config, run: Run) -> dict[str, Any]:
-    """Evaluates all policies of the project, and writes ``evaluation.json``."""
+    """Evaluates all policies in the folder ``config.project``, and writes ``evaluation.json`` there.
+
+    Returns:
+        ``rows``, the list of `policy_rows`; empty on other ranks than the first.
+    """
     run.begin({"episodes": f"{config.final_episodes} per policy and task, cycling through the 50 goals"})
     if not run.ranks.leads:
         return {}
@@ -33,10 +40,13 @@ def evaluate(config: Config, run: Run) -> dict[str, Any]:
 
 
 def policy_rows(config: Config, run: Run) -> list[dict[str, Any]]:
-    """One row per task and policy. Experts and a collective network that do not exist are left out with a note.
+    """Evaluates each policy on each task. A missing expert or collective network is left out, with a note.
+
+    Returns:
+        One dict per task and policy: ``task``, ``policy``, and the success rate and mean return.
 
     Raises:
-        ConfigError: There is nothing to evaluate.
+        ConfigError: The option ``tasks`` is empty.
     """
     rows = []
     for task in config.tasks:
@@ -56,5 +66,5 @@ def policy_rows(config: Config, run: Run) -> list[dict[str, Any]]:
                 rows.append({"task": task, "policy": name, **evaluator.figures(policy, config.final_episodes)})
             run.console.note(f"{task} {name}: {interval_text(rows[-1])}")
     if not rows:
-        raise ConfigError("There is nothing to evaluate. Write powerband train metaworld expert task=reach first.")
+        raise ConfigError("The option tasks is empty. Name the tasks to evaluate, for example tasks=reach,door-open.")
     return rows

@@ -1,4 +1,4 @@
-"""Stage expert: SAC on one task, or on the ten tasks of MT10."""
+"""Stage expert: trains SAC on one task, or on the ten tasks of MT10."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from powerband.recipes.metaworld.transitions.sampler import TransitionSampler, a
 
 
 def expert(config: Config, run: Run) -> dict[str, Any]:
-    """Trains an expert, evaluates it, and labels the transitions sampled on the way with the trained expert.
+    """Trains an expert, evaluates it, and labels the transitions that were sampled during training.
 
     Returns:
         Success rate with its interval, and mean return, of the last evaluation; empty if a signal ended the run.

@@ -1,4 +1,4 @@
-"""Linear probe: how well the codes of trajectories separate the tasks, compared with those of a random encoder."""
+"""Linear probe: measures how well codes of trajectories separate the tasks, compared with those of a random encoder."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ def probe(
     encoder: TrajectoryEncoder,
     folder: Path,
 ) -> dict[str, Any]:
-    """Measures how well a linear map predicts the task from the code, on held-out pieces, and draws ``tasks.png``.
+    """Measures how well a linear map predicts the task from the code z of a trajectory, and draws ``tasks.png``.
 
     The image shows the codes of held-out trajectories on their two principal axes.
 
     Args:
         config: Seed of the run.
-        recorded: All rows.
-        train, held_out: Rows to fit on and to test on, int64.
+        recorded: Recorded transitions of all tasks; a row is one transition, at which a trajectory ends.
+        train, held_out: Numbers of the rows to fit on and to test on, int64.
         encoder: The trained encoder; it is moved to the CPU.
         folder: Folder for the image.
 
     Returns:
         ``probe`` and ``probe_random`` are the accuracies for the encoder and for a random one. ``chance`` is the share
-        of the most frequent task.
+        of the most frequent task. ``tasks`` are the names of the tasks, ``held_out`` the number of tested rows.
     """
     encoder = encoder.cpu()
     generator = torch.Generator().manual_seed(config.run.seed)
@@ -59,11 +59,11 @@ def probe(
 
 
 def linear_probe(z: Tensor, task: Tensor, z_test: Tensor, task_test: Tensor) -> float:
-    """Fits a multinomial logistic regression and returns its accuracy on the test rows.
+    """Fits a multinomial logistic regression from codes to tasks and returns its accuracy on test codes.
 
     Args:
-        z, z_test: (n, Z) codes.
-        task, task_test: (n,) int64.
+        z, z_test: (n, Z) codes to fit on and to test on.
+        task, task_test: (n,) int64: index of the task of each code.
     """
     mean, std = z.mean(0), z.std(0).clamp(min=1e-6)
     z, z_test = (z - mean) / std, (z_test - mean) / std
@@ -84,7 +84,7 @@ def linear_probe(z: Tensor, task: Tensor, z_test: Tensor, task_test: Tensor) -> 
 
 
 def _draw(z: Tensor, task: Tensor, names: tuple[str, ...], accuracy: float, path: Path) -> None:
-    """Draws the codes (n, Z) on their two principal axes, with one colour per task (n,)."""
+    """Draws n codes `z` (n, Z) on their two principal axes, with one colour per task; saves the image at `path`."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -1,4 +1,4 @@
-"""Stages represent and distill, which learn from the recorded transitions of all tasks."""
+"""Stages represent and distill: train the encoder and the collective network on recorded transitions of all tasks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def represent(config: Config, run: Run) -> dict[str, Any]:
     """Trains the trajectory encoder, then measures how well its codes separate the tasks.
 
     Returns:
-        Figures of `probe`; empty on other ranks than the first, and if a signal ended the run.
+        Figures of `linear_probe.probe`; empty on other ranks than the first, and if a signal ended the run.
     """
     recorded = TransitionDataset(config)
     train, held_out = recorded.split()
@@ -40,7 +40,13 @@ def represent(config: Config, run: Run) -> dict[str, Any]:
 
 
 def distill(config: Config, run: Run) -> dict[str, Any]:
-    """Trains the collective network: first on the policies of all experts, then on their values."""
+    """Trains the collective network, one policy and critics for all tasks.
+
+    It learns the policies of all experts first, then their values.
+
+    Returns:
+        An empty dict.
+    """
     encoder = load_encoder(config, run.device)
     recorded = TransitionDataset(config)
     run.console.note(f"encoding {recorded.rows:,} rows")

@@ -1,4 +1,4 @@
-"""Stage online_distill: records transitions that a learner visits, labelled by a teacher.
+"""Stage online_distill: records transitions that a learning policy visits, with the labels of a teacher.
 
 A temporary policy acts while it imitates the teacher; then the teacher acts. The teacher labels all transitions.
 """
@@ -33,13 +33,13 @@ def online_distill(config: Config, run: Run) -> dict[str, Any]:
     """Records transitions of one task with the labels of its teacher.
 
     Returns:
-        Number of rows over all ranks; empty if a signal ended the run.
+        ``rows``, the number of recorded transitions over all ranks; empty if a signal ended the run.
 
     Raises:
         ConfigError: The task is mt10.
     """
     if config.task == MT10:
-        raise ConfigError("task=mt10: online_distill takes one task at a time. Write task=reach, then the others.")
+        raise ConfigError("task=mt10: online_distill records one task at a time. Write task=reach, for example.")
     expert = load_expert(config, config.task, run.device) if config.teacher == "expert" else None
     teacher = scripted_teacher(config.task) if expert is None else expert_teacher(expert)
     env = make_training_env(config, run)
@@ -65,12 +65,12 @@ def online_distill(config: Config, run: Run) -> dict[str, Any]:
 
 
 def expert_teacher(expert: SAC) -> Callable[[Tensor], Tensor]:
-    """The mean actions of an expert: observations (N, 39) -> actions (N, 4)."""
+    """Returns a function from observations (N, 39) to the mean actions (N, 4) of an expert."""
     return lambda obs: expert.act(obs, None, explore=False)[0]
 
 
 def scripted_teacher(task: str) -> Callable[[Tensor], Tensor]:
-    """The actions of Meta-World's scripted policy: observations (N, 39) -> actions (N, 4)."""
+    """Returns a function from observations (N, 39) to the actions (N, 4) of Meta-World's scripted policy."""
     policy = scripted_policy(task)
 
     def act(obs: Tensor) -> Tensor:
@@ -80,7 +80,10 @@ def scripted_teacher(task: str) -> Callable[[Tensor], Tensor]:
 
 
 def loop_sizes(config: Config, world_size: int) -> OffPolicyConfig:
-    """Sizes of the off-policy loop: the replay holds every step, and the update ratio is that of the imitation."""
+    """Returns the settings of the off-policy loop for this stage.
+
+    The replay buffer holds every step, and `ImitateConfig.steps_per_update` sets the number of updates.
+    """
     sizes = config.off_policy
     row = sizes.num_envs * world_size
     random_steps = min(8_000, sizes.random_steps or 8_000)

@@ -20,7 +20,7 @@ def pipeline(config: Config, run: Run) -> dict[str, Any]:
     """Runs all stages that are not complete yet.
 
     Returns:
-        Names of the stages that ran, and the project folder.
+        ``done``, the names of the stages that ran, and ``project``, the project folder.
 
     Raises:
         ConfigError: A stage failed; its own message is printed before.

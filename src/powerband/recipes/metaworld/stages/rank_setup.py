@@ -1,4 +1,4 @@
-"""Rank setup: the training environments of a rank, and the settings of SAC scaled by ``lr_scale``."""
+"""Creates what each rank of a stage needs: its training environments, and SAC settings scaled by ``lr_scale``."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ SIMULATOR_LINES = {
     "envpool": "EnvPool",
     "workers": "metaworld in worker processes",
 }
-"""Backend -> its line in the start banner."""
+"""Backend -> its description in the start banner."""
 
 
 def make_training_env(config: Config, run: Run) -> VecEnv:
-    """Creates the environments of this rank, with goals that the seed draws."""
+    """Creates the training environments of this rank; the seed of the run draws their goals."""
     ranks, tasks = run.ranks, config.simulated_tasks()
     num_envs = per_rank("num_envs", config.off_policy.num_envs, ranks.world_size)
     run.describe({"simulator": SIMULATOR_LINES[tasks.resolved_backend]})
@@ -36,7 +36,7 @@ def make_training_env(config: Config, run: Run) -> VecEnv:
 
 
 def scaled_sac_settings(config: Config, run: Run) -> SACConfig:
-    """The settings of SAC with learning rates scaled by ``lr_scale``; the start banner states the result."""
+    """Returns the settings of SAC with learning rates scaled by ``lr_scale``; the start banner states the result."""
     settings, line = scaled_lr(config.sac, config.run.lr_scale, run.ranks.world_size)
     ratio = config.off_policy.global_batch_size / 512
     if ratio != 1:

@@ -1,4 +1,4 @@
-"""Stages student and student_finetune: SAC that uses the collective network."""
+"""Stages student and student_finetune: train SAC with the collective network, which is distilled from all experts."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from powerband.recipes.metaworld.stages.rank_setup import make_training_env, sca
 
 
 def student(config: Config, run: Run) -> dict[str, Any]:
-    """Trains SAC with a bonus for actions of the collective policy."""
+    """Trains SAC with a reward bonus for actions of the collective policy; returns its final evaluation."""
     return _train(config, run, finetune=False)
 
 
 def student_finetune(config: Config, run: Run) -> dict[str, Any]:
-    """Trains SAC from the weights of the collective network."""
+    """Trains SAC from the weights of the collective network; returns its final evaluation."""
     return _train(config, run, finetune=True)
 
 
@@ -62,7 +62,7 @@ def _train(config: Config, run: Run, finetune: bool) -> dict[str, Any]:
 
 
 def finetuned_sac(collective: CollectiveActorCritic, spec: EnvSpec, settings: SACConfig, run: Run) -> SAC:
-    """Builds SAC with the weights of the collective network; the target critics equal the critics."""
+    """Builds SAC with the weights of the collective network; the target critics start as copies of the critics."""
     widths = tuple(layer.out_features for layer in collective.actor.hidden if isinstance(layer, nn.Linear))
     # The collective network has its own widths, and it learned from observations that are not scaled.
     sac = SAC(spec, replace(settings, hidden=widths, obs_scale=1.0), run.context)

@@ -1,4 +1,4 @@
-"""TransitionDataset: the recorded transitions of all tasks, as trajectories and as labelled rows."""
+"""TransitionDataset: reads the recorded transitions of all tasks as trajectories or as single labelled transitions."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from powerband.recipes.metaworld.transitions.trajectories import Trajectories
 CUT_SHARE = 0.25
 """Share of the trajectories that are cut short, because a policy has few past steps at the start of an episode."""
 HELD_OUT = 0.1
-"""Share of the recorded pieces that the encoder does not learn from."""
+"""Share of the recorded pieces (runs of consecutive transitions) that the encoder does not learn from."""
 ENCODE_ROWS = 4096
-"""Rows that are encoded in one batch."""
+"""Transitions that are encoded in one batch."""
 LABELS = ("z", "state", "action", "mu", "log_std", "reward", "q_target", "gamma")
 
 
 class TransitionDataset:
-    """Rows of all tasks of a configuration, task by task.
+    """Recorded transitions of all tasks of a configuration, task by task; one row is one transition.
 
     Attributes:
         fields: Name -> (rows, ...) on the CPU, or on the device that `to` moved them to. ``task`` (rows,) is the index
-            of the row's task in the configuration.
+            of the row's task in ``config.tasks``.
         past: The same rows as trajectories.
         tasks: Names of the tasks.
 
@@ -78,10 +78,10 @@ class TransitionDataset:
         return Trajectories(fields["state"], fields["action"], fields["reward"] * REWARD_SCALE, fields["start"])
 
     def split(self) -> tuple[Tensor, Tensor]:
-        """Splits the rows by recorded pieces, of which every tenth is held out.
+        """Splits the rows; every tenth recorded piece, a run of consecutive transitions, is held out as a whole.
 
         Returns:
-            (training rows, held-out rows), int64.
+            Numbers of the training rows and of the held-out rows, int64.
         """
         piece = self.fields["start"].cumsum(0)
         held = piece % round(1 / HELD_OUT) == 0
@@ -92,7 +92,7 @@ class TransitionDataset:
         """Gathers the trajectories that end at `rows`, with their ``task``.
 
         Args:
-            rows: (B,) int64.
+            rows: Numbers of B rows (B,) int64.
             length: Largest number of states in a trajectory.
             whole: Cut no trajectory short. Otherwise `CUT_SHARE` of them are cut, always the same rows.
 
@@ -107,13 +107,16 @@ class TransitionDataset:
         return {**self.past.windows(rows, length, longest), "task": self.fields["task"][rows]}
 
     def labels(self, rows: Tensor) -> dict[str, Tensor]:
-        """Code, state, action, reward, and the expert's labels and discount of `rows` (B,)."""
+        """Gathers the code z, state, action, reward, and the expert's labels and discount of `rows` (B,) by name."""
         rows = rows.to(self.fields["task"].device)
         return {name: self.fields[name][rows] for name in LABELS}
 
     @torch.no_grad()
     def encode(self, encoder: TrajectoryEncoder, device: torch.device) -> None:
-        """Adds the codes ``z``. The encoder is frozen, so they are computed once for all updates."""
+        """Computes the code of the trajectory that ends at each row, and stores all codes as ``fields["z"]``.
+
+        The encoder is frozen, so the codes are computed once for all updates.
+        """
         codes = []
         for rows in torch.arange(self.rows).split(ENCODE_ROWS):
             batch = self.trajectories(rows, encoder.config.length, whole=True)
@@ -128,16 +131,17 @@ def make_batch_loader(
     rows: Tensor,
     make_batch: Callable[[Tensor, TransitionDataset], Tree],
 ) -> tuple[BatchLoader, str]:
-    """Creates the loader of this rank, and places the dataset on the device or in host memory.
+    """Creates the batch loader of this rank, and places the dataset on the device or in host memory.
 
-    The dataset moves to the device with ``offline.place=device``, or if it fits into half of the free memory.
+    The dataset moves to the device with ``offline.place=device``. With ``offline.place=auto``, it moves if it fits into
+    half of the free device memory.
 
     Args:
         config: Batch size and placement.
         run: Device and ranks.
         recorded: The dataset.
-        rows: Rows of the dataset to draw from.
-        make_batch: (chosen rows, dataset) -> batch.
+        rows: Numbers of the rows to draw from, int64.
+        make_batch: Function from (numbers of the chosen rows, dataset) to a batch.
 
     Returns:
         The loader, and a line for the start banner.

@@ -1,4 +1,4 @@
-"""TransitionSampler: samples the newest transitions while an expert trains, and stops the run at lasting success."""
+"""TransitionSampler: samples the newest transitions while an expert trains, and stops when the expert succeeds."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from powerband.recipes.metaworld.transitions.trajectories import trajectory_star
 
 FIELDS = ("obs", "action", "reward", "next_obs")
 LABEL_ROWS = 8192
-"""Rows that are labelled in one batch."""
+"""Transitions that are labelled in one batch."""
 
 
 def order_by_env(rows: dict[str, Tensor], num_envs: int) -> dict[str, Tensor]:
-    """Reorders transitions from the order of the replay, step by step, into the order environment by environment.
+    """Reorders transitions from the order of the replay buffer, step by step, to environment by environment.
 
     Args:
-        rows: Name -> (steps * num_envs, ...), all environments at each step.
+        rows: Name -> (steps * num_envs, ...): the transitions of all environments at the first step, then the next.
         num_envs: Environments that were stepped together.
 
     Returns:
-        The same rows, and ``start`` (n,) bool: the row does not continue the row before.
+        The same rows, and ``start`` (n,) bool: True if the row does not continue the episode of the row before.
     """
     count = len(rows["obs"]) // num_envs * num_envs
     ordered = {name: rows[name][:count].unflatten(0, (-1, num_envs)).transpose(0, 1).flatten(0, 1) for name in FIELDS}
@@ -39,15 +39,17 @@ def order_by_env(rows: dict[str, Tensor], num_envs: int) -> dict[str, Tensor]:
 
 
 class TransitionSampler:
-    """Observes each step of the off-policy loop.
+    """Samples the newest transitions at intervals, and stops the run after enough successful episodes in a row.
+
+    The off-policy loop calls `after_step` at each step.
 
     Args:
-        run: Is stopped once enough episodes in a row were successful.
+        run: The run that is stopped.
         config: Intervals and sizes, over all ranks.
         num_envs: Environments of this rank.
 
     Attributes:
-        chunks: The samples, oldest first; name -> (rows, ...) each.
+        chunks: The samples, oldest first, each as name -> (transitions, ...).
     """
 
     def __init__(self, run: Run, config: Config, num_envs: int) -> None:
@@ -72,7 +74,7 @@ class TransitionSampler:
             self.take(replay)
 
     def take(self, replay: Replay) -> None:
-        """Copies the newest transitions. The oldest samples are discarded if there are too many rows."""
+        """Copies the newest transitions as one sample, and discards the oldest samples beyond ``collect.size``."""
         count = min(self.steps, replay.size // self.num_envs) * self.num_envs
         if not count:
             return
@@ -87,7 +89,7 @@ class TransitionSampler:
         return {name: torch.cat([part[name] for part in parts]) for name in (*FIELDS, "start")}
 
     def state_dict(self) -> dict[str, Any]:
-        """Samples, counters and the last successes."""
+        """Returns the samples, the counters and the successes of the last episodes."""
         return {
             "chunks": {str(index): chunk for index, chunk in enumerate(self.chunks)},
             "succeeded": list(self.succeeded),
@@ -105,7 +107,7 @@ class TransitionSampler:
 
 @torch.no_grad()
 def add_labels(rows: dict[str, Tensor], expert: SAC) -> dict[str, Tensor]:
-    """Returns `rows` with the labels of `expert`: ``mu``, ``log_std`` and ``q_target``."""
+    """Returns `rows` with the labels of `expert`: its policy (``mu``, ``log_std``) and the next value ``q_target``."""
     device, parts = expert.centre.device, []
     for first in range(0, len(rows["obs"]), LABEL_ROWS):
         batch = {name: rows[name][first : first + LABEL_ROWS].to(device) for name in ("obs", "next_obs")}
@@ -114,14 +116,14 @@ def add_labels(rows: dict[str, Tensor], expert: SAC) -> dict[str, Tensor]:
 
 
 def write_transitions(config: Config, run: Run, what: str, rows: dict[str, Tensor], teacher: str, gamma: float) -> None:
-    """Writes the rows of all ranks into the project folder, with a description of them.
+    """Writes the transitions of all ranks into the project folder, with a manifest that describes them.
 
     Args:
         config: Task, reward version and horizon.
         run: Ranks and counters.
-        what: ``experts`` or ``online``.
-        rows: Labelled rows of this rank.
-        teacher: Policy that labelled them: ``expert`` or ``scripted``.
+        what: Subfolder, ``experts`` or ``online``.
+        rows: Labelled transitions of this rank.
+        teacher: Policy that labelled the transitions: ``expert`` or ``scripted``.
         gamma: Discount of the values in ``q_target``.
     """
     facts: dict[str, Any] = {

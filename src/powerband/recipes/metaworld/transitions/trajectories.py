@@ -1,4 +1,4 @@
-"""Trajectories: transitions in the order in which they happened, and windows that end at chosen transitions."""
+"""Trajectories: finds where recorded trajectories start, and gathers the steps before chosen transitions."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ def trajectory_starts(obs: Tensor, next_obs: Tensor) -> Tensor:
     """Finds the transitions that do not continue the transition in the row before.
 
     Args:
-        obs, next_obs: (n, F) of neighbouring transitions. If one continues the other, the two are equal bit for bit.
+        obs, next_obs: Observations (n, F) before and after n transitions. If a row continues the row before, its `obs`
+            equals the `next_obs` of that row bit for bit.
 
     Returns:
-        (n,) bool.
+        (n,) bool: True for rows that start a trajectory.
     """
     continues = (obs[1:] == next_obs[:-1]).all(-1)
     return torch.cat([continues.new_ones(1), ~continues])
 
 
 class Trajectories:
-    """Rows of transitions, each with the transitions that led to it.
+    """Recorded transitions from which the trajectory before each of them can be gathered.
 
     Args:
-        state: (n, S) states in which the actions were taken.
-        action: (n, A).
-        reward: (n,).
-        start: (n,) bool: the first transition of a trajectory.
+        state: States (n, S) in which the actions were executed.
+        action: Actions (n, A).
+        reward: Rewards (n,).
+        start: (n,) bool: True for the first transition of a trajectory.
 
     Attributes:
         age: (n,) int64: number of earlier transitions in the same trajectory.
@@ -42,7 +43,7 @@ class Trajectories:
         """Gathers the trajectories that end at the states of the rows `last`.
 
         Args:
-            last: (B,) int64 rows.
+            last: Numbers of B rows (B,) int64.
             length: Largest number of states in a window.
             longest: (B,) int64: largest number of states in each window; None applies `length` to all.
 

@@ -1,1 +1,1 @@
-"""Environment of sketchnav: rules, ray caster and sensors of many agents, on CPU threads and on CUDA."""
+"""Environment of sketchnav: simulates rules, camera and sensors of many agents, on CPU threads and on CUDA."""

@@ -1,4 +1,4 @@
-"""Baselines: policies that ignore the observation. A trained policy must do better."""
+"""Baselines: policies that ignore the observation; a trained policy must do better."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from powerband.recipes.sketchnav.env.world import FORWARD, LEFT, NUM_ACTIONS, RI
 STOP_PROBABILITY = 0.01
 """Probability per step that `ForwardAndTurn` stops; it has no information about the goal."""
 TURNS = (3, 18)
-"""Least and largest number of turns of 10 degrees after a collision."""
+"""Smallest and largest number of turns of 10 degrees after a collision."""
 
 
 class RandomWalk:
-    """Uniformly random actions.
+    """Policy that samples actions uniformly.
 
     Args:
         seed: Seed of the actions.
@@ -25,12 +25,12 @@ class RandomWalk:
         self.generator = torch.Generator().manual_seed(seed)
 
     def __call__(self, env: SketchNavEnv, obs: object, carry: Tensor | None) -> tuple[Tensor, None]:
-        """Returns actions (N,) int64 and no carry."""
+        """Returns actions (N,) int64 for the N agents of `env`, and None as the carry."""
         return torch.randint(NUM_ACTIONS, (env.num_envs,), generator=self.generator).to(env.device), None
 
 
 class ForwardAndTurn:
-    """Moves straight ahead, and turns to a random side by a random angle after a collision.
+    """Policy that moves straight ahead, and turns to a random side by a random angle after a collision.
 
     Args:
         seed: Seed of the actions.
@@ -42,7 +42,7 @@ class ForwardAndTurn:
         self.side = torch.empty(0, dtype=torch.int64)
 
     def __call__(self, env: SketchNavEnv, obs: object, carry: Tensor | None) -> tuple[Tensor, None]:
-        """Returns actions (N,) int64 and no carry."""
+        """Returns actions (N,) int64 for the N agents of `env`, and None as the carry."""
         rows, hit = env.num_envs, env.agents.hit.bool().cpu()
         if self.turns_left is None:
             self.turns_left, self.side = torch.zeros(rows, dtype=torch.int64), torch.full((rows,), LEFT)

@@ -1,4 +1,10 @@
-"""CUDA kernels around the scalar functions of the CPU loops. Importing this module needs numba-cuda."""
+"""CUDA kernels of sketchnav, which call the scalar functions of the CPU loops. Importing this module needs numba-cuda.
+
+In all kernels, `s` are the arrays of N agents (`AgentArrays`), `w` the arrays of the world (`WorldArrays`), `o` the
+arrays of the sensors (`SensorArrays`), and `seed` the seed of the environment. With `ended_only`, agents whose episode
+has not ended are left out. Images are `rgb` (N, 3, S, S) and `depth` (N, 1, S, S). A depth of z metres is written as
+`scale` z + `offset`, limited to 0..`top`.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +22,10 @@ from powerband.recipes.sketchnav.env.world import WorldArrays
 
 @cuda.jit
 def begin_agents(s, w, seed, stride, ended_only):
-    """Begins episodes, with one thread per agent."""
+    """Begins the next episode of each agent; the module docstring explains s, w, seed and ended_only.
+
+    There is one thread per agent. Agents that play the episodes in order advance by `stride` episodes.
+    """
     n = cuda.grid(1)
     if n < s.heading.shape[0] and (s.ended[n] or not ended_only):
         begin_row(s, w, n, seed, stride)
@@ -24,7 +33,7 @@ def begin_agents(s, w, seed, stride, ended_only):
 
 @cuda.jit
 def step_agents(s, w, action):
-    """Executes one action, with one thread per agent."""
+    """Executes one action (N,) of each agent, with one thread per agent; the module docstring explains s and w."""
     n = cuda.grid(1)
     if n < s.heading.shape[0]:
         step_row(s, w, n, action[n])
@@ -32,7 +41,7 @@ def step_agents(s, w, action):
 
 @cuda.jit
 def render_columns(s, w, rgb, depth, scale, offset, top, ended_only):
-    """Renders images, with one thread per column.
+    """Renders the images of all agents, with one thread per column; the module docstring explains all arguments.
 
     Neighbouring threads render neighbouring columns, so that the memory accesses of a warp are contiguous.
     """
@@ -44,7 +53,10 @@ def render_columns(s, w, rgb, depth, scale, offset, top, ended_only):
 
 @cuda.jit
 def expert_kernel(s, w):
-    """Writes the actions of the shortest-path follower, with one thread per agent."""
+    """Writes the action of the shortest-path follower of each agent; the module docstring explains s and w.
+
+    There is one thread per agent.
+    """
     n = cuda.grid(1)
     if n < s.heading.shape[0]:
         s.expert[n] = shortest_path_action(s, w, n)
@@ -52,7 +64,10 @@ def expert_kernel(s, w):
 
 @cuda.jit
 def depth_noise_kernel(s, w, o, seed, metres, depth, scale, offset, ended_only):
-    """Adds noise to depth, with one thread per pixel."""
+    """Writes noisy `depth` from `metres`, the exact depth (N, 1, S, S) in metres, with one thread per pixel.
+
+    The module docstring explains the other arguments.
+    """
     side, thread = depth.shape[3], cuda.grid(1)
     n, pixel = thread // (side * side), thread % (side * side)
     if n < s.heading.shape[0] and (s.ended[n] or not ended_only):
@@ -62,7 +77,7 @@ def depth_noise_kernel(s, w, o, seed, metres, depth, scale, offset, ended_only):
 
 @cuda.jit
 def colour_noise_kernel(s, w, o, seed, rgb, ended_only):
-    """Adds noise to colours, with one thread per pixel."""
+    """Adds noise to the colours `rgb`, with one thread per pixel; the module docstring explains all arguments."""
     side, thread = rgb.shape[3], cuda.grid(1)
     n, pixel = thread // (side * side), thread % (side * side)
     if n < s.heading.shape[0] and (s.ended[n] or not ended_only):
@@ -71,24 +86,27 @@ def colour_noise_kernel(s, w, o, seed, rgb, ended_only):
 
 @cuda.jit
 def pose_noise_kernel(s, w, o, seed, gps, compass):
-    """Adds noise to GPS and compass, with one thread per agent."""
+    """Adds noise to `gps` (N, 2) and `compass` (N, 1), with one thread per agent.
+
+    The module docstring explains the other arguments.
+    """
     n = cuda.grid(1)
     if n < s.heading.shape[0]:
         add_pose_noise(s, w, o, n, seed, gps, compass)
 
 
 def launch_render(agents: Agents, world: WorldArrays, *arguments: Any) -> None:
-    """Launches one thread per column of each agent's image."""
+    """Launches `render_columns` with one thread per column of each agent's image."""
     launch_per_row(render_columns, world.pixels, agents, world, *arguments)
 
 
 def launch_depth_noise(agents: Agents, world: WorldArrays, *arguments: Any) -> None:
-    """Launches one thread per pixel of each agent's depth, the fourth argument."""
+    """Launches `depth_noise_kernel` with one thread per pixel of each agent's depth image, ``arguments[3]``."""
     launch_per_row(depth_noise_kernel, arguments[3].shape[3] ** 2, agents, world, *arguments)
 
 
 def launch_colour_noise(agents: Agents, world: WorldArrays, *arguments: Any) -> None:
-    """Launches one thread per pixel of each agent's colours, the third argument."""
+    """Launches `colour_noise_kernel` with one thread per pixel of each agent's colour image, ``arguments[2]``."""
     launch_per_row(colour_noise_kernel, arguments[2].shape[3] ** 2, agents, world, *arguments)
 
 
@@ -101,4 +119,4 @@ LAUNCHES = {
     "colour_noise": launch_colour_noise,
     "pose_noise": lambda agents, world, *arguments: launch_per_row(pose_noise_kernel, 1, agents, world, *arguments),
 }
-"""Launchers by the names of the CPU loops."""
+"""Name of a CPU loop -> function that launches the CUDA kernel of the same purpose."""

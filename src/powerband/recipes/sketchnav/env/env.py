@@ -10,6 +10,7 @@ import numba
 import torch
 from torch import Tensor
 
+from powerband.core.errors import ConfigError
 from powerband.data.types import EnvHalf, Step, Tree, tree_map
 from powerband.envs.numba.arrays import check_action
 from powerband.envs.numba.pending_action import PendingAction
@@ -31,7 +32,7 @@ UNLIMITED_M = 1e9
 
 
 class SketchNavEnv:
-    """Agents that navigate to the goal of a sketch. The actions are STOP, FORWARD, LEFT (10 degrees) and RIGHT.
+    """N agents that navigate to the goal on a sketch. The actions are STOP, FORWARD, LEFT (10 degrees) and RIGHT.
 
     Observations: ``rgb`` (N, 3, S, S) uint8; ``depth`` (N, 1, S, S) uint8, 0 at 0.5 m or nearer and 255 at 5 m or
     farther; ``gps`` (N, 2) float32, metres from the start along the axes of the plan (x right, y down); ``compass``
@@ -71,31 +72,31 @@ class SketchNavEnv:
         """Begins an episode in each row.
 
         Args:
-            num_envs: N.
+            num_envs: N, number of agents (rows).
             episodes: Episodes on any device.
             rules: Rules of success, moves and reward.
             pixels: S, side of the camera image.
-            explored: G, squares along the explored map; 0 for no map.
+            explored: G, squares along one side of the explored map; 0 for no map.
             expert: Observe the action of the shortest-path follower.
             sequential: Row n plays episodes n, n + all_envs, ... in order; otherwise each row draws its episodes.
-            order: Episode numbers (E',) int64 in the order in which they are played; None plays all.
+            order: Numbers (E',) int64 of the E' episodes to play, in this order; None plays all.
             device: Device of agents and images.
             seed: Seed, 0..2**63 - 1. A row depends on the seed, its number and its actions only.
             threads: CPU threads; None is torch's number.
             first_env: Number of the first row over all ranks.
-            all_envs: Number of rows over all ranks; 0 is num_envs.
+            all_envs: Number of rows over all ranks; 0 means num_envs.
             sensors: Light and sensor noise.
 
         Raises:
-            ValueError: A number is out of range.
+            ConfigError: A number is out of range.
         """
         if num_envs < 1:
-            raise ValueError(f"num_envs is {num_envs}; expected at least 1.")
+            raise ConfigError(f"num_envs is {num_envs}; SketchNavEnv needs at least 1 agent. Pass num_envs=1 or more.")
         self.num_envs, self.device = num_envs, torch.device(device)
         self.threads = torch.get_num_threads() if threads is None else threads
         limit = numba.config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]
         if not 1 <= self.threads <= limit:
-            raise ValueError(f"threads is {self.threads}; expected 1 to {limit}.")
+            raise ConfigError(f"threads is {self.threads}; numba supports 1 to {limit}. Pass a number in this range.")
         self.seed, self.rules, self.sensors = seed, rules, sensors
         self.spec = make_env_spec(pixels, rules, explored, expert)
         self.stride = all_envs or num_envs
@@ -120,7 +121,7 @@ class SketchNavEnv:
         """
         if seed is not None:
             if not 0 <= seed < 2**63:
-                raise ValueError(f"seed is {seed}; expected 0..2**63 - 1.")
+                raise ConfigError(f"seed is {seed}; a seed must be 0 to 2**63 - 1. Pass a seed in this range.")
             self.seed = seed
             self.agents.tick.zero_()
         self._pending.clear()
@@ -138,7 +139,7 @@ class SketchNavEnv:
         return self.agents.expert.clone()
 
     def render_metric(self) -> tuple[Tensor, Tensor]:
-        """Renders without noise: colours (N, 3, S, S) uint8 and unclipped depth (N, 1, S, S) float32 in metres."""
+        """Renders without noise. Returns colours (N, 3, S, S) uint8 and unclipped depth (N, 1, S, S) in metres."""
         rgb = torch.empty_like(self._obs[0]["rgb"])
         depth = torch.empty(self._obs[0]["depth"].shape, device=self.device)
         self._run("render", rgb, depth, 1.0, 0.0, UNLIMITED_M, False)
@@ -148,7 +149,7 @@ class SketchNavEnv:
         """Accepts the actions (N,) int64 of all rows.
 
         Raises:
-            ValueError: The shape or dtype is wrong; on CPU also an action out of range.
+            ConfigError: The shape or dtype is wrong, or, on CPU, an action is out of range.
             RuntimeError: An earlier action was not followed by `recv`.
         """
         self._pending.check_none("send")
@@ -156,7 +157,7 @@ class SketchNavEnv:
         self._pending.put(action.contiguous())
 
     def recv(self) -> Step:
-        """Executes the pending actions.
+        """Executes the pending actions and returns the step; agents whose episode ended begin the next episode.
 
         Raises:
             RuntimeError: `send` was not called before.
@@ -178,7 +179,10 @@ class SketchNavEnv:
         )
 
     def move(self, action: Tensor) -> None:
-        """Executes actions (N,) int64 without images; rewards and ends are in `agents`, and no episode begins."""
+        """Executes actions (N,) int64 without rendering.
+
+        Rewards and episode ends are then in `agents`, and no new episode begins.
+        """
         self._run("step", action)
 
     def step(self, action: Tensor) -> Step:
@@ -187,7 +191,7 @@ class SketchNavEnv:
         return self.recv()
 
     def episode_metrics(self) -> dict[str, Tensor]:
-        """Computes the figures of the episodes in their present state, (N,) float32 each."""
+        """Returns the figures of the current episodes by name, as the class docstring explains; (N,) float32 each."""
         agents = self.agents
         length, moved = self.episodes.length[agents.episode], agents.moved * SUBSTEP_M
         direct, success = length / torch.maximum(length, moved), agents.success.double()
@@ -201,7 +205,7 @@ class SketchNavEnv:
         return {name: value.float() for name, value in metrics.items()}
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns agents, maps and seed; with the same episodes, a resumed environment repeats every bit.
+        """Returns the state of agents, explored maps and seed. A resume with the same episodes is exact to the bit.
 
         Raises:
             RuntimeError: An action is pending.
@@ -212,14 +216,14 @@ class SketchNavEnv:
         return {"seed": self.seed, "episodes": len(self.episodes), "agents": agents, **maps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restores `state_dict`; `observe` returns the observations of this state.
+        """Restores `state_dict`; then `observe` returns the observations of this state.
 
         Raises:
-            ValueError: The state has another number of rows or episodes.
+            ConfigError: The state has another number of rows or episodes.
         """
         rows, episodes = state["agents"]["heading"].shape[0], int(state["episodes"])
         if (rows, episodes) != (self.num_envs, len(self.episodes)):
-            raise ValueError(
+            raise ConfigError(
                 f"The state of sketchnav has {rows} rows and {episodes} episodes; expected {self.num_envs} and "
                 f"{len(self.episodes)}. Resume with the same scenes and number of environments."
             )
@@ -231,7 +235,7 @@ class SketchNavEnv:
         self._pending.clear()
 
     def worker_statistics(self) -> dict[str, Any]:
-        """Returns no measurements: the environments step in this process."""
+        """Returns an empty dict, because the environments step in this process, without workers."""
         return {}
 
     def close(self) -> None:
@@ -253,7 +257,10 @@ class SketchNavEnv:
             self._run("colour_noise", arrays, seed, rgb, ended_only)
 
     def _write_obs(self, obs: Tree, ended_only: bool) -> Tree:
-        """Writes the present observations into `obs`; with `ended_only`, images only of rows whose episode ended."""
+        """Writes the present observations into `obs` and returns it.
+
+        With `ended_only`, images are written only for rows whose episode ended.
+        """
         agents, episodes = self.agents, self.episodes
         if self.sensors.depth_noise:
             self._run("render", obs["rgb"], self._metres, 1.0, 0.0, UNLIMITED_M, ended_only)

@@ -1,4 +1,4 @@
-"""ExploredMap: maps of what agents have seen, from above: free, occupied or unseen, from the depth at eye level."""
+"""ExploredMap: bird's-eye maps of free, occupied and unseen squares, from the depth that agents see at eye level."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class ExploredMap:
     """Maps of N agents, each with its start in the centre and the axes of the plan.
 
     Args:
-        rows: N.
-        squares: G, squares along a map.
+        rows: N, number of agents.
+        squares: G, squares along one side of a map.
         pixels: S, side of the camera image.
         device: Device of maps and images.
 
@@ -46,7 +46,7 @@ class ExploredMap:
         return self.maps.copy_(self.with_view(self.maps, depth, gps, compass))
 
     def with_view(self, maps: Tensor, depth: Tensor, gps: Tensor, compass: Tensor) -> Tensor:
-        """Returns maps (n, G, G) with views added; free squares never replace occupied ones."""
+        """Returns copies of maps (N, G, G) with the views of `add` added; free squares never replace occupied ones."""
         level = depth[:, 0, depth.shape[-1] // 2 - 1]  # the row above the horizon
         far = NEAR_M + level.float() * ((FAR_M - NEAR_M) / 255)
         free = torch.where(self.along < far.unsqueeze(2), FREE, UNSEEN).to(torch.uint8)  # (n, S, K)
@@ -55,7 +55,11 @@ class ExploredMap:
         return self._mark(marked, walls, far.unsqueeze(2), gps, compass)
 
     def _mark(self, maps: Tensor, value: Tensor, z: Tensor, gps: Tensor, compass: Tensor) -> Tensor:
-        """Sets squares to the maximum of their value and the values (n, S, k) of the points at depth z in them."""
+        """Returns maps with k points on the ray of each of S image columns marked.
+
+        `z` (N, S, k) is the depth of the points. A square gets the maximum of its value in `maps` and the values
+        `value` (N, S, k) of the points in it.
+        """
         side, across = maps.shape[-1], z * self.across.view(1, -1, 1)
         cos, sin = compass.cos().unsqueeze(2), compass.sin().unsqueeze(2)
         x = gps[:, 0].view(-1, 1, 1) + z * cos - across * sin

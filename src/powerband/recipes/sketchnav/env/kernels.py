@@ -1,4 +1,8 @@
-"""Kernels: loops over all agents on CPU threads, around the scalar functions that the CUDA kernels share."""
+"""Kernels: compiles loops over all agents on CPU threads, around the scalar functions that the CUDA kernels share.
+
+The loops are called by name through `run`. Their arguments `s`, `w` and `o` are the arrays of all agents, of the world
+and of the sensors; `n` is the index of an agent.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,7 @@ from powerband.recipes.sketchnav.plans import cell_codes, distance, episodes
 
 @hashing.inlined
 def write_expert(s, w, n):
-    """Writes the action of the shortest-path follower."""
+    """Writes the action of the shortest-path follower of agent `n`; s: arrays of all agents, w: arrays of the world."""
     s.expert[n] = shortest_path_action(s, w, n)
 
 
@@ -34,7 +38,7 @@ def cpu_loops(parallel: bool) -> dict[str, Callable[..., None]]:
         parallel: Run on numba's threads; otherwise on the calling thread.
 
     Returns:
-        Loops by name: begin, step, render, expert, depth_noise, colour_noise, pose_noise.
+        Compiled loops by name: begin, step, render, expert, depth_noise, colour_noise, pose_noise.
     """
     modules = (hashing, world, motion, raycaster, sensors, distance, episodes, cell_codes)
     stamp = 2 * source_checksum(*modules) + parallel
@@ -97,5 +101,5 @@ def cpu_loops(parallel: bool) -> dict[str, Callable[..., None]]:
 
 
 def run(name: str, agents: Agents, world: WorldArrays, threads: int, *arguments: Any) -> None:
-    """Runs one kernel of this recipe on all agents; see `run_kernel`."""
+    """Runs the kernel `name` with `arguments` on all agents, with `threads` CPU threads or on CUDA."""
     run_kernel(cpu_loops, "powerband.recipes.sketchnav.env.cuda", name, agents, world, threads, *arguments)

@@ -1,6 +1,8 @@
-"""Motion: moves of a disc among cells, path lengths, reward, and the follower of the shortest path.
+"""Motion: moves agents (discs) among cells, and computes path lengths, rewards and the shortest-path follower.
 
-The scalar functions serve CPU threads and CUDA. `s` are the arrays of the agents, `w` those of the world, `n` is a row.
+The scalar functions serve CPU threads and CUDA. `s` are the arrays of all agents (`AgentArrays`), `w` the arrays of the
+world (`WorldArrays`), `n` is the index of an agent and `e` the number of an episode. `first` is the index of the first
+cell of a plan in `w.cells`; the plan has `width` x `high` cells. x and y are positions in units of 1/64 mm.
 Positions are integers, so that moves and collisions are the same bits on every device.
 """
 
@@ -27,7 +29,7 @@ FAR_AWAY = 1e9
 
 @inlined
 def is_occupied(w, first, width, high, cx, cy):
-    """Returns True if cell (cx, cy) of the plan whose cells begin at `first` is occupied or outside."""
+    """Returns True if cell (cx, cy) of a plan is occupied or outside. The module docstring explains w and first."""
     if cx < 0 or cy < 0 or cx >= width or cy >= high:
         return True
     return w.height[w.cells[first + cy * width + cx]] > 0.0
@@ -35,7 +37,7 @@ def is_occupied(w, first, width, high, cx, cy):
 
 @inlined
 def collides(w, first, width, high, x, y):
-    """Returns True if a disc at (x, y) touches an occupied cell."""
+    """Returns True if an agent at (x, y) touches an occupied cell. The module docstring explains w and first."""
     cx, cy = x // CELL_UNITS, y // CELL_UNITS
     for gy in range(cy - 2, cy + 3):
         for gx in range(cx - 2, cx + 3):
@@ -55,7 +57,10 @@ def collides(w, first, width, high, x, y):
 
 @inlined
 def move_forward(w, first, width, high, x, y, heading, substeps):
-    """Returns (x, y, completed substeps) of a straight move that ends before the disc would collide."""
+    """Returns (x, y, completed substeps) of a straight move that ends before the agent would collide.
+
+    The module docstring explains w, first and high. `heading` is in tens of degrees.
+    """
     made = 0
     for _ in range(substeps):
         nx, ny = x + w.step[heading, 0], y + w.step[heading, 1]
@@ -67,7 +72,9 @@ def move_forward(w, first, width, high, x, y, heading, substeps):
 
 @inlined
 def path_length(w, field, width, high, x, y):
-    """Returns the metres of the shortest path from (x, y) to the goal whose distance field begins at `field`.
+    """Returns the metres of the shortest path from (x, y) to the goal whose distance field begins at `w.field[field]`.
+
+    The module docstring explains w, width and high.
 
     An agent may stand in a gap of 0.4 m, for example, where the centre of no cell is navigable. The search then extends
     to more cells, ring by ring.
@@ -89,7 +96,10 @@ def path_length(w, field, width, high, x, y):
 
 @inlined
 def potential_m(w, e, x, y):
-    """Returns D in metres: 0.8 of the path that remains after its nearest point, plus 0.2 of the distance to it."""
+    """Returns the potential D of the reward of episode `e` at (x, y), in metres; w: arrays of the world.
+
+    D is 0.8 of the path that remains after its nearest point, plus 0.2 of the distance to this point.
+    """
     best, remains = FAR_AWAY * FAR_AWAY, 0.0
     for k in range(w.way_at[e], w.way_at[e + 1] - 1):
         ax, ay = int(w.way[k, 0]), int(w.way[k, 1])
@@ -106,7 +116,10 @@ def potential_m(w, e, x, y):
 
 @inlined
 def shortest_path_action(s, w, n):
-    """Returns the follower's action: STOP near the goal, otherwise towards the heading with the largest gain."""
+    """Returns the action of the shortest-path follower for agent `n`: STOP near the goal, otherwise the best heading.
+
+    The best heading shortens the path most. `s` are the arrays of all agents, `w` those of the world.
+    """
     if s.distance[n] <= STOP_SHARE * w.radius_m:
         return STOP
     e = s.episode[n]
@@ -126,7 +139,10 @@ def shortest_path_action(s, w, n):
 
 @inlined
 def begin_row(s, w, n, seed, stride):
-    """Begins the next episode of row `n`; rows that take the episodes in order skip `stride` episodes."""
+    """Begins the next episode of agent `n`; s: arrays of all agents, w: arrays of the world.
+
+    Agents that play the episodes in order advance by `stride` episodes. Other agents draw an episode with `seed`.
+    """
     count = w.order.shape[0]
     if w.sequential:
         e = w.order[(s.row[n] + s.tick[n] * stride) % count]
@@ -145,7 +161,10 @@ def begin_row(s, w, n, seed, stride):
 
 @inlined
 def step_row(s, w, n, action):
-    """Executes one action of row `n`: the move, the reward and the end of the episode."""
+    """Executes one action of agent `n`: the move, the reward and the end of the episode.
+
+    `s` are the arrays of all agents, `w` those of the world.
+    """
     e = s.episode[n]
     plan = w.plan[e]
     first, high, width = w.cells_at[plan], w.size[plan, 0], w.size[plan, 1]

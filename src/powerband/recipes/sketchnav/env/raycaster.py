@@ -1,8 +1,11 @@
 """Ray caster: renders one column of a camera image at a time, from near to far, over cells of different heights.
 
 The ray of a column passes the cells of the plan below it. A near cell hides what lies behind and below it. Each cell
-therefore adds rows above those that are filled: first its top (or the floor), then the front face of the next cell,
-until a wall closes the view. The rows that are left above show the ceiling.
+therefore adds pixel rows above the filled rows: first its top (or the floor), then the front face of the next cell,
+until a wall closes the view. The rows that remain above show the ceiling.
+
+In the functions, `s` are the arrays of all agents (`AgentArrays`), `w` the arrays of the world (`WorldArrays`), and `n`
+is the index of an agent.
 """
 
 import math
@@ -13,7 +16,7 @@ from powerband.recipes.sketchnav.plans.cell_codes import CEILING_M, NUM_CODES
 from powerband.recipes.sketchnav.plans.episodes import CELL_UNITS
 
 SHADOW = 0.8
-"""Light on faces that look along y."""
+"""Factor on the light of faces whose normal is along y."""
 TILE, TILE_LIGHT = 5, 0.93
 """Cells along a tile of the floor, and the light of every other tile."""
 PANEL, PANEL_LIGHT = 6, 0.95
@@ -22,7 +25,7 @@ PANEL, PANEL_LIGHT = 6, 0.95
 
 @inlined
 def paint(rgb, depth, n, row, column, red, green, blue, z, scale, offset, top):
-    """Writes one pixel: its colour, and its depth as `scale` z + `offset`, limited to 0..`top`."""
+    """Writes one pixel of the images of agent `n`: its colour, and its depth z as `scale` z + `offset` in 0..`top`."""
     rgb[n, 0, row, column] = red
     rgb[n, 1, row, column] = green
     rgb[n, 2, row, column] = blue
@@ -31,7 +34,10 @@ def paint(rgb, depth, n, row, column, red, green, blue, z, scale, offset, top):
 
 @inlined
 def render_column(s, w, n, column, rgb, depth, scale, offset, top):
-    """Renders column `column` of the view of agent `n` into rgb (N, 3, S, S) uint8 and depth (N, 1, S, S)."""
+    """Renders one column of the view of agent `n` into rgb (N, 3, S, S) uint8 and depth (N, 1, S, S).
+
+    `s` are the arrays of all agents, `w` those of the world; `paint` explains `scale`, `offset` and `top`.
+    """
     plan = w.plan[s.episode[n]]
     first, width = w.cells_at[plan], w.size[plan, 1]
     heading, size = s.heading[n], w.pixels

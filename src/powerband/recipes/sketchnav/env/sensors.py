@@ -1,11 +1,13 @@
-"""Sensors: noise of camera, GPS and compass.
+"""Sensors: adds noise to camera, GPS and compass.
 
-A deviation is a hash of (seed, row over all ranks, episodes begun, actions made, pixel), which selects an entry of a
-table of the normal distribution. The number of threads and the split of the rows do not change a bit. CUDA selects the
-same entries; depth and pose differ only by the rounding of floats. If rows take the episodes in order, the number of
-the episode replaces row and episodes begun, so that evaluations and recordings do not depend on the number of rows.
+The noise of a reading is a hash of (seed, row over all ranks, episodes begun, actions made, pixel), which selects an
+entry of a table of the normal distribution. The number of threads and the split of the rows do not change a bit. CUDA
+selects the same entries; depth and pose differ only by the rounding of floats. If rows take the episodes in order, the
+number of the episode replaces row and episodes begun, so that evaluations and recordings do not depend on the number of
+rows.
 
-Scalar functions take `s`, the arrays of the agents, `w`, those of the world, and `o`, those of the sensors.
+Scalar functions take `s`, the arrays of all agents (`AgentArrays`), `w`, the arrays of the world (`WorldArrays`), `o`,
+the arrays of the sensors (`SensorArrays`), and `n`, the index of an agent.
 """
 
 from __future__ import annotations
@@ -26,11 +28,11 @@ SENSOR_STREAM = 0x1F83D9ABFB41BD6B
 LANE_BITS = 12
 """Bits of a hash that select one entry of the table, whose last entries are 3.7 standard deviations from 0."""
 LEVEL = 1 << 12
-"""Parts of a level of colour. Noise is added to integers, which are the same bits on every device."""
+"""Number of parts of one level of colour. Noise is added to integers, which are the same bits on every device."""
 FRAME, SLOT = 1 << 17, 1 << 19
 """Upper bounds of the actions of an episode, and of the pixels of an image plus the pose."""
 POSE = 1 << 18
-"""Slot of GPS and compass."""
+"""Slot of GPS and compass. A slot is the number of a reading within one step: a pixel, or the pose."""
 
 
 class SensorArrays(NamedTuple):
@@ -63,7 +65,7 @@ def sensor_arrays(sensors: Sensors, device: torch.device) -> SensorArrays:
 
 @inlined
 def frame_key(s, w, n, seed):
-    """Returns the uint64 key of all readings of row `n` at this step."""
+    """Returns the uint64 key of the noise of agent `n` at this step; s: arrays of all agents, w: those of the world."""
     who, begun = s.row[n], s.tick[n]
     if w.sequential:
         who, begun = s.episode[n], s.tick[n] * 0
@@ -74,26 +76,27 @@ def frame_key(s, w, n, seed):
 
 @inlined
 def sensor_bits(key, slot):
-    """Returns 64 random bits for a slot of a frame."""
+    """Returns 64 random bits for reading number `slot` (a pixel or the pose) of the step with `frame_key` `key`."""
     return splitmix64(key + np.uint64(slot + 1) * np.uint64(0x9E3779B97F4A7C15))
 
 
 @inlined
 def table_row(bits, lane):
-    """Returns the entry of the table that lane 0 to 4 of `bits` selects."""
+    """Returns the index into the table of the normal distribution that 12 of 64 `bits` select: `lane` 0 to 4."""
     return np.uint32((bits >> np.uint64(LANE_BITS * lane)) & np.uint64((1 << LANE_BITS) - 1))
 
 
 @inlined
 def standard_normal(o, bits, lane):
-    """Returns a standard normal number (float64) from lane 0 to 4 of `bits`."""
+    """Returns a standard normal number (float64) that `lane` 0 to 4 of `bits` selects; o: arrays of the sensors."""
     return np.float64(o.normal[table_row(bits, lane)])
 
 
 @inlined
 def add_depth_noise(o, key, n, row, column, metres, depth, scale, offset):
-    """Writes `scale` z + `offset` of a noisy z to one pixel of `depth` uint8; z is in `metres` (N, 1, S, S).
+    """Adds noise to the depth z of one pixel of agent `n`; writes `scale` z + `offset` to `depth` (N, 1, S, S) uint8.
 
+    z comes from `metres` (N, 1, S, S). `o` are the arrays of the sensors, and `key` is the `frame_key` of the step.
     The error of triangulation grows with the square of the distance. Source: Khoshelham and Elberink 2012.
     """
     z = np.float64(metres[n, 0, row, column])
@@ -103,7 +106,10 @@ def add_depth_noise(o, key, n, row, column, metres, depth, scale, offset):
 
 @inlined
 def add_colour_noise(o, key, n, row, column, rgb):
-    """Adds noise to the colours of one pixel of `rgb` (N, 3, S, S) uint8."""
+    """Adds noise to the colours of one pixel of agent `n` in `rgb` (N, 3, S, S) uint8.
+
+    `o` are the arrays of the sensors, and `key` is the `frame_key` of the step.
+    """
     bits = sensor_bits(key, row * rgb.shape[3] + column)
     for k in range(3):
         value = np.int32(rgb[n, k, row, column]) * LEVEL + o.colour[table_row(bits, k + 1)] + LEVEL // 2
@@ -112,7 +118,10 @@ def add_colour_noise(o, key, n, row, column, rgb):
 
 @inlined
 def add_pose_noise(s, w, o, n, seed, gps, compass):
-    """Adds noise to `gps` (N, 2) and `compass` (N, 1), both float32; the compass stays within -pi to pi."""
+    """Adds noise to agent `n` in `gps` (N, 2) and `compass` (N, 1), float32; the compass stays within -pi to pi.
+
+    The module docstring explains s, w and o.
+    """
     bits = sensor_bits(frame_key(s, w, n, seed), POSE)
     for k in range(2):
         gps[n, k] = np.float64(gps[n, k]) + o.gps * standard_normal(o, bits, k)

@@ -1,9 +1,10 @@
-"""Spec: observations and actions of sketchnav, without an environment."""
+"""Spec: describes the observations and actions of sketchnav without creating an environment."""
 
 from __future__ import annotations
 
 import torch
 
+from powerband.core.errors import ConfigError
 from powerband.data.types import EnvSpec, TensorSpec
 from powerband.recipes.sketchnav.env.world import NUM_ACTIONS
 from powerband.recipes.sketchnav.settings import Rules, check_pixels
@@ -15,17 +16,16 @@ def make_env_spec(pixels: int, rules: Rules, explored: int = 0, expert: bool = F
     Args:
         pixels: S, side of the camera image.
         rules: Rules of an episode.
-        explored: G, squares along the explored map; 0 for no map.
+        explored: G, squares along one side of the explored map; 0 for no map.
         expert: Add the action of the shortest-path follower to the observation.
 
     Raises:
-        ConfigError: `pixels` is odd or out of range.
-        ValueError: `explored` is odd or negative.
+        ConfigError: `pixels` is odd or out of range, or `explored` is odd or negative.
     """
     check_pixels(pixels)
     if explored < 0 or explored % 2:
-        raise ValueError(f"explored={explored} is not an even number of squares, or 0 for no map.")
-    optional = {}
+        raise ConfigError(f"explored={explored} must be an even number of squares. Pass explored=96, or 0 for no map.")
+    optional: dict[str, TensorSpec] = {}
     if explored:
         optional |= {"explored": TensorSpec((1, explored, explored), torch.uint8), "goal": TensorSpec((2,))}
     if expert:

@@ -1,4 +1,4 @@
-"""Agents: the state of N agents, in tensors that kernels update in place."""
+"""Agents: holds the state of N agents in tensors that kernels update in place."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ class Agents:
         heading: Headings (N,) int64 in tens of degrees, clockwise from the x axis of the plan.
         made: Actions of the current episode (N,) int64.
         moved: Substeps of 25 mm that the agent has moved in the episode (N,) int64.
-        potential: D of the reward (N,) float64, in metres.
+        potential: Potential D of the reward of `SketchNavEnv` (N,) float64, in metres.
         distance: Length of the shortest path to the goal (N,) float64, in metres.
         expert: Action of the shortest-path follower (N,) int64; up to date only if the reward needs it.
-        hit: Collisions of the last action (N,) uint8.
+        hit: 1 if the last action collided, else 0 (N,) uint8.
         reward: Rewards (N,) float32.
         ended: (N,) uint8: 1 if the last action terminated the episode, 2 if the limit of actions truncated it.
-        success: Success of an episode that ended (N,) uint8.
+        success: 1 if the episode ended with success, else 0 (N,) uint8.
         episode: Episode numbers (N,) int64.
         row: Numbers of the agents over all ranks (N,) int64.
         tick: Episodes begun since the seed was set (N,) int64. `row` and `tick` select all random numbers.
@@ -88,7 +88,7 @@ class Agents:
 
     @property
     def num_rows(self) -> int:
-        """N."""
+        """N, the number of agents."""
         return self.heading.shape[0]
 
     @property
@@ -98,5 +98,5 @@ class Agents:
 
     @cached_property
     def arrays(self) -> AgentArrays:
-        """The same memory as arrays for numba."""
+        """The tensors of the agents as arrays for numba, which share their memory."""
         return AgentArrays(*(device_array(getattr(self, field.name)) for field in fields(self)))

@@ -1,4 +1,4 @@
-"""World: episodes, camera, rules and lookup tables of all rows, as arrays for the kernels."""
+"""World: builds the arrays that all agents share for the kernels: episodes, camera, rules and lookup tables."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ RADIUS = round(RADIUS_M / COORDINATE_UNIT_M)
 class WorldArrays(NamedTuple):
     """Tables and numbers that the kernels read.
 
-    The first fields are those of `Episodes`.
+    The first fields, up to ``way_at``, are those of `Episodes`.
 
     Attributes:
         height: Heights (32,) float32 in metres by cell code.
@@ -38,7 +38,15 @@ class WorldArrays(NamedTuple):
         ray: Cells (36, S, 2) float64 that the ray of an image column advances per metre of depth, by heading.
         row_z: Depth (S,) float64 of the floor below the horizon and of the ceiling above it, by image row.
         row_light: Light (S,) float64 at that depth.
-        order: Episode numbers (E',) int64 in the order in which rows take them.
+        pixels: S, side of the camera image.
+        focal: Focal length in pixels.
+        substeps: Substeps of the action FORWARD.
+        radius_m: Largest path length to the goal at which STOP succeeds, in metres.
+        max_steps: Actions after which an episode is truncated.
+        bonus: Reward for the action of the shortest-path follower.
+        sequential: True if agents play the episodes in order, False if they draw episodes.
+        shading: Light falls as 1 / (1 + shading z) with a depth of z metres.
+        order: Numbers (E',) int64 of the episodes in the order in which agents play them.
     """
 
     cells: Any
@@ -72,7 +80,7 @@ class WorldArrays(NamedTuple):
 
 
 def focal_length_px(pixels: int) -> float:
-    """Computes the focal length, in pixels, of a camera image with this side."""
+    """Computes the focal length, in pixels, of a camera image of `pixels` x `pixels`."""
     return pixels / 2 / math.tan(FIELD_OF_VIEW / 2)
 
 
@@ -91,9 +99,9 @@ def world_arrays(
         episodes: Episodes on `device`.
         rules: Rules of an episode.
         pixels: S, side of the camera image.
-        sequential: Rows take the episodes in order; otherwise each row draws its episodes at random.
+        sequential: Agents play the episodes in order; otherwise each agent draws episodes at random.
         device: Device of the kernels.
-        order: Episode numbers (E',) int64 that are played; None plays all.
+        order: Numbers (E',) int64 of the E' episodes that are played; None plays all.
         shading: Light falls as 1 / (1 + shading z), z in metres.
     """
 

@@ -1,1 +1,1 @@
-"""Imitation in sketchnav: recording of demonstrations, their dataset, and the policy that acts."""
+"""Imitation in sketchnav: records demonstrations, reads them as a dataset, and acts with the learned policy."""

@@ -1,4 +1,4 @@
-"""NavigationChunkActor: acts in the environment with a policy of action chunks."""
+"""NavigationChunkActor: acts in the environment with a policy that predicts chunks (sequences) of actions."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from powerband.recipes.sketchnav.env.env import SketchNavEnv
 
 
 class NavigationChunkActor:
-    """Policy of an environment: stacks the newest images, and executes the first actions of each chunk.
+    """Policy that stacks the newest images of each agent, and executes the first actions of each predicted chunk.
 
     Args:
-        learner: Learner that samples chunks.
+        learner: Learner that predicts chunks.
         image_keys: Observed images by their keys in an observation.
-        exec_horizon: Actions of a chunk that are executed before the next one is sampled; 0 uses the learner's setting.
+        exec_horizon: Actions executed before the next chunk is predicted; 0 uses the setting chunks.exec_horizon.
     """
 
     def __init__(self, learner: ActionChunkLearner, image_keys: tuple[str, ...], exec_horizon: int = 0) -> None:
@@ -25,7 +25,7 @@ class NavigationChunkActor:
         self.chunk = self.executed = torch.empty(0)
 
     def __call__(self, env: SketchNavEnv, obs: dict[str, Tensor], carry: Tensor | None) -> tuple[Tensor, None]:
-        """Returns actions (N,) int64 and no carry."""
+        """Returns actions (N,) int64 for the N agents of `env`, and None, because this object holds the memory."""
         starts = env.agents.made == 0
         if not self.images:
             starts = torch.ones_like(starts)
@@ -44,7 +44,7 @@ class NavigationChunkActor:
         return action, None
 
     def _stack(self, past: Tensor | None, newest: Tensor, starts: Tensor) -> Tensor:
-        """Newest images (N, frames, C, S, S), oldest first; the first image of an episode is repeated."""
+        """Returns the newest images (N, frames, C, S, S), oldest first; the first image of an episode is repeated."""
         repeated = newest.unsqueeze(1).repeat(1, self.learner.config.frames, 1, 1, 1)
         if past is None:
             return repeated

@@ -1,4 +1,4 @@
-"""Dataset of demonstrations: recorded episodes as pairs of an observation and the next chunk of actions."""
+"""Dataset of demonstrations: reads recorded episodes as pairs of an observation and the next chunk of actions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from powerband.recipes.sketchnav.settings import Sensors
 
 
 class Demonstrations:
-    """Rows of a recording whose episodes are contiguous. Calling it with row numbers returns a batch.
+    """Recorded steps (rows), with the steps of an episode in consecutive rows.
+
+    Calling this object with row numbers returns a batch.
 
     Args:
         fields: Tensors (rows, ...) by name, among them ``action`` (rows,) and ``episode`` (rows,) int64.
@@ -40,7 +42,7 @@ class Demonstrations:
         first = is_first.nonzero()[:, 0]
         self.rows, self.num_episodes = len(episode), len(first)
         if self.num_episodes != len(episode.unique()):
-            raise ConfigError("The rows of an episode are not contiguous. Record these demonstrations again.")
+            raise ConfigError("The steps of an episode are not contiguous. Record these demonstrations again.")
         index = is_first.cumsum(0) - 1
         self.first = first[index]
         self.last = torch.cat([first[1:] - 1, torch.tensor([len(episode) - 1])])[index]
@@ -48,7 +50,7 @@ class Demonstrations:
         self.past, self.future = torch.arange(1 - frames, 1), torch.arange(horizon)
 
     def __call__(self, rows: Tensor) -> dict[str, Tree]:
-        """Returns ``obs`` with leaves (R, ...) and ``action`` (R, horizon) int64 for rows (R,) int64."""
+        """Returns the batch of R row numbers (R,) int64: ``obs``, a dict of (R, ...), and ``action`` (R, horizon)."""
         past = torch.maximum(rows.unsqueeze(1) + self.past, self.first[rows].unsqueeze(1))
         future = torch.minimum(rows.unsqueeze(1) + self.future, self.last[rows].unsqueeze(1))
         obs: Tree = {
@@ -79,20 +81,20 @@ def load_demonstrations(config: Config) -> Demonstrations:
         "sensors": asdict(config.sensors),
         "seed": config.episode_seed,
     }
-    for name, here in expected.items():
-        there = recorded[name]
+    for name, value in expected.items():
+        recorded_value = recorded[name]
         if name == "scenes":
-            here, there = _without_sketches(here), _without_sketches(there)
-        if here != there:
-            fix = f" Write scene_seed={there}." if name == "seed" else " Use the settings of the recording."
+            value, recorded_value = _without_sketches(value), _without_sketches(recorded_value)
+        if value != recorded_value:
+            fix = f" Write scene_seed={recorded_value}." if name == "seed" else " Use the settings of the recording."
             raise ConfigError(
-                f"demos_dir={config.demos_dir} was recorded with {name} {there}, this run has {here}.{fix}"
+                f"demos_dir={config.demos_dir} was recorded with {name} {recorded_value}; this run has {value}.{fix}"
             )
     return Demonstrations(fields, config.camera_keys, config.chunks.frames, config.chunks.horizon)
 
 
 def _without_sketches(scenes: dict[str, Any]) -> dict[str, Any]:
-    """Fields of `EpisodeConfig` by their present names, without those of sketches.
+    """Returns fields of `EpisodeConfig` by their present names, without the fields of sketches.
 
     Sketches change neither the paths nor the camera images of a recording.
     """

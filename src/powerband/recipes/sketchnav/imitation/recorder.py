@@ -26,12 +26,12 @@ NUM_ENVS = 32
 
 
 def record_demonstrations(config: Config, run: Run) -> None:
-    """Records the follower of the shortest path on the training episodes."""
+    """Records what the shortest-path follower observes and does on the training episodes (stage demos)."""
     run.console.note(f"complete recording: {record(config, run)}")
 
 
 def record(config: Config, run: Run) -> Path:
-    """Records the missing episodes of the split train, packs the recording, and returns its folder.
+    """Records the episodes of the split train that the recording lacks, packs it, and returns its folder.
 
     Fields: ``rgb`` and ``depth`` if the policy observes them, ``gps`` and ``compass`` as in `SketchNavEnv`, ``action``
     (uint8) of the follower, ``episode``. The steps of an episode are contiguous; its last action is STOP.
@@ -64,7 +64,7 @@ def record(config: Config, run: Run) -> Path:
 def _record_episodes(
     config: Config, episodes: Episodes, missing: Tensor, field_names: list[str], recording: Recording
 ) -> None:
-    """Plays the episodes `missing` (n,) to their ends and records the follower's actions, executed or not."""
+    """Plays the episodes with the numbers `missing` (n,), and records the follower's actions, executed or not."""
     seed, noise = recording.facts["seed"], recording.facts["noise"]
     num_envs = min(NUM_ENVS, len(missing))
     env = SketchNavEnv(
@@ -100,7 +100,7 @@ def _record_episodes(
 
 
 def _disturb(action: Tensor, env: SketchNavEnv, share: float, seed: int) -> Tensor:
-    """Replaces a share of the actions (N,) by random moves; STOP stays.
+    """Returns actions (N,) of which a share is replaced by random moves; STOP is never replaced.
 
     After a random move the follower shows how to recover, which an undisturbed follower never does. The random numbers
     depend on episode and step only, so that a continued recording is the same. Source: Laskey et al. 2017.

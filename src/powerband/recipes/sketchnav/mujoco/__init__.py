@@ -1,1 +1,1 @@
-"""MuJoCo renderer of sketchnav."""
+"""Renders the camera images of sketchnav with MuJoCo."""

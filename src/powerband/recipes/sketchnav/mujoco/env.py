@@ -1,4 +1,4 @@
-"""MujocoNavEnv: one agent whose images MuJoCo renders, a Gymnasium environment for supervised workers.
+"""MujocoNavEnv: a Gymnasium environment of one agent whose images MuJoCo renders, for supervised worker processes.
 
 Moves, rewards and episode ends are those of `SketchNavEnv`. Only the camera images come from OpenGL.
 """
@@ -20,11 +20,11 @@ from powerband.recipes.sketchnav.plans.episodes import COORDINATE_UNIT_M, HEADIN
 from powerband.recipes.sketchnav.settings import MIN_PIXELS, Rules, Sensors
 
 MAX_RENDERERS = 8
-"""Plans whose scenes are kept, because building a scene takes about ten milliseconds."""
+"""Largest number of plans whose scenes are kept, because building a scene takes about ten milliseconds."""
 
 
 class MujocoNavEnv:
-    """`SketchNavEnv` with one row and images by MuJoCo.
+    """`SketchNavEnv` with one agent and images by MuJoCo.
 
     Args:
         file: File of episodes, as `Episodes.save` writes it.
@@ -76,7 +76,7 @@ class MujocoNavEnv:
         self.renderers.clear()
 
     def _observe(self, obs: dict[str, Any]) -> dict[str, Any]:
-        """Observation with the images of MuJoCo; the rest comes from the observation of the ray caster."""
+        """Returns an observation with images by MuJoCo; GPS, compass and episode come from `obs` of `SketchNavEnv`."""
         nav = self.nav
         plan = int(nav.episodes.plan[int(nav.agents.episode[0])])
         x, y = (nav.agents.at[0].double() * COORDINATE_UNIT_M).tolist()
@@ -94,7 +94,7 @@ class MujocoNavEnv:
         }
 
     def _add_noise(self, rgb: np.ndarray, level: np.ndarray, depth: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Colours (3, S, S) and depth levels (1, S, S) with the noise of this step; depth (S, S) is in metres."""
+        """Returns colours (3, S, S) and depth levels (1, S, S) with noise; `depth` (S, S) is exact, in metres."""
         colours, levels, metres = (
             torch.from_numpy(np.ascontiguousarray(each)[None]) for each in (rgb, level, depth[None])
         )
@@ -113,5 +113,5 @@ class MujocoNavEnv:
 
 
 def _without_sketches(episodes: Episodes) -> Episodes:
-    """Episodes with sketches of one pixel: the policy looks sketches up by episode number, so workers need none."""
+    """Returns episodes with sketches of one pixel, because only the policy, not the environment, reads sketches."""
     return replace(episodes, sketch=episodes.sketch[:, :, :1, :1].contiguous())

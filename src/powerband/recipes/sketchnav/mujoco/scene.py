@@ -1,4 +1,4 @@
-"""MuJoCo scenes: floor plans rendered by OpenGL, for training and as a reference for the ray caster."""
+"""MuJoCo scenes: builds floor plans as MJCF and renders them by OpenGL, for training and to test the ray caster."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ FLOOR_M = 0.05
 
 
 def merge_into_boxes(cells: np.ndarray) -> list[tuple[int, int, int, int, int]]:
-    """Covers cells (H, W) uint8 with rectangles of one code each that do not overlap.
+    """Covers the cells (H, W) uint8 of a plan with rectangles that do not overlap; all cells of one have the same code.
 
     Returns:
-        (code, x0, y0, x1, y1) per rectangle, in cells; x1 and y1 are exclusive.
+        (code, x0, y0, x1, y1) of each rectangle, in cells; x1 and y1 are exclusive.
     """
     uncovered, boxes = np.ones(cells.shape, bool), []
     for y in range(cells.shape[0]):
@@ -40,7 +40,7 @@ def merge_into_boxes(cells: np.ndarray) -> list[tuple[int, int, int, int, int]]:
 
 
 def scene_xml(cells: np.ndarray) -> str:
-    """Returns the MJCF of a plan with the camera ``eye``; its y axis points up, so the y of the plan is negated."""
+    """Returns the MJCF text of a plan with the camera ``eye``; its y axis points up, so the plan's y is negated."""
     tall, colour = heights(), colours()
     height, width = (side * CELL_M for side in cells.shape)
 

@@ -1,1 +1,1 @@
-"""Networks of sketchnav."""
+"""Networks of sketchnav, which encode camera images, sketch and pose."""

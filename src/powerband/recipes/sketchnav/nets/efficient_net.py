@@ -1,6 +1,7 @@
 """EfficientNet with group norms: an image encoder that needs no batch statistics.
 
-Source: Tan and Le 2019, table 1 (EfficientNet-B0); Wu and He 2018 (norm). Shapes: R rows, C channels, H, W pixels.
+Source: Tan and Le 2019, table 1 (EfficientNet-B0); Wu and He 2018 (norm).
+Shapes: R rows, C channels, images of H x W pixels.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from powerband.core.errors import ConfigError
 
 STEM, HEAD = 32, 1280
 STAGES = ((1, 16, 3, 1, 1), (6, 24, 3, 2, 2), (6, 40, 5, 2, 2), (6, 80, 3, 2, 3), (6, 112, 5, 1, 3), (6, 192, 5, 2, 4))
-"""Expansion, channels, side of the kernel, stride and blocks of each stage."""
+"""(expansion, channels, side of the kernel, stride, number of blocks) of each stage but the last."""
 LAST = (6, 320, 3, 1, 1)
-"""The last stage of B0."""
+"""The same numbers of the last stage of EfficientNet-B0."""
 SQUEEZE = 4
 """Factor by which squeeze-and-excitation reduces the channels."""
 GROUP = 16
-"""Channels per group of a norm, if the number divides."""
+"""Channels per group of a norm; the groups are larger if the number of channels does not divide."""
 POOLED_PX = 2
 """Side of the pooled feature map. It is not 1, because positions in the image matter."""
 
@@ -72,8 +73,8 @@ class EfficientNet(nn.Module):
         Args:
             channels: C, channels of an image.
             width: Number of features.
-            factor: Factor on the channels of B0, 0.1 to 4.
-            depth: Factor on the blocks of each stage, up to 4; a stage has at least one block.
+            factor: Factor on the channels of EfficientNet-B0, 0.1 to 4 (option net.channels).
+            depth: Factor on the blocks of each stage, up to 4; a stage has at least one block (option net.blocks).
 
         Raises:
             ConfigError: A factor is out of range.
@@ -81,8 +82,8 @@ class EfficientNet(nn.Module):
         super().__init__()
         if not 0.1 <= factor <= 4 or not 0 < depth <= 4:
             raise ConfigError(
-                f"channels={factor:g}, blocks={depth:g}: image_encoder=efficient needs channels of 0.1 to 4 and blocks "
-                f"above 0 to 4. Write channels=1 blocks=1."
+                f"net.channels={factor:g}, net.blocks={depth:g}: net.image_encoder=efficient needs net.channels of 0.1 "
+                f"to 4, and net.blocks above 0 and at most 4. Write net.channels=1 net.blocks=1."
             )
 
         def scaled(count: int) -> int:

@@ -1,6 +1,7 @@
 """GoalNet: predicts the position of the goal; keypoints of the explored map attend to those of the sketch.
 
-Suffixes: R rows, K keypoints, D directions, L steps of a ray, F features.
+Shapes: R rows (agents), U distinct pages, G squares along an explored map, s pixels along a page, K keypoints,
+D directions of rays.
 """
 
 from __future__ import annotations
@@ -12,22 +13,22 @@ from torch import Tensor, nn
 
 SIDE = 5
 KEYPOINTS = SIDE * SIDE
-"""Keypoints of a map, on a grid."""
+"""Number of keypoints of a map, which form a grid of SIDE by SIDE points."""
 DIRECTIONS = 8
 REACH_M, STEPS = 4.0, 16
-"""Length of a ray in metres, and its steps."""
+"""Length of a ray in metres, and number of its steps."""
 WIDTH, HEADS, FEED_FORWARD = 128, 4, 512
 """Sizes of the transformer layers."""
 SCALE_M = 10.0
 """Unit of distances as features, in metres."""
 POLAR = 3
-"""Numbers of `polar_features`."""
+"""How many numbers `polar_features` returns per row."""
 DARK = 0.6
-"""Ink of walls: every channel is above this value."""
+"""A pixel belongs to a wall if its ink is above this value in every channel."""
 
 
 def bounding_box(inside: Tensor) -> tuple[Tensor, Tensor]:
-    """Computes the bounding boxes of squares (R, G, G) bool.
+    """Computes the bounding boxes of the True squares of R maps (R, G, G) bool.
 
     Returns:
         Lowest (column, row) and highest (column, row) + 1, (R, 2) each. Without squares, the box is the whole map.
@@ -46,7 +47,7 @@ def bounding_box(inside: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def keypoint_grid(low: Tensor, high: Tensor) -> Tensor:
-    """Returns the centres (R, K, 2) of SIDE by SIDE parts of boxes from `low` (R, 2) to `high` (R, 2), row by row."""
+    """Returns K keypoints (R, K, 2): the centres of SIDE by SIDE parts of boxes from `low` (R, 2) to `high` (R, 2)."""
     share = (torch.arange(SIDE, device=low.device) + 0.5) / SIDE
     x = low[:, :1] + (high - low)[:, :1] * share
     y = low[:, 1:] + (high - low)[:, 1:] * share
@@ -54,11 +55,11 @@ def keypoint_grid(low: Tensor, high: Tensor) -> Tensor:
 
 
 def ray_distances(occupied: Tensor, points: Tensor, squares_per_metre: Tensor) -> Tensor:
-    """Computes the distances (R, K, D) to occupied squares in D directions, as shares of REACH_M.
+    """Computes the distances (R, K, D) from K points to occupied squares in D directions, as shares of REACH_M.
 
     Args:
         occupied: Occupied squares (R, G, G) bool.
-        points: Columns and rows (R, K, 2).
+        points: Column and row of the points (R, K, 2).
         squares_per_metre: Resolution of the maps (R, 1).
     """
     side = occupied.shape[-1]

@@ -1,6 +1,6 @@
-"""SketchNet: the encoder of camera, sketch and pose.
+"""SketchNet: encodes camera images, sketch and pose of each agent as features.
 
-Suffixes: R rows, E episodes, U distinct pages, C channels, H, W, V pixels, s pixels of a sketch.
+Shapes: R rows (agents), E episodes, U distinct pages, C channels, images of H x W pixels, s pixels along a sketch.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from powerband.core.errors import ConfigError
+from powerband.nets.auxiliary import AuxiliaryLosses
 from powerband.recipes.sketchnav.nets.efficient_net import EfficientNet
 from powerband.recipes.sketchnav.nets.goal_net import POLAR, GoalNet, polar_features
 from powerband.recipes.sketchnav.nets.sketch_view import SketchCrop, find_dots, to_unit_range
@@ -19,13 +20,13 @@ from powerband.recipes.sketchnav.settings import MAP_SQUARE_M, SketchNetConfig
 CHANNELS = (32, 64, 64)
 """Channels of the three convolutions of `ConvEncoder`."""
 KERNELS = ((8, 4), (4, 2), (3, 2))
-"""Side and stride of their kernels."""
+"""Side and stride of the kernels of these convolutions."""
 MIN_CONV_PX = 36
 """Smallest image for which the last kernel has an input."""
 GPS_M = 10.0
 """Unit of distances as features, in metres."""
 POSE, POSE_WIDTH = 4, 32
-"""Numbers of a pose, and its features."""
+"""How many numbers describe a pose, and how many features encode it."""
 CACHED_BATCHES = 2
 """Batches of agents whose codes are cached: double-buffered collection alternates between two halves."""
 
@@ -47,8 +48,8 @@ class ConvEncoder(nn.Module):
         super().__init__()
         if pixels < MIN_CONV_PX:
             raise ConfigError(
-                f"An image of {pixels} pixels is too small for image_encoder=plain. Set pixels, scenes.sketch_px and "
-                f"net.crop_px to {MIN_CONV_PX} or more."
+                f"An image side of {pixels} pixels is too small for net.image_encoder=plain. Set pixels, "
+                f"scenes.sketch_px and net.crop_px to {MIN_CONV_PX} or more."
             )
         widths, side = [channels, *(max(8, round(factor * width)) for width in CHANNELS)], pixels
         layers: list[nn.Conv2d] = []
@@ -57,7 +58,8 @@ class ConvEncoder(nn.Module):
             side = (side - kernel) // stride + 1
         self.convs = nn.ModuleList(layers)
         self.linear = nn.Linear(widths[-1] * side * side, width)
-        for layer in (*layers, self.linear):
+        weighted: tuple[nn.Conv2d | nn.Linear, ...] = (*layers, self.linear)
+        for layer in weighted:
             assert layer.bias is not None
             nn.init.orthogonal_(layer.weight, 2**0.5)
             nn.init.zeros_(layer.bias)
@@ -74,10 +76,10 @@ class ConvEncoder(nn.Module):
 
 
 class SketchEncoder(nn.Module):
-    """Encoder of sketches, which do not change during an episode.
+    """Encoder of sketches with a cache, because a sketch does not change during an episode.
 
-    During an update, each distinct sketch of a batch is encoded once. Between updates, codes are cached until a forward
-    pass with gradients, because the weights change after it.
+    During an update, each distinct sketch of a batch is encoded once. Between updates, the features (codes) are cached
+    until a forward pass with gradients, because the weights change after that pass.
 
     Attributes:
         sketches: Sketches (E, 3, s, s) uint8; not part of the state.
@@ -88,7 +90,7 @@ class SketchEncoder(nn.Module):
     def __init__(self, net: nn.Module, sketches: Tensor):
         """
         Args:
-            net: Network from pages (n, 3, s, s) of floats, 0 where a page is white, to features (n, width).
+            net: Network from n pages (n, 3, s, s) of floats, 0 where a page is white, to features (n, width).
             sketches: Sketches (E, 3, s, s) uint8 by episode number.
         """
         super().__init__()
@@ -98,11 +100,11 @@ class SketchEncoder(nn.Module):
         self.register_load_state_dict_post_hook(lambda module, _: module.clear_cache())
 
     def clear_cache(self) -> None:
-        """Discards all codes, because weights or sketches have changed."""
+        """Discards all cached codes, because weights or sketches have changed."""
         self._cache.clear()
 
     def set_sketches(self, sketches: Tensor) -> None:
-        """Replaces the sketches by those of another set of episodes, (E', 3, s, s) uint8."""
+        """Replaces the sketches by those of another set of E' episodes, (E', 3, s, s) uint8."""
         self._assign(sketches)
         self.clear_cache()
 
@@ -134,12 +136,12 @@ class SketchEncoder(nn.Module):
         return encoded
 
 
-class SketchNet(nn.Module):
+class SketchNet(nn.Module, AuxiliaryLosses):
     """Encoder of the observations of sketchnav.
 
     Attributes:
         width: Number of features.
-        image_keys: Camera images that it reads, by their keys in an observation.
+        image_keys: Keys of the camera images that the encoder reads from an observation.
     """
 
     def __init__(
@@ -149,7 +151,7 @@ class SketchNet(nn.Module):
         Args:
             sketches: Sketches (E, 3, s, s) uint8 by episode number.
             pixels: Side of the camera images.
-            config: Widths and inputs.
+            config: Sizes and inputs of the encoder.
             page_m: Size of a page in metres before training.
             frames: Camera images per observation, along the channels.
         """
@@ -178,7 +180,7 @@ class SketchNet(nn.Module):
         self.image_keys = tuple(name for name, used in (("rgb", config.use_rgb), ("depth", config.use_depth)) if used)
 
     def forward(self, obs: dict[str, Tensor]) -> Tensor:
-        """Encodes observations of `SketchNavEnv` with leaves (R, ...) as features (R, width)."""
+        """Encodes observations of R agents of `SketchNavEnv` as features (R, width)."""
         episode = obs["episode"]
         codes, ink, page = self.sketch(episode)
         parts = [codes]
@@ -201,10 +203,10 @@ class SketchNet(nn.Module):
         return torch.cat([part.float() for part in parts], 1)
 
     def auxiliary(self, obs: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Computes losses of the predictions of the last forward pass: 0-d tensors by name.
+        """Computes the loss of the goal that the last forward pass predicted: ``goal``, 0-d; empty without `GoalNet`.
 
         Args:
-            obs: Observations of that pass with any leading axes.
+            obs: Observations of the last forward pass with any leading axes.
         """
         if self._predicted_goal is None:
             return {}

@@ -1,4 +1,4 @@
-"""SketchCrop: the part of a sketch around the estimated position of an agent, with its heading up."""
+"""SketchCrop: crops a sketch around the estimated position of an agent, with the agent's heading up."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ CHUNK = 512
 
 
 def to_unit_range(image: Tensor) -> Tensor:
-    """Converts bytes to floats in 0..1."""
+    """Converts an image of bytes to floats in 0..1."""
     return image.float().mul_(1 / 255)
 
 
 def find_dots(sketches: Tensor, rgb: tuple[int, int, int]) -> Tensor:
-    """Finds a dot on each sketch.
+    """Finds the position of a dot, such as the start, on each of E sketches.
 
     Args:
         sketches: Sketches (E, 3, s, s) uint8.
@@ -40,7 +40,9 @@ def find_dots(sketches: Tensor, rgb: tuple[int, int, int]) -> Tensor:
 
 
 class SketchCrop(nn.Module):
-    """Crops the page around an agent, with its heading up. The size of the page in metres is learned from its code.
+    """Crops the page around an agent, with the agent's heading up.
+
+    A linear layer learns the size of the page in metres from the code of the page, which is its features.
 
     Source: Jaderberg et al. 2015, section 3.3 (bilinear sampling; its gradient reaches the size of the page).
     """
@@ -52,7 +54,7 @@ class SketchCrop(nn.Module):
             page_m: Size of a page in metres before training.
             crop_m: Side of the crop in metres.
             pixels: V, side of the crop in pixels.
-            learned: Learn the size of the page; otherwise it stays page_m.
+            learned: Learn the size of the page; otherwise the size stays `page_m`.
         """
         super().__init__()
         self.larger: nn.Linear | None = None
@@ -63,10 +65,10 @@ class SketchCrop(nn.Module):
         self.page_m, self.crop_m, self.pixels = page_m, crop_m, pixels
 
     def forward(self, ink: Tensor, page: Tensor, starts: Tensor, codes: Tensor, gps: Tensor, compass: Tensor) -> Tensor:
-        """Crops the pages.
+        """Crops the page of each of R agents (rows).
 
         Args:
-            ink: Pages (U, 3, s, s) float32, 0 where a page is white.
+            ink: U distinct pages (U, 3, s, s) float32, 0 where a page is white.
             page: Index (R,) int64 of the page of each row.
             starts: Start dots (R, 2) from `find_dots`.
             codes: Codes of the pages (R, code).
@@ -81,7 +83,7 @@ class SketchCrop(nn.Module):
             return self._crop(ink, page, starts, size, gps, compass)
 
     def _crop(self, ink: Tensor, page: Tensor, starts: Tensor, size: Tensor, gps: Tensor, compass: Tensor) -> Tensor:
-        """`forward` with the size (R, 1) of the pages in metres."""
+        """Crops as `forward`, with the size (R, 1) of the pages in metres instead of codes."""
         rows, pages = len(page), len(ink)
         ahead = torch.cat([compass.cos(), compass.sin()], 1)
         right = torch.stack([-ahead[:, 1], ahead[:, 0]], 1)

@@ -1,1 +1,1 @@
-"""Floor plans, episodes and sketches of sketchnav."""
+"""Generates the floor plans, episodes and sketches of sketchnav, and draws images of them."""

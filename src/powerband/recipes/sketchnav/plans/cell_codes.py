@@ -1,4 +1,4 @@
-"""Cell codes: the contents of a cell of a floor plan, with its height and colour."""
+"""Cell codes: defines the numbers for the contents of a cell of a floor plan, and the height and colour of each."""
 
 from __future__ import annotations
 

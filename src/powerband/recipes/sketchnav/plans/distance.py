@@ -1,4 +1,4 @@
-"""Distance: navigable cells of a grid, and the length of the shortest path from each of them to a goal.
+"""Distance: finds the navigable cells of a grid and the length of the shortest path from each cell to a goal.
 
 A path connects the centres of cells by 16 moves: straight, diagonal and knight's moves. It is at most 2.7 % longer than
 the direct line. Lengths are integers in units of 2 mm, so that they are the same bits on every machine.
@@ -28,7 +28,7 @@ _UNREACHED = 32_767
 
 
 def navigable(cells: np.ndarray) -> np.ndarray:
-    """Returns (H, W) bool: True if the disc of the agent fits with its centre at the centre of the cell.
+    """Returns (H, W) bool: True if the agent, a disc, fits with its centre at the centre of the cell.
 
     Args:
         cells: Cell codes (H, W) uint8.
@@ -76,7 +76,7 @@ def largest_component(free: np.ndarray) -> np.ndarray:
 
 @njit(cache=True, nogil=True)
 def _is_open(free, x, y, dx, dy):
-    """Returns True if the move from cell (x, y) by (dx, dy) crosses and reaches free cells only."""
+    """Returns True if the move from cell (x, y) by (dx, dy) crosses and reaches only True cells of `free` (H, W)."""
     height, width = free.shape
     nx, ny = x + dx, y + dy
     if nx < 0 or ny < 0 or nx >= width or ny >= height or not free[ny, nx]:
@@ -140,7 +140,7 @@ def distance_field(free: np.ndarray, goal_x: int, goal_y: int) -> np.ndarray:
 
 @njit(cache=True, nogil=True)
 def shortest_path(free: np.ndarray, field: np.ndarray, x: int, y: int) -> np.ndarray:
-    """Returns the corners (L, 2) int64 of the shortest path from cell (x, y) to the goal; equal moves are joined.
+    """Returns the L corners (L, 2) int64 of the shortest path from cell (x, y) to the goal; equal moves are joined.
 
     Args:
         free: Navigable cells (H, W) bool.

@@ -1,4 +1,4 @@
-"""Cache of generated episode sets: files in the user's cache folder that the next start reads."""
+"""Caches generated episode sets as files in the user's cache folder, which the next start reads."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SETS = DiskCache(
 
 @cache
 def source_digest() -> str:
-    """SHA-256 of the modules that generate episodes, and of the version of numpy, whose generators they use."""
+    """Returns the SHA-256 of the modules that generate episodes, and of the version of numpy."""
     digest = hashlib.sha256(np.__version__.encode())
     for module in (settings, distance, episodes, plan, sketch, cell_codes):
         digest.update(Path(str(module.__file__)).read_bytes())
@@ -37,7 +37,7 @@ def source_digest() -> str:
 
 
 def cache_path(scenes: EpisodeConfig, split: Split, seed: int) -> Path | None:
-    """Path of the file of an episode set; None if the user has no home folder."""
+    """Returns the path of the cache file of an episode set; None if the user has no home folder."""
     origin = [VERSION, source_digest(), asdict(scenes), split, seed]
     return SETS.file(json.dumps(origin, sort_keys=True).encode())
 
@@ -49,7 +49,7 @@ def read_cached(file: Path, scenes: EpisodeConfig, split: Split, seed: int) -> E
         cached, metadata = Episodes.load(file)
         origin = (metadata["scenes"], metadata["split"], metadata["seed"])
         if origin != (asdict(scenes), split, str(seed)) or "sha256" not in metadata:
-            raise ValueError(f"{file} holds another set")
+            raise ValueError(f"{file} holds an episode set of other scenes, split or seed")
         return cached
 
     return SETS.read(file, load)

@@ -1,4 +1,4 @@
-"""Episode sets of a run: read from a file or the cache, or generated; and the stage `episodes` that writes them."""
+"""Episode sets of a run: reads or generates the episodes of a split; the stage `episodes` writes them to files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from powerband.recipes.sketchnav.settings import PAGE_PX, SPLITS, EpisodeConfig,
 from powerband.report.media_files import save_image
 
 SHEET_PLANS = 20
-"""Plans on the overview image of a split."""
+"""Number of plans on the overview image of a split."""
 
 
 def load_episodes(
@@ -33,7 +33,7 @@ def load_episodes(
     Args:
         config: Configuration of the run: scenes and seed, or the file that replaces them for training.
         split: Split of episodes.
-        console: Console that shows what is generated or read.
+        console: Console that shows what is generated or read; None shows nothing.
         sketch: Level of the sketches; None uses the level of the scenes.
 
     Raises:
@@ -57,7 +57,7 @@ def load_episodes(
 
 @lru_cache(maxsize=4)
 def read_or_generate(scenes: EpisodeConfig, split: Split, seed: int, file: Path | None) -> Episodes:
-    """Reads or generates a set once per process, because a profile or a search runs the same recipe many times.
+    """Reads or generates an episode set once per process; a profile or a search runs the same recipe many times.
 
     Args:
         scenes: Distribution of the episodes.
@@ -96,7 +96,7 @@ def with_user_sketches(episodes: Episodes, folder: Path) -> tuple[Episodes, Tens
         )
     if max(files) >= len(episodes):
         raise ConfigError(
-            f"{files[max(files)]}: this split has the episodes 0 to {len(episodes) - 1}. Rename the file."
+            f"{files[max(files)]} has no episode; this split has the episodes 0 to {len(episodes) - 1}. Rename it."
         )
     sketch, side = episodes.sketch.clone(), episodes.sketch.shape[-1]
     for number, path in files.items():
@@ -105,7 +105,7 @@ def with_user_sketches(episodes: Episodes, folder: Path) -> tuple[Episodes, Tens
 
 
 def write_episode_sets(config: Config, run: Run) -> None:
-    """Writes each split as a file that `episode_file` reads, with an overview image and plans to draw over."""
+    """Writes each split as a file for the option `episode_file`, with an overview image and plans to draw over."""
     seed = config.episode_seed
     for split in SPLITS:
         episodes = load_episodes(config, split, run.console)

@@ -1,4 +1,4 @@
-"""Episodes: floor plans, starts, goals and sketches of a split, generated in advance from a seed.
+"""Episodes: generates, saves and loads the floor plans, starts, goals and sketches of a split, from a seed.
 
 A set can be saved as a safetensors file with metadata, which contains no code. The splits ``train`` and ``val_seen``
 share their plans; ``val_unseen`` has other plans. Each split has its own episodes.
@@ -41,7 +41,7 @@ COORDINATE_UNIT_M = 1 / 64_000
 CELL_UNITS = round(CELL_M / COORDINATE_UNIT_M)
 """Side of a cell in units of coordinates."""
 MAX_GOAL_TRIES = 200
-"""Goals that are tried in a plan before the scenes are refused."""
+"""Number of goals that are tried in a plan before generation fails with an error."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class Episodes:
         return self.way[first:last].cpu().numpy() * COORDINATE_UNIT_M
 
     def digest(self) -> str:
-        """Returns the SHA-256 of names, types, shapes and bytes."""
+        """Returns the SHA-256 of the names, types, shapes and bytes of all tensors."""
         digest = hashlib.sha256()
         for name, value in vars(self).items():
             digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
@@ -126,7 +126,7 @@ class Episodes:
             The episodes, and the metadata: version, split, seed, scenes (fields of `EpisodeConfig`) and sha256.
 
         Raises:
-            ValueError: The file is missing, is not a file of episodes, has another version, or is damaged.
+            ConfigError: The file is missing, is not a file of episodes, has another version, or is damaged.
         """
         from safetensors import SafetensorError, safe_open
 
@@ -135,24 +135,30 @@ class Episodes:
                 metadata = file.metadata() or {}
                 tensors = {name: file.get_tensor(name) for name in file.keys()}
         except (OSError, SafetensorError) as error:
-            raise ValueError(
-                f"{path}: {error}. Name a file that `powerband train sketchnav episodes` has written."
+            raise ConfigError(
+                f"{path} cannot be read: {error}. Name a file that `powerband train sketchnav episodes` has written."
             ) from None
         if metadata.get("version") != str(VERSION):
-            raise ValueError(
-                f"{path} has version {metadata.get('version', 'unknown')}; this is version {VERSION}. Generate the "
-                f"episodes again with `powerband train sketchnav episodes`."
+            raise ConfigError(
+                f"{path} has format version {metadata.get('version', 'unknown')}, but powerband reads version "
+                f"{VERSION}. Generate the episodes again with `powerband train sketchnav episodes`."
             )
         if tensors.keys() != cls.__dataclass_fields__.keys():
-            raise ValueError(f"{path} is not a file of episodes: it contains {', '.join(sorted(tensors))}.")
+            raise ConfigError(
+                f"{path} is not a file of episodes: it contains {', '.join(sorted(tensors))}. Name a file that "
+                f"`powerband train sketchnav episodes` has written."
+            )
         episodes = cls(**tensors)
         if "sha256" in metadata and metadata["sha256"] != episodes.digest():  # early files have no digest
-            raise ValueError(f"{path} is damaged: its digest has changed. Generate the episodes again.")
+            raise ConfigError(
+                f"{path} is damaged: its digest has changed. Generate the episodes again with `powerband train "
+                f"sketchnav episodes`."
+            )
         return episodes, {**metadata, "scenes": json.loads(metadata["scenes"])}
 
 
 def load_episode_file(path: Path) -> Episodes:
-    """Reads the file that the setting `episode_file` names.
+    """Reads the file of training episodes that the option `episode_file` names.
 
     Raises:
         ConfigError: The file is not a valid file of episodes.
@@ -166,7 +172,7 @@ def load_episode_file(path: Path) -> Episodes:
 def generate_episodes(
     scenes: EpisodeConfig, split: Split, seed: int, progress: Callable[[int], object] = lambda done: None
 ) -> Episodes:
-    """Generates the episodes of a split. The level of the sketches changes nothing but the sketches.
+    """Generates the episodes of a split. The level `scenes.sketch` changes only the sketches.
 
     Args:
         scenes: Distribution of the episodes.
@@ -178,7 +184,7 @@ def generate_episodes(
         ConfigError: A plan has no path of the required length.
     """
     if split not in SPLITS:
-        raise ValueError(f"split is {split!r}; expected one of {', '.join(SPLITS)}.")
+        raise ConfigError(f"Unknown split {split!r}. Available: {', '.join(SPLITS)}.")
     parts: dict[str, list[Any]] = {name: [] for name in Episodes.__dataclass_fields__}
     cells_at = field_at = goals = 0
     way_at = [0]
@@ -265,5 +271,5 @@ def _sample_goal(
 
 
 def _cell_centre(cell: tuple[int, int]) -> tuple[int, int]:
-    """Coordinates of the centre of a cell (x, y)."""
+    """Returns the coordinates of the centre of a cell (x, y), in units of 1/64 mm."""
     return cell[0] * CELL_UNITS + CELL_UNITS // 2, cell[1] * CELL_UNITS + CELL_UNITS // 2

@@ -1,4 +1,4 @@
-"""Images of an episode: sketch, plan with shortest path and trajectory, camera and depth; and overviews of plans."""
+"""Draws images of an episode (sketch, plan with shortest path and trajectory, camera, depth) and overviews of plans."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SHEET_LEVELS: tuple[Level, ...] = ("smooth", "abstract")
 
 @dataclass(frozen=True)
 class EpisodeFrame:
-    """One step of one agent, on the host.
+    """One step of one agent, as numpy arrays in host memory.
 
     Attributes:
         cells: Cell codes of the plan (H, W) uint8.
@@ -138,7 +138,7 @@ def frame_image(frame: EpisodeFrame) -> np.ndarray:
 
 
 def _plan_part(frame: EpisodeFrame) -> Any:
-    """Plan from above with the shortest path, the trajectory, start, goal and agent."""
+    """Draws the plan from above, with the shortest path, the trajectory, start, goal and agent."""
     from PIL import Image, ImageDraw
 
     plan = plan_image(frame.cells)
@@ -162,7 +162,7 @@ def _plan_part(frame: EpisodeFrame) -> Any:
 
 
 def _sketch_part(frame: EpisodeFrame) -> Any:
-    """Sketch with the estimated positions of the agent."""
+    """Draws the sketch with the estimated positions of the agent."""
     from PIL import ImageDraw
 
     part = _scaled(frame.sketch)
@@ -175,7 +175,7 @@ def _sketch_part(frame: EpisodeFrame) -> Any:
 
 
 def _draw_agent(draw: Any, at: tuple[float, ...], heading: float) -> None:
-    """Draws an agent as an arrow head."""
+    """Draws an agent as an arrow head at pixel `at`; `heading` is in radians, clockwise from the x axis."""
     ahead = np.array([np.cos(heading), np.sin(heading)])
     aside = np.array([-ahead[1], ahead[0]])
     corners = [tuple(np.array(at) + offset) for offset in (9 * ahead, 6 * aside - 5 * ahead, -6 * aside - 5 * ahead)]
@@ -183,7 +183,7 @@ def _draw_agent(draw: Any, at: tuple[float, ...], heading: float) -> None:
 
 
 def _scaled(rgb: np.ndarray) -> Any:
-    """Image of SIDE_PX by SIDE_PX pixels."""
+    """Scales colours (H, W, 3) to an image of SIDE_PX by SIDE_PX pixels."""
     from PIL import Image
 
     return Image.fromarray(np.ascontiguousarray(rgb)).resize((SIDE_PX, SIDE_PX), Image.Resampling.NEAREST)

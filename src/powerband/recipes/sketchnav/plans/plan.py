@@ -1,4 +1,4 @@
-"""Plan: seeded floor plans of rooms, corridors, doors and furniture on a grid of 0.1 m.
+"""Plan: generates floor plans of rooms, corridors, doors and furniture on a grid of 0.1 m from a seed.
 
 A rectangle is split until its rooms have realistic sizes; a large one is first split by a corridor. Doors connect the
 rooms to a tree, and some more doors close loops. Furniture never blocks the path to a place.
@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from powerband.core.errors import ConfigError
 from powerband.recipes.sketchnav.plans.cell_codes import CELL_M, FLOORS, FRAMES, FURNITURE, WALLS
 from powerband.recipes.sketchnav.plans.distance import largest_component, navigable
 from powerband.recipes.sketchnav.settings import MAX_SIZE_M, MIN_SIZE_M
@@ -24,13 +25,13 @@ MIN_ROOM, MAX_ROOM = 24, 56
 CORRIDOR = (13, 19)
 """Range of the width of a corridor in cells, upper end exclusive."""
 CORRIDOR_FROM = 100
-"""Side, in cells, from which a plan gets a corridor."""
+"""Length of the longer side, in cells, from which a plan has a corridor."""
 DOOR = (9, 13)
 """Range of the width of a door in cells, upper end exclusive."""
 LOOPS = 0.3
-"""Share of the possible doors outside the tree that are opened."""
+"""Share of the possible doors that are opened in addition to those that connect the rooms to a tree."""
 CLEAR = 9
-"""Cells around a door without furniture."""
+"""Distance from a door, in cells, within which there is no furniture."""
 
 
 class Rect(NamedTuple):
@@ -64,7 +65,7 @@ class Plan:
 
 
 class _Line(NamedTuple):
-    """Centre line of a wall, in cells: at `at` on one axis, from `start` to `stop` on the other."""
+    """Centre line of a wall, in cells. It is at x = `at` from y = `start` to `stop` if `upright`, else at y = `at`."""
 
     upright: bool
     at: float
@@ -81,11 +82,12 @@ def generate_plan(rng: np.random.Generator, min_size_m: float = MIN_SIZE_M, max_
         max_size_m: Largest width and height, 24 m or less.
 
     Raises:
-        ValueError: The range is empty or exceeds 8 to 24 m.
+        ConfigError: The range is empty or exceeds 8 to 24 m.
     """
     if not MIN_SIZE_M <= min_size_m <= max_size_m <= MAX_SIZE_M:
-        raise ValueError(
-            f"{min_size_m:g} to {max_size_m:g} m is not a range within {MIN_SIZE_M:g} to {MAX_SIZE_M:g} m."
+        raise ConfigError(
+            f"min_size_m={min_size_m:g} and max_size_m={max_size_m:g} do not form a range within {MIN_SIZE_M:g} to "
+            f"{MAX_SIZE_M:g} m. Pass min_size_m=8, max_size_m=24, for example."
         )
     width, height = (int(round(rng.uniform(min_size_m, max_size_m) / CELL_M)) for _ in range(2))
     outside = Rect(WALL, WALL, width - WALL, height - WALL)
@@ -114,7 +116,11 @@ def generate_plan(rng: np.random.Generator, min_size_m: float = MIN_SIZE_M, max_
 def _split(
     rng: np.random.Generator, rect: Rect, rooms: list[Rect], lines: list[_Line], is_outermost: bool
 ) -> tuple[list[Rect], list[_Line]]:
-    """Splits a rectangle into rooms; returns `rooms` and `lines` with its rooms and the walls between them added."""
+    """Splits a rectangle into rooms, and these again until they have realistic sizes.
+
+    Returns:
+        `rooms` with the new rooms added, and `lines` with the walls between the new rooms added.
+    """
     wide, high = rect.x1 - rect.x0, rect.y1 - rect.y0
     upright = wide >= high if abs(wide - high) > 12 else bool(rng.integers(2))
     corridor = is_outermost and max(wide, high) >= CORRIDOR_FROM
@@ -152,7 +158,10 @@ def _split(
 
 
 def _doors(rng: np.random.Generator, rooms: list[Rect]) -> list[Rect]:
-    """Doors between rooms as rectangles of wall cells: those of a spanning tree, and some of the others."""
+    """Returns doors between rooms as rectangles of wall cells.
+
+    The doors of a spanning tree connect all rooms; a share of the other possible doors is added.
+    """
     possible = []
     for a, first in enumerate(rooms):
         for b, second in enumerate(rooms):
@@ -181,7 +190,7 @@ def _doors(rng: np.random.Generator, rooms: list[Rect]) -> list[Rect]:
 
 
 def _open(cells: np.ndarray, door: Rect, frame: int) -> None:
-    """Turns the cells of a door into the floor of the room before it, and the wall at both ends into a frame."""
+    """Turns the cells of a door into the floor of the room left of it or above it, and both ends into a frame."""
     x0, y0, x1, y1 = door
     if x1 - x0 == WALL and y1 - y0 != WALL:
         cells[y0:y1, x0:x1] = cells[y0:y1, x0 - 1 : x0]
@@ -192,7 +201,7 @@ def _open(cells: np.ndarray, door: Rect, frame: int) -> None:
 
 
 def _furnish(rng: np.random.Generator, cells: np.ndarray, rooms: list[Rect], doors: list[Rect]) -> None:
-    """Puts furniture into the rooms; a block that would disconnect free cells is removed again."""
+    """Puts blocks of furniture into the rooms; a block that would disconnect free cells is removed again."""
     clear = np.zeros(cells.shape, bool)
     for x0, y0, x1, y1 in doors:
         clear[max(0, y0 - CLEAR) : y1 + CLEAR, max(0, x0 - CLEAR) : x1 + CLEAR] = True
@@ -224,7 +233,7 @@ def _furnish(rng: np.random.Generator, cells: np.ndarray, rooms: list[Rect], doo
 
 
 def _wall_segments(line: _Line, doors: list[Rect]) -> list[tuple[float, float, float, float]]:
-    """Parts of a wall between its doors, in cells."""
+    """Returns the parts of a wall between its doors as (x0, y0, x1, y1), in cells."""
     gaps = []
     for x0, y0, x1, y1 in doors:
         across, along = ((x0, x1), (y0, y1)) if line.upright else ((y0, y1), (x0, x1))

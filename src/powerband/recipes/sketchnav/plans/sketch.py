@@ -1,4 +1,6 @@
-"""Sketch: a plan as a person draws it, with black walls, a blue start dot, a purple goal dot and a red path.
+"""Sketch: draws a plan as a person does, with black walls, a blue start dot, a purple goal dot and a red path.
+
+A sketch has one of four levels of abstraction:
 
 smooth    all walls as wobbly strokes, on a page that is slightly warped and rotated, with the path
 abstract  fewer, straight strokes with wider doors, strongly stretched, rotated and warped, without the path
@@ -26,7 +28,7 @@ DOT_PX = 13
 MIN_SKETCH_PX = 64
 """Smallest side of a user's sketch in pixels."""
 DOT_TOLERANCE, MIN_DOT_PIXELS = 60, 40
-"""Difference in one channel up to which a pixel counts as part of a dot, and the pixels that a dot needs."""
+"""Difference in one channel up to which a pixel belongs to a dot, and the number of pixels that a dot needs."""
 
 
 class PageTransform:
@@ -68,7 +70,7 @@ class PageTransform:
         self.shift = PAGE_PX / 2 - self.scale * (low + high) / 2
 
     def _distort(self, points: np.ndarray) -> np.ndarray:
-        """Distorted points (..., 2), not yet scaled to the page."""
+        """Distorts points (..., 2) in metres; the result is not scaled to the page."""
         unit = (points - self.centre) / self.half
         distorted = unit @ self.matrix.T
         for direction, phase, size in self.waves:
@@ -95,19 +97,19 @@ def draw_sketch(
         start: Position (2,) of the start in metres.
         goal: Position (2,) of the goal in metres.
         path: Corners (L, 2) of the shortest path in metres.
-        level: Level of abstraction; see the top of this file.
+        level: Level of abstraction, as the module docstring describes.
         rng: Random generator of all distortions.
 
     Returns:
         Page (512, 512, 3) uint8 RGB.
 
     Raises:
-        ValueError: The level is unknown.
+        ConfigError: The level is unknown.
     """
     from PIL import Image, ImageDraw
 
     if level not in LEVELS:
-        raise ValueError(f"level is {level!r}; expected one of {', '.join(LEVELS)}.")
+        raise ConfigError(f"Unknown level {level!r} of a sketch. Available: {', '.join(LEVELS)}.")
     image = Image.new("RGB", (PAGE_PX, PAGE_PX), (255, 255, 255))
     if level == "blank":
         return np.asarray(image)
@@ -180,7 +182,7 @@ def read_sketch(path: Path | str) -> np.ndarray:
 
 
 def _draw_cells(draw: Any, plan: Plan, page: PageTransform) -> None:
-    """Draws walls and furniture cell by cell."""
+    """Draws walls and furniture cell by cell, without the distortions of a sketch."""
     metres = heights()[plan.cells]
     for y, x in np.argwhere(metres > 0):
         corners = page(np.array([(x, y), (x + 1, y + 1)]) * CELL_M)
@@ -193,7 +195,7 @@ def _stroke(draw: Any, points: np.ndarray, colour: tuple[int, int, int], width: 
 
 
 def _wobble(points: np.ndarray, rng: np.random.Generator, size_m: float) -> np.ndarray:
-    """Line with a point every 0.15 m, each displaced by a slow random walk of `size_m` metres."""
+    """Returns a line with a point every 0.15 m, each displaced by a slow random walk of `size_m` metres."""
     points = np.asarray(points, np.float64)
     legs = np.hypot(*np.diff(points, axis=0).T)
     at = np.concatenate([[0.0], np.cumsum(legs)])
@@ -208,7 +210,7 @@ def _wobble(points: np.ndarray, rng: np.random.Generator, size_m: float) -> np.n
 
 
 def _round_corners(path: np.ndarray) -> np.ndarray:
-    """Path with its corners cut twice, as a person draws it."""
+    """Returns a path with its corners cut twice, as a person draws it."""
     for _ in range(2):
         if len(path) > 2:
             cut = np.stack([0.75 * path[:-1] + 0.25 * path[1:], 0.25 * path[:-1] + 0.75 * path[1:]], 1).reshape(-1, 2)

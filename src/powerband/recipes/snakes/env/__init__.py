@@ -1,1 +1,1 @@
-"""3v3 snakes: rules, boards, observations and opponents on the training device."""
+"""Environment of 3v3 snakes: simulates thousands of boards with scripted opponents on the training device."""

@@ -1,4 +1,4 @@
-"""Pictures of a board."""
+"""Board images: draws a board of 3v3 snakes with the scores of both teams."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HEADER = 2
 """Height of the header in cells."""
 
 SMOOTH = 2
-"""Everything is drawn this many times larger and then scaled down."""
+"""The board is drawn larger by this factor; scaling the image down makes its edges smooth."""
 
 
 def draw_board(
@@ -30,25 +30,25 @@ def draw_board(
     names: tuple[str, str] = ("team A", "team B"),
     caption: str = "",
 ) -> np.ndarray:
-    """A picture of one board: bodies drawn through, heads with eyes that look ahead, scores above.
+    """Draws one board with a header of scores.
 
     Args:
-        state: The boards, on any device.
-        board: Which one.
-        cell: Pixels of a cell, 12 at least; the picture has even sides, as video needs.
-        names: What the teams are called in the header.
-        caption: A word in the middle of the header, such as the result.
+        state: State of the boards, on any device.
+        board: Index of the board.
+        cell: Pixels of a cell, an even number from 12, because videos need even sides.
+        names: Names of the teams in the header.
+        caption: Text in the middle of the header, such as the result.
 
     Returns:
-        (12 * cell, 20 * cell, 3) uint8 RGB.
+        RGB image (12 * cell, 20 * cell, 3) uint8.
 
     Raises:
-        ValueError: `cell` is under 12 or odd, or there is no such board.
+        ValueError: `cell` is below 12 or odd, or the board does not exist.
     """
     if cell < 12 or cell % 2:
-        raise ValueError(f"cell is {cell} pixels: give an even number of 12 or more")
+        raise ValueError(f"cell={cell} pixels is invalid. Pass an even number of at least 12.")
     if not 0 <= board < state.num_boards:
-        raise ValueError(f"board {board} does not exist: give 0..{state.num_boards - 1}")
+        raise ValueError(f"Board {board} does not exist. Pass an index in 0..{state.num_boards - 1}.")
     position = dump_board(state, board)
     size = cell * SMOOTH
     field = Image.new("RGB", (COLS * size, ROWS * size), PAPER)
@@ -65,10 +65,10 @@ def draw_board(
     for i, body in enumerate(position["bodies"]):
         if body:
             _draw_head(pen, body[0], position["directions"][i], SHADES[i], size)
-    picture = Image.new("RGB", (COLS * size, (ROWS + HEADER) * size), TRAY)
-    picture.paste(field, (0, HEADER * size))
-    _draw_header(ImageDraw.Draw(picture), position, size, names, caption)
-    return np.asarray(picture.resize((COLS * cell, (ROWS + HEADER) * cell), Image.Resampling.LANCZOS))
+    image = Image.new("RGB", (COLS * size, (ROWS + HEADER) * size), TRAY)
+    image.paste(field, (0, HEADER * size))
+    _draw_header(ImageDraw.Draw(image), position, size, names, caption)
+    return np.asarray(image.resize((COLS * cell, (ROWS + HEADER) * cell), Image.Resampling.LANCZOS))
 
 
 def _centre(cell: Cell, size: int) -> tuple[float, float]:
@@ -88,7 +88,7 @@ def _draw_bean(pen: ImageDraw.ImageDraw, cell: Cell, size: int) -> None:
 
 
 def _draw_body(pen: ImageDraw.ImageDraw, body: list[Cell], colour: Colour, size: int) -> None:
-    """A band through the cells, thinner towards the tail; it leaves over one edge and enters over the other."""
+    """Draws a band through the cells, thinner towards the tail, continued over the edges of the torus."""
     radii = [size * (0.4 - 0.2 * k / max(6, len(body) - 1)) for k in range(len(body))]
     for k, cell in enumerate(body):
         _disc(pen, _centre(cell, size), radii[k], colour)

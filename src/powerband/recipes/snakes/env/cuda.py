@@ -1,6 +1,6 @@
-"""The CUDA kernels: one thread a board, calling what the CPU loops call. Import it only where numba-cuda is installed.
+"""CUDA kernels that move and restart boards, with one thread per board. Importing this module needs numba-cuda.
 
-numba-cuda compiles a CPU function again, for the device, where a kernel calls it.
+The kernels call the same functions as the CPU loops in `kernels`; numba-cuda compiles these functions for the device.
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ from powerband.recipes.snakes.env.board import SnakesState
 from powerband.recipes.snakes.env.rules.board_moves import move_board, write_rows
 from powerband.recipes.snakes.env.rules.game import RUNNING, reset_board
 
-THREADS_PER_BLOCK = 32  # boards are independent and few: spread them over as many multiprocessors as possible
+THREADS_PER_BLOCK = 32  # boards are few and independent, so small blocks spread them over many multiprocessors
 
 
 @cuda.jit
 def move(s, mirrored, relative, seed, kind, m):
-    """Arguments of `kernels.move_boards`, as arrays."""
+    """Moves every board once, and writes rewards and results.
+
+    `s`: arrays of the boards; `m`: arrays of the `MoveBuffers`. `kernels.move_boards` explains the other parameters.
+    """
     b = cuda.grid(1)
     if b < s.grid.shape[0]:
         move_board(s, b, mirrored, relative, seed, m)
@@ -28,12 +31,15 @@ def move(s, mirrored, relative, seed, kind, m):
 
 @cuda.jit
 def restart(s, outcome, seed):
-    """Arguments of `kernels.restart_boards`, as arrays."""
+    """Starts a new game on every board b for which outcome[b] is not RUNNING.
+
+    `s`: arrays of the boards; `outcome`: (N,) results of the last move; `seed`: seed as uint64.
+    """
     b = cuda.grid(1)
     if b < s.grid.shape[0] and outcome[b] != RUNNING:
         reset_board(s, b, seed)
 
 
 def launch_per_board(kernel: Any, state: SnakesState, *arguments: Any) -> None:
-    """Runs `kernel` with a thread a board."""
+    """Launches `kernel` with the arrays of `state` and `arguments`, one thread per board."""
     launch(kernel, state.num_boards, state.grid.device, state.arrays, *arguments, block=THREADS_PER_BLOCK)

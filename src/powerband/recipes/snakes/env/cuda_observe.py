@@ -1,4 +1,4 @@
-"""CUDA kernels of observations and opponents, around the functions of the CPU loops. Import it only with numba-cuda."""
+"""CUDA kernels that write observations and choose the moves of opponents. Importing this module needs numba-cuda."""
 
 from __future__ import annotations
 
@@ -16,12 +16,16 @@ from powerband.recipes.snakes.env.rules.observation_rows import FEATURES, write_
 from powerband.recipes.snakes.env.rules.opponent_moves import choose
 
 MAX_WORKERS = 1 << 15
-"""Snakes in work at a time: each has 12 kB of working memory."""
+"""Largest number of threads that write observations, one snake each; a thread needs 12 kB of working memory."""
 
 
 @cuda.jit
 def observe_rows(s, start, index, listed, due, masked, team, kind, sets, lanes, numbers, out):
-    """Arguments of `observations.cpu_loops`; one thread a snake, each surveying the board for itself."""
+    """Writes the observations of one team on n boards to `out` (n, 3, D), with one thread per snake.
+
+    Each thread runs `flood_from_heads` in its own part of the working memory `sets`, `lanes` and `numbers`. `s`: arrays
+    of the boards. The docstring of `observations.cpu_loops` explains the other parameters.
+    """
     worker = cuda.grid(1)
     if worker >= sets.shape[0]:
         return
@@ -36,7 +40,10 @@ def observe_rows(s, start, index, listed, due, masked, team, kind, sets, lanes, 
 
 @cuda.jit
 def choose_rows(s, start, team, kind, seed, actions):
-    """Arguments of `opponents.cpu_loop`; one thread a board."""
+    """Writes the moves of a scripted team on n boards to `actions` (n, 3), with one thread per board.
+
+    `s`: arrays of the boards. The docstring of `opponents.cpu_loop` explains the other parameters.
+    """
     k = cuda.grid(1)
     if k < actions.shape[0]:
         choose(s, start + k, team, kind, seed, actions[k])
@@ -44,19 +51,22 @@ def choose_rows(s, start, team, kind, seed, actions):
 
 @cache
 def working_memory(workers: int, device: torch.device) -> Scratch:
-    """Working memory that stays where it is, so that launches can be captured in a CUDA graph."""
+    """Allocates working memory for `workers` threads once, so that CUDA graphs can capture launches that use it."""
     return allocate_scratch(workers, cuda.device_array)
 
 
 def observe(state: SnakesState, *arguments: Any) -> None:
-    """Launches `observe_rows`; the last of `arguments` is `out`."""
-    *where, out = arguments
+    """Launches `observe_rows` with the arrays of `state` and its own working memory.
+
+    `arguments` are the parameters of `observe_rows` from `start` to `kind`, then `out`.
+    """
+    *inputs, out = arguments
     workers = min(TEAM * out.shape[0], MAX_WORKERS)
     with torch.cuda.device(state.grid.device):
         memory = working_memory(workers, state.grid.device)
-    launch(observe_rows, workers, state.grid.device, state.arrays, *where, *memory, out)
+    launch(observe_rows, workers, state.grid.device, state.arrays, *inputs, *memory, out)
 
 
 def choose_all(state: SnakesState, *arguments: Any) -> None:
-    """Launches `choose_rows`; the last of `arguments` is `actions`."""
+    """Launches `choose_rows` with the arrays of `state`; `arguments` are its parameters from `start` to `actions`."""
     launch(choose_rows, arguments[-1].shape[0], state.grid.device, state.arrays, *arguments)

@@ -1,4 +1,4 @@
-"""N games of 3v3 snakes on one device, stepped together, as a vectorised environment."""
+"""SnakesEnv: vectorised environment of N games of 3v3 snakes on one device."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numba
 import torch
 from torch import Tensor
 
+from powerband.core.errors import ConfigError
 from powerband.data.types import EnvHalf, EnvSpec, Step, TensorSpec
 from powerband.recipes.snakes.env.board import SnakesState
 from powerband.recipes.snakes.env.kernels import MoveBuffers, move_boards, restart_all, restart_boards
@@ -18,14 +19,20 @@ from powerband.recipes.snakes.env.rules.rewards import EPISODE_METRICS, REWARDS
 
 
 class Opponent(Protocol):
-    """Who plays team B of a range of boards."""
+    """Player of team B on a range of boards."""
 
     def act(self, env: SnakesEnv, boards: slice) -> Tensor:
-        """(n, 3) int64 absolute actions of team B on `boards`; ``env.team_obs(1, boards)`` is what a network sees."""
+        """Computes the actions (n, 3) int64 of team B on n boards, for example from ``env.team_obs(1, boards)``.
+
+        The actions are absolute: 0..3 = up, down, left, right.
+        """
 
 
 def make_env_spec(observation: str) -> EnvSpec:
-    """What boards with this observation give and take; known without building any, which may compile their rules."""
+    """Returns the observation and action spaces of `SnakesEnv` with the observation that `observation` names.
+
+    It does not build boards, because building them may compile the rules of the game.
+    """
     return EnvSpec(
         obs=OBSERVATIONS[observation].spec,
         action=TensorSpec((TEAM,), torch.int64),
@@ -38,17 +45,16 @@ def make_env_spec(observation: str) -> EnvSpec:
 
 
 class SnakesEnv:
-    """3v3 snakes on N boards; rows of the learner are teams, agents are the three snakes of a team.
+    """3v3 snakes on N boards. Each row of the batch is a team that the learner plays; its agents are three snakes.
 
-    Rows 0..N-1 are team A of board 0..N-1, rows N..N+M-1 team B of the first M boards (the mirrored ones, on which the
-    learner plays itself). Team B of the others is played by the opponents, in the order given. Games are reset inside
-    the batch, so a step is a transition of every row.
+    Rows 0..N-1 are team A of boards 0..N-1. Rows N..N+M-1 are team B of the first M boards, the mirrored ones, on which
+    the learner plays against itself. The opponents play team B of the other boards in the given order. Games are reset
+    inside the batch, so a step is a transition of every row.
 
-    What `recv`, `reset` and `observe` return lies in two sets of buffers used in turn: it is valid until the second of
-    these calls after it.
-    On CUDA nothing waits for the device, and `Step.final_obs` is therefore always there.
+    `recv`, `reset` and `observe` return one of two sets of buffers, which is valid until the second of these calls
+    after it. On CUDA no call synchronises with the device, so `Step.final_obs` is always set.
 
-    Where cores are shared, set OMP_WAIT_POLICY=passive or threads=1: idle OpenMP threads spin on the cores they lack.
+    On shared cores, set OMP_WAIT_POLICY=passive or threads=1, because idle OpenMP threads occupy cores by spinning.
     """
 
     halves: tuple[EnvHalf, ...] = ()
@@ -70,39 +76,45 @@ class SnakesEnv:
         """Builds the boards and starts the first games.
 
         Args:
-            num_boards: N.
-            device: Where boards, observations and rewards live.
-            seed: 0..2**64 - 1. A game depends on the seed, the board's number and the actions only.
-            observation: A name of `OBSERVATIONS`. Actions are relative (0 forward, 1 left, 2 right) with `features`,
-                else absolute (0..3 = up, down, left, right).
-            reward: `game`; `mixed`: 0.8 own + 0.1 (own team - other team); `shaped`: the guide's, with step 200 as a
-                terminal.
+            num_boards: N, number of boards.
+            device: Device of boards, observations and rewards.
+            seed: Seed, 0..2**64 - 1. A game depends on the seed, the number of the board and the actions only.
+            observation: Name in `OBSERVATIONS`. Actions are relative (0 forward, 1 left, 2 right) with `features`,
+                otherwise absolute (0..3 = up, down, left, right).
+            reward: `game`: change of the length of a snake; `mixed`: 0.8 own + 0.1 (own team - other team) of these
+                changes; `shaped`: reward of the public baseline, see `rewards.shaped`, for which step 200 is terminal.
             opponents: (share of all boards, opponent) for team B of the boards that are not mirrored.
             mirrored: Share of the boards on which the learner plays both teams; all shares sum to 1.
-            threads: CPU threads, by default as many as torch uses.
+            threads: Number of CPU threads; None uses torch's number of threads.
             first_board: Number of the first board over all ranks.
-            stagger: Spread the step counts of the first games over 0..199, so that games do not end in phase. The
-                first game of a board is then shorter, and its figures count its part only.
+            stagger: Spreads the step counts of the first games over 0..199, so that games do not end in phase. The
+                first game of a board is then shorter, and so are its figures.
 
         Raises:
-            ValueError: An unknown name, a number out of range, or shares that do not sum to 1.
+            ConfigError: A name is unknown, a number is out of range, or the shares do not sum to 1.
         """
         self.device = torch.device(device)
-        available = numba.config.NUMBA_NUM_THREADS
+        available = numba.config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]  # numba sets it while it is imported
         self.threads = min(torch.get_num_threads(), available) if threads is None else threads
         shares = [mirrored, *(share for share, _ in opponents)]
         if num_boards < 1:
-            raise ValueError(f"num_boards is {num_boards}: give at least 1")
+            raise ConfigError(f"num_boards={num_boards} is below 1. Create SnakesEnv with 1 board or more.")
         if observation not in OBSERVATIONS:
-            raise ValueError(f"observation {observation!r} is unknown: give one of {', '.join(OBSERVATIONS)}")
+            raise ConfigError(f"Unknown observation {observation!r}. Available: {', '.join(OBSERVATIONS)}.")
         if reward not in REWARDS:
-            raise ValueError(f"reward {reward!r} is unknown: give one of {', '.join(REWARDS)}")
+            raise ConfigError(f"Unknown reward {reward!r}. Available: {', '.join(REWARDS)}.")
         if not 1 <= self.threads <= available:
-            raise ValueError(f"threads is {threads}: give 1..{available} (NUMBA_NUM_THREADS raises the limit)")
+            raise ConfigError(
+                f"threads={self.threads} is outside 1..{available}, the threads of numba. Pass a number in this range, "
+                f"or set the environment variable NUMBA_NUM_THREADS to a higher limit."
+            )
         if min(shares) < 0 or abs(sum(shares) - 1) > 1e-6:
-            raise ValueError(f"shares of mirrored boards and opponents are {shares}: they must be >= 0 and sum to 1")
+            raise ConfigError(
+                f"The shares of the mirrored boards and of each opponent are {shares}. Each share must be 0 or "
+                f"more, and they must sum to 1."
+            )
         if not 0 <= seed < 2**64:
-            raise ValueError(f"seed is {seed}: give 0..2**64 - 1")
+            raise ConfigError(f"seed={seed} is outside 0..2**64 - 1.")
         edges = [round(sum(shares[: k + 1]) * num_boards) for k in range(len(shares))]
         self.num_boards, self.mirrored = num_boards, edges[0]
         self.num_envs = num_boards + self.mirrored
@@ -130,29 +142,32 @@ class SnakesEnv:
         """Starts a new game on every board.
 
         Args:
-            seed: Starts the random streams over from this seed; None goes on with them.
+            seed: Restarts the random streams from this seed; None continues them.
 
         Returns:
-            (N + M, 3, D) float32 observations.
+            Observations (N + M, 3, D) float32: a row per team that the learner plays, D numbers per snake.
         """
         if seed is not None:
             if not 0 <= seed < 2**64:
-                raise ValueError(f"seed is {seed}: give 0..2**64 - 1")
+                raise ConfigError(f"seed={seed} is outside 0..2**64 - 1.")
             self.seed = seed
             self.state.tick.zero_()
         self._sent = None
         restart_all(self.state, self._moves[self._turn], seed=self.seed)
-        if self.stagger:  # multiples of the golden ratio are spread evenly, however many of them there are
+        if self.stagger:  # multiples of the golden ratio are spread evenly for any number of boards
             self.state.step_count.copy_(((self.state.board_id * 2654435769 & 0xFFFFFFFF) * MAX_STEPS) >> 32)
         return self.observe()
 
     def observe(self) -> Tensor:
-        """(N + M, 3, D) float32: observations of the boards as they are, for instance after `load_state_dict`."""
+        """Returns the current observations (N + M, 3, D) float32, for example after `load_state_dict`.
+
+        There is one row per team that the learner plays, with D numbers per snake.
+        """
         self._turn = 1 - self._turn
         return self._write(self._obs[self._turn])
 
     def team_obs(self, team: int, boards: slice) -> Tensor:
-        """(n, 3, D) float32: what `team` (0 = A, 1 = B) sees on `boards`, in a fresh tensor."""
+        """Returns the observations (n, 3, D) float32 of `team` (0 = A, 1 = B) on n boards, in a new tensor."""
         start, stop, _ = boards.indices(self.num_boards)
         out = self.spec.obs.zeros(stop - start, device=self.device)
         self._set_threads()
@@ -160,23 +175,25 @@ class SnakesEnv:
         return out
 
     def send(self, action: Tensor) -> None:
-        """Takes the learner's actions, (N + M, 3) int64, and asks the opponents for theirs.
+        """Stores the actions (N + M, 3) int64 of the learner, and computes the actions of the opponents.
+
+        There is one row per team that the learner plays. `recv` executes the move.
 
         Raises:
-            ValueError: Wrong shape or dtype; on CPU also an action out of range.
-            RuntimeError: `send` was called before and not followed by `recv`.
+            ConfigError: `action` has another shape or dtype, or, on a CPU, a value that is not an action.
+            RuntimeError: `send` was called twice without `recv`.
         """
         if self._sent is not None:
-            raise RuntimeError("send was called twice: call recv after each send")
+            raise RuntimeError("send was called twice. Call recv after each send.")
         if action.shape != (self.num_envs, TEAM) or action.dtype != torch.int64:
-            raise ValueError(
-                f"action is {tuple(action.shape)} {action.dtype}: give {(self.num_envs, TEAM)} torch.int64"
+            raise ConfigError(
+                f"action is {tuple(action.shape)} {action.dtype}. It must be {(self.num_envs, TEAM)} torch.int64."
             )
         if self.device.type == "cpu":
             low, high = (int(bound) for bound in torch.aminmax(action))
             if low < 0 or high >= self._num_actions:
-                raise ValueError(f"actions reach from {low} to {high}: give 0..{self._num_actions - 1}")
-        moves = self._moves[1 - self._turn]  # those of the last step stay as they are
+                raise ConfigError(f"Actions range from {low} to {high}. They must be in 0..{self._num_actions - 1}.")
+        moves = self._moves[1 - self._turn]  # the buffers of the last step remain valid
         moves.action.copy_(action)
         self._set_threads()
         for opponent, boards in self.opponents:
@@ -184,18 +201,18 @@ class SnakesEnv:
         self._sent = moves
 
     def recv(self) -> Step:
-        """Makes the move that was sent.
+        """Executes the move that was sent.
 
         Returns:
-            Step with reward (N + M, 3) and, where an episode ended, the figures score and opponent_score (team totals
-            in the game reward), win, draw and loss (0 or 1).
+            Step with reward (N + M, 3) and, for episodes that ended, the figures score and opponent_score (sums of the
+            game reward of a team), win, draw and loss (0 or 1).
 
         Raises:
-            RuntimeError: `send` was not called before.
+            RuntimeError: `send` was not called.
         """
         moves, self._sent = self._sent, None
         if moves is None:
-            raise RuntimeError("recv was called without send")
+            raise RuntimeError("recv was called without send. Call send first.")
         self._turn = turn = 1 - self._turn
         obs = self._obs[turn]
         ended = move_boards(
@@ -210,10 +227,10 @@ class SnakesEnv:
         self._write(obs)
         final_obs = None
         if ended != 0:
-            if self._final_obs[turn] is None:
-                self._final_obs[turn] = torch.zeros_like(obs)
             final_obs = self._final_obs[turn]
-            self._keep_ended(final_obs, obs, moves)
+            if final_obs is None:
+                final_obs = self._final_obs[turn] = torch.zeros_like(obs)
+            self._copy_final_obs(final_obs, obs, moves)
             restart_boards(self.state, moves, seed=self.seed)
             self._write(obs, moves.outcome != 0)
         return Step(
@@ -226,39 +243,39 @@ class SnakesEnv:
         )
 
     def step(self, action: Tensor) -> Step:
-        """`send`, then `recv`."""
+        """Calls `send`, then `recv`, and returns the step."""
         self.send(action)
         return self.recv()
 
     def state_dict(self) -> dict[str, Any]:
-        """The boards and the seed; a resumed environment goes on with the same bits.
+        """Returns the boards and the seed; a resumed environment continues bit for bit.
 
         Raises:
-            RuntimeError: Between `send` and `recv`.
+            RuntimeError: A move was sent and not received.
         """
         if self._sent is not None:
-            raise RuntimeError("state_dict between send and recv: call recv first")
+            raise RuntimeError("state_dict was called between send and recv. Call recv first.")
         return {"seed": self.seed, **self.state.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Sets boards and seed; `observe` gives the observations that go with them."""
+        """Restores the boards and the seed; `observe` then returns their observations."""
         self.state.load_state_dict(state)
         self.seed = int(state["seed"])
         self._sent = None
 
     def worker_statistics(self) -> dict[str, Any]:
-        """No measurements: the environments step in this process."""
+        """Returns an empty dict, because no worker processes simulate these environments."""
         return {}
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Does nothing, because the environment holds no resource that must be released."""
 
     def _set_threads(self) -> None:
         if self.device.type == "cpu":
             numba.set_num_threads(self.threads)
 
     def _write(self, obs: Tensor, ended: Tensor | None = None) -> Tensor:
-        """Writes the observations of all rows into `obs`, or of the rows of boards with `ended` (N,) bool only."""
+        """Writes the observations of all boards, or of those with `ended` (N,) True, to `obs`, and returns `obs`."""
         self._set_threads()
         n, m = self.num_boards, self.mirrored
         self._observation.write(self.state, 0, slice(0, n), obs[:n], ended)
@@ -266,8 +283,8 @@ class SnakesEnv:
             self._observation.write(self.state, 1, slice(0, m), obs[n:], None if ended is None else ended[:m])
         return obs
 
-    def _keep_ended(self, final_obs: Tensor, obs: Tensor, moves: MoveBuffers) -> None:
-        """Copies `obs` to `final_obs` where a game ended; on CUDA everywhere, which is cheaper than finding out."""
+    def _copy_final_obs(self, final_obs: Tensor, obs: Tensor, moves: MoveBuffers) -> None:
+        """Copies `obs` to `final_obs` for games that ended; on CUDA for all games, which avoids a synchronisation."""
         if self.device.type == "cpu":
             rows = (moves.terminated | moves.truncated).nonzero().squeeze(1)
             final_obs[rows] = obs[rows]

@@ -1,4 +1,4 @@
-"""Moves and restarts of all boards, on CPU threads or on CUDA, around the same scalar functions."""
+"""Kernels: functions that move or restart all boards, on CPU threads or on CUDA, with the same compiled rules."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from powerband.recipes.snakes.env.rules.game import GAME_OVER, RUNNING, SNAKES, 
 from powerband.recipes.snakes.env.rules.rewards import EPISODE_METRICS
 
 CHUNKS_PER_THREAD = 4
-SERIAL_BELOW = 2048  # boards; waking a thread costs as much as some hundred moves
+SERIAL_BELOW = 2048  # boards; to wake a thread takes the time of some hundred moves
 
 
 class MoveArrays(NamedTuple):
-    """The tensors of `MoveBuffers` as arrays for numba."""
+    """Tensors of `MoveBuffers` as arrays for numba."""
 
     action: Any
     actions: Any
@@ -38,16 +38,16 @@ class MoveArrays(NamedTuple):
 
 
 class MoveBuffers:
-    """What goes into one move of N boards with R rows of the learner, and what comes out.
+    """Inputs and outputs of one move of N boards, with R rows: the teams that the learner plays.
 
     Attributes:
-        action: (R, 3) int64: the learner's actions, relative or absolute.
-        actions: (N, 6) int64: absolute actions; team B of boards without a learner is filled before the move.
+        action: (R, 3) int64: actions of the learner, relative or absolute.
+        actions: (N, 6) int64: absolute actions of all snakes; the opponents' actions are written before the move.
         gain: (N, 6) int16: game reward of each snake.
         outcome: (N,) uint8: RUNNING, STEP_LIMIT or GAME_OVER.
         reward: (R, 3) float32.
         terminated, truncated: (R,) bool.
-        figures: (5, R) float32: `rewards.EPISODE_METRICS`, valid where the episode ended.
+        figures: (5, R) float32: results in the order of `rewards.EPISODE_METRICS`, valid if the game ended.
     """
 
     def __init__(self, num_boards: int, num_rows: int, device: torch.device):
@@ -62,27 +62,34 @@ class MoveBuffers:
 
     @cached_property
     def arrays(self) -> MoveArrays:
-        """The same memory as arrays for numba."""
+        """Views of the tensors as arrays for numba."""
         return MoveArrays(*(device_array(getattr(self, name)) for name in MoveArrays._fields))
 
 
 @cache
 def cpu_loops() -> tuple[Any, Any, Any]:
-    """(move, move over threads, restart): loops over boards start..stop-1; the one over threads over all boards."""
-    made_of = source_checksum(hashing, rules, rewards, board_moves)
+    """Compiles three loops over boards for the CPU: ``move``, ``move_parallel`` and ``restart``.
 
-    @njit(nogil=True, cache=True, _nrt=False)
+    ``move`` moves boards start..stop - 1 on the calling thread. ``move_parallel`` moves all boards on several threads.
+    ``restart`` starts new games on the boards whose game ended. Each returns the number of ended games.
+
+    Parameters: `s`: arrays of the boards; `m`: arrays of the `MoveBuffers`; `kind`: reward; the others are those of
+    `move_boards`.
+    """
+    checksum = source_checksum(hashing, rules, rewards, board_moves)
+
+    @njit(nogil=True, cache=True, **hashing.UNCOUNTED)
     def move(s, start, stop, mirrored, relative, seed, kind, m):
-        ended = 0 * made_of
+        ended = 0 * checksum
         for b in range(start, stop):
             ended += move_board(s, b, mirrored, relative, seed, m)
-        for b in range(start, stop):  # a loop of its own: in the one above it costs three times as much
+        for b in range(start, stop):  # in the loop above it would take three times as long
             write_rows(s, b, mirrored, kind, m)
         return ended
 
     @njit(nogil=True, cache=True, parallel=True)
     def move_parallel(s, chunks, mirrored, relative, seed, kind, m):
-        ended = 0 * made_of
+        ended = 0 * checksum
         n = s.grid.shape[0]
         for c in prange(chunks):
             for b in range(c * n // chunks, (c + 1) * n // chunks):
@@ -91,9 +98,9 @@ def cpu_loops() -> tuple[Any, Any, Any]:
                 write_rows(s, b, mirrored, kind, m)
         return ended
 
-    @njit(nogil=True, cache=True, _nrt=False)
+    @njit(nogil=True, cache=True, **hashing.UNCOUNTED)
     def restart(s, outcome, seed):
-        ended = 0 * made_of
+        ended = 0 * checksum
         for b in range(s.grid.shape[0]):
             if outcome[b] != RUNNING:
                 reset_board(s, b, seed)
@@ -106,19 +113,19 @@ def cpu_loops() -> tuple[Any, Any, Any]:
 def move_boards(
     state: SnakesState, moves: MoveBuffers, *, mirrored: int, relative: bool, seed: int, kind: int, threads: int
 ) -> int | None:
-    """Makes one move on all boards.
+    """Moves all boards once.
 
     Args:
-        state: The boards, written.
-        moves: Actions in, outcome out.
-        mirrored: Number of boards, counted from the first, on which the learner plays team B too.
-        relative: The learner's actions are relative.
-        seed: 0..2**64 - 1.
+        state: State of the boards, updated in place.
+        moves: Buffers with the actions; rewards and results are written into them.
+        mirrored: Number of boards, from the first one on, on which the learner also plays team B.
+        relative: True if the actions of the learner are relative.
+        seed: Seed, 0..2**64 - 1.
         kind: Reward, a value of `rewards.REWARDS`.
-        threads: CPU threads.
+        threads: Number of CPU threads.
 
     Returns:
-        Number of games that ended; None on CUDA, where nobody waits for the device.
+        Number of games that ended; None on CUDA, to avoid a host-device synchronisation.
     """
     arguments = (mirrored, relative, np.uint64(seed), kind, moves.arrays)
     if state.grid.device.type == "cpu":
@@ -134,7 +141,7 @@ def move_boards(
 
 
 def restart_boards(state: SnakesState, moves: MoveBuffers, *, seed: int) -> None:
-    """Starts a new game on every board whose `moves.outcome` is not RUNNING."""
+    """Starts a new game on every board whose game ended, which is where `moves.outcome` is not RUNNING."""
     arguments = (moves.arrays.outcome, np.uint64(seed))
     if state.grid.device.type == "cpu":
         cpu_loops()[2](state.arrays, *arguments)
@@ -145,6 +152,6 @@ def restart_boards(state: SnakesState, moves: MoveBuffers, *, seed: int) -> None
 
 
 def restart_all(state: SnakesState, moves: MoveBuffers, *, seed: int) -> None:
-    """Starts a new game on every board."""
+    """Starts a new game on every board, and sets `moves.outcome` to GAME_OVER for all of them."""
     moves.outcome.fill_(GAME_OVER)
     restart_boards(state, moves, seed=seed)

@@ -1,19 +1,19 @@
-"""What a team sees of its board: the four observations by name, written by one kernel for any set of boards.
+"""Observations: writes the observation of a team, which is one of four kinds, for any set of boards.
 
-All are symmetric in the teams: team B sees what team A would see if the teams changed places. "Others" are always the
-two mates and then the three opponents, both by number. Rows and columns are board coordinates, distances Euclidean over
-the edges. Of a missing bean or other snake the position is (-1, -1); a row of a snake that is not on the board is zero.
+All kinds are symmetric: the observation of team B is that of team A after the teams change places. "Others" are the two
+mates and then the three opponents, each by number. Rows and columns are board coordinates, and distances are Euclidean
+on the torus. Missing beans and snakes have the position (-1, -1); the row of a snake that is not on the board is zero.
 
 =========== ======= ================================================================================================
 name        actions content, in order
 =========== ======= ================================================================================================
-baseline26  4       own head row, col; codes of the cells up, down, left, right of it (0 free, 1 bean, 2..4 own team,
+baseline26  4       own head row, col; codes of its neighbours up, down, left, right (0 free, 1 bean, 2..4 own team,
                     5..7 opponents); five beans (row, col), oldest first; five other heads (row, col)
-fork35      4       the first 16 of those; the two nearest beans as dx (columns), dy (rows), distance; own length / 20;
-                    five other heads (row, col); threat of the first two opponents, their length / own length /
-                    (distance + 1)
+fork35      4       the first 16 of baseline26; the two nearest beans as dx (columns), dy (rows), distance; own
+                    length / 20; five other heads (row, col); threat of the first two opponents, their length / own
+                    length / (distance + 1)
 planes      4       (8, 10, 20), shifted so that the own head is at row 5, column 10: beans; bodies of the own snake,
-                    the mates and the opponents, each cell the moves until it is left / 32, at most 1; heads of the
+                    the mates and the opponents, with min(1, moves until the cell is left / 32); heads of the
                     mates and of the opponents; two constant planes: step / 200, lead in team return / 20 within [-1, 1]
 features    3       see `features`; its actions are relative
 =========== ======= ================================================================================================
@@ -50,18 +50,18 @@ from powerband.recipes.snakes.env.rules.observation_rows import (
 )
 
 CHUNKS_PER_THREAD = 4
-SERIAL_BELOW = 64  # boards; a thread takes as long to wake as it does to write some dozen
+SERIAL_BELOW = 64  # boards; to wake a thread takes the time of some dozen boards
 
 
 def relative_to_absolute(direction: Tensor, relative: Tensor) -> Tensor:
-    """Absolute actions of the relative ones (0 forward, 1 left, 2 right) of snakes that head for `direction`.
+    """Converts relative actions (0 forward, 1 left, 2 right) to absolute ones.
 
     Args:
-        direction: 0..3 = up, down, left, right, any shape and integer dtype.
-        relative: The same shape, int64.
+        direction: Directions 0..3 (up, down, left, right) of the snakes, of any shape and integer type.
+        relative: Relative actions int64 of the same shape.
 
     Returns:
-        The same shape, int64.
+        Absolute actions int64 of the same shape.
     """
     direction = direction.long()
     left = direction ^ (2 + (direction >> 1))
@@ -70,22 +70,24 @@ def relative_to_absolute(direction: Tensor, relative: Tensor) -> Tensor:
 
 @cache
 def cpu_loops() -> tuple[Any, Any]:
-    """(serial, parallel): write `out` (n, 3, D) for the boards start.. or, where `listed`, for those in `index`.
+    """Compiles the serial and the parallel CPU loop that write the observations of a team to `out` (n, 3, D).
 
-    Rows k with due[k] False are left alone where `masked`.
+    The boards are those in `index` if `listed`, otherwise start, start + 1, ... If `masked`, out[k] stays unchanged
+    where due[k] is False. `s`: arrays of the boards; `team`: 0 = A, 1 = B; `kind`: number of the observation; `sets`,
+    `lanes`, `numbers`: working memory, see `flood.Scratch`. The parallel loop splits the n boards into `chunks`.
     """
-    made_of = source_checksum(hashing, rules, flood, features, observation_rows)
+    checksum = source_checksum(hashing, rules, flood, features, observation_rows)
 
-    @njit(nogil=True, cache=True, _nrt=False)
+    @njit(nogil=True, cache=True, **hashing.UNCOUNTED)
     def write_some(s, first, last, start, index, listed, due, masked, team, kind, sets, lanes, numbers, out):
-        for k in range(first, last + 0 * made_of):
+        for k in range(first, last + 0 * checksum):
             if not masked or due[k]:
                 b = index[k] if listed else start + k
                 write_board(s, b, team, kind, sets, lanes, numbers, out[k])
 
     @njit(nogil=True, cache=True, parallel=True)
     def write_parallel(s, chunks, start, index, listed, due, masked, team, kind, sets, lanes, numbers, out):
-        n = out.shape[0] + 0 * made_of
+        n = out.shape[0] + 0 * checksum
         for c in prange(chunks):
             for k in range(c * n // chunks, (c + 1) * n // chunks):
                 if not masked or due[k]:
@@ -96,10 +98,9 @@ def cpu_loops() -> tuple[Any, Any]:
 
 
 def num_threads() -> int:
-    """Threads that numba's loops run on.
+    """Returns the number of threads of numba's parallel loops, and keeps the number of threads of torch.
 
-    Where numba and torch share one OpenMP, the first question starts numba's threads and thereby gives torch as many;
-    torch's own number is put back.
+    If numba and torch share one OpenMP, the first call starts the threads of numba and changes torch's number.
     """
     before = torch.get_num_threads()
     threads = numba.get_num_threads()
@@ -109,8 +110,8 @@ def num_threads() -> int:
 
 
 @cache
-def _nothing(device: torch.device) -> tuple[Any, Any]:
-    """Stand-ins for an index and a mask that are not read."""
+def _unused_arguments(device: torch.device) -> tuple[Any, Any]:
+    """Creates arrays to pass as `index` and `due` to the loops of `cpu_loops` if they are not used."""
     return device_array(torch.zeros(1, dtype=torch.int64, device=device)), device_array(
         torch.zeros(1, dtype=torch.bool, device=device)
     )
@@ -118,13 +119,13 @@ def _nothing(device: torch.device) -> tuple[Any, Any]:
 
 @dataclass(frozen=True)
 class Observation:
-    """One of the observations; `OBSERVATIONS` has them by name.
+    """One kind of observation: its shape, its actions, and how to write it. `OBSERVATIONS` contains all kinds.
 
     Attributes:
-        spec: What one team sees, shape (3, D) or (3, planes, rows, columns), float32.
-        num_actions: 3 where actions are relative, else 4.
-        relative: Actions are relative to the snake's direction: 0 forward, 1 left, 2 right.
-        kind: Its number for the kernels.
+        spec: Spec of the observation of one team, float32 (3, D) or (3, planes, rows, columns).
+        num_actions: 3 if actions are relative, otherwise 4.
+        relative: True if actions are relative to the direction of the snake: 0 forward, 1 left, 2 right.
+        kind: Number of the observation for the kernels.
     """
 
     spec: TensorSpec
@@ -135,47 +136,47 @@ class Observation:
     def write(
         self, state: SnakesState, team: int, boards: slice | Tensor, out: Tensor, mask: Tensor | None = None
     ) -> None:
-        """Writes what `team` sees.
+        """Writes the observations of `team` on n boards to `out`.
 
-        On CPU it runs on ``numba.get_num_threads()`` threads, on CUDA on torch's current stream.
+        On a CPU it runs on ``numba.get_num_threads()`` threads, on CUDA in the current stream of torch.
 
         Args:
-            state: The boards.
-            team: 0 = A, 1 = B.
-            boards: n boards: a slice with step 1, or their indices, (n,) int64.
-            out: (n, *spec.shape) float32, contiguous, written.
-            mask: (n,) bool; where given, only the rows where it is True are written.
+            state: State of the boards.
+            team: Team, 0 = A or 1 = B.
+            boards: n boards, as a slice with step 1 or as indices (n,) int64.
+            out: Contiguous output (n, *spec.shape) float32.
+            mask: True for the rows (n,) to write; None writes all rows.
 
         Raises:
-            ValueError: `out` is of another shape, or a slice has a step.
+            ValueError: `out` has another shape, or a slice has a step.
         """
         listed, start, n = not isinstance(boards, slice), 0, len(boards) if isinstance(boards, Tensor) else 0
-        if not listed:
+        if isinstance(boards, slice):
             start, stop, step = boards.indices(state.num_boards)
             n = max(stop - start, 0)
             if step != 1:
-                raise ValueError(f"boards is {boards}: give a slice with step 1, or a tensor of indices")
+                raise ValueError(f"boards={boards} has a step. Pass a slice with step 1, or a tensor of indices.")
         if out.shape != (n, *self.spec.shape):
-            raise ValueError(f"out is {tuple(out.shape)}: give {(n, *self.spec.shape)} for {n} boards")
+            raise ValueError(f"out has shape {tuple(out.shape)}. For {n} boards it must be {(n, *self.spec.shape)}.")
         if n == 0:
             return
-        index, due = _nothing(out.device)
-        index = device_array(boards) if listed else index
+        index, due = _unused_arguments(out.device)
+        index = index if isinstance(boards, slice) else device_array(boards)
         due = due if mask is None else device_array(mask)
-        where = (start, index, listed, due, mask is not None, team, self.kind)
+        arguments = (start, index, listed, due, mask is not None, team, self.kind)
         rows = device_array(out.view(n, TEAM, -1))
         if out.device.type != "cpu":
             from powerband.recipes.snakes.env import cuda_observe
 
-            cuda_observe.observe(state, *where, rows)
+            cuda_observe.observe(state, *arguments, rows)
             return
         serial, parallel = cpu_loops()
         threads = num_threads()
         if threads == 1 or n < SERIAL_BELOW:
-            serial(state.arrays, 0, n, *where, *(part[0] for part in allocate_scratch(1)), rows)
+            serial(state.arrays, 0, n, *arguments, *(part[0] for part in allocate_scratch(1)), rows)
         else:
             chunks = CHUNKS_PER_THREAD * threads
-            parallel(state.arrays, chunks, *where, *allocate_scratch(chunks), rows)
+            parallel(state.arrays, chunks, *arguments, *allocate_scratch(chunks), rows)
 
 
 OBSERVATIONS = {

@@ -1,7 +1,7 @@
-"""Who plays team B: random moves, greedy bean eaters, or a policy.
+"""Opponents: players of the other team that move at random, greedily, or by a policy.
 
-Every opponent has ``act(env, boards)`` for team B of a slice of an environment's boards and ``act_team(state, boards,
-team, seed)`` for either team, so that an evaluation can swap sides. Both return absolute actions.
+Each opponent has ``act(env, boards)`` for team B on a slice of the boards, and ``act_team(state, boards, team, seed)``
+for either team, so that evaluations can swap sides. Both return absolute actions: 0..3 = up, down, left, right.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import torch
 from numba import njit
 from torch import Tensor
 
+from powerband.core.errors import ConfigError
 from powerband.envs.numba import hashing
 from powerband.envs.numba.arrays import device_array
 from powerband.envs.numba.cache_stamp import source_checksum
@@ -28,29 +29,36 @@ from powerband.recipes.snakes.env.rules.opponent_moves import GREEDY, GREEDY_TOR
 
 @cache
 def cpu_loop() -> Any:
-    """The loop over boards start.. for the rows of `actions` (n, 3)."""
-    made_of = source_checksum(hashing, rules, flood, features, opponent_moves)
+    """Compiles the CPU loop ``choose_all``, which writes the moves of a scripted team to `actions` (n, 3).
 
-    @njit(nogil=True, cache=True, _nrt=False)
+    The n boards have the indices start, start + 1, ... `s`: arrays of all boards; `team`: 0 = A, 1 = B; `kind`: RANDOM,
+    GREEDY or GREEDY_TORUS; `seed`: seed of random moves.
+    """
+    checksum = source_checksum(hashing, rules, flood, features, opponent_moves)
+
+    @njit(nogil=True, cache=True, **hashing.UNCOUNTED)
     def choose_all(s, start, team, kind, seed, actions):
-        for k in range(actions.shape[0] + 0 * made_of):
+        for k in range(actions.shape[0] + 0 * checksum):
             choose(s, start + k, team, kind, seed, actions[k])
 
     return choose_all
 
 
 class _Scripted:
-    """An opponent that is a kernel."""
+    """Base class of opponents that follow a fixed rule, which numba compiles. `kind` is the number of the rule."""
 
     kind: int
     seed = 0
 
     def act(self, env: Any, boards: slice) -> Tensor:
-        """(n, 3) int64 absolute actions of team B on `boards` of `env`."""
+        """Computes absolute actions (n, 3) int64 of team B on `boards` of `env`."""
         return self.act_team(env.state, boards, 1, env.seed)
 
     def act_team(self, state: SnakesState, boards: slice, team: int, seed: int = 0) -> Tensor:
-        """(n, 3) int64 absolute actions of `team` (0 = A, 1 = B) on `boards`; `seed` counts where moves are random."""
+        """Computes actions (n, 3) int64 of `team` (0 = A, 1 = B) on n boards: 0..3 = up, down, left, right.
+
+        `seed` determines random moves; greedy opponents do not use it.
+        """
         start, stop, _ = boards.indices(state.num_boards)
         actions = torch.empty(stop - start, TEAM, dtype=torch.int64, device=state.grid.device)
         if stop > start:
@@ -65,57 +73,62 @@ class _Scripted:
 
 
 class RandomOpponent(_Scripted):
-    """Moves uniformly among the four directions; draws depend on seed, board, tick and snake only."""
+    """Opponent with uniformly random directions; the draws depend on seed, board, tick and snake only."""
 
     kind = RANDOM
 
     def __init__(self, seed: int = 0):
-        """`seed` is added to the environment's."""
+        """Creates the opponent. `seed` is added to the seed of the environment, so that opponents can differ."""
         self.seed = seed
 
 
 class GreedyOpponent(_Scripted):
-    """Each snake goes for its nearest bean that no earlier snake of its team goes for, and avoids occupied cells."""
+    """Opponent whose snakes move to the nearest bean that no earlier mate moves to, and avoid occupied cells."""
 
     def __init__(self, distance: Literal["plain", "torus"] = "plain"):
-        """`plain` measures distances across the board as the public baseline does, `torus` over the edges as well.
+        """`plain` measures distances that do not cross the edges of the board, as the public baseline does; `torus`
+        also measures across the edges.
 
         Raises:
-            ValueError: Another word.
+            ConfigError: `distance` is neither plain nor torus.
         """
         if distance not in ("plain", "torus"):
-            raise ValueError(f"distance is {distance!r}: give 'plain' or 'torus'")
+            raise ConfigError(f"Unknown distance {distance!r}. Available: plain, torus.")
         self.kind = GREEDY_TORUS if distance == "torus" else GREEDY
 
 
 class PolicyOpponent:
-    """A policy: a past self, a checkpoint, or any function of observations."""
+    """Opponent that acts with a policy: a snapshot, a checkpoint, or any function of observations."""
 
-    def __init__(self, act_fn: Callable[[Tensor], Tensor], observation: str = "features"):
-        """Builds the opponent.
-
+    def __init__(self, act_fn: Callable[[Tensor], Tensor] | None, observation: str = "features"):
+        """
         Args:
-            act_fn: (n, 3, D) float32 -> (n, 3) int64 actions as the observation has them: relative with `features`.
-            observation: A name of `OBSERVATIONS`; it need not be the one of the environment.
+            act_fn: Function from observations (n, 3, D) float32 to actions (n, 3) int64, relative with `features`;
+                None if it is assigned before the first move.
+            observation: Name in `OBSERVATIONS`; it can differ from the observation of the environment.
 
         Raises:
-            ValueError: An unknown name.
+            ConfigError: `observation` is not in `OBSERVATIONS`.
         """
         if observation not in OBSERVATIONS:
-            raise ValueError(f"observation {observation!r} is unknown: give one of {', '.join(OBSERVATIONS)}")
+            raise ConfigError(f"Unknown observation {observation!r}. Available: {', '.join(OBSERVATIONS)}.")
         self.act_fn = act_fn
         self.observation = OBSERVATIONS[observation]
 
     def act(self, env: Any, boards: slice) -> Tensor:
-        """(n, 3) int64 absolute actions of team B on `boards` of `env`."""
+        """Computes absolute actions (n, 3) int64 of team B on `boards` of `env`."""
         return self.act_team(env.state, boards, 1)
 
     @torch.no_grad()
     def act_team(self, state: SnakesState, boards: slice, team: int, seed: int = 0) -> Tensor:
-        """(n, 3) int64 absolute actions of `team` (0 = A, 1 = B) on `boards`; `seed` is not used."""
+        """Computes actions (n, 3) int64 of `team` (0 = A, 1 = B) on n boards: 0..3 = up, down, left, right.
+
+        `seed` is not used, because the policy makes the choice.
+        """
         start, stop, _ = boards.indices(state.num_boards)
         obs = self.observation.spec.zeros(stop - start, device=state.grid.device)
         self.observation.write(state, team, slice(start, stop), obs)
+        assert self.act_fn is not None
         action = self.act_fn(obs)
         if not self.observation.relative:
             return action

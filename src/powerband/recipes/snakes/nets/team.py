@@ -1,4 +1,4 @@
-"""A network that all agents of a team share, with or without talk between them."""
+"""TeamMLP: a network shared by all agents of a team, with optional communication between them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from powerband.nets.recurrent import BiLSTM
 
 
 class TeamMLP(nn.Module):
-    """inputs -> width -> (talk) -> width -> outputs, the same weights for every agent.
+    """Layers inputs -> width -> (communication) -> width -> outputs, with the same weights for every agent.
 
-    With "lstm" a bidirectional LSTM runs across the agents after the first layer, and what each agent goes on with are
-    its two outputs. Source: Peng et al. 2017, BiCNet.
+    If `communicate` is "lstm", a bidirectional LSTM runs across the agents after the first layer. The second layer
+    reads the outputs of both directions. Source: Peng et al. 2017, BiCNet.
     """
 
     def __init__(self, inputs: int, width: int, outputs: int, communicate: Communication = "none"):
@@ -23,6 +23,6 @@ class TeamMLP(nn.Module):
         self.rest = MLP(width if self.talk is None else 2 * width, (width,), outputs)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, A, inputs) -> (B, A, outputs); without talk any leading axes will do."""
+        """Maps (B, A, inputs) of B teams of A agents to (B, A, outputs); without communication B, A can be any axes."""
         x = self.first(x)
         return self.rest(x if self.talk is None else self.talk(x))

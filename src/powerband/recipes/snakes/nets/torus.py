@@ -1,4 +1,7 @@
-"""Convolution on a torus: padding takes the cells of the opposite edge. Suffixes: R rows, C channels, H, W cells."""
+"""TorusConv: a convolutional network with circular padding, for boards whose opposite edges are connected.
+
+Shapes: R rows of the batch, C channels, H rows and W columns of the board.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,14 @@ from torch import Tensor, nn
 
 
 class TorusConv(nn.Module):
-    """Planes (R, C, H, W) -> features (R, width): three 3 x 3 layers, the last two of stride 2."""
+    """Network from planes (R, C, H, W) to features (R, width): three 3 x 3 layers, the last two with stride 2."""
 
     def __init__(self, planes: int, rows: int, columns: int, channels: int = 32):
         """
         Args:
-            planes: C.
+            planes: C, channels of the input.
             rows, columns: H, W of the board, 4 or more.
-            channels: Of the first layer; the others have twice as many.
+            channels: Channels of the first layer; the other layers have twice as many.
         """
         super().__init__()
         wide = 2 * channels

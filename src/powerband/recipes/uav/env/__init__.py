@@ -1,1 +1,1 @@
-"""Simulated missions: teams of UAVs map a hidden binary field, thousands of missions at a time on one device."""
+"""Simulated missions: simulates teams of UAVs that map a hidden binary field, thousands at a time on one device."""

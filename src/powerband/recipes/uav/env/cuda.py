@@ -1,9 +1,12 @@
-"""CUDA kernels: the same scalar functions as in the CPU loops. Importing this module needs numba-cuda.
+"""CUDA kernels: advances all missions on a GPU, with the rules of the CPU loops. Importing it needs numba-cuda.
+
+Parameter names: `s` is a `MissionArrays`, the state of all missions; `w` is a `WorldArrays`, the constants of the
+world; `n` is the index of a mission, `i` a UAV, `k` a map.
 
 numba-cuda compiles a CPU function for the device when a kernel calls it. A step takes three kernels. In the first, one
 thread per mission moves the UAVs and exchanges messages. In the second, one thread per row of a footprint measures. In
-the third, one thread per row of a map fuses. Atomic additions of integers compute the block sums, so their order does
-not change a bit.
+the third, one thread per row of a map fuses, which means that it adds the measurements to the beliefs. Atomic additions
+of integers compute the block sums, so their order does not change a bit.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from powerband.recipes.uav.env.world import WorldArrays
 
 @cuda.jit(device=True, inline=True)
 def add(array, index, value):
-    """Adds atomically, because many threads add to the sums of one mission."""
+    """Adds `value` to array[index] atomically, because many threads add to the sums of one mission."""
     cuda.atomic.add(array, index, value)
 
 
@@ -35,7 +38,11 @@ fuse_row = row_fuser(cuda.jit(device=True), add)
 
 @cuda.jit
 def begin_missions(s, w, seed, drawn):
-    """Starts the missions, one thread per mission."""
+    """Starts all missions, with one thread per mission.
+
+    `s`: state of all missions; `w`: constants of the world; `seed`: seed of the random draws; `drawn`: True to draw a
+    half plane as the hidden map.
+    """
     n = cuda.grid(1)
     if n < s.position.shape[0]:
         start(s, w, n, seed)
@@ -49,7 +56,10 @@ def begin_missions(s, w, seed, drawn):
 
 @cuda.jit
 def move_missions(s, w, seed, action):
-    """Moves the UAVs and exchanges messages, one thread per mission."""
+    """Moves all UAVs by `action` (N, A) and exchanges their messages, with one thread per mission.
+
+    `s`: state of all missions; `w`: constants of the world. `seed`: seed of the random draws.
+    """
     n = cuda.grid(1)
     if n < s.position.shape[0]:
         move_team(s, w, n, action)
@@ -59,7 +69,10 @@ def move_missions(s, w, seed, action):
 
 @cuda.jit
 def measure_rows(s, w, seed):
-    """Measures, one thread per row of a footprint."""
+    """Measures the cells that the cameras see, with one thread per row of a camera footprint.
+
+    `s`: state of all missions; `w`: constants of the world. `seed`: seed of the sensor noise.
+    """
     thread, span = cuda.grid(1), s.measured.shape[2]
     n, rest = thread // (w.agents * span), thread % (w.agents * span)
     if n < s.position.shape[0]:
@@ -68,7 +81,10 @@ def measure_rows(s, w, seed):
 
 @cuda.jit
 def fuse_rows(s, w):
-    """Fuses the measurements, one thread per row of a map."""
+    """Adds the latest measurements to the beliefs of all maps, with one thread per row of a map.
+
+    `s`: state of all missions; `w`: constants of the world.
+    """
     thread = cuda.grid(1)
     n, rest = thread // ((w.agents + 1) * w.cells), thread % ((w.agents + 1) * w.cells)
     if n < s.position.shape[0]:
@@ -77,7 +93,11 @@ def fuse_rows(s, w):
 
 @cuda.jit
 def write_maps(s, w, moves_made, uav, team):
-    """Writes the observations, one thread per UAV and one per team."""
+    """Writes the observations, with one thread per UAV and one per team.
+
+    `s`: state of all missions; `w`: constants of the world. `moves_made`: moves so far in the missions; `uav`: output
+    (N, A, 7, 11, 11), the maps of each UAV; `team`: output (N, 4, 11, 11), the maps of each team.
+    """
     thread = cuda.grid(1)
     n, i = thread // (w.agents + 1), thread % (w.agents + 1)
     if n < s.position.shape[0]:
@@ -89,7 +109,10 @@ def write_maps(s, w, moves_made, uav, team):
 
 @cuda.jit
 def choose_moves(s, w, probability, noise, explore, chosen, mask):
-    """Samples moves, one thread per mission."""
+    """Samples the moves of all UAVs, with one thread per mission.
+
+    `s`: state of all missions; `w`: constants of the world. `sample_move` explains the other parameters.
+    """
     n = cuda.grid(1)
     if n < s.position.shape[0]:
         for i in range(w.agents):
@@ -98,7 +121,10 @@ def choose_moves(s, w, probability, noise, explore, chosen, mask):
 
 @cuda.jit
 def count_rows(s, w, k, counts):
-    """Counts hits and misses of map `k`, one thread per row."""
+    """Compares map `k` of each mission with its hidden map, with one thread per row, and adds to `counts` (N, 4).
+
+    `s`: state of all missions; `w`: constants of the world. `count_row` explains the four counts.
+    """
     thread = cuda.grid(1)
     n = thread // w.cells
     if n < s.position.shape[0]:
@@ -111,7 +137,10 @@ def count_rows(s, w, k, counts):
 
 @cuda.jit
 def plan_moves(s, w, gains, shared, chosen, mask, value):
-    """Chooses greedy moves, one thread per mission."""
+    """Chooses the moves with the largest expected information gain, with one thread per mission.
+
+    `s`: state of all missions; `w`: constants of the world. `choose_greedy_move` explains the other parameters.
+    """
     n = cuda.grid(1)
     if n < s.position.shape[0]:
         for i in range(w.agents):
@@ -119,30 +148,30 @@ def plan_moves(s, w, gains, shared, chosen, mask, value):
 
 
 def measure_and_fuse(missions: Missions, tables: WorldArrays, seed: int) -> None:
-    """Measures and fuses after a move or a start."""
+    """Launches the kernels that measure and that add the measurements to the beliefs, after a move or a start."""
     launch_per_row(measure_rows, tables.agents * missions.measured.shape[2], missions, tables, seed)
     launch_per_row(fuse_rows, (tables.agents + 1) * tables.cells, missions, tables)
 
 
 def begin(missions: Missions, tables: WorldArrays, seed: int, drawn: bool) -> None:
-    """Starts all missions."""
+    """Starts all missions; `drawn` is True to draw a half plane as the hidden map of each mission."""
     launch_per_row(begin_missions, 1, missions, tables, seed, drawn)
     measure_and_fuse(missions, tables, seed)
 
 
 def step(missions: Missions, tables: WorldArrays, seed: int, action: Any) -> None:
-    """Moves all UAVs, measures and fuses."""
+    """Moves all UAVs by `action` (N, A), measures, and adds the measurements to the beliefs."""
     launch_per_row(move_missions, 1, missions, tables, seed, action)
     measure_and_fuse(missions, tables, seed)
 
 
 def write(missions: Missions, tables: WorldArrays, *arguments: Any) -> None:
-    """Writes the observations."""
+    """Writes the observations of all missions; `arguments` are those of `write_maps` after `s` and `w`."""
     launch_per_row(write_maps, tables.agents + 1, missions, tables, *arguments)
 
 
 def count(missions: Missions, tables: WorldArrays, *arguments: Any) -> None:
-    """Counts hits and misses."""
+    """Compares one map of each mission with the hidden map; `arguments` are `k` and `counts` of `count_rows`."""
     launch_per_row(count_rows, tables.cells, missions, tables, *arguments)
 
 

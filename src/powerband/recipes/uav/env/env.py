@@ -1,4 +1,4 @@
-"""UAV environment: N missions on one device that fly together, as a vectorised environment."""
+"""UavEnv: a vectorised environment of N missions that all start and end together, on one device."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from powerband.core.errors import ConfigError
 from powerband.data.types import EnvHalf, EnvSpec, Step, TensorSpec, Tree, tree_map
 from powerband.envs.numba.arrays import check_action
 from powerband.envs.numba.pending_action import PendingAction
@@ -26,7 +27,10 @@ REWARD_SCALE, REWARD_OFFSET = 22.0, 0.5
 
 
 def make_env_spec(world: World) -> EnvSpec:
-    """Returns the spaces of missions in `world`, without building missions, which may compile their kernels."""
+    """Returns the observation and action spaces of `UavEnv` with the settings `world`.
+
+    It does not build missions, because building them may compile the simulation.
+    """
     return EnvSpec(
         obs={
             "maps": TensorSpec((world.n_agents, UAV_MAPS, LATTICE, LATTICE)),
@@ -43,13 +47,13 @@ def make_env_spec(world: World) -> EnvSpec:
 
 
 class UavEnv:
-    """Missions of a team of UAVs. Rows are missions, agents are UAVs.
+    """N missions, each of a team of A UAVs. Each row of the batch is a mission; the agents are the UAVs of its team.
 
     The reward of a move is 22 rho - 0.5, the same for all UAVs of a team, with rho = mean(W (H_before - H_after)) /
-    mean(W H_before) over the map of all measurements. H_after and W belong to the map after the measurements of the
-    move. A mission begins with a measurement at the start positions and terminates after budget + 1 moves. All missions
-    begin and end at the same time. A move out of the lattice leaves the UAV at its position; `masked_sample` never
-    chooses such a move.
+    mean(W H_before) over the map of all measurements. H is the entropy of a cell and W its weight, see
+    `belief_tables`; H_after and W belong to the map after the measurements of the move. A mission begins with a
+    measurement at the start positions and terminates after budget + 1 moves. All missions begin and end at the same
+    time. A move out of the lattice leaves the UAV at its position; `masked_sample` never chooses such a move.
 
     Observations: ``maps`` (N, A, 7, 11, 11) and ``state`` (N, 4, 11, 11) as in `features`, and ``cell`` (N, A) int64,
     the x-y cell (11 x + y) of each UAV. Metrics of a mission, from the map of all measurements: ``f1``, and
@@ -71,7 +75,7 @@ class UavEnv:
         threads: int | None = None,
         first_env: int = 0,
     ):
-        """Creates the missions and starts the first ones.
+        """Creates and starts N missions.
 
         Args:
             num_envs: Number of missions N.
@@ -82,16 +86,18 @@ class UavEnv:
             first_env: Number of the first mission over all ranks.
 
         Raises:
-            ConfigError: The map file is invalid.
-            ValueError: A number is out of range.
+            ConfigError: The map file is invalid, or a number is out of range.
         """
         if num_envs < 1:
-            raise ValueError(f"num_envs={num_envs} is below 1.")
+            raise ConfigError(f"num_envs={num_envs} is below 1. Create UavEnv with 1 mission or more.")
         available = numba.config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]
         self.num_envs, self.world, self.device = num_envs, world, torch.device(device)
         self.threads = min(torch.get_num_threads(), available) if threads is None else threads
         if not 1 <= self.threads <= available:
-            raise ValueError(f"threads={self.threads} is outside 1..{available}. NUMBA_NUM_THREADS sets the limit.")
+            raise ConfigError(
+                f"threads={self.threads} is outside 1..{available}, the threads of numba. Pass a number in this range, "
+                f"or set the environment variable NUMBA_NUM_THREADS to a higher limit."
+            )
         self.seed, self.spec = seed, make_env_spec(world)
         self.tables = world_arrays(world, self.device)
         self.missions = Missions.empty(num_envs, world, first_env, self.device)
@@ -108,17 +114,17 @@ class UavEnv:
         self.reset(seed)
 
     def reset(self, seed: int | None = None) -> Tree:
-        """Starts new missions.
+        """Starts a new mission in every row.
 
         Args:
             seed: New seed, which restarts the random streams; None continues the streams.
 
         Returns:
-            Observations.
+            Observations ``maps``, ``cell`` and ``state``; the docstring of the class explains them.
         """
         if seed is not None:
             if not 0 <= seed < 2**63:
-                raise ValueError(f"seed={seed} is outside 0..2**63 - 1.")
+                raise ConfigError(f"seed={seed} is outside 0..2**63 - 1.")
             self.seed = seed
             self.missions.tick.zero_()
             self.missions.episode.zero_()
@@ -126,14 +132,17 @@ class UavEnv:
         return self.observe()
 
     def observe(self) -> Tree:
-        """Returns the current observations, for example after `load_state_dict`."""
+        """Returns the current observations ``maps``, ``cell`` and ``state``, for example after `load_state_dict`.
+
+        The docstring of the class explains them.
+        """
         self._buffer = 1 - self._buffer
         return self._write(self._obs[self._buffer])
 
     def masked_sample(self, probability: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor]:
         """Chooses moves for all UAVs, one after the other within a team, so that each avoids the occupied cells.
 
-        The mask excludes moves out of the lattice, and moves to the x-y cells that the UAVs before will occupy, unless
+        The mask excludes moves out of the lattice, and moves to the x-y cells that earlier UAVs will occupy, unless
         such a move is the last remaining one.
 
         Args:
@@ -154,7 +163,7 @@ class UavEnv:
         """Stores the moves (N, A) int64 for `recv`.
 
         Raises:
-            ValueError: The shape or the dtype is wrong; on the CPU also a move out of range.
+            ConfigError: `action` has another shape or dtype, or, on the CPU, a number that is not a move.
             RuntimeError: `recv` was not called after the previous `send`.
         """
         self._pending.check_none("send")
@@ -162,7 +171,7 @@ class UavEnv:
         self._pending.put(action.contiguous())
 
     def recv(self) -> Step:
-        """Executes the moves of `send`.
+        """Executes the moves that `send` stored, and returns the step; the last move of the missions starts new ones.
 
         Raises:
             RuntimeError: `send` was not called before.
@@ -188,24 +197,27 @@ class UavEnv:
         )
 
     def step(self, action: Tensor) -> Step:
-        """Calls `send`, then `recv`."""
+        """Calls `send`, then `recv`, and returns the step."""
         self.send(action)
         return self.recv()
 
     def score(self, uav: int | None = None) -> dict[str, Tensor]:
-        """Computes F1 and entropy over the region of interest, (N,) float32 each, of the current map.
+        """Computes ``f1`` and ``roi_entropy`` of the current maps, (N,) float32 each.
+
+        ``f1`` is the F1 score of the region of interest, ``roi_entropy`` the mean entropy over it in bits.
 
         Args:
-            uav: UAV whose map is scored; None scores the map of all measurements.
+            uav: Index of the UAV whose map is compared with the hidden map; None uses the map of all measurements.
         """
         counts = torch.zeros(self.num_envs, 4, dtype=torch.int64, device=self.device)
         self._run("count", self.world.n_agents if uav is None else uav, counts)
         return map_metrics(counts)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the missions and the seed; a resumed environment continues with the same bits.
+        """Returns the state of the missions and the seed; a resumed environment continues with the same bits.
 
-        Missions that have just started follow from the seed and their counters, so only these are saved.
+        Missions that have just started can be computed from the seed and their counters, so the state then contains
+        only the seed and the counters.
 
         Raises:
             RuntimeError: `recv` was not called after the latest `send`.
@@ -219,17 +231,17 @@ class UavEnv:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restores missions and seed. Call `observe` for the observations.
+        """Restores the missions and the seed from a state of `state_dict`; `observe` then returns the observations.
 
         Raises:
-            ValueError: The state has other sizes.
+            ConfigError: The state belongs to another number of missions or to other settings of the world.
         """
         for name, saved in state["missions"].items():
             tensor = getattr(self.missions, name)
             if saved.shape != tensor.shape:
-                raise ValueError(
-                    f"uav state {name!r} has the shape {tuple(saved.shape)}, expected {tuple(tensor.shape)}. Resume "
-                    f"with the same world and the same number of missions."
+                raise ConfigError(
+                    f"{name!r} in the saved state of UavEnv has the shape {tuple(saved.shape)}, expected "
+                    f"{tuple(tensor.shape)}. Resume with the same options of world and the same number of missions."
                 )
             tensor.copy_(saved)
         self.seed, self.moves = int(state["seed"]), int(state["made"])
@@ -240,21 +252,21 @@ class UavEnv:
             self._begin()
 
     def worker_statistics(self) -> dict[str, Any]:
-        """Returns no statistics, because the environments step in this process."""
+        """Returns an empty dict, because no worker processes simulate these missions."""
         return {}
 
     def close(self) -> None:
         """Does nothing, because the environment holds no external resources."""
 
     def _write(self, obs: Tree) -> Tree:
-        """Writes the current observations to `obs`."""
+        """Writes the current observations to the buffers `obs`, and returns `obs`."""
         position = self.missions.position
         self._run("write", self.moves, obs["maps"], obs["state"])
         torch.add(position[:, :, 0] * LATTICE, position[:, :, 1], out=obs["cell"])
         return obs
 
     def _begin(self) -> None:
-        """Starts new missions in all rows."""
+        """Starts a new mission in every row, with new hidden maps unless the user provides the map."""
         self.moves = 0
         self._pending.clear()
         self.missions.belief.zero_()

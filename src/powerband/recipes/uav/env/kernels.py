@@ -1,4 +1,8 @@
-"""Kernels: functions that advance all missions, on CPU threads or on CUDA, around the same scalar functions."""
+"""Kernels: functions that advance all missions, on CPU threads or on CUDA, with the same compiled rules.
+
+Parameter names: `s` is a `MissionArrays`, the state of all missions; `w` is a `WorldArrays`, the constants of the
+world; `n` is the index of a mission, `i` and `j` are UAVs, `k` is a map.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +32,7 @@ from powerband.recipes.uav.env.world import WorldArrays
 
 @inlined
 def add(array, index, value):
-    """Adds without atomics, because one thread processes a whole mission."""
+    """Adds `value` to array[index] without atomic operations, because one thread processes a whole mission."""
     array[index] += value
 
 
@@ -37,7 +41,10 @@ fuse_row = row_fuser(inlined, add)
 
 @inlined
 def measure_and_fuse(s, w, n, seed):
-    """All UAVs of mission `n` measure at their positions, exchange the measurements and fuse them."""
+    """All UAVs of mission `n` measure at their positions, exchange the measurements, and update their beliefs.
+
+    `s`: state of all missions; `w`: constants of the world. `seed`: seed of the random draws.
+    """
     begin_step(s, w, n)
     exchange(s, w, n, seed)
     for i in range(w.agents):
@@ -54,7 +61,10 @@ def measure_and_fuse(s, w, n, seed):
 
 @inlined
 def count_map(s, w, n, k, counts):
-    """Adds the counts of `count_row` over map `k` to `counts` (N, 4)."""
+    """Compares map `k` of mission `n` with the hidden map, and adds hits, false alarms, misses and entropy to `counts`.
+
+    `s`: state of all missions; `w`: constants of the world. `counts`: (N, 4), see `count_row`.
+    """
     for y in range(w.cells):
         hits, false, missed, entropy = count_row(s, w, n, k, y)
         counts[n, 0] += hits
@@ -65,7 +75,7 @@ def count_map(s, w, n, k, counts):
 
 @cache
 def cpu_loops(parallel: bool) -> dict[str, Any]:
-    """Compiles the loops over missions and returns them by name.
+    """Compiles the CPU loops over missions, and returns them by name: begin, step, write, choose, count and greedy.
 
     The loops call functions for everything that they write. In the loop itself, numba would treat ``s.tick[n] += 1`` as
     a sum over the missions: each thread would add to a private copy, and the result would be lost.
@@ -124,5 +134,13 @@ def cpu_loops(parallel: bool) -> dict[str, Any]:
 
 
 def run(name: str, missions: Missions, tables: WorldArrays, threads: int, *arguments: Any) -> None:
-    """Runs a kernel on all missions, see `run_kernel`; `name` is begin, step, write, choose, count or greedy."""
+    """Runs one kernel on all missions, on the device of `missions`.
+
+    Args:
+        name: Kernel: begin, step, write, choose, count or greedy.
+        missions: State of the missions, updated in place.
+        tables: Constants of the world.
+        threads: Number of CPU threads.
+        arguments: Other arguments of the kernel, see `cpu_loops`.
+    """
     run_kernel(cpu_loops, "powerband.recipes.uav.env.cuda", name, missions, tables, threads, *arguments)

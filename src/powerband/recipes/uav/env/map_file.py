@@ -1,4 +1,4 @@
-"""Map file: reads and checks a hidden map that the user provides."""
+"""Map file: reads and checks a hidden map that the user provides as an array or an image."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from powerband.recipes.uav.settings import World
 
 
 def load_map_file(world: World) -> np.ndarray | None:
-    """Loads the hidden map that ``world.map_file`` names.
+    """Loads the hidden map from the file that ``world.map_file`` names.
 
     Returns:
-        (map_cells, map_cells) uint8, 1 in the region of interest; None if the setting is empty.
+        (map_cells, map_cells) uint8, 1 in the region of interest; None if ``world.map_file`` is empty.
 
     Raises:
         ConfigError: The file does not exist, or has another format, shape or values.
@@ -23,13 +23,13 @@ def load_map_file(world: World) -> np.ndarray | None:
         return None
     path, size = Path(world.map_file), world.map_cells
     if not path.is_file() or path.suffix not in (".npy", ".png"):
-        raise ConfigError(f"map_file={path} does not exist, or is not a .npy or .png file. Write another path.")
+        raise ConfigError(f"world.map_file={path} does not exist, or is not a .npy or .png file. Write another path.")
     if path.suffix == ".npy":
         try:
             image = np.load(path, allow_pickle=False)
         except ValueError as error:
             raise ConfigError(
-                f"map_file={path} is not an array of numbers ({error}). Save 0 and 1 as uint8 with numpy.save."
+                f"world.map_file={path} is not an array of numbers ({error}). Save 0 and 1 as uint8 with numpy.save."
             ) from None
         allowed = (0, 1)
     else:
@@ -38,17 +38,19 @@ def load_map_file(world: World) -> np.ndarray | None:
         image, allowed = np.asarray(Image.open(path).convert("L")), (0, 255)
     if image.shape != (size, size):
         raise ConfigError(
-            f"map_file={path} has the shape {image.shape}, expected {(size, size)}. Resize the map, or write "
-            f"map_cells={image.shape[0]} if it is square."
+            f"world.map_file={path} has the shape {image.shape}, expected {(size, size)}. Resize the map, or, if it is "
+            f"square, write world.map_cells={image.shape[0]}."
         )
     values = np.unique(image)
     if not np.isin(values, allowed).all():
         shown = ", ".join(f"{value:g}" for value in values[:6])
         raise ConfigError(
-            f"map_file={path} contains {shown}{' ...' if len(values) > 6 else ''}: only {allowed} are allowed."
+            f"world.map_file={path} contains {shown}{' ...' if len(values) > 6 else ''}: only {allowed} are allowed. "
+            f"The larger value marks the region of interest."
         )
     if len(values) < 2:
         raise ConfigError(
-            f"map_file={path} contains only {values[0]:g}. A map has cells inside and outside the region."
+            f"world.map_file={path} contains only {values[0]:g}. A map needs cells inside and outside the region of "
+            f"interest: {allowed[1]} marks the inside, {allowed[0]} the outside."
         )
     return (image == allowed[1]).astype(np.uint8)

@@ -1,4 +1,4 @@
-"""Mission image: draws the hidden map with the paths, the belief from all measurements, and its metrics over time."""
+"""Mission image: draws the hidden map with the paths of the UAVs, the belief of the team, and its metrics over time."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#17becf", "#8
 
 @dataclass(frozen=True)
 class MissionSnapshot:
-    """State of one mission at one time, in host memory.
+    """State of one mission with A UAVs and M x M cells at one time, in host memory.
 
     Attributes:
         truth: (M, M) uint8, 1 in the region of interest.
         belief: (M, M) float32: probability of the region of interest, from all measurements.
-        position: (A, 3): lattice x, lattice y, altitude index.
-        heard: (A,) int: bit j is set if the UAV received the message of UAV j.
-        f1, roi_entropy: Metrics of the belief.
+        position: (A, 3): lattice x, lattice y and altitude index of each UAV.
+        heard: (A,) int: for each UAV, bit j is set if it received the message of UAV j.
+        f1, roi_entropy: F1 score of the region of interest, and mean entropy over it in bits.
     """
 
     truth: np.ndarray
@@ -38,7 +38,10 @@ class MissionSnapshot:
 
     @classmethod
     def from_env(cls, env: UavEnv, row: int = 0, score: dict[str, Tensor] | None = None) -> MissionSnapshot:
-        """Copies the current state of the mission in row `row`; `score` avoids that the metrics are computed again."""
+        """Copies the current state of the mission in row `row`.
+
+        `score` is the result of ``env.score()``; None computes it.
+        """
         score, missions = score or env.score(), env.missions
         odds = missions.belief[row, -1].float() / LOG_ODDS_UNITS
         return cls(
@@ -54,11 +57,11 @@ class MissionSnapshot:
 def draw_mission(
     snapshots: Sequence[MissionSnapshot], altitudes_m: Sequence[float], title: str = "", steps: int = 0
 ) -> np.ndarray:
-    """Draws the last of `snapshots`, with the paths up to it.
+    """Draws the last of `snapshots`, with the paths of the UAVs and the curves of the metrics up to this time.
 
     Args:
         snapshots: Snapshots from the start of the mission on.
-        altitudes_m: Altitudes by index.
+        altitudes_m: Altitudes in metres, by altitude index.
         title: Text above the image.
         steps: Moves of a complete mission, the length of the time axis; 0 uses the number of snapshots.
 

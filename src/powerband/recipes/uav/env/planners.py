@@ -1,6 +1,6 @@
-"""Planners: baselines that do not learn. They move at random, in lanes at a fixed altitude, or by information gain.
+"""Planners: baselines that do not learn, which move at random, in lanes, or by expected information gain.
 
-Each planner has ``act(env) -> (N, A) int64``, the moves for the current state of all missions.
+Each planner has ``act(env) -> (N, A) int64``, which chooses the moves of A UAVs in N missions.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Planner(Protocol):
 
 
 class RandomPlanner:
-    """Chooses uniformly among the allowed moves."""
+    """Planner that chooses uniformly among the allowed moves of each UAV."""
 
     def __init__(self, seed: int = 0) -> None:
         self.seed = seed
@@ -43,13 +43,13 @@ class RandomPlanner:
 
 
 class LawnmowerPlanner:
-    """Each UAV scans one strip of the map, lane by lane, at one altitude.
+    """Planner with which each UAV scans one strip of the map, lane by lane, at one altitude.
 
     The map has one strip per UAV, assigned in the order of the start positions. The distance between lanes is the width
     of the footprint. A UAV flies to its altitude and to the nearer end of its nearest outer lane.
 
     Args:
-        altitude: Index of the altitude.
+        altitude: Index of the altitude in `World.altitudes_m`.
     """
 
     def __init__(self, altitude: int) -> None:
@@ -77,7 +77,10 @@ class LawnmowerPlanner:
         return env.masked_sample(score.to(env.device), None)[0]
 
     def _plan(self, team: list[list[int]], world: World) -> list[list[tuple[int, int]]]:
-        """Returns the ends of each UAV's lanes, in the order in which the UAV visits them."""
+        """Returns, for each UAV of `team`, the ends (x, y) of its lanes in the order of its visits.
+
+        `team` contains the position (lattice x, lattice y, altitude index) of each UAV.
+        """
         footprint = 2 * world.altitudes_m[self.altitude] * math.tan(FIELD_OF_VIEW / 2)
         spacing = max(1, int(footprint / SPACING_M))
         order = sorted(range(len(team)), key=lambda i: team[i][1])
@@ -96,10 +99,10 @@ class LawnmowerPlanner:
 
 
 class GreedyPlanner:
-    """Looks one step ahead and chooses the move with the largest expected information gain.
+    """Planner that looks one move ahead, and chooses the move with the largest expected information gain.
 
     Args:
-        shared: Discount the cells that UAVs, whose messages were received, are going to measure.
+        shared: True discounts cells that an earlier UAV will measure, if the planning UAV received its message.
     """
 
     def __init__(self, shared: bool = True) -> None:

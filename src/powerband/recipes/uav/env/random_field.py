@@ -8,7 +8,7 @@ LOW, HIGH = 0.3, 0.6  # share of the map that the region of interest covers
 
 
 def random_field(cells: int, seed: int, mission: int, episode: int) -> np.ndarray:
-    """Draws a Gaussian random field with the power spectrum k^-5 and thresholds it.
+    """Draws a hidden map: a Gaussian random field with the power spectrum k^-5, and a threshold.
 
     The field is drawn on the CPU, so that all devices have the same maps.
 
@@ -16,7 +16,7 @@ def random_field(cells: int, seed: int, mission: int, episode: int) -> np.ndarra
         cells: Cells along each side.
         seed: Seed of the environment.
         mission: Number of the mission over all ranks.
-        episode: Number of the episode of this mission.
+        episode: How many times this mission has started since the seed was set.
 
     Returns:
         (cells, cells) uint8: 1 in the region of interest, which covers 30 to 60 % of the map.

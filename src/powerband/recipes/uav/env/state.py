@@ -1,4 +1,4 @@
-"""Mission state: N missions in tensors that the kernels update in place."""
+"""Mission state: stores N missions in tensors that the kernels update in place."""
 
 from __future__ import annotations
 
@@ -39,18 +39,20 @@ class Missions:
 
     Attributes:
         truth: (N, M, M) uint8: 1 in the region of interest.
-        belief: (N, A + 1, M, M) int16: log odds in units, see `world`.
-        sums: (N, A + 1, 2, 11, 11) int64: sums of W H and of p over each block. Each cell is weighted with its overlap
-            in 121sts of a cell, and the values are multiplied by FIXED_POINT_SCALE.
-        seen: (N, A, 11, 11) int64: sums of W H of each UAV's belief inside its latest footprint, in the same form.
-        measured: (N, A, S, S) int16: latest measurement of each UAV, in units; S is `World.footprint_cells`.
+        belief: (N, A + 1, M, M) int16: log odds in units of 1 / 2048, see `world`.
+        sums: (N, A + 1, 2, 11, 11) int64: sums over each block of W H (weighted entropy) and of p (probability of
+            the region of interest). Each cell is weighted with its overlap in 121sts of a cell, and the values are
+            multiplied by FIXED_POINT_SCALE.
+        seen: (N, A, 11, 11) int64: sums of W H of each UAV's belief inside its latest footprint, scaled as `sums`.
+        measured: (N, A, S, S) int16: latest measurement of each UAV, as a change of the log odds; S is
+            `World.footprint_cells`.
         position: (N, A, 3) int64: lattice x, lattice y and index of the altitude.
         rect: (N, A, 4) int32: footprint as first row, row after the last, first column, column after the last.
         heard: (N, A) int32: bit j is set if the UAV received the message of UAV j after the latest move.
-        comm_range: (N,) float64, metres.
+        comm_range: (N,) float64: communication range in metres.
         gain: (N, 2) int64: sums over the cells for the latest move: 2 W (H_before - H_after) and 2 W H_before, with W
             after the move.
-        mission: (N,) int64: number over all ranks; with `tick` it is the key of every random draw.
+        mission: (N,) int64: number of the mission over all ranks; with `tick` it is the key of every random draw.
         episode: (N,) int64: missions started since the seed was set.
         tick: (N,) int64: moves and starts since the seed was set.
     """
@@ -71,7 +73,7 @@ class Missions:
 
     @classmethod
     def empty(cls, num_envs: int, world: World, first_env: int, device: torch.device) -> Missions:
-        """Creates missions that have not started, numbered from `first_env`."""
+        """Creates the state of `num_envs` missions that have not started, numbered from `first_env`."""
         agents, cells, span = world.n_agents, world.map_cells, world.footprint_cells
         layout = {
             "truth": ((cells, cells), torch.uint8),
@@ -106,5 +108,5 @@ class Missions:
 
     @cached_property
     def arrays(self) -> MissionArrays:
-        """The same memory as arrays for numba."""
+        """Views of the tensors as arrays for numba."""
         return MissionArrays(*(device_array(getattr(self, field.name)) for field in fields(self)))

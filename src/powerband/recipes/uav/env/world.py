@@ -1,4 +1,4 @@
-"""World tables: lookup tables of a `World` for the kernels. Suffix L: altitudes.
+"""World tables: builds the lookup tables that the kernels need from a `World`. L is the number of altitudes.
 
 A feature map has one value for each lattice node: the area average over a block of map_cells / 11 cells, which need not
 be an integer. The kernels measure lengths in 11ths of a cell. In this unit a cell is 11 long and a block is `map_cells`
@@ -27,22 +27,23 @@ FIXED_POINT_SCALE = 1 << 20  # of probabilities and entropies in tables and sums
 
 
 class WorldArrays(NamedTuple):
-    """Settings of a `World` in the form that the kernels read.
+    """Settings of a `World` in the form that the kernels read. L is the number of altitudes.
 
     Attributes:
         low, high: (L, 11) int32: first visible cell by lattice coordinate, and the cell after the last one.
         step: (L,) int32: change of the log odds by one measurement, in units.
         threshold: (L,) int32: a measurement is wrong if 16 random bits are below it.
-        height: (L,) float64, metres.
-        terms: (2 MAX_BELIEF + 1,) int64: W H in the upper 32 bits and p in the lower 32 bits, times FIXED_POINT_SCALE.
-        entropy: (2 MAX_BELIEF + 1,) int32: H times FIXED_POINT_SCALE.
+        height: (L,) float64: altitudes in metres.
+        terms: (2 MAX_BELIEF + 1,) int64: for each belief, W H in the upper 32 bits and p in the lower 32 bits, times
+            FIXED_POINT_SCALE; `belief_tables` explains W, H and p.
+        entropy: (2 MAX_BELIEF + 1,) int32: H of each belief times FIXED_POINT_SCALE.
         cells: Cells along each side of the map.
         agents: UAVs per team.
-        budget: Moves after the first one.
+        budget: Moves of each UAV after its first one.
         failure: A message is lost if 32 random bits are below it.
-        drawn_range: Whether each mission draws its communication range.
+        drawn_range: True if each mission draws its communication range.
         comm_range: Communication range in metres.
-        centred: Whether all maps of a UAV are centred on it.
+        centred: True if all maps of a UAV have the UAV in the centre.
     """
 
     low: Any
@@ -62,7 +63,11 @@ class WorldArrays(NamedTuple):
 
 
 def log_odds_steps(world: World) -> np.ndarray:
-    """Returns the change of the log odds by one measurement for each altitude, (L,) int32 in units."""
+    """Returns how much one measurement changes the log odds of a cell, for each of L altitudes.
+
+    Returns:
+        (L,) int32 in units of 1 / 2048.
+    """
     noise = np.array(world.sensor_noise)
     return np.round(LOG_ODDS_UNITS * np.log((1 - noise) / noise)).astype(np.int32)
 
@@ -94,12 +99,13 @@ def world_arrays(world: World, device: torch.device) -> WorldArrays:
 
 
 def belief_tables() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Computes W H, H and p of every belief from -MAX_BELIEF to MAX_BELIEF units.
+    """Computes W H, H and p of every belief, which is an integer of log odds from -MAX_BELIEF to MAX_BELIEF.
 
-    H is the entropy in bits. The weight W is 1 above p = 0.501, 0 below p = 0.499, and 0.5 between.
+    p is the probability of the region of interest, and H its entropy in bits. The weight W is 1 above p = 0.501, 0
+    below p = 0.499, and 0.5 between.
 
     Returns:
-        Three arrays (2 MAX_BELIEF + 1,) int64, times FIXED_POINT_SCALE.
+        W H, H and p, each (2 MAX_BELIEF + 1,) int64, times FIXED_POINT_SCALE.
     """
     belief = np.arange(-MAX_BELIEF, MAX_BELIEF + 1)
     p = 1 / (1 + np.exp(-(belief / LOG_ODDS_UNITS)))
@@ -109,10 +115,10 @@ def belief_tables() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _fixed_point(values: np.ndarray) -> np.ndarray:
-    """Converts to integer multiples of 1 / FIXED_POINT_SCALE, int64."""
+    """Multiplies `values` by FIXED_POINT_SCALE and rounds them to int64."""
     return np.round(FIXED_POINT_SCALE * values).astype(np.int64)
 
 
 def twice_roi_weight(belief: np.ndarray) -> np.ndarray:
-    """Returns twice the weight W of each belief: 2, 1 or 0."""
+    """Returns twice the weight W of each belief: 2 inside the region of interest, 0 outside, 1 if undecided."""
     return 1 + (belief > MAX_UNSURE_BELIEF).astype(np.int64) - (belief < -MAX_UNSURE_BELIEF).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Lean models: simulations of the ten tasks without visual parts, compiled once for all rows of a task.
+"""Lean models: creates MuJoCo models of the ten tasks without visual parts, each compiled once for all simulations.
 
 Visual parts cost time in each step and do not change it.
 """
@@ -28,10 +28,10 @@ OBJECT_PLACES = {
     "window-open": ("site:handleOpenStart", ""),
     "window-close": ("site:handleCloseStart", ""),
 }
-"""Task -> elements whose position and orientation an observation contains; empty for no orientation."""
+"""Task -> the model elements whose position and whose orientation an observation contains; empty for no orientation."""
 BOX_CORNERS = [f"site:{corner}_corner_collision_box_{box}" for box in (1, 2) for corner in ("bottom_right", "top_left")]
 HAND_RESET_STEPS = 50
-"""Steps in which the package moves the hand to its start position."""
+"""Environment steps in which the metaworld package moves the hand to its start position."""
 
 
 def lean_env(task: str, horizon: int, one_hot_tasks: tuple[str, ...]) -> MetaWorldEnv:
@@ -65,7 +65,8 @@ def copy_env(env: MetaWorldEnv, home_state: dict[bytes, np.ndarray]) -> MetaWorl
 
     Args:
         env: As `lean_env` returned it.
-        home_state: Cache of the hand's reset, which all copies of `env` share; empty at first.
+        home_state: Cache of the MuJoCo state after the hand was moved, by body positions. It is empty at first, and all
+            copies of `env` share it.
     """
     import mujoco
 
@@ -79,11 +80,11 @@ def copy_env(env: MetaWorldEnv, home_state: dict[bytes, np.ndarray]) -> MetaWorl
 
 
 def _reset_hand(env: Any, home_state: dict[bytes, np.ndarray], steps: int = HAND_RESET_STEPS) -> None:
-    """Moves the hand to its start position: the package's function in one call, and only if it has an effect.
+    """Moves the hand to its start position with one call of MuJoCo, and only if this has an effect.
 
-    The package resets twice in a row, and the second reset discards the simulation of the first. The state before the
-    last step is cached. While bodies have the same positions, the state is restored and only that step is simulated,
-    which recomputes everything else.
+    The metaworld package resets twice in a row, and the second reset discards the simulation of the first. The state
+    before the last step is cached in `home_state`. While bodies have the same positions, this state is restored and
+    only the last step is simulated, which recomputes all other quantities.
     """
     import mujoco
 
@@ -104,7 +105,10 @@ def _reset_hand(env: Any, home_state: dict[bytes, np.ndarray], steps: int = HAND
 
 
 def place_views(task: str, model: Any, data: Any) -> dict[int, np.ndarray]:
-    """Views into MuJoCo's `data` by the index of their place; see `reward_terms`."""
+    """Returns views into MuJoCo's `data` by the index of their place.
+
+    A place is a position, an orientation or an angle that rewards read; `reward_terms` lists the indices.
+    """
     import mujoco
 
     positions = {"body": data.xpos, "site": data.site_xpos, "geom": data.geom_xpos}

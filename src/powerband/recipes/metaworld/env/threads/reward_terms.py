@@ -1,4 +1,6 @@
-"""Arrays and terms of Meta-World's rewards, as scalar functions that numba compiles. No simulator is needed.
+"""Defines arrays and terms of Meta-World's rewards, as scalar functions that numba compiles, without a simulator.
+
+In all functions, `s` are the arrays of all simulations (`RewardArrays`) and `n` is the index of a simulation.
 
 Source: Meta-World, Yu et al. 2019, arXiv:1910.10897, section 4, and its package, version 3. `long_tail` and `gaussian`
 are the two shapes of dm_control's `tolerance`, Tassa et al. 2018, arXiv:1801.00690.
@@ -12,14 +14,14 @@ import numpy as np
 from numba import njit
 
 HAND, RIGHT_CLAW, LEFT_CLAW, RIGHT_PAD, LEFT_PAD, RIGHT_TIP, LEFT_TIP, OBJECT = range(8)
-"""Places of every task; a place has three numbers."""
+"""Indices of the places of every task. A place is a position of three numbers, which a reward reads."""
 PEG_HEAD, BOX_1, BOX_1_END, BOX_2, BOX_2_END = range(8, 13)
-"""Places of peg-insert-side; a box is given by two corners."""
+"""Indices of the further places of peg-insert-side; two corners give a box."""
 TURN, JOINT, PLACES = 13, 16, 17
 """The orientation of the object takes three places; the angle of the door is the first number of the last place."""
 GOAL, OBJECT_START, TCP_START, HAND_START, AIM, STARTS = range(6)
-"""Positions that a reset sets, three numbers each. AIM depends on the task: start of the peg's head or of the window's
-handle, or the distance of the button."""
+"""Indices of the positions that a reset sets, three numbers each. AIM depends on the task: start of the peg's head or
+of the window's handle, or the distance of the button."""
 START_INDEX = {"goal": GOAL, "object": OBJECT_START, "tcp": TCP_START, "hand": HAND_START, "extra": AIM}
 """Name of a start position in `metaworld_private.start_positions` -> its index."""
 RADIUS = 0.05
@@ -27,7 +29,7 @@ RADIUS = 0.05
 
 
 class RewardArrays(NamedTuple):
-    """N simulations as arrays.
+    """Arrays of N simulations, from which observations and rewards are computed.
 
     Attributes:
         task: (N,) int64: index among the ten tasks.
@@ -57,14 +59,14 @@ class RewardArrays(NamedTuple):
 
 @njit
 def distance(a, b):
-    """Distance of two points."""
+    """Returns the distance of two points `a` and `b`, (x, y, z) each."""
     x, y, z = a[0] - b[0], a[1] - b[1], a[2] - b[2]
     return np.sqrt(x * x + y * y + z * z)
 
 
 @njit
 def outside(x, low, high, margin):
-    """Distance of `x` from the interval low .. high in units of the margin; infinite if the margin is 0."""
+    """Returns the distance of `x` from the interval low .. high in units of `margin`; infinite if the margin is 0."""
     if low <= x <= high:
         return 0.0
     return np.inf if margin == 0.0 else (low - x if x < low else x - high) / margin
@@ -72,53 +74,54 @@ def outside(x, low, high, margin):
 
 @njit
 def long_tail(x, low, high, margin):
-    """Tolerance with a quadratic tail: 1 in low .. high, 0.1 at one margin outside."""
+    """Returns the tolerance of `x` with a quadratic tail: 1 in low .. high, 0.1 at one `margin` outside."""
     return 1.0 / ((outside(x, low, high, margin) * 3.0) ** 2 + 1.0)
 
 
 @njit
 def gaussian(x, low, high, margin):
-    """Tolerance with a Gaussian tail: 1 in low .. high, 0.1 at one margin outside."""
+    """Returns the tolerance of `x` with a Gaussian tail: 1 in low .. high, 0.1 at one `margin` outside."""
     return np.exp(np.log(0.1) * outside(x, low, high, margin) ** 2)
 
 
 @njit
 def hamacher(a, b):
-    """Hamacher product of two numbers in 0 .. 1: a smooth "and"."""
+    """Returns the Hamacher product of two numbers `a` and `b` in 0 .. 1: a smooth "and"."""
     total = a + b - a * b
     return a * b / total if total > 0.0 else 0.0
 
 
 @njit
 def tip(s, n):
-    """The point between the tips of the fingers."""
+    """Returns the point (x, y, z) between the fingertips in simulation `n` of the arrays `s`."""
     right, left = s.place[n, RIGHT_TIP], s.place[n, LEFT_TIP]
     return (right[0] + left[0]) / 2, (right[1] + left[1]) / 2, (right[2] + left[2]) / 2
 
 
 @njit
 def observed_object(s, n):
-    """Position of the object in the observation."""
+    """Returns the position (x, y, z) of the object in the observation of simulation `n` of the arrays `s`."""
     return s.obs[n, 4], s.obs[n, 5], s.obs[n, 6]
 
 
 @njit
 def distance_xz(a, b):
-    """Distance of two points, projected along y."""
+    """Returns the distance of two points `a` and `b`, (x, y, z) each, without their difference along y."""
     return np.sqrt((a[0] - b[0]) ** 2 + (a[2] - b[2]) ** 2)
 
 
 @njit
 def closing(s, n):
-    """How much the action closes the gripper, 0 .. 1."""
+    """Returns how much the action of simulation `n` of the arrays `s` closes the gripper, 0 .. 1."""
     return min(max(0.0, np.float64(s.action[n, 3])), 1.0)
 
 
 @njit
 def held(s, n, sides):
-    """How well the gripper holds the object: it is between the fingers, and the action closes them.
+    """Returns how well the gripper holds the object in simulation `n` of the arrays `s`, 0 .. 1.
 
-    `sides` is the term along y, between the fingers; this function adds the term across.
+    It is 1 if the object is between the fingers and the action closes them. `sides` is the term along y, from finger to
+    finger; this function adds the term in the plane of x and z.
     """
     margin = distance_xz(s.start[n, OBJECT_START], s.start[n, TCP_START]) - 0.005
     caged = hamacher(sides, long_tail(distance_xz(tip(s, n), observed_object(s, n)), 0.0, 0.005, margin))
@@ -128,7 +131,10 @@ def held(s, n, sides):
 
 @njit
 def caging(s, n, radius, near):
-    """`held` for an object of `radius`, with margins relative to the start of the object."""
+    """Returns `held` for an object of `radius` in simulation `n` of the arrays `s`.
+
+    The tolerance of the pads reaches to the distance `near`. Its margins refer to the start of the object.
+    """
     y, start_y = s.obs[n, 5], s.start[n, OBJECT_START, 1]
     right, left = s.place[n, RIGHT_PAD, 1], s.place[n, LEFT_PAD, 1]
     on_right = long_tail(abs(right - y), radius, near, abs(abs(right - start_y) - near))
@@ -138,7 +144,10 @@ def caging(s, n, radius, near):
 
 @njit
 def picking(s, n):
-    """`held` of pick-place, with signed distances and margins relative to the current positions of the pads."""
+    """Returns `held` for pick-place in simulation `n` of the arrays `s`.
+
+    Distances are signed, and margins refer to the current positions of the pads.
+    """
     y, right, left = s.obs[n, 5], s.place[n, RIGHT_PAD, 1], s.place[n, LEFT_PAD, 1]
     on_right = long_tail(y - right, 0.015, 0.05, abs(abs(y - right) - 0.05))
     on_left = long_tail(left - y, 0.015, 0.05, abs(abs(y - left) - 0.05))
@@ -147,13 +156,13 @@ def picking(s, n):
 
 @njit
 def within(x, a, b):
-    """True if x is between a and b, in either order."""
+    """Returns True if `x` is between `a` and `b`, in either order."""
     return a <= x <= b if b >= a else b <= x <= a
 
 
 @njit
 def through(point, zero, one):
-    """1 outside of a box; inside it, rises from 0 at the corner `zero` to 1 at the corner `one`."""
+    """Returns 1 if `point` is outside of a box; inside, a number from 0 at corner `zero` to 1 at corner `one`."""
     product = 1.0
     for axis in range(3):
         if not within(point[axis], zero[axis], one[axis]):
@@ -164,5 +173,5 @@ def through(point, zero, one):
 
 @njit
 def scaled_distance(a, b, x, y, z):
-    """Distance of two points whose axes are scaled by x, y and z."""
+    """Returns the distance of two points `a` and `b` whose coordinates are multiplied by `x`, `y` and `z`."""
     return distance((a[0] * x, a[1] * y, a[2] * z), (b[0] * x, b[1] * y, b[2] * z))

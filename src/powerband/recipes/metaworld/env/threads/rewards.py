@@ -1,4 +1,7 @@
-"""Observation, reward and success of all rows, computed from positions by one compiled loop. No simulator is needed."""
+"""Computes observation, reward and success of all simulations from positions, in one compiled loop.
+
+No simulator is needed. `s` are the arrays of all simulations (`RewardArrays`) and `n` is the index of a simulation.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,10 @@ OFFSETS = np.array([[0, 0, 0]] * 4 + [[0, -0.16, 0], [0, -0.16, 0.05], [0, 0, 0.
 
 @njit
 def quaternion(m, q):
-    """Writes the quaternion (x, y, z, w) of a rotation matrix, with its largest component positive (Markley 2008)."""
+    """Writes the quaternion (x, y, z, w) of a rotation matrix `m` (3, 3) into `q` (4,).
+
+    Its largest component is positive. Source: Markley 2008.
+    """
     trace = m[0, 0] + m[1, 1] + m[2, 2]
     i = 0
     for axis in range(1, 3):
@@ -46,7 +52,10 @@ def quaternion(m, q):
 
 @njit
 def observe(s, n):
-    """Writes the observation: 18 entries of this step, those of the step before, and the goal, all within bounds."""
+    """Writes the observation of simulation `n` of the arrays `s`, within bounds.
+
+    It consists of 18 entries of this step, the same 18 of the step before, and the goal.
+    """
     now, size = s.obs[n, :18], s.size[n, TURN]
     now[:] = 0.0
     for axis in range(3):
@@ -67,7 +76,7 @@ def observe(s, n):
 
 @cache
 def reward_function() -> Callable[[RewardArrays], None]:
-    """Compiles the function that writes observation, reward and success of all rows."""
+    """Returns the compiled function that writes observation, reward and success of all simulations."""
     made_of = source_checksum(reward_terms, task_rewards)
 
     @njit(nogil=True, cache=True)

@@ -1,4 +1,4 @@
-"""The compiled step of MuJoCo for several simulations; it runs without Python's global lock."""
+"""Steps several MuJoCo simulations with one compiled function, which runs without Python's global lock."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from powerband.recipes.metaworld.env.mujoco_private import mj_forward, mj_get_st
 
 
 class MujocoArrays(NamedTuple):
-    """N simulations as the compiled step takes them.
+    """Arrays of N simulations that the compiled step reads and writes.
 
     Attributes:
         model, data: (N,) uint64 addresses of mjModel and mjData.
@@ -22,7 +22,7 @@ class MujocoArrays(NamedTuple):
         scale: (N,) float32: metres that the hand's target moves for an action of 1.
         low, high: (N, 3) float64: bounds of the hand's target in metres.
         inputs: (N, 9) float64: two controls of the gripper, position and quaternion of the hand's target.
-        source: (N, 17) uint64: addresses of the numbers of each place.
+        source: (N, 17) uint64: addresses of the values of each place, a position that a reward reads (`reward_terms`).
         size: (N, 17) int64: number of values of each place, 0 if it is unused.
         place: (N, 17, 3) float64: copies of the values.
     """
@@ -41,9 +41,10 @@ class MujocoArrays(NamedTuple):
 
 @cache
 def step_function() -> Callable[..., None]:
-    """Compiles ``(arrays, input_bits, frames, first, last)``, which steps the rows first to last - 1.
+    """Returns the compiled function ``(arrays, input_bits, frames, first, last)``.
 
-    ``input_bits`` are the mjtState bits of the inputs, ``frames`` the MuJoCo steps per environment step.
+    It steps the simulations ``first`` to ``last`` - 1 of ``arrays`` (`MujocoArrays`). ``input_bits`` are
+    the mjtState bits of the inputs. ``frames`` is the number of MuJoCo steps per environment step.
     `mujoco_private.load_library` must have been called before the first call.
     """
     made_of = source_checksum(mujoco_private)

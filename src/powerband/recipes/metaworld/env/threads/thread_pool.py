@@ -11,11 +11,11 @@ Call = tuple[Callable[..., object], Iterator[tuple[int, ...]]]
 
 
 class ThreadPool:
-    """Threads that share calls of one function. The thread that waits takes its part instead of sleeping.
+    """Threads that share calls of one function. The thread that waits executes calls, too, instead of sleeping.
 
     Args:
-        count: Number of threads, including the waiting thread. With 1, one other thread works so that a call starts
-            before it is waited for.
+        count: Number of threads, including the waiting thread. With 1, one other thread executes the calls, so that
+            they start before `wait`.
     """
 
     def __init__(self, count: int) -> None:
@@ -65,6 +65,6 @@ def _take(function: Callable[..., object], arguments: Iterator[tuple[int, ...]])
 
 
 def _work(calls: queue.SimpleQueue[Call | None], done: queue.SimpleQueue[BaseException | None]) -> None:
-    """Main function of a thread; None ends it."""
+    """Executes calls in a thread until `calls` contains None."""
     while (call := calls.get()) is not None:
         done.put(_take(*call))

@@ -1,4 +1,4 @@
-"""ThreadedMetaWorld: the ten tasks of MT10 stepped by MuJoCo in threads of this process, bit for bit as the package.
+"""ThreadedMetaWorld: steps the ten tasks of MT10 with MuJoCo in threads of this process, bit for bit as `metaworld`.
 
 The `metaworld` package creates and resets each environment. A step is MuJoCo alone: a compiled function, which needs no
 Python lock, moves the hand's target, steps, and copies positions. `rewards` computes observation, reward and success.
@@ -25,7 +25,9 @@ from powerband.recipes.metaworld.env.threads.thread_pool import ThreadPool
 
 
 class ThreadedMetaWorld:
-    """Rows of several of the ten tasks. All episodes end together, because only the time limit ends one.
+    """N simulations (rows), each of one of the ten tasks of MT10.
+
+    All episodes end together, because only the time limit ends an episode.
 
     Args:
         tasks: The task of each row.
@@ -63,7 +65,7 @@ class ThreadedMetaWorld:
         self._threads = ThreadPool(min(threads or os.cpu_count() or 1, self.num_envs))
 
     def reset(self, seeds: list[int]) -> np.ndarray:
-        """Resets all rows with one seed per row. Returns obs (N, F)."""
+        """Resets all rows with one seed per row. Returns the observations (N, F)."""
         self.steps, self.succeeded[:] = 0, False
         self._threads.submit(partial(self._reset_row, seeds), [(row,) for row in range(self.num_envs)])
         self._threads.wait()
@@ -76,7 +78,14 @@ class ThreadedMetaWorld:
         self._threads.submit(self._step_rows, [(first, min(first + share, count)) for first in range(0, count, share)])
 
     def recv(self, next_seeds: Callable[[np.ndarray], list[int]]) -> ExternalStep:
-        """Waits for all rows. ``info["success"]`` is 1 once the task was solved in the episode."""
+        """Waits for all rows and returns their step; if the episodes ended, all rows are reset.
+
+        Args:
+            next_seeds: Function from the rows that ended (N,) bool to one reset seed per row.
+
+        Returns:
+            The step. ``info["success"]`` (N,) is 1 once the task was solved in the episode.
+        """
         self._threads.wait()
         self._write_rewards(self.rows)
         self.steps += 1
@@ -92,7 +101,7 @@ class ThreadedMetaWorld:
         self._threads.close()
 
     def _reset_row(self, seeds: list[int], row: int) -> None:
-        """Resets one row by the package and copies the positions that its reward reads."""
+        """Resets one row with the metaworld package and copies the positions that the reward of the row reads."""
         env = self.envs[row]
         self.rows.obs[row] = env.reset(seed=seeds[row])[0]
         self.rows.last[row] = self.rows.obs[row, :18]
@@ -103,7 +112,7 @@ class ThreadedMetaWorld:
 def _mujoco_arrays(
     tasks: list[str], envs: list[MetaWorldEnv], place: np.ndarray, size: np.ndarray, action: np.ndarray
 ) -> MujocoArrays:
-    """Arrays of the compiled step; sets `size` to the number of values of each place."""
+    """Returns the arrays of the compiled step; sets `size` to the number of values of each place (`reward_terms`)."""
     inner = [env.env for env in envs]
     source = np.zeros(size.shape, np.uint64)
     for row, (task, env) in enumerate(zip(tasks, inner, strict=True)):
@@ -126,7 +135,7 @@ def _mujoco_arrays(
 def _reward_arrays(
     tasks: list[str], envs: list[MetaWorldEnv], place: np.ndarray, size: np.ndarray, action: np.ndarray, width: int
 ) -> reward_terms.RewardArrays:
-    """Arrays of the rewards, which share `place`, `size` and `action` with the compiled step."""
+    """Returns the arrays of the rewards, which share `place`, `size` and `action` with the compiled step."""
     rows, inner = len(envs), [env.env for env in envs]
     return reward_terms.RewardArrays(
         task=np.array([MT10_TASKS.index(task) for task in tasks]),
@@ -144,7 +153,7 @@ def _reward_arrays(
 
 
 def _input_bits() -> int:
-    """mjtState bits of the inputs of a step: controls of the gripper, position and quaternion of the hand's target."""
+    """Returns the mjtState bits of a step's inputs: gripper controls, position and quaternion of the hand's target."""
     from mujoco import mjtState
 
     return int(mjtState.mjSTATE_CTRL | mjtState.mjSTATE_MOCAP_POS | mjtState.mjSTATE_MOCAP_QUAT)

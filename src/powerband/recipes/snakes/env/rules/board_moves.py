@@ -1,19 +1,28 @@
-"""Board moves: one move of a board, and the rows of the learner, compiled by numba for CPU threads and CUDA."""
+"""Board moves: moves one board and writes the rewards of the learner's teams, for CPU threads and CUDA."""
 
 from __future__ import annotations
 
 import numpy as np
 from numba import njit
 
+from powerband.envs.numba.hashing import UNCOUNTED
 from powerband.recipes.snakes.env.rules.game import RUNNING, TEAM, absolute_action, step_board
 from powerband.recipes.snakes.env.rules.rewards import write_row
 
 
-@njit(forceinline=True, _nrt=False)  # not cached: see `cpu_loops`
+@njit(forceinline=True, **UNCOUNTED)  # not cached: see `cpu_loops`
 def move_board(s, b, mirrored, relative, seed, m):
-    """Gathers the six actions of board `b` and makes the move; True where the game ended.
+    """Collects the six actions of board `b`, and moves the board once; returns True if its game ended.
 
-    The learner's rows are team A of all boards, then team B of the first `mirrored` ones.
+    The learner has one row per team that it plays: team A of all boards, then team B of the first `mirrored` boards.
+
+    Args:
+        s: Arrays of all boards, a `BoardArrays`.
+        b: Index of the board.
+        mirrored: Number of boards on which the learner plays both teams.
+        relative: True if the actions of the learner are 0 forward, 1 left, 2 right.
+        seed: Seed as uint64.
+        m: Inputs and outputs of the move, a `MoveArrays`.
     """
     for team in range(2 if b < mirrored else 1):
         row = b + team * s.grid.shape[0]
@@ -26,8 +35,12 @@ def move_board(s, b, mirrored, relative, seed, m):
     return outcome != RUNNING
 
 
-@njit(forceinline=True, _nrt=False)
+@njit(forceinline=True, **UNCOUNTED)
 def write_rows(s, b, mirrored, kind, m):
-    """Writes the learner's rows of board `b` after the move."""
+    """Writes rewards and ends of board `b` after a move, for each team that the learner plays.
+
+    `s`: arrays of all boards; `mirrored`: number of boards with two such teams; `kind`: reward GAME, MIXED or SHAPED;
+    `m`: inputs and outputs of the move, a `MoveArrays`.
+    """
     for team in range(2 if b < mirrored else 1):
         write_row(s, b, team, b + team * s.grid.shape[0], kind, m)

@@ -1,51 +1,53 @@
-"""The observation `features`: 122 numbers about one snake, egocentric and turned to its direction, within [-1, 1].
+"""Features: writes an observation of 122 numbers per snake, relative to its head and rotated to its direction.
 
-Three relative actions go with it: forward, left, right. Every number is invariant under a cyclic shift of the board.
+Parameter names: `s`, a `BoardArrays`, contains all boards; `b` is the index of a board; `i` is a snake, 0..5; `sets`,
+`lanes` and `numbers` are the working memory of one board, see `flood.Scratch`; `row` is the output, and `at` an index
+in it. Actions are relative: forward, left, right. Every number is invariant under a cyclic shift of the board.
 
 ========= ==================================================================================================
 index     content
 ========= ==================================================================================================
 20 m + k  move m = 0 forward, 1 left, 2 right; a blocked move has body = 1 and zeros elsewhere
  0        bean: 1 for a bean on the cell
- 1        tail: 1 for a tail that leaves with this move, 0.5 where its snake has a bean in reach and may stay
+ 1        tail: 1 for a tail that leaves with this move, 0.5 if its snake can reach a bean and the tail may stay
  2        body: 1 for any other body cell (the move is deadly)
- 3        enemy_heads: opponents' heads that can come to the same cell / 2
+ 3        enemy_heads: heads of opponents that can move to the same cell / 2
  4        enemy_risk: sum of 1 / (open moves) over those heads
  5        enemy_trade: sum of (their length - own length) / 8 over those heads
  6        mate_heads, 7 mate_risk, 8 mate_trade: the same for team mates
- 9        exits: open cells beside the cell, one move later / 3
+ 9        exits: open neighbours of the cell one move later / 3
 10        near: cells reached with three further moves / 25
-11        region: cells reached while it survives / 100
+11        region: cells reached while the snake survives / 100
 12        room: (cells reached while it survives - own length) / 24
 13        survival: moves t, of 16 at most, until fewer than t cells are reached (a trap) / 16
 14        territory: cells reached before any other snake, while it survives / 64
 15        territory_room: (these cells - own length) / 24
 16        bean_path: nearness of the first bean along open cells
 17        bean_torus: 1 - distance after the move to the nearest bean, bodies ignored / 15
-18        bean_claim: nearness of the first bean that no other snake reaches sooner
-19        pull: half the sum of 1 / moves over the beans that no other snake reaches sooner
+18        bean_claim: nearness of the first bean that no other snake reaches earlier
+19        pull: half the sum of 1 / moves over the beans that no other snake reaches earlier
 60 + 5 j  bean j = 0..4 by distance on the torus (ties: the older bean first)
- 0, 1     forward, right: wrapped offset in the turned frame / 10; exactly half way round is positive
+ 0, 1     forward, right: wrapped offset in the rotated frame / 10; exactly half the board is positive
  2        path: nearness along open cells
  3        margin_enemy: (moves of the nearest opponent - own moves) / 8, along open cells
  4        margin_mate: the same for the nearest team mate
 85 + 6 j  head j: two mates by distance, then three opponents by distance (ties: the lower number first)
  0, 1     forward, right: as above
  2        length: (its length - own length) / 16
- 3, 4     ahead, aside: its direction in the turned frame, a unit vector (forward, right)
+ 3, 4     ahead, aside: its direction in the rotated frame, a unit vector (forward, right)
  5        moves: its open moves / 3
 115       length: own length / 40
-116       score: own return so far / 20
-117       lead: (return of the own team - return of the other team) / 20
-118       step: moves made / 200
+116       score: own score / 20
+117       lead: (score of the own team - score of the other team) / 20
+118       step: moves of the game / 200
 119       slot: -1, 0, 1 for the first, second, third snake of the team
 120       axis: 1 while heading left or right, -1 while heading up or down
 121       fill: share of the board covered by bodies
 ========= ==================================================================================================
 
-Nearness of something t moves away is ``1 - (t - 1) / 16`` and 0 beyond 16 moves. Everything is clipped to [-1, 1]. Open
-cells, reached cells and arrivals are those of `flood`. A missing bean or snake is all zeros; the own snake missing (its
-game ended because it found no place) makes all 122 zero.
+The nearness of a target t moves away is ``1 - (t - 1) / 16``, and 0 beyond 16 moves. All numbers are clipped to
+[-1, 1]. Open cells, reached cells and arrivals are those of `flood`. The numbers of a missing bean or snake are zero.
+All 122 are zero if the own snake found no place, which ended its game.
 """
 
 from __future__ import annotations
@@ -101,7 +103,7 @@ FEATURES = [
     *(f"{who}/{name}" for who in ("mate0", "mate1", "enemy0", "enemy1", "enemy2") for name in HEAD_FEATURES),
     *(f"own/{name}" for name in ("length", "score", "lead", "step", "slot", "axis", "fill")),
 ]
-"""Name of each number, in order."""
+"""Names of the 122 features, in order."""
 
 NUM_FEATURES = len(FEATURES)
 NUM_MOVE, NUM_BEAN, NUM_HEAD = len(MOVE_FEATURES), len(BEAN_FEATURES), len(HEAD_FEATURES)
@@ -112,7 +114,7 @@ OWN_AT = HEADS_AT + (SNAKES - 1) * NUM_HEAD
 
 @inlined
 def wrapped(offset, size):
-    """`offset` on a ring of `size` cells as the number nearest zero; half way round is positive."""
+    """Wraps `offset` on a ring of `size` cells to the number nearest zero; half the ring is positive."""
     half = size // 2
     offset -= size if offset > half else 0
     offset += size if offset <= -half else 0
@@ -120,43 +122,49 @@ def wrapped(offset, size):
 
 
 @inlined
-def torus_distance(here, there):
-    """Moves from cell to cell on an empty torus."""
-    down = abs(here // COLS - there // COLS)
-    right = abs(here % COLS - there % COLS)
+def torus_distance(start, end):
+    """Counts the moves between two cells on an empty torus."""
+    down = abs(start // COLS - end // COLS)
+    right = abs(start % COLS - end % COLS)
     return min(down, ROWS - down) + min(right, COLS - right)
 
 
 @inlined
 def along(direction, down, right):
-    """The part of the vector (`down`, `right`) that points in `direction`."""
+    """Returns the component of the vector (`down`, `right`) in `direction`: 0..3 = up, down, left, right."""
     part = right if direction & 2 else down
     return part if direction & 1 else -part
 
 
 @inlined
-def put_offset(here, there, course, aside, row, at):
-    """Writes the offset between two cells to row[at] (along `course`) and row[at + 1] (along `aside`, to its right)."""
-    down, right = there // COLS - here // COLS, there % COLS - here % COLS
+def put_offset(start, end, course, aside, row, at):
+    """Writes a tenth of the offset from cell `start` to cell `end` to row[at] and row[at + 1].
+
+    row[at] is the component in the direction `course` of the snake, row[at + 1] the one in `aside`, to its right.
+    """
+    down, right = end // COLS - start // COLS, end % COLS - start % COLS
     row[at] = wrapped(along(course, down, right), COLS if course & 2 else ROWS) * 0.1
     row[at + 1] = wrapped(along(aside, down, right), COLS if aside & 2 else ROWS) * 0.1
 
 
 @inlined
 def clipped(value):
-    """`value` within [-1, 1]."""
+    """Clips `value` to [-1, 1]."""
     return max(-1.0, min(1.0, value))
 
 
 @inlined
 def nearness(moves):
-    """1 for one move, falling by 1/16 a move; 0 beyond the horizon."""
+    """Returns 1 if `moves` is 1, 1/16 less for each further move, and 0 beyond 16 moves, the horizon of the floods."""
     return max(0.0, 1.0 - (moves - 1) * (1.0 / HORIZON))
 
 
 @inlined
 def insert(order, key, size, item, value):
-    """Inserts `item` into the first `size` entries of `order`, sorted by `key`, behind those of the same key."""
+    """Inserts `item` with the sort key `value` into the first `size` entries of the sorted list `order`.
+
+    `key` contains the sort keys of `order`. Items with the same key keep the order of their insertion.
+    """
     k = size
     while k > 0 and key[k - 1] > value:
         order[k], key[k] = order[k - 1], key[k - 1]
@@ -166,7 +174,11 @@ def insert(order, key, size, item, value):
 
 @inlined
 def write_move(i, m, cell, code, sets, lanes, numbers, row, at):
-    """Writes the numbers of relative move `m` of snake `i`, onto `cell`, to row[at : at + NUM_MOVE], zeros before."""
+    """Writes the 20 features of one move of snake `i` to row[at : at + 20], which contains zeros.
+
+    `m`: relative move, 0 forward, 1 left, 2 right; `cell`: cell that the move leads to; `code`: content of this cell in
+    the grid; `sets`, `lanes` and `numbers`: working memory that `flood.explore` filled.
+    """
     word, mask = cell // 60, bit(cell)
     if (sets[OPENED + 1, word] & mask) == EMPTY_SET:
         row[at + 2] = 1.0
@@ -192,8 +204,8 @@ def write_move(i, m, cell, code, sets, lanes, numbers, row, at):
         row[k + 2] = clipped(trade * 0.125)
     exits = 0
     for direction in range(4):
-        beside = neighbour(cell, direction)
-        exits += 1 if (sets[OPENED + 2, beside // 60] & bit(beside)) != EMPTY_SET else 0
+        exit_cell = neighbour(cell, direction)
+        exits += 1 if (sets[OPENED + 2, exit_cell // 60] & bit(exit_cell)) != EMPTY_SET else 0
     row[at + 9] = min(exits, 3) * (1.0 / 3.0)
     survival = numbers[SURVIVAL, m]
     size, territory = numbers[SIZE + survival, m], numbers[SIZE + survival, 4 + m]
@@ -222,7 +234,10 @@ def write_move(i, m, cell, code, sets, lanes, numbers, row, at):
 
 @inlined
 def write_bean(i, j, course, aside, numbers, row, at):
-    """Writes the numbers of bean `j` as seen by snake `i`."""
+    """Writes the 5 features of bean `j` for snake `i` to `row`, from index `at` on.
+
+    `course` and `aside`: directions forward and right of the snake; `numbers`: working memory, see `flood.Scratch`.
+    """
     own, enemy, mate = numbers[ARRIVAL + j, i], HORIZON + 1, HORIZON + 1
     for other in range(SNAKES):
         moves = numbers[ARRIVAL + j, other]
@@ -238,7 +253,10 @@ def write_bean(i, j, course, aside, numbers, row, at):
 
 @inlined
 def write_head(i, other, course, aside, numbers, row, at):
-    """Writes the numbers of snake `other` as seen by snake `i`."""
+    """Writes the 6 features of the head of snake `other` for snake `i` to `row`, from index `at` on.
+
+    `course` and `aside`: directions forward and right of snake `i`; `numbers`: working memory, see `flood.Scratch`.
+    """
     theirs = numbers[COURSE, other]
     sign = 2 * (theirs & 1) - 1
     down, right = (0, sign) if theirs & 2 else (sign, 0)
@@ -251,7 +269,10 @@ def write_head(i, other, course, aside, numbers, row, at):
 
 @inlined
 def write_features(s, b, i, sets, lanes, numbers, row):
-    """Writes the `NUM_FEATURES` numbers of snake `i` of board `b` to `row` (float32), after `survey` of the board."""
+    """Writes the 122 features of snake `i` of board `b` to `row`; `flood_from_heads` must have run on this board.
+
+    `s`: arrays of all boards; `sets`, `lanes` and `numbers`: working memory, see `flood.Scratch`.
+    """
     for k in range(NUM_FEATURES):
         row[k] = 0.0
     head, course = numbers[HEAD, i], numbers[COURSE, i]

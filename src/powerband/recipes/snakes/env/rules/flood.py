@@ -1,12 +1,15 @@
-"""Floods over the board as operations on bits: who can be where, and when.
+"""Floods: computes with bit operations which cells each snake can reach, and in how many moves.
+
+Parameter names: `s`, a `BoardArrays`, contains all boards; `b` is the index of a board; `i` is a snake, 0..5; `sets`,
+`lanes` and `numbers` are the working memory of one board, see `Scratch`; `t` is a number of moves.
 
 A set of cells is four uint64: bit ``20 * (row % 3) + col`` of word ``row // 3``, so three rows fill 60 bits of a word
-and the last word holds row 9. One step of a flood is some seventy integer instructions for the whole board, and eight
-floods run side by side in lanes: the compiler makes one vector instruction of eight lanes, provided that it does not
-know their number (it would unroll the loop instead), hence ``range(lanes.shape[2])``.
+and the last word contains row 9. One step of a flood takes some seventy integer instructions per board. Eight floods
+run in parallel lanes. The compiler vectorises the loop over lanes only if their number is not a constant,
+hence ``range(lanes.shape[2])``.
 
-A flood knows that snakes move: the k-th cell of a body from its tail (k = 0, 1, ...) is left k + 1 moves from now, so
-it can be entered with move k + 1 and later. (A snake that eats keeps its tail a move longer; floods foresee no meals.)
+Floods take the motion of snakes into account: a snake leaves the k-th cell of its body from the tail (k = 0, 1, ...) in
+k + 1 moves, so the cell can be entered with move k + 1 and later. The growth of snakes that eat is ignored.
 """
 
 from __future__ import annotations
@@ -17,14 +20,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
+from powerband.envs.numba.hashing import UNCOUNTED
 from powerband.recipes.snakes.env.rules.game import BEANS, SNAKE, SNAKES, TEAM, neighbour
 
-# All in one loop, without reference counts of arrays. No disk cache here: a cached function keeps what it inlined from
-# other files when those change; the loops that call these functions are cached, with a stamp of all files.
-inlined = njit(forceinline=True, _nrt=False)
+# Inlined functions without reference counts of arrays. They have no disk cache, because a cached function would keep
+# outdated inlined code of other files. The loops that call them are cached, with a checksum of all files.
+inlined = njit(forceinline=True, **UNCOUNTED)
 
 HORIZON = 16
-"""Moves that a flood looks ahead; the farthest cell of the torus is 15 moves away."""
+"""Number of moves that a flood computes; the farthest cell of the torus is 15 moves away."""
 
 LANES = 8
 
@@ -41,7 +45,9 @@ PAIRS, NIBBLES, BYTES, ONES = (np.uint64(n * 0x0101010101010101) for n in (0x55,
 
 
 class Scratch(NamedTuple):
-    """Working memory, with a worker axis before the shapes given here; the rows are named by the constants below.
+    """Working memory for the floods of one board. The constants below, such as OPENED, name the rows of each array.
+
+    The arrays of `allocate_scratch` have one more axis at the front, with one entry per concurrent board.
 
     Attributes:
         sets: (34, 4) uint64.
@@ -57,25 +63,25 @@ class Scratch(NamedTuple):
 MOVES = HORIZON + 1
 OPENED, TAKEN = 0, MOVES
 """Rows of `sets`, for t = 0..16 each: OPENED + t, cells that can be entered with move t (t = 0: cells without a body);
-TAKEN + t, cells where the snake in question comes too late with move t, see `mark_contested`."""
+TAKEN + t, cells that other snakes reach before the current snake with move t, see `mark_contested`."""
 
 REACH, PATHS = 0, MOVES
-"""Rows of `lanes`, for t = 0..16 each: REACH + t, lane i: cells where snake i can be after move t or sooner (t = 0: its
-head); PATHS + t, lane m: cells that can be reached with move t if the first is the relative move m = 0, 1, 2, and lane
-4 + m: the same before any other snake."""
+"""Rows of `lanes`, for t = 0..16 each: REACH + t, lane i: cells that snake i can reach with at most t moves (t = 0: its
+head); PATHS + t, lane m: cells that can be reached with move t after the relative first move m = 0, 1, 2; lane 4 + m:
+the same before any other snake."""
 
 HEAD, LENGTH, COURSE, WAYS, FOOD = 0, 1, 2, 3, 4
 ARRIVAL, BEAN_MOVES = 5, 5 + BEANS
 SURVIVAL, ORDER, KEY, SIZE = 15, 16, 17, 18
-"""Rows of `numbers`, the first with a snake a lane: cell of its head, -1 where it is not on the board; its length; its
-direction; number of cells it can move to. FOOD: a bean's cell a lane, -1 for none. ARRIVAL + j: moves of each snake to
-bean j (17: farther, unreachable, or there is none); BEAN_MOVES + j: the same with lanes as in PATHS. SURVIVAL: moves
-until a lane of PATHS has fewer cells than moves made (a trap), 16 for never. Two rows for sorting. SIZE + t: cells in
-each lane of PATHS after move t."""
+"""Rows of `numbers`. The first have one lane per snake: cell of its head, -1 if it is not on the board; its length; its
+direction; number of cells it can move to. FOOD: the cell of one bean per lane, -1 for none. ARRIVAL + j: moves of each
+snake to bean j (17: farther, unreachable, or missing); BEAN_MOVES + j: the same with lanes as in PATHS. SURVIVAL: moves
+until a lane of PATHS has fewer cells than moves (a trap), 16 for never. Two rows for sorting. SIZE + t: cells in each
+lane of PATHS after move t."""
 
 
 def allocate_scratch(workers: int, empty: Callable[[tuple[int, ...], type], Any] = np.empty) -> Scratch:
-    """Working memory for `workers` boards at a time, made by ``empty(shape, dtype)``."""
+    """Allocates working memory for `workers` concurrent boards with ``empty(shape, dtype)``."""
     return Scratch(
         empty((workers, 2 * MOVES, 4), np.uint64),
         empty((workers, 2 * MOVES, 4, LANES), np.uint64),
@@ -88,14 +94,14 @@ def allocate_scratch(workers: int, empty: Callable[[tuple[int, ...], type], Any]
 
 @inlined
 def horizontal_neighbours(word):
-    """The left and right neighbours of the cells in a word."""
+    """Returns the left and right neighbours of the cells in `word`, which contains three rows of the board as bits."""
     left = ((word & NOT_FIRST) >> U1) | ((word & FIRST_COL) << U19)
     return left | ((word & NOT_LAST) << U1) | ((word & LAST_COL) >> U19)
 
 
 @inlined
 def dilate(a, b, c, d):
-    """The cells of the set (a, b, c, d) and their neighbours on the torus."""
+    """Returns the cells of a set and their neighbours on the torus; `a`, `b`, `c` and `d` are the words of the set."""
     return (
         a | horizontal_neighbours(a) | (a >> U20) | ((b & ONE_ROW) << U40) | ((a << U20) & THREE_ROWS) | d,
         b | horizontal_neighbours(b) | (b >> U20) | ((c & ONE_ROW) << U40) | ((b << U20) & THREE_ROWS) | (a >> U40),
@@ -106,7 +112,7 @@ def dilate(a, b, c, d):
 
 @inlined
 def popcount(word):
-    """Number of ones in a uint64, as int64. LLVM knows this idiom and makes it one instruction where it can."""
+    """Counts the ones in a uint64, as int64. LLVM compiles this idiom to one instruction if the CPU has it."""
     word = word - ((word >> U1) & PAIRS)
     word = (word & NIBBLES) + ((word >> U2) & NIBBLES)
     word = (word + (word >> U4)) & BYTES
@@ -115,19 +121,25 @@ def popcount(word):
 
 @inlined
 def lane_of(sets, t, lane):
-    """The four words of the set sets[t, :, lane]."""
+    """Returns the four words of the set of cells sets[t, :, lane]: row `t` of one of the eight parallel floods."""
     return sets[t, 0, lane], sets[t, 1, lane], sets[t, 2, lane], sets[t, 3, lane]
 
 
 @inlined
 def bit(cell):
-    """The set of one cell: its word (other words are zero)."""
+    """Returns the only word that is not zero in the set that contains just `cell` (0..199).
+
+    The index of this word in the set is ``cell // 60``.
+    """
     return U1 << np.uint64(cell % 60)
 
 
 @inlined
 def alive(s, b, i):
-    """True where snake `i` is on the board; one that found no place is not, and its game has ended."""
+    """Returns True if snake `i` is on board `b`; `s`: arrays of all boards.
+
+    A snake without a place is on no cell; this ends the game.
+    """
     return s.grid[b, s.head[b, i]] == SNAKE + i
 
 
@@ -136,21 +148,29 @@ def alive(s, b, i):
 
 @inlined
 def bean_distances(lanes, flood, numbers, row):
-    """Writes the first move that reaches bean j to numbers[row + j], for each lane of the flood at row `flood`."""
+    """Writes to numbers[row + j, lane] the number of moves after which each lane of a flood reaches bean j.
+
+    `lanes` contains the cells that the flood reached, from row `flood` (REACH or PATHS) on. 17 means not within 16
+    moves, or no such bean.
+    """
     for j in range(BEANS):
         cell = numbers[FOOD, j]
         word, shift = max(cell, 0) // 60, np.uint64(max(cell, 0) % 60)
         none = HORIZON + 1 if cell < 0 else 0
         for lane in range(lanes.shape[2]):
             moves = HORIZON + 1
-            for t in range(1, MOVES):  # what is reached stays reached: count the moves after which it is
+            for t in range(1, MOVES):  # reached cells stay reached, so count the moves after which the bean is reached
                 moves -= np.int64((lanes[flood + t, word, lane] >> shift) & U1)
             numbers[row + j, lane] = max(moves, none)
 
 
 @inlined
 def flood_from_heads(s, b, sets, lanes, numbers):
-    """Fills OPENED, REACH and the rows of `numbers` up to ARRIVAL for board `b`."""
+    """Computes which cells each snake on board `b` can reach with 0 to 16 moves.
+
+    Fills OPENED in `sets`, REACH in `lanes`, and the rows of `numbers` from HEAD to ARRIVAL + 4: the working memory
+    that `Scratch` describes. `s`: arrays of all boards.
+    """
     for t in range(MOVES):
         for k in range(4):
             sets[t, k] = EMPTY_SET
@@ -194,10 +214,10 @@ def flood_from_heads(s, b, sets, lanes, numbers):
 
 @inlined
 def mark_contested(i, sets, lanes):
-    """Fills TAKEN for snake `i`: for each t the cells where it comes too late with move t.
+    """Fills the rows TAKEN of `sets` for snake `i`: for each number t of moves, the cells that others reach first.
 
-    That is where an opponent can be with move t or sooner, a team mate of a lower number too, and a mate of a higher
-    number one move sooner: of two mates who would arrive together one gives way.
+    These are the cells that an opponent or a mate with a lower number reaches with at most t moves, or a mate with a
+    higher number with at most t - 1 moves. So only one of two mates that would arrive together counts a cell.
     """
     first = i // TEAM * TEAM
     for t in range(1, MOVES):
@@ -212,7 +232,10 @@ def mark_contested(i, sets, lanes):
 
 @inlined
 def count_reachable(lanes, numbers):
-    """Counts the cells of each lane of PATHS after each move into SIZE, and from that SURVIVAL."""
+    """Counts the cells in each lane of the rows PATHS of `lanes` after each move, and writes them to SIZE in `numbers`.
+
+    From these counts it computes SURVIVAL: the moves until a snake has fewer cells than it needs to move on.
+    """
     for t in range(1, MOVES):
         for lane in range(lanes.shape[2]):
             a, b, c, d = lane_of(lanes, PATHS + t, lane)
@@ -220,16 +243,17 @@ def count_reachable(lanes, numbers):
     for lane in range(lanes.shape[2]):
         trapped, survival = 0, HORIZON
         for t in range(1, MOVES):
-            trapped |= numbers[SIZE + t, lane] - t  # the sign bit, once set, stays
+            trapped |= numbers[SIZE + t, lane] - t  # a set sign bit stays set
             survival += trapped >> 63
         numbers[SURVIVAL, lane] = survival
 
 
 @inlined
 def explore(forward, left, right, sets, lanes, numbers):
-    """Floods the board from the three cells that a snake can move to, after `flood_from_heads` and `mark_contested`.
+    """Floods the board from the three next cells of a snake, after `flood_from_heads` and `mark_contested`.
 
-    Fills PATHS, BEAN_MOVES, SIZE and SURVIVAL. A move onto a closed cell leaves its lanes empty.
+    Fills PATHS in `lanes`, and BEAN_MOVES, SIZE and SURVIVAL in `numbers`: the working memory that `Scratch` describes.
+    The lanes of a move to a blocked cell stay empty. `forward`, `left` and `right` are the three cells.
     """
     for lane in range(lanes.shape[2]):
         for k in range(4):

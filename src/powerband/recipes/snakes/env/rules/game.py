@@ -1,11 +1,12 @@
-"""The rules of 3v3 snakes for one board, in scalar functions that numba compiles for CPU threads and for CUDA alike.
+"""Rules of 3v3 snakes for one board, as scalar functions that numba compiles for CPU threads and for CUDA.
 
-`s` is always a `BoardArrays`, `b` the index of the board in it. Nothing here allocates, and every integer that takes
-part in arithmetic is a signed 64-bit one (numba turns a mix of uint64 and int64 into floats), except inside the hash.
+Parameter names: `s` is a `BoardArrays`, the arrays of all boards; `b` is the index of a board; `i` is a snake, 0..5; a
+cell is a number ``20 * row + col``. Nothing here allocates. Arithmetic uses int64 except in the hash,
+because numba converts a mix of uint64 and int64 to floats.
 
-Randomness is a function of (seed, board number over all ranks, moves made on the board, purpose) and nothing else, so
-the number of threads, the split over ranks and the device change no bit. The purpose is a slot: 0..5 replacement of a
-reversing move, 64.. beans, 512.. beans of a new game, 1024.. its snakes; opponents draw from slots 3072..4095.
+Random numbers are a function of (seed, board number over all ranks, moves on the board, purpose) only, so the number of
+threads, the split over ranks and the device change no bit. The purpose is a slot: 0..5 replacement of a reversing move,
+64.. beans, 512.. beans of a new game, 1024.. its snakes; opponents draw from slots 3072..4095.
 
 Source: public rules of the Jidi competition "3v3 snakes".
 """
@@ -28,7 +29,10 @@ REJECTIONS = 16
 
 
 def _neighbours():
-    """(8 * 256,) uint8: at ``256 * direction + cell`` the cell one step away, or two for JUMP + direction."""
+    """Builds the table of neighbours (8 * 256,) uint8.
+
+    The entry ``256 * direction + cell`` is the cell one step from `cell`, or two steps for JUMP + direction.
+    """
     row, col = np.divmod(np.arange(CELLS), COLS)
     steps = [(rows * n, cols * n) for n in (1, 2) for rows, cols in ((-1, 0), (1, 0), (0, -1), (0, 1))]
     table = np.zeros((len(steps), 256), np.uint8)
@@ -41,26 +45,35 @@ NEIGHBOURS = _neighbours()
 
 @inlined
 def neighbour(cell, direction):
-    """The cell one step from `cell` in `direction` on the torus; two steps where `direction` is JUMP + 0..3."""
-    return np.int64(NEIGHBOURS[np.uint32(256 * direction + cell)])  # a table: 40 % faster steps than arithmetic
+    """Returns the cell one step from `cell` on the torus, or two steps if `direction` is JUMP + 0..3."""
+    return np.int64(NEIGHBOURS[np.uint32(256 * direction + cell)])  # a table makes steps 40 % faster than arithmetic
 
 
 @inlined
 def cell_at(cells, b, i):
-    """``cells[b, i]`` (int64), of which the compiler knows that it is no negative index."""
+    """Returns ``cells[b, i]``, a cell of snake `i` on board `b`, as int64.
+
+    The conversion tells the compiler that the number is not negative.
+    """
     return np.int64(np.uint16(cells[b, i]))
 
 
 @inlined
 def absolute_action(direction, turn):
-    """The absolute action of a relative one: 0 forward, 1 left, 2 right."""
-    left = 0b00_01_11_10 >> 2 * direction & 3  # from the right: of up, down, left, right
+    """Converts the relative action `turn` (0 forward, 1 left, 2 right) to an absolute one, 0..3.
+
+    `direction` is the direction of the snake: 0..3 = up, down, left, right.
+    """
+    left = 0b00_01_11_10 >> 2 * direction & 3  # from the right: the left turns of up, down, left, right
     return direction if turn == 0 else left ^ (turn >> 1)
 
 
 @inlined
 def birth_direction(head, second):
-    """Direction of a new snake. It compares rows and columns as numbers, even where the two meet over the edge."""
+    """Returns the direction of a new snake with its head on the cell `head` and its next cell on `second`.
+
+    As in the public rules, a snake that crosses an edge of the board gets the opposite direction.
+    """
     if head // COLS == second // COLS:
         return RIGHT if head % COLS > second % COLS else LEFT
     return DOWN if head // COLS > second // COLS else UP
@@ -68,7 +81,11 @@ def birth_direction(head, second):
 
 @inlined
 def put_snake(s, b, i, head, middle, tail, middle_link, tail_link):
-    """Puts snake `i` with length 3 on three free cells; the links lead from its tail to its head."""
+    """Places snake `i` with length 3 on three free cells of board `b`.
+
+    `s`: arrays of all boards; `middle_link`, `tail_link`: directions from the middle cell and from the tail towards the
+    head.
+    """
     s.grid[b, head] = SNAKE + i
     s.grid[b, middle] = SNAKE + i
     s.grid[b, tail] = SNAKE + i
@@ -85,7 +102,7 @@ def put_snake(s, b, i, head, middle, tail, middle_link, tail_link):
 
 @inlined
 def eat(s, b, cell):
-    """Takes the bean on `cell` off the board; the others keep their order."""
+    """Removes the bean on `cell` of board `b`; the other beans keep their order. `s`: arrays of all boards."""
     s.grid[b, cell] = FREE
     found = False
     for j in range(BEANS):
@@ -96,8 +113,18 @@ def eat(s, b, cell):
 
 @inlined
 def move(s, b, i, action, key, tick, gain):
-    """Moves the head of snake `i` and pops its tail unless it eats; the new head is not on the grid yet."""
-    other = random_integer(random_bits(key, tick, i), 3)  # drawn always: cheaper than a branch that cannot be predicted
+    """Moves the head of snake `i` on board `b`, and its tail unless it eats. The new head is not on the grid yet.
+
+    Args:
+        s: Arrays of all boards.
+        b: Index of the board.
+        i: Index of the snake.
+        action: Direction 0..3; a random direction replaces an action that reverses the snake.
+        key: Key of the random stream of the board.
+        tick: Moves on this board since it was seeded.
+        gain: (N, 6), written: 1 if the snake eats, otherwise 0.
+    """
+    other = random_integer(random_bits(key, tick, i), 3)  # always drawn, which costs less than an unpredictable branch
     other += np.int64(other >= action)
     direction = action + (other - action) * np.int64(action == s.direction[b, i] ^ 1)
     head = cell_at(s.head, b, i)
@@ -119,7 +146,10 @@ def move(s, b, i, action, key, tick, gain):
 
 @inlined
 def collide(s, b):
-    """Puts the moved heads on the grid; returns the set of dead snakes as bits."""
+    """Places the moved heads on the grid of board `b`; returns the dead snakes, bit i for snake i.
+
+    `s`: arrays of all boards.
+    """
     dead = 0
     for i in range(SNAKES):
         cell = cell_at(s.head, b, i)
@@ -128,33 +158,35 @@ def collide(s, b):
             s.grid[b, cell] = SNAKE + i
         else:
             dead |= 1 << i
-            if s.head[b, np.uint32(found - SNAKE)] == cell:  # not a body but another head that came here in this move
+            if s.head[b, np.uint32(found - SNAKE)] == cell:  # another head moved here, so both snakes die
                 dead |= 1 << (found - SNAKE)
     return dead
 
 
 @inlined
 def clear(s, b, i):
-    """Takes a dead snake off the grid."""
+    """Removes the dead snake `i` from the grid of board `b`. `s`: arrays of all boards."""
     cell = cell_at(s.tail, b, i)
     for _ in range(s.length[b, i] - 1):
         s.grid[b, cell] = FREE
         cell = neighbour(cell, np.int64(s.link[b, cell]))
-    if s.grid[b, cell] == SNAKE + i:  # else the head never got onto its cell
+    if s.grid[b, cell] == SNAKE + i:  # otherwise the head is not on the grid
         s.grid[b, cell] = FREE
 
 
 @inlined
 def respawn(s, b, i, start):
-    """Puts snake `i` on the first three cells of a breadth-first search over free cells.
+    """Places snake `i` on board `b`, on the first three cells of a breadth-first search over free cells.
 
-    The search starts at the first free cell from which three cells can be reached. One that finds fewer has exhausted a
-    region of one or two cells, so its first three cells are at hand without a queue: the root and two of its free
-    neighbours, or the root, its only free neighbour, and a free neighbour of that one. Cells of failed searches need no
-    marks either: no later search can reach them, and their region can only shrink.
+    `s`: arrays of all boards; `start`: first cell at which the search may begin.
+
+    The root of the search is the first free cell from which three free cells can be reached. No queue is necessary: the
+    three cells are the root and two of its free neighbours, or the root, its only free neighbour, and one free
+    neighbour of the latter. Failed searches exhaust a region of one or two cells, which no later search reaches, so
+    their cells need no marks.
 
     Returns:
-        The cell it was born on, from where the next snake's search goes on, or CELLS where there was no room.
+        The root, from which the search for the next snake continues; CELLS if the board has no place for the snake.
     """
     for root in range(start, CELLS):
         if s.grid[b, root] != FREE:
@@ -168,9 +200,9 @@ def respawn(s, b, i, start):
                 else:
                     second, to_second = cell, direction
         if second >= 0:
-            if (to_first ^ to_second) & 2:  # the root is a corner and becomes the middle of the snake
+            if (to_first ^ to_second) & 2:  # at a corner, the root becomes the middle of the snake
                 put_snake(s, b, i, first, root, second, to_first, to_second ^ 1)
-            else:  # a line with the root amid: the rules make the root the head all the same, so the tail jumps over it
+            else:  # on a line, the rules make the middle cell the head, so the tail is two cells away
                 put_snake(s, b, i, root, first, second, to_first ^ 1, to_first + JUMP)
             return root
         if first >= 0:
@@ -184,7 +216,10 @@ def respawn(s, b, i, start):
 
 @inlined
 def count_free(s, b):
-    """Number of cells without a snake (int64), when all snakes are on the board."""
+    """Counts the cells of board `b` without a snake (int64); all six snakes must be on the board.
+
+    `s`: arrays of all boards.
+    """
     free = CELLS
     for i in range(SNAKES):
         free -= np.int64(s.length[b, i])
@@ -193,7 +228,11 @@ def count_free(s, b):
 
 @inlined
 def refill(s, b, key, first_slot):
-    """Brings the beans back to five, each on a free cell drawn uniformly, as far as there are free cells."""
+    """Adds beans to board `b`, on uniformly drawn free cells, until it has five beans or no free cell.
+
+    `s`: arrays of all boards; `key`: key of the random stream of the board; `first_slot`: first slot of the random
+    draws, see the module docstring.
+    """
     free = count_free(s, b)
     for j in range(BEANS):
         if s.beans[b, j] >= 0:
@@ -207,7 +246,7 @@ def refill(s, b, key, first_slot):
         while s.grid[b, cell] != FREE and tries < REJECTIONS:
             cell = random_integer(random_bits(key, s.tick[b], slot + tries), CELLS)
             tries += 1
-        if s.grid[b, cell] != FREE:  # a crowded board: count the free cells instead
+        if s.grid[b, cell] != FREE:  # on a crowded board, count the free cells instead
             skip = random_integer(random_bits(key, s.tick[b], slot + tries), free)
             cell = 0
             while s.grid[b, cell] != FREE or skip > 0:
@@ -220,24 +259,24 @@ def refill(s, b, key, first_slot):
 
 @inlined
 def step_board(s, b, actions, seed, gain):
-    """Makes one move on board `b`.
+    """Executes one move of the game on board `b`.
 
     Args:
-        s: The boards.
+        s: Arrays of all boards.
         b: Index of the board.
-        actions: (N, 6) directions 0..3 of the six snakes.
-        seed: uint64.
-        gain: (N, 6), written: the game reward of each snake, which is the change of its length.
+        actions: Directions (N, 6) of the six snakes, 0..3.
+        seed: Seed as uint64.
+        gain: Output (N, 6): the game reward of each snake, which is the change of its length.
 
     Returns:
-        RUNNING, STEP_LIMIT after 200 moves, or GAME_OVER where a snake found no place or the board is full.
+        RUNNING, STEP_LIMIT after 200 moves, or GAME_OVER if a snake found no place or the board is full.
     """
     key = stream_key(seed, s.board_id[b])
     tick = np.int64(s.tick[b])
     for i in range(SNAKES):
         move(s, b, i, np.int64(actions[b, i]), key, tick, gain)
     dead = collide(s, b)
-    room = 0
+    root = 0
     if dead:
         for i in range(SNAKES):
             if dead >> i & 1:
@@ -248,23 +287,26 @@ def step_board(s, b, actions, seed, gain):
                 s.length[b, i] = START_LENGTH
                 s.score[b, i] += lost
                 gain[b, i] += lost
-                if room < CELLS:
-                    room = respawn(s, b, i, room)
+                if root < CELLS:
+                    root = respawn(s, b, i, root)
     full = False
-    if room < CELLS and s.beans[b, BEANS - 1] < 0:  # somebody ate
+    if root < CELLS and s.beans[b, BEANS - 1] < 0:  # a bean was eaten
         refill(s, b, key, BEAN_SLOT)
         full = count_free(s, b) < BEANS
     s.tick[b] = tick + 1
     step_count = s.step_count[b] + 1
     s.step_count[b] = step_count
-    if room == CELLS or full:
+    if root == CELLS or full:
         return GAME_OVER
     return STEP_LIMIT if step_count >= MAX_STEPS else RUNNING
 
 
 @inlined
 def reset_board(s, b, seed):
-    """Starts a new game: each snake on a random walk of three free cells, redrawn until it fits; then five beans."""
+    """Starts a new game on board `b`: places six snakes of three cells, then five beans, at random.
+
+    A snake is drawn again until its three cells are free. `s`: arrays of all boards; `seed`: seed as uint64.
+    """
     key = stream_key(seed, s.board_id[b])
     for cell in range(CELLS):
         s.grid[b, cell] = FREE

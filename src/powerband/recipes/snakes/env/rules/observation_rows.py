@@ -1,4 +1,8 @@
-"""Observation rows: the numba functions that write one row of an observation, for CPU threads and for CUDA."""
+"""Observation rows: writes the observation of one snake, with numba functions for CPU threads and for CUDA.
+
+Parameter names: `s`, a `BoardArrays`, contains all boards; `b` is the index of a board; `i` is a snake, 0..5; `row` is
+the output, and `at` an index in it; `sets`, `lanes` and `numbers` are working memory, see `flood.Scratch`.
+"""
 
 from __future__ import annotations
 
@@ -11,26 +15,29 @@ from powerband.recipes.snakes.env.rules.flood import alive, flood_from_heads, in
 from powerband.recipes.snakes.env.rules.game import BEANS, CELLS, COLS, MAX_STEPS, ROWS, SNAKE, SNAKES, TEAM, neighbour
 
 BASELINE, FORK, PLANES, FEATURES = 0, 1, 2, 3
-"""Numbers of the observations for the kernels."""
+"""Numbers that select the kind of observation in the kernels."""
 NUM_PLANES = 8
 
 
 @inlined
 def put_position(cell, row, at):
-    """Writes row and column of `cell`, or (-1, -1) where it is negative."""
+    """Writes the board row and column of `cell` to row[at] and row[at + 1], or -1 to both if `cell` is negative."""
     row[at] = cell // COLS if cell >= 0 else -1
     row[at + 1] = cell % COLS if cell >= 0 else -1
 
 
 @inlined
 def relative_snake_index(other, team):
-    """Number of a snake as a member of `team` counts: 0..2 its own team, 3..5 the opponents; its own inverse."""
+    """Renumbers snake `other` as `team` sees it: 0..2 own team, 3..5 opponents. The function is its own inverse."""
     return other if team == 0 else (other + TEAM) % SNAKES
 
 
 @inlined
 def put_heads(s, b, i, row, at):
-    """Writes the positions of the five other heads."""
+    """Writes the positions of the heads of the five snakes other than `i` on board `b` to `row`, from index `at` on.
+
+    Team mates precede opponents. `s`: arrays of all boards.
+    """
     team = i // TEAM
     for k in range(SNAKES):
         other = relative_snake_index(k, team)
@@ -40,16 +47,19 @@ def put_heads(s, b, i, row, at):
 
 
 @inlined
-def torus_euclidean_distance(here, there):
-    """Euclidean distance over the edges."""
-    down = wrapped(there // COLS - here // COLS, ROWS)
-    right = wrapped(there % COLS - here % COLS, COLS)
+def torus_euclidean_distance(start, end):
+    """Computes the Euclidean distance of two cells on the torus."""
+    down = wrapped(end // COLS - start // COLS, ROWS)
+    right = wrapped(end % COLS - start % COLS, COLS)
     return math.sqrt(down * down + right * right)
 
 
 @inlined
 def write_common_features(s, b, i, row):
-    """Writes what baseline26 and fork35 have in common."""
+    """Writes the 16 numbers with which the observations baseline26 and fork35 begin, for snake `i` of board `b`.
+
+    `s`: arrays of all boards; `row`: the output.
+    """
     head = np.int64(s.head[b, i])
     put_position(head, row, 0)
     for direction in range(4):
@@ -61,7 +71,10 @@ def write_common_features(s, b, i, row):
 
 @inlined
 def write_fork(s, b, i, row):
-    """Writes the numbers of fork35 after the first 16."""
+    """Writes the last 19 of the 35 numbers of the observation fork35 to `row`, for snake `i` of board `b`.
+
+    `s`: arrays of all boards. The module `observations` lists the numbers.
+    """
     head, length = np.int64(s.head[b, i]), np.int64(s.length[b, i])
     used = -1
     for k in range(2):
@@ -86,14 +99,17 @@ def write_fork(s, b, i, row):
 
 @inlined
 def centred_cell(head, cell):
-    """`cell` after the shift that brings `head` to the middle."""
+    """Returns `cell` after a shift of the torus that moves the cell `head` to the middle, row 5 and column 10."""
     row = (cell // COLS - head // COLS + ROWS + ROWS // 2) % ROWS
     return row * COLS + (cell % COLS - head % COLS + COLS + COLS // 2) % COLS
 
 
 @inlined
 def write_planes(s, b, i, row):
-    """Writes the 8 planes into a row of zeros."""
+    """Writes the 8 planes of the observation planes for snake `i` of board `b` to `row`, which contains zeros.
+
+    `s`: arrays of all boards. The module `observations` lists the planes.
+    """
     head, lead = np.int64(s.head[b, i]), 0
     for j in range(BEANS):
         if s.beans[b, j] >= 0:
@@ -117,7 +133,11 @@ def write_planes(s, b, i, row):
 
 @inlined
 def write_row(s, b, i, kind, sets, lanes, numbers, row):
-    """Writes the observation `kind` of snake `i` of board `b`; for FEATURES the board was surveyed."""
+    """Writes the observation of snake `i` of board `b` to `row`; a snake without a place on the board gets zeros.
+
+    `s`: arrays of all boards; `kind`: BASELINE, FORK, PLANES or FEATURES. FEATURES reads the working memory `sets`,
+    `lanes` and `numbers`, which `flood_from_heads` must have filled for this board.
+    """
     if kind == FEATURES:
         write_features(s, b, i, sets, lanes, numbers, row)
         return
@@ -137,7 +157,10 @@ def write_row(s, b, i, kind, sets, lanes, numbers, row):
 
 @inlined
 def write_board(s, b, team, kind, sets, lanes, numbers, out):
-    """Writes the three rows of `team` on board `b` to `out` (3, D)."""
+    """Writes the observations of the three snakes of `team` on board `b` to `out` (3, D).
+
+    `s`: arrays of all boards; `kind`: BASELINE, FORK, PLANES or FEATURES; `sets`, `lanes`, `numbers`: working memory.
+    """
     if kind == FEATURES:
         flood_from_heads(s, b, sets, lanes, numbers)
     for slot in range(TEAM):

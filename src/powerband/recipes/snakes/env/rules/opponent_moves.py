@@ -1,4 +1,7 @@
-"""Opponent moves: the numba functions of the scripted opponents, for CPU threads and for CUDA."""
+"""Opponent moves: chooses the moves of the scripted opponents, with numba functions for CPU threads and for CUDA.
+
+Parameter names: `s`, a `BoardArrays`, contains all boards; `b` is the index of a board; `i` is a snake, 0..5.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,13 @@ from powerband.recipes.snakes.env.rules.flood import alive, inlined
 from powerband.recipes.snakes.env.rules.game import BEAN, BEANS, COLS, ROWS, TEAM, neighbour
 
 RANDOM, GREEDY, GREEDY_TORUS = 0, 1, 2
-SLOT = 3072  # the first of the random slots left to opponents
+SLOT = 3072  # first random slot of the opponents
 
 
 @inlined
-def squared(here, there, torus):
-    """Squared Euclidean distance of two cells, over the edges where `torus`."""
-    down, right = there // COLS - here // COLS, there % COLS - here % COLS
+def squared(start, end, torus):
+    """Computes the squared Euclidean distance of two cells, across the edges if `torus`."""
+    down, right = end // COLS - start // COLS, end % COLS - start % COLS
     if torus:
         down, right = wrapped(down, ROWS), wrapped(right, COLS)
     return down * down + right * right
@@ -24,17 +27,27 @@ def squared(here, there, torus):
 
 @inlined
 def greedy(s, b, i, used, torus):
-    """(action, beans used): the move of snake `i` towards its nearest bean among those not in the bits of `used`.
+    """Chooses the move of snake `i` of board `b` to the nearest bean that no earlier team mate moves to.
 
-    Ties go to the older bean and to the first direction. Without a bean it takes the first free neighbour cell, without
-    a free one action 0.
+    Args:
+        s: Arrays of all boards.
+        b: Index of the board.
+        i: Index of the snake.
+        used: Beans of the earlier team mates, bit j for bean j.
+        torus: Measure distances across the edges of the board.
+
+    Returns:
+        The action 0..3, and `used` with the bean of this snake.
+
+    Ties go to the older bean and to the first direction. Without a bean the first free neighbour cell is chosen, and
+    without a free cell action 0.
     """
     head, target, best = np.int64(s.head[b, i]), -1, 1 << 30
-    taken = 0
+    chosen = 0
     for j in range(BEANS):
         bean = np.int64(s.beans[b, j])
         if bean >= 0 and not used >> j & 1 and squared(head, bean, torus) < best:
-            target, best, taken = bean, squared(head, bean, torus), 1 << j
+            target, best, chosen = bean, squared(head, bean, torus), 1 << j
     action, best = 0, 1 << 30
     for direction in range(4):
         cell = neighbour(head, direction)
@@ -42,12 +55,15 @@ def greedy(s, b, i, used, torus):
             distance = squared(cell, target, torus) if target >= 0 else 0
             if distance < best:
                 action, best = direction, distance
-    return action, used | taken
+    return action, used | chosen
 
 
 @inlined
 def choose(s, b, team, kind, seed, actions):
-    """Writes the three actions of `team` on board `b` to `actions` (3,)."""
+    """Writes the three actions of `team` (0 = A, 1 = B) on board `b` to `actions` (3,).
+
+    `s`: arrays of all boards; `kind`: RANDOM, GREEDY or GREEDY_TORUS; `seed`: seed of random moves as uint64.
+    """
     used = 0
     for slot in range(TEAM):
         i = TEAM * team + slot

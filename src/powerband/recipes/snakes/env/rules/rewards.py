@@ -1,4 +1,7 @@
-"""What a learner is paid for one move, and the figures of a game that ended: scalar functions for one board."""
+"""Rewards: computes the rewards of one move and the results of an ended game, for one board at a time.
+
+Parameter names: `s`, a `BoardArrays`, contains all boards; `b` is the index of a board; `i` is a snake, 0..5.
+"""
 
 import math
 
@@ -13,7 +16,7 @@ EPISODE_METRICS = ("score", "opponent_score", "win", "draw", "loss")
 
 @inlined
 def team_difference(values, b, team):
-    """Sum of `values` (N, 6) over the snakes of `team` minus the sum over the other team's, on board `b`."""
+    """Returns the sum of `values` (N, 6) over the snakes of `team` on board `b`, minus the sum over the other team."""
     own, other = 0, 0
     for i in range(TEAM):
         own += values[b, team * TEAM + i]
@@ -23,7 +26,10 @@ def team_difference(values, b, team):
 
 @inlined
 def bean_distance(s, b, i):
-    """Straight distance from the head of snake `i` to the nearest bean in cells, not over the edges."""
+    """Computes the Euclidean distance in cells from the head of snake `i` of board `b` to the nearest bean.
+
+    Distances do not cross the edges of the board. `s`: arrays of all boards.
+    """
     row, col = s.head[b, i] // COLS, s.head[b, i] % COLS
     nearest = SNAKES * COLS * COLS
     for j in range(BEANS):
@@ -36,10 +42,19 @@ def bean_distance(s, b, i):
 
 @inlined
 def shaped(s, b, i, gain, outcome):
-    """The guide's reward: who leads (or won), a bean eaten, the way to the next one, a death.
+    """Computes the shaped reward of snake `i` of board `b` after a move.
 
-    Source: `get_reward` of the public 3v3 snakes baseline, which measures straight distances after the move and pays
-    for a bean only where the game reward of the move is positive.
+    It depends on which team leads (or won), on an eaten bean, on the distance to the nearest bean, and on a death.
+
+    Args:
+        s: Arrays of all boards.
+        b: Index of the board.
+        i: Index of the snake.
+        gain: (N, 6): game reward of each snake, the change of its length.
+        outcome: RUNNING, STEP_LIMIT or GAME_OVER.
+
+    Source: `get_reward` of the public 3v3 snakes baseline. This code measures Euclidean distances after the move, and
+    rewards a bean only if the game reward of the move is positive.
     """
     margin = team_difference(s.score, b, i // TEAM)
     reward = 0.0
@@ -54,15 +69,10 @@ def shaped(s, b, i, gain, outcome):
 
 @inlined
 def write_row(s, b, team, row, kind, out):
-    """Writes the outcome of board `b`'s last move as `team` sees it into row `row` of the learner's arrays.
+    """Writes rewards, end and results of the last move of board `b` for `team` to row `row` of the arrays in `out`.
 
-    Args:
-        s: BoardArrays after the move and before a reset.
-        b: Index of the board.
-        team: 0 or 1.
-        row: Row of the learner.
-        kind: GAME, MIXED or SHAPED.
-        out: StepArrays.
+    The learner has one row per team that it plays. `s`: arrays of all boards before a new game starts; `kind`: GAME,
+    MIXED or SHAPED; `out`: a `MoveArrays`.
     """
     outcome = out.outcome[b]
     for k in range(TEAM):

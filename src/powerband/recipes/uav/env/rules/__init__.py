@@ -1,1 +1,1 @@
-"""Rules of a mission, as scalar functions that numba compiles for CPU threads and for CUDA."""
+"""Rules of a mission: functions for one mission at a time, which numba compiles for CPU threads and for CUDA."""

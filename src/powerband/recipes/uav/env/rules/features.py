@@ -1,4 +1,8 @@
-"""Features: maps of 11 x 11 for each UAV and for the team, the inputs of the networks. Parameter names as in `moves`.
+"""Features: writes maps of 11 x 11 for each UAV and for the team, which are the inputs of the networks.
+
+Parameter names: `s` is a `MissionArrays`, the state of all missions; `w` is a `WorldArrays`, the constants of the
+world; `n` is the index of the mission in `s`; `i` and `j` are UAVs; `sources` is a set of UAVs,
+bit j for UAV j; `out` is an output.
 
 Maps of a UAV, from its own belief and the messages that it received:
 
@@ -6,17 +10,17 @@ Maps of a UAV, from its own belief and the messages that it received:
 1. number of the UAV, (i + 1) / A
 2. positions, with the UAV in the centre: (altitude index + 1) / (number of altitudes + 1) at a UAV, 1 at a free node, 0
    outside the lattice
-3. W H, the weighted entropy
+3. W H, the entropy H of the belief, weighted with W, see `belief_tables`
 4. W H inside the latest footprint of the UAV, 0 elsewhere
 5. probability of the region of interest
-6. footprints: 1 inside the UAV's own, 0 inside those that it received, one half elsewhere
+6. footprints: 1 inside its own footprint, 0 inside the footprints that it received, one half elsewhere
 
 Maps of the team, from all measurements:
 
 0. positions: (altitude index + 1) / number of altitudes at a UAV, 0 elsewhere
 1. W H
 2. probability of the region of interest
-3. footprints: 1 inside the latest ones, one half elsewhere
+3. footprints: 1 inside the latest footprints of all UAVs, one half elsewhere
 
 All maps are area averages over blocks. If UAVs share a cell, the map shows the last one. With `World.centred_maps`,
 maps 3 to 6 of a UAV also have the UAV in the centre, and are 0 outside the lattice.
@@ -36,15 +40,16 @@ CENTRE = LATTICE // 2
 
 @inlined
 def overlap(low, high, begin, end):
-    """Returns the length that low..high and begin..end share."""
+    """Returns the length of the overlap of the intervals low..high and begin..end; 0 if they do not overlap."""
     return max(min(high, end) - max(low, begin), 0)
 
 
 @inlined
 def covered(s, w, n, sources, y0, y1, begin, end):
-    """Returns the length of begin..end (in 11ths of a cell) that footprints of `sources` cover in rows y0..y1.
+    """Returns how much of the interval begin..end of columns the footprints of `sources` cover in rows y0..y1.
 
-    No footprint begins or ends between rows y0 and y1.
+    Lengths are in 11ths of a cell. No footprint begins or ends between rows y0 and y1. `s`: state of all missions; `w`:
+    constants of the world; `n`: index of the mission; `sources`: set of UAVs, bit j for UAV j.
     """
     at, total = begin, 0
     while at < end:
@@ -68,7 +73,11 @@ def covered(s, w, n, sources, y0, y1, begin, end):
 
 @inlined
 def next_edge(s, w, n, sources, y):
-    """Returns the first row after `y` at which a footprint of `sources` begins or ends."""
+    """Returns the first row after `y` at which a footprint of `sources` begins or ends, at most the end of the map.
+
+    `s`: state of all missions; `w`: constants of the world; `n`: index of the mission; `sources`: set of UAVs, bit j
+    for UAV j.
+    """
     edge = np.int64(w.cells)
     for j in range(w.agents):
         if sources >> j & 1:
@@ -82,7 +91,11 @@ def next_edge(s, w, n, sources, y):
 
 @inlined
 def add_footprints(s, w, n, sources, value, out):
-    """Adds `value`, times the share of each block that footprints of `sources` cover, to `out` (11, 11)."""
+    """Adds `value`, times the share of each block of cells that footprints cover, to `out` (11, 11).
+
+    `s`: state of all missions; `w`: constants of the world; `n`: index of the mission; `sources`: the set of UAVs whose
+    footprints count, bit j for UAV j.
+    """
     if sources == 0:
         return
     block = np.int64(w.cells)
@@ -101,7 +114,7 @@ def add_footprints(s, w, n, sources, value, out):
 
 @inlined
 def fill(out, value):
-    """Sets all values of `out` (11, 11)."""
+    """Sets all values of `out` (11, 11) to `value`."""
     for row in range(LATTICE):
         for col in range(LATTICE):
             out[row, col] = value
@@ -109,7 +122,7 @@ def fill(out, value):
 
 @inlined
 def average(sums, w, out):
-    """Writes block sums (11, 11) as averages to `out` (11, 11)."""
+    """Converts `sums` (11, 11) over blocks of cells to averages in `out` (11, 11); `w`: constants of the world."""
     scale = float(w.cells) * float(w.cells) * FIXED_POINT_SCALE
     for row in range(LATTICE):
         for col in range(LATTICE):
@@ -118,7 +131,10 @@ def average(sums, w, out):
 
 @inlined
 def write_positions(s, w, n, i, out):
-    """Writes map 2 of UAV `i` to `out` (11, 11)."""
+    """Writes the map of positions around UAV `i` of mission `n`, its map 2, to `out` (11, 11).
+
+    The map shows the UAVs whose messages arrived. `s`: state of all missions; `w`: constants of the world.
+    """
     x, y, heights = s.position[n, i, 0], s.position[n, i, 1], w.height.shape[0]
     for row in range(LATTICE):
         for col in range(LATTICE):
@@ -134,11 +150,15 @@ def write_positions(s, w, n, i, out):
 
 @inlined
 def write_uav(s, w, n, i, step, out):
-    """Writes the maps of UAV `i`.
+    """Writes the seven input maps of UAV `i` of mission `n`, which the module docstring lists.
 
     Args:
+        s: State of all missions.
+        w: Constants of the world.
+        n: Index of the mission.
+        i: Index of the UAV.
         step: Moves so far in this mission.
-        out: (7, 11, 11), written.
+        out: (7, 11, 11), written: the maps.
     """
     fill(out[0], (w.budget - step) / w.budget)
     fill(out[1], (i + 1) / w.agents)
@@ -158,9 +178,10 @@ def write_uav(s, w, n, i, step, out):
 
 @inlined
 def centre(s, n, i, out):
-    """Shifts `out` (11, 11) so that UAV `i` is in the centre; nodes outside the lattice become 0.
+    """Shifts the map `out` (11, 11) so that UAV `i` of mission `n` is in the centre.
 
-    The loops run in the direction in which every value is read before it is overwritten.
+    Nodes outside the lattice become 0. `s`: state of all missions. The loops run in the direction in which every value
+    is read before it is overwritten.
     """
     down, right = s.position[n, i, 0] - CENTRE, s.position[n, i, 1] - CENTRE
     for a in range(LATTICE):
@@ -175,7 +196,10 @@ def centre(s, n, i, out):
 
 @inlined
 def write_team(s, w, n, out):
-    """Writes the maps of the team to `out` (4, 11, 11)."""
+    """Writes the four maps of the team of mission `n` to `out` (4, 11, 11); the module docstring lists them.
+
+    `s`: state of all missions; `w`: constants of the world.
+    """
     heights = w.height.shape[0]
     fill(out[0], 0.0)
     for j in range(w.agents):

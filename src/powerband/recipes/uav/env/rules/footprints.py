@@ -1,6 +1,7 @@
-"""Footprints: the cells of the map that the cameras see. Rows run along lattice x, as in the feature maps.
+"""Footprints: computes the rectangles of map cells that the cameras see.
 
-Parameter names as in `moves`.
+Rows of the map run along lattice x. Parameter names: `s` is a `MissionArrays`, the state of all missions; `w` is a
+`WorldArrays`, the constants of the world; `n` is the index of the mission in `s`; `i` is a UAV.
 """
 
 import numpy as np
@@ -10,7 +11,10 @@ from powerband.envs.numba.hashing import inlined
 
 @inlined
 def update_footprints(s, w, n):
-    """Writes the footprints of all UAVs to `rect`."""
+    """Writes the footprint of each UAV of mission `n`, the rectangle that its camera sees, to `s.rect`.
+
+    `s`: state of all missions; `w`: constants of the world.
+    """
     for i in range(w.agents):
         x, y, z = s.position[n, i, 0], s.position[n, i, 1], s.position[n, i, 2]
         s.rect[n, i, 0] = w.low[z, x]
@@ -21,23 +25,23 @@ def update_footprints(s, w, n):
 
 @inlined
 def low_y(s, n, i):
-    """Returns the first row of the footprint of UAV `i`."""
+    """Returns the first map row in the footprint of UAV `i` of mission `n`. `s`: state of all missions."""
     return np.int64(s.rect[n, i, 0])
 
 
 @inlined
 def high_y(s, n, i):
-    """Returns the row after the last one of the footprint."""
+    """Returns the map row after the footprint of UAV `i` of mission `n`. `s`: state of all missions."""
     return np.int64(s.rect[n, i, 1])
 
 
 @inlined
 def low_x(s, n, i):
-    """Returns the first column of the footprint."""
+    """Returns the first map column in the footprint of UAV `i` of mission `n`. `s`: state of all missions."""
     return np.int64(s.rect[n, i, 2])
 
 
 @inlined
 def high_x(s, n, i):
-    """Returns the column after the last one of the footprint."""
+    """Returns the map column after the footprint of UAV `i` of mission `n`. `s`: state of all missions."""
     return np.int64(s.rect[n, i, 3])

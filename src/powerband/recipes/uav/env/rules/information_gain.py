@@ -1,8 +1,11 @@
-"""Information gain: each UAV, in order, chooses the move whose next measurement has the largest expected gain.
+"""Information gain: chooses for each UAV the move whose next measurement has the largest expected gain.
 
-The gain of a cell is the one in the reward, W (H_before - H_after) with W after the measurement. The expectation is
-over both outcomes. If an earlier UAV is going to measure the same cell, the gain is discounted: u <- u (1 - u_other).
-Parameter names as in `moves`.
+The gain u of a cell is W (H_before - H_after), as in the reward of `UavEnv`: H is the entropy of the cell, and W its
+weight after the measurement. The expectation is over both outcomes. If an earlier UAV is going to measure the same
+cell, with the gain u_other, the gain is discounted: u <- u (1 - u_other).
+
+Parameter names: `s` is a `MissionArrays`, the state of all missions; `w` is a `WorldArrays`, the constants of the
+world; `n` is the index of the mission in `s`; `i` and `j` are UAVs.
 """
 
 from __future__ import annotations
@@ -23,10 +26,10 @@ from powerband.recipes.uav.settings import LATTICE, NUM_ACTIONS, World
 
 
 def expected_gains(world: World) -> np.ndarray:
-    """Computes the expected gain of measuring a cell.
+    """Computes the expected information gain of one measurement of a cell, for each altitude and each belief.
 
     Returns:
-        (altitudes, 2 MAX_BELIEF + 1) float32: gain in bits by altitude and belief, at least 0.
+        (altitudes, 2 MAX_BELIEF + 1) float32: gain in bits, at least 0; column b + MAX_BELIEF is for the belief b.
     """
     belief = np.arange(-MAX_BELIEF, MAX_BELIEF + 1)
     p, entropy = 1 / (1 + np.exp(-belief / LOG_ODDS_UNITS)), belief_tables()[1]
@@ -45,25 +48,33 @@ def expected_gains(world: World) -> np.ndarray:
 
 @inlined
 def after_x(s, n, i, action):
-    """Returns lattice x after an action."""
+    """Returns lattice coordinate x of UAV `i` of mission `n` after the move `action`. `s`: state of all missions."""
     return clamp_index(s.position[n, i, 0] + step_x(action), LATTICE)
 
 
 @inlined
 def after_y(s, n, i, action):
-    """Returns lattice y after an action."""
+    """Returns lattice coordinate y of UAV `i` of mission `n` after the move `action`. `s`: state of all missions."""
     return clamp_index(s.position[n, i, 1] + step_y(action), LATTICE)
 
 
 @inlined
 def after_z(s, w, n, i, action):
-    """Returns the index of the altitude after an action."""
+    """Returns the altitude index of UAV `i` of mission `n` after the move `action`.
+
+    `s`: state of all missions; `w`: constants of the world.
+    """
     return clamp_index(s.position[n, i, 2] + step_z(action), w.height.shape[0])
 
 
 @inlined
 def expected_gain(s, w, n, i, action, gains, shared, chosen):
-    """Returns the sum of the discounted gains, by the UAV's own map, over its footprint after `action`."""
+    """Returns the information gain that UAV `i` of mission `n` expects from its measurement after the move `action`.
+
+    The gain is a sum over the cells that the camera will see, by the UAV's own belief. `s`: state of all missions; `w`:
+    constants of the world; `gains`: table of `expected_gains`; `shared`: True discounts cells that earlier UAVs will
+    measure; `chosen`: (N, A), moves of the earlier UAVs.
+    """
     x, y, z = after_x(s, n, i, action), after_y(s, n, i, action), after_z(s, w, n, i, action)
     total = 0.0
     for row in range(w.low[z, x], w.high[z, x]):
@@ -82,14 +93,18 @@ def expected_gain(s, w, n, i, action, gains, shared, chosen):
 
 @inlined
 def choose_greedy_move(s, w, n, i, gains, shared, chosen, mask, value):
-    """Chooses the move of UAV `i` after the UAVs before it.
+    """Chooses the greedy move of UAV `i` of mission `n`, after the UAVs with a lower index have chosen.
 
     Args:
+        s: State of all missions.
+        w: Constants of the world.
+        n: Index of the mission.
+        i: Index of the UAV.
         gains: Table of `expected_gains`.
-        shared: Discount the cells that UAVs, whose messages UAV `i` received, are going to measure.
-        chosen: (N, A) int64, written: the move.
-        mask: (N, A, 6) bool, written: the allowed moves.
-        value: (N, A, 6) float32, written: gain of every allowed move, 0 for the others.
+        shared: True discounts cells that an earlier UAV will measure, if UAV `i` received its message.
+        chosen: (N, A) int64, written: the move of this UAV.
+        mask: (N, A, 6) bool, written: the allowed moves of this UAV.
+        value: (N, A, 6) float32, written: expected gain of every allowed move, 0 for forbidden moves.
     """
     allowed = exclude_taken_cells(s, n, i, allowed_moves(s, w, n, i), chosen)
     best, selected = -1.0, 0

@@ -1,4 +1,8 @@
-"""Map metrics: F1 of the region of interest, and the mean entropy over it. Parameter names as in `moves`."""
+"""Map metrics: computes the F1 score of the region of interest, and the mean entropy over it.
+
+Parameter names: `s` is a `MissionArrays`, the state of all missions; `w` is a `WorldArrays`, the constants of the
+world; `n` is the index of the mission in `s`; `k` is a map.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +13,18 @@ from powerband.envs.numba.hashing import inlined
 from powerband.recipes.uav.env.world import FIXED_POINT_SCALE, MAX_BELIEF
 
 EPISODE_METRICS = ("f1", "roi_entropy")
-"""Metrics of a mission."""
+"""Names of the metrics of a mission."""
 
 
 @inlined
 def count_row(s, w, n, k, y):
-    """Counts row `y` of map `k`.
+    """Compares row `y` of map `k` of mission `n` with the hidden map.
+
+    `s`: state of all missions; `w`: constants of the world. Map k < A is the belief of UAV k, map A that of the team.
 
     Returns:
-        Hits, false alarms, misses, and the entropy over the region of interest times FIXED_POINT_SCALE.
+        Numbers of hits (cells correctly mapped as region of interest), false alarms and misses, and the sum of the
+        entropy over the region of interest, times FIXED_POINT_SCALE.
     """
     hits, false, missed, entropy = 0, 0, 0, np.int64(0)
     for x in range(w.cells):

@@ -1,9 +1,14 @@
-"""Mapping: measures cells with a noisy sensor and fuses the measurements into beliefs. Parameter names as in `moves`.
+"""Mapping: measures cells with a noisy sensor, and fuses the measurements into the beliefs of a mission.
+
+To fuse a measurement means to add it to the log odds of a belief. Parameter names: `s` is a `MissionArrays`, the state
+of all missions; `w` is a `WorldArrays`, the constants of the world; `n` is the index of the mission in `s`; `i` and `j`
+are UAVs; `sources` is a set of UAVs, bit j for UAV j; `k` is a map: the belief of UAV k, or, if k is the number of
+UAVs, the common map of all measurements.
 
 Only cells inside footprints are visited. A row of a map is cut into segments at the borders of footprints and blocks.
-Within a segment the set of footprints and the block are constant, so the change of the block sums is added once per
-segment. The sums are integers and independent of the order. Threads may therefore add at the same time, and the result
-equals a sum over the complete map.
+A block is 1/11 of the map along each side. Within a segment the set of footprints and the block are constant, so the
+change of the sums over blocks is added once per segment. The sums are integers and independent of the order. Threads
+may therefore add at the same time, and the result equals a sum over the complete map.
 """
 
 import numpy as np
@@ -22,7 +27,11 @@ LANES = 4  # draws of 16 bits per hash
 
 @inlined
 def measure_row(s, w, n, i, row, seed):
-    """Measures row `row` of the footprint of UAV `i`; writes +step to `measured` if the reading is 1, else -step."""
+    """Measures row `row` of the footprint of UAV `i` of mission `n` with noise, and writes the result to `s.measured`.
+
+    The result is the change of the log odds: positive for the reading 1, negative for 0. `s`: state of all missions.
+    `w`: constants of the world; `seed`: seed of the noise.
+    """
     y, x0, x1 = low_y(s, n, i) + row, low_x(s, n, i), high_x(s, n, i)
     if y >= high_y(s, n, i):
         return
@@ -44,13 +53,13 @@ def measure_row(s, w, n, i, row, seed):
 
 @inlined
 def clamp_belief(belief):
-    """Clamps a belief to probabilities within [1e-4, 1 - 1e-4]."""
+    """Clamps a belief (log odds) to the probabilities 1e-4 to 1 - 1e-4."""
     return min(max(belief, -MAX_BELIEF), MAX_BELIEF)
 
 
 @inlined
 def lowest_bit(bits):
-    """Returns the index of the lowest bit that is set."""
+    """Returns the index of the lowest bit that is set in `bits`, which must not be 0."""
     index = 0
     while not bits >> index & 1:
         index += 1
@@ -59,13 +68,17 @@ def lowest_bit(bits):
 
 @inlined
 def twice_weight(belief):
-    """Returns twice the weight W of a belief: 2 for the region of interest, 0 for outside, 1 if it is undecided."""
+    """Returns twice the weight W of a belief: 2 inside the region of interest, 0 outside, 1 if undecided."""
     return 1 + np.int64(belief > MAX_UNSURE_BELIEF) - np.int64(belief < -MAX_UNSURE_BELIEF)
 
 
 @inlined
 def fused(s, w, n, sources, y, x, belief):
-    """Returns `belief` of cell (y, x) after the measurements of `sources`, whose footprints all contain the cell."""
+    """Returns `belief`, the belief of cell (y, x) in mission `n`, after the measurements of the UAVs in `sources`.
+
+    The footprints of all these UAVs contain the cell. `s`: state of all missions; `w`: constants of the world;
+    `sources`: set of UAVs, bit j for UAV j.
+    """
     for j in range(w.agents):
         if sources >> j & 1:
             row, col = y - low_y(s, n, j), x - low_x(s, n, j)
@@ -75,13 +88,20 @@ def fused(s, w, n, sources, y, x, belief):
 
 @inlined
 def fuse_cells(s, w, n, k, sources, y, x0, x1):
-    """Fuses the measurements of `sources` into cells x0..x1-1 of row `y` of map `k`.
+    """Adds measurements to the beliefs in cells x0..x1-1 of row `y` of map `k` of mission `n`.
 
-    The footprints of all `sources` contain these cells.
+    Args:
+        s: State of all missions.
+        w: Constants of the world.
+        n: Index of the mission.
+        k: Map: the belief of UAV k, or, if k is the number of UAVs, the common map.
+        sources: UAVs whose measurements are added, bit j for UAV j; their footprints contain all these cells.
+        y: Row of the map.
+        x0, x1: First column, and the column after the last one.
 
     Returns:
-        The change of the sums of W H and p; these sums after the fusion, both packed as in `terms`; and, for the common
-        map only, the sum of 2 W H with W after and H before the fusion.
+        The change of the sums of W H and p over the cells; the sums of W H and p after the change, both packed as
+        `WorldArrays.terms`; and, for the common map only, the sum of 2 W H with W after and H before the change.
     """
     change, total, weighed = np.int64(0), np.int64(0), np.int64(0)
     common, first, rest = k == w.agents, lowest_bit(sources), sources & (sources - 1)
@@ -111,13 +131,19 @@ def fuse_cells(s, w, n, k, sources, y, x0, x1):
 
 @inlined
 def sources_of(s, w, n, k):
-    """Returns the UAVs whose measurements are fused into map `k`, as bits."""
+    """Returns the UAVs whose measurements are added to map `k` of mission `n`, bit j for UAV j.
+
+    `s`: state of all missions; `w`: constants of the world.
+    """
     return np.int64(s.heard[n, k]) if k < w.agents else (1 << w.agents) - 1
 
 
 @inlined
 def in_row(s, w, n, sources, y):
-    """Returns those of `sources` whose footprint contains row `y`."""
+    """Returns the UAVs of `sources` (bit j for UAV j) in mission `n` whose footprint contains map row `y`.
+
+    `s`: state of all missions; `w`: constants of the world.
+    """
     members = 0
     for j in range(w.agents):
         if sources >> j & 1 and low_y(s, n, j) <= y < high_y(s, n, j):
@@ -127,7 +153,11 @@ def in_row(s, w, n, sources, y):
 
 @inlined
 def at_column(s, w, n, sources, x):
-    """Returns those of `sources` whose footprint contains column `x`, and the column at which this set changes."""
+    """Returns the UAVs of `sources` whose footprint contains column `x`, and the column at which this set changes.
+
+    A set of UAVs has bit j for UAV j. `s`: state of all missions; `w`: constants of the world. `n`: index of the
+    mission.
+    """
     members, until = 0, np.int64(w.cells)
     for j in range(w.agents):
         if sources >> j & 1:
@@ -142,25 +172,31 @@ def at_column(s, w, n, sources, x):
 
 @inlined
 def first_share(w, cell):
-    """Returns how many of the 11 parts of `cell`, 1 to 11, lie in its first block; the rest lies in the next block."""
+    """Returns how many of the 11 parts of a row or column `cell` lie in its first block: 1 to 11.
+
+    The other parts lie in the next block. A block is 1/11 of the map along each side. `w`: constants of the world.
+    """
     return min(LATTICE, w.cells * (LATTICE * cell // w.cells + 1) - LATTICE * cell)
 
 
 @inlined
 def lower(packed):
-    """Returns the signed lower half of a packed pair."""
+    """Returns the signed lower 32 bits of `packed`, which contains two sums, of W H (upper) and of p (lower)."""
     return ((packed & 0xFFFFFFFF) ^ 0x80000000) - 0x80000000
 
 
 @inlined
 def upper(packed):
-    """Returns the upper half of a packed pair."""
+    """Returns the upper 32 bits of `packed`, which contains two sums, of W H (upper) and of p (lower)."""
     return (packed - lower(packed)) >> 32
 
 
 @inlined
 def begin_sums(s, w, n, k):
-    """Sets the block sums of map `k` to a belief of one half everywhere; the caller clears the cells."""
+    """Sets the sums over blocks of map `k` of mission `n` to those of a probability of one half in all cells.
+
+    The caller sets the beliefs in the cells to 0. `s`: state of all missions; `w`: constants of the world.
+    """
     half = np.int64(w.cells) * w.cells * (FIXED_POINT_SCALE // 2)
     for row in range(LATTICE):
         for col in range(LATTICE):
@@ -170,7 +206,12 @@ def begin_sums(s, w, n, k):
 
 @inlined
 def begin_step(s, w, n):
-    """Prepares the fusion after a move: writes the footprints, and resets the sums of this move."""
+    """Prepares mission `n` for the measurements after a move: writes the footprints and the initial sums.
+
+    The footprints are in `s.rect`, the sums in `s.seen` and `s.gain`.
+
+    `s`: state of all missions; `w`: constants of the world.
+    """
     update_footprints(s, w, n)
     weighted = np.int64(0)
     for row in range(LATTICE):
@@ -183,14 +224,14 @@ def begin_step(s, w, n):
 
 
 def row_fuser(compile, add):
-    """Builds the function that fuses the measurements of a step into one row of one map.
+    """Builds the function that adds the measurements of a step to the beliefs in one row of one map.
 
     Args:
         compile: Decorator that compiles a function for the CPU or for CUDA.
         add: Function ``add(array, index, value)`` for the sums; it is atomic if several threads process one mission.
 
     Returns:
-        The function ``fuse_row(s, w, n, k, y)``.
+        The function ``fuse_row(s, w, n, k, y)`` for row y of map k of mission n.
     """
 
     @compile
@@ -209,9 +250,10 @@ def row_fuser(compile, add):
 
     @compile
     def fuse_row(s, w, n, k, y):
-        """Fuses row `y` of map `k`.
+        """Adds the latest measurements to the beliefs in row `y` of map `k` of mission `n`.
 
-        The row is cut wherever the set of footprints changes or a block ends. Two blocks share the cell at a block's
+        `s`: state of all missions; `w`: constants of the world. The row is cut wherever the set of footprints
+        changes or a block ends. Two blocks share the cell at a block's
         end; the share of the next block is carried over.
         """
         sources = in_row(s, w, n, sources_of(s, w, n, k), y)

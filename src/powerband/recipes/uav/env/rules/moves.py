@@ -1,7 +1,8 @@
-"""Moves and messages of one mission, as scalar functions that numba compiles for CPU threads and for CUDA.
+"""Moves: moves the UAVs of one mission, masks and samples their moves, and exchanges their messages.
 
-Parameter names: `s` is a `MissionArrays`, `w` a `WorldArrays`, `n` the index of the mission in `s`, `i` and `j` are
-UAVs, `k` is a map.
+numba compiles the functions for CPU threads and for CUDA. Parameter names: `s` is a `MissionArrays`, the state of all
+missions; `w` is a `WorldArrays`, the constants of the world; `n` is the index of the mission in `s`; `i` and `j` are
+UAVs.
 
 A random number depends only on the seed, the number of the mission over all ranks, the tick and the purpose. Purposes
 are slots: 0.. for the start cells of the UAVs, 1024.. for lost messages, 2048.. for the communication range and the
@@ -34,19 +35,19 @@ LOST_SLOT = 1024
 
 @inlined
 def step_x(action):
-    """Returns the change of lattice x by an action."""
+    """Returns the change of the lattice coordinate x by the move `action`: 1, 0 or -1."""
     return np.int64(action == ON_X) - np.int64(action == BACK_X)
 
 
 @inlined
 def step_y(action):
-    """Returns the change of lattice y by an action."""
+    """Returns the change of the lattice coordinate y by the move `action`: 1, 0 or -1."""
     return np.int64(action == ON_Y) - np.int64(action == BACK_Y)
 
 
 @inlined
 def step_z(action):
-    """Returns the change of the altitude index by an action."""
+    """Returns the change of the altitude index by the move `action`: 1, 0 or -1."""
     return np.int64(action == UP) - np.int64(action == DOWN)
 
 
@@ -58,14 +59,20 @@ def clamp_index(value, limit):
 
 @inlined
 def next_cell(s, n, i, action):
-    """Returns the number of the x-y cell (11 x + y) of UAV `i` after `action`; at the border it stays."""
+    """Returns the x-y cell (11 x + y) of UAV `i` of mission `n` after the move `action`.
+
+    A UAV at the border of the lattice stays. `s`: state of all missions.
+    """
     x = clamp_index(s.position[n, i, 0] + step_x(action), LATTICE)
     return x * LATTICE + clamp_index(s.position[n, i, 1] + step_y(action), LATTICE)
 
 
 @inlined
 def move(s, w, n, i, action):
-    """Moves UAV `i`; it stays if the action leads out of the lattice."""
+    """Moves UAV `i` of mission `n` by `action`; the UAV stays if the move leads out of the lattice.
+
+    `s`: state of all missions; `w`: constants of the world.
+    """
     s.position[n, i, 0] = clamp_index(s.position[n, i, 0] + step_x(action), LATTICE)
     s.position[n, i, 1] = clamp_index(s.position[n, i, 1] + step_y(action), LATTICE)
     s.position[n, i, 2] = clamp_index(s.position[n, i, 2] + step_z(action), w.height.shape[0])
@@ -73,7 +80,10 @@ def move(s, w, n, i, action):
 
 @inlined
 def move_team(s, w, n, action):
-    """Moves all UAVs by `action` (N, A) and advances the tick, so that the next draws differ."""
+    """Moves all UAVs of mission `n` by `action` (N, A), and advances `s.tick`, so that the next random draws differ.
+
+    `s`: state of all missions; `w`: constants of the world.
+    """
     for i in range(w.agents):
         move(s, w, n, i, action[n, i])
     s.tick[n] += 1
@@ -81,7 +91,10 @@ def move_team(s, w, n, action):
 
 @inlined
 def allowed_moves(s, w, n, i):
-    """Returns the moves that stay within the lattice and the altitudes, as bits."""
+    """Returns the moves of UAV `i` of mission `n` that stay within the lattice and the altitudes, bit a for move a.
+
+    `s`: state of all missions; `w`: constants of the world.
+    """
     x, y, z = s.position[n, i, 0], s.position[n, i, 1], s.position[n, i, 2]
     allowed = 0
     allowed |= np.int64(z + 1 < w.height.shape[0]) << UP
@@ -95,11 +108,14 @@ def allowed_moves(s, w, n, i):
 
 @inlined
 def exclude_taken_cells(s, n, i, allowed, chosen):
-    """Removes the moves to cells that earlier UAVs will occupy, but never the last remaining move.
+    """Removes moves to x-y cells that UAVs with a lower index will occupy, but never the last remaining move.
 
     Args:
-        allowed: Allowed moves of UAV `i` as bits.
-        chosen: (N, A): actions of the UAVs before `i` in this step.
+        s: State of all missions.
+        n: Index of the mission.
+        i: Index of the UAV.
+        allowed: Allowed moves of UAV `i`, bit a for move a.
+        chosen: (N, A): moves of the UAVs before `i` in this step.
 
     Returns:
         The remaining moves as bits.
@@ -115,14 +131,18 @@ def exclude_taken_cells(s, n, i, allowed, chosen):
 
 @inlined
 def sample_move(s, w, n, i, probability, noise, explore, chosen, mask):
-    """Chooses the move of UAV `i` after the UAVs before it.
+    """Chooses the move of UAV `i` of mission `n`, after the UAVs with a lower index have chosen.
 
     Args:
+        s: State of all missions.
+        w: Constants of the world.
+        n: Index of the mission.
+        i: Index of the UAV.
         probability: (N, A, 6), probability of each move before masking.
         noise: (N, A) uniform random numbers in [0, 1).
-        explore: Sample from the allowed moves by `probability`, instead of taking the most likely one.
-        chosen: (N, A) int64, written: the move.
-        mask: (N, A, 6) bool, written: the allowed moves.
+        explore: True samples an allowed move by `probability`; False takes the most likely allowed move.
+        chosen: (N, A) int64, written: the move of this UAV.
+        mask: (N, A, 6) bool, written: the allowed moves of this UAV.
     """
     allowed = exclude_taken_cells(s, n, i, allowed_moves(s, w, n, i), chosen)
     total = 0.0
@@ -148,7 +168,10 @@ def sample_move(s, w, n, i, probability, noise, explore, chosen, mask):
 
 @inlined
 def message_received(s, w, n, i, j, key):
-    """Whether UAV `i` receives the message of UAV `j` at this tick."""
+    """Returns True if UAV `i` of mission `n` receives the message of UAV `j` after the current move.
+
+    `s`: state of all missions; `w`: constants of the world. `key`: key of the random stream of the mission.
+    """
     dx = SPACING_M * (s.position[n, i, 0] - s.position[n, j, 0])
     dy = SPACING_M * (s.position[n, i, 1] - s.position[n, j, 1])
     dz = w.height[s.position[n, i, 2]] - w.height[s.position[n, j, 2]]
@@ -160,7 +183,11 @@ def message_received(s, w, n, i, j, key):
 
 @inlined
 def exchange(s, w, n, seed):
-    """Writes `heard`: the UAVs whose position and measurement each UAV receives, itself included."""
+    """Decides for mission `n` which messages arrive, and writes them to `s.heard`: bit j of UAV i for a message of j.
+
+    A message contains position and measurement. Each UAV receives its own. `s`: state of all missions. `w`:
+    constants of the world; `seed`: seed of the random draws.
+    """
     key = stream_key(seed, s.mission[n])
     for i in range(w.agents):
         heard = 0

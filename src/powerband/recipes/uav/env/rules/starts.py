@@ -1,4 +1,8 @@
-"""Starts of missions: start cells, communication range and hidden map. Parameter names as in `moves`."""
+"""Starts: draws the start positions, the communication range and the hidden map of a mission.
+
+Parameter names: `s` is a `MissionArrays`, the state of all missions; `w` is a `WorldArrays`, the constants of the
+world; `n` is the index of the mission in `s`.
+"""
 
 from powerband.envs.numba.hashing import inlined, random_bits, random_integer, stream_key
 from powerband.recipes.uav.settings import LATTICE, RANGES_M
@@ -9,7 +13,11 @@ NO_RANGE, SHORT, MIDDLE, FAR = RANGES_M
 
 @inlined
 def start(s, w, n, seed):
-    """Starts a mission: UAVs on different random cells at the highest altitude, and the communication range."""
+    """Starts mission `n`: puts its UAVs on different random cells at the highest altitude, and sets their range.
+
+    The communication range is drawn if `w` says so. `s`: state of all missions; `w`: constants of the world. `seed`:
+    seed of the random draws.
+    """
     s.episode[n] += 1
     s.tick[n] += 1
     key = stream_key(seed, s.mission[n])
@@ -37,14 +45,20 @@ def start(s, w, n, seed):
 
 @inlined
 def split_cell(w, side, border, y, x):
-    """Whether cell (y, x) belongs to a half plane that is `border` cells deep on `side` 0..3 of the map."""
+    """Returns True if cell (y, x) is in the half plane that is `border` cells deep from one side of the map.
+
+    `side`: 0 lowest y, 1 highest y, 2 lowest x, 3 highest x; `w`: constants of the world.
+    """
     depth = y if side == 0 else (w.cells - 1 - y if side == 1 else (x if side == 2 else w.cells - 1 - x))
     return depth < border
 
 
 @inlined
 def draw_split(s, w, n, seed):
-    """Writes a half plane from one of four sides, which covers 30 to 60 % of the map, into `truth`."""
+    """Draws the hidden map of mission `n`, a half plane that covers 30 to 60 % of it, and writes it to `s.truth`.
+
+    `s`: state of all missions; `w`: constants of the world. `seed`: seed of the random draws.
+    """
     key = stream_key(seed, s.mission[n])
     side = random_integer(random_bits(key, s.tick[n], SIDE_SLOT), 4)
     permille = 300 + random_integer(random_bits(key, s.tick[n], SHARE_SLOT), 301)

@@ -1,0 +1,35 @@
+"""Private interfaces of PyTorch: this file contains every use of them in powerband.
+
+The public optimisers and averages launch one kernel per tensor or allocate their results. The functions below compute
+the same results on lists of tensors in place. `tests/core/optim/test_torch_private.py` lists the tested versions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import sdpa_backward_flop_count, sdpa_flop_count
+
+CPU_ATTENTION: dict[Any, Callable[..., int]] = {
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: lambda q, k, v, *_, **__: sdpa_flop_count(q, k, v),
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: (
+        lambda grad, q, k, v, *_, **__: sdpa_backward_flop_count(grad, q, k, v)
+    ),
+}
+"""FLOP formulas of fused attention on a CPU, which PyTorch's FLOP counter counts as zero."""
+
+fused_adam_: Callable[..., None] = torch._fused_adam_
+"""One Adam step of a list of parameters in one kernel, without host-device synchronisation."""
+
+
+def lerp_all_(targets: list[Tensor], sources: list[Tensor], weight: float) -> None:
+    """Interpolates each target towards its source by the factor `weight`, in place."""
+    torch._foreach_lerp_(targets, sources, weight)
+
+
+def is_compiled(net: nn.Module) -> bool:
+    """True if ``net.compile()`` was called."""
+    return net._compiled_call_impl is not None

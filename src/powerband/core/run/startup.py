@@ -1,0 +1,75 @@
+"""Startup: joins the ranks, sets up the machine, claims the run folder and writes the configuration of a run."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from powerband import __version__
+from powerband.core.config import RunConfig, to_json
+from powerband.core.machine import rendering
+from powerband.core.machine.device import device_names, host_facts, set_backend_flags, set_threads
+from powerband.core.optim.precision import resolve_precision
+from powerband.core.ranks.ranks import Ranks
+from powerband.core.run_folder import claim_run_folder
+
+
+@dataclass(frozen=True)
+class RunStartup:
+    """Result of `prepare_run` on one rank.
+
+    Attributes:
+        config: The configuration, with a measured precision in place of ``auto``.
+        folder: The run folder.
+        created_folder: True if this rank created the folder.
+        ranks: This process in its group.
+        banner: Rows of the start banner, label -> text.
+        notices: Notices of this rank for the user.
+    """
+
+    config: Any
+    folder: Path
+    created_folder: bool
+    ranks: Ranks
+    banner: dict[str, str]
+    notices: list[str]
+
+
+def prepare_run(config: Any, recipe: str, stage: str, argv: list[str]) -> RunStartup:
+    """Prepares this process for a run; a collective. The arguments are those of `Run.start`.
+
+    Raises:
+        ConfigError: The run folder contains another run, or cannot be written.
+    """
+    settings: RunConfig = config.run
+    ranks = Ranks.from_environment(device_names(settings))
+    set_threads(settings.threads, ranks.world_size)
+    switches = set_backend_flags(settings)
+    config, choices = resolve_precision(config, ranks)
+    renders = rendering.prepare(ranks.device)  # before any simulator is imported; worker processes inherit it
+    claimed, created = claim_run_folder(settings.resume, settings.run_dir, recipe) if ranks.leads else ("", False)
+    folder = Path(ranks.gather(str(claimed))[0])
+    facts = {
+        "recipe": recipe,
+        "stage": stage,
+        "command": "powerband " + " ".join(argv),
+        "powerband": __version__,
+        "world_size": ranks.world_size,
+        "host": host_facts(),
+        "choices": choices,
+    }
+    if ranks.leads and not settings.resume:  # a resume that fails must not change these files
+        (folder / "config.json").write_text(to_json(config))
+        (folder / "run.json").write_text(json.dumps(facts, indent=2))
+    ranks.barrier()
+    torch.manual_seed(settings.seed)  # equal initial weights on all ranks; later draws come from the noise streams
+    banner = dict(choices)
+    if ranks.device.type == "cuda" or settings.detect_anomaly:
+        banner["switches"] = switches
+    if renders.line:
+        banner["rendering"] = renders.line
+    return RunStartup(config, folder, created, ranks, banner, list(renders.notices))

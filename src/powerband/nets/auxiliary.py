@@ -1,0 +1,15 @@
+"""AuxiliaryLosses: protocol of encoders that contribute losses of their own."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, runtime_checkable
+
+from torch import Tensor
+
+
+@runtime_checkable
+class AuxiliaryLosses(Protocol):
+    """An encoder whose own losses a learner adds to its loss."""
+
+    def auxiliary(self, obs: Any) -> dict[str, Tensor]:
+        """Computes weighted 0-d losses by name, after a forward pass on the same observations."""

@@ -1,0 +1,19 @@
+"""Trained snakes are loaded from run folders, including those with option names of earlier versions."""
+
+from __future__ import annotations
+
+import json
+
+import runs
+from powerband.algos.ddpg import DDPG
+from powerband.recipes.snakes.train import load
+
+
+def test_a_run_with_old_option_names_is_loaded(tmp_path):
+    run_dir = runs.train("ddpg", tmp_path / "run", "env_steps=80")
+    file = run_dir / "config.json"
+    stored = json.loads(file.read_text())
+    stored["off_policy"]["warmup"] = stored["off_policy"].pop("learning_starts")
+    file.write_text(json.dumps(stored))
+    learner, observation = load(run_dir)
+    assert isinstance(learner, DDPG) and observation == "fork35"
