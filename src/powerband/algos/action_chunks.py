@@ -107,7 +107,7 @@ class ActionChunkLearner:
         """Samples chunks by diffusion, or takes the likeliest actions of a clone.
 
         Returns:
-            Action chunks (R, T) int64; no extras; None, because the policy has no recurrent state.
+            Action chunks (R, T) int64; an empty dict; None, because the policy has no recurrent state.
         """
         with self.precision.autocast():
             features = self.acting.encode(obs)

@@ -38,6 +38,9 @@ class COMA:
     the updates of a rollout. Observations: ``maps`` (N, A, C, 11, 11) of each agent, ``state`` (N, C', 11, 11) for the
     critic only, and ``cell`` (N, A) int64, the position of each agent on the maps. The critic also observes the actions
     of the other agents, (a + 1) / K at their cells.
+
+    Shapes: N environments, A agents, K actions, C channels of an agent's maps, C' channels of the state, T steps,
+    R rows (one per agent, environment and step).
     """
 
     def __init__(
@@ -107,7 +110,12 @@ class COMA:
 
     @torch.no_grad()
     def act(self, obs: Tree, carry: Tensor | None, explore: bool) -> tuple[Tensor, dict[str, Tensor], Tensor | None]:
-        """Samples actions (N, A) int64, or takes the likeliest; the extras contain the mask (N, A, K)."""
+        """Samples actions; explore=False takes the likeliest.
+
+        Returns:
+            Actions (N, A) int64; {"mask": (N, A, K) bool, True for allowed actions}; None, because the policy has no
+            recurrent state.
+        """
         probability = self.probability(obs)
         n, agents = probability.shape[:2]
         noise = self.noise("coma/act", n).uniform(agents) if explore else None
@@ -171,12 +179,15 @@ class COMA:
         return figures
 
     def _values(self, critic: nn.Module, inputs: Tensor) -> Tensor:
-        """Computes Q (R, K) of every action of an agent; for IAC V (R, 1)."""
+        """Computes the action values Q (R, K) of an agent with `critic`; for IAC the state values V (R, 1)."""
         with self.precision.autocast():
             return critic(inputs)
 
     def _critic_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        """Computes the mean of (Q(s, a) - G)^2, or for IAC of (V(s) - G)^2; G is the TD(lambda) return."""
+        """Returns the mean of (Q(s, a) - G)^2, or for IAC of (V(s) - G)^2, and its value by name for the log.
+
+        G is the TD(lambda) return.
+        """
         values = self._values(self.critic, batch["inputs"])
         if self.counterfactual:
             values = values.gather(1, batch["action"].unsqueeze(1))
@@ -184,7 +195,7 @@ class COMA:
         return loss, {"losses/critic": loss.detach()}
 
     def _actor_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        """Computes -mean(A log pi(a)) with the advantage A = Q(s, a) - sum pi Q.
+        """Returns -mean(A log pi(a)) with the advantage A = Q(s, a) - sum pi Q, and statistics by name.
 
         A is G - sum pi Q with `sampled_advantage`, and G - V(s) for IAC.
         """
@@ -243,7 +254,13 @@ class COMA:
 
 
 def all_actions_allowed(probability: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Samples actions (N, A), or takes the likeliest if `noise` is None; returns them and an all-true mask."""
+    """Samples actions from probabilities (N, A, K) of N environments, A agents and K actions, without a mask.
+
+    `noise` (N, A) contains uniform random numbers in [0, 1); None takes the likeliest actions.
+
+    Returns:
+        Actions (N, A) int64, and the mask of allowed actions (N, A, K), which is True everywhere.
+    """
     mask = torch.ones_like(probability, dtype=torch.bool)
     if noise is None:
         return probability.argmax(-1), mask

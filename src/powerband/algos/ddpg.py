@@ -31,7 +31,7 @@ class DDPG:
     """DDPG learner for discrete actions, for one agent or several.
 
     Its batches contain ``action_probs``, the vectors of action probabilities, which the critic reads. Shapes: N
-    environments, A agents, K actions, B rows of a batch.
+    environments, A agents, K actions, B rows of a batch. An axis in brackets exists only for several agents.
     """
 
     def __init__(
@@ -150,7 +150,10 @@ class DDPG:
     def _critic_loss(
         self, obs: Tensor, probs: Tensor, reward: Tensor, next_obs: Tensor, continues: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Computes mean (Q(s, a) - y)^2 with y = r + gamma (1 - terminated) Q'(s', mu'(s'))."""
+        """Returns (loss, mean Q). The loss is mean (Q(s, a) - y)^2 with y = r + gamma (1 - terminated) Q'(s', mu'(s')).
+
+        `probs` is a, the vectors of action probabilities; `continues` is 1 - terminated.
+        """
         with torch.no_grad():
             next_q = self.target_critic(torch.cat([next_obs, softmax(self.target_actor(next_obs))], -1)).squeeze(-1)
             target = reward + self.config.gamma * continues * next_q

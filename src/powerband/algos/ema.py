@@ -24,9 +24,9 @@ class CachesFeatures(Protocol):
 
 
 def ema_copy(net: Net) -> Net:
-    """Copies a network without gradients.
+    """Returns a copy of `net` with its own weights, which need no gradients.
 
-    Plain tensors, such as sketches and instructions, are not weights. The copy shares them with the network.
+    Plain tensors, such as sketches and instructions, are not weights. The copy shares them with `net`.
     """
     shared = {id(tensor): tensor for tensor in plain_tensors(net)}
     return copy.deepcopy(net, shared).requires_grad_(False)
@@ -42,7 +42,7 @@ def update_ema(averaged: nn.Module, net: nn.Module, keep: float, caches: Iterabl
     """Moves the averaged weights towards the trained weights, in place.
 
     The averaged weights are complete on each rank, because one rank samples chunks with them. If the weights of `net`
-    are sharded, the update is a collective operation.
+    are sharded over the ranks, every rank must call this function at the same time.
 
     Args:
         averaged: Network from `ema_copy`.

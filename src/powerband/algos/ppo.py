@@ -29,6 +29,9 @@ class PPO:
 
     Continuous actions are sampled in units of half their range around its centre. The environment receives them clipped
     to the bounds; the rollout stores the unclipped ``raw_action``, to which the log-probability refers.
+
+    Shapes: N environments, A agents, K discrete actions, D entries of a continuous action, H width of the GRU, T steps,
+    n rows of a mini-batch (sequences with a GRU). An axis in brackets exists only if the environments have it.
     """
 
     def __init__(self, spec: EnvSpec, config: PPOConfig, context: RankContext, encoder: nn.Module | None = None):
@@ -111,7 +114,7 @@ class PPO:
 
         Returns:
             Actions (N, [A]) int64 or (N, [A,] D) float32; a dict with log_prob and value (N, [A]) and, for continuous
-            actions, raw_action; the next carry.
+            actions, raw_action; the next carry (N, [A,] H), None without a GRU.
         """
         lead = self._lead(obs)
         outputs, value, carry = self._forward(obs, lead, carry, None)
@@ -136,7 +139,7 @@ class PPO:
 
     @torch.no_grad()
     def value(self, obs: Tree, carry: Tensor | None = None) -> Tensor:
-        """Computes the values (N,) or (N, A) float32 of observations."""
+        """Computes the values (N,) or (N, A) float32 of observations; `carry` is None without a GRU."""
         lead = self._lead(obs)
         return self._forward(obs, lead, carry, None)[1].view(lead)
 
@@ -166,8 +169,11 @@ class PPO:
         return figures
 
     def _loss(self, batch: dict[str, Tree]) -> tuple[Tensor, dict[str, Tensor]]:
-        """Averages over all rows -min(r A, clip(r) A) + value_coef (V - returns)^2 / 2 - entropy_coef H - expert_coef
-        log pi(expert). r is the probability ratio, A the advantage, V the value and H the entropy."""
+        """Returns the loss, and its terms and statistics by name.
+
+        The loss is the mean over all rows of -min(r A, clip(r) A) + value_coef (V - returns)^2 / 2 - entropy_coef H -
+        expert_coef log pi(expert). r is the probability ratio, A the advantage, V the value and H the entropy.
+        """
         config, obs = self.config, batch["obs"]
         policy: Categorical | DiagGaussian
         outputs, value, _ = self._forward(obs, batch["log_prob"].shape, batch.get("carry"), batch.get("starts"))
@@ -213,7 +219,10 @@ class PPO:
     def _forward(
         self, obs: Tree, lead: torch.Size, carry: Tensor | None, starts: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Computes policy outputs (rows, ...), values (rows,) and the next carry; `lead` is the shape ([T,] N, [A])."""
+        """Computes policy outputs (rows, ...), values (rows,) and the next carry, which is None without a GRU.
+
+        `lead` is the shape ([T,] N, [A]) of the leading axes of `obs`; `starts` is True at first steps of episodes.
+        """
         with self.precision.autocast():
             x = self._features(obs, len(lead)).flatten(0, -2)
             if self.net.gru is None:
@@ -229,7 +238,7 @@ class PPO:
             return outputs, value, last.view(carry.shape)
 
     def _features(self, obs: Tree, leading: int) -> Tensor:
-        """Computes features (..., F) with `leading` axes before the last one."""
+        """Computes features (..., F numbers) of observations, whose first `leading` axes stay before the last one."""
         if self.encoder is None:
             return features(obs, leading)
         lead = self._lead(obs, leading)
@@ -242,7 +251,10 @@ class PPO:
         return obs.shape[: self.leading if leading is None else leading]
 
     def _state(self, obs: dict[str, Tree], lead: torch.Size) -> Tensor:
-        """Folds the state of the central critic to (rows, S); repeats it for each agent if it has no agent axis."""
+        """Folds ``obs["state"]``, the input of the central critic, to (rows, width).
+
+        A state without an agent axis is repeated for each agent. `lead` is the shape of the leading axes.
+        """
         state = obs["state"]
         if state.dim() == len(lead):
             state = state.unsqueeze(-2).expand(*lead, -1)
@@ -273,7 +285,7 @@ class PPO:
 
 
 def _fold(obs: Tree, leading: int) -> Tree:
-    """Folds the leading axes of `obs` into one."""
+    """Folds the first `leading` axes of each leaf of `obs` into one."""
     if isinstance(obs, dict):
         return {key: _fold(leaf, leading) for key, leaf in obs.items()}
     return obs.flatten(0, leading - 1)

@@ -40,7 +40,10 @@ class Temperature(nn.Module):
 
 
 class SAC:
-    """Learner for continuous actions within finite bounds."""
+    """Learner for continuous actions within finite bounds.
+
+    Shapes: N environments, B rows of a batch, D entries of an action, F features of an observation.
+    """
 
     def __init__(self, spec: EnvSpec, config: SACConfig, context: RankContext):
         """
@@ -90,7 +93,8 @@ class SAC:
         """Samples actions; explore=False takes the mean.
 
         Returns:
-            Actions (N, D) float32 in the environment's units; no extras; no carry.
+            Actions (N, D) float32 in the environment's units; an empty dict; None, because the policy has no recurrent
+            state.
         """
         obs = self._features(obs)
         with self.precision.autocast(obs.shape[0]):
@@ -141,7 +145,9 @@ class SAC:
         return rows if self.config.obs_scale == 1.0 else rows * self.config.obs_scale
 
     def _policy(self, obs: Tensor, normal: Tensor) -> tuple[Tensor, Tensor]:
-        """Computes actions (B, D) in (-1, 1) and log-probabilities (B,) from (B, F) and standard normal (B, D).
+        """Computes actions (B, D) in (-1, 1) and log-probabilities (B,) from features (B, F) and noise (B, D).
+
+        `normal` is the noise, standard normal numbers.
 
         log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2 u)) keeps its digits when tanh saturates.
         """
@@ -161,7 +167,11 @@ class SAC:
         normal: Tensor,
         alpha: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """Sums mean (Q - y)^2 / 2 over critics; y = r + gamma (1 - terminated) (min Q' - alpha log pi)(s', a')."""
+        """Returns (loss, mean Q). The loss is the sum over critics of mean (Q(s, a) - y)^2 / 2.
+
+        y = r + gamma (1 - terminated) (min Q' - alpha log pi)(s', a'), where `continues` is 1 - terminated. `normal` is
+        the noise (B, D) that samples a'.
+        """
         with torch.no_grad():
             next_action, next_log_prob = self._policy_fn(next_obs, normal)
             next_q = self.target_critic(torch.cat([next_obs, next_action], -1)).squeeze(-1).amin(0)
@@ -171,8 +181,9 @@ class SAC:
         return loss, q_EB.detach().mean()
 
     def _actor_loss(self, obs: Tensor, normal: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
-        """Adds the losses mean (alpha log pi(a) - min Q(s, a)) and -mean log_alpha (log pi(a) + target entropy).
+        """Returns (loss, mean log pi). `normal` is the noise (B, D) that samples the action a.
 
+        The loss is mean (alpha log pi(a) - min Q(s, a)) plus -mean log_alpha (log pi(a) + target entropy).
         The two terms share no parameter, so one step of Adam on the sum is one step on each.
         """
         action, log_prob = self._policy_fn(obs, normal)

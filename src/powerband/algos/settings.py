@@ -43,7 +43,7 @@ class SACConfig:
 
     @property
     def update_period(self) -> int:
-        """Number of updates after which the sequence of updates repeats."""
+        """Number of updates in one cycle; every cycle updates the same networks in the same order."""
         return math.lcm(self.policy_interval, self.target_interval)
 
 
@@ -75,7 +75,7 @@ class TD3Config:
 
     @property
     def update_period(self) -> int:
-        """Number of updates after which the sequence of updates repeats."""
+        """Number of updates in one cycle; every cycle updates the same networks in the same order."""
         return self.policy_interval
 
 

@@ -28,6 +28,8 @@ from powerband.nets.mlp import MLP, TwinMLP
 class TD3:
     """Learner for continuous actions within finite bounds.
 
+    Shapes: N environments, B rows of a batch, D entries of an action.
+
     Raises:
         ConfigError: The actions are discrete or unbounded, or an agent axis exists.
     """
@@ -73,7 +75,8 @@ class TD3:
         """Computes actions, with Gaussian noise if `explore`.
 
         Returns:
-            Actions (N, D) float32 in the environment's units; no extras; no carry.
+            Actions (N, D) float32 in the environment's units; an empty dict; None, because the policy has no recurrent
+            state.
         """
         rows = features(obs, 1)
         with self.precision.autocast(rows.shape[0]):
@@ -117,7 +120,11 @@ class TD3:
     def _critic_loss(
         self, obs: Tensor, action: Tensor, reward: Tensor, next_obs: Tensor, continues: Tensor, normal: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Sums mean (Q - y)^2 over critics; y = r + gamma (1 - terminated) min Q'(s', clip(mu'(s') + noise))."""
+        """Returns (loss, mean Q). The loss is the sum over critics of mean (Q(s, a) - y)^2.
+
+        y = r + gamma (1 - terminated) min Q'(s', clip(mu'(s') + noise)), where `continues` is 1 - terminated. `normal`
+        contains standard normal numbers (B, D) for the noise.
+        """
         config = self.config
         with torch.no_grad():
             noise = (config.target_noise * normal).clamp(-config.target_noise_clip, config.target_noise_clip)

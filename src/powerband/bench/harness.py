@@ -46,7 +46,7 @@ def options(schema: type, arguments: list[str], help_command: str) -> tuple[Any,
         help_command: Command that error messages name.
 
     Returns:
-        The options of the benchmark, and all other arguments in their order.
+        (options of the benchmark, all remaining arguments in their order).
 
     Raises:
         ConfigError: An option has an invalid value.
@@ -72,8 +72,8 @@ def measure(arguments: list[str], seconds: float) -> dict[str, Any]:
 
     Returns:
         {"steps_per_s", "updates_per_s", "seconds": length of the window, "idle": share of time in which the learner is
-        idle, "idle_cause", "shares": category of time -> share, "cpu_cores": busy cores, "start_s": seconds from the
-        start of the process to the window}.
+        idle (None if unknown), "idle_cause", "shares": category of time -> share, "cpu_cores": busy cores,
+        "start_s": seconds from the start of the process to the window}.
 
     Raises:
         ConfigError: The run ended before the end of the window or made no update; the message has its last output.
@@ -109,8 +109,8 @@ def measure(arguments: list[str], seconds: float) -> dict[str, Any]:
 def restart_with_cli_environment() -> None:
     """Restarts this script with the environment variables that the command line sets.
 
-    Benchmarks that run a recipe in their own process call it first, because torch reads the variables when it is
-    imported. The function also configures the memory allocator like the command line.
+    Benchmarks that run a recipe in their own process call this function first, because importing torch reads the
+    variables. The function returns if any of them is set, and configures the memory allocator like the command line.
     """
     keep_freed_memory()
     if not OPENMP_WAIT_VARIABLES.keys() & os.environ.keys():
@@ -204,7 +204,7 @@ def resolve_knob(configure: Configure, arguments: list[str], knob: str, value: A
         value: A valid value of the setting.
 
     Returns:
-        Qualified name of the setting, and its value under `arguments`.
+        (qualified name of the setting, its value under `arguments`).
 
     Raises:
         ConfigError: The recipe is unknown, has no such setting, or its algorithm does not read it.

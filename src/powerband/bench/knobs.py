@@ -92,7 +92,9 @@ def precision(arguments: list[str], configure: Configure) -> dict[str, Any]:
 
 
 def scaling(arguments: list[str], configure: Configure) -> dict[str, Any]:
-    """Compares numbers of ranks, one per GPU or CPU processes without a GPU; returns the result of `harness.result`.
+    """Compares numbers of ranks and returns the JSON result of `harness.result`.
+
+    Each rank has its own GPU; without a GPU, the ranks are processes on the CPU.
 
     Args:
         arguments: Command line after ``powerband bench scaling``.

@@ -14,14 +14,15 @@ from typing import Any
 
 
 def train(options: dict[str, Any]) -> dict[str, Any]:
-    """Trains until `seconds` after the first updates.
+    """Trains SB3 (stable-baselines3) until the given seconds after the first updates.
 
     Args:
         options: Keys algo, env_id, num_envs, hidden, batch, seconds and threads; for sac also learning_starts; for ppo
             also num_steps, epochs and minibatches.
 
     Returns:
-        {"steps_per_s", "updates_per_s", "seconds": length of the window, "start_s": seconds until the window}.
+        {"steps_per_s": environment steps per second, "updates_per_s", "seconds": length of the window, "start_s":
+        seconds until the window}.
     """
     started = time.perf_counter()
     import torch

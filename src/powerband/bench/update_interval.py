@@ -67,7 +67,8 @@ def run(arguments: list[str], configure: Any = None) -> dict[str, Any]:
         configure: Unused: this benchmark trains no recipe.
 
     Returns:
-        {"host", "config", "update_ms", "rows": one dictionary per setting}.
+        {"host": facts of the machine, "config": options, "update_ms": milliseconds of one update, "rows": one
+        dictionary per setting}.
     """
     config = resolve(Options, arguments, help_command="powerband bench update-interval").config
     threads = set_threads(config.threads, 1)
@@ -98,7 +99,10 @@ def run(arguments: list[str], configure: Any = None) -> dict[str, Any]:
 
 
 def _measure(config: Options, step_ms: float, num_envs: int, interval: int, overlap: bool) -> dict[str, Any]:
-    """Trains with one setting in the off-policy loop and returns its metrics, measured from the first updates on."""
+    """Trains with one setting in the off-policy loop and returns its row: the setting and its rates.
+
+    The rates are measured from the first updates on. ``learner_busy`` is a share of the time, 0 to 1.
+    """
     env = WorkerVecEnv([(make_slow, {"step_ms": step_ms})] * num_envs, num_workers=num_envs)
     learning_starts = 2 * max(config.intervals)
     settings = RunConfig(env_steps=10**9, log_interval_s=0.5, tensorboard=False, overlap=overlap, gpus="auto")

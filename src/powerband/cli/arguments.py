@@ -11,7 +11,9 @@ RECIPE_USAGE = "RECIPE [STAGE] [NAME=VALUE ...]"
 
 
 def take_run(command: str, arguments: list[str]) -> tuple[Path, list[str]]:
-    """Returns the run folder that the first argument of `command` names, and the remaining arguments.
+    """Returns (run folder that the first of `arguments` names, remaining arguments).
+
+    Error messages name `command`.
 
     Raises:
         ConfigError: There is no argument, or it names no run.

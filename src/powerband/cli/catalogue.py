@@ -85,7 +85,7 @@ def configure(name: str, arguments: list[str]) -> tuple[Recipe, str, ResolvedCon
     """Reads the arguments after a recipe's name.
 
     Returns:
-        The recipe, the name of the stage, and the configuration with its sources.
+        (recipe, name of the stage, configuration with the source of each value).
 
     Raises:
         ConfigError: The recipe or stage is unknown, or the configuration refuses an argument.
@@ -120,7 +120,10 @@ def configure(name: str, arguments: list[str]) -> tuple[Recipe, str, ResolvedCon
 
 
 def _translated(arguments: list[str], recipe: Recipe) -> tuple[list[str], list[str]]:
-    """Replaces arguments of older versions; returns the arguments, a stage first, and notices for the user."""
+    """Replaces arguments of older versions of a recipe.
+
+    Returns (present arguments with a replaced stage first, one notice for the user per replaced argument).
+    """
     kept: list[str] = []
     stage: list[str] = []
     notices: list[str] = []
@@ -147,7 +150,7 @@ def take_recipe(command: str, usage: str, arguments: list[str]) -> tuple[str | N
         arguments: Command line after the command.
 
     Returns:
-        The name and the remaining arguments; None as the name if help was printed.
+        (name of the recipe, remaining arguments); the name is None if help was printed.
     """
     if not arguments or arguments[0] in ("-h", "--help"):
         print(f"powerband {command} {usage}")

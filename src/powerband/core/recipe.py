@@ -103,7 +103,7 @@ class Recipe:
         return config.algo if self.algorithms else ""
 
     def run_stage(self, stage: str, config: Any, run: Any) -> dict[str, Any]:
-        """Runs one stage and returns its results by name; empty if the stage returns none."""
+        """Runs one stage in the `Run` `run`. Returns its results by name; empty if the stage returns none."""
         return load_object(self.stages[stage])(config, run) or {}
 
     def finalized(self, config: Any, stage: str) -> Any:

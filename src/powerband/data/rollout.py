@@ -100,7 +100,10 @@ def minibatches(
 
 
 def episode_starts(ended: Tensor) -> Tensor:
-    """(T, N) bool: the previous step ended an episode. Step 0 is False, because it continues from the given carry."""
+    """(T, N) bool of T steps and N environments: the previous step `ended` an episode.
+
+    Step 0 is False, because it continues from the given carry.
+    """
     return torch.cat([torch.zeros_like(ended[:1]), ended[:-1]])
 
 
@@ -116,7 +119,7 @@ def gae(
     """Computes generalised advantage estimates.
 
     Args:
-        reward: Rewards (T, N) or (T, N, A) float32.
+        reward: Rewards (T, N) or (T, N, A) float32 of T steps, N environments and A agents.
         value: Values of the observations, shaped like reward.
         next_value: Values of `Step.next_obs`, shaped like reward.
         terminated: (T, N) bool: no bootstrap.
@@ -140,9 +143,9 @@ def gae(
 def lambda_returns(
     reward: Tensor, next_value: Tensor, terminated: Tensor, truncated: Tensor, gamma: float, td_lambda: float
 ) -> Tensor:
-    """Computes TD(lambda) returns (T, N) or (T, N, A): G = r + gamma ((1 - lambda) V' + lambda G').
+    """Computes TD(lambda) returns of T steps, N environments and A agents: G = r + gamma ((1 - lambda) V' + lambda G').
 
-    V' replaces G' at a truncation and at the last step.
+    The returns are shaped like reward. V' replaces G' at a truncation and at the last step.
 
     Args:
         reward, next_value, terminated, truncated, gamma: As in `gae`.

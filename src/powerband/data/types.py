@@ -84,7 +84,7 @@ class Step:
 
     Attributes:
         obs: Tree (N, ...): current observations, the first of a new episode in rows that ended.
-        reward: (N,) or (N, A) float32.
+        reward: (N,) or (N, A) float32, one per environment or per agent.
         terminated: (N,) bool: the task ended; no bootstrap.
         truncated: (N,) bool: a limit cut the episode; bootstrap from `final_obs`.
         final_obs: Tree (N, ...): last observations, valid in rows that ended; None if no row ended.
@@ -194,7 +194,7 @@ class OfflineLearner(Protocol):
     config: Any
 
     def update(self, batch: dict[str, Tree]) -> dict[str, Tensor]:
-        """Updates on a batch. Returns metrics, 0-d tensors on the device, without host-device synchronisation."""
+        """Updates on a batch. Returns its metrics: 0-d tensors on the device, without host-device synchronisation."""
 
     def state_dict(self) -> dict:
         """Returns the state of the training: the tensors themselves and numbers, no copies."""
@@ -228,7 +228,7 @@ class Learner(OfflineLearner, Protocol):
             explore: Sample actions; otherwise choose the best ones.
 
         Returns:
-            Actions (N, ...); values that the loop stores with the transitions; the next carry.
+            Actions (N, ...); name -> values (N, ...) that the loop stores with the transitions; the next carry or None.
         """
 
     def initial_carry(self, num_envs: int) -> Tensor | None:
@@ -243,7 +243,7 @@ class OnPolicyLearner(Learner, Protocol):
     """A learner that updates on rollouts."""
 
     def after_rollout(self, obs: Tree) -> None:
-        """Processes the observations (T, N, ...) of a rollout after its updates, for example for running statistics."""
+        """Processes the observations (T steps, N environments, ...) of a rollout after its updates, for statistics."""
 
 
 @runtime_checkable
@@ -251,7 +251,7 @@ class ValueLearner(OnPolicyLearner, Protocol):
     """A learner that estimates state values, for advantage estimation."""
 
     def value(self, obs: Tree, carry: Tensor | None) -> Tensor:
-        """Returns the values (N,) or (N, A) of observations."""
+        """Returns the values of observations, one per environment (N,) or per agent (N, A); `carry` as in `act`."""
 
 
 @runtime_checkable
@@ -259,4 +259,4 @@ class TargetLearner(OnPolicyLearner, Protocol):
     """A learner that computes its own targets from rollouts of complete episodes."""
 
     def targets(self, data: dict[str, Tree], gamma: float, td_lambda: float) -> dict[str, Tree]:
-        """Returns the data of the mini-batches from a rollout (T, N, ...)."""
+        """Returns name -> tree of mini-batch data from a rollout of T steps and N environments (T, N, ...)."""

@@ -39,7 +39,7 @@ def checkup(
     out: TextIO | None,
     progress: TextIO | None = None,
 ) -> dict[str, Any]:
-    """Runs every check of `sections`. A check that fails or raises does not stop the others.
+    """Runs every check of `sections`. A check that fails or raises does not stop the remaining checks.
 
     Args:
         sections: Names from `SECTIONS`, in the order in which they run.
@@ -48,8 +48,8 @@ def checkup(
         progress: Terminal for a line with the name of the running check; None prints no such line.
 
     Returns:
-        {"powerband": version, "sections", "rows": results as dictionaries, "summary": {status: count}, "seconds",
-        "exit_code": 1 if a check failed}.
+        {"powerband": version, "sections": names, "rows": results as dictionaries, "summary": {status: count},
+        "seconds": duration of all checks, "exit_code": 1 if a check failed, else 0}.
     """
     started = time.perf_counter()
     rows: list[CheckResult] = []

@@ -53,8 +53,9 @@ def read_gpus(library: Any) -> dict[str, Any]:
         library: Result of `open_library`.
 
     Returns:
-        {"driver", "gpus": [{"name", "uuid", "memory_gib", "free_gib", "temperature_c", "power_w", "power_limit_w",
-        "pcie_gen", "pcie_gen_max", "pcie_width", "pcie_width_max", "slowed": bits of `THROTTLE_REASONS`}]}.
+        {"driver": version, "gpus": [{"name", "uuid", "memory_gib", "free_gib", "temperature_c", "power_w",
+        "power_limit_w", "pcie_gen", "pcie_gen_max", "pcie_width", "pcie_width_max",
+        "slowed": bits of `THROTTLE_REASONS`}]}.
 
     Raises:
         NvmlError: The permission or the driver is missing, or driver and library have different versions.
@@ -103,7 +104,10 @@ def _gpu(library: Any, index: int) -> dict[str, Any]:
 
 
 def throttle_reasons(bits: int) -> list[str]:
-    """Returns the causes of lower clocks that are set in `bits`; an idle GPU is not a cause."""
+    """Returns the causes of lower clocks whose bits are set in `bits`; an idle GPU is not a cause.
+
+    The argument is the value ``slowed`` of a GPU in the result of `read_gpus`.
+    """
     return [reason for bit, reason in THROTTLE_REASONS.items() if bits & bit]
 
 

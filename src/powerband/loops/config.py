@@ -68,11 +68,11 @@ class OffPolicyConfig:
 
     @property
     def act_rows(self) -> int:
-        """Rows of one call of `act` on one rank."""
+        """Rows of one call of `act` on one rank: its number of environments."""
         return self.num_envs
 
     def batch_size_setting(self, rows: int, world_size: int, sequences: bool = False) -> str:
-        """Returns the command-line setting for batches of `rows` rows on each rank."""
+        """Returns the command-line setting for batches of `rows` rows on each rank; `sequences` has no effect."""
         if self.batch_size_per_rank:
             return f"off_policy.batch_size_per_rank={rows}"
         return f"off_policy.global_batch_size={rows * world_size}" + (
@@ -80,7 +80,7 @@ class OffPolicyConfig:
         )
 
     def schedule(self) -> UpdateSchedule:
-        """Creates the schedule of updates."""
+        """Creates the schedule that determines after which steps of the environments updates are due, and how many."""
         return UpdateSchedule(self.update_interval, self.updates_per_interval or None, self.learning_starts)
 
 
@@ -129,11 +129,11 @@ class OnPolicyConfig:
 
     @property
     def act_rows(self) -> int:
-        """Rows of one call of `act` on one rank."""
+        """Rows of one call of `act` on one rank: its number of environments."""
         return self.num_envs
 
     def split(self, rows: int, world_size: int) -> tuple[int, int]:
-        """Computes the number and the size of the mini-batches of one pass on one rank.
+        """Returns (number, size) of the mini-batches of one pass over a rollout on one rank.
 
         Args:
             rows: Rows of a rollout on the rank.
@@ -153,7 +153,10 @@ class OnPolicyConfig:
         return self.minibatches, rows // self.minibatches
 
     def batch_size_setting(self, rows: int, world_size: int, sequences: bool = False) -> str:
-        """Returns the command-line setting for mini-batches of at most `rows` rows (or sequences) on each rank."""
+        """Returns the command-line setting for mini-batches of at most `rows` rows on each rank.
+
+        `sequences` is True if `rows` counts sequences, which are the complete rollouts of single environments.
+        """
         if self.minibatch_rows:
             return f"on_policy.minibatch_rows={rows * world_size}" + (
                 f" ({rows} on each rank)" if world_size > 1 else ""
@@ -181,7 +184,9 @@ class OfflineConfig:
         at_least(self, global_batch_size=1, batch_size_per_rank=0, loader_threads=0)
 
     def refuse_device(self, reason: str) -> None:
-        """Refuses ``place=device`` for data that cannot be held on the device.
+        """Refuses ``place=device`` for data that cannot be held on the device; any other place is accepted.
+
+        `reason` explains in the message why the device cannot hold the data.
 
         Raises:
             ConfigError: The setting is ``device``.
@@ -199,11 +204,11 @@ class OfflineConfig:
 
     @property
     def act_rows(self) -> int:
-        """Rows of one call of `act`: a learner of recorded data acts on as many rows as an update has."""
+        """Rows of one call of `act` on one rank: those of one update, because offline training has no environments."""
         return self.update_rows
 
     def batch_size_setting(self, rows: int, world_size: int, sequences: bool = False) -> str:
-        """Returns the command-line setting for batches of `rows` rows on each rank."""
+        """Returns the command-line setting for batches of `rows` rows on each rank; `sequences` has no effect."""
         if self.batch_size_per_rank:
             return f"offline.batch_size_per_rank={rows}"
         return f"offline.global_batch_size={rows * world_size}"
@@ -217,5 +222,9 @@ class OfflineConfig:
         return self.batch_size_per_rank or per_rank("offline.global_batch_size", self.global_batch_size, world_size)
 
     def check(self, world_size: int) -> None:
-        """Refuses a batch that does not divide by the number of ranks."""
+        """Refuses a batch that does not divide by the number of ranks.
+
+        Raises:
+            ConfigError: The batch does not divide.
+        """
         self.batch(world_size)

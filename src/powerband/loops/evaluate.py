@@ -29,7 +29,7 @@ def evaluate(
         policy: Acts without exploring.
         episodes: Number of episodes.
         seed: Seed of the environments.
-        carry: Initial carry (N, ...); None for a policy without one.
+        carry: Initial recurrent state (N, ...) of the policy; None for a policy without one.
         on_progress: Called at each step with the number of episodes played, including fractions of unfinished episodes.
 
     Returns:
@@ -73,7 +73,10 @@ def evaluate(
 
 
 def wilson_interval(successes: float, trials: int, z: float = 1.96) -> tuple[float, float]:
-    """Computes the 95 % Wilson score interval of a proportion. Source: Wilson 1927; valid at 0 and at `trials` too."""
+    """Returns (low, high), the Wilson score interval of the share of `successes` in `trials`; z=1.96 gives 95 %.
+
+    The interval is valid at 0 and at `trials` successes too. Source: Wilson 1927.
+    """
     if trials == 0:
         return 0.0, 1.0
     share = successes / trials
@@ -83,7 +86,7 @@ def wilson_interval(successes: float, trials: int, z: float = 1.96) -> tuple[flo
 
 
 def mean_interval(values: Tensor, z: float = 1.96) -> tuple[float, float, float]:
-    """Computes (mean, low, high) of independent values (n,) with the 95 % normal interval."""
+    """Returns (mean, low, high) of n independent values (n,), with the normal interval; z=1.96 gives 95 %."""
     values = values.double()
     mean = float(values.mean())
     half = z * float(values.std()) / math.sqrt(len(values)) if len(values) > 1 else float("nan")

@@ -42,7 +42,7 @@ def off_policy(
         run, env: Run and environments on this rank.
         learner: Learner to train.
         config: Sizes over all ranks, and the update ratio.
-        after_step: Called with each step of the environments after it was stored in the replay.
+        after_step: Called with each step of the environments and the replay that has stored it; None calls nothing.
         hooks: Functions of the recipe that the run calls: evaluation, preparation of a checkpoint.
 
     Raises:
@@ -161,7 +161,7 @@ def _sizes(
 
 
 def _fields(env: VecEnv, extras: dict[str, Tensor]) -> dict[str, Tree]:
-    """Builds the specs of a replay row: the transition and the extras of the learner's `act`."""
+    """Builds the specs of one transition in the replay; `extras` are the extra outputs of the learner's `act`."""
     agents = () if env.spec.num_agents is None else (env.spec.num_agents,)
     return {
         "obs": env.spec.obs,

@@ -31,7 +31,8 @@ def on_policy(
         run, env: Run and environments of this rank.
         learner: Learner to train.
         config: Sizes over all ranks, and settings of the returns.
-        after_update: Called after the updates of each rollout, for example for snapshots of self-play.
+        after_update: Called after the updates of each rollout, for example for snapshots of self-play; None calls
+            nothing.
         returns: Estimator of returns and advantages; None is generalised advantage estimation.
         hooks: Functions of the recipe that the run calls: evaluation, preparation of a checkpoint.
 

@@ -19,6 +19,8 @@ class ActorCritic(nn.Module):
     """Network from features to policy outputs (logits or means) and values, with an optional GRU after the trunk.
 
     With a shared trunk, one matrix product computes both outputs.
+
+    Shapes: T steps, B rows, F features, H width of the GRU, S width of the central critic's state.
     """
 
     def __init__(
@@ -68,13 +70,13 @@ class ActorCritic(nn.Module):
         """
         Args:
             x: Features (B, F); with a GRU (T, B, F).
-            carry: Carry (B, H) before the first step; None without a GRU.
-            starts: True at steps (T, B) that start an episode.
-            state: State (B, S) of a central critic.
+            carry: Recurrent state (B, H) before the first step; None without a GRU.
+            starts: True at steps (T, B) that start an episode; None if none does.
+            state: State (B, S) of a central critic; None without one.
 
         Returns:
-            Policy outputs (B, outputs), values (B,) and the last carry (B, H), None without a GRU. With a GRU,
-            outputs and values have T * B rows.
+            Policy outputs (B, outputs), values (B,) and the last recurrent state (B, H), None without a GRU. With a
+            GRU, outputs and values have T * B rows.
         """
         if self.norm is not None:
             x = self.norm(x)

@@ -10,7 +10,9 @@ from torch import Tensor
 
 
 def attend(q_RHND: Tensor, k_RHLD: Tensor, v_RHLD: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Computes attention (R, H, N, D); `mask`, broadcast to (R, H, N, L), is True for valid keys.
+    """Computes attention (R rows, H heads, N queries, D width of a head) over L keys.
+
+    `mask`, broadcast to (R, H, N, L), is True for valid keys; None allows all keys.
 
     In bfloat16 on a CPU, explicit products replace the fused attention of PyTorch: an update of the trajectory encoder
     takes 0.36 s instead of 1.05 s. In float32 the fused attention takes 0.29 s instead of 0.36 s

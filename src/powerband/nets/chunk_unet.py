@@ -30,13 +30,13 @@ class StepEmbedding(nn.Module):
         self.layers = nn.Sequential(nn.Linear(width, 4 * width), nn.Mish(), nn.Linear(4 * width, width))
 
     def forward(self, step: Tensor) -> Tensor:
-        """Embeds steps (R,) as features (R, width)."""
+        """Embeds the diffusion steps (R,) of R rows as features (R, width)."""
         angle = step.float().unsqueeze(1) * self.rate
         return self.layers(torch.cat([angle.sin(), angle.cos()], 1))
 
 
 def conv_block(inputs: int, outputs: int) -> nn.Sequential:
-    """Builds a convolution over the actions of a chunk, with group norm and Mish."""
+    """Builds a convolution over the actions of a chunk with group norm and Mish; `inputs`, `outputs` are channels."""
     return nn.Sequential(
         nn.Conv1d(inputs, outputs, KERNEL, padding=KERNEL // 2), nn.GroupNorm(GROUPS, outputs), nn.Mish()
     )
@@ -52,13 +52,16 @@ class Residual(nn.Module):
         self.skip = nn.Conv1d(inputs, outputs, 1) if inputs != outputs else nn.Identity()
 
     def forward(self, x_RCT: Tensor, condition: Tensor) -> Tensor:
-        """Transforms x (R, inputs, T) to (R, outputs, T) under a condition (R, condition)."""
+        """Maps x (R rows, inputs, T actions of a chunk) to (R, outputs, T), under a condition (R, condition)."""
         scale, shift = self.film(condition).unsqueeze(-1).chunk(2, 1)
         return self.second((1 + scale) * self.first(x_RCT) + shift) + self.skip(x_RCT)
 
 
 class ChunkUNet(nn.Module):
-    """U-Net that predicts the noise (or the clean chunk) from a noisy chunk."""
+    """U-Net that predicts the noise (or the clean chunk) from a noisy chunk.
+
+    Shapes: R rows, T actions of a chunk, A numbers per action.
+    """
 
     def __init__(self, actions: int, condition: int, widths: tuple[int, ...]) -> None:
         """

@@ -20,7 +20,10 @@ CHUNK = 512
 
 
 def affine(x_RI: Tensor, weight_OI: Tensor, bias_O: Tensor) -> Tensor:
-    """Computes x W^T + b for one network (2-d) or an ensemble (3-d); `bias` has shape (O,) or (E, 1, O)."""
+    """Computes x W^T + b for one network (2-d) or an ensemble of E networks (3-d), with R rows, I inputs and O outputs.
+
+    `bias_O` has the shape (O,), or (E, 1, O) for an ensemble.
+    """
     if x_RI.dim() == 2:
         return torch.addmm(bias_O, x_RI, weight_OI.t())
     return torch.baddbmm(bias_O, x_RI, weight_OI.mT)
@@ -53,7 +56,10 @@ def output(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 class Dense(torch.autograd.Function):
-    """Linear layers with ReLU between them: float32 parameters and gradients, inner products in `dtype`."""
+    """Linear layers with ReLU between them: float32 parameters and gradients, inner products in `dtype`.
+
+    Shapes: R rows, E networks of an ensemble, I inputs and O outputs of a layer.
+    """
 
     @staticmethod
     def forward(

@@ -12,7 +12,7 @@ MASKED = -1e9
 
 
 def softmax(logits: Tensor) -> Tensor:
-    """Computes the softmax (..., K) float32 along the last axis.
+    """Computes the softmax (..., K) float32 along the last axis, over K actions.
 
     It runs along the first axis of the transpose: on CPUs, the softmax of PyTorch over a short last axis is not
     vectorised and takes six times as long.
@@ -21,7 +21,9 @@ def softmax(logits: Tensor) -> Tensor:
 
 
 def inverse_cdf_sample(probs_KR: Tensor, uniform_R: Tensor) -> Tensor:
-    """Samples indices (R,) int64 of positive probability by the inverse distribution function.
+    """Samples indices (R,) int64 by the inverse distribution function, for R rows and K probabilities per row.
+
+    `uniform_R` contains uniform random numbers in [0, 1).
 
     The factor 1 - 2**-22 on the uniform number prevents rounding from selecting an action of probability 0 at the end.
     """
@@ -38,7 +40,7 @@ class Categorical:
     """
 
     def __init__(self, logits: Tensor, mask: Tensor | None = None):
-        """`logits` are (R, K); `mask` (R, K) is True for allowed actions, at least one per row."""
+        """`logits` are (R, K); `mask` (R, K) is True for allowed actions, at least one per row; None allows all."""
         logits_KR = logits.float().t().contiguous()
         if mask is not None:
             logits_KR = logits_KR.masked_fill(~mask.t(), MASKED)
@@ -62,7 +64,7 @@ class Categorical:
 
 
 class DiagGaussian:
-    """Distribution of actions (R, D) with independent normal entries."""
+    """Distribution of actions (R, D) with independent normal entries, for R rows and D entries of an action."""
 
     def __init__(self, mean: Tensor, log_std: Tensor):
         """`mean` is (R, D), `log_std` (D,) or (R, D)."""

@@ -22,7 +22,8 @@ def features(obs: Tree, leading: int) -> Tensor:
         leading: Number of leading axes to keep.
 
     Returns:
-        Features (..., F) float32. A single float32 leaf of this shape is returned without a copy.
+        Features (..., F numbers) float32, where `...` are the leading axes. A single float32 leaf of this shape is
+        returned without a copy.
     """
     leaves = [leaf.flatten(leading) if leaf.dim() > leading else leaf.unsqueeze(-1) for leaf in feature_leaves(obs)]
     leaves = [leaf if leaf.is_floating_point() else leaf.float() for leaf in leaves]
@@ -38,7 +39,10 @@ def feature_leaves(obs: Tree) -> list:
 
 
 def num_features(obs: Tree, num_agents: int | None) -> int:
-    """Computes the width of `features` for the specs `obs`, per agent if an agent axis exists."""
+    """Returns the number of features per row that `features` makes of observations with the specs `obs`.
+
+    A row is an environment, or an agent of it if `num_agents` is not None.
+    """
     leaves = feature_leaves(obs)
     if num_agents is None:
         return sum(math.prod(spec.shape) for spec in leaves)

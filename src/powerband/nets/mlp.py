@@ -86,7 +86,10 @@ class MLP(nn.Module):
 
 
 class TwinMLP(nn.Module):
-    """E perceptrons of one shape. Each layer is one batched matrix product, so kernel launches do not grow with E."""
+    """E perceptrons of one shape. Each layer is one batched matrix product, so kernel launches do not grow with E.
+
+    Shapes: E members, B rows, I inputs, O outputs.
+    """
 
     def __init__(
         self,

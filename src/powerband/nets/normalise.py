@@ -29,7 +29,10 @@ class RunningNorm(nn.Module):
     def update_statistics(
         self, x: Tensor, average: Callable[[Tensor], object] | None = None, world_size: int = 1
     ) -> None:
-        """Adds rows `x` (..., width), equally many on each rank; `average` replaces a tensor by its mean over ranks."""
+        """Adds rows `x` (..., width), equally many on each rank, to the statistics.
+
+        `average` replaces a tensor by its mean over the `world_size` ranks; None on one rank.
+        """
         rows = x.reshape(-1, x.shape[-1]).float()
         moments = torch.stack([rows.mean(0), rows.square().mean(0)])
         if average is not None:
@@ -44,5 +47,5 @@ class RunningNorm(nn.Module):
         self.count.copy_(total)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalises features (..., width) and clips them to +-clip."""
+        """Normalises features (..., width) and clips them to -clip..clip."""
         return ((x - self.mean) * torch.rsqrt(self.var + 1e-8)).clamp(-self.clip, self.clip)

@@ -12,7 +12,10 @@ from torch import Tensor, nn
 
 
 class GRU(nn.Module):
-    """Gated recurrent unit over sequences that contain resets. Source: Cho et al. 2014, gates as in `nn.GRUCell`."""
+    """Gated recurrent unit over sequences that contain resets. Source: Cho et al. 2014, gates as in `nn.GRUCell`.
+
+    Shapes: T steps, B rows, I inputs, H width of the recurrent state.
+    """
 
     def __init__(self, inputs: int, width: int):
         super().__init__()
@@ -26,11 +29,12 @@ class GRU(nn.Module):
         """
         Args:
             x_TBI: Inputs (T, B, I).
-            carry_BH: Carry (B, H) float32 before the first step.
-            starts_TB: True at inputs (T, B) that start an episode; the carry before them is zero.
+            carry_BH: Recurrent state (B, H) float32 before the first step.
+            starts_TB: True at inputs (T, B) that start an episode, before which the state becomes zero; None if
+                none does.
 
         Returns:
-            Outputs (T, B, H) and the last carry (B, H), float32.
+            Outputs (T, B, H) and the last recurrent state (B, H), float32.
         """
         outputs = []
         # unbind instead of indexing: the gradient of an index at each step would be a tensor of all steps.
@@ -62,7 +66,7 @@ class BiLSTM(nn.Module):
         self.width = width
 
     def forward(self, x_BAI: Tensor) -> Tensor:
-        """Maps (B, A, I) to (B, A, 2 H): the forward and the backward output of each agent."""
+        """Maps (B rows, A agents, I inputs) to (B, A, 2 H): H forward and H backward outputs of each agent."""
         rows, agents, _ = x_BAI.shape
         gates_2BA = self.inputs(x_BAI).view(rows, agents, 2, -1).permute(2, 0, 1, 3)
         outputs: list[Tensor] = []

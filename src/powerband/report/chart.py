@@ -142,7 +142,7 @@ class PlotArea:
         return TOP + (self.top - value) / ((self.top - self.bottom) or 1.0) * (self.height - TOP - BOTTOM)
 
     def points(self, xs: list[float], ys: list[float]) -> str:
-        """Returns the points of an SVG polyline."""
+        """Returns the points of an SVG polyline through the values `ys` at `xs`."""
         return " ".join(f"{self.x(x):.1f},{self.y(y):.1f}" for x, y in zip(xs, ys, strict=True))
 
     def axes(self, percent: bool, unit: str, grid: bool = True) -> str:
@@ -222,7 +222,7 @@ def _figure(title: str, last: str, svg: str, legend: str) -> str:
 
 
 def _steps(area: PlotArea, edges: list[float], values: list[float]) -> list[tuple[float, float]]:
-    """Returns the corners of a step function from left to right."""
+    """Returns the corners (x, y) of a step function, from left to right, in coordinates of the drawing."""
     corners = []
     for index, value in enumerate(values):
         corners += [(area.x(edges[index]), area.y(value)), (area.x(edges[index + 1]), area.y(value))]

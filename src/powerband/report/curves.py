@@ -54,7 +54,7 @@ def series(metrics: list[dict], tag: str, over: str = "env_steps") -> tuple[list
         over: Key of the x axis, ``env_steps`` or ``time_s``.
 
     Returns:
-        Coordinates on the x axis, and the values.
+        (coordinates on the x axis, values of the tag).
     """
     points = [(line[over], line[tag]) for line in metrics if _is_number(line.get(tag))]
     points = [(x, y) for x, y in points if math.isfinite(y)]
@@ -77,7 +77,7 @@ def curve_tags(metrics: list[dict], prefixes: tuple[str, ...]) -> list[str]:
 
 
 def is_constant(metrics: list[dict], tag: str) -> bool:
-    """Returns whether all of several values of a tag are equal, so that its curve would be a flat line."""
+    """Returns whether a tag has at least two values and all are equal, so that its curve would be a flat line."""
     values = series(metrics, tag)[1]
     return len(values) > 1 and min(values) == max(values)
 
@@ -102,7 +102,7 @@ def smoothing_points(count: int) -> int:
 
 
 def downsample(xs: list[float], ys: list[float], limit: int = MAX_POINTS) -> tuple[list[float], list[float]]:
-    """Reduces a curve to about `limit` points by averaging neighbours; the last x stays the same.
+    """Reduces a curve to about `limit` points by averaging neighbours and returns (xs, ys); the last x is kept.
 
     Args:
         xs: Coordinates on the x axis.

@@ -29,7 +29,10 @@ INTERVALS = 150
 
 
 def account_colours(accounts: Iterable[str]) -> dict[str, int]:
-    """Returns account -> palette index, the same on every chart of the page; the account ``other`` is grey."""
+    """Returns account (category of time) -> palette index, the same on every chart of a page.
+
+    The account ``other`` is grey.
+    """
     accounts = list(dict.fromkeys(accounts))
     colours = {name: ACCOUNT_COLOURS[name] for name in accounts if name in ACCOUNT_COLOURS}
     free = [colour for colour in range(COLOURS - 1) if colour not in colours.values()] or list(range(COLOURS - 1))
@@ -39,7 +42,7 @@ def account_colours(accounts: Iterable[str]) -> dict[str, int]:
 
 
 def seconds_by_account(metrics: list[dict]) -> tuple[dict[str, float], float]:
-    """Returns account -> seconds, largest first, and the wall seconds of all measured intervals."""
+    """Returns (account -> seconds with the largest first, wall seconds of all measured intervals)."""
     total: dict[str, float] = {}
     wall = 0.0
     for seconds, accounts in _intervals(metrics):

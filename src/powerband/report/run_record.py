@@ -86,10 +86,10 @@ class RunRecord:
         return self.metrics[-1]["time_s"] if self.metrics else 0.0
 
     def mean_rate(self, counter: str = "env_steps") -> float:
-        """Returns the mean rate per second over the run.
+        """Returns the mean environment steps or updates per second over the run.
 
         Args:
-            counter: ``env_steps`` or ``grad_steps``.
+            counter: ``env_steps``, or ``grad_steps`` for updates.
         """
         return self.metrics[-1][counter] / self.wall_s if self.wall_s else 0.0
 
@@ -139,7 +139,7 @@ def shown_cause(idle: float, cause: str) -> str:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Reads a JSON object; a file that is missing, damaged or just being written gives an empty one."""
+    """Reads a JSON object from a file. A missing, damaged or incomplete file gives an empty dictionary."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, json.JSONDecodeError):

@@ -14,10 +14,12 @@ INTERVAL_SUFFIXES = ("_95", "_low", "_high")
 
 
 def evaluation_table(rows: list[dict[str, Any]]) -> str:
-    """Returns the table of an evaluation. A value and its interval share a cell; another cell draws the interval.
+    """Returns the table of an evaluation as HTML.
+
+    A value and its confidence interval share a cell; a cell at the end of the row draws the interval.
 
     Args:
-        rows: Rows of the evaluation; all have the keys of the first.
+        rows: Rows of the evaluation, column name -> value; all have the keys of the first.
     """
     if not rows:
         return "<p class=note>This evaluation has no rows.</p>"
@@ -48,7 +50,7 @@ def facts_table(facts: Mapping[str, Any]) -> str:
 
 
 def rows_table(head: list[str], rows: list[list[str]]) -> str:
-    """Returns a table.
+    """Returns a table as HTML.
 
     Args:
         head: Column names, plain text.
@@ -60,7 +62,7 @@ def rows_table(head: list[str], rows: list[list[str]]) -> str:
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Returns dotted name -> value for the leaves of a nested configuration."""
+    """Returns dotted name -> value for the leaves of a nested configuration; each name starts with `prefix`."""
     leaves: dict[str, Any] = {}
     for key, value in tree.items():
         leaves |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
@@ -68,7 +70,7 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def text(value: Any) -> str:
-    """Formats a value for display."""
+    """Formats a value for display; None and numbers that are not finite become a dash."""
     if value is None:
         return "–"
     if isinstance(value, bool):
@@ -93,7 +95,10 @@ def _interval(bounds: tuple[float, float] | None) -> str:
 
 
 def _whisker(value: Any, bounds: list[tuple[float, float] | None], index: int) -> str:
-    """Draws the interval of row `index` on a scale that contains `bounds`, the intervals of all rows."""
+    """Draws `value` and the interval of row `index` on a scale that contains `bounds`, the intervals of all rows.
+
+    Returns "" if the row has no interval or no number.
+    """
     ends = [end for pair in bounds if pair for end in pair]
     low, high = (0.0, 1.0) if min(ends) >= 0 and max(ends) <= 1 else (min(ends), max(ends))
     interval = bounds[index]

@@ -200,7 +200,10 @@ class Watcher:
         return facts | {name: line.get(f"perf/{name}") for name in names}
 
     def _usage(self, processes: dict[str, Any]) -> dict[str, float]:
-        """Returns CPU usage since the last reading, and memory, of all processes of the run on this machine."""
+        """Returns the fields ``cpu_cores`` and ``memory_gib`` of `RunStatus`, for the processes on this machine.
+
+        The processor use is that since the last reading. The result is empty if no process is alive here.
+        """
         hostname = process_facts()["hostname"]
         ranks = [rank for rank in processes.get("ranks", []) if rank["hostname"] == hostname]
         pids = [

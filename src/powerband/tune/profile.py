@@ -162,7 +162,10 @@ def profile(recipe: Recipe, stage: str, config: Any, options: ProfileOptions) ->
 
 
 def _apply(recipe: Recipe, stage: str, best: Advice, before: Measurement, seconds: float) -> dict[str, Any] | None:
-    """Runs the best advice and compares its rate with the predicted one; None if the run could not be measured."""
+    """Runs the best advice and compares its rate with the predicted one.
+
+    Returns knob, value, and the rates and gains (predicted and realised) by name; None if nothing was measured.
+    """
     after = short_run(recipe, stage, best.config, seconds, probe=False)
     if after is None:
         return None

@@ -63,7 +63,9 @@ class Flag:
 
 
 def from_arguments(arguments: Iterable[str], source: str = COMMAND_LINE) -> list[Flag]:
-    """Reads ``a.b=c``, ``--a.b c``, ``--a.b=c``, ``--a-b c``, ``--list 1 2 3`` and bare ``--flag``.
+    """Converts command-line arguments to flags, in the same order.
+
+    The forms are ``a.b=c``, ``--a.b c``, ``--a.b=c``, ``--a-b c``, ``--list 1 2 3`` and bare ``--flag``.
 
     Raises:
         ConfigError: An argument has no name.
@@ -100,7 +102,7 @@ def _with_underscores(name: str) -> str:
 
 
 def from_mapping(mapping: Mapping[str, Any], source: str, prefix: str = "") -> list[Flag]:
-    """Flags of a mapping of Python or JSON values; keys of nested mappings become dotted names."""
+    """Flags of a mapping of Python or JSON values. Keys of nested mappings become dotted names, after `prefix`."""
     flags = []
     for key, value in mapping.items():
         name = _with_underscores(f"{prefix}{key}")

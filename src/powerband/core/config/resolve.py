@@ -129,7 +129,10 @@ def _given_twice(flag: Flag, path: str, before: Flag) -> ConfigError:
 
 
 def _replace(section: Any, prefix: str, values: dict[str, Any], origin: dict[str, str]) -> Any:
-    """`section` with new values. Each section is built once, so that its checks run on all new values together."""
+    """A copy of `section` with those of `values` (qualified name -> value) that it has; `origin` names their sources.
+
+    `prefix` precedes the names of its fields. Each section is built once, because its checks need all new values.
+    """
     changes = {}
     for field in dataclasses.fields(section):
         path, old = f"{prefix}{field.name}", getattr(section, field.name)
@@ -154,7 +157,7 @@ def _checked_name(flag: Flag, known: list[str]) -> str:
 
 
 def _preset(flag: Flag, recipe: str, algo: str) -> tuple[list[Flag], str]:
-    """Settings of the preset that ``setup=`` names, and a notice about it for the user."""
+    """Returns (settings, notice for the user) of the preset that ``setup=`` names; the notice may be ""."""
     known = presets()
     if flag.value == TUNED:
         flag = dataclasses.replace(flag, value=tuned_name(recipe, algo))

@@ -61,7 +61,7 @@ def _fields(section: Any, prefix: str) -> dict[str, Field]:
 
 @functools.cache
 def field_docs(section: type) -> dict[str, str]:
-    """The strings under the fields of a dataclass and of its bases; empty if the source code is not available."""
+    """Field name -> string under the field, for a dataclass and its bases; empty without their source code."""
     docs: dict[str, str] = {}
     for owner in reversed(section.__mro__[:-1]):
         try:
@@ -114,7 +114,7 @@ class FieldLookup:
         return section not in self.preferred and any(section in of_algo for of_algo in self.sections.values())
 
     def find(self, flag: Flag) -> tuple[Field, Flag]:
-        """The field of `flag`, and the flag after translation of old names, ``--no-NAME`` and GPU options."""
+        """Returns (field that `flag` sets, `flag` after translation of old names, ``--no-NAME`` and GPU options)."""
         if flag.name in SOURCES:
             raise ConfigError(f"{flag}: {flag.name} is allowed on the command line only. Write {flag.name}=... there.")
         flag = _gpu_option(flag) if "run.gpus" in self.fields else flag

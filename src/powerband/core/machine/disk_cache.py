@@ -39,7 +39,10 @@ def digest(*parts: bytes | np.ndarray | None) -> str:
 
 @dataclass(frozen=True)
 class DiskCache:
-    """Cache of the results of one kind of computation, each stored in one safetensors file."""
+    """Cache of the results of one kind of computation, each stored in one safetensors file.
+
+    `stale_warning` and `write_warning` begin the warnings about an invalid file and a failed write.
+    """
 
     kind: str
     """Name of the folder in ``$XDG_CACHE_HOME/powerband``."""

@@ -103,7 +103,7 @@ def egl_devices(open_each: bool = False, timeout_s: float = DRIVER_TIMEOUT_S) ->
     """Lists the devices in a child process.
 
     Args:
-        open_each: Also opens each device, for `vendor` and `error`. This can take a second per GPU.
+        open_each: Open each device too, for its `vendor` and `error`. This can take a second per GPU.
         timeout_s: Time limit for the drivers, in seconds.
 
     Raises:
@@ -121,14 +121,14 @@ def egl_devices(open_each: bool = False, timeout_s: float = DRIVER_TIMEOUT_S) ->
         answer = json.loads(done.stdout.splitlines()[-1])  # drivers may print other lines before it
     except (ValueError, IndexError):
         reason = (done.stderr.strip().splitlines() or ["no output"])[-1]
-        raise EglError(f"the list of EGL devices failed: {reason}") from None
+        raise EglError(f"the EGL devices could not be listed: {reason}") from None
     if "error" in answer:
         raise EglError(answer["error"])
     return [EglDevice(**device) for device in answer["devices"]]
 
 
 def main(open_each: bool) -> None:
-    """Prints ``{"devices": [...]}`` or ``{"error": "..."}``."""
+    """Prints the EGL devices as JSON: ``{"devices": [...]}``, or ``{"error": "..."}`` with the reason of a failure."""
     try:
         print(json.dumps({"devices": [asdict(device) for device in _query_devices(load_library("EGL"), open_each)]}))
     except (OSError, EglError) as error:

@@ -8,7 +8,7 @@ import os
 def opengl_renderer() -> str:
     """Device of the current OpenGL context, such as "llvmpipe (LLVM 15.0.7, 256 bits)" or the name of a GPU.
 
-    Returns the value of MUJOCO_GL if the device is unknown.
+    Returns the value of MUJOCO_GL, or "" if it is not set, for an unknown device.
     """
     try:
         from OpenGL import GL

@@ -70,7 +70,7 @@ class GpuCounters:
             return None
 
     def read(self) -> dict[str, float]:
-        """Name -> mean share (0 to 1) since the last call.
+        """Name of the metric -> mean share of the GPU's capacity (0 to 1) since the last call.
 
         Empty at the first call, if the interval is too short, or if the driver fails.
         """

@@ -97,8 +97,8 @@ def cgroup_free(proc: Path = PROC, root: Path = CGROUP) -> int | None:
 def _free_of_groups(root: Path, place: str, limit: str, usage: str, cache: str) -> list[int]:
     """Free bytes of each control group with a limit, from `place` up to `root`.
 
-    In a container the group of the process is the root. `limit` and `usage` are names of files, and `cache` is an entry
-    of ``memory.stat``.
+    `place` is the path of the process's group below `root`; in a container this group is the root.
+    `limit` and `usage` are names of files, and `cache` is an entry of ``memory.stat``.
     """
     own, found = Path(place.strip("/")), []
     for folder in {root / above for above in (own, *own.parents)}:

@@ -124,7 +124,10 @@ def query_egl() -> tuple[str, list[EglDevice]]:
 
 
 def egl_index(devices: Sequence[EglDevice], gpu: int, uuid: str = "") -> int | None:
-    """EGL's number of CUDA's device `gpu`, found by its UUID, or by CUDA's number if EGL does not report the UUID."""
+    """EGL's number of CUDA's device `gpu`; None if `devices` does not contain it.
+
+    The device is found by its UUID, or by CUDA's number if EGL does not report the UUID.
+    """
     same = [device.index for device in devices if uuid and device.uuid == uuid]
     numbered = [device.index for device in devices if device.cuda == gpu]
     return next(iter(same + numbered), None)

@@ -60,7 +60,7 @@ class Utilisation:
 
         Returns:
             ``perf/cpu_cores`` (busy cores on average) and ``perf/memory_gib``. On a GPU also ``perf/gpu_active`` (share
-            of the driver's last sample window in which any kernel ran; 1 for a collective that hangs),
+            of the driver's last sample window in which any kernel ran; 1 while the ranks wait for each other),
             ``perf/gpu_memory_gib``, ``perf/gpu_power`` (share of the limit; low while kernels wait), and from Hopper
             on the metrics of `gpu_counters`.
         """
@@ -110,7 +110,7 @@ class GPU:
         return cls(nvml, handle)
 
     def read(self) -> dict[str, float]:
-        """Current metrics; see `Utilisation.read`."""
+        """Current values of the GPU's ``perf/*`` metrics by name, without those that are not available."""
         rates, memory, power, limit = _Rates(), _Memory(), ctypes.c_uint(), ctypes.c_uint()
         metrics: dict[str, float] = {}
         if not self._nvml.nvmlDeviceGetUtilizationRates(self._handle, ctypes.byref(rates)):

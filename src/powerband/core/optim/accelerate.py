@@ -187,7 +187,7 @@ class AcceleratedAdam:
         return {str(number): dict(state) for number, state in self.adam.state_dict()["state"].items()}
 
     def _pop_gathered(self, name: str) -> dict | None:
-        """Result of the last `gather`, returned once, because later updates make it outdated."""
+        """Result `name` of the last `gather`, returned once, because updates make it outdated; None without one."""
         return None if self._gathered is None else self._gathered.pop(name, None)
 
 

@@ -89,7 +89,7 @@ class GraphedUpdates:
         """Runs `count` updates lazily. The first updates are eager, because they allocate persistent tensors.
 
         Yields:
-            Losses of an eager update and 1, or mean losses of a replay (copies) and k.
+            (losses, 1) for an eager update, or (copies of the mean losses, k) for a replay of k updates.
         """
         while count:
             if self._replays_next(count):
@@ -105,7 +105,7 @@ class GraphedUpdates:
                 yield losses, 1
 
     def _replays_next(self, count: int) -> bool:
-        """Captures or checks the graph if due; returns False if the next update is eager."""
+        """Captures or checks the graph if due. Returns True if a replay is next, False if an eager update is."""
         if not self.k or not self.updated or count < self.k or self.cycle.phase:
             return False
         if self.graph is None:
@@ -150,7 +150,7 @@ class GraphedUpdates:
         """Compares one replay with k eager updates from the same state, then restores that state.
 
         Needs one host-device synchronisation. Each rank decides alone whether it keeps its graph. Ranks run the
-        same kernels on averaged gradients, so an eager and a replaying rank still take part in the same collectives.
+        same kernels on averaged gradients, so an eager and a replaying rank still take part in the same all-reduces.
         """
         assert self.graph is not None
         before = self._snapshot()

@@ -54,7 +54,7 @@ def flatten(modules: Sequence[nn.Module]) -> tuple[Tensor, list[nn.Parameter]]:
 
 
 def views_of(flat: Tensor, parameters: Sequence[nn.Parameter]) -> list[Tensor]:
-    """Views of `flat` (P,) with the shapes of `parameters`, in the layout of `flatten`."""
+    """Views of `flat` (P numbers) with the shapes of `parameters`, in the layout of `flatten`."""
     views, start = [], 0
     for parameter in parameters:
         views.append(flat[start : start + parameter.numel()].view(parameter.shape))

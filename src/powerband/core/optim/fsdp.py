@@ -23,7 +23,7 @@ def full_tensor(tensor: Tensor) -> Tensor:
 
 
 def gather_full_tensors(tree: Any, keep: bool) -> Any:
-    """`tree` with full tensors in place of sharded ones. A collective.
+    """`tree` with full tensors in place of sharded ones. All ranks must call it.
 
     Gathered tensors move to the CPU, because the memory of the device may be too small for all of them.
 
@@ -52,7 +52,7 @@ def local_shards(tree: Any) -> Any:
 
 
 def shard_like(full: Tensor, like: Tensor) -> Tensor:
-    """This rank's shard of a full tensor that all ranks have, or `full` if `like` is not sharded; no collective."""
+    """This rank's shard of the tensor `full`, which all ranks have; `full` itself if `like` is not sharded."""
     from torch.distributed.tensor import DTensor, distribute_tensor
 
     if not isinstance(like, DTensor):

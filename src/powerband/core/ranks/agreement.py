@@ -16,7 +16,7 @@ INTERVAL_S = 0.5
 class RankAgreement:
     """Combines the requests of all ranks at common iterations, about every INTERVAL_S seconds.
 
-    A rank must not act on its own clock: it would stop or log alone, and the others would wait in a collective forever.
+    A rank must not act on its own clock: it would stop or log alone, and the other ranks would wait for it forever.
 
     Args:
         ranks: Group of the ranks that agree.
@@ -38,7 +38,7 @@ class RankAgreement:
         return self.ranks.world_size == 1 or self._remaining <= 0
 
     def any_rank_wants(self, *wanted: bool) -> list[bool]:
-        """For each request: True if any rank makes it. A collective; call it only after `due` has returned True."""
+        """For each request in `wanted`: True if any rank makes it. All ranks must call it after `due` returned True."""
         if self.ranks.world_size == 1:
             return list(wanted)
         now = time.perf_counter()

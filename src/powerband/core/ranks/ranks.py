@@ -20,7 +20,7 @@ from torch import Tensor
 
 
 def is_peer_failure(error: BaseException) -> bool:
-    """True for the error of a collective after another process of the group has ended."""
+    """True for the error of a collective operation (one that all ranks call together) after another rank has ended."""
     texts = ("Connection closed by peer", "Connection reset by peer", "remote worker")
     return isinstance(error, dist.DistError) or (
         isinstance(error, RuntimeError) and any(text in str(error) for text in texts)
@@ -37,8 +37,8 @@ class Ranks:
         world_size: Number of processes over all machines.
         device: Device of this rank's tensors.
         span: Context manager around the all-reduce of a training step. In a run the phase clock measures its time.
-            All other collectives count as time of the checkpoint, evaluation or log line that needs them.
-        on_average: Callback with each tensor before it is averaged; measurements count the tensors.
+            All other collective operations count as time of the checkpoint, evaluation or log line that needs them.
+        on_average: Function that receives each tensor before it is averaged, for measurements; None calls nothing.
     """
 
     rank: int = 0
@@ -54,7 +54,7 @@ class Ranks:
 
         Args:
             devices: One device name per local rank, such as ``["cuda:0", "cuda:2"]``, or ``["cpu"]`` for all ranks.
-            timeout_s: Seconds after which a collective fails if a rank has not joined it.
+            timeout_s: Seconds after which a collective operation fails if a rank has not joined it.
 
         Raises:
             ValueError: There are more local ranks than devices.
@@ -141,7 +141,7 @@ class Ranks:
 
     @contextmanager
     def without_collectives(self) -> Iterator[None]:
-        """Context in which collectives of this rank return at once, for work of one rank alone before it exits."""
+        """Context in which collective operations return at once, for work of one rank alone before it exits."""
         world_size, self.world_size = self.world_size, 1
         try:
             yield

@@ -36,6 +36,8 @@ class CheckpointError(ConfigError):
 class CheckpointWriter:
     """Writes one checkpoint in two steps: every rank writes its shards, then the leading rank writes the manifest.
 
+    A shard is the part of the state that one rank saves, in two files.
+
     Args:
         run_dir: The run folder.
         step: Global environment steps, which name the checkpoint.
@@ -71,6 +73,9 @@ class CheckpointWriter:
             files: Results of `write` for all shards.
             meta: JSON values that `load_checkpoint` returns.
             keep: Number of checkpoints to keep, at least 1.
+
+        Returns:
+            Folder of the checkpoint.
         """
         target = self.folder / str(self.step)
         with _checkpoint_errors(self.folder):
@@ -99,7 +104,7 @@ def load_checkpoint(path: Path, shard: str) -> tuple[Any, dict]:
 
     Args:
         path: Folder of the checkpoint.
-        shard: Name of the shard.
+        shard: Name of the shard, the part of the state that one rank saved.
 
     Returns:
         The saved tree with tensors on the CPU, and the `meta` values that `CheckpointWriter.commit` received.
@@ -172,7 +177,7 @@ def checkpoint_of(target: str) -> Path | None:
 
 
 def export_policy(run_dir: Path, config: dict, tensors: dict[str, Tensor]) -> Path:
-    """Writes ``policy/`` (config.json, model.safetensors), which can be loaded with safetensors and torch alone."""
+    """Writes ``policy/`` (config.json, model.safetensors) and returns this folder. Loading it needs no powerband."""
     from safetensors.torch import save
 
     folder = run_dir / "policy"
@@ -186,7 +191,7 @@ def export_policy(run_dir: Path, config: dict, tensors: dict[str, Tensor]) -> Pa
 
 
 def _named(target: str, checkpoints: list[Path]) -> Path | None:
-    """The checkpoint that is `target` or contains it."""
+    """The checkpoint that is `target` or contains it; None if no checkpoint does."""
     inside = Path(target).expanduser().absolute()
     return next((path for path in checkpoints if path.absolute() in (inside, *inside.parents)), None)
 
@@ -258,7 +263,7 @@ def _checkpoint_errors(folder: Path) -> Iterator[None]:
 
 
 def _pack(value: Any, tensors: dict[str, Tensor], path: str) -> Any:
-    """`value` as JSON. Tensors and arrays are added to `tensors` under their path."""
+    """`value` as JSON values. Its tensors and arrays are added to `tensors` under paths that begin with `path`."""
     if isinstance(value, dict):
         assert all(isinstance(key, str) for key in value), f"{path}: keys of a saved dict must be strings"
         return {key: _pack(item, tensors, f"{path}/{key}") for key, item in value.items()}

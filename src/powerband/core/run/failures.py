@@ -31,7 +31,7 @@ class FailedRun(Protocol):
 
 
 def end_if_not_finite(run: FailedRun, inspect: bool = False) -> None:
-    """Ends `run` on all ranks if a value on any rank is not finite. A collective.
+    """Ends `run` on all ranks if a value on any rank is not finite. All ranks must call it.
 
     Args:
         run: Run whose guard is checked.
@@ -53,7 +53,10 @@ def end_if_not_finite(run: FailedRun, inspect: bool = False) -> None:
 
 
 def save_non_finite_batch(run: FailedRun, faults: list[dict[str, Any]]) -> NonFiniteError:
-    """Saves this rank's batch under ``nan/`` and returns the error that ends the run."""
+    """Saves this rank's batch under ``nan/`` and returns the error that ends the run.
+
+    `faults` contains the `NonFiniteFault` of each affected rank, as a dict.
+    """
     folder = run.dir / "nan"
     save_error = run.guard.save(folder, run.env_steps, run.grad_steps)
     try:
@@ -72,7 +75,7 @@ def save_non_finite_batch(run: FailedRun, faults: list[dict[str, Any]]) -> NonFi
 
 
 def final_error(run: FailedRun, error: BaseException | None) -> BaseException | None:
-    """The error that ends the run: the cause of `error` if that is known, otherwise `error` itself."""
+    """The error that ends the run: the cause of `error` if that is known, otherwise `error`; None without an error."""
     if not isinstance(error, Exception) or isinstance(error, ConfigError):
         return error
     if _has_fault(run):  # actions that are not finite may have made an environment of this rank fail

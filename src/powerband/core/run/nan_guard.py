@@ -98,7 +98,7 @@ class NanGuard:
     # -- while training ---------------------------------------------------------------------------------------------
 
     def set_batch(self, batch: Any, source: Any = None) -> None:
-        """Sets the batch of the next update, and its `source`, such as a rollout, if this is overwritten soon."""
+        """Sets the batch of the next update. `source` is its rollout if that is overwritten soon, else None."""
         if self._batch is None and self._cuda:
             size = sum(leaf.nbytes for _, leaf in leaves(batch))
             self._batches = deque(maxlen=max(1, min(HISTORY_UPDATES, MAX_BATCH_BYTES // max(size, 1))))
@@ -126,7 +126,7 @@ class NanGuard:
                 self._set_fault(losses)
 
     def record_norms(self, line: dict[str, Any]) -> None:
-        """Stores the mean gradient norms of a log interval."""
+        """Stores the mean gradient norms of a log interval. `line` contains its metrics by name."""
         norms = {name: value for name, value in line.items() if _is_norm(name) and isinstance(value, float)}
         if norms:
             self._means.append((self.updates, norms))
@@ -137,7 +137,7 @@ class NanGuard:
             self.check()
 
     def check(self) -> bool:
-        """Checks all new losses; returns True after a fault. On CUDA this waits for the device."""
+        """Checks all new losses. Returns True if any loss so far was not finite. On CUDA this waits for the device."""
         fresh, self._fresh = self._fresh, []
         self._checked_at = time.perf_counter()
         if self.fault is not None or not fresh:
@@ -156,8 +156,8 @@ class NanGuard:
         """Checks the contents of the next checkpoint: losses, weights and replay. Returns True after a fault.
 
         Args:
-            learner: State of the learner.
-            replay: Fields of the replay.
+            learner: State of the learner; None skips it.
+            replay: Fields of the replay; None skips them.
         """
         if self.check():
             return True
@@ -177,7 +177,7 @@ class NanGuard:
     # -- after a fault ----------------------------------------------------------------------------------------------
 
     def _set_fault(self, losses: UpdateLosses) -> bool:
-        """Records the first bad update; returns False if only scaled gradients are not finite."""
+        """Records the first bad update and returns True; returns False if only scaled gradients are not finite."""
         figures = dict(zip(losses.names, losses.values, strict=True))
         bad = [name for name, value in figures.items() if not math.isfinite(value)]
         if self.scaled:
@@ -208,7 +208,10 @@ class NanGuard:
         return True
 
     def _norms(self, before: int) -> dict[str, list[tuple[int, float]]]:
-        """Finite gradient norms before an update: means of the last log intervals, then norms of single updates."""
+        """Name of a gradient norm -> its finite (update, value) pairs before the update `before`.
+
+        Means of the last log intervals come first, then norms of single updates.
+        """
         first = self._trail[0].update if self._trail else before
         norms: dict[str, list[tuple[int, float]]] = {}
         for update, means in self._means:

@@ -122,7 +122,7 @@ class Run:
             recipe: Name of the recipe.
             stage: Name of its stage.
             argv: The command line after ``powerband``.
-            observer: Measurement of the run.
+            observer: Measurement of the run; None for a normal run.
 
         Raises:
             ConfigError: The run folder contains another run, or cannot be written.
@@ -138,7 +138,7 @@ class Run:
         return run
 
     def _write_processes(self) -> None:
-        """Writes the processes of this run for other commands; a collective."""
+        """Writes the processes of this run for other commands. All ranks must call it."""
         processes = self.ranks.gather(process_facts())
         if self.ranks.leads:
             write_processes(self.dir, processes)
@@ -199,7 +199,7 @@ class Run:
         return self._registry.get(name)
 
     def restore(self) -> bool:
-        """Loads the checkpoint of ``resume=`` into all registered parts. Returns False for a new run.
+        """Loads the checkpoint of ``resume=`` into all registered parts. Returns True, or False for a new run.
 
         Raises:
             CheckpointError: All checkpoints are damaged, or the number of ranks or the shapes differ.
@@ -313,7 +313,7 @@ class Run:
         self.journal.finish()
 
     def _agree(self) -> tuple[bool, bool]:
-        """Agrees with the other ranks on (end the run, write a log line).
+        """Agrees with the other ranks and returns two bools: (end the run, write a log line).
 
         Ends the run at once if a loss on any rank is not finite.
         """
@@ -346,7 +346,7 @@ class Run:
 
         Args:
             sizes: Label -> text of the training loop's sizes, for the start banner.
-            hooks: Functions of the recipe that the run calls.
+            hooks: Functions of the recipe that the run calls; None for none.
 
         Returns:
             True if a checkpoint was restored.

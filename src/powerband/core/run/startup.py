@@ -40,7 +40,7 @@ class RunStartup:
 
 
 def prepare_run(config: Any, recipe: str, stage: str, argv: list[str]) -> RunStartup:
-    """Prepares this process for a run; a collective. The arguments are those of `Run.start`.
+    """Prepares this process for a run. All ranks must call it. The arguments are those of `Run.start`.
 
     Raises:
         ConfigError: The run folder contains another run, or cannot be written.

@@ -25,7 +25,7 @@ class StateRegistry:
         self._parts: dict[str, tuple[Stateful, bool]] = {}
 
     def add(self, name: str, part: Stateful, shared: bool) -> None:
-        """Adds `part`. Every rank adds the same names."""
+        """Adds `part`. Every rank adds the same names. `shared` parts are equal on all ranks and saved once."""
         assert name not in self._parts, name
         self._parts[name] = (part, shared)
 
@@ -34,7 +34,7 @@ class StateRegistry:
         return self._parts.get(name, (None,))[0]
 
     def save(self, folder: Path, run: dict, keep: int) -> None:
-        """Writes a checkpoint; a collective. The previous checkpoint stays until this one is complete.
+        """Writes a checkpoint. All ranks must call it. The previous checkpoint stays until this one is complete.
 
         Args:
             folder: The run folder.

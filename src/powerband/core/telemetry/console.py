@@ -50,7 +50,7 @@ class Console:
         self._task: Any = None
 
     def banner(self, rows: dict[str, str]) -> None:
-        """Prints the rows with aligned values."""
+        """Prints `rows`, label -> text, with aligned texts."""
         width = max(map(len, rows), default=0)
         for name, value in rows.items():
             self.note(f"{name:<{width}}  {value}")
@@ -82,7 +82,7 @@ class Console:
         self.note(f"estimate: {figures}; {si_text(pace.env_steps - env_steps)} env steps take {left}")
 
     def progress(self, env_steps: int, elapsed_s: float, line: dict[str, Any]) -> None:
-        """Shows the progress at the end of a log interval."""
+        """Shows the progress at the end of a log interval. `line` contains the metrics of the interval."""
         if not self.enabled:
             return
         share, left_s = self.pace.share(env_steps, elapsed_s), self.pace.left_s(env_steps, elapsed_s)

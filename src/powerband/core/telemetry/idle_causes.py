@@ -79,7 +79,7 @@ def idle_share(line: Mapping[str, Any]) -> tuple[float, str] | None:
 
 
 def largest(line: Mapping[str, Any]) -> tuple[str, float]:
-    """The account (time category) with the largest share, and this share; ("", 0) without measurements."""
+    """Returns (account, share): the account (time category) with the largest share; ("", 0) without measurements."""
     accounts = account_shares(line)
     name = max(accounts, key=accounts.__getitem__, default="")
     return name, accounts.get(name, 0.0)

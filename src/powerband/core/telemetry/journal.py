@@ -102,7 +102,7 @@ class Journal:
             self._first = None
 
     def trace(self, env_steps: int, grad_steps: int) -> None:
-        """Ends an iteration in the trace. The arguments count its steps and updates over all ranks."""
+        """Ends an iteration in the trace. The arguments count the iteration's steps and updates over all ranks."""
         if self._trace is not None and self._trace.step(env_steps, grad_steps):
             self._trace = None
 

@@ -53,7 +53,7 @@ class Metrics:
 
     @torch.no_grad()
     def add_masked(self, name: str, values: Tensor, mask: Tensor) -> None:
-        """Adds those of the `values` (N,) whose `mask` (N,) is True to figure `name`, on the device."""
+        """Adds those `values` (one per environment) whose `mask` is True to the mean of `name`, on the device."""
         if mask.device.type == "cpu" and not mask.any():
             return
         sum_and_count = torch.stack([values.masked_fill(~mask, 0).sum(dtype=torch.float64), mask.sum().double()])
@@ -69,7 +69,7 @@ class Metrics:
     def flush(self, env_steps: int, grad_steps: int, extra: dict[str, float], time_s: float) -> dict[str, Any]:
         """Ends the interval: writes means over interval and ranks to every sink and returns them.
 
-        All ranks must call it. `extra` contains figures that are known on the host.
+        All ranks must call it. `extra` contains figures (named scalars) that are known on the host.
         """
         sums: dict[str, Tensor] = dict(self._masked)
         for group, total in self._sums.items():

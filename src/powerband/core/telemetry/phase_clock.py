@@ -64,7 +64,7 @@ class PhaseTimes:
         return self.host.get(name, 0.0) / max(self.counts.get(name, 0), 1)
 
     def quantile_s(self, name: str, q: float) -> float:
-        """The quantile `q` of the span durations of account `name`, in seconds: the middle of its bin."""
+        """The quantile `q` of the span durations of account `name`, in seconds: the middle of its bin, or 0."""
         counted, bins = 0, self.bins.get(name, ())
         for index, count in enumerate(bins):
             counted += count
@@ -97,7 +97,10 @@ class PhaseTimes:
 
 
 class Span:
-    """Context manager of one account. Each account reuses one object, so that entering it allocates nothing."""
+    """Context manager of one account (time category).
+
+    Each account reuses one object, so that entering it allocates nothing.
+    """
 
     __slots__ = ("clock", "ns", "before", "worst", "bins", "entered", "events", "inner")
 

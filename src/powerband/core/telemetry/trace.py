@@ -31,7 +31,7 @@ class TracedClock(PhaseClock):
     trace: Trace | None = None
 
     def __call__(self, name: str) -> Any:
-        """The span of account `name`, which is recorded during a trace."""
+        """The span of account `name` (a time category), which is recorded during a trace."""
         span: Any = self.spans.get(name)
         if span is None:
             span = super().__call__(name)
@@ -56,7 +56,7 @@ class Trace:
         self._zero: Any = None
 
     def step(self, env_steps: int, grad_steps: int) -> bool:
-        """Ends an iteration, with its steps and updates over all ranks. Returns True when the file is written."""
+        """Ends an iteration; the arguments count its steps and updates over all ranks. True if the file is written."""
         if self.clock.trace is None:
             self._warmup_steps += grad_steps > 0
             if self._warmup_steps >= WARMUP_STEPS:
@@ -81,7 +81,7 @@ class Trace:
         return event
 
     def add(self, name: str, start_ns: int, events: tuple[Any, Any]) -> None:
-        """Adds a span of account `name` that ends now. `events` are its CUDA events at start and end, or None."""
+        """Adds a span of account `name` that ends now. `events` are its CUDA events (start, end), each may be None."""
         self._spans.append((name, self.depth, start_ns, perf_counter_ns(), *events))
         self._span_count += 1
 
@@ -126,7 +126,10 @@ class Trace:
 
 
 class ReusableSpan:
-    """The span of one account for callers that store it. Each entry asks the clock again, so that traces include it."""
+    """The span of one account (time category) for callers that store it.
+
+    Each entry asks the clock again, so that traces include it.
+    """
 
     def __init__(self, clock: TracedClock, name: str) -> None:
         self.clock, self.name = clock, name

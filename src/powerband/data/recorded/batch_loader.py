@@ -111,7 +111,7 @@ class BatchLoader:
         self._orders.clear()
 
     def _pinned_batch(self, rows: Tensor) -> Tree:
-        """Creates a batch in page-locked memory, so that the copy to a CUDA device is asynchronous."""
+        """Creates the batch of `rows`. For CUDA it is page-locked, so that its copy to the device is asynchronous."""
         batch = self.make(rows)
         return tree_map(Tensor.pin_memory, batch) if self.device.type == "cuda" else batch
 

@@ -42,7 +42,7 @@ def write_shards(
         folder: Folder of the shards.
         fields: Name -> tensor (rows, ...) of this rank; all ranks have the same names.
         facts: JSON values for the manifest.
-        gather: Collective that returns the arguments of all ranks, in their order.
+        gather: Function that all ranks call together; it returns the arguments of all ranks, in rank order.
         rank: Index of this rank.
 
     Returns:

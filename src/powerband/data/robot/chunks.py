@@ -68,7 +68,7 @@ class RobotChunks:
         return len(self.first)
 
     def __call__(self, rows: Tensor) -> dict[str, Tree]:
-        """Creates the batch of `rows` (R,) int64, with the C cameras of `CAMERAS`.
+        """Creates the batch of R rows, `rows` (R,) int64, with the C cameras of `CAMERAS` and images of H x W pixels.
 
         Returns:
             ``obs``: ``images`` (R, F, C, H, W, 3) uint8 or ``features`` (R, F, C, tokens, width), oldest frame first,
@@ -99,14 +99,21 @@ class RobotChunks:
         }
 
     def statistics(self, task_set: str) -> dict[str, Statistics]:
-        """Computes the statistics of the filled slots: {"state": ..., "action": ...}, with names from `SLOT_NAMES`."""
+        """Computes normalisation statistics of all recorded states and actions.
+
+        Args:
+            task_set: Name of the tasks, such as ``libero_90``, which is stored with the statistics.
+
+        Returns:
+            {"state": ..., "action": ...}, for those entries of the unified vector that the robot has.
+        """
         return {
             "state": statistics_of(self.state, [SLOT_NAMES[slot] for slot in self.episodes.slots], task_set),
             "action": statistics_of(self.action, [SLOT_NAMES[slot] for slot in ACTION_SLOTS], task_set),
         }
 
     def _gather_images(self, frames: FrameCache, rows: Tensor) -> Tensor:
-        """Returns images (R, F, C, H, W, 3) of rows (R, F); the camera axis is outermost in memory, as on disk."""
+        """Returns images (R, F, C, height, width, 3) of R x F `rows` and C cameras. In memory, axis C is first."""
         out = torch.empty(len(CAMERAS), *rows.shape, frames.height, frames.width, 3, dtype=torch.uint8)
         for number, camera in enumerate(CAMERAS):
             if camera in frames.cameras:
@@ -116,7 +123,7 @@ class RobotChunks:
         return out.movedim(0, 2)
 
     def _gather_features(self, cache: FeatureCache, rows: Tensor) -> Tensor:
-        """Returns features (R, F, C, tokens, width) of rows (R, F); those of missing cameras are 0."""
+        """Returns features (R, F, C, tokens, width) of R x F `rows` and C cameras; those of missing cameras are 0."""
         features = cache.gather(rows)
         if cache.cameras == CAMERAS:
             return features

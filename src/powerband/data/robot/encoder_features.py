@@ -80,10 +80,10 @@ class FeatureCache:
             folder: Folder of the cache.
             frames: Images to encode.
             encoder: Name that identifies the encoder and its weights.
-            encode: Function (n, H, W, 3) uint8 on the CPU -> (n, tokens, width); not called if the cache is valid.
+            encode: Function: CPU images (n, height, width, 3) uint8 -> (n, tokens, width); unused for a valid cache.
             dtype: Type of the features: bfloat16, float16 or float32.
             batch_size: Images that are encoded together.
-            gather: Collective that returns the arguments of all ranks, in their order.
+            gather: Function that all ranks call together; it returns the arguments of all ranks, in rank order.
             rank: Index of this rank; rank 0 encodes.
 
         Raises:

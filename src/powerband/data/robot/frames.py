@@ -80,13 +80,13 @@ def single_writer(folder: Path) -> Iterator[None]:
 
 
 def is_stale(path: Path, facts: dict[str, Any]) -> bool:
-    """Returns True if the cache whose facts file is `path` is missing, or has other facts than `facts`."""
+    """Returns True if the cache described by the JSON file `path` is missing, or has other facts than `facts`."""
     stored = read_facts(path)
     return any(stored.get(name) != value for name, value in facts.items())
 
 
 def read_facts(path: Path) -> dict[str, Any]:
-    """Reads the facts file of a cache; returns {} if the file is missing or damaged."""
+    """Reads the JSON file `path` that describes a cache; returns {} if the file is missing or damaged."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -142,7 +142,7 @@ class FrameCache:
             size: Side in pixels that images are resized to by averaging areas; None keeps their size.
             source: Yields the first row of a block and its images; not used if the cache is valid.
             fingerprint: Hash that identifies the source.
-            gather: Collective that returns the arguments of all ranks, in their order.
+            gather: Function that all ranks call together; it returns the arguments of all ranks, in rank order.
             rank: Index of this rank; rank 0 decodes.
 
         Raises:
@@ -161,11 +161,11 @@ class FrameCache:
         return cls(folder)
 
     def __getitem__(self, camera: str) -> np.ndarray:
-        """Memory-mapped images (rows, H, W, 3) uint8 of one camera, read-only."""
+        """Memory-mapped images (rows, height, width, 3) uint8 of one camera, read-only."""
         return self._maps[camera]
 
     def gather(self, camera: str, rows: Tensor, out: Tensor | None = None) -> Tensor:
-        """Copies images (..., H, W, 3) uint8 of `rows` (...) int64. The copy releases the GIL for other threads.
+        """Copies images (..., height, width, 3) uint8 of `rows` (...). The copy releases the GIL for other threads.
 
         Args:
             camera: Name of the camera.
@@ -227,7 +227,7 @@ def _decode(folder: Path, facts: dict[str, Any], source: Iterable[tuple[int, Cam
 
 
 def _resized(images: np.ndarray, size: int | None, camera: str) -> np.ndarray:
-    """Resizes square images (n, H, W, 3) uint8 to (n, size, size, 3), contiguous."""
+    """Resizes n square images (n, H, H, 3) uint8 to (n, size, size, 3), contiguous. A `size` of None keeps them."""
     height, width = images.shape[1:3]
     if size is None or (height, width) == (size, size):
         return np.ascontiguousarray(images)

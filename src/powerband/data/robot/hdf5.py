@@ -112,7 +112,7 @@ def _read_file(path: Path, limit: int | None) -> RobotEpisodes:
 
 
 def _read_demo(demo: Any, kind: dict[str, str], path: Path) -> dict[str, np.ndarray]:
-    """Reads the fields (T, ...) of an episode, and ``states`` if the file has them."""
+    """Reads the fields (T, ...) of an episode of T steps, and ``states`` if the file has them; `kind`: field -> key."""
     obs = _value(demo, "obs", path)
     pose = obs["ee_states"][()] if kind is LIBERO and "ee_states" in obs else None
     parts = {"ee_pos": slice(0, 3), "ee_ori": slice(3, 6)}

@@ -4,7 +4,7 @@ A parquet file holds the numbers of many episodes, and a video per camera their 
 position of each episode. Source: the LeRobot documentation, "LeRobotDataset v3.0".
 
 Supported are datasets of `lerobot_writer`, and the published conversions of LIBERO. The state of these conversions has
-8 entries (position, axis times angle, two fingers), mostly without joints. Their images are mirrored horizontally: they
+8 entries (position, rotation vector, two fingers), mostly without joints. Their images are mirrored horizontally: they
 were rotated by 180 degrees instead of flipped vertically (lerobot issue 3830). This reader mirrors them back.
 """
 
@@ -134,7 +134,7 @@ def _instructions(folder: Path) -> dict[int, str]:
 
 
 def _first_episodes(episode: np.ndarray, task: np.ndarray, limit: int | None) -> np.ndarray:
-    """Returns a mask (N,) of the rows of the first `limit` episodes of each task."""
+    """Returns a mask (N,) of N rows: True in the first `limit` episodes of each task, or everywhere without `limit`."""
     numbers, first = np.unique(episode, return_index=True)
     counts: Counter[int] = Counter()
     selected = []
@@ -166,8 +166,8 @@ def _state(
     if state.shape[1] != 8 or any(name.startswith("q") for name in names):
         raise ConfigError(
             f"{folder} has a state of {state.shape[1]} entries ({', '.join(names) or 'without names'}). Supported are "
-            f"the 8 entries of LIBERO (position, axis times angle, two fingers), and "
-            f"{', '.join((*JOINT_NAMES, *POSE_NAMES))}."
+            f"the 8 entries of LIBERO (position, rotation vector, two fingers), or entries with the names "
+            f"{', '.join((*JOINT_NAMES, *POSE_NAMES))}. Choose another dataset."
         )
     if has_joints := LIBERO_JOINTS in values:
         joints = torch.from_numpy(values[LIBERO_JOINTS]).float()
@@ -189,7 +189,7 @@ def _names(feature: dict[str, Any]) -> list[str]:
 def _video_blocks(
     folder: Path, info: dict[str, Any], keys: dict[str, str], numbers: Sequence[int], lengths: Sequence[int]
 ) -> Iterator[ImageBlock]:
-    """Yields the images of the episodes `numbers` from videos."""
+    """Yields the images of the episodes `numbers` from videos; `keys`: camera -> name of its feature."""
     columns = [f"videos/{key}/{name}" for key in keys.values() for name in VIDEO_POSITION_KEYS]
     positions: dict[int, dict[str, Any]] = {}
     for file in sorted(folder.glob("meta/episodes/*/*.parquet")):
@@ -209,7 +209,7 @@ def _video_blocks(
 
 
 def _image_blocks(files: Sequence[Path], keys: dict[str, str], index: Sequence[int]) -> Iterator[ImageBlock]:
-    """Yields the PNG or JPEG images in the parquet files, of the rows whose ``index`` is in `index`."""
+    """Yields the PNG or JPEG images in parquet files, of rows with ``index`` in `index`; `keys`: camera -> column."""
     import pyarrow.parquet as parquet
     from PIL import Image
 

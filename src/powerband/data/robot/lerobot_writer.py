@@ -86,7 +86,7 @@ def write_lerobot(folder: Path, episodes: RobotEpisodes, robot_type: str = "pand
 
 
 def _columns_of(episodes: RobotEpisodes, task_of: Sequence[int], fps: float) -> dict[str, np.ndarray]:
-    """Returns the columns of the parquet files by name, (N, n) or (N,); `task_of` maps task indices to written ones."""
+    """Returns name -> column of the parquet files, one row per step; `task_of` maps task indices to written ones."""
     pose = [episodes.gripper.unsqueeze(1), episodes.eef_pos, episodes.eef_quat]
     state = ([episodes.joints] if 0 in episodes.slots else []) + pose
     episode = episodes.episode.numpy()
@@ -175,7 +175,7 @@ def _write_videos(
 
 
 def _statistics(values: np.ndarray) -> dict[str, list[float]]:
-    """Computes LeRobot's statistics of rows (n, ...)."""
+    """Computes LeRobot's statistics of n rows (n, ...): name, such as mean or q99 -> one value per entry of a row."""
     rows = values.reshape(len(values), -1).astype(np.float64)
     statistics = {"min": rows.min(0), "max": rows.max(0), "mean": rows.mean(0), "std": rows.std(0)}
     statistics |= {f"q{int(100 * share):02d}": np.quantile(rows, share, axis=0) for share in QUANTILES}

@@ -98,7 +98,7 @@ def _read_recording(folder: Path, limit: int | None) -> RobotEpisodes:
 
 
 def _episode_parts(folder: Path, packed: bool) -> Iterator[_EpisodePart]:
-    """Yields the parts of all episodes in the order of their rows."""
+    """Yields the parts of all episodes in the order of their rows; `packed` if shards hold several episodes each."""
     if packed:
         for shard in read_manifest(folder)["shards"]:
             with _opened(folder / shard["file"]) as file:

@@ -95,14 +95,14 @@ def libero_action(vector: Tensor) -> Tensor:
 
 
 def scatter_to_slots(values: Tensor, names: Sequence[str], fill: float = 0.0) -> Tensor:
-    """Writes `values` (..., D) to the slots `names` of a unified vector (..., 128); the other slots become `fill`."""
+    """Writes `values` (..., D) to the D entries `names` of a unified vector (..., 128); other entries become `fill`."""
     vector = torch.full((*values.shape[:-1], UNIFIED_DIM), fill, dtype=values.dtype, device=values.device)
     vector[..., [NAMED_SLOTS[name] for name in names]] = values
     return vector
 
 
 def slot_mask(slots: Sequence[int]) -> Tensor:
-    """Returns a mask (128,) bool, True at `slots`."""
+    """Returns a mask (128,) bool of the unified vector, True at the entries `slots`."""
     mask = torch.zeros(UNIFIED_DIM, dtype=torch.bool)
     mask[list(slots)] = True
     return mask

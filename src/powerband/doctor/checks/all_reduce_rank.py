@@ -16,7 +16,11 @@ JOIN_TIMEOUT_S = 30.0
 
 
 def main() -> None:
-    """Entry point of a rank. The command line has ``FILE DEVICES``; the environment has RANK and WORLD_SIZE."""
+    """Entry point of a rank, which times all-reduces and writes its progress and its result to a file.
+
+    The command line has ``FILE DEVICES``: the file for JSON lines, and a JSON list of devices. The environment has
+    RANK and WORLD_SIZE.
+    """
     path, devices = Path(sys.argv[1]), json.loads(sys.argv[2])
 
     def report(**values: Any) -> None:
@@ -48,7 +52,8 @@ def measure(ranks: Any) -> dict[str, Any]:
         ranks: The process group.
 
     Returns:
-        {"sizes": [{"bytes", "us": median microseconds, "gb_s"}], "correct": whether all sums were right}.
+        {"sizes": [{"bytes": size of the tensor, "us": median microseconds, "gb_s": gigabytes per second}],
+        "correct": whether all sums were right}.
     """
     import torch
 

@@ -43,7 +43,7 @@ def checks(context: CheckContext) -> list[Check]:
 
 
 def recipe_row(title: str, load: Callable[[], Recipe], algo: str | None, device: torch.device) -> CheckResult:
-    """Times one act and one update at the default sizes of a recipe.
+    """Times one choice of actions and one update at the default sizes of a recipe.
 
     Args:
         title: Name of the result.
@@ -93,15 +93,15 @@ def recipe_row(title: str, load: Callable[[], Recipe], algo: str | None, device:
 
 
 def random_observations(spec: EnvSpec, device: torch.device, *leading: int) -> Tree:
-    """Draws random observations; every action is allowed in ``action_mask``.
+    """Draws random observations; masks, such as ``action_mask``, are true everywhere, so every action is allowed.
 
     Args:
         spec: Shapes of the environment.
         device: Device of the observations.
-        leading: Leading axes.
+        leading: Sizes of the axes before those of the environment, such as the number of rows.
 
     Returns:
-        Tree (*leading, ...).
+        Observations as a tree of tensors of shape (*leading, ...).
     """
 
     def leaf(leaf_spec: TensorSpec) -> Tensor:
@@ -125,7 +125,7 @@ def synthetic_batch(learner: Learner, spec: EnvSpec, device: torch.device, rows:
         rows: Rows of the batch. For a `TargetLearner`, every agent of a step is a row.
 
     Returns:
-        Tree (rows, ...), or (steps, rows // steps, ...) for a recurrent learner.
+        Tree of tensors of shape (rows, ...), or (steps, rows // steps, ...) for a recurrent learner.
     """
     agents = () if spec.num_agents is None else (spec.num_agents,)
     if isinstance(learner, TargetLearner):

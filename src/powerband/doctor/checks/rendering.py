@@ -130,7 +130,7 @@ def explain_failure(backend: str, outcome: SubprocessResult) -> tuple[str, str]:
         outcome: Result of the subprocess.
 
     Returns:
-        (cause, advice).
+        (cause of the failure, advice on how to fix it).
     """
     text = f"{outcome.problem}\n{outcome.output}"
     reason = missing_library(backend) if backend in ("egl", "osmesa") else ""
@@ -151,7 +151,7 @@ def explain_failure(backend: str, outcome: SubprocessResult) -> tuple[str, str]:
 
 
 def _explain_egl(outcome: SubprocessResult) -> tuple[str, str]:
-    """Explains from the EGL devices why mujoco got no display although libEGL is installed."""
+    """Returns (cause, advice) for EGL: why MuJoCo could open no display although libEGL is installed."""
     try:
         devices = egl_devices(open_each=True)
     except EglError as error:

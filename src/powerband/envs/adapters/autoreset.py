@@ -186,7 +186,7 @@ class EnvPoolVector:
 
 
 def _check_unchanged(now: np.ndarray, before: np.ndarray, rows: np.ndarray) -> None:
-    """Checks that a masked reset left the observations of `rows` (N,) bool as they were."""
+    """Raises ConfigError if a masked reset changed the observations of `rows` (N,) bool, which it had to keep."""
     if now[rows].tobytes() != before[rows].tobytes():
         raise ConfigError(
             "A reset of some rows (options={'reset_mask': ...}) changed other rows, so this vector environment cannot "

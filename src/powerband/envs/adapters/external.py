@@ -17,13 +17,13 @@ from powerband.envs.workers.spaces import Spaces
 
 
 class ExternalStep(NamedTuple):
-    """One step as numpy arrays (N, ...); every row is a real transition.
+    """One step of N environments as numpy arrays (N, ...); every row is a real transition.
 
     Attributes:
         obs: Tree: current observations, the first of a new episode in rows that ended.
         reward, terminated, truncated: (N,).
         final_obs: Tree: last observations, valid in rows that ended; None if no row ended.
-        info: Name -> values.
+        info: Name -> values (N, ...).
     """
 
     obs: Any
@@ -47,7 +47,7 @@ class ExternalVector(Protocol):
     @property
     def overlappable(self) -> bool: ...
     def reset(self, seeds: list[int]) -> Any:
-        """Resets all rows with one seed per row. Returns observations."""
+        """Resets all rows with one seed per row. Returns observations (N, ...)."""
 
     def send(self, action: np.ndarray) -> None:
         """Starts a step with actions (N, ...)."""

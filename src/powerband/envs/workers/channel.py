@@ -32,7 +32,7 @@ class Channel:
             self.sock.sendall(message + struct.pack("<Q", len(data)) + data)
 
     def recv(self) -> tuple[bytes, Any]:
-        """Waits for a message and returns it with its payload.
+        """Waits for a message and returns (its byte, its payload); the payload of a lower-case byte is None.
 
         Raises:
             EOFError: The other process has ended.

@@ -93,7 +93,7 @@ class EnvGroup:
         )
 
     def handle(self, command: bytes, payload: Any) -> tuple[bytes, Any]:
-        """Executes a command of the training process and returns (reply, payload of the reply)."""
+        """Executes a command of the training process. Returns (byte of the reply, its payload or None)."""
         if command == channel.STEP:
             return (channel.EPISODE_ENDED if self.step() else channel.DONE), None
         if command == channel.RESTORE:
@@ -150,7 +150,7 @@ class EnvGroup:
         self.active_row[self.index] = NO_ROW
 
     def _step(self, row: int, action: Any) -> bool:
-        """Steps one environment. True if its episode ended."""
+        """Steps one environment. Returns True if its episode ended."""
         self.active_row[self.index] = row
         start_ns = perf_counter_ns()
         try:
@@ -215,8 +215,8 @@ class EnvGroup:
     def replay(self, seed: int, logged: list[bool]) -> None:
         """Restarts the episodes in the shared arrays and repeats their actions if they are `logged`.
 
-        ``resumed`` is true for each row in which that led to exactly the stored observation. In all other rows the next
-        episode begins.
+        The array ``resumed`` is true for each row in which this led to exactly the stored observation. In all other
+        rows the next episode begins.
         """
         self.seed = seed
         for row, known in enumerate(logged):
@@ -288,7 +288,7 @@ class EnvGroup:
             raise self._error(row, error) from error
 
     def _facts(self, row: int) -> dict[str, Any]:
-        """Returns the env_id, episode, step and reset seed of a row."""
+        """Returns the facts of a row by name: env_id, episode, step, reset seed, and the operation that it is doing."""
         env_id, episode, step = self.first_env + self.first_row + row, int(self.episode[row]), int(self.length[row])
         return {"env_id": env_id, "episode": episode, "step": step, "seed": self._seed(row), "doing": "step"}
 

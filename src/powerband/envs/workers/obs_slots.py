@@ -13,10 +13,10 @@ KINDS = {"f": "fiub", "i": "iub", "u": "iub", "b": "iub"}
 
 
 def write_obs(slots: list[ObsSlot], row: int, obs: Any, check_finite: bool) -> None:
-    """Copies an observation to its place in shared memory.
+    """Copies an observation to shared memory.
 
     Args:
-        slots: Places of all leaves.
+        slots: Place in shared memory of each leaf (array) of the observation.
         row: Row of the environment in the arrays.
         obs: Observation of the environment.
         check_finite: Refuse values that are not finite.
@@ -30,13 +30,13 @@ def write_obs(slots: list[ObsSlot], row: int, obs: Any, check_finite: bool) -> N
 
 
 def obs_matches(slots: list[ObsSlot], row: int, obs: Any) -> bool:
-    """Returns True if the stored observation of `row` equals `obs` bit for bit."""
+    """Returns True if the observation of `row` in `slots`, its places in shared memory, equals `obs` bit for bit."""
     pairs = ((slot[1][row], _checked(slot, obs, check_finite=False)) for slot in slots)
     return all(stored.tobytes() == value.astype(stored.dtype).tobytes() for stored, value in pairs)
 
 
 def _checked(slot: ObsSlot, obs: Any, check_finite: bool) -> np.ndarray:
-    """Returns the leaf of `slot` after the checks; discrete values are shifted, so that the first value becomes 0."""
+    """Returns the leaf (array) of `obs` for the place `slot`, after checks. The first discrete value becomes 0."""
     path, array, shape, start = slot
     for key in path:
         obs = obs[key]

@@ -92,7 +92,7 @@ class WorkerPool:
         return channel.EPISODE_ENDED in replies
 
     def replies(self, part: slice = ALL_WORKERS, recover: bool = False) -> list[tuple[bytes, Any]]:
-        """Collects one reply per worker. All workers have replied before a failure is handled.
+        """Collects one reply (byte, payload) per worker. All workers have replied before a failure is handled.
 
         Args:
             part: Workers with a pending reply.

@@ -72,7 +72,7 @@ class WorkerProcess:
             self.channel.send(command, payload)
 
     def recv(self) -> tuple[bytes, Any]:
-        """Waits for a reply and returns it with its payload.
+        """Waits for a reply and returns (its byte, its payload or None).
 
         Raises:
             EnvError: An environment failed.
@@ -146,7 +146,7 @@ def start_workers(
         num_workers: Number of processes; 0 uses this process.
         first_env: Global index of the first environment.
         episode_metrics: Names of `info` values that are read at the end of an episode.
-        supervised: Passed to `EnvGroup`.
+        supervised: Replace an environment that fails in a step; otherwise the first failure raises EnvError.
 
     Raises:
         ConfigError: Another process cannot import a function.
@@ -171,7 +171,7 @@ def start_workers(
 
 
 def stop_workers(workers: list[Worker]) -> None:
-    """Ends all workers: sends a close command, waits `CLOSE_TIMEOUT_S` seconds in total, then kills the rest."""
+    """Ends all workers: sends a close command, waits `CLOSE_TIMEOUT_S` seconds in total, then kills the others."""
     processes = [each for each in workers if isinstance(each, WorkerProcess)]
     for each in workers:
         if isinstance(each, WorkerProcess):
@@ -201,7 +201,7 @@ def _pickled(env_fns: list[EnvCall]) -> bytes:
 
 
 def _user_main(env_fns: bytes) -> tuple[str | None, str | None] | None:
-    """Returns (module name, path) of the user's script if the pickled functions are in it, else None."""
+    """Returns (module name, None) or (None, path) of the user's script; None if the pickled functions are not in it."""
     if b"__main__" not in env_fns:
         return None
     main = sys.modules["__main__"]

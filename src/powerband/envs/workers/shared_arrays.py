@@ -21,7 +21,7 @@ _ALIGNMENT = 64
 
 
 def layout(spaces: Spaces, num_envs: int, num_workers: int, episode_metrics: tuple[str, ...], log_steps: int) -> Layout:
-    """Lists the arrays that environments and their workers exchange, in the order of memory.
+    """Name -> (shape, dtype) of the arrays that environments and workers exchange, in the order of memory.
 
     ``log`` contains the actions of the current episodes and outlives a worker. It is last, because the system provides
     only the pages of it that are written.

@@ -83,7 +83,7 @@ class Spaces:
         return cls(obs, action, dtype, num_actions, low, high, num_agents, max_episode_steps)
 
     def obs_paths(self) -> list[tuple[tuple[str, ...], Leaf]]:
-        """Lists the leaves of an observation with their keys."""
+        """Lists (keys, leaf) of each leaf (array) of an observation."""
         return list(_paths(self.obs, ()))
 
 
@@ -118,7 +118,7 @@ def _obs_leaf(space: Any, name: str) -> Any:
 def _action_leaf(
     space: Any, num_agents: int | None
 ) -> tuple[Leaf, int | None, tuple[float, ...] | None, tuple[float, ...] | None]:
-    """Returns the leaf, the number of discrete actions, and the lower and upper bounds of an action space."""
+    """Returns the leaf, number of discrete actions, lower and upper bounds of an action space; None if it has none."""
     from gymnasium import spaces
 
     if isinstance(space, spaces.Discrete):

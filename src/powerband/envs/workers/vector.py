@@ -256,7 +256,7 @@ def _restore_logs(log: np.ndarray, actions: Tensor, lengths: list[int], logged: 
 
 
 def _page_lock(shared_arrays: SharedArrays) -> bool:
-    """Page-locks the arrays that are copied to CUDA; False, with a warning, if the driver refuses."""
+    """Page-locks the arrays that are copied to CUDA. Returns True, or False with a warning if the driver refuses."""
     memory = torch.frombuffer(shared_arrays.memory, dtype=torch.uint8)
     code = int(torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), shared_arrays.starts["log"], 0))
     if code:

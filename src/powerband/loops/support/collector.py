@@ -26,7 +26,7 @@ class CollectedStep:
     Attributes:
         obs, action, extras: Observations, actions, and further outputs of the learner's `act`; trees (N, ...).
         step: Result of the environments.
-        carry: Carry (N, ...) after `obs`; None if the learner has no recurrent state.
+        carry: Recurrent state (N, ...) after `obs`; None if the learner has no recurrent state.
     """
 
     obs: Tree
@@ -70,7 +70,10 @@ class RolloutCollector:
             yield CollectedStep(obs, action, extras, step, carry)
 
     def _double_buffered(self, position: LoopState, count: int) -> Iterator[CollectedStep]:
-        """Sends the next actions of each half as soon as its step has arrived; yields steps of both halves."""
+        """Collects as `collect` does, but in two halves of the environments; yields the joined steps of both halves.
+
+        It sends the next actions of each half as soon as the step of this half has arrived.
+        """
         states = [LoopState(_rows(position.obs, half.rows), _rows(position.carry, half.rows)) for half in self.halves]
         sent = [self._sent(half, state) for half, state in zip(self.halves, states, strict=True)]
         for t in range(count):
@@ -87,7 +90,10 @@ class RolloutCollector:
             yield collected
 
     def _sent(self, half: Any, state: LoopState) -> tuple[Tree, Tensor, dict[str, Tensor], Tensor | None]:
-        """Chooses and sends the actions of a half; returns its observations, actions, extras and carry."""
+        """Chooses and sends the actions of one half of the environments.
+
+        Returns (observations, actions, extras, carry); the carry is None if the learner has no recurrent state.
+        """
         with self.run.clock("act"), self.run.noise.row_slice(half.rows, self.env.num_envs):
             action, extras, carry = self.learner.act(state.obs, state.carry)
         with self.run.clock(self.send_account):

@@ -47,7 +47,7 @@ class GuardedLearner:
         self.run, self.learner, self.config = run, learner, config
 
     def act(self, obs: Tree, carry: Tensor | None, explore: bool = True) -> Any:
-        """Calls ``learner.act``.
+        """Calls ``learner.act`` and returns its result.
 
         Raises:
             OutOfMemory: The call ran out of memory; the message names the largest num_envs that fits.
@@ -69,11 +69,11 @@ class GuardedLearner:
         raise self._explained(f"choosing actions for {rows} environments", message, rows, call, self._envs)
 
     def update(self, batch: dict[str, Tree], source: Tree | None = None) -> dict[str, Tensor]:
-        """Calls ``learner.update``.
+        """Calls ``learner.update`` and returns its result, the losses and statistics by name.
 
         Args:
             batch: Batch of this rank.
-            source: Tensors that `batch` was gathered from, if these are overwritten soon.
+            source: Tensors that `batch` was gathered from, if these are overwritten soon; otherwise None.
 
         Raises:
             OutOfMemory: The call ran out of memory; the message names the largest batch size that fits.
@@ -148,7 +148,10 @@ class GuardedLearner:
     def _explained(
         self, task: str, message: str, rows: int, call: Callable[[int], object], setting: Callable[[int], str]
     ) -> OutOfMemory:
-        """Finds the largest number of rows that fits by trials of `call`; returns an error that names its `setting`."""
+        """Builds the error for a call with `rows` rows that ran out of memory; trials of `call` find how many fit.
+
+        `task` names the call, `message` is the error of torch, `setting` returns the setting for a number of rows.
+        """
         ranks = self.run.ranks
         process = f"rank {ranks.rank} of {ranks.world_size}" if ranks.world_size > 1 else "this process"
         start = f"{process} ran out of memory in {task} ({message})."
@@ -171,12 +174,12 @@ class GuardedLearner:
 
 
 def _rows(batch: dict[str, Tree]) -> int:
-    """Counts the rows of a batch, or its sequences if it contains a carry."""
+    """Counts the rows of a batch, or its sequences if it contains a carry (initial recurrent state)."""
     return len(batch["carry"]) if "carry" in batch else len(tree_leaves(batch)[0])
 
 
 def _first(batch: dict[str, Tree], count: int) -> dict[str, Tree]:
-    """Returns the first `count` rows, or sequences (T, n, ...)."""
+    """Returns the first `count` rows (n, ...) of a batch, or the first `count` sequences (T steps, n, ...)."""
     if "carry" not in batch:
         return tree_map(lambda leaf: leaf[:count], batch)
     return {

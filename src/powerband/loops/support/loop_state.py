@@ -15,12 +15,18 @@ class LoopState:
         self.obs, self.carry, self.pending_updates = obs, carry, 0
 
     def advance(self, step: Step, carry: Tensor | None) -> None:
-        """Continues from `step`; resets the carry (N, ...) of rows whose episode ended."""
+        """Continues from the observations of `step` and from `carry` (N, ...), None without a recurrent state.
+
+        The carry of environments whose episode ended becomes zero.
+        """
         self.obs = step.obs
         self.carry = None if carry is None else carry * broadcast_rows(~step.ended, carry)
 
     def resume(self, env: VecEnv, tracker: EpisodeTracker) -> None:
-        """Resets the rows whose episode the environment could not continue after a resume."""
+        """Continues after a resume; environments that lost their episode restart with a zero carry.
+
+        `tracker` discards the lost episodes. Without lost episodes nothing changes.
+        """
         lost = ~env.resumed.to(tracker.returns.device)
         if bool(lost.any()):
             self.obs = env.observe()
@@ -41,7 +47,7 @@ class LoopState:
 
 
 def env_accounts(env: VecEnv) -> tuple[str, str]:
-    """Returns the accounts of the phase clock (categories of time) that a loop uses for `send` and for `recv`.
+    """Returns (send, recv): the accounts of the phase clock, its categories of time, for these calls of `env`.
 
     Environments in this process use "env" for both. With workers, `recv` waits ("env_wait"), and `send` on CUDA copies
     the actions to the host ("h2d").

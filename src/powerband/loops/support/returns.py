@@ -16,7 +16,7 @@ class ReturnsEstimator(Protocol):
     """Estimator that the loop calls after each step and after the last step of a rollout.
 
     Attributes:
-        rows_per_step: Rows of a mini-batch per step of one environment.
+        rows_per_step: Number of mini-batch rows that one step of one environment gives.
     """
 
     rows_per_step: int
@@ -42,7 +42,9 @@ class GaeReturns:
         self._lost: list[tuple[int, Tensor]] = []
 
     def after_step(self, t: int, rollout: Rollout, step: Step, carry: Tensor | None) -> None:
-        """Stores values of the next observations of step t - 1, and of the last observations of truncated episodes.
+        """Stores values that `finish` needs, after step `t` of the rollout.
+
+        These are the values of the observations after step t - 1, and of the last observations of truncated episodes.
 
         On the CPU, values of last observations are computed for the truncated rows only.
         """
@@ -62,7 +64,7 @@ class GaeReturns:
                 self._lost.append((t, step.lost))
 
     def _store_final_values(self, values: Tensor, step: Step, carry: Tensor | None) -> None:
-        """Writes V of the final observations to `values` (N, ...)."""
+        """Writes the values of the final observations in `step` to `values` (N, ...)."""
         if step.truncated.device.type != "cpu":
             values.copy_(self.learner.value(step.final_obs, carry))
             return
@@ -72,7 +74,10 @@ class GaeReturns:
             values[rows] = self.learner.value(last, None if carry is None else carry.index_select(0, rows))
 
     def finish(self, rollout: Rollout, obs: Tree, carry: Tensor | None) -> dict[str, Tree]:
-        """Adds ``advantages`` and ``returns`` to the data of the rollout."""
+        """Adds ``advantages`` and ``returns`` to the data of the rollout, and returns the data.
+
+        `obs` and `carry` are the observations and the recurrent state after the last step.
+        """
         with self.run.clock("act"):
             rollout.store(rollout.num_steps - 1, {"next_value": self.learner.value(obs, carry)})
         with self.run.clock("returns"):
@@ -115,6 +120,6 @@ class LearnerReturns:
         """Does nothing: the critic evaluates the complete rollout in `finish`."""
 
     def finish(self, rollout: Rollout, obs: Tree, carry: Tensor | None) -> dict[str, Tree]:
-        """Returns the targets of the learner."""
+        """Returns the data of the mini-batches, which the learner computes from the complete rollout."""
         with self.run.clock("returns"):
             return self.learner.targets(rollout.data, self.gamma, self.td_lambda)

@@ -53,7 +53,7 @@ class OpponentPool:
 
     @torch.no_grad()
     def act(self, obs: Tensor) -> Tensor:
-        """Computes actions for observations (n, ...). Rows are split into equal parts; snapshot m acts for part m."""
+        """Computes actions for observations (n rows, ...), split into equal parts: snapshot m acts for part m."""
         parts = torch.tensor_split(obs, len(self.members))
         return torch.cat([self.act_fn(net, part) for net, part in zip(self.members, parts, strict=True) if len(part)])
 

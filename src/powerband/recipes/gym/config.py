@@ -59,7 +59,7 @@ class Evaluation:
 def check(config: Config, world_size: int) -> None:
     """Refuses batch sizes and numbers of environments that do not divide by the number of ranks (`world_size`).
 
-    It also refuses more workers than environments on a rank.
+    More workers than environments on a rank are refused, too.
 
     Raises:
         ConfigError: A setting is invalid.

@@ -44,7 +44,7 @@ def make_env(
         seed: Seed of the run.
         rank: Number of the rank.
         device: Device of observations.
-        on_failure: Called for each simulator that failed and was restarted.
+        on_failure: Called for each simulator that failed and was restarted; None reports nothing.
     """
     if workers < 0:
         double_buffered = ALGORITHMS[config.algo].loop == "on_policy" and config.on_policy.double_buffer
@@ -127,7 +127,7 @@ def summary(figures: dict) -> dict[str, float]:
 def evaluate(config: Config, folder: Path, options: Evaluation) -> list[dict]:
     """Evaluates the newest checkpoint of the run in `folder` without exploration.
 
-    It prints the result and writes it to ``eval-episodes.json`` in `folder`.
+    The result is printed and written to ``eval-episodes.json`` in `folder`.
 
     Returns:
         A list of one dict: ``env_id``, ``episodes`` and the figures of `summary`.

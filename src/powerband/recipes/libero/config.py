@@ -106,8 +106,8 @@ class Config:
 def finalize(config: Config, stage: str) -> Config:
     """Returns the configuration with the values that depend on other options or on the launcher.
 
-    They are the full name of the benchmark, the budget `run.env_steps` in rows, and the precision of ``accelerate
-    launch``. The stage is not used.
+    These values are the full name of the benchmark, the budget `run.env_steps` in rows (training samples), and the
+    precision of ``accelerate launch``. The stage is not used.
     """
     config = replace(config, benchmark=find_benchmark(config.benchmark))
     if precision := launched_precision(config):

@@ -56,7 +56,7 @@ def demonstrations_path(config: Config, run_dir: Path) -> Path:
 def task_set_name(config: Config, episodes: RobotEpisodes) -> str:
     """Returns the name of the task set that the normalisation statistics describe.
 
-    It is the benchmark, or ``libero_single_task`` for one task, whose statistics differ from those of the benchmark.
+    The name is that of the benchmark, or ``libero_single_task`` if all episodes are of one task.
     """
     return config.benchmark if len(episodes.instructions) > 1 else "libero_single_task"
 

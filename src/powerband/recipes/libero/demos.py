@@ -47,8 +47,8 @@ def record(config: Config, task: LiberoTask, parent: Path, note: Callable[[str],
     """Records episodes of `task` until `demo_episodes` have succeeded, and packs the successful ones into shards.
 
     A finished recording with the same settings is kept unchanged. Fields of a recorded step: ``agentview`` and
-    ``wrist`` (pixels, pixels, 3) uint8; ``joints``, ``gripper``, ``eef_pos`` and ``eef_quat`` as `LiberoEnv` observes
-    them; ``action`` (7,); ``start`` int64, the seed of the episode.
+    ``wrist`` (pixels, pixels, 3) uint8; ``joints``, ``gripper``, ``eef_pos`` and ``eef_quat`` as in the observations of
+    `LiberoEnv`; ``action`` (7,); ``start`` int64, the seed of the episode.
 
     Args:
         config: Configuration of the run.

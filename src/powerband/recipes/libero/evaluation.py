@@ -40,7 +40,8 @@ class ChunkActor:
         learner: Learner that samples chunks of unified actions.
         task: Index of the instruction, for all environments.
         exec_horizon: Actions of each chunk that are executed.
-        encode: Frozen image encoder, (n, H, W, 3) uint8 -> features (n, P, D); None if the policy encodes images.
+        encode: Frozen image encoder from n images (n, height, width, 3) uint8 to features (n, P patches, D features);
+            None if the policy encodes images itself, or observes none.
     """
 
     def __init__(
@@ -49,7 +50,10 @@ class ChunkActor:
         self.learner, self.task, self.exec_horizon, self.encode = learner, task, exec_horizon, encode
 
     def __call__(self, obs: dict[str, Tensor], carry: Tensor | None) -> tuple[Tensor, None]:
-        """Returns actions (N, exec_horizon, 7) in [-1, 1] for N environments, and None: the policy has no memory."""
+        """Returns actions (N, exec_horizon, 7) in [-1, 1] for N environments, and None: the policy has no memory.
+
+        `carry` is not used.
+        """
         chunk, _, _ = self.learner.act(self.policy_obs(obs), None, explore=False)
         return libero_action(chunk[:, : self.exec_horizon]).cpu(), None
 

@@ -38,7 +38,7 @@ def instruction_tokens(config: Config, instructions: Sequence[str], cache_dir: P
         cache_dir: Folder in which the tokens of a T5 encoder are cached.
 
     Returns:
-        Up to L tokens of D features per instruction, (K, L, D) float32, and their mask (K, L) bool.
+        Up to L tokens of D features per instruction, (K, L, D) float32, and their mask (K, L), True for tokens.
     """
     if config.text_encoder:
         return encode_language(Path(config.text_encoder), instructions, cache_dir)
@@ -100,7 +100,8 @@ def make_learner(
         config: Configuration of the run.
         instructions: Instructions of the tasks; ``obs["task"]`` is an index of them.
         cache_dir: Folder in which the tokens of a T5 encoder are cached.
-        vision: Frozen image encoder whose features the policy observes, or None.
+        vision: Frozen image encoder whose features the policy observes; None if it trains its own encoder or sees no
+            images.
         context: Device, precision, random numbers and ranks.
     """
     tokens, token_mask = instruction_tokens(config, instructions, cache_dir)

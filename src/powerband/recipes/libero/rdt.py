@@ -83,8 +83,9 @@ class RDTLearner:
         steps before the episode's end. It depends neither on the number of ranks nor on the accumulated parts.
 
         Args:
-            batch: obs, see `RDTPolicy`; action (R, T, V) float32 raw; action_mask (R, V) bool, the entries that
-                actions have; valid (R, T) bool, the steps before the episode's end. Other keys are ignored.
+            batch: obs, see `RDTPolicy`; action (R rows, T steps, V entries) float32 raw; action_mask (R, V) bool, the
+                entries that actions have; valid (R, T) bool, the steps before the episode's end. Further keys are
+                ignored.
 
         Returns:
             ``losses/rdt``, the loss, and ``losses/grad_norm``, the norm of the gradient: detached tensors ().
@@ -144,14 +145,14 @@ class RDTLearner:
         """Samples chunks.
 
         Args:
-            obs: Observations of `RDTPolicy`. They may contain ``action_mask`` (R, V) bool, the entries that actions
-                have; the default is the policy's.
+            obs: Observations of `RDTPolicy`. An optional ``action_mask`` (R rows, V entries) bool marks the
+                entries that actions have; the default is the policy's.
             carry: Not used; the policy has no memory.
             explore: Not used; the policy always samples.
 
         Returns:
-            Raw actions (R, T, V), 0 in entries that actions do not have; ``action_mask`` and ``valid`` as `update`
-            expects them in a batch; None.
+            Raw actions (R, T steps, V), 0 in entries that actions do not have; a dict with ``action_mask`` and
+            ``valid``, as `update` expects them; and None, because the policy has no memory.
         """
         policy, rows = self.acting, len(obs["state"])
         action_mask = obs.get("action_mask", policy.action_mask.expand(rows, -1))

@@ -72,8 +72,8 @@ class RDTConfig:
             )
         if not 0 <= self.ema_max < 1:
             raise ConfigError(
-                f"rdt.ema_max={self.ema_max:g} is not valid. Write a number from 0, with which the newest weights act, "
-                f"to below 1, such as rdt.ema_max=0.9999."
+                f"rdt.ema_max={self.ema_max:g} is not valid. Write a number of at least 0 and below 1, such as "
+                "rdt.ema_max=0.9999; 0 means no averaging."
             )
         for name in ("drop_condition", "augment"):
             if not 0 <= getattr(self, name) <= 1:

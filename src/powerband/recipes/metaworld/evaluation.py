@@ -42,7 +42,7 @@ class GoalEvaluator:
 
     Args:
         config: Task and horizon.
-        wrap_env: Wraps the environments if the policy needs more than the plain observation.
+        wrap_env: Wraps the environments if the policy needs more than the plain observation; None does not wrap them.
     """
 
     def __init__(self, config: Config, wrap_env: Callable[[VecEnv], VecEnv] | None = None) -> None:
@@ -75,7 +75,7 @@ class GoalEvaluator:
             return evaluate(self.env, policy, episodes, EVAL_SEED, on_progress=on_progress)
 
     def figures(self, policy: Policy, episodes: int) -> dict[str, float]:
-        """Plays episodes and returns the `summary` of all episodes of all tasks."""
+        """Plays `episodes` episodes in total, spread over all tasks, and returns their `summary`."""
         return summary(self.play(policy, episodes))
 
     def by_task(self, policy: Policy, episodes: int, label: str) -> list[dict[str, Any]]:
@@ -114,6 +114,9 @@ def summary(played: dict[str, Tensor]) -> dict[str, float]:
 
     Args:
         played: Figures of `GoalEvaluator.play`, among them ``success`` and ``return`` (episodes,).
+
+    Returns:
+        ``success``, its interval ``success_low`` to ``success_high``, ``return`` (the mean) and ``episodes``.
     """
     successes, trials = float(played["success"].sum()), len(played["success"])
     low, high = wilson_interval(successes, trials)
@@ -125,12 +128,12 @@ def summary(played: dict[str, Tensor]) -> dict[str, float]:
 
 
 def greedy_policy(learner: Learner) -> Policy:
-    """Returns the policy of a learner without exploration."""
+    """Returns the policy of a learner without exploration: observations and memory -> actions and memory."""
     return lambda obs, carry: learner.act(obs, carry, explore=False)[::2]
 
 
 def encoded_env(env: VecEnv, encoder: TrajectoryEncoder, include_obs: bool) -> VecEnv:
-    """Wraps environments so that observations contain the code of the trajectory; see `EncodedVecEnv`."""
+    """Wraps environments so that observations contain the code of the last steps; `EncodedVecEnv` explains it."""
     sizes = encoder.config
     return EncodedVecEnv(env, encoder.encode, shared_state, sizes.code, sizes.length, REWARD_SCALE, include_obs)
 
@@ -208,12 +211,13 @@ def evaluate_run(config: Config, folder: Path, options: Evaluation) -> list[dict
 
     Args:
         config: Configuration of the run.
-        folder: The run folder or one of its checkpoints. The exported policy is evaluated if there is one, else the
-            newest checkpoint.
+        folder: The run folder or one of its checkpoints. For a run folder, the exported policy is evaluated if there is
+            one, else the newest checkpoint.
         options: Options of ``powerband eval``.
 
     Returns:
-        One dict per policy and task; the list is also written to ``evaluation.json``.
+        One dict per policy and task: ``task``, ``policy`` and the figures of `summary`. The list is
+        written to ``evaluation.json``.
 
     Raises:
         ConfigError: The run is of another stage than expert and student.

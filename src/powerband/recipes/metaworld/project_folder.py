@@ -41,7 +41,10 @@ class MissingStage(ConfigError):
 
 
 def stage_folder(config: Config, what: str, task: str = "") -> Path:
-    """Returns a subfolder of the project folder: `what` is experts, online, encoder, collective or students."""
+    """Returns a subfolder of the project folder: `what` is experts, online, encoder, collective or students.
+
+    `task` names the folder of one task in it; "" is for the outputs that all tasks share.
+    """
     return Path(config.project) / what / task
 
 
@@ -54,7 +57,7 @@ def save_policy(folder: Path, config: Config, tensors: dict[str, Tensor]) -> Non
 
 
 def load_policy(folder: Path, command: str) -> tuple[Config, dict[str, Tensor]]:
-    """Reads the configuration and the weights of a policy.
+    """Returns the configuration of a policy, and its tensors by name.
 
     Args:
         folder: Folder that contains ``policy/``.
@@ -120,7 +123,7 @@ def load_transitions(config: Config, what: str, task: str, stage: str) -> dict[s
 
     Args:
         config: Names the project folder and the reward version.
-        what: ``experts`` or ``online``.
+        what: Source of the transitions: ``experts`` or ``online``.
         task: Name of the task.
         stage: Stage that records them; the error message contains its command.
 

@@ -67,11 +67,11 @@ def run_episodes(
     Args:
         episodes: Episodes of a split.
         config: Configuration of the run.
-        act: Policy.
-        carry: Initial carry of the policy.
+        act: Policy: (environment, observations, carry) -> (actions, carry). The carry is the memory of the policy.
+        carry: Function from the number of agents to the initial carry.
         device: Device of the environment.
         count: Play only the first `count` episodes; 0 plays all.
-        order: Play only the episodes with these numbers (n,) int64.
+        order: Numbers (n,) int64 of the n episodes to play, in this order; None plays all.
         label: Label of the progress bar; empty shows no bar.
 
     Returns:
@@ -103,7 +103,7 @@ def as_policy(learner: NavigationLearner, episodes: Episodes, temperature: float
         temperature: Temperature of PPO's actions; 0 takes the likeliest action.
 
     Returns:
-        The policy, a function as `Act` describes.
+        The policy, a function (environment, observations, carry) -> (actions, carry); the carry is its memory.
     """
     encoder = encoder_of(learner)
     encoder.sketch.set_sketches(episodes.sketch.to(encoder.sketch.sketches.device))
@@ -217,7 +217,10 @@ def evaluate_checkpoint(config: Config, folder: Path, options: Evaluation) -> li
 
 
 def _sketch_levels(config: Config, split: Split, options: Evaluation) -> Iterator[tuple[str, Episodes, Tensor | None]]:
-    """Yields the name of each level of sketches, its episodes, and the numbers of those to play (None for all)."""
+    """Yields (name, episodes, numbers) for each level of sketches.
+
+    The numbers are those of the episodes to play; None plays all.
+    """
     if options.drawings:
         yield OWN, *with_user_sketches(load_episodes(config, split, sketch="blank"), Path(options.drawings))
         return
@@ -242,14 +245,14 @@ def _table_line(row: dict[str, Any]) -> str:
 
 
 def follow_expert(env: SketchNavEnv, obs: Tree, carry: Tensor | None) -> tuple[Tensor, None]:
-    """Acts as the shortest-path follower; returns its actions and no carry."""
+    """Returns (actions, None): the actions of the shortest-path follower of `env`, and no memory."""
     return env.expert(), None
 
 
 def named_policy(
     name: str, learner: NavigationLearner, episodes: Episodes, temperature: float = 1.0
 ) -> tuple[Act, InitialCarry]:
-    """Creates a policy by its name in the table; returns it with its initial carry.
+    """Creates a policy by its name in the table. Returns the policy and its initial carry (memory).
 
     Args:
         name: One of `PolicyName`.

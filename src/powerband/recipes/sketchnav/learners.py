@@ -42,7 +42,7 @@ def build_ppo(config: Config, spec: EnvSpec, sketches: Tensor, context: RankCont
 
 
 def build_chunk_learner(config: Config, sketches: Tensor, context: RankContext) -> ActionChunkLearner:
-    """Builds a diffusion policy or a clone with a new encoder; `sketches` are those of `build_encoder`."""
+    """Builds a diffusion policy or a behaviour clone with a new encoder; `sketches` are those of `build_encoder`."""
     actions, codes = ACTION_CODES.shape
     unet = config.chunks.unet if config.algo == "diffusion" else None
 

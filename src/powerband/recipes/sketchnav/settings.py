@@ -165,11 +165,11 @@ class EpisodeConfig:
 
     @property
     def page_m(self) -> float:
-        """Width in metres that a page shows if its plan has a medium size."""
+        """Width in metres that a page (sketch image) shows if its plan has a medium size."""
         return math.sqrt(self.min_size_m * self.max_size_m) * PAGE_PX / (PAGE_PX - 2 * MARGIN_PX)
 
     def level(self, episode: int) -> Level:
-        """Returns the level of the sketch of the episode with this number."""
+        """Returns the level of abstraction of the sketch of the episode with this number."""
         if self.sketch == "mixed":
             return "abstract" if episode % 2 else "smooth"
         return self.sketch
@@ -177,7 +177,7 @@ class EpisodeConfig:
 
 @dataclass(frozen=True)
 class SketchNetConfig:
-    """Encoder of the observations.
+    """Settings of the encoder of the observations.
 
     Raises:
         ConfigError: A value is out of range, or two settings contradict each other.

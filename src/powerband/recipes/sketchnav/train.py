@@ -48,7 +48,7 @@ def train_ppo(config: Config, run: Run) -> None:
 
 
 def train_on_demonstrations(config: Config, run: Run) -> None:
-    """Trains a diffusion policy or a clone on the recording in `demos_dir`."""
+    """Trains a diffusion policy or a behaviour clone on the recording in `demos_dir`."""
     demonstrations = load_demonstrations(config)
     ranks, sketches = run.ranks, load_episodes(config, "train", run.console).sketch.to(run.device)
     settings, line = scaled_lr(config.chunks, config.run.lr_scale, ranks.world_size)

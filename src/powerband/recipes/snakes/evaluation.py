@@ -41,7 +41,7 @@ def play(first: Any, second: Any, games: int, seed: int, device: Any = "cpu", wa
         games: Even number of games.
         seed: Seed of the games.
         device: Device of the boards.
-        watch: Function that is called with the state before each move.
+        watch: Function that is called with the state before each move; None calls nothing.
 
     Returns:
         Results of `first` by name, (games,) each: score and opponent_score (sum of the game rewards of a team), and

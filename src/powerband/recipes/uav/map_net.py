@@ -34,7 +34,7 @@ class MapNet(nn.Module):
         self.output = nn.Linear(width, outputs)
 
     def forward(self, x_RCHW: Tensor) -> Tensor:
-        """Maps (R, channels, 11, 11) to (R, outputs) float32; the last layer runs in the dtype of its weights."""
+        """Maps (R rows, channels, 11, 11) to (R, outputs) float32; the last layer runs in the dtype of its weights."""
         x = x_RCHW
         for conv in self.convs:
             x = torch.relu(conv(x))

@@ -40,7 +40,8 @@ class Adviser:
         ranks: Number of ranks of the run.
         gpus: Number of GPUs of this machine; 0 if the run uses the CPU.
         advice: Advice so far.
-        without_gain: Knob -> the best value that was considered and its gain, for knobs without a gain.
+        without_gain: Knob without a gain -> (best value that was considered, rate with this value divided by the
+            rate of the unchanged run).
     """
 
     def __init__(
@@ -104,7 +105,7 @@ class Adviser:
         self.advice.append(Advice(knob, now, value, rate, gain, why, learning, probed, config))
 
     def config_with(self, setting: Mapping[str, Any]) -> Any:
-        """Returns the configuration with several knobs changed.
+        """Returns the configuration with several knobs changed (`setting`: knob -> value).
 
         Raises:
             ConfigError, ValueError: The configuration refuses the values, as it would on the command line.
@@ -125,7 +126,10 @@ class Adviser:
         return after.steps_per_s / before.steps_per_s
 
     def run_with(self, setting: Mapping[str, Any]) -> Measurement | None:
-        """Measures the run with changed knobs; None without `probe`, or if the run fails. A failure adds a note."""
+        """Measures the run with changed knobs (`setting`: knob -> value).
+
+        Returns None without `probe`, or if the run fails. A failure adds a note to the diagnosis.
+        """
         if self.probe is None:
             return None
         try:
@@ -137,11 +141,17 @@ class Adviser:
             return None
 
     def rate_of(self, result: Measurement) -> float:
-        """Returns the steps per second of a short run, scaled by the model's error for the unchanged run."""
+        """Returns the environment steps per second of a short run, comparable with the predictions of the model.
+
+        The rate is scaled by the ratio of predicted to measured rate of the unchanged run.
+        """
         return result.steps_per_s / self.measured.steps_per_s * self.model.steps_per_s
 
     def floor_s(self, *accounts: str) -> float:
-        """Returns the least seconds per iteration: processor time of simulators and `accounts` divided by cores."""
+        """Returns the least seconds per iteration that the cores allow.
+
+        This is the processor time of the simulators and of `accounts` (categories of time), divided by all cores.
+        """
         facts = self.facts
         busy = 1 - self.ledger.share("env_wait", "data_wait")  # a waiting process does not compute
         process_s = self.ledger.cpu_s * self.ledger.share(*accounts) / max(busy, 1e-9)

@@ -28,7 +28,10 @@ def loader_threads(adviser: Adviser) -> None:
 
 
 def place(adviser: Adviser) -> None:
-    """Predicts or measures the gain of recorded data in device memory, from which one gather builds a batch."""
+    """Predicts or measures the gain of the setting ``place=device``, which keeps recorded data in device memory.
+
+    One gather (an indexed copy) on the device then builds a batch, without a copy from the host.
+    """
     model, now = adviser.model, adviser.knobs.get("place")
     wait = adviser.ledger.share("data_wait", "h2d")
     if now not in ("host", "auto") or wait < MIN_GAIN - 1:

@@ -12,7 +12,10 @@ BLOCKING_SHARE = 0.02
 
 
 def nproc(adviser: Adviser) -> None:
-    """Measures a run with two ranks that share environments and batch, if the machine has cores or GPUs for both."""
+    """Predicts the gain of two ranks, each with half of the environments and of the batch, from a short run.
+
+    It adds no advice if the machine lacks cores or GPUs for two ranks.
+    """
     if adviser.ranks > 1 or adviser.probe is None or (adviser.gpus or adviser.facts.cores) < 2:
         return
     also = {} if adviser.gpus else {"threads": max(1, adviser.facts.cores // 2)}

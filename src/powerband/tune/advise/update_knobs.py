@@ -11,7 +11,10 @@ UPDATES_MATTER = 0.3
 
 
 def threads(adviser: Adviser) -> None:
-    """Predicts the gain of as many threads per rank as cores, from updates timed with the two numbers of threads."""
+    """Predicts or measures the gain of as many threads per rank as it has cores.
+
+    The prediction uses updates that were timed with the present and with the advised number of threads.
+    """
     now, fair = adviser.facts.threads, max(1, adviser.facts.cores // adviser.ranks)
     times = adviser.facts.threads_s
     if now not in times or fair not in times or fair == now:

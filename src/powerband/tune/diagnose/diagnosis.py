@@ -68,7 +68,7 @@ def diagnose(
         update: Function that makes one update with a batch. It is timed after the clock is read, which separates small
             batches, host-device synchronisations and too many threads from slow updates. It learns from the batch some
             dozen times, so call `diagnose` at the end of training.
-        batch: Batch for `update`: a tensor, or nested dicts, lists and tuples of tensors whose first axis is the row.
+        batch: Batch for `update`: a tensor, or nested dicts, lists and tuples of tensors whose first axis has the rows.
     """
     if isinstance(measured, PhaseClock):
         measured = Ledger.from_phases(measured.read_total())

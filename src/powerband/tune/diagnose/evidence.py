@@ -18,7 +18,8 @@ class Finding:
         explained_share: Share of the wall time that the cause explains, 0 to 1.
         sentence: Description of the bottleneck with its figures.
         fix: Remedy that applies to any training loop.
-        account_group: "env" or "update" if the explained share belongs to one of these accounts; otherwise "".
+        account_group: "env" or "update" if the explained share belongs to one of these accounts (categories of
+            time); otherwise "".
         knobs: Settings that affect the bottleneck, the most likely remedy first.
     """
 
@@ -47,7 +48,12 @@ class Evidence:
     explained_by_account: dict[str, float] = field(default_factory=dict)
 
     def unexplained_share(self, account_group: str, *accounts: str) -> float:
-        """Returns the share of the wall time in `accounts` that earlier rules for `account_group` left unexplained."""
+        """Returns the share of the wall time in `accounts` that earlier rules left unexplained, 0 to 1.
+
+        Args:
+            account_group: "env" or "update", a key of `explained_by_account`.
+            accounts: Accounts of the ledger whose shares are added.
+        """
         return max(0.0, self.ledger.share(*accounts) - self.explained_by_account.get(account_group, 0.0))
 
 

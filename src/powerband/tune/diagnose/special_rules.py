@@ -158,7 +158,7 @@ def blocking(account: str, cause: str, activity: str, fix: str, knobs: tuple[str
     """Creates the rule of an activity during which training stops.
 
     Args:
-        account: Account of the activity.
+        account: Account (category of time) of the activity.
         cause: Id in `CAUSES`.
         activity: Completion of the sentence "Training stops ...".
         fix: Remedy that the finding proposes.

@@ -59,7 +59,10 @@ class CpuMeter:
 
 
 def _machine_busy_s() -> float | None:
-    """Returns the busy seconds of all cores since the machine started, without idle time and disk waits."""
+    """Returns the busy seconds of all cores since the machine started, without idle time and disk waits.
+
+    Returns None if the kernel does not report them.
+    """
     try:
         values = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
         ticks = [int(value) for value in values[:8]]

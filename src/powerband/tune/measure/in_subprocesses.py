@@ -21,7 +21,10 @@ STARTUP_TIMEOUT_S = 120.0
 
 
 def short_run(recipe: Recipe, stage: str, config: Any, seconds: float, probe: bool = True) -> Measurement | None:
-    """Measures a run in this process, or in new processes if it has several ranks. Arguments as in `measure`."""
+    """Measures a run in this process, or in new processes if it has several ranks.
+
+    The arguments are those of `measure`; new processes ignore `probe`. Returns None if nothing was measured.
+    """
     if config.run.nproc > 1:
         return measure_in_subprocesses(recipe, stage, config, seconds)
     return measure(recipe, stage, config, seconds, probe)

@@ -47,7 +47,7 @@ ACCOUNT_ALIASES = {
 
 @dataclass(frozen=True)
 class SpanStatistics:
-    """Durations of the spans of one account, in seconds."""
+    """Durations of the spans of one account (category of time), in seconds; `p99_s` is the 99th percentile."""
 
     count: int
     mean_s: float

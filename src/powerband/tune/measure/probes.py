@@ -26,7 +26,7 @@ def measure_loop_update(update: Callable[[Any], object], batch: Any, ledger: Led
 
     Args:
         update: Makes one update. It is called some dozen times, with batches of one and four times the size.
-        batch: Tensor, or nested dicts, lists and tuples of tensors, whose first axis is the row.
+        batch: Tensor, or nested dicts, lists and tuples of tensors, whose first axis has the rows.
         ledger: Ledger of the loop; its account ``update`` counts the updates.
 
     Returns:
@@ -152,7 +152,10 @@ def tensor_leaves(batch: Any) -> Iterator[Tensor]:
 
 
 def repeat_rows(batch: Any, rows: int) -> Any:
-    """Repeats the rows of a batch in their order until there are `rows` rows."""
+    """Repeats the rows of a batch in their order until there are `rows` rows.
+
+    The batch is a tensor, or nested dicts, lists and tuples of tensors, whose first axis has the rows.
+    """
     if isinstance(batch, Tensor):
         return batch[torch.arange(rows, device=batch.device) % len(batch)]
     if isinstance(batch, dict):
@@ -170,7 +173,7 @@ def time_calls(
     than the median.
 
     Args:
-        calls: Key -> call without arguments.
+        calls: Key, such as a number of rows or of threads -> call without arguments.
         device: Device to synchronise with after each call.
         ranks: Process group of the run; every rank makes the same number of calls.
         budget_s: Seconds for all rounds together.

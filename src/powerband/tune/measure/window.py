@@ -63,7 +63,7 @@ class MeasurementWindow:
         self._reductions.add(flat)
 
     def on_batch(self, batch: Tree) -> None:
-        """Stores the batch of the latest update until the window begins."""
+        """Stores the batch of the latest update until the window begins, so that updates with it can be timed later."""
         captures = self._on_cuda and torch.cuda.is_current_stream_capturing()
         if self.probe and self._learning and not self._released and not captures:
             self._batch = batch
@@ -104,7 +104,7 @@ class MeasurementWindow:
         return self._agreed(run, time.perf_counter() - self._learning_since >= STARTUP_S)
 
     def _agreed(self, run: Run, wanted: bool) -> bool:
-        """Returns whether `wanted` is true on any rank; a collective call."""
+        """Returns whether `wanted` is true on any rank; a collective call, which every rank must make."""
         return bool(run.ranks.max_(torch.tensor([wanted], dtype=torch.int64, device=run.device)))
 
     def _begin(self, run: Run) -> None:

@@ -139,7 +139,7 @@ def _max_ranks(per_gpu: bool) -> int:
 def _communication(
     options: EstimateOptions, per_gpu: bool, time_all_reduces: TimeAllReduces
 ) -> tuple[CommunicationModel | None, str]:
-    """Returns the cost of all-reduces between ranks, or None and the reason why it is unknown."""
+    """Returns (cost of all-reduces between ranks, ""), or (None, reason why the cost is unknown)."""
     backend = "nccl" if per_gpu else "gloo"
     if options.latency_us:
         link = ((1, options.bandwidth_gb_s * 1e9),)
@@ -155,7 +155,11 @@ def _communication(
 def _cadence_costs(
     recipe: Recipe, stage: str, config: Any, measured: Measurement, names: list[str]
 ) -> dict[str, float]:
-    """Returns the seconds of each event in `names` ("eval", "save"), from a short run that reaches these events."""
+    """Returns name -> seconds per event, for the events in `names` ("eval", "save") that a short run reaches.
+
+    The intervals of the events are shortened according to the rate in `measured`. Events that were not reached are
+    missing.
+    """
     interval = max(1, round(measured.steps_per_s * CADENCE_RUN_S / 4))
     for name in names:
         config = Knobs(recipe, config).with_value(CADENCES[name], interval)

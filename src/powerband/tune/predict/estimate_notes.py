@@ -51,7 +51,10 @@ def _source_notes(
     per_gpu: bool,
     cores: int,
 ) -> list[str]:
-    """Returns notes about which numbers of ranks were measured, and how the rates of the others were forecast."""
+    """Returns notes about which numbers of ranks were measured, and how the remaining rates were forecast.
+
+    `rows` maps each number of ranks to its forecast. `estimate_notes` describes the remaining arguments.
+    """
     direct, forecast = ([str(ranks) for ranks in rows if (ranks in measurable) == wanted] for wanted in (True, False))
     notes = [f"{', '.join(direct)} rank{'s' * (direct != ['1'])}: measured directly on this machine."] if direct else []
     if forecast:

@@ -35,7 +35,7 @@ class Estimate:
     notes: list[str]
 
     def cost(self, forecast: Forecast) -> float | None:
-        """Returns the price of a run; None without a price per hour."""
+        """Returns the price of a complete run in the currency of `options`; None without a price per hour."""
         price, unit = self.options.price_per_hour, self.options.price_per
         if not price:
             return None
@@ -43,7 +43,10 @@ class Estimate:
         return forecast.seconds / 3600 * price * count
 
     def fits(self, forecast: Forecast) -> bool | None:
-        """Returns whether the ranks fit into the free memory; None if that is unknown."""
+        """Returns whether the ranks of a forecast fit into the free memory.
+
+        Returns None if the free memory or the memory of a rank is unknown.
+        """
         if self.free_bytes is None or not forecast.memory_bytes:
             return None
         return forecast.memory_bytes * (1 if self.per_gpu else forecast.ranks) <= self.free_bytes
@@ -89,5 +92,5 @@ class Estimate:
 
 
 def _hours(seconds: float) -> str:
-    """Formats hours with three significant digits, so that a run of a minute is not shown as 0.0."""
+    """Formats seconds as hours with three significant digits, so that a run of a minute is not shown as 0.0."""
     return f"{seconds / 3600:.3g}" if seconds < 3600 * 1000 else f"{seconds / 3600:,.0f}"

@@ -56,7 +56,8 @@ class Forecast:
         ranks: Number of ranks.
         budget: Budget that ends the run.
         steps: Environment steps per iteration, over all ranks.
-        parts: Seconds per iteration of each part: env, act, update, other, comm, and cores (waiting for a core).
+        parts: Part of an iteration -> its seconds per iteration. The parts are env (simulators), act, update, comm
+            (all-reduces), cores (waiting for a core) and other (the remaining time).
         update_s: Seconds per iteration that its updates add.
         cadence_costs: "eval" and "save" -> seconds per evaluation or checkpoint; without entry if unknown.
         memory_bytes: Memory of one rank.

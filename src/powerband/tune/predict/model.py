@@ -117,7 +117,7 @@ class ThroughputModel:
         return replace(self, num_envs=max(1, round(self.num_envs / ranks)), rows=rows, comm=comm)
 
     def with_schedule(self, update_interval: int, updates_per_interval: int) -> ThroughputModel:
-        """Returns the model for another update ratio."""
+        """Returns the model for `updates_per_interval` updates after every `update_interval` environment steps."""
         return replace(self, updates=self.steps * updates_per_interval / update_interval)
 
     def with_updates(self, updates: float) -> ThroughputModel:
@@ -141,7 +141,10 @@ class ThroughputModel:
         return replace(self, wait=Affine(seconds, 0.0))
 
     def with_update_factor(self, factor: float) -> ThroughputModel:
-        """Returns the model for updates that take `factor` times as long: other precision, compiled, other threads."""
+        """Returns the model for updates that take `factor` times as long.
+
+        Examples are updates with a different precision, with compiled losses or with a different number of threads.
+        """
         return replace(self, update=self.update.scaled(factor))
 
 

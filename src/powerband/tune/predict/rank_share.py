@@ -15,8 +15,8 @@ from powerband.tune.knobs import Knobs
 def single_rank_config(recipe: Recipe, config: Any, ranks: int) -> Any:
     """Returns the configuration of a run with one rank on this machine that does the work of one of `ranks` ranks.
 
-    Environments, batch and replay buffer are divided by the number of ranks. The updates per collected transition are
-    multiplied by it, because every rank takes part in every update. The rank uses its share of the threads.
+    Environments, batch and replay buffer are divided by `ranks`. The updates per collected transition are multiplied
+    by `ranks`, because every rank takes part in every update. The rank uses its share of the threads.
 
     Args:
         recipe: Recipe of the configuration.
@@ -49,10 +49,10 @@ def single_rank_config(recipe: Recipe, config: Any, ranks: int) -> Any:
 
 
 def _check_minibatches(knobs: Knobs, ranks: int) -> None:
-    """Refuses mini-batches that do not divide the rollout of one rank.
+    """Checks that the number of mini-batches in `knobs`, the settings of one rank, divides its rollout.
 
     Raises:
-        ConfigError: The number of mini-batches is not a divisor.
+        ConfigError: The number of mini-batches does not divide environments times steps.
     """
     count, steps, envs = (knobs.get(name) for name in ("minibatches", "num_steps", "num_envs"))
     if count and steps and envs and steps * envs % count:

@@ -10,7 +10,7 @@ from powerband.tune.search.space import Setting
 
 @dataclass
 class Candidate:
-    """A setting with its rates.
+    """A setting (knob -> value) with its rates.
 
     Attributes:
         setting: Knobs that differ from the present setting; empty for the present setting.

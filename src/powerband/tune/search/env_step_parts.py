@@ -10,7 +10,10 @@ SMALL = 0.01
 
 
 def seconds_by_part(model: ThroughputModel) -> dict[str, float]:
-    """Returns part -> seconds per environment step over all ranks, by the throughput model."""
+    """Returns part -> seconds per environment step over all ranks, as the throughput model predicts them.
+
+    The parts are env, wait, act, update, comm and fixed: the fields of `ThroughputModel` with these names.
+    """
     n, steps = model.num_envs, max(model.steps, 1e-9)
     parts = {
         "env": model.env(n),
@@ -27,7 +30,7 @@ def env_step_seconds(seconds: dict[str, float], overlap: bool) -> float:
     """Returns the seconds per environment step.
 
     Args:
-        seconds: Seconds of each part.
+        seconds: Result of `seconds_by_part`.
         overlap: Whether updates run while simulators step.
     """
     updates = seconds["update"] + seconds["comm"]
@@ -36,10 +39,11 @@ def env_step_seconds(seconds: dict[str, float], overlap: bool) -> float:
 
 
 def part_factors(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
-    """Compares the seconds of each part before and after a change.
+    """Compares the seconds of each part (results of `seconds_by_part`) before and after a change.
 
     Returns:
-        Part -> ratio of its seconds. For a part below `SMALL`, ``+part`` -> difference of its seconds.
+        Part -> its seconds after the change divided by those before. A part whose share of the step was at most
+        `SMALL` has the key ``+part`` instead, with the difference of its seconds.
     """
     least = SMALL * sum(before.values())
     factors: dict[str, float] = {}

@@ -35,7 +35,7 @@ class ModelFitter:
         base: Measurement of the present setting.
         measure: ``(setting, seconds) -> measurement``; None if the setting cannot be measured.
         spent: Returns the share of the budget that is spent.
-        limit: Memory limit of a setting in bytes; 0 is no limit.
+        limit: Memory limit of a setting in bytes, per GPU or for all ranks on the CPU; 0 is no limit.
 
     Attributes:
         probes: Measurements by `key` of their setting.
@@ -67,8 +67,8 @@ class ModelFitter:
         """Fits the model of the present setting and measures every alternative that the model does not predict.
 
         Returns:
-            The model, and `key` of an alternative -> its `part_factors`. The entry ``rest`` is the factor on the time
-            of a step that its parts do not explain.
+            (model, `key` of an alternative -> its `part_factors`). The additional entry ``rest`` of these factors is
+            a factor on the seconds of the whole step, for the change that the factors of its parts do not explain.
         """
         base = self.base
         model = fit(base.ledgers[0], base.facts[0])
@@ -160,7 +160,10 @@ class ModelFitter:
         return replace(model, update=update)
 
     def predicted(self, model: ThroughputModel, factors: dict[tuple, dict[str, float]]) -> list[Candidate]:
-        """Returns every valid setting that fits into memory and combines alternatives modelled or in `factors`."""
+        """Returns every valid setting that fits into memory, with its predicted rate.
+
+        A setting combines alternatives whose rates the model predicts or that are in `factors`, a result of `fitted`.
+        """
         alternatives: list[list[Setting]] = [
             [{}, *(each for each in axis.settings if axis.modelled or key(each) in factors)] for axis in self.space.axes
         ]
@@ -197,7 +200,7 @@ class ModelFitter:
         return model if ranks == now else model.with_ranks(ranks / now, self.comm.get(ranks, model.comm))
 
     def fits(self, setting: Setting) -> bool:
-        """Returns whether the predicted memory of a setting is within the limit."""
+        """Returns whether the predicted memory of a setting is within the memory limit; true without a limit."""
         fixed, per_env = self.bytes
         ranks = setting.get("nproc", self.space.facts.world_size)
         envs = setting.get("num_envs", self.space.knobs.get("num_envs", 0))

@@ -58,9 +58,9 @@ def write_preset(result: TuningResult, recipe: str, arguments: list[str]) -> Pat
 
 
 def remaining_arguments(result: TuningResult, arguments: list[str]) -> list[str]:
-    """Returns the arguments to use with ``setup=tuned``: those that the preset sets are removed.
+    """Returns the `arguments` to use with ``setup=tuned``, without the settings that the preset contains.
 
-    Arguments on the command line override a preset.
+    These are removed because arguments on the command line override a preset.
     """
     recipe, paths = result.space.recipe, by_qualified_name(result.space, result.best.setting)
     old = {name for name, new in recipe.old_names.items() if (new if isinstance(new, str) else new[0]) in paths}
@@ -107,7 +107,10 @@ def to_dict(result: TuningResult, header: dict[str, Any]) -> dict[str, Any]:
 
 
 def table(result: TuningResult) -> str:
-    """Formats a search for the user: verified settings, the best other settings, notes and numbers of settings."""
+    """Formats a search for the user.
+
+    The text has the verified settings, the best settings that were not verified, notes and numbers of settings.
+    """
     lines = [f"{'measured':>12}{'predicted':>12}{'gain':>8}  setting (env steps/s, measured in alternating runs)"]
     base = result.baseline.measured
     for each in sorted(result.verified, key=lambda each: -each.measured):

@@ -95,7 +95,9 @@ class TuningResult:
         return list(dict.fromkeys(knob for each in self.candidates for knob in each.setting))
 
     def rows(self, most: int = 96) -> list[dict[str, Any]]:
-        """Returns the rows of the tuning map: measured settings, and the settings with the best predictions.
+        """Returns the rows of the tuning map, one per setting: its knobs, its rates and whether it was measured.
+
+        The rows contain all measured settings, then the settings with the best predictions.
 
         Args:
             most: Largest number of rows, unless more settings were measured.
@@ -210,7 +212,7 @@ class Search:
     # -- verifying --------------------------------------------------------------------------------------------------
 
     def verify_s(self, candidate: Candidate) -> float:
-        """Returns the length of the window of a verification, from the predicted time of an iteration."""
+        """Returns the seconds of the window in which a candidate is verified, from its predicted time per iteration."""
         facts, n = self.space.facts, self.space.knobs.get("num_envs")
         steps = facts.env_steps / facts.iterations * (candidate.setting.get("num_envs", n) / n if n else 1.0)
         return min(LONGEST_VERIFY_S, max(VERIFY_S, VERIFY_ITERATIONS * steps / candidate.predicted))

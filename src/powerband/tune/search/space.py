@@ -53,7 +53,7 @@ class SearchSpace:
         recipe: Recipe of the configuration.
         config: Present configuration.
         facts: Figures of a short run of the present configuration.
-        rule: Rule for knobs that change learning.
+        rule: Rule for knobs that change learning: fixed, constant-reuse or sqrt-lr, see `SearchOptions`.
         gpus: Number of GPUs of this machine; 0 plans ranks on the CPU.
     """
 
@@ -85,7 +85,10 @@ class SearchSpace:
         return config
 
     def complete(self, alternatives: list[Setting]) -> dict[str, Any] | None:
-        """Combines alternatives into one setting, with learning rates under sqrt-lr; None if the setting is invalid."""
+        """Combines alternatives into one setting; None if the setting is invalid.
+
+        Under the rule sqrt-lr, the learning rates grow with the square root of the batch size.
+        """
         setting = {knob: value for part in alternatives for knob, value in part.items()}
         try:
             config = self.config_with(setting)
@@ -130,7 +133,7 @@ class SearchSpace:
         return Axis("ranks and threads", tuple(each for each in layouts if self._is_allowed(each)))
 
     def precision(self) -> Axis:
-        """Other floating point types for this device."""
+        """Floating point types for this device other than the present one."""
         names = ("fp32", "bf16", "fp16") if self.gpus else ("fp32", "bf16")
         now = self.knobs.get("precision")
         return Axis("precision", tuple({"precision": name} for name in names if name != now))
@@ -184,7 +187,10 @@ class SearchSpace:
         self.axes[self.axes.index(axis)] = dataclasses.replace(axis, settings=(*smaller, *last))
 
     def batch(self) -> Axis:
-        """Other batch sizes; the number of updates changes so that the samples per transition stay the same."""
+        """Batch sizes other than the present one.
+
+        The number of updates changes with the batch size, so that the samples per transition stay the same.
+        """
         settings: list[Setting] = []
         size, interval = self.knobs.get("global_batch_size"), self.knobs.get("update_interval")
         if size and interval and not self.knobs.get("batch_size_per_rank"):
@@ -214,7 +220,10 @@ class SearchSpace:
 
 
 def knob_values(space: SearchSpace, setting: Setting, knobs: list[str]) -> dict[str, Any]:
-    """Returns knob -> value under a setting, with automatic values resolved, as coordinates in the tuning map."""
+    """Returns knob -> value for each of `knobs`, as the coordinates of a setting in the tuning map.
+
+    Knobs that the setting does not change have their present value. Automatic values are resolved.
+    """
     values = {knob: setting.get(knob, space.knobs.get(knob)) for knob in knobs}
     if values.get("threads") == 0:
         values["threads"] = space.facts.threads
@@ -226,6 +235,6 @@ def knob_values(space: SearchSpace, setting: Setting, knobs: list[str]) -> dict[
 
 
 def by_qualified_name(space: SearchSpace, setting: Setting) -> dict[str, Any]:
-    """Returns a setting by qualified names, as a preset contains it."""
+    """Returns qualified name (such as ``run.nproc``) -> value for the knobs of a setting, as a preset has them."""
     paths = Knobs(space.recipe, space.config_with(setting)).paths
     return {paths[knob]: value for knob, value in setting.items()}

@@ -72,11 +72,13 @@ class Verification:
         return tried
 
     def expected_rate(self, candidate: Candidate, probed: dict[int, float]) -> float:
-        """Returns the expected steps per second: the rate of its probe, or the corrected prediction.
+        """Returns the expected environment steps per second of a candidate.
+
+        This is the rate of its probe, or else its prediction, corrected by the errors for candidates already run.
 
         Args:
             candidate: Candidate that was not run yet.
-            probed: Identity of each probed candidate -> rate of its probe.
+            probed: ``id()`` of each probed candidate -> rate of its probe, an earlier short run.
         """
         if id(candidate) in probed:
             return probed[id(candidate)]
@@ -91,7 +93,7 @@ class Verification:
         return key({knob: value for knob, value in candidate.setting.items() if knob not in self.sizes})
 
     def fastest(self, tried: list[Candidate]) -> list[Candidate]:
-        """Returns the first candidate, which is the baseline, and the fastest of the remaining candidates."""
+        """Returns the first candidate, which is the baseline, then up to `MAX_FINALISTS` later ones, fastest first."""
         return [tried[0], *sorted(tried[1:], key=lambda each: -each.measured)[:MAX_FINALISTS]]
 
     def fits_budget(self, candidates: list[Candidate]) -> bool:
@@ -100,7 +102,7 @@ class Verification:
         return sum(self.durations_s.get(id(each), longest) for each in candidates) <= self.seconds_left()
 
     def measure_once(self, candidate: Candidate) -> bool:
-        """Runs a candidate once more; returns False if nothing was measured."""
+        """Runs a candidate once more and stores its rate; returns False if nothing was measured, else True."""
         began = time.perf_counter()
         rate = self.run(candidate)
         self.durations_s[id(candidate)] = time.perf_counter() - began

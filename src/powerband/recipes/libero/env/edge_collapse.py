@@ -40,7 +40,10 @@ def _normal(a, b, c):
 
 @njit(cache=True, nogil=True)
 def _add_plane(quadric, normal, point, weight):
-    """Adds to a quadric, in place, the squared distance from the plane through `point`, times `weight`."""
+    """Adds to a quadric, in place, the squared distance from a plane, times `weight`.
+
+    The plane has the unit vector `normal` and goes through `point`.
+    """
     plane = np.array([normal[0], normal[1], normal[2], -(normal * point).sum()])
     slot = 0
     for row in range(4):
@@ -161,8 +164,8 @@ def _wedge_pairs(gone, kept, fan, count, points, vertex_of, wedge, olds, news, f
 def vertex_quadrics(points, vertex_of, wedge, live, breaks):
     """Computes the quadrics (vertices, 11) of position.
 
-    They hold the planes of the faces at each vertex, weighted by area, and upright planes along discontinuities, which
-    are the edges in the mask `breaks` (faces, 3). The module docstring explains the arrays.
+    The quadrics hold the planes of the faces at each vertex, weighted by area, and upright planes along
+    discontinuities, which are the edges in the mask `breaks` (faces, 3). The module docstring explains the arrays.
     """
     quadrics = np.zeros((len(points), 11))
     spots = np.empty(3, np.int64)

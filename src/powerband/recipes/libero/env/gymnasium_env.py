@@ -179,7 +179,10 @@ class LiberoEnv:
         return {**obs, "images": self._images.copy()} if self.pixels else obs
 
     def _capture(self) -> None:
-        """Renders the newest frames. If the task is solved early in a chunk, the older ones show the chunk's start."""
+        """Renders the newest frame of each camera and drops the oldest.
+
+        If the task is solved early in a chunk, the older frames show the chunk's start.
+        """
         if not self.pixels:
             return
         frames = np.stack(list(self._rendered()))
@@ -203,7 +206,10 @@ def make_libero_env(**kwargs: Any) -> LiberoEnv:
 
 @contextlib.contextmanager
 def _numpy_seed(seed: int | None) -> Iterator[None]:
-    """Seeds numpy's global generator, which LIBERO uses to place objects, and restores it at the end of the block."""
+    """Seeds numpy's global generator, which LIBERO uses to place objects, and restores it at the end of the block.
+
+    If `seed` is None, the generator is neither seeded nor restored.
+    """
     if seed is None:
         yield
         return

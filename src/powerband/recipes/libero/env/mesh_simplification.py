@@ -73,7 +73,10 @@ def simplify_mesh(
 
 
 def _curve_order(points: np.ndarray) -> np.ndarray:
-    """Orders points (n, 3) along Morton's curve: a renderer then finds the corners of neighbours in its cache."""
+    """Returns the indices (n,) that sort points (n, 3) along Morton's curve.
+
+    In this order, a renderer finds the corners of neighbours in its cache.
+    """
     size = max(float(np.ptp(points, axis=0).max()), 1e-12) if len(points) else 1.0
     cells = ((points - points.min(0, initial=np.inf)) / size * (2**CURVE_BITS - 1)).astype(np.int64)
     code = np.zeros(len(points), np.int64)

@@ -42,8 +42,8 @@ class LiberoRenderer:
         data: State of the simulation, mujoco.MjData.
         pixels: Side of a frame in pixels.
         quality: "full" renders shadows, reflections and multisampling, as LIBERO does. "plain" does not, and leaves
-            out geometry outside the view. "coarse" also simplifies meshes to about the detail that `pixels` can show;
-            the first start takes seconds, later starts read the meshes from the user's disk cache.
+            out geometry outside the view. "coarse" is "plain" and simplifies meshes to about the detail that
+            `pixels` can show. The first start takes seconds; later starts read the meshes from the disk cache.
 
     Attributes:
         culls: Whether geometry outside the view is left out.
@@ -115,7 +115,7 @@ def simplify_model(model: Any, pixels: int) -> Iterator[None]:
 def mesh_tolerances(model: Any, pixels: int) -> dict[int, float]:
     """Returns a dict of mesh index -> tolerance of its simplification in metres.
 
-    It contains the visible meshes with at least `MIN_FACES` faces, for frames of `pixels` pixels.
+    The dict contains the visible meshes with at least `MIN_FACES` faces, for frames of `pixels` pixels.
     """
     import mujoco
 

@@ -39,7 +39,8 @@ class Waypoint:
     """A target of the gripper.
 
     Attributes:
-        to: Index of the place (0 is the subject, 1 the target) that `offset` is relative to.
+        to: Index of the place, an object or region, that `offset` is relative to: 0 is the subject of the goal, 1 its
+            target.
         offset: Position relative to the place, in metres along the world's axes.
         grip: OPEN or CLOSED, on the way and at the waypoint.
         hold: Actions to stay after the gripper has arrived.
@@ -65,7 +66,7 @@ def object_kind(name: str) -> str:
 
 
 def task_script(task: LiberoTask) -> tuple[tuple[str, ...], tuple[Waypoint, ...]]:
-    """Returns the names of the places that the script uses, and its waypoints.
+    """Returns (names, waypoints): the names of the objects and regions that the script uses, and its waypoints.
 
     Raises:
         ConfigError: No script covers the goals of the task.

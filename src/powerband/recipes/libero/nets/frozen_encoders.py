@@ -46,7 +46,8 @@ def encode_language(
         device: Device of the encoder.
 
     Returns:
-        Tokens (K, L, D) float32 on the CPU, 0 after an instruction's end, and their mask (K, L) bool.
+        Tokens (K instructions, L tokens, D features) float32 on the CPU, 0 after an instruction's end, and their mask
+        (K, L) bool, True for tokens.
 
     Raises:
         ConfigError: The folder has no encoder, transformers is not installed, or an instruction is empty.
@@ -111,8 +112,8 @@ class FrozenImageEncoder:
         """Encodes images.
 
         Args:
-            images_nHWC: Images (n, H, W, 3) uint8.
-            draws: Parameters of `jitter_images` (n, NUM_JITTER_PARAMS); None does not change the images.
+            images_nHWC: Images (n, H rows of pixels, W columns, 3) uint8.
+            draws: Random parameters of `jitter_images` (n, NUM_JITTER_PARAMS); None does not change the images.
 
         Returns:
             Features (n, P, D) in the dtype of the encoder.
@@ -122,7 +123,9 @@ class FrozenImageEncoder:
         return self.net(pixel_values=pixels.to(self.net.dtype)).last_hidden_state
 
     def preprocess(self, images_nHWC: Tensor) -> Tensor:
-        """Converts images (n, H, W, 3) uint8 to the encoder's inputs (n, 3, h, w) float32: square, resized, normalised.
+        """Converts n images (n, height, width, 3) uint8 to the encoder's inputs: square, resized and normalised.
+
+        The inputs are (n, 3, rows, columns) float32, of the size that the encoder expects.
 
         Images that are not square are padded on both sides with the mean colour, as in the published RDT.
         """
@@ -143,7 +146,10 @@ class FrozenImageEncoder:
 
 
 def pad(instructions: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """Pads K tensors (L_k, D) with zeros to (K, L, D); returns them with their mask (K, L) bool."""
+    """Pads K tensors (L_k tokens, D features) with zeros to (K, L, D), L the largest L_k.
+
+    Returns (padded, mask): the mask (K, L) bool is True for tokens and False for padding.
+    """
     tokens = torch.nn.utils.rnn.pad_sequence(instructions, batch_first=True)
     lengths = torch.tensor([len(each) for each in instructions])
     return tokens, torch.arange(tokens.shape[1]) < lengths.unsqueeze(1)
@@ -188,7 +194,7 @@ def _digest(encoder: str, instruction: str) -> str:
 
 @torch.no_grad()
 def _t5_tokens(folder: Path, instructions: list[str], device: torch.device) -> list[Tensor]:
-    """Encodes each instruction as tokens (L_k, D) float32."""
+    """Encodes each instruction as tokens (tokens, features) float32."""
     net = _load_pretrained("T5EncoderModel", folder, LANGUAGE_ADVICE).to(device, torch.bfloat16)  # fp16 overflows
     tokenizer = _load_pretrained("AutoTokenizer", folder, LANGUAGE_ADVICE)
     tokens = []

@@ -35,7 +35,7 @@ def split_words(instruction: str) -> list[str]:
 
 
 def hash_vector(text: str) -> Tensor:
-    """Returns a vector (D,) float32 of length close to 1; vectors of different texts are nearly orthogonal."""
+    """Returns a vector (D features,) float32 of length close to 1; vectors of different texts are nearly orthogonal."""
     return Noise(SEED, f"words/{text}", torch.zeros(1, dtype=torch.int64)).normal(WIDTH)[0] / WIDTH**0.5
 
 
@@ -46,7 +46,8 @@ def hash_instructions(instructions: Sequence[str]) -> tuple[Tensor, Tensor]:
         instructions: K instructions, each with at least one word.
 
     Returns:
-        Tokens (K, L, D) float32, 0 after an instruction's end, and their mask (K, L) bool.
+        Tokens (K, L tokens, D features) float32, 0 after an instruction's end, and their mask (K, L) bool, True for
+        tokens.
 
     Raises:
         ConfigError: The list is empty, or an instruction has no word.
@@ -68,8 +69,8 @@ def instruction_similarity(tokens: Tensor, mask: Tensor) -> Tensor:
     """Computes the cosine similarity of the mean tokens of instructions.
 
     Args:
-        tokens: Tokens (K, L, D) of any encoder.
-        mask: Mask (K, L) bool of the tokens.
+        tokens: Tokens (K instructions, L tokens, D features) of any encoder.
+        mask: Mask (K, L) bool, True for tokens and False for padding.
 
     Returns:
         Similarities (K, K) in -1..1; 1 on the diagonal, and for instructions that cannot be distinguished.

@@ -24,7 +24,7 @@ def jitter_images(images_BHWC: Tensor, draws: Tensor) -> Tensor:
     """Shifts images and changes their colours.
 
     Args:
-        images_BHWC: Images (B, H, W, 3) uint8, or floats in 0..255.
+        images_BHWC: Images (B images, H rows of pixels, W columns, 3) uint8, or floats in 0..255.
         draws: Parameters (B, NUM_JITTER_PARAMS) in -1..1, in the order that `NUM_JITTER_PARAMS` documents; a row of
             zeros leaves its image unchanged.
 
@@ -51,7 +51,10 @@ def jitter_images(images_BHWC: Tensor, draws: Tensor) -> Tensor:
 
 
 def shift_images(images_BHWC: Tensor, draws: Tensor) -> Tensor:
-    """Shifts images down and right by `draws` (B, 2) in -1..1 times MAX_SHIFT, by fast copies of whole pixel rows."""
+    """Returns B images, shifted down and right by `draws` (B, 2) in -1..1 times MAX_SHIFT.
+
+    The function copies whole pixel rows, which is fast.
+    """
     rows, height, width, colours = images_BHWC.shape
     margins = [math.ceil(MAX_SHIFT * side) for side in (height, width)]
     padded = images_BHWC

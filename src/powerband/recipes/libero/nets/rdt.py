@@ -93,7 +93,7 @@ class ScalarEmbedding(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(STEP_FEATURES, width), nn.SiLU(), nn.Linear(width, width))
 
     def forward(self, number: Tensor) -> Tensor:
-        """Embeds R numbers (R,) as tokens (R, 1, D)."""
+        """Embeds R numbers (R,) as tokens (R, 1, D features)."""
         half = STEP_FEATURES // 2
         rate = torch.exp(torch.arange(half, device=number.device) * (-math.log(LONGEST_PERIOD) / half))
         angle = number.float().unsqueeze(1) * rate
@@ -219,7 +219,10 @@ class RDT(nn.Module):
         nn.init.zeros_(self.final_layer.ffn_final.fc2.weight)
 
     def image_positions(self, cameras: int) -> Tensor:
-        """Returns position embeddings (1, F * cameras * P, D) of the patches of the first `cameras` cameras."""
+        """Returns position embeddings (1, F * cameras * P, D) of the patches of the first `cameras` cameras.
+
+        F is the number of frames per camera, P of patches per image, and D of features per token.
+        """
         shape = self.shape
         positions = self.img_cond_pos_embed.view(1, shape.frames, shape.cameras, shape.patches, -1)
         return positions[:, :, :cameras].flatten(1, 3)
@@ -237,17 +240,17 @@ class RDT(nn.Module):
         """Predicts clean chunks.
 
         Args:
-            x_RND: Tokens of the state and of the T noisy actions, (R, 1 + T, D).
+            x_RND: Tokens of the state and of the T noisy actions, (R rows, 1 + T tokens, D features).
             hz: Control frequency (R,); 0 if it is unknown.
             step: Diffusion steps (R,).
             language_RLD: Tokens of the instruction, at most ``shape.language_tokens``.
             images_RLD: Tokens of the images, with their `image_positions` added.
-            language_mask: Mask (R, L) bool of the instruction's tokens; True takes part in the attention. Each row has
-                at least one. None means that all tokens take part.
+            language_mask: Mask (R, L) bool of the L tokens of the instruction; True takes part in the attention. Each
+                row has at least one True. None means that all tokens take part.
             image_mask: The same mask for the tokens of the images.
 
         Returns:
-            Predicted chunks (R, T, V).
+            Predicted chunks (R, T, V entries of an action).
         """
         x_RND = torch.cat([self.t_embedder(step), self.freq_embedder(hz), x_RND], 1) + self.x_pos_embed
         language_RLD = language_RLD + self.lang_cond_pos_embed[:, : language_RLD.shape[1]]
@@ -269,7 +272,7 @@ def sincos(position: Tensor, width: int) -> Tensor:
 
 
 def token_position_embedding(horizon: int, width: int) -> Tensor:
-    """Computes position embeddings (1, 3 + T, D) of the tokens.
+    """Computes position embeddings (1, 3 + T, D) of the tokens: step, frequency, state and T = `horizon` actions.
 
     The first half embeds the kind of token, the second half the index of the token among those of its kind.
     """
@@ -281,7 +284,8 @@ def token_position_embedding(horizon: int, width: int) -> Tensor:
 def image_position_embedding(shape: RDTShape, width: int) -> Tensor:
     """Computes position embeddings (1, F * C * P, D) of image patches, equal for all patches of an image.
 
-    They embed the frame if there are several frames, and the camera if there are several cameras.
+    F, C and P are the numbers of frames, cameras and patches, and D is `width`. The embeddings encode the
+    frame if there are several frames, and the camera if there are several cameras.
     """
     positions = torch.zeros(shape.frames, shape.cameras, shape.patches, width)
     several = [axis for axis, count in enumerate((shape.frames, shape.cameras)) if count > 1]

@@ -27,7 +27,7 @@ ImageEncoder = Callable[[Tensor, Tensor | None], Tensor]
 class Conditioning(NamedTuple):
     """Inputs of the RDT that stay the same while a chunk is sampled; `RDT.forward` explains them.
 
-    ``state_R1D`` is the token of the state.
+    ``state_R1D`` is the token of the state (R rows, 1, D features).
     """
 
     state_R1D: Tensor
@@ -59,13 +59,17 @@ def adaptor(inputs: int, width: int, layers: int) -> nn.Sequential:
 class RDTPolicy(nn.Module):
     """Predicts action chunks from observations: normalises vectors, encodes all inputs as tokens, and applies RDT.
 
+    Shapes: R rows of a batch, V entries of a vector, T actions of a chunk, F frames, C cameras, P patches, D features,
+    L tokens of an instruction, H and W pixels.
+
     An observation is a dict with ``state`` (R, V) float32 raw, ``state_mask`` (R, V) bool, ``task`` (R,) int64, the
-    index of the instruction, and ``hz`` (R,) float32, the control frequency. Unless the policy observes no images, it
-    also has ``images`` (R, F, C, H, W, 3) uint8, or ``features`` (R, F, C, P, D) of a frozen encoder, frames oldest
-    first, and ``image_mask`` (R, F, C) bool.
+    index of the instruction, and ``hz`` (R,) float32, the control frequency. Unless the policy observes no images, the
+    dict contains ``images`` (R, F, C, H, W, 3) uint8, or ``features`` (R, F, C, P, D) of a frozen encoder, frames
+    oldest first, and ``image_mask`` (R, F, C) bool, True for existing images.
 
     Attributes:
-        vision: Image encoder, or None. An encoder that is an nn.Module is trained with the policy.
+        vision: Image encoder; None if observations contain features or no images. An encoder that is an
+            nn.Module is trained with the policy.
         state_mean, state_std, action_mean, action_std: Statistics (V,) of the recorded data; see `set_statistics`.
         state_mask, action_mask: Masks (V,) bool of the entries that the robot's states and actions have.
         language_tokens: Tokens of the K instructions (K, L, ``shape.language_width``); see `set_instructions`.
@@ -136,7 +140,7 @@ class RDTPolicy(nn.Module):
             getattr(self, name).copy_(statistics[name])
 
     def set_instructions(self, tokens: Tensor, token_mask: Tensor) -> None:
-        """Sets the instructions that ``obs["task"]`` refers to. They are not part of the state dict.
+        """Sets the instructions that ``obs["task"]`` refers to. The instructions are not part of the state dict.
 
         Args:
             tokens: Tokens (K, L, ``shape.language_width``).
@@ -164,7 +168,7 @@ class RDTPolicy(nn.Module):
         Args:
             kind: "state" or "action".
             raw: Vectors (..., V).
-            mask: Entries that exist (..., V) bool; the others become 0.
+            mask: Mask (..., V) bool of the entries that exist; all remaining entries become 0.
         """
         normalized = (raw - getattr(self, f"{kind}_mean")) / getattr(self, f"{kind}_std")
         return torch.where(mask, normalized, torch.zeros_like(normalized))
@@ -175,20 +179,20 @@ class RDTPolicy(nn.Module):
         return torch.where(mask, raw, torch.zeros_like(raw))
 
     def _vector_tokens(self, normalized: Tensor, mask: Tensor) -> Tensor:
-        """Encodes normalised vectors (R, n, V) and their masks as tokens (R, n, D)."""
+        """Encodes n normalised vectors per row (R, n, V) and their masks as tokens (R, n, D)."""
         dtype = self.background.dtype
         return self.state_adaptor(torch.cat([normalized.to(dtype), mask.to(dtype).expand_as(normalized)], -1))
 
     # -- observations ---------------------------------------------------------------------------------------------
 
     def condition(self, obs: dict[str, Tensor], hidden: dict[str, Tensor] | None = None) -> Conditioning:
-        """Encodes an observation.
+        """Encodes an observation as the inputs of the RDT.
 
         Args:
             obs: Observation; the docstring of the class lists its fields.
             hidden: In training, what to mask or perturb: ``state``, ``language``, ``hz`` (R,) and ``images``
                 (R, F, C) bool, True is masked; ``state_noise`` (R, V), added after normalisation; ``jitter``
-                (R, C, NUM_JITTER_PARAMS), the same for all frames of a camera.
+                (R, C, NUM_JITTER_PARAMS), the same for all frames of a camera. None masks and changes nothing.
         """
         assert len(self.language_tokens), "no instructions: call set_instructions first"
         state_mask, hz = obs["state_mask"], obs["hz"]
@@ -210,7 +214,8 @@ class RDTPolicy(nn.Module):
     def _image_tokens(self, obs: dict[str, Tensor], hidden: dict[str, Tensor] | None) -> tuple[Tensor, Tensor | None]:
         """Returns image tokens (R, F * C * P, D) with position embeddings, and their mask (R, F * C * P).
 
-        Without images, it returns one token of `background`, the learned features of a masked patch, and no mask.
+        The mask is True for tokens to attend to. `hidden` is the argument of `condition`. Without images, the result is
+        one token of `background`, the learned features of a masked patch, and None as the mask.
         """
         if "images" not in obs and "features" not in obs:
             token = self.img_adaptor(self.background).expand(len(obs["state"]), 1, -1)
@@ -231,7 +236,15 @@ class RDTPolicy(nn.Module):
         return self.img_adaptor(features.flatten(1, 3)) + self.model.image_positions(cameras), token_mask
 
     def _encode_images(self, images: Tensor, hidden: dict[str, Tensor] | None) -> Tensor:
-        """Encodes images (R, F, C, H, W, 3) uint8 as features (R, F, C, P, D)."""
+        """Encodes images.
+
+        Args:
+            images: (R rows, F frames, C cameras, H, W, 3) uint8.
+            hidden: Draws of `RDTLearner` for training, of which ``jitter`` changes the colours; None changes nothing.
+
+        Returns:
+            Features (R, F, C, P patches, D).
+        """
         assert self.vision is not None, "the observation has images, and the policy has no image encoder"
         rows, frames, cameras = images.shape[:3]
         draws = None
@@ -247,7 +260,7 @@ class RDTPolicy(nn.Module):
         Args:
             conditioning: Result of `condition`.
             noisy: Normalised actions with noise (R, T, V).
-            action_mask: Entries that actions have (R, V) bool; the others are ignored.
+            action_mask: Mask (R, V) bool of the entries that actions have; all remaining entries are ignored.
             step: Diffusion steps (R,).
 
         Returns:
@@ -274,7 +287,7 @@ class RDTPolicy(nn.Module):
         step: Tensor,
         hidden: dict[str, Tensor] | None = None,
     ) -> Tensor:
-        """Predicts clean chunks (R, T, V) for observations; see `condition` and `denoise`."""
+        """Predicts clean chunks (R, T, V) for observations; `condition` and `denoise` explain the arguments."""
         return self.denoise(self.condition(obs, hidden), noisy, action_mask, step)
 
 

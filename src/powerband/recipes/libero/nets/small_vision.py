@@ -76,11 +76,11 @@ class PatchEncoder(nn.Module):
         """Encodes images.
 
         Args:
-            images_BHWC: Images (B, H, W, 3) uint8.
-            draws: Parameters of `jitter_images` (B, NUM_JITTER_PARAMS); None does not change the images.
+            images_BHWC: Images (B images, H rows of pixels, W columns, 3) uint8.
+            draws: Random parameters of `jitter_images` (B, NUM_JITTER_PARAMS); None does not change the images.
 
         Returns:
-            Tokens (B, P, D).
+            Tokens (B, P patches, D features).
         """
         rows, height, width, _ = images_BHWC.shape
         count = self.patches(height, width)

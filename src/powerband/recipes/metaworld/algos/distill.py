@@ -22,7 +22,7 @@ class DistillationLearner:
         """
         Args:
             config: Hyper-parameters.
-            code: Entries of the code z.
+            code: Number of entries of the code z, the encoding of a trajectory.
             context: Device, precision, random numbers and gradient averaging of this rank.
         """
         self.config, self.precision, self.noise = config, context.precision, context.noise
@@ -40,9 +40,9 @@ class DistillationLearner:
         """Updates the policy, or the critics once the updates of the policy are complete.
 
         Args:
-            batch: B transitions: ``z`` (B, Z), ``state`` (B, 21), ``action``, ``mu``, ``log_std`` (B, 4), ``reward``,
-                ``q_target``, ``gamma`` (B,). ``q_target`` is nan if the teacher has no values; ``gamma`` is the
-                discount of the expert that labelled the transition.
+            batch: B transitions: codes ``z`` (B, Z entries), ``state`` (B, 21), ``action`` (B, 4), ``reward`` (B,), and
+                the labels of the teacher. ``mu`` and ``log_std`` (B, 4) are the teacher's policy. ``q_target`` (B,) is
+                its value, nan if it has none, with the discount ``gamma`` (B,).
 
         Returns:
             Loss and gradient norm by name, 0-d and detached.
@@ -81,7 +81,7 @@ def policy_loss(mu: Tensor, log_std: Tensor, target_mu: Tensor, target_log_std: 
 
     Args:
         mu, log_std: Mean and log standard deviation (B, A) of the network.
-        target_mu, target_log_std: Mean and log standard deviation (B, A) of the expert.
+        target_mu, target_log_std: The same of the expert, for B batch rows and A entries of an action.
         log_std_coef: Weight of the error of log_std.
     """
     weight = 2.0 / (-target_log_std).clamp(min=2.0)

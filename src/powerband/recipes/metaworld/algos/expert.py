@@ -32,7 +32,7 @@ def build_learner(config: Config, context: RankContext) -> tuple[SAC, EnvSpec, O
 
 
 def sac_tensors(sac: SAC) -> dict[str, Tensor]:
-    """Returns all network parameters of an agent by their dotted names, and the centre and scale of its actions."""
+    """Returns the parameters of an agent by their dotted names, and ``centre`` and ``scale`` of its actions."""
     named = {f"{part}.{name}": t for part in SAC_PARTS for name, t in getattr(sac, part).state_dict().items()}
     return {**named, "centre": sac.centre, "scale": sac.scale}
 

@@ -45,10 +45,10 @@ class ImitationLearner:
 
     @torch.no_grad()
     def act(self, obs: Tree, carry: Tensor | None, explore: bool) -> tuple[Tensor, dict[str, Tensor], None]:
-        """Returns actions (N, 4) of the temporary policy, or of the teacher after `teacher_start_step` steps.
+        """Returns actions (N, 4) for N environments, an empty dict (no data to store), and None (no memory).
 
-        The second and third values are an empty dict and None, because there is no data to store and no memory. With
-        `explore`, noise is added to the actions of the temporary policy.
+        Without `explore`, the temporary policy acts. With `explore`, noise is added to its actions, and the teacher
+        acts after `teacher_start_step` environment steps. `carry` is not used.
         """
         if not explore:
             return torch.tanh(self.actor(shared_state(obs))), {}, None
@@ -60,7 +60,10 @@ class ImitationLearner:
         return (torch.tanh(self.actor(shared_state(obs))) + noise).clamp(-1, 1), {}, None
 
     def update(self, batch: dict[str, Tree]) -> dict[str, Tensor]:
-        """Updates the temporary policy towards the teacher's actions on a batch; returns loss and gradient norm."""
+        """Updates the temporary policy towards the teacher's actions on a batch; returns loss and gradient norm.
+
+        Only ``batch["obs"]`` is used: observations (B, 39) for B batch rows.
+        """
         target = self.teacher(batch["obs"])
         with self.precision.autocast():
             loss = (torch.tanh(self.actor(shared_state(batch["obs"]))) - target).square().mean()

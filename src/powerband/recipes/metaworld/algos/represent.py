@@ -40,7 +40,7 @@ class RepresentationLearner:
         """Updates the encoder on two masked views of the same trajectories.
 
         Args:
-            batch: Input of `TrajectoryEncoder` for B trajectories, and ``task`` (B,) int64.
+            batch: Input of `TrajectoryEncoder` for B trajectories, and ``task`` (B,) int64, an index.
 
         Returns:
             Losses and gradient norm by name, 0-d and detached.
@@ -66,7 +66,7 @@ class RepresentationLearner:
             purpose: Name of the noise streams of this view.
 
         Returns:
-            Mean squared errors (3,) of masked states, actions and rewards, and the codes (B, Z).
+            Mean squared errors (3,) of masked states, actions and rewards, and the codes (B trajectories, Z entries).
         """
         shown, masked = {}, {}
         for part in PARTS:
@@ -104,7 +104,7 @@ def info_nce(one: Tensor, other: Tensor, task: Tensor, temperature: float) -> Te
     Trajectories of the same task are not negatives of each other.
 
     Args:
-        one, other: Codes (B, Z) of the two views of B trajectories.
+        one, other: Codes (B, Z entries) of the two views of B trajectories.
         task: Task (B,) int64 of each trajectory.
         temperature: Divides the cosine similarities.
 

@@ -17,7 +17,9 @@ from powerband.recipes.metaworld.settings import StudentConfig
 
 
 class StudentLearner:
-    """A learner around `SAC`. Observations are {"obs": (N, 39), "z": (N, Z)}; SAC sees ``obs`` alone.
+    """Learner around `SAC`. Observations are {"obs": (N, 39), "z": (N, Z)}; SAC sees ``obs`` alone.
+
+    There are N environments; ``z`` is the code of the steps of the episode so far, with Z entries.
 
     The value target is r + w b + gamma V(s') with the reward r, the weight w of the bonus, and the bonus
     b = prod_i exp(-(a_i - mu_i)^2 / (2 sigma_i^2)). mu and sigma are the mean and the standard deviation of the
@@ -57,7 +59,7 @@ class StudentLearner:
         self.sac.lr = lr
 
     def act(self, obs: Tree, carry: Tensor | None, explore: bool) -> tuple[Tensor, dict[str, Tensor], None]:
-        """Acts as `SAC.act`. With `explore`, it counts environment steps, which set the weight of the bonus."""
+        """Returns the result of `SAC.act`. With `explore`, it counts steps, which set the weight of the bonus."""
         if explore:
             self.acted += len(obs["obs"]) * self.world_size
             faded = (self.acted - self.schedule.hold_steps) / max(self.schedule.fade_steps, 1)
@@ -109,7 +111,7 @@ def imitation_bonus(action: Tensor, mu: Tensor, log_std: Tensor) -> Tensor:
     """Computes prod_i exp(-(a_i - mu_i)^2 / (2 sigma_i^2)): how close actions a are to those of a Gaussian policy.
 
     Args:
-        action: B actions (B, A).
+        action: Actions (B, A): B batch rows, A entries of an action.
         mu, log_std: Mean and log standard deviation (B, A) of the policy.
 
     Returns:

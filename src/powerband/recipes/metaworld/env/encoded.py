@@ -17,14 +17,17 @@ HISTORY_KEYS = ("state", "action", "reward", "length")
 class EncodedVecEnv:
     """Adds ``z`` to the observations of `env`: the code of the last states, actions and rewards of the episode.
 
+    A code is a vector that describes these steps. One row is one of the N environments.
+
     Args:
-        env: Environments whose observations are one vector (N, F).
+        env: N environments whose observations are one vector of F entries each, (N, F).
         encoder: Function from the histories of N episodes (`TrajectoryEncoder.encode`) to codes (N, Z).
-        select_state: Function from observations (N, F) to states (N, S) for the encoder.
-        code: Z, entries of a code.
+        select_state: Function from observations (N, F) to states (N, S entries) for the encoder.
+        code: Z, the number of entries of a code.
         length: Largest number of states in a trajectory.
         reward_scale: Factor on rewards for the encoder.
-        include_obs: True for observations {"obs": (N, F), "z"}, False for {"z", "s": (N, S)}.
+        include_obs: True for observations {"obs": (N, F), "z": (N, Z)}, False for {"z": (N, Z), "s": (N, S)}, where
+            ``s`` are the states.
 
     Attributes:
         resumed: (N,) bool: rows whose episode continued after `load_state_dict`.
@@ -72,7 +75,7 @@ class EncodedVecEnv:
         return self._obs
 
     def send(self, action: Tensor) -> None:
-        """Starts a step with actions (N, A)."""
+        """Starts a step with actions (N, A): A entries for each of the N environments."""
         self._action = action
         self.env.send(action)
 
@@ -112,7 +115,7 @@ class EncodedVecEnv:
         self.env.close()
 
     def _restart(self, rows: Tensor, obs: Tensor) -> None:
-        """Clears the history of `rows` (N,) bool, whose new episodes start at `obs` (N, F)."""
+        """Clears the history of the environments in the mask `rows` (N,), whose new episodes start at `obs` (N, F)."""
         history = self.history
         history["length"].masked_fill_(rows, 1)
         history["state"][:, 0] = torch.where(broadcast_rows(rows, obs), self.select_state(obs), history["state"][:, 0])

@@ -45,7 +45,7 @@ class EnvPoolMetaWorld:
         self.succeeded = np.zeros(self.num_envs, bool)
 
     def reset(self, seeds: list[int]) -> np.ndarray:
-        """Resets all rows with one seed per row. Returns the observations (N, F)."""
+        """Resets all rows with one seed per row. Returns the observations (N, F entries)."""
         self.succeeded[:] = False
         return self._with_code(np.concatenate([source.reset(seeds[rows]) for source, rows in self._parts()]))
 

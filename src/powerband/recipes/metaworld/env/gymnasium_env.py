@@ -83,7 +83,11 @@ class MetaWorldEnv:
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Starts an episode; the same `seed` gives the same episode."""
+        """Starts an episode; returns its first observation, and the info of the metaworld package.
+
+        If goals are drawn, the same `seed` gives the same episode; None continues the random sequence.
+        `options` is not used.
+        """
         if self.goals == "cycled":
             self.env.set_task(_goals_of(self.task)[self.next_goal % GOALS])
             self.next_goal += self.goal_stride
@@ -95,7 +99,10 @@ class MetaWorldEnv:
         return self._with_code(obs), info
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """Steps the simulation. ``info["success"]`` is 1 once the task was solved in this episode."""
+        """Steps the simulation; returns observation, reward, terminated (always False), truncated and info.
+
+        ``info["success"]`` is 1.0 once the task was solved in this episode, else 0.0.
+        """
         obs, reward, _, _, info = self.env.step(action)
         self.succeeded |= bool(info["success"])
         truncated = self.env.curr_path_length >= self.horizon
@@ -119,7 +126,7 @@ def make_metaworld_env(**options: Any) -> MetaWorldEnv:
 
 
 def scripted_policy(task: str) -> Callable[[np.ndarray], np.ndarray]:
-    """Meta-World's scripted policy of a task: observation (39,) -> action (4,) in [-1, 1].
+    """Returns Meta-World's scripted policy of a task: a function from observation (39,) to action (4,) in [-1, 1].
 
     Raises:
         MetaWorldNotInstalled: The metaworld package is not installed.
@@ -133,7 +140,7 @@ def scripted_policy(task: str) -> Callable[[np.ndarray], np.ndarray]:
 
 
 def _env_dict() -> Any:
-    """Imports the module of the metaworld package that defines its environments.
+    """Returns the module of the metaworld package that defines its environments.
 
     Raises:
         MetaWorldNotInstalled: The package is not installed.

@@ -21,19 +21,22 @@ EXTRA_START = {
 
 
 def draw_goals(env: Any, seed: int | None) -> None:
-    """Makes the next reset draw a goal from the whole range of the task, with `seed` if it is not None."""
+    """Makes the next reset draw a goal from the whole range of the task.
+
+    `seed` restarts the random sequence; None continues it.
+    """
     env._freeze_rand_vec, env.seeded_rand_vec = False, True
     if seed is not None:
         env.np_random = np.random.default_rng(seed)
 
 
 def supports_reward_version(env: Any, version: str) -> bool:
-    """True if the environment has rewards of `version`, ``v1`` or ``v2``."""
+    """Returns True if the environment has rewards of `version`, ``v1`` or ``v2``."""
     return version == "v2" or (version == "v1" and hasattr(env, "reward_function_version"))
 
 
 def refresh_observation(env: Any) -> np.ndarray:
-    """Computes positions from the current state and stores the observation (18,) as that of the step before.
+    """Computes positions from the current state; returns the observation (18,), stored as that of the step before.
 
     Some tasks move their object at the end of their reset. The package would then show the old position for one step.
     """

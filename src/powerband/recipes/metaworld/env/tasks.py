@@ -83,7 +83,7 @@ def envpool_task_id(task: str) -> str:
 
 
 def envpool_available() -> bool:
-    """True if EnvPool is installed and can be imported."""
+    """Returns True if EnvPool is installed and can be imported."""
     try:
         import envpool  # noqa: F401
     except (ImportError, OSError):

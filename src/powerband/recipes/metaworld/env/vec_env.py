@@ -40,7 +40,8 @@ def make_metaworld_vec_env(
         seed: Seed of the run, which draws the goals.
         first_env: Index of the first row over all ranks.
         cycle_goals: Cycle through the 50 goals in the metaworld package instead of drawing goals: for evaluations.
-        supervision, on_failure: Passed to `WorkerVecEnv`.
+        supervision, on_failure: How `WorkerVecEnv` continues after a failed step, and a function that it calls with
+            each failure that was repaired. With None for `supervision`, a failure raises EnvError.
 
     Raises:
         ConfigError: The backend is not installed, or `num_envs` does not divide by the number of tasks.

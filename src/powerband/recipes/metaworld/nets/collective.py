@@ -30,7 +30,10 @@ def shared_state(obs: Tensor) -> Tensor:
 
 
 class CollectiveActorCritic(nn.Module):
-    """Maps [z, state] to a tanh-Gaussian policy, and [z, state, action] to the values of two critics."""
+    """Maps [z, state] to a tanh-Gaussian policy, and [z, state, action] to the values of two critics.
+
+    ``z`` is the code of a trajectory, from `TrajectoryEncoder`.
+    """
 
     def __init__(self, code: int = 6, hidden: Sequence[int] = (300, 300), action: int = 4) -> None:
         """
@@ -53,5 +56,8 @@ class CollectiveActorCritic(nn.Module):
         return torch.tanh(mean), log_std.clamp(LOG_STD_MIN, LOG_STD_MAX)
 
     def value(self, z: Tensor, state: Tensor, action: Tensor) -> Tensor:
-        """Computes the values (2, B) of both critics for codes `z` (B, Z), states (B, 21) and actions (B, A)."""
+        """Computes the values (2, B) of both critics for codes `z` (B, Z), states (B, 21) and actions (B, A).
+
+        There are B batch rows; Z and A are the numbers of entries of a code and of an action.
+        """
         return self.critic(torch.cat([z, state, action], -1)).squeeze(-1)

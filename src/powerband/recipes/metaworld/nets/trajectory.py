@@ -45,11 +45,11 @@ class EncoderLayer(nn.Module):
         """Applies the layer.
 
         Args:
-            x_BLD: Tokens.
-            mask: (B, 1, 1, L) bool: tokens that are attended to.
+            x_BLD: Tokens (B batch rows, L tokens, D features).
+            mask: (B, 1, 1, L) bool: True for tokens that are attended to.
 
         Returns:
-            (B, L, D).
+            Tokens (B, L, D).
         """
         query, key, value = self.inputs(x_BLD).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         attended = attend(query, key, value, mask)
@@ -93,12 +93,13 @@ class TrajectoryEncoder(nn.Module):
         """Encodes trajectories.
 
         Args:
-            batch: ``state`` (B, T, S), ``action`` (B, T-1, A), ``reward`` (B, T-1, 1), and ``length`` (B,) int64: valid
-                states, 1 to T. Values behind them are masked out.
+            batch: B trajectories of T steps: ``state`` (B, T, S entries), ``action`` (B, T-1, A entries), ``reward``
+                (B, T-1, 1), and ``length`` (B,) int64: valid states, 1 to T. Later values are masked out.
             shown: Masked ``state``, ``action`` and ``reward`` that the network sees; None shows those of the batch.
 
         Returns:
-            z (B, Z), and the predicted ``state`` (B, T, S), ``action`` (B, T-1, A) and ``reward`` (B, T-1, 1).
+            Codes z (B, Z entries), and a dict of the predicted ``state`` (B, T, S), ``action`` (B, T-1, A) and
+            ``reward`` (B, T-1, 1).
         """
         shown = shown or batch
         b, t = batch["state"].shape[:2]
@@ -125,7 +126,7 @@ class TrajectoryEncoder(nn.Module):
 
     @torch.no_grad()
     def encode(self, batch: dict[str, Tensor]) -> Tensor:
-        """Computes z (B, Z) of trajectories without masks and without dropout."""
+        """Computes the codes z (B, Z entries) of B trajectories, the batch of `forward`, without dropout."""
         training = self.training
         self.eval()
         z = self(batch)[0]

@@ -62,7 +62,7 @@ def linear_probe(z: Tensor, task: Tensor, z_test: Tensor, task_test: Tensor) -> 
     """Fits a multinomial logistic regression from codes to tasks and returns its accuracy on test codes.
 
     Args:
-        z, z_test: (n, Z) codes to fit on and to test on.
+        z, z_test: Codes (n, Z entries) to fit on and to test on.
         task, task_test: (n,) int64: index of the task of each code.
     """
     mean, std = z.mean(0), z.std(0).clamp(min=1e-6)
@@ -84,7 +84,7 @@ def linear_probe(z: Tensor, task: Tensor, z_test: Tensor, task_test: Tensor) -> 
 
 
 def _draw(z: Tensor, task: Tensor, names: tuple[str, ...], accuracy: float, path: Path) -> None:
-    """Draws n codes `z` (n, Z) on their two principal axes, with one colour per task; saves the image at `path`."""
+    """Draws n codes `z` (n, Z entries) on their two principal axes, one colour per task; saves the image at `path`."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -42,7 +42,7 @@ def represent(config: Config, run: Run) -> dict[str, Any]:
 def distill(config: Config, run: Run) -> dict[str, Any]:
     """Trains the collective network, one policy and critics for all tasks.
 
-    It learns the policies of all experts first, then their values.
+    The network learns the policies of all experts first, then their values.
 
     Returns:
         An empty dict.

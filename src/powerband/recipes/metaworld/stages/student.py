@@ -23,12 +23,18 @@ from powerband.recipes.metaworld.stages.rank_setup import make_training_env, sca
 
 
 def student(config: Config, run: Run) -> dict[str, Any]:
-    """Trains SAC with a reward bonus for actions of the collective policy; returns its final evaluation."""
+    """Trains SAC with a reward bonus for actions of the collective policy.
+
+    Returns the figures of its final evaluation by name; empty if a signal ended the run.
+    """
     return _train(config, run, finetune=False)
 
 
 def student_finetune(config: Config, run: Run) -> dict[str, Any]:
-    """Trains SAC from the weights of the collective network; returns its final evaluation."""
+    """Trains SAC from the weights of the collective network.
+
+    Returns the figures of its final evaluation by name; empty if a signal ended the run.
+    """
     return _train(config, run, finetune=True)
 
 

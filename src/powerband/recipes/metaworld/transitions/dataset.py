@@ -32,7 +32,7 @@ class TransitionDataset:
     Attributes:
         fields: Name -> (rows, ...) on the CPU, or on the device that `to` moved them to. ``task`` (rows,) is the index
             of the row's task in ``config.tasks``.
-        past: The same rows as trajectories.
+        past: The same rows as `Trajectories`, which gathers the steps before a row.
         tasks: Names of the tasks.
 
     Raises:
@@ -97,7 +97,7 @@ class TransitionDataset:
             whole: Cut no trajectory short. Otherwise `CUT_SHARE` of them are cut, always the same rows.
 
         Returns:
-            As `Trajectories.windows`, and ``task`` (B,) int64.
+            The dict of `Trajectories.windows`, and ``task`` (B,) int64, the index of each trajectory's task.
         """
         rows = rows.to(self.fields["task"].device)
         longest = None
@@ -107,7 +107,10 @@ class TransitionDataset:
         return {**self.past.windows(rows, length, longest), "task": self.fields["task"][rows]}
 
     def labels(self, rows: Tensor) -> dict[str, Tensor]:
-        """Gathers the code z, state, action, reward, and the expert's labels and discount of `rows` (B,) by name."""
+        """Gathers code z, state, action, reward, and the labels and discount of the teacher, by name.
+
+        `rows` (B,) are the numbers of the rows of a batch.
+        """
         rows = rows.to(self.fields["task"].device)
         return {name: self.fields[name][rows] for name in LABELS}
 

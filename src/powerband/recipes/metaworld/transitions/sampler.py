@@ -1,4 +1,4 @@
-"""TransitionSampler: samples the newest transitions while an expert trains, and stops when the expert succeeds."""
+"""TransitionSampler: stores a sample of an expert's newest transitions while it trains, and stops when it succeeds."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def order_by_env(rows: dict[str, Tensor], num_envs: int) -> dict[str, Tensor]:
         num_envs: Environments that were stepped together.
 
     Returns:
-        The same rows, and ``start`` (n,) bool: True if the row does not continue the episode of the row before.
+        The same rows, and ``start`` (rows,) bool: True if the row does not continue the episode of the row before.
     """
     count = len(rows["obs"]) // num_envs * num_envs
     ordered = {name: rows[name][:count].unflatten(0, (-1, num_envs)).transpose(0, 1).flatten(0, 1) for name in FIELDS}

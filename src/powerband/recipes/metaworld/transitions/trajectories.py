@@ -10,8 +10,8 @@ def trajectory_starts(obs: Tensor, next_obs: Tensor) -> Tensor:
     """Finds the transitions that do not continue the transition in the row before.
 
     Args:
-        obs, next_obs: Observations (n, F) before and after n transitions. If a row continues the row before, its `obs`
-            equals the `next_obs` of that row bit for bit.
+        obs, next_obs: Observations (n, F entries) before and after n transitions. If a row continues the row before,
+            its `obs` equals the `next_obs` of that row bit for bit.
 
     Returns:
         (n,) bool: True for rows that start a trajectory.
@@ -24,8 +24,8 @@ class Trajectories:
     """Recorded transitions from which the trajectory before each of them can be gathered.
 
     Args:
-        state: States (n, S) in which the actions were executed.
-        action: Actions (n, A).
+        state: States (n, S entries) in which the n actions were executed.
+        action: Actions (n, A entries).
         reward: Rewards (n,).
         start: (n,) bool: True for the first transition of a trajectory.
 
@@ -45,7 +45,7 @@ class Trajectories:
         Args:
             last: Numbers of B rows (B,) int64.
             length: Largest number of states in a window.
-            longest: (B,) int64: largest number of states in each window; None applies `length` to all.
+            longest: (B,) int64: largest number of states in each window; None applies `length` to all windows.
 
         Returns:
             ``state`` (B, length, S), ``action`` (B, length - 1, A), ``reward`` (B, length - 1, 1), and ``length`` (B,):

@@ -25,7 +25,7 @@ class RandomWalk:
         self.generator = torch.Generator().manual_seed(seed)
 
     def __call__(self, env: SketchNavEnv, obs: object, carry: Tensor | None) -> tuple[Tensor, None]:
-        """Returns actions (N,) int64 for the N agents of `env`, and None as the carry."""
+        """Returns (actions, None): actions (N,) int64 for the N agents of `env`, and no memory."""
         return torch.randint(NUM_ACTIONS, (env.num_envs,), generator=self.generator).to(env.device), None
 
 
@@ -42,7 +42,7 @@ class ForwardAndTurn:
         self.side = torch.empty(0, dtype=torch.int64)
 
     def __call__(self, env: SketchNavEnv, obs: object, carry: Tensor | None) -> tuple[Tensor, None]:
-        """Returns actions (N,) int64 for the N agents of `env`, and None as the carry."""
+        """Returns (actions, None): actions (N,) int64 for the N agents of `env`, and no memory."""
         rows, hit = env.num_envs, env.agents.hit.bool().cpu()
         if self.turns_left is None:
             self.turns_left, self.side = torch.zeros(rows, dtype=torch.int64), torch.full((rows,), LEFT)

@@ -22,9 +22,10 @@ from powerband.recipes.sketchnav.env.world import WorldArrays
 
 @cuda.jit
 def begin_agents(s, w, seed, stride, ended_only):
-    """Begins the next episode of each agent; the module docstring explains s, w, seed and ended_only.
+    """Begins the next episode of each agent, or with `ended_only` of those whose episode ended; one thread per agent.
 
-    There is one thread per agent. Agents that play the episodes in order advance by `stride` episodes.
+    `s` are the arrays of all agents, `w` those of the world. Agents that play the episodes in order advance by `stride`
+    episodes; other agents draw an episode with `seed`.
     """
     n = cuda.grid(1)
     if n < s.heading.shape[0] and (s.ended[n] or not ended_only):
@@ -33,7 +34,10 @@ def begin_agents(s, w, seed, stride, ended_only):
 
 @cuda.jit
 def step_agents(s, w, action):
-    """Executes one action (N,) of each agent, with one thread per agent; the module docstring explains s and w."""
+    """Executes `action` (N,), one action for each of N agents, with one thread per agent.
+
+    `s` are the arrays of all agents, `w` those of the world.
+    """
     n = cuda.grid(1)
     if n < s.heading.shape[0]:
         step_row(s, w, n, action[n])
@@ -41,9 +45,11 @@ def step_agents(s, w, action):
 
 @cuda.jit
 def render_columns(s, w, rgb, depth, scale, offset, top, ended_only):
-    """Renders the images of all agents, with one thread per column; the module docstring explains all arguments.
+    """Renders `rgb` (N, 3, S, S) and `depth` (N, 1, S, S) of N agents with S x S pixels, with one thread per column.
 
-    Neighbouring threads render neighbouring columns, so that the memory accesses of a warp are contiguous.
+    `s` are the arrays of all agents, `w` those of the world. With `ended_only`, only agents whose episode ended are
+    rendered. A depth of z metres is written as `scale` z + `offset`, limited to 0..`top`. Neighbouring threads
+    render neighbouring columns, so that the memory accesses of a warp are contiguous.
     """
     thread = cuda.grid(1)
     n = thread // w.pixels
@@ -53,9 +59,9 @@ def render_columns(s, w, rgb, depth, scale, offset, top, ended_only):
 
 @cuda.jit
 def expert_kernel(s, w):
-    """Writes the action of the shortest-path follower of each agent; the module docstring explains s and w.
+    """Writes the action of the shortest-path follower of each agent to ``s.expert``, with one thread per agent.
 
-    There is one thread per agent.
+    `s` are the arrays of all agents, `w` those of the world.
     """
     n = cuda.grid(1)
     if n < s.heading.shape[0]:
@@ -66,7 +72,9 @@ def expert_kernel(s, w):
 def depth_noise_kernel(s, w, o, seed, metres, depth, scale, offset, ended_only):
     """Writes noisy `depth` from `metres`, the exact depth (N, 1, S, S) in metres, with one thread per pixel.
 
-    The module docstring explains the other arguments.
+    There are N agents with images of S x S pixels; with `ended_only`, only agents whose episode ended are changed.
+    `s` are the arrays of all agents, `w` those of the world. `o` are the arrays of the sensors. A depth of z metres is
+    written as `scale` z + `offset`.
     """
     side, thread = depth.shape[3], cuda.grid(1)
     n, pixel = thread // (side * side), thread % (side * side)
@@ -77,7 +85,11 @@ def depth_noise_kernel(s, w, o, seed, metres, depth, scale, offset, ended_only):
 
 @cuda.jit
 def colour_noise_kernel(s, w, o, seed, rgb, ended_only):
-    """Adds noise to the colours `rgb`, with one thread per pixel; the module docstring explains all arguments."""
+    """Adds noise to the colours `rgb` (N, 3, S, S) of N agents with S x S pixels, with one thread per pixel.
+
+    `s` are the arrays of all agents, `w` those of the world. `o` are the arrays of the sensors. With `ended_only`, only
+    agents whose episode ended are changed.
+    """
     side, thread = rgb.shape[3], cuda.grid(1)
     n, pixel = thread // (side * side), thread % (side * side)
     if n < s.heading.shape[0] and (s.ended[n] or not ended_only):
@@ -86,9 +98,9 @@ def colour_noise_kernel(s, w, o, seed, rgb, ended_only):
 
 @cuda.jit
 def pose_noise_kernel(s, w, o, seed, gps, compass):
-    """Adds noise to `gps` (N, 2) and `compass` (N, 1), with one thread per agent.
+    """Adds noise to `gps` (N, 2) and `compass` (N, 1) of N agents, with one thread per agent.
 
-    The module docstring explains the other arguments.
+    `s` are the arrays of all agents, `w` those of the world. `o` are the arrays of the sensors.
     """
     n = cuda.grid(1)
     if n < s.heading.shape[0]:
@@ -96,17 +108,26 @@ def pose_noise_kernel(s, w, o, seed, gps, compass):
 
 
 def launch_render(agents: Agents, world: WorldArrays, *arguments: Any) -> None:
-    """Launches `render_columns` with one thread per column of each agent's image."""
+    """Launches `render_columns` with one thread per image column.
+
+    `arguments` are those of the kernel after the world.
+    """
     launch_per_row(render_columns, world.pixels, agents, world, *arguments)
 
 
 def launch_depth_noise(agents: Agents, world: WorldArrays, *arguments: Any) -> None:
-    """Launches `depth_noise_kernel` with one thread per pixel of each agent's depth image, ``arguments[3]``."""
+    """Launches `depth_noise_kernel` with one thread per pixel of each agent's depth image, ``arguments[3]``.
+
+    `arguments` are those of the kernel after the world.
+    """
     launch_per_row(depth_noise_kernel, arguments[3].shape[3] ** 2, agents, world, *arguments)
 
 
 def launch_colour_noise(agents: Agents, world: WorldArrays, *arguments: Any) -> None:
-    """Launches `colour_noise_kernel` with one thread per pixel of each agent's colour image, ``arguments[2]``."""
+    """Launches `colour_noise_kernel` with one thread per pixel of each agent's colour image, ``arguments[2]``.
+
+    `arguments` are those of the kernel after the world.
+    """
     launch_per_row(colour_noise_kernel, arguments[2].shape[3] ** 2, agents, world, *arguments)
 
 

@@ -33,6 +33,7 @@ UNLIMITED_M = 1e9
 
 class SketchNavEnv:
     """N agents that navigate to the goal on a sketch. The actions are STOP, FORWARD, LEFT (10 degrees) and RIGHT.
+    Images have S x S pixels.
 
     Observations: ``rgb`` (N, 3, S, S) uint8; ``depth`` (N, 1, S, S) uint8, 0 at 0.5 m or nearer and 255 at 5 m or
     farther; ``gps`` (N, 2) float32, metres from the start along the axes of the plan (x right, y down); ``compass``
@@ -69,7 +70,7 @@ class SketchNavEnv:
         all_envs: int = 0,
         sensors: Sensors = NOISELESS,
     ):
-        """Begins an episode in each row.
+        """Begins an episode for each agent; an agent and its entries in tensors are called a row.
 
         Args:
             num_envs: N, number of agents (rows).
@@ -114,7 +115,7 @@ class SketchNavEnv:
         self.reset(seed)
 
     def reset(self, seed: int | None = None) -> Tree:
-        """Begins new episodes in all rows and returns the observations.
+        """Begins new episodes for all agents and returns the observations.
 
         Args:
             seed: Restarts the random streams with this seed; None continues them.
@@ -146,7 +147,7 @@ class SketchNavEnv:
         return rgb, depth
 
     def send(self, action: Tensor) -> None:
-        """Accepts the actions (N,) int64 of all rows.
+        """Accepts the actions (N,) int64 of all N agents; `recv` executes them.
 
         Raises:
             ConfigError: The shape or dtype is wrong, or, on CPU, an action is out of range.
@@ -219,7 +220,7 @@ class SketchNavEnv:
         """Restores `state_dict`; then `observe` returns the observations of this state.
 
         Raises:
-            ConfigError: The state has another number of rows or episodes.
+            ConfigError: The number of agents or of episodes differs from that of the state.
         """
         rows, episodes = state["agents"]["heading"].shape[0], int(state["episodes"])
         if (rows, episodes) != (self.num_envs, len(self.episodes)):
@@ -248,7 +249,7 @@ class SketchNavEnv:
             rgb: Colours (N, 3, S, S) uint8.
             depth: Depth (N, 1, S, S) uint8; computed from `metres` if depth is noisy.
             metres: Depth (N, 1, S, S) float32 in metres.
-            ended_only: Leave out rows whose episode did not end.
+            ended_only: Change only the images of agents whose episode ended; otherwise of all agents.
         """
         arrays, seed = self._sensor_arrays, self.seed
         if self.sensors.depth_noise:
@@ -257,9 +258,9 @@ class SketchNavEnv:
             self._run("colour_noise", arrays, seed, rgb, ended_only)
 
     def _write_obs(self, obs: Tree, ended_only: bool) -> Tree:
-        """Writes the present observations into `obs` and returns it.
+        """Writes the present observations into `obs` and returns `obs`.
 
-        With `ended_only`, images are written only for rows whose episode ended.
+        With `ended_only`, images are written only for agents whose episode ended.
         """
         agents, episodes = self.agents, self.episodes
         if self.sensors.depth_noise:

@@ -24,7 +24,7 @@ class ExploredMap:
         device: Device of maps and images.
 
     Attributes:
-        maps: Maps (N, G, G) uint8.
+        maps: Maps (N, G, G) uint8: 0 is unseen, 127 is free, 255 is occupied.
     """
 
     def __init__(self, rows: int, squares: int, pixels: int, device: torch.device) -> None:
@@ -40,13 +40,16 @@ class ExploredMap:
             depth: Observed depth (N, 1, S, S) uint8.
             gps: Positions (N, 2) in metres from the start.
             compass: Headings (N, 1) in radians.
-            starts: (N,) bool: agents that begin an episode, whose maps are cleared first.
+            starts: (N,) bool: True for agents that begin an episode; their maps are cleared first.
         """
         self.maps.masked_fill_(starts.view(-1, 1, 1), UNSEEN)
         return self.maps.copy_(self.with_view(self.maps, depth, gps, compass))
 
     def with_view(self, maps: Tensor, depth: Tensor, gps: Tensor, compass: Tensor) -> Tensor:
-        """Returns copies of maps (N, G, G) with the views of `add` added; free squares never replace occupied ones."""
+        """Returns copies of `maps` (N, G, G) with the views added; `add` explains the views.
+
+        Free squares never replace occupied squares.
+        """
         level = depth[:, 0, depth.shape[-1] // 2 - 1]  # the row above the horizon
         far = NEAR_M + level.float() * ((FAR_M - NEAR_M) / 255)
         free = torch.where(self.along < far.unsqueeze(2), FREE, UNSEEN).to(torch.uint8)  # (n, S, K)
@@ -55,7 +58,7 @@ class ExploredMap:
         return self._mark(marked, walls, far.unsqueeze(2), gps, compass)
 
     def _mark(self, maps: Tensor, value: Tensor, z: Tensor, gps: Tensor, compass: Tensor) -> Tensor:
-        """Returns maps with k points on the ray of each of S image columns marked.
+        """Returns copies of `maps` in which k points on the ray of each of S image columns are marked.
 
         `z` (N, S, k) is the depth of the points. A square gets the maximum of its value in `maps` and the values
         `value` (N, S, k) of the points in it.

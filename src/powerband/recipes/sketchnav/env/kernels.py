@@ -26,7 +26,10 @@ from powerband.recipes.sketchnav.plans import cell_codes, distance, episodes
 
 @hashing.inlined
 def write_expert(s, w, n):
-    """Writes the action of the shortest-path follower of agent `n`; s: arrays of all agents, w: arrays of the world."""
+    """Writes the action of the shortest-path follower of agent `n` to ``s.expert[n]``.
+
+    `s` are the arrays of all agents, `w` those of the world.
+    """
     s.expert[n] = shortest_path_action(s, w, n)
 
 

@@ -29,7 +29,10 @@ FAR_AWAY = 1e9
 
 @inlined
 def is_occupied(w, first, width, high, cx, cy):
-    """Returns True if cell (cx, cy) of a plan is occupied or outside. The module docstring explains w and first."""
+    """Returns True if cell (cx, cy) is occupied, or outside of a plan of `width` x `high` cells.
+
+    `w` are the arrays of the world, and `first` is the index of the first cell of the plan in `w.cells`.
+    """
     if cx < 0 or cy < 0 or cx >= width or cy >= high:
         return True
     return w.height[w.cells[first + cy * width + cx]] > 0.0
@@ -37,7 +40,10 @@ def is_occupied(w, first, width, high, cx, cy):
 
 @inlined
 def collides(w, first, width, high, x, y):
-    """Returns True if an agent at (x, y) touches an occupied cell. The module docstring explains w and first."""
+    """Returns True if an agent at (x, y), in 1/64 mm, touches an occupied cell of a plan of `width` x `high` cells.
+
+    `w` are the arrays of the world, and `first` is the index of the first cell of the plan in `w.cells`.
+    """
     cx, cy = x // CELL_UNITS, y // CELL_UNITS
     for gy in range(cy - 2, cy + 3):
         for gx in range(cx - 2, cx + 3):
@@ -57,9 +63,10 @@ def collides(w, first, width, high, x, y):
 
 @inlined
 def move_forward(w, first, width, high, x, y, heading, substeps):
-    """Returns (x, y, completed substeps) of a straight move that ends before the agent would collide.
+    """Returns (x, y, completed substeps) of a straight move from (x, y) that ends before the agent would collide.
 
-    The module docstring explains w, first and high. `heading` is in tens of degrees.
+    A substep is 25 mm; x and y are in 1/64 mm, and `heading` in tens of degrees. `w` are the arrays of the world,
+    and `first` is the index of the first cell of the plan in `w.cells`, which has `width` x `high` cells.
     """
     made = 0
     for _ in range(substeps):
@@ -74,7 +81,7 @@ def move_forward(w, first, width, high, x, y, heading, substeps):
 def path_length(w, field, width, high, x, y):
     """Returns the metres of the shortest path from (x, y) to the goal whose distance field begins at `w.field[field]`.
 
-    The module docstring explains w, width and high.
+    `w` are the arrays of the world; the plan has `width` x `high` cells; x and y are in 1/64 mm.
 
     An agent may stand in a gap of 0.4 m, for example, where the centre of no cell is navigable. The search then extends
     to more cells, ring by ring.
@@ -96,9 +103,10 @@ def path_length(w, field, width, high, x, y):
 
 @inlined
 def potential_m(w, e, x, y):
-    """Returns the potential D of the reward of episode `e` at (x, y), in metres; w: arrays of the world.
+    """Returns the potential D of the reward of episode number `e` at (x, y), in metres.
 
-    D is 0.8 of the path that remains after its nearest point, plus 0.2 of the distance to this point.
+    `w` are the arrays of the world; x and y are in 1/64 mm. D is 0.8 of the path that
+    remains after its nearest point, plus 0.2 of the distance to this point.
     """
     best, remains = FAR_AWAY * FAR_AWAY, 0.0
     for k in range(w.way_at[e], w.way_at[e + 1] - 1):
@@ -116,9 +124,10 @@ def potential_m(w, e, x, y):
 
 @inlined
 def shortest_path_action(s, w, n):
-    """Returns the action of the shortest-path follower for agent `n`: STOP near the goal, otherwise the best heading.
+    """Returns the action of the shortest-path follower for agent `n`: STOP near the goal, or FORWARD, LEFT, RIGHT.
 
-    The best heading shortens the path most. `s` are the arrays of all agents, `w` those of the world.
+    The agent turns to the heading that shortens the path most, then moves ahead. `s` are the arrays of all agents,
+    `w` those of the world.
     """
     if s.distance[n] <= STOP_SHARE * w.radius_m:
         return STOP

@@ -25,7 +25,10 @@ PANEL, PANEL_LIGHT = 6, 0.95
 
 @inlined
 def paint(rgb, depth, n, row, column, red, green, blue, z, scale, offset, top):
-    """Writes one pixel of the images of agent `n`: its colour, and its depth z as `scale` z + `offset` in 0..`top`."""
+    """Writes one pixel of agent `n`: its colour into `rgb`, and its depth of z metres into `depth`.
+
+    The depth is written as `scale` z + `offset`, limited to 0..`top`.
+    """
     rgb[n, 0, row, column] = red
     rgb[n, 1, row, column] = green
     rgb[n, 2, row, column] = blue
@@ -34,9 +37,10 @@ def paint(rgb, depth, n, row, column, red, green, blue, z, scale, offset, top):
 
 @inlined
 def render_column(s, w, n, column, rgb, depth, scale, offset, top):
-    """Renders one column of the view of agent `n` into rgb (N, 3, S, S) uint8 and depth (N, 1, S, S).
+    """Renders one column of the view of agent `n` into `rgb` (N, 3, S, S) uint8 and `depth` (N, 1, S, S).
 
-    `s` are the arrays of all agents, `w` those of the world; `paint` explains `scale`, `offset` and `top`.
+    There are N agents with images of S x S pixels. `s` are the arrays of all agents, `w` those of the world. A depth of
+    z metres is written as `scale` z + `offset`, limited to 0..`top`.
     """
     plan = w.plan[s.episode[n]]
     first, width = w.cells_at[plan], w.size[plan, 1]

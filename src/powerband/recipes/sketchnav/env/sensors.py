@@ -40,7 +40,7 @@ class SensorArrays(NamedTuple):
 
     Attributes:
         normal: Table of the normal distribution (4096,) float32 with variance 1.
-        colour: The same table as errors of a colour (4096,) int32, in parts of a level.
+        colour: The same table as errors of a colour (4096,) int32, in 1/4096 of a colour level.
         depth: Standard deviation of depth at 1 m, in metres.
         gps: Standard deviation of both coordinates, in metres.
         compass: Standard deviation of the heading, in radians.
@@ -82,13 +82,19 @@ def sensor_bits(key, slot):
 
 @inlined
 def table_row(bits, lane):
-    """Returns the index into the table of the normal distribution that 12 of 64 `bits` select: `lane` 0 to 4."""
+    """Returns an index into the table of the normal distribution.
+
+    The index is group number `lane` (0 to 4) of 12 of the 64 `bits`.
+    """
     return np.uint32((bits >> np.uint64(LANE_BITS * lane)) & np.uint64((1 << LANE_BITS) - 1))
 
 
 @inlined
 def standard_normal(o, bits, lane):
-    """Returns a standard normal number (float64) that `lane` 0 to 4 of `bits` selects; o: arrays of the sensors."""
+    """Returns a standard normal number (float64), which group number `lane` (0 to 4) of 12 of the 64 `bits` selects.
+
+    `o` are the arrays of the sensors.
+    """
     return np.float64(o.normal[table_row(bits, lane)])
 
 
@@ -96,7 +102,8 @@ def standard_normal(o, bits, lane):
 def add_depth_noise(o, key, n, row, column, metres, depth, scale, offset):
     """Adds noise to the depth z of one pixel of agent `n`; writes `scale` z + `offset` to `depth` (N, 1, S, S) uint8.
 
-    z comes from `metres` (N, 1, S, S). `o` are the arrays of the sensors, and `key` is the `frame_key` of the step.
+    z comes from `metres` (N, 1, S, S), the exact depth in images of S x S pixels of N agents. `o` are the arrays of the
+    sensors, and `key` is the `frame_key` of the step.
     The error of triangulation grows with the square of the distance. Source: Khoshelham and Elberink 2012.
     """
     z = np.float64(metres[n, 0, row, column])
@@ -106,7 +113,7 @@ def add_depth_noise(o, key, n, row, column, metres, depth, scale, offset):
 
 @inlined
 def add_colour_noise(o, key, n, row, column, rgb):
-    """Adds noise to the colours of one pixel of agent `n` in `rgb` (N, 3, S, S) uint8.
+    """Adds noise to the colours of one pixel of agent `n` in `rgb` (N, 3, S, S) uint8: N agents, S x S pixels.
 
     `o` are the arrays of the sensors, and `key` is the `frame_key` of the step.
     """
@@ -120,7 +127,7 @@ def add_colour_noise(o, key, n, row, column, rgb):
 def add_pose_noise(s, w, o, n, seed, gps, compass):
     """Adds noise to agent `n` in `gps` (N, 2) and `compass` (N, 1), float32; the compass stays within -pi to pi.
 
-    The module docstring explains s, w and o.
+    `s` are the arrays of all agents, `w` those of the world. `o` are the arrays of the sensors.
     """
     bits = sensor_bits(frame_key(s, w, n, seed), POSE)
     for k in range(2):

@@ -11,7 +11,7 @@ from powerband.recipes.sketchnav.settings import Rules, check_pixels
 
 
 def make_env_spec(pixels: int, rules: Rules, explored: int = 0, expert: bool = False) -> EnvSpec:
-    """Describes observations and actions without episodes.
+    """Returns the shapes and types of observations and actions, without reading episodes.
 
     Args:
         pixels: S, side of the camera image.

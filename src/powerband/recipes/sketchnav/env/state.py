@@ -72,7 +72,7 @@ class Agents:
         """Creates agents without episodes.
 
         Args:
-            num_envs: N.
+            num_envs: N, number of agents.
             first_env: Number of the first agent over all ranks.
             device: Device of the tensors.
         """

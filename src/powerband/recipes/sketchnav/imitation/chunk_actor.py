@@ -44,7 +44,11 @@ class NavigationChunkActor:
         return action, None
 
     def _stack(self, past: Tensor | None, newest: Tensor, starts: Tensor) -> Tensor:
-        """Returns the newest images (N, frames, C, S, S), oldest first; the first image of an episode is repeated."""
+        """Adds `newest` (N, C, S, S) to `past` and returns the newest images (N, frames, C, S, S), oldest first.
+
+        There are N agents, and images of C channels and S x S pixels. At the start of an episode (`starts`), and if
+        `past` is None, the newest image fills all frames.
+        """
         repeated = newest.unsqueeze(1).repeat(1, self.learner.config.frames, 1, 1, 1)
         if past is None:
             return repeated

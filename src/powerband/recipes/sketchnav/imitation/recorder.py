@@ -64,7 +64,10 @@ def record(config: Config, run: Run) -> Path:
 def _record_episodes(
     config: Config, episodes: Episodes, missing: Tensor, field_names: list[str], recording: Recording
 ) -> None:
-    """Plays the episodes with the numbers `missing` (n,), and records the follower's actions, executed or not."""
+    """Plays the n episodes with the numbers `missing` (n,), and adds the observed `field_names` to `recording`.
+
+    The recorded action is that of the follower, even if a random move is executed in its place.
+    """
     seed, noise = recording.facts["seed"], recording.facts["noise"]
     num_envs = min(NUM_ENVS, len(missing))
     env = SketchNavEnv(
@@ -100,7 +103,7 @@ def _record_episodes(
 
 
 def _disturb(action: Tensor, env: SketchNavEnv, share: float, seed: int) -> Tensor:
-    """Returns actions (N,) of which a share is replaced by random moves; STOP is never replaced.
+    """Returns the actions (N,) of N agents with a `share` replaced by random moves; STOP is never replaced.
 
     After a random move the follower shows how to recover, which an undisturbed follower never does. The random numbers
     depend on episode and step only, so that a continued recording is the same. Source: Laskey et al. 2017.

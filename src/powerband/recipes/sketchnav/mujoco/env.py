@@ -60,11 +60,17 @@ class MujocoNavEnv:
         )
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[dict[str, Any], dict]:
-        """Begins the next episode; a seed restarts the random stream that selects it."""
+        """Begins the next episode and returns (observation, empty dict).
+
+        A seed restarts the random stream that selects the episodes; None continues it. `options` are ignored.
+        """
         return self._observe(self.nav.reset(seed)), {}
 
     def step(self, action: int) -> tuple[dict[str, Any], float, bool, bool, dict]:
-        """Executes one action; the info of the last step contains the figures of the episode."""
+        """Executes one action and returns (observation, reward, terminated, truncated, info).
+
+        At the end of an episode `info` has its figures by name; before the end it is empty.
+        """
         nav = self.nav
         nav.move(torch.tensor([int(action)]))
         ended = int(nav.agents.ended[0])
@@ -94,7 +100,10 @@ class MujocoNavEnv:
         }
 
     def _add_noise(self, rgb: np.ndarray, level: np.ndarray, depth: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns colours (3, S, S) and depth levels (1, S, S) with noise; `depth` (S, S) is exact, in metres."""
+        """Returns (colours, depth levels): `rgb` (3, S, S) and `level` (1, S, S) with noise.
+
+        `depth` (S, S) is the exact depth in metres.
+        """
         colours, levels, metres = (
             torch.from_numpy(np.ascontiguousarray(each)[None]) for each in (rgb, level, depth[None])
         )

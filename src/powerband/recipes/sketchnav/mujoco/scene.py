@@ -19,7 +19,9 @@ FLOOR_M = 0.05
 
 
 def merge_into_boxes(cells: np.ndarray) -> list[tuple[int, int, int, int, int]]:
-    """Covers the cells (H, W) uint8 of a plan with rectangles that do not overlap; all cells of one have the same code.
+    """Covers the cells of a plan, (H rows, W columns) uint8, with rectangles that do not overlap.
+
+    All cells of a rectangle have the same code.
 
     Returns:
         (code, x0, y0, x1, y1) of each rectangle, in cells; x1 and y1 are exclusive.
@@ -40,7 +42,10 @@ def merge_into_boxes(cells: np.ndarray) -> list[tuple[int, int, int, int, int]]:
 
 
 def scene_xml(cells: np.ndarray) -> str:
-    """Returns the MJCF text of a plan with the camera ``eye``; its y axis points up, so the plan's y is negated."""
+    """Returns the MJCF text of the plan with the cell codes `cells` (H rows, W columns), with the camera ``eye``.
+
+    The y axis of the scene points up, so the y of the plan is negated.
+    """
     tall, colour = heights(), colours()
     height, width = (side * CELL_M for side in cells.shape)
 
@@ -121,7 +126,7 @@ class MujocoRenderer:
     """Renderer of one plan by MuJoCo.
 
     Args:
-        cells: Cell codes (H, W) uint8.
+        cells: Cell codes (H, W) uint8 of the plan: H rows, W columns.
         pixels: S, side of the images.
 
     Attributes:

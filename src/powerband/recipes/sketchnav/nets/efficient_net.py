@@ -55,7 +55,7 @@ class InvertedBottleneck(nn.Module):
         self.skips = stride == 1 and inputs == outputs
 
     def forward(self, x_RCHW: Tensor) -> Tensor:
-        """Transforms images (R, inputs, H, W) to (R, outputs, H / stride, W / stride)."""
+        """Transforms R images (R, inputs, H, W) of H x W pixels to (R, outputs, H / stride, W / stride)."""
         wide = self.wide(x_RCHW)
         weight = torch.sigmoid(self.excite(F.silu(self.squeeze(wide.mean((2, 3), keepdim=True)))))
         out = self.narrow(wide * weight)
@@ -65,7 +65,7 @@ class InvertedBottleneck(nn.Module):
 class EfficientNet(nn.Module):
     """Encoder of images of any size. Two channels with the coordinates of each pixel are added to an image.
 
-    Without these channels, a group norm of an empty page would divide by almost 0.
+    Without these channels, a group norm of an empty sketch would divide by almost 0.
     """
 
     def __init__(self, channels: int, width: int, factor: float = 1.0, depth: float = 1.0) -> None:
@@ -101,7 +101,7 @@ class EfficientNet(nn.Module):
         self.linear = nn.Linear(head * POOLED_PX**2, width)
 
     def forward(self, x_RCHW: Tensor) -> Tensor:
-        """Encodes images (R, C, H, W) of floats in 0..1 as features (R, width)."""
+        """Encodes R images (R, C, H, W) of H x W pixels, floats in 0..1, as features (R, width)."""
         rows, _, height, width = x_RCHW.shape
         down = torch.linspace(-1, 1, height, device=x_RCHW.device).view(1, 1, -1, 1).expand(rows, 1, height, width)
         right = torch.linspace(-1, 1, width, device=x_RCHW.device).expand(rows, 1, height, width)

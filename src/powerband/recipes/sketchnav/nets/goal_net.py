@@ -28,10 +28,11 @@ DARK = 0.6
 
 
 def bounding_box(inside: Tensor) -> tuple[Tensor, Tensor]:
-    """Computes the bounding boxes of the True squares of R maps (R, G, G) bool.
+    """Computes the bounding boxes of the True squares of R maps (R, G, G) bool, which have G squares along a side.
 
     Returns:
-        Lowest (column, row) and highest (column, row) + 1, (R, 2) each. Without squares, the box is the whole map.
+        (low, high): lowest (column, row) and highest (column, row) + 1, (R, 2) each. Without squares, the
+            box is the whole map.
     """
     side = inside.shape[-1]
     index = torch.arange(side, device=inside.device)
@@ -47,7 +48,10 @@ def bounding_box(inside: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def keypoint_grid(low: Tensor, high: Tensor) -> Tensor:
-    """Returns K keypoints (R, K, 2): the centres of SIDE by SIDE parts of boxes from `low` (R, 2) to `high` (R, 2)."""
+    """Returns K keypoints (column, row) in each of R boxes, (R, K, 2).
+
+    They are the centres of SIDE by SIDE equal parts of the boxes from `low` (R, 2) to `high` (R, 2).
+    """
     share = (torch.arange(SIDE, device=low.device) + 0.5) / SIDE
     x = low[:, :1] + (high - low)[:, :1] * share
     y = low[:, 1:] + (high - low)[:, 1:] * share
@@ -58,7 +62,7 @@ def ray_distances(occupied: Tensor, points: Tensor, squares_per_metre: Tensor) -
     """Computes the distances (R, K, D) from K points to occupied squares in D directions, as shares of REACH_M.
 
     Args:
-        occupied: Occupied squares (R, G, G) bool.
+        occupied: Occupied squares (R, G, G) bool of R maps with G squares along a side.
         points: Column and row of the points (R, K, 2).
         squares_per_metre: Resolution of the maps (R, 1).
     """
@@ -98,12 +102,13 @@ class GoalNet(nn.Module):
         goals: Tensor,
         page_m: Tensor,
     ) -> Tensor:
-        """Predicts the position of the goal.
+        """Predicts the position of the goal of each of R agents (rows).
 
         Args:
-            explored: Explored maps (R, 1, G, G) uint8: 0 unseen, 127 free, 255 occupied; the start is in the centre.
+            explored: Explored maps (R, 1, G, G) uint8 of G x G squares: 0 unseen, 127 free, 255 occupied. The start is
+                in the centre.
             square_m: Side of a square of the map in metres.
-            ink: Pages (U, 3, s, s) float32, 0 where a page is white.
+            ink: U distinct pages (sketch images) of s x s pixels, (U, 3, s, s) float32, 0 where a page is white.
             page: Index (R,) int64 of the page of each row.
             starts: Start dots (R, 2) on the pages, in 0..1.
             goals: Goal dots (R, 2) on the pages, in 0..1.
@@ -128,7 +133,9 @@ class GoalNet(nn.Module):
 
 
 def polar_features(goal: Tensor, gps: Tensor, compass: Tensor) -> Tensor:
-    """Computes features (R, 3) of goals: distance in tens of metres, sine and cosine of the relative bearing.
+    """Computes features (R, 3) of the goals of R agents.
+
+    They are the distance in tens of metres, and the sine and cosine of the bearing relative to the heading.
 
     Args:
         goal: Positions of the goals (R, 2) in metres.

@@ -65,7 +65,7 @@ class ConvEncoder(nn.Module):
             nn.init.zeros_(layer.bias)
 
     def forward(self, x_RCHW: Tensor) -> Tensor:
-        """Encodes images (R, C, H, W) of floats in 0..1 as features (R, width)."""
+        """Encodes R images (R, C, H, W) of H x W pixels, floats in 0..1, as features (R, width)."""
         kind = x_RCHW.device.type
         # One copy changes dtype and memory format; channels_last makes the later layers 1.6 times as fast.
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x_RCHW.dtype
@@ -82,7 +82,7 @@ class SketchEncoder(nn.Module):
     until a forward pass with gradients, because the weights change after that pass.
 
     Attributes:
-        sketches: Sketches (E, 3, s, s) uint8; not part of the state.
+        sketches: Sketches (E, 3, s, s) uint8 of E episodes, with s x s pixels; not part of the state.
         starts: Start dots (E, 2) in 0..1.
         goals: Goal dots (E, 2) in 0..1.
     """
@@ -90,8 +90,8 @@ class SketchEncoder(nn.Module):
     def __init__(self, net: nn.Module, sketches: Tensor):
         """
         Args:
-            net: Network from n pages (n, 3, s, s) of floats, 0 where a page is white, to features (n, width).
-            sketches: Sketches (E, 3, s, s) uint8 by episode number.
+            net: Network from n sketch images (n, 3, s, s), floats in which white is 0, to features (n, width).
+            sketches: Sketch images (E, 3, s, s) uint8 of E episodes, indexed by episode number.
         """
         super().__init__()
         self.net = net
@@ -113,13 +113,14 @@ class SketchEncoder(nn.Module):
         self.starts, self.goals = find_dots(sketches, START_RGB), find_dots(sketches, GOAL_RGB)
 
     def forward(self, episode: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Encodes the sketches of episodes.
+        """Encodes the sketches of the episodes of R agents (rows).
 
         Args:
             episode: Episode numbers (R,) int64.
 
         Returns:
-            Codes (R, width); the distinct pages (U, 3, s, s), 0 where a page is white; the page (R,) of each row.
+            (codes, pages, index): features (R, width); the U distinct sketch images (U, 3, s, s), 0 where an image is
+            white; the index (R,) of the image of each row.
         """
         learning = torch.is_grad_enabled()
         if learning:
@@ -149,10 +150,10 @@ class SketchNet(nn.Module, AuxiliaryLosses):
     ) -> None:
         """
         Args:
-            sketches: Sketches (E, 3, s, s) uint8 by episode number.
+            sketches: Sketches (E, 3, s, s) uint8 of E episodes, with s x s pixels, by episode number.
             pixels: Side of the camera images.
             config: Sizes and inputs of the encoder.
-            page_m: Size of a page in metres before training.
+            page_m: Side of the area that a page (sketch image) shows, in metres, before training.
             frames: Camera images per observation, along the channels.
         """
         super().__init__()
@@ -203,7 +204,9 @@ class SketchNet(nn.Module, AuxiliaryLosses):
         return torch.cat([part.float() for part in parts], 1)
 
     def auxiliary(self, obs: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Computes the loss of the goal that the last forward pass predicted: ``goal``, 0-d; empty without `GoalNet`.
+        """Returns ``goal``: the loss (0-d) of the goal positions that the last forward pass predicted.
+
+        The dict is empty if the encoder has no `GoalNet`.
 
         Args:
             obs: Observations of the last forward pass with any leading axes.
@@ -214,7 +217,10 @@ class SketchNet(nn.Module, AuxiliaryLosses):
 
     @torch.no_grad()
     def estimated_position(self, obs: dict[str, Tensor]) -> Tensor | None:
-        """Estimates the positions (R, 2) of the agents on their pages, in 0..1; None without the crop of the sketch."""
+        """Estimates the positions (R, 2) of R agents on their sketches, in 0..1.
+
+        Returns None if the encoder has no crop of the sketch.
+        """
         if self.surroundings is None:
             return None
         page_m = self.surroundings.page_size_m(self.sketch(obs["episode"])[0])
@@ -222,6 +228,6 @@ class SketchNet(nn.Module, AuxiliaryLosses):
 
 
 def pose_features(obs: dict[str, Tensor]) -> Tensor:
-    """Computes features (R, 4) of the pose: tens of metres from the start, sine and cosine of the heading."""
+    """Computes features (R, 4) of R agents' poses: tens of metres from the start, sine and cosine of the heading."""
     heading = obs["compass"]
     return torch.cat([obs["gps"] / GPS_M, heading.sin(), heading.cos()], 1)

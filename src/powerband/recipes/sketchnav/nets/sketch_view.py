@@ -21,11 +21,11 @@ def find_dots(sketches: Tensor, rgb: tuple[int, int, int]) -> Tensor:
     """Finds the position of a dot, such as the start, on each of E sketches.
 
     Args:
-        sketches: Sketches (E, 3, s, s) uint8.
+        sketches: Sketches (E, 3, s, s) uint8 of s x s pixels.
         rgb: Colour of the dot.
 
     Returns:
-        Positions (E, 2) float32, x and y in 0..1; the centre of the page if it has no dot.
+        Positions (E, 2) float32, x and y in 0..1; the centre of a sketch that has no dot.
     """
     side = sketches.shape[-1]
     centre = (torch.arange(side, device=sketches.device) + 0.5) / side
@@ -40,7 +40,7 @@ def find_dots(sketches: Tensor, rgb: tuple[int, int, int]) -> Tensor:
 
 
 class SketchCrop(nn.Module):
-    """Crops the page around an agent, with the agent's heading up.
+    """Crops the page (sketch image) around an agent, with the agent's heading up.
 
     A linear layer learns the size of the page in metres from the code of the page, which is its features.
 
@@ -51,7 +51,7 @@ class SketchCrop(nn.Module):
         """
         Args:
             code: Features of the code of a page.
-            page_m: Size of a page in metres before training.
+            page_m: Side of the area that a page shows, in metres, before training.
             crop_m: Side of the crop in metres.
             pixels: V, side of the crop in pixels.
             learned: Learn the size of the page; otherwise the size stays `page_m`.
@@ -68,7 +68,7 @@ class SketchCrop(nn.Module):
         """Crops the page of each of R agents (rows).
 
         Args:
-            ink: U distinct pages (U, 3, s, s) float32, 0 where a page is white.
+            ink: U distinct pages (U, 3, s, s) float32 of s x s pixels, 0 where a page is white.
             page: Index (R,) int64 of the page of each row.
             starts: Start dots (R, 2) from `find_dots`.
             codes: Codes of the pages (R, code).
@@ -83,7 +83,7 @@ class SketchCrop(nn.Module):
             return self._crop(ink, page, starts, size, gps, compass)
 
     def _crop(self, ink: Tensor, page: Tensor, starts: Tensor, size: Tensor, gps: Tensor, compass: Tensor) -> Tensor:
-        """Crops as `forward`, with the size (R, 1) of the pages in metres instead of codes."""
+        """Crops as `forward`, with `size` (R, 1), the sizes of the pages in metres, in place of the codes."""
         rows, pages = len(page), len(ink)
         ahead = torch.cat([compass.cos(), compass.sin()], 1)
         right = torch.stack([-ahead[:, 1], ahead[:, 0]], 1)
@@ -104,7 +104,7 @@ class SketchCrop(nn.Module):
         return crops[0].view(3, rows, self.pixels, self.pixels).transpose(0, 1)
 
     def page_size_m(self, codes: Tensor) -> Tensor:
-        """Estimates the sizes (R, 1) float32, in metres, of pages with `codes` (R, code)."""
+        """Estimates the sizes (R, 1) float32, in metres, of R pages with the features `codes` (R, code)."""
         if self.larger is None:
             return codes.new_full((len(codes), 1), self.page_m, dtype=torch.float32)
         return self.page_m * self.larger(codes).float().exp()

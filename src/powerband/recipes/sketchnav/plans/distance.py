@@ -28,7 +28,7 @@ _UNREACHED = 32_767
 
 
 def navigable(cells: np.ndarray) -> np.ndarray:
-    """Returns (H, W) bool: True if the agent, a disc, fits with its centre at the centre of the cell.
+    """Returns (H rows, W columns) bool: True if the agent, a disc, fits with its centre at the centre of the cell.
 
     Args:
         cells: Cell codes (H, W) uint8.
@@ -48,7 +48,10 @@ def navigable(cells: np.ndarray) -> np.ndarray:
 
 @njit(cache=True, nogil=True)
 def largest_component(free: np.ndarray) -> np.ndarray:
-    """Returns the largest part (H, W) bool of `free` (H, W) bool whose cells are connected by straight moves."""
+    """Returns the largest part of `free` (H rows, W columns) bool whose cells are connected by straight moves.
+
+    The result (H, W) bool is True in the cells of this part.
+    """
     height, width = free.shape
     part = np.zeros((height, width), np.int32)
     stack = np.empty(height * width, np.int64)
@@ -76,7 +79,7 @@ def largest_component(free: np.ndarray) -> np.ndarray:
 
 @njit(cache=True, nogil=True)
 def _is_open(free, x, y, dx, dy):
-    """Returns True if the move from cell (x, y) by (dx, dy) crosses and reaches only True cells of `free` (H, W)."""
+    """Returns True if the move from cell (x, y) by (dx, dy) crosses and reaches only True cells of `free`."""
     height, width = free.shape
     nx, ny = x + dx, y + dy
     if nx < 0 or ny < 0 or nx >= width or ny >= height or not free[ny, nx]:
@@ -95,7 +98,7 @@ def distance_field(free: np.ndarray, goal_x: int, goal_y: int) -> np.ndarray:
     """Computes the length of the shortest path from each cell to the goal.
 
     Args:
-        free: Navigable cells (H, W) bool.
+        free: Navigable cells (H rows, W columns) bool.
         goal_x: Column of the goal, which must be free.
         goal_y: Row of the goal.
 
@@ -140,10 +143,12 @@ def distance_field(free: np.ndarray, goal_x: int, goal_y: int) -> np.ndarray:
 
 @njit(cache=True, nogil=True)
 def shortest_path(free: np.ndarray, field: np.ndarray, x: int, y: int) -> np.ndarray:
-    """Returns the L corners (L, 2) int64 of the shortest path from cell (x, y) to the goal; equal moves are joined.
+    """Returns the L corners (L, 2) int64 of the shortest path from cell (x, y) to the goal.
+
+    Consecutive moves in one direction are joined to one segment.
 
     Args:
-        free: Navigable cells (H, W) bool.
+        free: Navigable cells (H rows, W columns) bool.
         field: Lengths (H, W) of `distance_field`.
         x: Column of the first cell.
         y: Row of the first cell.

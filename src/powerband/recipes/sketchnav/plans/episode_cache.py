@@ -56,5 +56,5 @@ def read_cached(file: Path, scenes: EpisodeConfig, split: Split, seed: int) -> E
 
 
 def write_cached(generated: Episodes, file: Path, scenes: EpisodeConfig, split: Split, seed: int) -> None:
-    """Writes a complete file or none; see `DiskCache.write`."""
+    """Writes `generated` to the cache file; a failed write leaves no incomplete file (see `DiskCache.write`)."""
     SETS.write(file, lambda part: generated.save(part, scenes, split, seed))

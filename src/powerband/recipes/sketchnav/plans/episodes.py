@@ -48,6 +48,8 @@ MAX_GOAL_TRIES = 200
 class Episodes:
     """E episodes in P plans with F goals. Ragged arrays are concatenated; coordinates are in 1/64 mm.
 
+    A plan has H x W cells, a shortest path L corners, and a sketch s x s pixels.
+
     The names of the fields are the names of the tensors in files.
 
     Attributes:
@@ -247,10 +249,11 @@ def generate_numbered_plan(scenes: EpisodeConfig, split: Split, seed: int, numbe
 def _sample_goal(
     scenes: EpisodeConfig, plan: Plan, free: np.ndarray, rng: np.random.Generator
 ) -> tuple[np.ndarray, tuple[int, int], list[tuple[tuple[int, int], int, np.ndarray]]] | None:
-    """Samples a goal with enough starts at a valid distance.
+    """Samples a goal with enough starts at a valid distance; `free` (H rows, W columns) are the navigable cells.
 
     Returns:
-        Distance field (H, W), cell of the goal, and (cell, heading, path) of each start; None if no goal is valid.
+        (distance field (H, W), cell of the goal, starts), with a start as (cell, heading in tens of degrees, corners of
+        its path). None if no goal was valid in any try.
     """
     places = np.argwhere(free)
     for _ in range(MAX_GOAL_TRIES):
@@ -271,5 +274,5 @@ def _sample_goal(
 
 
 def _cell_centre(cell: tuple[int, int]) -> tuple[int, int]:
-    """Returns the coordinates of the centre of a cell (x, y), in units of 1/64 mm."""
+    """Returns the centre (x, y) of the cell (column, row), in units of 1/64 mm."""
     return cell[0] * CELL_UNITS + CELL_UNITS // 2, cell[1] * CELL_UNITS + CELL_UNITS // 2

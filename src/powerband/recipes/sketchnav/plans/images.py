@@ -27,13 +27,15 @@ SHEET_LEVELS: tuple[Level, ...] = ("smooth", "abstract")
 class EpisodeFrame:
     """One step of one agent, as numpy arrays in host memory.
 
+    The plan has H x W cells, the sketch s x s pixels, the camera image S x S pixels, and the shortest path L corners.
+
     Attributes:
         cells: Cell codes of the plan (H, W) uint8.
         sketch: Sketch (s, s, 3) uint8.
         rgb: Colours of the camera (S, S, 3) uint8.
         depth: Depth (S, S) float32 in metres.
         shortest_path: Corners of the shortest path (L, 2) in metres.
-        trajectory: Positions of the agent so far (k, 2) in metres.
+        trajectory: The k positions of the agent so far (k, 2) in metres.
         goal: Position of the goal (2,) in metres.
         heading: Heading in radians, clockwise from the x axis.
         caption: Text above the plan.
@@ -58,16 +60,16 @@ def record_episode(
     carry: Tensor | None,
     estimated_position: Callable[[Any], Tensor | None] = lambda obs: None,
 ) -> list[EpisodeFrame]:
-    """Plays the present episode of row 0 to its end.
+    """Plays the present episode of an environment with one agent to its end.
 
     Args:
-        env: Environment with one row.
+        env: Environment with one agent.
         act: Policy (environment, observations, carry) -> (actions, carry).
-        carry: Initial carry.
+        carry: Initial carry, the memory of the policy; None without memory.
         estimated_position: Function from observations to the estimated position (1, 2) on the sketch, or None.
 
     Returns:
-        A frame before each action, and one after the last.
+        A frame before each action, and a frame after the last action.
     """
     obs = env.observe()
     frames: list[EpisodeFrame] = []
@@ -109,14 +111,17 @@ def record_episode(
 
 
 def plan_image(cells: np.ndarray) -> np.ndarray:
-    """Draws a plan (H, W, 3) uint8 from above, one pixel per cell, with dark walls."""
+    """Draws a plan of H x W cells from above as (H, W, 3) uint8, one pixel per cell, with dark walls."""
     rgb = colours()[cells]
     rgb[heights()[cells] >= 2] = (45, 45, 45)
     return rgb.astype(np.uint8)
 
 
 def frame_image(frame: EpisodeFrame) -> np.ndarray:
-    """Draws a frame (H, W, 3) uint8: sketch, plan with shortest path and trajectory, camera and depth in one row."""
+    """Draws a frame as an image (height, width, 3) uint8.
+
+    The image shows sketch, plan with shortest path and trajectory, camera and depth from left to right.
+    """
     from PIL import Image, ImageDraw
 
     grey = np.clip((frame.depth - NEAR_M) / (FAR_M - NEAR_M), 0, 1)
@@ -183,14 +188,16 @@ def _draw_agent(draw: Any, at: tuple[float, ...], heading: float) -> None:
 
 
 def _scaled(rgb: np.ndarray) -> Any:
-    """Scales colours (H, W, 3) to an image of SIDE_PX by SIDE_PX pixels."""
+    """Scales colours (height, width, 3) to an image of SIDE_PX by SIDE_PX pixels."""
     from PIL import Image
 
     return Image.fromarray(np.ascontiguousarray(rgb)).resize((SIDE_PX, SIDE_PX), Image.Resampling.NEAREST)
 
 
 def plan_sheet_image(scenes: EpisodeConfig, split: Split, seed: int, count: int = 20, columns: int = 4) -> np.ndarray:
-    """Draws an overview (H, W, 3) uint8 of the first plans of a split, each with a smooth and an abstract sketch.
+    """Draws an overview of the first plans of a split, each with a smooth and an abstract sketch.
+
+    The image is (height, width, 3) uint8.
 
     Args:
         scenes: Distribution of the plans.

@@ -48,8 +48,8 @@ class Plan:
     """One floor plan.
 
     Attributes:
-        cells: Cell codes (H, W) uint8; see `cell_codes`.
-        walls: Centre lines of the walls (K, 4) float32 from door to door: x0, y0, x1, y1 in metres. The four outer
+        cells: Cell codes (H rows, W columns) uint8; see `cell_codes`.
+        walls: Centre lines of K walls (K, 4) float32 from door to door: x0, y0, x1, y1 in metres. The four outer
             walls come first.
         rooms: Rectangles of the rooms and corridors.
     """
@@ -65,7 +65,10 @@ class Plan:
 
 
 class _Line(NamedTuple):
-    """Centre line of a wall, in cells. It is at x = `at` from y = `start` to `stop` if `upright`, else at y = `at`."""
+    """Centre line of a wall, in cells.
+
+    An `upright` line is at x = `at` from y = `start` to `stop`, any other line at y = `at` from x = `start` to `stop`.
+    """
 
     upright: bool
     at: float
@@ -116,7 +119,9 @@ def generate_plan(rng: np.random.Generator, min_size_m: float = MIN_SIZE_M, max_
 def _split(
     rng: np.random.Generator, rect: Rect, rooms: list[Rect], lines: list[_Line], is_outermost: bool
 ) -> tuple[list[Rect], list[_Line]]:
-    """Splits a rectangle into rooms, and these again until they have realistic sizes.
+    """Splits a rectangle into rooms, and splits the rooms again until they have realistic sizes.
+
+    With `is_outermost`, the rectangle is the whole plan, which gets a corridor if it is large.
 
     Returns:
         `rooms` with the new rooms added, and `lines` with the walls between the new rooms added.
@@ -190,7 +195,7 @@ def _doors(rng: np.random.Generator, rooms: list[Rect]) -> list[Rect]:
 
 
 def _open(cells: np.ndarray, door: Rect, frame: int) -> None:
-    """Turns the cells of a door into the floor of the room left of it or above it, and both ends into a frame."""
+    """Gives the cells of a door the floor of the room to its left or above it, and both ends the cell code `frame`."""
     x0, y0, x1, y1 = door
     if x1 - x0 == WALL and y1 - y0 != WALL:
         cells[y0:y1, x0:x1] = cells[y0:y1, x0 - 1 : x0]

@@ -32,7 +32,7 @@ DOT_TOLERANCE, MIN_DOT_PIXELS = 60, 40
 
 
 class PageTransform:
-    """Transform from points of a plan to points of a page: stretched, rotated, warped, and scaled to fit.
+    """Transform from points of a plan to points of a page (sketch image): stretched, rotated, warped, scaled to fit.
 
     Args:
         plan: Floor plan.
@@ -90,18 +90,18 @@ def draw_sketch(
     level: Level,
     rng: np.random.Generator,
 ) -> np.ndarray:
-    """Draws one page.
+    """Draws the sketch of one episode.
 
     Args:
         plan: Floor plan.
         start: Position (2,) of the start in metres.
         goal: Position (2,) of the goal in metres.
-        path: Corners (L, 2) of the shortest path in metres.
+        path: The L corners (L, 2) of the shortest path in metres.
         level: Level of abstraction, as the module docstring describes.
         rng: Random generator of all distortions.
 
     Returns:
-        Page (512, 512, 3) uint8 RGB.
+        Image of the sketch (512, 512, 3) uint8 RGB.
 
     Raises:
         ConfigError: The level is unknown.
@@ -142,7 +142,10 @@ def draw_sketch(
 
 
 def downsample_page(page: np.ndarray, size: int) -> np.ndarray:
-    """Returns the page as an observation (3, size, size) uint8; each pixel is the mean of the pixels that it covers."""
+    """Returns a sketch image as an observation (3, size, size) uint8.
+
+    Each pixel is the mean of the pixels that it covers.
+    """
     from PIL import Image
 
     image = Image.fromarray(page)
@@ -151,7 +154,7 @@ def downsample_page(page: np.ndarray, size: int) -> np.ndarray:
 
 
 def read_sketch(path: Path | str) -> np.ndarray:
-    """Reads a user's drawing as a page (512, 512, 3) uint8.
+    """Reads a user's drawing as a sketch image (512, 512, 3) uint8.
 
     Raises:
         ConfigError: The file is not an image, not square, smaller than 64 pixels, or lacks one of the dots.

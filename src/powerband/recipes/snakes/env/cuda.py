@@ -21,7 +21,9 @@ THREADS_PER_BLOCK = 32  # boards are few and independent, so small blocks spread
 def move(s, mirrored, relative, seed, kind, m):
     """Moves every board once, and writes rewards and results.
 
-    `s`: arrays of the boards; `m`: arrays of the `MoveBuffers`. `kernels.move_boards` explains the other parameters.
+    `s`: arrays of the boards; `mirrored`: number of boards on which the learner plays both teams; `relative`: True if
+    its actions are 0 forward, 1 left, 2 right; `seed`: seed as uint64; `kind`: reward, a value of `rewards.REWARDS`;
+    `m`: arrays of the `MoveBuffers`, with inputs and outputs of the move.
     """
     b = cuda.grid(1)
     if b < s.grid.shape[0]:

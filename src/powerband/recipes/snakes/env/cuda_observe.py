@@ -23,8 +23,9 @@ MAX_WORKERS = 1 << 15
 def observe_rows(s, start, index, listed, due, masked, team, kind, sets, lanes, numbers, out):
     """Writes the observations of one team on n boards to `out` (n, 3, D), with one thread per snake.
 
-    Each thread runs `flood_from_heads` in its own part of the working memory `sets`, `lanes` and `numbers`. `s`: arrays
-    of the boards. The docstring of `observations.cpu_loops` explains the other parameters.
+    The boards are those in `index` if `listed`, otherwise start, start + 1, ... If `masked`, out[k] stays unchanged
+    where due[k] is False. `s`: arrays of the boards; `team`: 0 = A, 1 = B; `kind`: number of the observation, which has
+    D numbers per snake. Each thread uses its own part of the working memory `sets`, `lanes` and `numbers`.
     """
     worker = cuda.grid(1)
     if worker >= sets.shape[0]:
@@ -42,7 +43,8 @@ def observe_rows(s, start, index, listed, due, masked, team, kind, sets, lanes, 
 def choose_rows(s, start, team, kind, seed, actions):
     """Writes the moves of a scripted team on n boards to `actions` (n, 3), with one thread per board.
 
-    `s`: arrays of the boards. The docstring of `opponents.cpu_loop` explains the other parameters.
+    The n boards have the indices start, start + 1, ... `s`: arrays of the boards; `team`: 0 = A, 1 = B; `kind`: RANDOM,
+    GREEDY or GREEDY_TORUS; `seed`: seed of random moves.
     """
     k = cuda.grid(1)
     if k < actions.shape[0]:

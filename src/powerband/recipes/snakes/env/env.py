@@ -167,7 +167,10 @@ class SnakesEnv:
         return self._write(self._obs[self._turn])
 
     def team_obs(self, team: int, boards: slice) -> Tensor:
-        """Returns the observations (n, 3, D) float32 of `team` (0 = A, 1 = B) on n boards, in a new tensor."""
+        """Returns the observations of `team` (0 = A, 1 = B) on n boards in a new tensor.
+
+        Its shape is (n, 3, D) float32, with D numbers per snake.
+        """
         start, stop, _ = boards.indices(self.num_boards)
         out = self.spec.obs.zeros(stop - start, device=self.device)
         self._set_threads()
@@ -284,7 +287,10 @@ class SnakesEnv:
         return obs
 
     def _copy_final_obs(self, final_obs: Tensor, obs: Tensor, moves: MoveBuffers) -> None:
-        """Copies `obs` to `final_obs` for games that ended; on CUDA for all games, which avoids a synchronisation."""
+        """Copies `obs` to `final_obs` for games that ended according to `moves`.
+
+        On CUDA it copies the observations of all games, which avoids a host-device synchronisation.
+        """
         if self.device.type == "cpu":
             rows = (moves.terminated | moves.truncated).nonzero().squeeze(1)
             final_obs[rows] = obs[rows]

@@ -68,13 +68,13 @@ class MoveBuffers:
 
 @cache
 def cpu_loops() -> tuple[Any, Any, Any]:
-    """Compiles three loops over boards for the CPU: ``move``, ``move_parallel`` and ``restart``.
+    """Compiles and returns three loops over boards for the CPU: ``move``, ``move_parallel`` and ``restart``.
 
     ``move`` moves boards start..stop - 1 on the calling thread. ``move_parallel`` moves all boards on several threads.
     ``restart`` starts new games on the boards whose game ended. Each returns the number of ended games.
 
-    Parameters: `s`: arrays of the boards; `m`: arrays of the `MoveBuffers`; `kind`: reward; the others are those of
-    `move_boards`.
+    Parameters of the loops: `s`: arrays of the boards; `m`: arrays of the `MoveBuffers`; `kind`: reward. The remaining
+    parameters are those of `move_boards`.
     """
     checksum = source_checksum(hashing, rules, rewards, board_moves)
 

@@ -70,11 +70,12 @@ def relative_to_absolute(direction: Tensor, relative: Tensor) -> Tensor:
 
 @cache
 def cpu_loops() -> tuple[Any, Any]:
-    """Compiles the serial and the parallel CPU loop that write the observations of a team to `out` (n, 3, D).
+    """Returns the compiled (serial, parallel) CPU loops that write the observations of a team to `out` (n, 3, D).
 
     The boards are those in `index` if `listed`, otherwise start, start + 1, ... If `masked`, out[k] stays unchanged
-    where due[k] is False. `s`: arrays of the boards; `team`: 0 = A, 1 = B; `kind`: number of the observation; `sets`,
-    `lanes`, `numbers`: working memory, see `flood.Scratch`. The parallel loop splits the n boards into `chunks`.
+    where due[k] is False. `s`: arrays of the boards; `team`: 0 = A, 1 = B; `kind`: number of the observation, which
+    has D numbers per snake; `sets`, `lanes`, `numbers`: working memory, see `flood.Scratch`. The serial loop writes the
+    boards first..last - 1 of the n boards. The parallel loop splits the n boards into `chunks`.
     """
     checksum = source_checksum(hashing, rules, flood, features, observation_rows)
 
@@ -111,7 +112,7 @@ def num_threads() -> int:
 
 @cache
 def _unused_arguments(device: torch.device) -> tuple[Any, Any]:
-    """Creates arrays to pass as `index` and `due` to the loops of `cpu_loops` if they are not used."""
+    """Returns (index, due): placeholder arrays for loops of `cpu_loops` that use neither of these parameters."""
     return device_array(torch.zeros(1, dtype=torch.int64, device=device)), device_array(
         torch.zeros(1, dtype=torch.bool, device=device)
     )
@@ -122,7 +123,7 @@ class Observation:
     """One kind of observation: its shape, its actions, and how to write it. `OBSERVATIONS` contains all kinds.
 
     Attributes:
-        spec: Spec of the observation of one team, float32 (3, D) or (3, planes, rows, columns).
+        spec: Spec of the observation of one team, float32 (3, D numbers per snake) or (3, planes, rows, columns).
         num_actions: 3 if actions are relative, otherwise 4.
         relative: True if actions are relative to the direction of the snake: 0 forward, 1 left, 2 right.
         kind: Number of the observation for the kernels.

@@ -51,7 +51,7 @@ class _Scripted:
     seed = 0
 
     def act(self, env: Any, boards: slice) -> Tensor:
-        """Computes absolute actions (n, 3) int64 of team B on `boards` of `env`."""
+        """Computes actions (n, 3) int64 of team B on the n `boards` of `env`: 0..3 = up, down, left, right."""
         return self.act_team(env.state, boards, 1, env.seed)
 
     def act_team(self, state: SnakesState, boards: slice, team: int, seed: int = 0) -> Tensor:
@@ -103,8 +103,9 @@ class PolicyOpponent:
     def __init__(self, act_fn: Callable[[Tensor], Tensor] | None, observation: str = "features"):
         """
         Args:
-            act_fn: Function from observations (n, 3, D) float32 to actions (n, 3) int64, relative with `features`;
-                None if it is assigned before the first move.
+            act_fn: Function from observations (n, 3, D) float32 to actions (n, 3) int64. Actions are relative to the
+                snake's heading if the observation is ``features``, and absolute directions otherwise. None if the
+                attribute `act_fn` is set later, before the first move.
             observation: Name in `OBSERVATIONS`; it can differ from the observation of the environment.
 
         Raises:
@@ -116,7 +117,7 @@ class PolicyOpponent:
         self.observation = OBSERVATIONS[observation]
 
     def act(self, env: Any, boards: slice) -> Tensor:
-        """Computes absolute actions (n, 3) int64 of team B on `boards` of `env`."""
+        """Computes actions (n, 3) int64 of team B on the n `boards` of `env`: 0..3 = up, down, left, right."""
         return self.act_team(env.state, boards, 1)
 
     @torch.no_grad()

@@ -23,6 +23,9 @@ class TeamMLP(nn.Module):
         self.rest = MLP(width if self.talk is None else 2 * width, (width,), outputs)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps (B, A, inputs) of B teams of A agents to (B, A, outputs); without communication B, A can be any axes."""
+        """Maps (B, A, inputs) of B teams of A agents to (B, A, outputs).
+
+        Without communication, any leading axes are possible instead of (B, A).
+        """
         x = self.first(x)
         return self.rest(x if self.talk is None else self.talk(x))

@@ -10,7 +10,10 @@ from torch import Tensor, nn
 
 
 class TorusConv(nn.Module):
-    """Network from planes (R, C, H, W) to features (R, width): three 3 x 3 layers, the last two with stride 2."""
+    """Network of three 3 x 3 layers, the last two with stride 2, from planes (R, C, H, W) to features (R, width).
+
+    Shapes: R rows of the batch, C channels, H rows and W columns of the board.
+    """
 
     def __init__(self, planes: int, rows: int, columns: int, channels: int = 32):
         """

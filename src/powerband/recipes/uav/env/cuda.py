@@ -56,7 +56,7 @@ def begin_missions(s, w, seed, drawn):
 
 @cuda.jit
 def move_missions(s, w, seed, action):
-    """Moves all UAVs by `action` (N, A) and exchanges their messages, with one thread per mission.
+    """Moves all UAVs by `action` (N missions, A UAVs) and exchanges their messages, with one thread per mission.
 
     `s`: state of all missions; `w`: constants of the world. `seed`: seed of the random draws.
     """
@@ -96,7 +96,7 @@ def write_maps(s, w, moves_made, uav, team):
     """Writes the observations, with one thread per UAV and one per team.
 
     `s`: state of all missions; `w`: constants of the world. `moves_made`: moves so far in the missions; `uav`: output
-    (N, A, 7, 11, 11), the maps of each UAV; `team`: output (N, 4, 11, 11), the maps of each team.
+    (N missions, A UAVs, 7, 11, 11), the maps of each UAV; `team`: output (N, 4, 11, 11), the maps of each team.
     """
     thread = cuda.grid(1)
     n, i = thread // (w.agents + 1), thread % (w.agents + 1)
@@ -111,7 +111,9 @@ def write_maps(s, w, moves_made, uav, team):
 def choose_moves(s, w, probability, noise, explore, chosen, mask):
     """Samples the moves of all UAVs, with one thread per mission.
 
-    `s`: state of all missions; `w`: constants of the world. `sample_move` explains the other parameters.
+    `s`: state of N missions of A UAVs; `w`: constants of the world. Inputs: `probability` (N, A, 6) of each move, and
+    `noise` (N, A), uniform random numbers. `explore`: True samples, False takes the most likely allowed move. Outputs:
+    the moves `chosen` (N, A), and `mask` (N, A, 6), True for allowed moves.
     """
     n = cuda.grid(1)
     if n < s.position.shape[0]:
@@ -123,7 +125,8 @@ def choose_moves(s, w, probability, noise, explore, chosen, mask):
 def count_rows(s, w, k, counts):
     """Compares map `k` of each mission with its hidden map, with one thread per row, and adds to `counts` (N, 4).
 
-    `s`: state of all missions; `w`: constants of the world. `count_row` explains the four counts.
+    `s`: state of all N missions; `w`: constants of the world. The counts of a mission are hits, false alarms, misses
+    and the scaled entropy of the region of interest. Map k is the belief of UAV k; the last map is the common one.
     """
     thread = cuda.grid(1)
     n = thread // w.cells
@@ -139,7 +142,9 @@ def count_rows(s, w, k, counts):
 def plan_moves(s, w, gains, shared, chosen, mask, value):
     """Chooses the moves with the largest expected information gain, with one thread per mission.
 
-    `s`: state of all missions; `w`: constants of the world. `choose_greedy_move` explains the other parameters.
+    `s`: state of N missions of A UAVs; `w`: constants of the world; `gains`: table of `expected_gains`; `shared`: True
+    discounts cells that earlier UAVs will measure. Outputs: the moves `chosen` (N, A); `mask` (N, A, 6), True for
+    allowed moves; `value` (N, A, 6), the expected gain of each move.
     """
     n = cuda.grid(1)
     if n < s.position.shape[0]:

@@ -202,7 +202,7 @@ class UavEnv:
         return self.recv()
 
     def score(self, uav: int | None = None) -> dict[str, Tensor]:
-        """Computes ``f1`` and ``roi_entropy`` of the current maps, (N,) float32 each.
+        """Computes ``f1`` and ``roi_entropy`` of the current maps of N missions, (N,) float32 each.
 
         ``f1`` is the F1 score of the region of interest, ``roi_entropy`` the mean entropy over it in bits.
 

@@ -41,7 +41,7 @@ fuse_row = row_fuser(inlined, add)
 
 @inlined
 def measure_and_fuse(s, w, n, seed):
-    """All UAVs of mission `n` measure at their positions, exchange the measurements, and update their beliefs.
+    """Lets all UAVs of mission `n` measure at their positions, exchange the measurements, and update their beliefs.
 
     `s`: state of all missions; `w`: constants of the world. `seed`: seed of the random draws.
     """
@@ -63,7 +63,7 @@ def measure_and_fuse(s, w, n, seed):
 def count_map(s, w, n, k, counts):
     """Compares map `k` of mission `n` with the hidden map, and adds hits, false alarms, misses and entropy to `counts`.
 
-    `s`: state of all missions; `w`: constants of the world. `counts`: (N, 4), see `count_row`.
+    `s`: state of all missions; `w`: constants of the world. `counts`: (N missions, 4).
     """
     for y in range(w.cells):
         hits, false, missed, entropy = count_row(s, w, n, k, y)

@@ -23,7 +23,7 @@ class Planner(Protocol):
     """A baseline that chooses moves without a learned policy."""
 
     def act(self, env: UavEnv) -> Tensor:
-        """Chooses moves (N, A) int64."""
+        """Chooses moves (N, A) int64 for the A UAVs of N missions."""
 
 
 class RandomPlanner:
@@ -34,7 +34,7 @@ class RandomPlanner:
         self._noise: Noise | None = None
 
     def act(self, env: UavEnv) -> Tensor:
-        """Chooses moves (N, A) int64."""
+        """Chooses moves (N, A) int64 for the A UAVs of N missions."""
         if self._noise is None:
             self._noise = Noise(self.seed, "planner", env.missions.mission, env.device)
         shape = (env.num_envs, env.world.n_agents)
@@ -58,7 +58,7 @@ class LawnmowerPlanner:
         self._next: list[list[int]] = []
 
     def act(self, env: UavEnv) -> Tensor:
-        """Chooses moves (N, A) int64."""
+        """Chooses moves (N, A) int64 for the A UAVs of N missions."""
         positions = env.missions.position.tolist()
         if env.moves == 0:
             self._paths = [self._plan(team, env.world) for team in positions]
@@ -102,7 +102,7 @@ class GreedyPlanner:
     """Planner that looks one move ahead, and chooses the move with the largest expected information gain.
 
     Args:
-        shared: True discounts cells that an earlier UAV will measure, if the planning UAV received its message.
+        shared: True discounts the gain of cells that a UAV with a lower index will measure, if its message arrived.
     """
 
     def __init__(self, shared: bool = True) -> None:
@@ -110,7 +110,7 @@ class GreedyPlanner:
         self._gains: Tensor | None = None
 
     def act(self, env: UavEnv) -> Tensor:
-        """Chooses moves (N, A) int64."""
+        """Chooses moves (N, A) int64 for the A UAVs of N missions."""
         if self._gains is None:
             self._gains = torch.from_numpy(expected_gains(env.world)).to(env.device)
         shape = (env.num_envs, env.world.n_agents)

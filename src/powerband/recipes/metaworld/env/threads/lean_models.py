@@ -40,7 +40,7 @@ def lean_env(task: str, horizon: int, one_hot_tasks: tuple[str, ...]) -> MetaWor
     Args:
         task: Name of the task.
         horizon: Steps of an episode.
-        one_hot_tasks: Tasks of the one-hot code behind the observation; empty for no code.
+        one_hot_tasks: Tasks of the one-hot code at the end of the observation; empty for no code.
     """
     import mujoco
 
@@ -80,7 +80,7 @@ def copy_env(env: MetaWorldEnv, home_state: dict[bytes, np.ndarray]) -> MetaWorl
 
 
 def _reset_hand(env: Any, home_state: dict[bytes, np.ndarray], steps: int = HAND_RESET_STEPS) -> None:
-    """Moves the hand to its start position with one call of MuJoCo, and only if this has an effect.
+    """Moves the hand of `env` to its start position with `steps` steps in one call, and only if this has an effect.
 
     The metaworld package resets twice in a row, and the second reset discards the simulation of the first. The state
     before the last step is cached in `home_state`. While bodies have the same positions, this state is restored and

@@ -33,12 +33,13 @@ class RewardArrays(NamedTuple):
 
     Attributes:
         task: (N,) int64: index among the ten tasks.
-        place: (N, 17, 3) float64: positions in metres, at the indices above.
-        size: (N, 17) int64: number of values of a place; of TURN 9 (a matrix), 4 (a quaternion) or 0.
+        place: (N, 17, 3) float64: the places, which are positions in metres or other values that rewards read, at the
+            indices above.
+        size: (N, 17) int64: number of values of a place; TURN has 9 (a matrix), 4 (a quaternion) or 0.
         start: (N, 5, 3) float64: positions that the reset has set.
         low, high: (N, 39) float64: bounds of an observation.
         last: (N, 18) float64: observation of the step before.
-        action: (N, 4) float32.
+        action: (N, 4) float32 in [-1, 1].
         obs: (N, at least 39) float64; written.
         reward: (N,) float64; written.
         success: (N,) bool: the task is solved at this step; written.
@@ -93,14 +94,14 @@ def hamacher(a, b):
 
 @njit
 def tip(s, n):
-    """Returns the point (x, y, z) between the fingertips in simulation `n` of the arrays `s`."""
+    """Returns the point (x, y, z) between the fingertips in simulation `n` of `s` (`RewardArrays`)."""
     right, left = s.place[n, RIGHT_TIP], s.place[n, LEFT_TIP]
     return (right[0] + left[0]) / 2, (right[1] + left[1]) / 2, (right[2] + left[2]) / 2
 
 
 @njit
 def observed_object(s, n):
-    """Returns the position (x, y, z) of the object in the observation of simulation `n` of the arrays `s`."""
+    """Returns the position (x, y, z) of the object in the observation of simulation `n` of `s` (`RewardArrays`)."""
     return s.obs[n, 4], s.obs[n, 5], s.obs[n, 6]
 
 
@@ -112,13 +113,13 @@ def distance_xz(a, b):
 
 @njit
 def closing(s, n):
-    """Returns how much the action of simulation `n` of the arrays `s` closes the gripper, 0 .. 1."""
+    """Returns how much the action of simulation `n` of `s` (`RewardArrays`) closes the gripper, 0 .. 1."""
     return min(max(0.0, np.float64(s.action[n, 3])), 1.0)
 
 
 @njit
 def held(s, n, sides):
-    """Returns how well the gripper holds the object in simulation `n` of the arrays `s`, 0 .. 1.
+    """Returns how well the gripper holds the object in simulation `n` of `s` (`RewardArrays`), 0 .. 1.
 
     It is 1 if the object is between the fingers and the action closes them. `sides` is the term along y, from finger to
     finger; this function adds the term in the plane of x and z.
@@ -131,7 +132,7 @@ def held(s, n, sides):
 
 @njit
 def caging(s, n, radius, near):
-    """Returns `held` for an object of `radius` in simulation `n` of the arrays `s`.
+    """Returns `held` for an object of `radius` in simulation `n` of `s` (`RewardArrays`).
 
     The tolerance of the pads reaches to the distance `near`. Its margins refer to the start of the object.
     """
@@ -144,7 +145,7 @@ def caging(s, n, radius, near):
 
 @njit
 def picking(s, n):
-    """Returns `held` for pick-place in simulation `n` of the arrays `s`.
+    """Returns `held` for pick-place in simulation `n` of `s` (`RewardArrays`).
 
     Distances are signed, and margins refer to the current positions of the pads.
     """

@@ -52,7 +52,7 @@ def quaternion(m, q):
 
 @njit
 def observe(s, n):
-    """Writes the observation of simulation `n` of the arrays `s`, within bounds.
+    """Writes the observation of simulation `n` of `s` (`RewardArrays`), within bounds.
 
     It consists of 18 entries of this step, the same 18 of the step before, and the goal.
     """

@@ -40,7 +40,7 @@ from powerband.recipes.metaworld.env.threads.reward_terms import (
 
 @njit
 def reach(s, n):
-    """Returns (reward, success) of simulation `n` of the arrays `s`. Success: the fingertips are at the goal."""
+    """Returns (reward, success) of simulation `n` of `s` (`RewardArrays`). Success: the fingertips are at the goal."""
     goal = s.start[n, GOAL]
     gap = distance(tip(s, n), goal)
     return 10.0 * long_tail(gap, 0.0, RADIUS, distance(s.start[n, HAND_START], goal)), gap <= RADIUS
@@ -48,7 +48,7 @@ def reach(s, n):
 
 @njit
 def push(s, n):
-    """Returns (reward, success) of simulation `n` of the arrays `s`. Success: the object is at the goal."""
+    """Returns (reward, success) of simulation `n` of `s` (`RewardArrays`). Success: the object is at the goal."""
     goal = s.start[n, GOAL]
     gap = distance(observed_object(s, n), goal)
     placed = long_tail(gap, 0.0, RADIUS, distance(s.start[n, OBJECT_START], goal))
@@ -60,7 +60,10 @@ def push(s, n):
 
 @njit
 def pick_place(s, n):
-    """Returns (reward, success) of simulation `n` of the arrays `s`. Success: the lifted object is at the goal."""
+    """Returns (reward, success) of simulation `n` of `s` (`RewardArrays`).
+
+    Success: the lifted object is at the goal.
+    """
     goal, start = s.start[n, GOAL], s.start[n, OBJECT_START]
     gap = distance(observed_object(s, n), goal)
     placed = long_tail(gap, 0.0, RADIUS, distance(start, goal))
@@ -72,7 +75,10 @@ def pick_place(s, n):
 
 @njit
 def door_open(s, n):
-    """Returns (reward, success) of simulation `n` of the arrays `s`. Success: the door's handle is at the goal."""
+    """Returns (reward, success) of simulation `n` of `s` (`RewardArrays`).
+
+    Success: the door's handle is at the goal.
+    """
     hand, handle, angle = s.obs[n, :3], observed_object(s, n), s.place[n, JOINT, 0]
     door = (handle[0] - 0.05, handle[1], handle[2])
     around = np.sqrt((hand[0] - door[0]) ** 2 + (hand[1] - door[1]) ** 2)
@@ -89,7 +95,10 @@ def door_open(s, n):
 
 @njit
 def drawer_open(s, n):
-    """Returns (reward, success) of simulation `n` of the arrays `s`. Success: the drawer's handle is at the goal."""
+    """Returns (reward, success) of simulation `n` of `s` (`RewardArrays`).
+
+    Success: the drawer's handle is at the goal.
+    """
     goal, handle = s.start[n, GOAL], observed_object(s, n)
     gap = distance(handle, goal)
     start = (goal[0], goal[1] + 0.2, goal[2])
@@ -100,7 +109,10 @@ def drawer_open(s, n):
 
 @njit
 def drawer_close(s, n):
-    """Returns (reward, success) of simulation `n` of the arrays `s`. Success: the drawer's handle is at the goal."""
+    """Returns (reward, success) of simulation `n` of `s` (`RewardArrays`).
+
+    Success: the drawer's handle is at the goal.
+    """
     goal, start = s.start[n, GOAL], s.start[n, OBJECT_START]
     gap = distance(observed_object(s, n), goal)
     placed = long_tail(gap, 0.0, RADIUS, abs(distance(start, goal) - RADIUS))
@@ -112,7 +124,7 @@ def drawer_close(s, n):
 
 @njit
 def button_press_topdown(s, n):
-    """Returns (reward, success) of simulation `n` of the arrays `s`. Success: the button is pressed."""
+    """Returns (reward, success) of simulation `n` of `s` (`RewardArrays`). Success: the button is pressed."""
     button, left = observed_object(s, n), abs(s.start[n, GOAL, 2] - s.obs[n, 6])
     gap = distance(button, tip(s, n))
     near = long_tail(gap, 0.0, 0.01, distance(button, s.start[n, TCP_START]))
@@ -124,7 +136,7 @@ def button_press_topdown(s, n):
 
 @njit
 def peg_insert_side(s, n):
-    """Returns (reward, success) of simulation `n` of the arrays `s`. Success: the peg's head is in the hole."""
+    """Returns (reward, success) of simulation `n` of `s` (`RewardArrays`). Success: the peg's head is in the hole."""
     goal, head = s.start[n, GOAL], s.place[n, PEG_HEAD]
     gap = scaled_distance(head, goal, 1.0, 2.0, 2.0)
     placed = long_tail(gap, 0.0, 0.07, scaled_distance(s.start[n, AIM], goal, 1.0, 2.0, 2.0))
@@ -142,7 +154,7 @@ def peg_insert_side(s, n):
 
 @njit
 def window(s, n, start_x, use_gaussian):
-    """Returns (reward, success) of simulation `n` of the arrays `s`. Success: the window's handle is at the goal.
+    """Returns (reward, success) of simulation `n` of `s` (`RewardArrays`). Success: the window's handle is at the goal.
 
     The handle started at `start_x`. `use_gaussian` selects a Gaussian tail for the distance of the hand.
     """
@@ -156,7 +168,7 @@ def window(s, n, start_x, use_gaussian):
 
 @njit
 def reward_and_success(s, n):
-    """Returns (reward, success) of simulation `n` of the arrays `s`, for any of the ten tasks."""
+    """Returns (reward, success) of simulation `n` of `s` (`RewardArrays`), for any of the ten tasks."""
     task = s.task[n]
     if task == 0:
         return reach(s, n)

@@ -11,7 +11,7 @@ Call = tuple[Callable[..., object], Iterator[tuple[int, ...]]]
 
 
 class ThreadPool:
-    """Threads that share calls of one function. The thread that waits executes calls, too, instead of sleeping.
+    """Threads that share calls of one function. The thread that calls `wait` executes calls, instead of sleeping.
 
     Args:
         count: Number of threads, including the waiting thread. With 1, one other thread executes the calls, so that
@@ -55,7 +55,7 @@ class ThreadPool:
 
 
 def _take(function: Callable[..., object], arguments: Iterator[tuple[int, ...]]) -> BaseException | None:
-    """Calls the function until no arguments are left; returns the exception that a call raised."""
+    """Calls the function until no arguments are left; returns the exception that a call raised, or None."""
     try:
         for values in arguments:
             function(*values)
@@ -65,6 +65,6 @@ def _take(function: Callable[..., object], arguments: Iterator[tuple[int, ...]])
 
 
 def _work(calls: queue.SimpleQueue[Call | None], done: queue.SimpleQueue[BaseException | None]) -> None:
-    """Executes calls in a thread until `calls` contains None."""
+    """Executes calls in a thread until `calls` contains None; puts the result of `_take` into `done`."""
     while (call := calls.get()) is not None:
         done.put(_take(*call))

@@ -65,7 +65,7 @@ class ThreadedMetaWorld:
         self._threads = ThreadPool(min(threads or os.cpu_count() or 1, self.num_envs))
 
     def reset(self, seeds: list[int]) -> np.ndarray:
-        """Resets all rows with one seed per row. Returns the observations (N, F)."""
+        """Resets all rows with one seed per row. Returns the observations (N, F entries)."""
         self.steps, self.succeeded[:] = 0, False
         self._threads.submit(partial(self._reset_row, seeds), [(row,) for row in range(self.num_envs)])
         self._threads.wait()
@@ -135,7 +135,10 @@ def _mujoco_arrays(
 def _reward_arrays(
     tasks: list[str], envs: list[MetaWorldEnv], place: np.ndarray, size: np.ndarray, action: np.ndarray, width: int
 ) -> reward_terms.RewardArrays:
-    """Returns the arrays of the rewards, which share `place`, `size` and `action` with the compiled step."""
+    """Returns the arrays of the rewards, which share `place`, `size` and `action` with the compiled step.
+
+    `width` is the number of entries of an observation.
+    """
     rows, inner = len(envs), [env.env for env in envs]
     return reward_terms.RewardArrays(
         task=np.array([MT10_TASKS.index(task) for task in tasks]),

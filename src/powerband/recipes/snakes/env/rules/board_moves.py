@@ -1,4 +1,4 @@
-"""Board moves: moves one board and writes the rewards of the learner's teams, for CPU threads and CUDA."""
+"""Board moves: one step of the game on one board, with the rewards of the learner's teams, for CPU threads and CUDA."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ OWN_AT = HEADS_AT + (SNAKES - 1) * NUM_HEAD
 
 @inlined
 def wrapped(offset, size):
-    """Wraps `offset` on a ring of `size` cells to the number nearest zero; half the ring is positive."""
+    """Returns the shortest offset equivalent to `offset` on a ring of `size` cells; half the ring is positive."""
     half = size // 2
     offset -= size if offset > half else 0
     offset += size if offset <= -half else 0
@@ -234,7 +234,7 @@ def write_move(i, m, cell, code, sets, lanes, numbers, row, at):
 
 @inlined
 def write_bean(i, j, course, aside, numbers, row, at):
-    """Writes the 5 features of bean `j` for snake `i` to `row`, from index `at` on.
+    """Writes the 5 features of bean `j` (0..4) for snake `i` (0..5) to `row`, from index `at` on.
 
     `course` and `aside`: directions forward and right of the snake; `numbers`: working memory, see `flood.Scratch`.
     """

@@ -94,14 +94,14 @@ def allocate_scratch(workers: int, empty: Callable[[tuple[int, ...], type], Any]
 
 @inlined
 def horizontal_neighbours(word):
-    """Returns the left and right neighbours of the cells in `word`, which contains three rows of the board as bits."""
+    """Returns, as bits, the left and right neighbours of the cells in `word`, a uint64 of three board rows."""
     left = ((word & NOT_FIRST) >> U1) | ((word & FIRST_COL) << U19)
     return left | ((word & NOT_LAST) << U1) | ((word & LAST_COL) >> U19)
 
 
 @inlined
 def dilate(a, b, c, d):
-    """Returns the cells of a set and their neighbours on the torus; `a`, `b`, `c` and `d` are the words of the set."""
+    """Returns the cells of a set and their neighbours on the torus; a set is the four uint64 `a`, `b`, `c`, `d`."""
     return (
         a | horizontal_neighbours(a) | (a >> U20) | ((b & ONE_ROW) << U40) | ((a << U20) & THREE_ROWS) | d,
         b | horizontal_neighbours(b) | (b >> U20) | ((c & ONE_ROW) << U40) | ((b << U20) & THREE_ROWS) | (a >> U40),
@@ -121,15 +121,15 @@ def popcount(word):
 
 @inlined
 def lane_of(sets, t, lane):
-    """Returns the four words of the set of cells sets[t, :, lane]: row `t` of one of the eight parallel floods."""
+    """Returns sets[t, :, lane], a set of cells as four uint64: row `t` of flood `lane`, one of eight."""
     return sets[t, 0, lane], sets[t, 1, lane], sets[t, 2, lane], sets[t, 3, lane]
 
 
 @inlined
 def bit(cell):
-    """Returns the only word that is not zero in the set that contains just `cell` (0..199).
+    """Returns the uint64 with the bit of `cell` (0..199), for a set of cells that consists of four uint64.
 
-    The index of this word in the set is ``cell // 60``.
+    Its index among the four is ``cell // 60``.
     """
     return U1 << np.uint64(cell % 60)
 
@@ -138,7 +138,7 @@ def bit(cell):
 def alive(s, b, i):
     """Returns True if snake `i` is on board `b`; `s`: arrays of all boards.
 
-    A snake without a place is on no cell; this ends the game.
+    A dead snake for which no free cells were found is not on the board; this ends the game.
     """
     return s.grid[b, s.head[b, i]] == SNAKE + i
 
@@ -148,7 +148,7 @@ def alive(s, b, i):
 
 @inlined
 def bean_distances(lanes, flood, numbers, row):
-    """Writes to numbers[row + j, lane] the number of moves after which each lane of a flood reaches bean j.
+    """Writes to numbers[row + j, lane] the number of moves after which `lane`, one of eight floods, reaches bean j.
 
     `lanes` contains the cells that the flood reached, from row `flood` (REACH or PATHS) on. 17 means not within 16
     moves, or no such bean.
@@ -214,7 +214,7 @@ def flood_from_heads(s, b, sets, lanes, numbers):
 
 @inlined
 def mark_contested(i, sets, lanes):
-    """Fills the rows TAKEN of `sets` for snake `i`: for each number t of moves, the cells that others reach first.
+    """Fills the rows TAKEN of `sets` for snake `i`: for each number t of moves, cells that other snakes reach first.
 
     These are the cells that an opponent or a mate with a lower number reaches with at most t moves, or a mate with a
     higher number with at most t - 1 moves. So only one of two mates that would arrive together counts a cell.
@@ -232,9 +232,10 @@ def mark_contested(i, sets, lanes):
 
 @inlined
 def count_reachable(lanes, numbers):
-    """Counts the cells in each lane of the rows PATHS of `lanes` after each move, and writes them to SIZE in `numbers`.
+    """Counts the cells that each of eight floods (lanes) has reached after each move; writes them to `numbers`.
 
-    From these counts it computes SURVIVAL: the moves until a snake has fewer cells than it needs to move on.
+    The cells are in the rows PATHS of `lanes`, the counts in the rows SIZE of `numbers`.
+    From these counts it computes the row SURVIVAL: the moves until a snake has fewer cells than it needs to move on.
     """
     for t in range(1, MOVES):
         for lane in range(lanes.shape[2]):
@@ -253,7 +254,8 @@ def explore(forward, left, right, sets, lanes, numbers):
     """Floods the board from the three next cells of a snake, after `flood_from_heads` and `mark_contested`.
 
     Fills PATHS in `lanes`, and BEAN_MOVES, SIZE and SURVIVAL in `numbers`: the working memory that `Scratch` describes.
-    The lanes of a move to a blocked cell stay empty. `forward`, `left` and `right` are the three cells.
+    The lane (one of eight floods) of a move to a blocked cell stays empty. `forward`, `left` and `right` are the three
+    cells.
     """
     for lane in range(lanes.shape[2]):
         for k in range(4):

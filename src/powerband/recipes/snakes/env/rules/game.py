@@ -122,7 +122,7 @@ def move(s, b, i, action, key, tick, gain):
         action: Direction 0..3; a random direction replaces an action that reverses the snake.
         key: Key of the random stream of the board.
         tick: Moves on this board since it was seeded.
-        gain: (N, 6), written: 1 if the snake eats, otherwise 0.
+        gain: (N boards, 6), written: 1 if the snake eats, otherwise 0.
     """
     other = random_integer(random_bits(key, tick, i), 3)  # always drawn, which costs less than an unpredictable branch
     other += np.int64(other >= action)
@@ -146,7 +146,7 @@ def move(s, b, i, action, key, tick, gain):
 
 @inlined
 def collide(s, b):
-    """Places the moved heads on the grid of board `b`; returns the dead snakes, bit i for snake i.
+    """Places the moved heads on the grid of board `b`; returns the snakes that died, bit i of an integer for snake i.
 
     `s`: arrays of all boards.
     """
@@ -230,8 +230,8 @@ def count_free(s, b):
 def refill(s, b, key, first_slot):
     """Adds beans to board `b`, on uniformly drawn free cells, until it has five beans or no free cell.
 
-    `s`: arrays of all boards; `key`: key of the random stream of the board; `first_slot`: first slot of the random
-    draws, see the module docstring.
+    `s`: arrays of all boards; `key`: key of the random stream of the board; `first_slot`: number of the first
+    random draw. A slot is a number that distinguishes the random draws of one move.
     """
     free = count_free(s, b)
     for j in range(BEANS):
@@ -264,9 +264,9 @@ def step_board(s, b, actions, seed, gain):
     Args:
         s: Arrays of all boards.
         b: Index of the board.
-        actions: Directions (N, 6) of the six snakes, 0..3.
+        actions: Directions (N boards, 6) of the six snakes, 0..3.
         seed: Seed as uint64.
-        gain: Output (N, 6): the game reward of each snake, which is the change of its length.
+        gain: Output (N boards, 6): the game reward of each snake, which is the change of its length.
 
     Returns:
         RUNNING, STEP_LIMIT after 200 moves, or GAME_OVER if a snake found no place or the board is full.

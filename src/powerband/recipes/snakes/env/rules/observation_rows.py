@@ -28,7 +28,10 @@ def put_position(cell, row, at):
 
 @inlined
 def relative_snake_index(other, team):
-    """Renumbers snake `other` as `team` sees it: 0..2 own team, 3..5 opponents. The function is its own inverse."""
+    """Renumbers snake `other` as `team` (0 or 1) sees it: 0..2 own team, 3..5 opponents.
+
+    The function is its own inverse.
+    """
     return other if team == 0 else (other + TEAM) % SNAKES
 
 
@@ -133,7 +136,7 @@ def write_planes(s, b, i, row):
 
 @inlined
 def write_row(s, b, i, kind, sets, lanes, numbers, row):
-    """Writes the observation of snake `i` of board `b` to `row`; a snake without a place on the board gets zeros.
+    """Writes the observation of snake `i` of board `b` to `row`; a snake that is not on the board gets zeros.
 
     `s`: arrays of all boards; `kind`: BASELINE, FORK, PLANES or FEATURES. FEATURES reads the working memory `sets`,
     `lanes` and `numbers`, which `flood_from_heads` must have filled for this board.
@@ -157,7 +160,7 @@ def write_row(s, b, i, kind, sets, lanes, numbers, row):
 
 @inlined
 def write_board(s, b, team, kind, sets, lanes, numbers, out):
-    """Writes the observations of the three snakes of `team` on board `b` to `out` (3, D).
+    """Writes the observations of the three snakes of `team` on board `b` to `out` (3, D numbers).
 
     `s`: arrays of all boards; `kind`: BASELINE, FORK, PLANES or FEATURES; `sets`, `lanes`, `numbers`: working memory.
     """

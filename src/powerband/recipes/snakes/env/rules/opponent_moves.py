@@ -18,7 +18,7 @@ SLOT = 3072  # first random slot of the opponents
 
 @inlined
 def squared(start, end, torus):
-    """Computes the squared Euclidean distance of two cells, across the edges if `torus`."""
+    """Computes the squared Euclidean distance of two cells; distances may cross the edges of the board if `torus`."""
     down, right = end // COLS - start // COLS, end % COLS - start % COLS
     if torus:
         down, right = wrapped(down, ROWS), wrapped(right, COLS)
@@ -34,10 +34,10 @@ def greedy(s, b, i, used, torus):
         b: Index of the board.
         i: Index of the snake.
         used: Beans of the earlier team mates, bit j for bean j.
-        torus: Measure distances across the edges of the board.
+        torus: True if distances may cross the edges of the board.
 
     Returns:
-        The action 0..3, and `used` with the bean of this snake.
+        The action 0..3 (up, down, left, right), and `used` with the bit of this snake's bean set.
 
     Ties go to the older bean and to the first direction. Without a bean the first free neighbour cell is chosen, and
     without a free cell action 0.

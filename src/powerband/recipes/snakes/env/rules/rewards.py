@@ -16,7 +16,7 @@ EPISODE_METRICS = ("score", "opponent_score", "win", "draw", "loss")
 
 @inlined
 def team_difference(values, b, team):
-    """Returns the sum of `values` (N, 6) over the snakes of `team` on board `b`, minus the sum over the other team."""
+    """Returns the sum of `values` (N boards, 6 snakes) over `team` on board `b`, minus the sum over the other team."""
     own, other = 0, 0
     for i in range(TEAM):
         own += values[b, team * TEAM + i]
@@ -50,7 +50,7 @@ def shaped(s, b, i, gain, outcome):
         s: Arrays of all boards.
         b: Index of the board.
         i: Index of the snake.
-        gain: (N, 6): game reward of each snake, the change of its length.
+        gain: (N boards, 6): game reward of each snake, the change of its length.
         outcome: RUNNING, STEP_LIMIT or GAME_OVER.
 
     Source: `get_reward` of the public 3v3 snakes baseline. This code measures Euclidean distances after the move, and

@@ -72,8 +72,8 @@ def expected_gain(s, w, n, i, action, gains, shared, chosen):
     """Returns the information gain that UAV `i` of mission `n` expects from its measurement after the move `action`.
 
     The gain is a sum over the cells that the camera will see, by the UAV's own belief. `s`: state of all missions; `w`:
-    constants of the world; `gains`: table of `expected_gains`; `shared`: True discounts cells that earlier UAVs will
-    measure; `chosen`: (N, A), moves of the earlier UAVs.
+    constants of the world; `gains`: table of `expected_gains`; `shared`: True discounts cells that UAVs with a
+    lower index will measure, if their messages arrived; `chosen`: (N missions, A UAVs), moves of these UAVs.
     """
     x, y, z = after_x(s, n, i, action), after_y(s, n, i, action), after_z(s, w, n, i, action)
     total = 0.0
@@ -101,8 +101,8 @@ def choose_greedy_move(s, w, n, i, gains, shared, chosen, mask, value):
         n: Index of the mission.
         i: Index of the UAV.
         gains: Table of `expected_gains`.
-        shared: True discounts cells that an earlier UAV will measure, if UAV `i` received its message.
-        chosen: (N, A) int64, written: the move of this UAV.
+        shared: True discounts cells that a UAV with a lower index will measure, if UAV `i` received its message.
+        chosen: (N missions, A UAVs) int64: the moves of UAVs with a lower index; the move of UAV `i` is written.
         mask: (N, A, 6) bool, written: the allowed moves of this UAV.
         value: (N, A, 6) float32, written: expected gain of every allowed move, 0 for forbidden moves.
     """

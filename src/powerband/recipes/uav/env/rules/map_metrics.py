@@ -20,7 +20,8 @@ EPISODE_METRICS = ("f1", "roi_entropy")
 def count_row(s, w, n, k, y):
     """Compares row `y` of map `k` of mission `n` with the hidden map.
 
-    `s`: state of all missions; `w`: constants of the world. Map k < A is the belief of UAV k, map A that of the team.
+    `s`: state of all missions; `w`: constants of the world. Map k < A is the belief of UAV k, map A that of
+    the team of A UAVs.
 
     Returns:
         Numbers of hits (cells correctly mapped as region of interest), false alarms and misses, and the sum of the
@@ -38,7 +39,9 @@ def count_row(s, w, n, k, y):
 
 
 def map_metrics(counts: Tensor) -> dict[str, Tensor]:
-    """Converts counts (N, 4) int64 from `count_row`, summed over rows, to `EPISODE_METRICS`, (N,) float32 each.
+    """Converts the counts (N, 4) int64 of N missions, summed over map rows, to metrics by name, (N,) float32 each.
+
+    The four counts of a mission are the results of `count_row`.
 
     ``f1`` is the F1 score of the region of interest; ``roi_entropy`` is the mean entropy over it in bits.
     """

@@ -68,7 +68,7 @@ def lowest_bit(bits):
 
 @inlined
 def twice_weight(belief):
-    """Returns twice the weight W of a belief: 2 inside the region of interest, 0 outside, 1 if undecided."""
+    """Returns twice the weight W of a belief (log odds): 2 inside the region of interest, 0 outside, 1 if undecided."""
     return 1 + np.int64(belief > MAX_UNSURE_BELIEF) - np.int64(belief < -MAX_UNSURE_BELIEF)
 
 

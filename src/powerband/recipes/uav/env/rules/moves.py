@@ -118,7 +118,7 @@ def exclude_taken_cells(s, n, i, allowed, chosen):
         chosen: (N, A): moves of the UAVs before `i` in this step.
 
     Returns:
-        The remaining moves as bits.
+        The remaining moves, bit a for move a.
     """
     for j in range(i):
         taken = next_cell(s, n, j, chosen[n, j])
@@ -141,7 +141,7 @@ def sample_move(s, w, n, i, probability, noise, explore, chosen, mask):
         probability: (N, A, 6), probability of each move before masking.
         noise: (N, A) uniform random numbers in [0, 1).
         explore: True samples an allowed move by `probability`; False takes the most likely allowed move.
-        chosen: (N, A) int64, written: the move of this UAV.
+        chosen: (N missions, A UAVs) int64: the moves of UAVs with a lower index; the move of UAV `i` is written.
         mask: (N, A, 6) bool, written: the allowed moves of this UAV.
     """
     allowed = exclude_taken_cells(s, n, i, allowed_moves(s, w, n, i), chosen)
