@@ -58,7 +58,7 @@ class ChunkPolicy(nn.Module):
         return self.joined(self.encoder(obs))
 
     def classify(self, features: Tensor) -> Tensor:
-        """Computes logits (R, T, K) of features (R, encoder.width); for cloning."""
+        """Computes logits (R, T, K) of K actions at T steps from features (R, encoder.width), for behaviour cloning."""
         assert self.logits is not None
         return self.logits(features).view(-1, *self.shape)
 

@@ -96,7 +96,7 @@ def test_devices_are_not_opened_by_default(fake: pytest.MonkeyPatch) -> None:
     [
         ("FAKE_CRASH", "crashed (signal 6)"),
         ("FAKE_HANG", "did not answer within 1 s"),
-        ("FAKE_REFUSES", "no EGL driver is installed"),
+        ("FAKE_REFUSES", "finds no EGL driver"),
         ("FAKE_OLD", "cannot list devices"),
     ],
 )

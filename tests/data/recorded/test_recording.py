@@ -43,7 +43,7 @@ def test_packed_and_unpacked_episodes_are_read_back(tmp_path: Path) -> None:
 def test_a_recording_is_continued_and_never_mixed(tmp_path: Path) -> None:
     Recording(tmp_path, FACTS).add(1, episode(1))
     assert Recording(tmp_path, FACTS).numbers == [1]
-    with pytest.raises(ShardError, match="recorded with level=smooth, but these have level=abstract"):
+    with pytest.raises(ShardError, match="recorded with level=smooth, but the new ones have level=abstract"):
         Recording(tmp_path, {**FACTS, "level": "abstract"})
 
 

@@ -150,7 +150,7 @@ def _query_devices(library: Any, open_each: bool) -> list[EglDevice]:
         raise EglError("this EGL cannot list devices (no EGL_EXT_device_enumeration): its driver is too old")
     found, count = (pointer * MAX_DEVICES)(), integer()
     if not query_devices(MAX_DEVICES, found, ctypes.byref(count)):
-        raise EglError("eglQueryDevicesEXT failed: no EGL driver is installed behind libEGL")
+        raise EglError("libEGL is installed, but it finds no EGL driver (eglQueryDevicesEXT failed)")
     queries = (
         function("eglQueryDeviceStringEXT", text, pointer, integer),
         function("eglQueryDeviceAttribEXT", ctypes.c_uint, pointer, integer, ctypes.POINTER(ctypes.c_ssize_t)),

@@ -158,7 +158,7 @@ class AcceleratedAdam:
         return self._pop_gathered("net") or local_shards(self.net.state_dict())
 
     def load_weights(self, state: dict[str, Tensor]) -> None:
-        """Restores full `weights`. Every rank passes the same `state`."""
+        """Loads the complete, unsharded weights that `weights` returned. Every rank must pass the same `state`."""
         current = self.net.state_dict()
         self.net.load_state_dict(
             {name: shard_like(full, current[name]) if name in current else full for name, full in state.items()}

@@ -280,7 +280,9 @@ def _pack(value: Any, tensors: dict[str, Tensor], path: str) -> Any:
         return {NUMBER: str(value)}
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    raise TypeError(f"{path}: a checkpoint cannot store {type(value).__name__}")
+    raise TypeError(
+        f"{path}: a checkpoint cannot store {type(value).__name__}. Use tensors, numbers, strings, lists or dicts."
+    )
 
 
 def _unpack(value: Any, tensors: dict[str, Tensor], path: str) -> Any:

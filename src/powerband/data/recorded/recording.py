@@ -43,8 +43,8 @@ class Recording:
             if different:
                 name = different[0]
                 raise ShardError(
-                    f"{folder} has episodes recorded with {name}={stored.get(name)}, but these have "
-                    f"{name}={self.facts.get(name)}. Choose another folder, or remove it."
+                    f"{folder} has episodes recorded with {name}={stored.get(name)}, but the new ones have "
+                    f"{name}={self.facts.get(name)}. Choose another folder, or delete this one."
                 )
         (folder / "episodes").mkdir(parents=True, exist_ok=True)
         _write_atomically(path, json.dumps(self.facts, indent=1).encode())

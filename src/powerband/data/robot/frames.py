@@ -41,7 +41,9 @@ def atomic_folder(folder: Path, mark: str) -> Iterator[Path]:
         ShardError: The disk is full, the folder cannot be written, or it has other content.
     """
     if folder.exists() and not (folder / mark).exists() and any(folder.iterdir()):
-        raise ShardError(f"{folder} has other content and no {mark}. Choose another folder, or empty it.")
+        raise ShardError(
+            f"{folder} contains files of another origin (it has no {mark}). Choose another folder, or empty this one."
+        )
     partial = folder.parent / f".{folder.name}.writing"
     try:
         shutil.rmtree(partial, ignore_errors=True)

@@ -217,7 +217,7 @@ def evaluate_checkpoint(config: Config, folder: Path, options: Evaluation) -> li
 
 
 def _sketch_levels(config: Config, split: Split, options: Evaluation) -> Iterator[tuple[str, Episodes, Tensor | None]]:
-    """Yields (name, episodes, numbers) for each level of sketches.
+    """Yields (name, episodes, numbers) for each level of sketch distortion in `options`.
 
     The numbers are those of the episodes to play; None plays all.
     """

@@ -30,7 +30,7 @@ class WindowFinished(Exception):
 
 
 class MeasurementWindow:
-    """Observer of one run (`RunObserver`).
+    """Run observer that measures the wall time of one run by account over a window of iterations, and then ends it.
 
     All ranks begin and end the window at the same iteration. A decision that depends on a clock is made by all ranks
     together, in a collective call at an iteration that every rank counts.

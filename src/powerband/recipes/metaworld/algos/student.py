@@ -1,4 +1,4 @@
-"""Student: trains SAC with a reward bonus for actions of the collective policy; the bonus fades out."""
+"""Student: SAC with a reward bonus for actions of the policy distilled from all experts; the bonus fades out."""
 
 from __future__ import annotations
 

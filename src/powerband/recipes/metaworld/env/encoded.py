@@ -1,4 +1,4 @@
-"""EncodedVecEnv: environments whose observations contain a code of the last steps of the current episode."""
+"""EncodedVecEnv: adds to each observation the vector that a trained encoder computes from the last steps."""
 
 from __future__ import annotations
 

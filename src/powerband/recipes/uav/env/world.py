@@ -1,4 +1,4 @@
-"""World tables: builds the lookup tables that the kernels need from a `World`. L is the number of altitudes.
+"""World tables: footprints, sensor noise and beliefs of a `World` for each of its L altitudes, for the kernels.
 
 A feature map has one value for each lattice node: the area average over a block of map_cells / 11 cells, which need not
 be an integer. The kernels measure lengths in 11ths of a cell. In this unit a cell is 11 long and a block is `map_cells`
