@@ -25,14 +25,17 @@ MIX_2 = 0x94D049BB133111EB - 2**64
 
 
 def splitmix64_(x: Tensor) -> Tensor:
-    """Finaliser of SplitMix64 on int64 `x`, in place. The masks are needed because ``>>`` keeps the sign."""
+    """Hashes every number of the int64 tensor `x` with the finaliser of SplitMix64, in place.
+
+    The masks are needed because ``>>`` keeps the sign.
+    """
     x.bitwise_xor_((x >> 30).bitwise_and_(2**34 - 1)).mul_(MIX_1)
     x.bitwise_xor_((x >> 27).bitwise_and_(2**37 - 1)).mul_(MIX_2)
     return x.bitwise_xor_((x >> 31).bitwise_and_(2**33 - 1))
 
 
 class Noise:
-    """One stream of random numbers for each of n ids. Every draw returns n rows, one per id.
+    """Random numbers for n ids of environments or samples, one stream per id. Every draw returns n rows, one per id.
 
     Attributes:
         counter: 0-d int64 on the device, the number of draws so far.
@@ -43,7 +46,7 @@ class Noise:
         Args:
             seed: Seed of the run, any int.
             purpose: Name of the stream; streams with different names are independent.
-            ids: (n,) int64 global ids.
+            ids: (n,) int64 ids of environments or samples, unique over ranks.
             device: Device of the numbers.
         """
         digest = hashlib.sha256(f"{seed}/{purpose}".encode()).digest()
@@ -110,9 +113,14 @@ class Noise:
 
 
 class NoiseSource:
-    """The streams of one rank: one `Noise` per purpose and number of rows, saved together.
+    """Creates the random streams of one rank, one `Noise` per purpose and number of rows, and saves them together.
 
     A row is an environment or a sample of a batch. Row i of n on rank r has the global id r * n + i.
+
+    Args:
+        seed: Seed of the run.
+        device: Device of the numbers.
+        rank: Number of this rank.
     """
 
     def __init__(self, seed: int, device: torch.device | str = "cpu", rank: int = 0):
@@ -137,7 +145,12 @@ class NoiseSource:
             self._part = None
 
     def __call__(self, purpose: str, rows: int) -> Noise:
-        """The stream of `purpose` for `rows` rows; the same object each time."""
+        """Returns the random stream for one purpose, the same object each time.
+
+        Args:
+            purpose: Name of the stream; streams with different names are independent.
+            rows: Number of environments or samples, each with random numbers of its own.
+        """
         if self._part is None:
             return self._stream(purpose, rows)
         first, total_rows = self._part

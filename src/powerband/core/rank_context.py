@@ -14,10 +14,10 @@ from powerband.core.ranks.ranks import Ranks
 
 @dataclass(frozen=True)
 class RankContext:
-    """Device, precision, random streams and gradient averaging of one rank.
+    """Device, precision, random streams and gradient averaging of one rank, as one argument of a learner.
 
     Attributes:
-        ranks: This process in its group of ranks, with its device and its collective operations.
+        ranks: Process group, with the rank, device and collective operations of this process.
         precision: Floating point type of matrix products; parameters, targets and losses are float32.
         noise: Random streams of this rank.
     """
@@ -30,7 +30,7 @@ class RankContext:
     def single(
         cls, device: torch.device | str = "cpu", precision: PrecisionName | Precision = "fp32", seed: int = 0
     ) -> RankContext:
-        """A context without other ranks: for evaluation, measurements and tests."""
+        """Creates a context for a single rank, for evaluation, measurements and tests."""
         device = torch.device(device)
         chosen = precision if isinstance(precision, Precision) else Precision(precision, device)
         return cls(Ranks(device=device), chosen, NoiseSource(seed, device))
@@ -46,5 +46,5 @@ class RankContext:
         return self.ranks.world_size
 
     def average(self, flat: Tensor) -> Tensor:
-        """Replaces a flat gradient by its mean over ranks, in place."""
+        """Replaces a flat gradient (P,), of P parameters, by its mean over ranks, in place. Returns `flat`."""
         return self.ranks.average_(flat)

@@ -48,6 +48,8 @@ class Algorithm:
 class Recipe:
     """One task: its configuration, stages, algorithms and evaluation.
 
+    Functions may be given as strings ``module:name``. Optional functions are None if the recipe has none.
+
     Attributes:
         name: Name on the command line.
         summary: One line for ``powerband list``.
@@ -103,19 +105,28 @@ class Recipe:
         return config.algo if self.algorithms else ""
 
     def run_stage(self, stage: str, config: Any, run: Any) -> dict[str, Any]:
-        """Runs one stage in the `Run` `run`. Returns its results by name; empty if the stage returns none."""
+        """Runs the function of one stage, such as train.
+
+        Args:
+            stage: Name of the stage.
+            config: Configuration of the recipe.
+            run: The training run, a `Run`.
+
+        Returns:
+            Results of the stage by name; empty if the stage returns none.
+        """
         return load_object(self.stages[stage])(config, run) or {}
 
     def finalized(self, config: Any, stage: str) -> Any:
-        """The configuration with every automatic choice resolved."""
+        """Returns the configuration for `stage` with every automatic choice, such as auto, replaced by a value."""
         return config if self.finalize is None else load_object(self.finalize)(config, stage)
 
     def notices_about(self, config: Any) -> list[str]:
-        """Messages for the user about a configuration before `finalized`."""
+        """Messages for the user about a configuration, before `finalized` resolves its automatic choices."""
         return [] if self.notices is None else load_object(self.notices)(config)
 
     def check_sizes(self, config: Any, world_size: int) -> None:
-        """Checks the sizes of a configuration for `world_size` ranks.
+        """Checks the sizes of a configuration, such as batch sizes, for `world_size` ranks.
 
         Raises:
             ConfigError: A size is invalid.

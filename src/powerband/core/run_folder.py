@@ -16,7 +16,11 @@ PICKLE_SUFFIXES = (".pth", ".pt", ".ckpt", ".pkl")
 
 
 def find_run(target: str, root: Path = Path("runs")) -> Path:
-    """The run folder of `target`: the folder, a path inside it, or ``last`` for the newest run in `root`.
+    """Finds the run folder (which contains the files of one training run) that `target` names.
+
+    Args:
+        target: The folder, a path inside it, or ``last`` for the newest run in `root`.
+        root: Folder that contains the run folders.
 
     Raises:
         ConfigError: `target` does not exist, is a pickle, or is not inside a run folder.
@@ -41,7 +45,12 @@ def find_run(target: str, root: Path = Path("runs")) -> Path:
 
 
 def claim_run_folder(resume: str, run_dir: str, recipe: str) -> tuple[Path, bool]:
-    """Creates the folder of a run: `run_dir`, or a new folder under ``runs``. A resumed run keeps its folder.
+    """Creates the folder of a new run, or finds the folder of a resumed run.
+
+    Args:
+        resume: Run to continue, as in `find_run`; "" starts a new run.
+        run_dir: Folder of a new run; "" means ``runs/<recipe>-<time>``.
+        recipe: Name of the recipe.
 
     Returns:
         The folder, and True if it did not exist before.
@@ -88,7 +97,11 @@ def remove_unused_run(folder: Path, created: bool) -> None:
 
 
 def process_facts() -> dict[str, Any]:
-    """Identifies this process for other processes: host, process id and start time (ids are reused)."""
+    """Identifies this process for other processes.
+
+    Returns:
+        ``hostname``, ``pid`` and ``began``: its start in clock ticks after boot, because process ids are reused.
+    """
     return {"hostname": platform.node(), "pid": os.getpid(), "began": process_start_ticks(os.getpid())}
 
 
@@ -103,7 +116,12 @@ def process_start_ticks(pid: int) -> int | None:
 
 
 def write_processes(folder: Path, processes: list[dict[str, Any]]) -> None:
-    """Writes the processes of a starting or resumed run, one per rank, to ``processes.json``."""
+    """Writes the processes of a starting or resumed run to ``processes.json`` in its folder.
+
+    Args:
+        folder: The run folder.
+        processes: Result of `process_facts` for each rank.
+    """
     (folder / "processes.json").write_text(json.dumps({"began_s": time.time(), "ranks": processes, "ended": None}))
 
 

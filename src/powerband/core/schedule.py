@@ -10,9 +10,11 @@ from powerband.core.errors import ConfigError
 class UpdateSchedule:
     """Counts the updates that are due: exactly `updates_per_interval` updates per `update_interval` transitions.
 
+    An update is one optimiser step, and a transition is one environment step.
+
     Args:
-        update_interval: Transitions between updates, summed over ranks; 1 or more.
-        updates_per_interval: Updates that become due after an interval; None means one per transition.
+        update_interval: Transitions after which updates become due, summed over ranks; 1 or more.
+        updates_per_interval: Number of updates that become due then; None means one per transition.
         learning_starts: Transitions to collect before the first interval starts.
 
     Raises:
@@ -34,7 +36,7 @@ class UpdateSchedule:
         return self.updates_per_interval / self.update_interval
 
     def due(self, transitions: int) -> int:
-        """Counts new transitions, over all ranks, and returns the number of updates that become due."""
+        """Counts `transitions` new transitions of all ranks, and returns the number of updates that become due."""
         skipped = min(self._until_start, transitions)
         self._until_start -= skipped
         intervals, self._since_update = divmod(self._since_update + transitions - skipped, self.update_interval)
@@ -50,14 +52,14 @@ class UpdateSchedule:
 class UpdateCycle:
     """The repeating sequence of updates of a learner, such as an actor update after every second critic update.
 
-    A CUDA graph replays complete cycles only, so replays leave the host counter `phase` unchanged.
+    A CUDA graph of updates contains complete cycles, so its replay leaves the host counter `phase` unchanged.
 
     Attributes:
-        period: Updates after which the sequence of kernels repeats.
-        phase: Updates since the start of the cycle, 0 to period - 1.
+        period: Number of updates after which the sequence repeats.
+        phase: Number of updates since the start of the cycle, 0 to period - 1.
 
     Args:
-        intervals: One interval in updates per part of an update, such as 2 for an actor trained every second update.
+        *intervals: Interval in updates of each part that is not trained in every update, such as 2 for an actor.
     """
 
     def __init__(self, *intervals: int) -> None:
@@ -76,7 +78,10 @@ class UpdateCycle:
 
 
 class Every:
-    """Periodic trigger: `ready` returns True once after each multiple of `interval`, and never if `interval` is 0."""
+    """Periodic trigger: `ready(counter)` returns True once after `counter` has passed each multiple of `interval`.
+
+    If the counter passes several multiples at once, `ready` returns True once. An interval of 0 never triggers.
+    """
 
     def __init__(self, interval: int) -> None:
         if interval < 0:

@@ -14,7 +14,7 @@ def split_json_option(arguments: list[str]) -> tuple[str, list[str]]:
     """Splits off ``--json``, ``--json PATH.json`` or ``--json=PATH``.
 
     Returns:
-        The target ("" without the option, "-" for stdout, or a path), and the other arguments.
+        The output ("" without the option, "-" for JSON on stdout, or the path of a JSON file), and the other arguments.
     """
     for position, argument in enumerate(arguments):
         if argument.startswith("--json="):
@@ -27,7 +27,13 @@ def split_json_option(arguments: list[str]) -> tuple[str, list[str]]:
 
 
 def split_named_options(arguments: list[str], names: tuple[str, ...]) -> tuple[list[str], list[str]]:
-    """(arguments that set one of `names`, the others) for ``name=value``, ``--name value`` and bare ``--name``."""
+    """Separates the command-line arguments that set one of `names` from all others.
+
+    The forms are ``name=value``, ``--name value`` and bare ``--name``.
+
+    Returns:
+        The arguments that set one of `names`, and the others.
+    """
     selected: list[str] = []
     others: list[str] = []
     position = 0
@@ -49,6 +55,11 @@ def wants_help(arguments: list[str]) -> bool:
 def checked_choice(value: str, choices: Any, kind: str) -> str:
     """Returns `value` if it is one of `choices`.
 
+    Args:
+        value: Text from the user.
+        choices: Allowed texts.
+        kind: Noun for the choices in the message, such as recipe.
+
     Raises:
         ConfigError: `value` is unknown. The message names the nearest choice and all choices.
     """
@@ -60,7 +71,12 @@ def checked_choice(value: str, choices: Any, kind: str) -> str:
 
 
 def print_or_write(value: Any, target: str) -> None:
-    """Prints `value` as text (`target` is ""), prints it as JSON ("-"), or writes it as JSON to the file `target`."""
+    """Prints `value`, or writes it to a file.
+
+    Args:
+        value: A text, or JSON values.
+        target: "" prints a text as it is and other values as JSON; "-" prints JSON; else the path of a new JSON file.
+    """
     if target not in ("", "-"):
         Path(target).parent.mkdir(parents=True, exist_ok=True)
         Path(target).write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")

@@ -43,12 +43,12 @@ def at_least(settings: Any, **limits: float) -> None:
 
 @dataclass(frozen=True)
 class Flag:
-    """One setting as it was written.
+    """One option as the user wrote it, before the text becomes a value.
 
     Attributes:
         name: Name with underscores, and with dots if the user wrote its section too (``run.seed``).
         value: The text; a tuple of texts for a list; None for a name without a value (``--overlap``).
-        source: ``file:line``, ``variant demo`` or ``command line``.
+        source: Place of the text for messages: ``file:line``, ``variant demo`` or ``command line``.
     """
 
     name: str
@@ -102,7 +102,13 @@ def _with_underscores(name: str) -> str:
 
 
 def from_mapping(mapping: Mapping[str, Any], source: str, prefix: str = "") -> list[Flag]:
-    """Flags of a mapping of Python or JSON values. Keys of nested mappings become dotted names, after `prefix`."""
+    """Converts a mapping of Python or JSON values to flags, in the same order.
+
+    Args:
+        mapping: Name -> value. The keys of nested mappings become dotted names.
+        source: Place of the values for messages, such as a file.
+        prefix: Start of every name, such as ``run.``.
+    """
     flags = []
     for key, value in mapping.items():
         name = _with_underscores(f"{prefix}{key}")
@@ -116,14 +122,19 @@ def from_mapping(mapping: Mapping[str, Any], source: str, prefix: str = "") -> l
 
 
 def from_variant(variant: Mapping[str, Any] | Iterable[str], name: str) -> list[Flag]:
-    """Flags of a variant, a named group of settings: a mapping, or a list of command-line arguments."""
+    """Converts a variant, a named group of settings, to flags.
+
+    Args:
+        variant: Name -> value, or a list of command-line arguments.
+        name: Name of the variant, for messages.
+    """
     if isinstance(variant, Mapping):
         return from_mapping(variant, f"variant {name}")
     return from_arguments([part for entry in variant for part in shlex.split(entry)], f"variant {name}")
 
 
 def from_yaml(path: Path) -> list[Flag]:
-    """Flags of a YAML file, each with its line number. Nothing in the file is executed or constructed.
+    """Converts a YAML file to flags, each with its line number. Nothing in the file is executed or constructed.
 
     Raises:
         ConfigError: The file is unreadable, is not YAML or not a mapping, or has a duplicate key, an alias, a tag or a
@@ -252,7 +263,7 @@ def _alternatives(kind: Any) -> tuple[Any, ...]:
 
 
 def describe_kind(kind: Any) -> str:
-    """Text that describes a type for the user, such as ``one of auto, on, off``."""
+    """Describes the type of a field for the user, such as ``one of auto, on, off``."""
     names = {int: "an integer", float: "a number", bool: "true or false", str: "text", type(None): "None"}
     if kind in names:
         return names[kind]

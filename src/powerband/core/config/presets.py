@@ -20,12 +20,12 @@ HARDWARE = ("cpu", "cores", "gpus")
 
 
 def user_presets() -> Path:
-    """Folder of the user's presets; `powerband tune` writes there."""
+    """Folder of the user's presets (YAML files with settings for a machine); `powerband tune` writes there."""
     return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "powerband" / "setup"
 
 
 def presets() -> dict[str, Path]:
-    """Files of the presets by name. A preset of the user replaces the package's preset of the same name."""
+    """Name -> file of every preset. A preset of the user replaces the package's preset of the same name."""
     return {path.stem: path for folder in (PRESETS, user_presets()) for path in sorted(folder.glob("*.yaml"))}
 
 
@@ -35,7 +35,11 @@ def tuned_name(recipe: str, algo: str) -> str:
 
 
 def hardware_fingerprint() -> dict[str, Any]:
-    """The hardware on which throughput depends: processor, cores, GPUs."""
+    """The hardware on which throughput depends.
+
+    Returns:
+        ``cpu`` (name of the processor), ``cores`` (number) and ``gpus`` (names separated by commas, or "none").
+    """
     from powerband.core.machine.device import host_facts
 
     host = host_facts()
@@ -47,7 +51,11 @@ def hardware_fingerprint() -> dict[str, Any]:
 
 
 def split_tuned_section(flags: list[Flag]) -> tuple[list[Flag], dict[str, str]]:
-    """Splits the flags of a preset: (its settings, name -> value of its ``tuned`` section)."""
+    """Separates the settings of a preset from its ``tuned`` section, which describes the measurement.
+
+    Returns:
+        The flags outside of the section, and name -> text of the section.
+    """
     prefix = f"{TUNED}."
     header = {flag.name.removeprefix(prefix): str(flag.value) for flag in flags if flag.name.startswith(prefix)}
     return [flag for flag in flags if not flag.name.startswith(prefix)], header
@@ -57,13 +65,13 @@ def check_tuned_preset(header: dict[str, str], path: Path, recipe: str, algo: st
     """Checks that a tuned preset is for this recipe, this algorithm and this machine.
 
     Args:
-        header: The ``tuned`` section of the preset.
+        header: The ``tuned`` section of the preset, name -> text.
         path: File of the preset, for messages.
         recipe: Name of the recipe of this run.
-        algo: Algorithm of this run.
+        algo: Algorithm of this run; "" for a recipe with a single algorithm.
 
     Returns:
-        A notice for the user about the measurement.
+        A notice for the user with the date and the gain of the measurement.
 
     Raises:
         ConfigError: The preset was measured for another recipe or algorithm, or on other hardware.

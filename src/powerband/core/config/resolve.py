@@ -38,8 +38,9 @@ class ResolvedConfig:
     """A configuration and the source of each of its values.
 
     Attributes:
-        config: Instance of the schema.
-        sources: Source of each qualified name; "default" if no source sets it.
+        config: Instance of the configuration dataclass.
+        sources: Qualified name of a setting, such as ``run.seed`` -> its source, such as ``command line``; "default"
+            if no source sets it.
         notices: Messages for the user: renamed options, options without effect.
         variant: Name of the variant, empty for none.
     """
@@ -60,14 +61,17 @@ def resolve(
     help_command: str = "powerband list",
     recipe: str = "",
 ) -> ResolvedConfig:
-    """Reads every source and returns the configuration.
+    """Builds a configuration from a variant, a preset, a YAML file, a resumed run and the command line.
+
+    A later source overrides an earlier one, in this order. The command line names the other sources.
 
     Args:
         schema: Frozen dataclass; every field has a default.
         arguments: The command line after the recipe and stage.
-        variants: Variant name -> list of flags, or mapping of name to value.
+        variants: Name of a variant -> its settings: a list of command-line arguments, or a mapping of name to value.
         old_names: Old name -> new name, or (new name, note); (None, note) refuses the old name with the note.
-        sections: Value of ``algo`` -> sections that the algorithm reads; by default the section of the same name.
+        sections: Value of ``algo`` -> sections (nested dataclasses) that the algorithm reads; by default the section
+            of the same name.
         help_command: Command that lists all names, for messages.
         recipe: Name of the recipe, for ``setup=tuned``.
 
@@ -207,7 +211,10 @@ def to_json(config: Any) -> str:
 
 
 def to_dict(value: Any) -> Any:
-    """`value` in JSON types: sections become objects, tuples lists, infinities the texts inf and -inf."""
+    """Converts a configuration to JSON types.
+
+    Dataclasses become dicts, tuples become lists, and infinities become the texts inf and -inf.
+    """
     if dataclasses.is_dataclass(value):
         return {field.name: to_dict(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, (tuple, list)):
@@ -225,7 +232,7 @@ def from_json(schema: type, text: str, source: str = "config.json", old_names: M
         old_names: Old setting -> new setting, for configurations of earlier versions.
 
     Raises:
-        ConfigError: As `resolve`.
+        ConfigError: The text is not a JSON object, or a setting is unknown, has a wrong type or is out of range.
     """
     lookup = FieldLookup(fields_of(schema), old_names)
     return _read(schema(), lookup, [from_mapping(_mapping(text, source), source)])[0]

@@ -22,11 +22,11 @@ SOURCES = ("variant", "setup", "config")
 
 @dataclass(frozen=True)
 class Field:
-    """One setting.
+    """One setting of a configuration dataclass.
 
     Attributes:
-        path: Qualified name, ``off_policy.update_interval``.
-        kind: Type annotation.
+        path: Qualified name, such as ``off_policy.update_interval``.
+        kind: Type annotation, such as int.
         default: Value if no source sets the field.
         help: Description of the setting: the string under the field in the source code.
     """
@@ -38,7 +38,10 @@ class Field:
 
 
 def fields_of(schema: type) -> dict[str, Field]:
-    """Fields of `schema` by qualified name; a field whose default is a dataclass is a section."""
+    """Settings of the configuration dataclass `schema` by qualified name, such as ``run.seed``.
+
+    A field whose default is a dataclass is a section; its own fields are included instead of it.
+    """
     return _fields(schema(), "")
 
 
@@ -77,13 +80,19 @@ def field_docs(section: type) -> dict[str, str]:
 
 
 class FieldLookup:
-    """Finds the field for the name of an option.
+    """Finds the setting that an option of the user means, by its full, short or old name.
 
     Attributes:
-        fields: Fields by qualified name.
+        fields: Settings by qualified name.
         notices: Messages for the user about the options found so far.
         algo: The chosen algorithm; "" before the choice, or for a schema without ``algo``.
         preferred: Sections of the chosen algorithm. They resolve an unqualified name that several sections share.
+
+    Args:
+        fields: Settings by qualified name.
+        old_names: Old name -> new name, or (new name, note); (None, note) refuses the old name with the note.
+        sections: Value of ``algo`` -> sections that the algorithm reads; by default the section of the same name.
+        help_command: Command that lists all names, for messages.
     """
 
     def __init__(
@@ -109,12 +118,19 @@ class FieldLookup:
             self.algo, self.preferred = algo, tuple(self.sections.get(algo, (algo,)))
 
     def is_unused(self, path: str) -> bool:
-        """True for a setting that only algorithms other than the chosen one read."""
+        """True if only algorithms other than the chosen one read the setting with the qualified name `path`."""
         section = path.rpartition(".")[0]
         return section not in self.preferred and any(section in of_algo for of_algo in self.sections.values())
 
     def find(self, flag: Flag) -> tuple[Field, Flag]:
-        """Returns (field that `flag` sets, `flag` after translation of old names, ``--no-NAME`` and GPU options)."""
+        """Finds the setting that `flag` means.
+
+        Returns:
+            The setting, and `flag` after the translation of old names, ``--no-NAME`` and GPU options.
+
+        Raises:
+            ConfigError: The name is unknown, ambiguous or refused.
+        """
         if flag.name in SOURCES:
             raise ConfigError(f"{flag}: {flag.name} is allowed on the command line only. Write {flag.name}=... there.")
         flag = _gpu_option(flag) if "run.gpus" in self.fields else flag
@@ -176,7 +192,7 @@ def _gpu_option(flag: Flag) -> Flag:
 
 
 def fields_table(schema: type, only: tuple[str, ...] = (), title: str = "") -> str:
-    """Help text: every field of `schema` with its default, type and description, one paragraph per section.
+    """Returns a help text: every setting of `schema` with default, type and description, one paragraph per section.
 
     Args:
         schema: Configuration dataclass.

@@ -10,12 +10,15 @@ from powerband.core.errors import ConfigError
 
 
 def per_rank(name: str, total: int, world_size: int) -> int:
-    """One rank's part of a global size.
+    """Divides a global size, such as a number of environments, equally among the ranks.
 
     Args:
         name: Name of the setting, for the message.
         total: Size over all ranks.
         world_size: Number of ranks.
+
+    Returns:
+        The size of one rank.
 
     Raises:
         ConfigError: `total` is not divisible by `world_size`.
@@ -31,15 +34,16 @@ def per_rank(name: str, total: int, world_size: int) -> int:
 
 
 def scaled_lr(section: Any, rule: Literal["none", "sqrt", "linear"], world_size: int) -> tuple[Any, str]:
-    """An algorithm's section with its learning rates scaled by ``lr_scale``.
+    """Scales the learning rates of an algorithm by the number of ranks.
 
     Args:
-        section: Frozen dataclass whose learning rates are the fields named lr or ending in _lr.
-        rule: Value of ``lr_scale``.
+        section: Settings of the algorithm, a frozen dataclass. Its learning rates are the fields named lr or ending
+            in _lr.
+        rule: "linear" multiplies by `world_size`, "sqrt" by its square root, "none" by 1.
         world_size: Number of ranks.
 
     Returns:
-        The section, and a line for the start banner.
+        A copy of `section` with the scaled rates, and a text about them for the banner that a run prints at its start.
 
     Source: linear, Goyal et al. 2017; sqrt, Krizhevsky 2014.
     """

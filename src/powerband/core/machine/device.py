@@ -15,7 +15,7 @@ from powerband.core.errors import ConfigError
 
 
 def device_names(settings: RunConfig) -> list[str]:
-    """One device per rank of this machine, such as ``["cuda:0", "cuda:2"]``, or ``["cpu"]`` for all CPU ranks.
+    """Names one device per rank of this machine, such as ``["cuda:0", "cuda:2"]``, or ``["cpu"]`` for all CPU ranks.
 
     Indices count within CUDA_VISIBLE_DEVICES, as everywhere in torch. If a launcher has started the ranks, their
     number must equal the number of devices.
@@ -96,7 +96,10 @@ SIMD = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "neon", "asimd")
 
 
 def simd(cpuinfo: Path) -> list[str]:
-    """Vector instruction sets of `SIMD` that the processor supports; empty if `cpuinfo` cannot be read."""
+    """Vector instruction sets that the processor supports, such as avx2, out of those in `SIMD`.
+
+    `cpuinfo` is the path of ``/proc/cpuinfo``. The list is empty if it cannot be read.
+    """
     try:
         text = cpuinfo.read_text()
     except OSError:
@@ -138,7 +141,12 @@ with threads that sleep at once (`benchmarks/waiting.py`).
 
 
 def thread_environment(threads: int, ranks: int) -> dict[str, str]:
-    """Environment variables that limit the threads of a process. Set them before the process imports torch or numba."""
+    """Environment variables that limit the threads of a process. Set them before the process imports torch or numba.
+
+    Args:
+        threads: Threads of a rank; 0 means an equal share of the cores.
+        ranks: Number of ranks on this machine.
+    """
     count = str(threads_per_rank(threads, ranks))
     return {"OMP_NUM_THREADS": count, "NUMBA_NUM_THREADS": count, **OPENMP_WAIT_VARIABLES}
 
@@ -165,7 +173,11 @@ def keep_freed_memory() -> bool:
 
 
 def set_backend_flags(settings: RunConfig) -> str:
-    """Sets TF32, cuDNN and anomaly detection from the settings, and returns a line for the start banner."""
+    """Sets TF32, cuDNN and anomaly detection of torch from the settings.
+
+    Returns:
+        One line that lists each flag with on or off, for the banner that a run prints at its start.
+    """
     import torch
 
     cudnn = torch.backends.cudnn
@@ -201,7 +213,14 @@ def set_threads(threads: int, ranks: int) -> int:
 
 
 def host_facts() -> dict[str, Any]:
-    """Facts about this machine for measurements: processor, memory, versions, GPUs and backend flags."""
+    """Describes this machine, for the results of measurements.
+
+    Returns:
+        ``hostname``, ``cpu`` (name of the processor), ``cores`` (number), ``memory_gib``, ``cuda_visible_devices``,
+        the versions ``python``, ``torch`` and ``cuda``, and ``gpus``: a list of dicts with ``name``, ``memory_gib`` and
+        ``capability``. On a machine with GPUs also ``driver`` and ``cudnn`` (versions), and the flags
+        ``cudnn_benchmark``, ``tf32_matmul`` and ``tf32_cudnn``. Unknown values are None, "" or 0.
+    """
     import torch
 
     facts: dict[str, Any] = {

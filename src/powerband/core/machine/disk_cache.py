@@ -26,7 +26,7 @@ STALE_S = 3600.0
 
 
 def digest(*parts: bytes | np.ndarray | None) -> str:
-    """First 32 hexadecimal digits of the SHA-256 of `parts`. Arrays include their shape and type."""
+    """First 32 hexadecimal digits of the SHA-256 of all `parts`. The hash of an array includes its shape and type."""
     sha256 = hashlib.sha256()
     for part in parts:
         data: bytes | np.ndarray | memoryview = b"none" if part is None else part
@@ -39,10 +39,7 @@ def digest(*parts: bytes | np.ndarray | None) -> str:
 
 @dataclass(frozen=True)
 class DiskCache:
-    """Cache of the results of one kind of computation, each stored in one safetensors file.
-
-    `stale_warning` and `write_warning` begin the warnings about an invalid file and a failed write.
-    """
+    """Stores the results of one kind of computation in the user's cache folder, one safetensors file per result."""
 
     kind: str
     """Name of the folder in ``$XDG_CACHE_HOME/powerband``."""
@@ -56,7 +53,11 @@ class DiskCache:
     """Other remedies for a failed write, appended to its warning."""
 
     def file(self, *origin: bytes | np.ndarray | None) -> Path | None:
-        """Path of the file for the inputs `origin`; None for a user without a home folder."""
+        """Path of the file for a result, whose name is a hash of `origin`; None for a user without a home folder.
+
+        Args:
+            *origin: All inputs on which the result depends.
+        """
         try:
             folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "powerband" / self.kind
         except RuntimeError:
@@ -67,7 +68,7 @@ class DiskCache:
         """Loads a file. Returns None if it does not exist, and None with a warning if it is invalid.
 
         Args:
-            file: Path from `file`.
+            file: Path that `file` returned; None counts as a file that does not exist.
             load: Reads and checks the file. It raises ValueError, KeyError, OSError or SafetensorError for an invalid
                 file; the warning contains the text of the error.
         """
@@ -86,7 +87,7 @@ class DiskCache:
         """Writes a file atomically, and removes the least recently used files beyond `max_files`.
 
         Args:
-            file: Path from `file`.
+            file: Path that `file` returned; None writes nothing.
             save: Writes the content to the path that it receives, a temporary one that ends with ``.part``.
         """
         if file is None:

@@ -46,7 +46,7 @@ _PLATFORM_DEVICE = 0x313F
 
 @dataclass(frozen=True)
 class EglDevice:
-    """One device of EGL.
+    """One device that EGL lists: a GPU or a software renderer.
 
     Attributes:
         index: EGL's number of the device, the value of MUJOCO_EGL_DEVICE_ID.
@@ -54,7 +54,7 @@ class EglDevice:
         uuid: UUID of the GPU, 32 hexadecimal digits, the same in CUDA and EGL; "" if unknown.
         vendor: Vendor of the driver, such as NVIDIA or Mesa Project; "" for a device that was not or cannot be opened.
         renderer: Name of the device; "" if unknown.
-        drm: Device file; "" if the device has none.
+        drm: Path of the DRM device file; "" if the device has none.
         software: True for a device that renders on the CPU.
         error: Name of the EGL error of a device that cannot be opened, else "".
     """
@@ -100,7 +100,7 @@ def missing_library(backend: str) -> str:
 
 
 def egl_devices(open_each: bool = False, timeout_s: float = DRIVER_TIMEOUT_S) -> list[EglDevice]:
-    """Lists the devices in a child process.
+    """Lists the EGL devices (GPUs and software renderers) of this machine, in a child process.
 
     Args:
         open_each: Open each device too, for its `vendor` and `error`. This can take a second per GPU.
@@ -128,7 +128,10 @@ def egl_devices(open_each: bool = False, timeout_s: float = DRIVER_TIMEOUT_S) ->
 
 
 def main(open_each: bool) -> None:
-    """Prints the EGL devices as JSON: ``{"devices": [...]}``, or ``{"error": "..."}`` with the reason of a failure."""
+    """Prints the EGL devices as JSON: ``{"devices": [...]}``, or ``{"error": "..."}`` with the reason of a failure.
+
+    True for `open_each` opens each device too, to report its vendor and error.
+    """
     try:
         print(json.dumps({"devices": [asdict(device) for device in _query_devices(load_library("EGL"), open_each)]}))
     except (OSError, EglError) as error:

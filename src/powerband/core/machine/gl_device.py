@@ -6,9 +6,9 @@ import os
 
 
 def opengl_renderer() -> str:
-    """Device of the current OpenGL context, such as "llvmpipe (LLVM 15.0.7, 256 bits)" or the name of a GPU.
+    """Device that renders in the current OpenGL context, such as "llvmpipe (LLVM 15.0.7, 256 bits)" or a GPU's name.
 
-    Returns the value of MUJOCO_GL, or "" if it is not set, for an unknown device.
+    If the device is unknown, this is the value of MUJOCO_GL, or "" if that is not set.
     """
     try:
         from OpenGL import GL

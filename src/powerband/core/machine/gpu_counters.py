@@ -43,7 +43,7 @@ class _Request(ctypes.Structure):
 
 
 class GpuCounters:
-    """Counters of one GPU.
+    """Reads the hardware counters of one GPU: load of multiprocessors, tensor cores and memory (NVML's GPM metrics).
 
     Args:
         nvml: The initialised NVML library.
@@ -60,7 +60,7 @@ class GpuCounters:
 
     @classmethod
     def of(cls, nvml: Any, handle: Any) -> GpuCounters | None:
-        """The counters of a GPU; None if the driver or the GPU does not support them."""
+        """Counters of the GPU with NVML's `handle`; None if the driver or the GPU does not support them."""
         support = _Support(version=1)
         try:
             if nvml.nvmlGpmQueryDeviceSupport(handle, ctypes.byref(support)) or not support.supported:
@@ -70,9 +70,9 @@ class GpuCounters:
             return None
 
     def read(self) -> dict[str, float]:
-        """Name of the metric -> mean share of the GPU's capacity (0 to 1) since the last call.
+        """Name of each metric in `METRICS` -> mean share of the GPU's capacity (0 to 1) since the last call.
 
-        Empty at the first call, if the interval is too short, or if the driver fails.
+        Empty within MIN_INTERVAL_S seconds after the creation or the last call with a result, and if the driver fails.
         """
         now = time.monotonic()
         if now - self._at < MIN_INTERVAL_S or self._nvml.nvmlGpmSampleGet(self._handle, self._samples[1]):

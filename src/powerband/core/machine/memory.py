@@ -25,7 +25,11 @@ RESET_PEAK = "5"
 
 
 def used(device: Any = "cpu") -> int:
-    """Bytes that this rank uses now; 0 if unknown."""
+    """Bytes that this rank uses now; 0 if unknown.
+
+    On a GPU these are the bytes that torch's allocator has reserved. On a CPU they are the resident bytes of this
+    process and its workers.
+    """
     if _on_cpu(device):
         return process_usage(process_tree(os.getpid()))[1]
     import torch
@@ -36,7 +40,8 @@ def used(device: Any = "cpu") -> int:
 def peak(device: Any = "cpu") -> int:
     """Most bytes that this rank used since `reset_peak`, or since the start of its processes; 0 if unknown.
 
-    On a CPU this is the sum of the peaks of all processes, even if the peaks occurred at different times.
+    The bytes are counted as in `used`. On a CPU this is the sum of the peaks of this process and its workers, even if
+    the peaks occurred at different times.
     """
     if _on_cpu(device):
         pids = process_tree(os.getpid())
@@ -47,7 +52,7 @@ def peak(device: Any = "cpu") -> int:
 
 
 def reset_peak(device: Any = "cpu") -> None:
-    """Starts a new measurement of the peak. If the operating system denies it, the old peak stays."""
+    """Starts a new measurement for `peak`. On a CPU the old peak stays if the operating system denies the reset."""
     if _on_cpu(device):
         for pid in process_tree(os.getpid()):
             with contextlib.suppress(OSError):
@@ -81,7 +86,12 @@ def free(device: Any = "cpu") -> int | None:
 
 
 def cgroup_free(proc: Path = PROC, root: Path = CGROUP) -> int | None:
-    """Bytes that the control groups (version 1 or 2) of this process still allow; None without a limit."""
+    """Bytes that the control groups (version 1 or 2) of this process still allow; None without a limit.
+
+    Args:
+        proc: Mount point of procfs.
+        root: Mount point of the control groups.
+    """
     free_bytes = []
     for line in _text(proc / "self/cgroup").splitlines():
         _, _, rest = line.partition(":")

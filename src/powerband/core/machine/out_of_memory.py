@@ -37,10 +37,10 @@ def out_of_memory_message(error: BaseException) -> str:
 
 
 def largest_that_fits(fits: Callable[[int], bool], low: int, high: int, step: int = 1) -> int:
-    """Finds the largest multiple of `step` from `low` to `high` that fits, by bisection; 0 if none fits.
+    """Finds the largest size from `low` to `high` that fits, by bisection; 0 if none fits.
 
     Args:
-        fits: Returns True if a size fits. Every smaller size is then assumed to fit.
+        fits: Returns True if a size, such as a batch size, fits. Every smaller size is then assumed to fit.
         low, high: Bounds, inclusive; 1 <= low.
         step: Sizes are multiples of this number.
 

@@ -28,12 +28,12 @@ _OFF = ("disable", "disabled", "off", "false", "0")
 
 @dataclass(frozen=True)
 class Rendering:
-    """Rendering settings of a rank.
+    """Rendering settings of a rank (one process of a run).
 
     Attributes:
         variables: Environment variables to set, without those that the user has set.
-        line: Summary for the start banner.
-        notices: Contradictions between the user's variables, the machine and the rank.
+        line: Summary for the banner that a run prints at its start.
+        notices: Messages for the user about contradictions between the variables, the machine and the rank's GPU.
     """
 
     variables: dict[str, str] = field(default_factory=dict)
@@ -42,7 +42,15 @@ class Rendering:
 
 
 def prepare(device: Any = None, environment: MutableMapping[str, str] = os.environ) -> Rendering:
-    """Sets the rendering variables for a rank on `device` (None for no GPU), and returns the settings."""
+    """Chooses the rendering backend and its GPU for this process, and sets the environment variables for it.
+
+    Args:
+        device: Torch device of the process; None means no GPU.
+        environment: Environment variables to change. Values that the user has set stay.
+
+    Returns:
+        The settings; empty on other systems than Linux.
+    """
     if sys.platform != "linux":
         return Rendering()
     gpu, uuid = cuda_index_and_uuid(device) if device is not None and device.type == "cuda" else (None, "")
@@ -61,11 +69,11 @@ def settings(
     uuid: str = "",
     devices: Sequence[EglDevice] = (),
 ) -> Rendering:
-    """Chooses the rendering variables to set in `environment`.
+    """Chooses the rendering backend (EGL or OSMesa), its GPU and the environment variables for them.
 
     Args:
-        environment: Current variables.
-        no_egl, no_osmesa: Reason why a backend cannot be used, "" if it can.
+        environment: Current environment variables; they are not changed.
+        no_egl, no_osmesa: Reason why EGL or OSMesa cannot be used, "" if it can.
         gpu: CUDA's number of the rank's GPU in this process, None for a CPU rank.
         uuid: UUID of this GPU, "" if unknown.
         devices: Devices that EGL lists.
@@ -113,7 +121,7 @@ def settings(
 
 
 def query_egl() -> tuple[str, list[EglDevice]]:
-    """(reason why EGL cannot render, "" if it can; its devices)."""
+    """Queries EGL. Returns (reason why it cannot render, "" if it can; its devices)."""
     reason, devices = missing_library("egl"), []
     if not reason:
         try:
@@ -163,7 +171,7 @@ def _describe_fallback(devices: Sequence[EglDevice]) -> str:
 
 
 def cuda_index_and_uuid(device: Any) -> tuple[int, str]:
-    """(index, UUID as 32 hexadecimal digits) of a CUDA device."""
+    """CUDA's index of a torch device, and its UUID as 32 hexadecimal digits, "" if unknown."""
     import torch
 
     index = torch.cuda.current_device() if device.index is None else device.index

@@ -15,7 +15,7 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 
 def process_tree(pid: int) -> list[int]:
-    """Process `pid` and its living descendants; empty if the process has ended, or without ``/proc``."""
+    """Ids of process `pid` and its living descendants; empty if the process has ended, or without ``/proc``."""
     found, waiting = [], [pid]
     while waiting:
         pid = waiting.pop()
@@ -43,10 +43,10 @@ def process_usage(pids: list[int]) -> tuple[float, int]:
 
 
 class Utilisation:
-    """Load of this rank's process, its workers and its GPU since the last reading.
+    """Measures the load of this rank's process, its workers and its GPU between two readings.
 
     Args:
-        device: Device of the rank; a GPU adds its metrics.
+        device: Torch device of the rank; a GPU adds its metrics.
     """
 
     def __init__(self, device: Any = "cpu") -> None:

@@ -29,12 +29,13 @@ YES = ("true", "1")
 
 
 class AcceleratedAdam:
-    """AdamW on one module, with clipping. Accelerate prepares the module and the optimiser.
+    """AdamW on one module with gradient clipping, distributed over ranks by Hugging Face Accelerate.
 
     Attributes:
         net: The module whose parameters are trained and saved.
         accelerator: Accelerate's `Accelerator`, which uses the existing process group.
-        sharded: "weights" if weights and moments are sharded (FSDP 2), "moments" (ZeRO), or "" without sharding.
+        sharded: "weights" if weights and Adam moments are divided among the ranks (FSDP 2), "moments" if only the
+            moments are (ZeRO), or "" without sharding.
     """
 
     def __init__(
@@ -54,14 +55,14 @@ class AcceleratedAdam:
         Args:
             net: Module on its final device.
             lr: Learning rate, above 0.
-            ranks: This process in its group.
+            ranks: Process group, with the rank and device of this process.
             precision: Precision of `forward`; parameters and moments stay float32.
             weight_decay: Decoupled weight decay, as in `torch.optim.AdamW`.
             betas: Decay rates of the two moments.
             eps: Constant added to the root of the second moment.
             max_grad_norm: Largest 2-norm of the gradient; None disables clipping.
-            allow_sharding: True if the caller supports shards: it calls `gather` before a checkpoint and computes
-                averaged weights from full weights.
+            allow_sharding: True if the caller supports sharding: it calls `gather` before a checkpoint, and computes
+                moving averages of the weights from full weights.
 
         Raises:
             ConfigError: Accelerate is not installed, or its configuration is unsupported.
@@ -104,10 +105,11 @@ class AcceleratedAdam:
             group["lr"] = float(lr)
 
     def forward(self, *inputs: Any) -> Any:
-        """Output of the module; `step` averages its gradients over ranks.
+        """Computes the output of the module in the configured precision. `step` averages its gradients over ranks.
 
         Raises:
-            ConfigError: This rank ran out of memory. With shards it cannot search alone for a batch that fits.
+            ConfigError: The module or its moments are sharded, and this rank works alone after it ran out of memory
+                (`Ranks.without_collectives`). One rank alone cannot measure which batch fits.
         """
         if self.sharded and self.ranks.world_size < self._world_size:
             raise ConfigError(
@@ -136,7 +138,8 @@ class AcceleratedAdam:
         """Takes one optimiser step on `loss` (0-d).
 
         Returns:
-            2-norm (0-d) of the gradient averaged over ranks, before clipping; 0 for a part that is not the last.
+            2-norm (0-d) of the gradient averaged over ranks, before clipping; 0 inside `accumulation_step` for a part
+            of the batch that is not the last.
         """
         self.accelerator.backward(loss)
         if not self.accelerator.sync_gradients:
@@ -148,13 +151,21 @@ class AcceleratedAdam:
         return full_tensor(norm).detach()
 
     def gather(self) -> None:
-        """Gathers shards: the next `weights` and `state_dict` of the leading rank are full. All ranks must call it."""
+        """Gathers sharded weights and moments on rank 0, for a checkpoint. All ranks must call it.
+
+        On rank 0 the next call of `weights`, and the next call of `state_dict`, then return full tensors. Without
+        sharding this does nothing.
+        """
         if self.sharded:
             state = gather_full_tensors({"net": self.net.state_dict(), "adam": self._moments()}, self.ranks.leads)
             self._gathered = state or None
 
     def weights(self) -> dict[str, Tensor]:
-        """State of the module. If it is sharded: full once after `gather`, otherwise the shards of this rank."""
+        """Returns the state dict of the module: name -> tensor.
+
+        If the weights are sharded, the tensors are full once after `gather` on rank 0, otherwise the shards of this
+        rank.
+        """
         return self._pop_gathered("net") or local_shards(self.net.state_dict())
 
     def load_weights(self, state: dict[str, Tensor]) -> None:
@@ -165,13 +176,16 @@ class AcceleratedAdam:
         )
 
     def state_dict(self) -> dict:
-        """Number of a parameter -> its moments and step count; full or sharded like `weights`."""
+        """State of Adam: index of a parameter, as text -> its moments and step count.
+
+        Sharded moments are full once after `gather` on rank 0, otherwise the shards of this rank.
+        """
         return self._pop_gathered("adam") or local_shards(self._moments())
 
     def load_state_dict(self, state: dict) -> None:
-        """Restores a full `state_dict`; every rank passes the same `state`.
+        """Restores a full, unsharded `state_dict`. Every rank must pass the same `state`.
 
-        The learning rate of the configuration stays.
+        The learning rate is not restored.
         """
         groups = self.adam.state_dict()["param_groups"]
         likes = dict(enumerate(self.net.parameters()))
@@ -192,13 +206,13 @@ class AcceleratedAdam:
 
 
 def launcher_sharding() -> str:
-    """The sharding that the launcher configured: FSDP or DeepSpeed, or an empty string."""
+    """The sharding that ``accelerate launch`` configured: "FSDP", "DeepSpeed", or "" for none."""
     known = {"FSDP": "FSDP", "DEEPSPEED": "DeepSpeed"}
     return next((name for key, name in known.items() if os.environ.get(f"ACCELERATE_USE_{key}", "").lower() in YES), "")
 
 
 def refuse_sharding(allow_sharding: bool) -> None:
-    """Raises ConfigError if the launcher shards networks and the caller does not support it."""
+    """Raises ConfigError if ``accelerate launch`` configured sharding and `allow_sharding` is False."""
     if launcher_sharding() and not allow_sharding:
         raise ConfigError(
             f"accelerate is configured for {launcher_sharding()}, which shards the network. This algorithm does not "

@@ -32,11 +32,12 @@ def compile_if(fn: Callable[..., Any], enabled: bool, mode: str = "default") -> 
 
 
 class GraphedUpdates:
-    """Runs updates one by one, or on CUDA k at a time as replays of a graph.
+    """Runs updates (optimiser steps) one by one, or on CUDA k at a time by replaying a CUDA graph.
 
     Attributes:
-        graph: The captured graph; None on CPUs, before the first capture, and after a failed check.
-        replays: Number of replays.
+        graph: The captured graph of k updates. None on CPUs, before the first capture, and after a replay differed
+            from eager updates.
+        replays: Number of replays so far.
     """
 
     def __init__(
@@ -51,12 +52,14 @@ class GraphedUpdates:
     ):
         """
         Args:
-            update: Runs one update with its sampling: no arguments, fixed shapes, no host-device synchronisation.
+            update: Function without arguments that samples a batch, runs one update and returns its losses (name ->
+                0-d tensor). It must use fixed shapes and no host-device synchronisation.
             device: Device of the updates.
             state: Function that returns all tensors that `update` changes, such as those in the state dicts of the
                 learner and the noise. Rows of the replay buffer may be omitted. Required for a capture.
             k: Updates per graph; 0 disables captures.
-            cycle: Repeating sequence of updates; a graph contains complete cycles. None means cycles of one update.
+            cycle: Repeating sequence of updates, such as an actor update after every second critic update. A graph
+                contains complete cycles. None means that all updates are alike.
             check_interval: Replays between two comparisons with eager updates. A check costs as much as k eager updates
                 and one replay.
             tolerance: Largest accepted distance between the states after replay and eager updates, relative to the
@@ -64,6 +67,7 @@ class GraphedUpdates:
 
         Raises:
             ConfigError: k is not a multiple of the length of the cycle.
+            ValueError: k is above 0 on CUDA, but `state` is missing.
         """
         self.device = torch.device(device)
         self.cycle = cycle or UpdateCycle(1)
@@ -86,10 +90,13 @@ class GraphedUpdates:
         self.updated = False
 
     def run(self, count: int) -> Iterator[tuple[Losses, int]]:
-        """Runs `count` updates lazily. The first updates are eager, because they allocate persistent tensors.
+        """Runs `count` updates, each when the caller asks for the next item.
+
+        The first updates are eager, because they allocate persistent tensors.
 
         Yields:
-            (losses, 1) for an eager update, or (copies of the mean losses, k) for a replay of k updates.
+            (losses, 1) for an eager update, or (mean losses, k) for a replay of k updates. The losses are a dict of
+            0-d tensors; those of a replay are copies.
         """
         while count:
             if self._replays_next(count):
@@ -179,7 +186,10 @@ def all_tensors(tree: Any) -> list[Tensor]:
 
 
 def distance(left: Sequence[Tensor], right: Sequence[Tensor]) -> float:
-    """2-norm of the difference over all tensors; infinite if integers differ or a difference is not finite."""
+    """2-norm of the difference between two lists of tensors with the same shapes, over all tensors together.
+
+    Infinite if integer tensors differ or a difference is not finite.
+    """
     total = 0.0
     for a, b in zip(left, right, strict=True):
         if a.is_floating_point():

@@ -34,13 +34,22 @@ UNSUPPORTED_VARIABLES = (
 
 
 def adam_for_launcher(net: nn.Module, lr: float, **options: Any) -> AcceleratedAdam:
-    """AdamW with the sharding that the launcher configured. The arguments are those of `AcceleratedAdam`."""
+    """Creates AdamW with the sharding that ``accelerate launch`` configured: DeepSpeed, FSDP 2 or none.
+
+    Args:
+        net: Module to train, on its final device.
+        lr: Learning rate, above 0.
+        **options: Other arguments of `AcceleratedAdam`.
+    """
     adam_class = ZeroAdam if launcher_sharding() == "DeepSpeed" else AcceleratedAdam
     return adam_class(net, lr, allow_sharding=True, **options)
 
 
 class ZeroAdam(AcceleratedAdam):
-    """AdamW with sharded moments; `gather` collects them for a checkpoint."""
+    """AdamW whose moments DeepSpeed divides among the ranks (ZeRO); `gather` collects them for a checkpoint.
+
+    The arguments are those of `AcceleratedAdam`.
+    """
 
     def __init__(self, net: nn.Module, lr: float, **options: Any) -> None:
         super().__init__(net, lr, **options)

@@ -24,12 +24,13 @@ FLUSH_BELOW, FLUSH_INTERVAL = 1e-35, 32
 
 
 def flatten(modules: Sequence[nn.Module]) -> tuple[Tensor, list[nn.Parameter]]:
-    """Moves the parameters of `modules` into one tensor (P,), with P numbers in total, and makes them views of it.
+    """Moves the parameters of `modules` into one tensor (P,) and makes them views of it.
 
-    Alignment leaves gaps of zeros. Their gradient is zero, so Adam does not change them.
+    P counts all parameters and the gaps between them: alignment leaves gaps of zeros. The gradient of a gap is zero,
+    so Adam does not change it.
 
     Returns:
-        The flat tensor, and the parameters in order without duplicates.
+        The flat tensor (P,), and the parameters in order without duplicates.
 
     Raises:
         ValueError: The modules have no parameters, or parameters of several dtypes or devices.
@@ -54,7 +55,7 @@ def flatten(modules: Sequence[nn.Module]) -> tuple[Tensor, list[nn.Parameter]]:
 
 
 def views_of(flat: Tensor, parameters: Sequence[nn.Parameter]) -> list[Tensor]:
-    """Views of `flat` (P numbers) with the shapes of `parameters`, in the layout of `flatten`."""
+    """One view of the tensor `flat` (P,) per parameter, with the shape of the parameter, in the layout of `flatten`."""
     views, start = [], 0
     for parameter in parameters:
         views.append(flat[start : start + parameter.numel()].view(parameter.shape))
@@ -76,6 +77,12 @@ class FusedAdam:
     Attributes:
         state: ``step`` (0-d), ``exp_avg`` and ``exp_avg_sq`` (P,) for P parameters. All exist from the start,
             because CUDA graphs and resumed runs need them.
+
+    Args:
+        flat: The tensor (P,) to optimise; `step` reads its ``grad``.
+        lr: Learning rate; a 0-d tensor on CUDA, so that captured graphs read its current value.
+        betas: Decay rates of the two moments.
+        eps: Constant added to the root of the second moment.
     """
 
     _step_supports_amp_scaling = True
@@ -126,8 +133,8 @@ class FlatAdam:
     """Adam over all parameters of `modules` as one tensor, with clipping, loss scaling and averaging over ranks.
 
     Attributes:
-        flat: (P,) all P parameters of the modules.
-        grad: (P,) all gradients.
+        flat: (P,) all parameters of the modules, P numbers with the gaps that `flatten` leaves.
+        grad: (P,) their gradients.
 
     Source: Kingma and Ba 2015, algorithm 1.
     """
@@ -145,13 +152,13 @@ class FlatAdam:
     ):
         """
         Args:
-            modules: Owners of the parameters, on their final device.
+            modules: Modules to train, on their final device.
             lr: Learning rate, above 0.
             precision: Decides if gradients need loss scaling (fp16 on CUDA).
             betas: Decay rates of the two moments.
             eps: Constant added to the root of the second moment.
             max_grad_norm: Largest 2-norm of the gradient over all parameters; None disables clipping.
-            average: Function that replaces a flat gradient by its mean over ranks, in place.
+            average: Function that replaces a flat gradient by its mean over ranks, in place; None averages nothing.
 
         Raises:
             ValueError: lr or max_grad_norm is not above 0, or the parameters differ in dtype or device.
@@ -219,17 +226,24 @@ class FlatAdam:
         return norm
 
     def state_dict(self) -> dict:
-        """Moments, step and learning rate as live tensors, not copies. The modules' state dicts hold the weights."""
+        """State of the optimiser as live tensors, not copies. The modules' state dicts hold the weights.
+
+        Returns:
+            ``step``, ``exp_avg``, ``exp_avg_sq`` and ``lr``; with loss scaling (fp16) also ``scaler``.
+        """
         state: dict[str, Any] = {**self.adam.state, "lr": self.lr}
         if self.scaler is not None:
             state["scaler"] = self.scaler.state_dict()
         return state
 
     def load_state_dict(self, state: dict) -> None:
-        """Copies `state` in place, so that captured graphs stay valid.
+        """Restores a `state_dict`. It is copied in place, so that captured CUDA graphs stay valid.
 
         The learning rate is not restored, because a resume may set another one. A loop that anneals the rate sets it at
         each iteration.
+
+        Raises:
+            ValueError: The shapes of `state` do not fit the modules.
         """
         for key, tensor in self.adam.state.items():
             if tensor.shape != state[key].shape:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 def is_sharded(net: nn.Module) -> bool:
-    """True if weights of `net` are sharded."""
+    """True if weights of `net` are sharded: FSDP 2 has divided them among the ranks."""
     from torch.distributed.tensor import DTensor
 
     return any(isinstance(weight, DTensor) for weight in net.parameters())
@@ -29,7 +29,7 @@ def gather_full_tensors(tree: Any, keep: bool) -> Any:
 
     Args:
         tree: Nested dicts of tensors and plain values, in the same order on all ranks.
-        keep: True on ranks that use the result. False frees each gathered tensor at once and returns {}.
+        keep: True on ranks that use the result. False frees each gathered tensor at once, and returns {} for a dict.
     """
     from torch.distributed.tensor import DTensor
 
@@ -43,7 +43,7 @@ def gather_full_tensors(tree: Any, keep: bool) -> Any:
 
 
 def local_shards(tree: Any) -> Any:
-    """`tree` with this rank's shards in place of sharded tensors."""
+    """`tree`, nested dicts of tensors and plain values, with this rank's shards in place of sharded tensors."""
     from torch.distributed.tensor import DTensor
 
     if isinstance(tree, Mapping):
@@ -52,7 +52,10 @@ def local_shards(tree: Any) -> Any:
 
 
 def shard_like(full: Tensor, like: Tensor) -> Tensor:
-    """This rank's shard of the tensor `full`, which all ranks have; `full` itself if `like` is not sharded."""
+    """This rank's shard of the tensor `full`, divided among the ranks in the same way as the tensor `like`.
+
+    All ranks must have `full`. If `like` is not sharded, this is `full` itself.
+    """
     from torch.distributed.tensor import DTensor, distribute_tensor
 
     if not isinstance(like, DTensor):

@@ -67,8 +67,8 @@ class Precision:
         """Context in which matrix products run in `dtype`; does nothing for fp32.
 
         Args:
-            rows: Rows of the matrix products. With few rows a CPU computes in float32, which is faster then. None
-                always uses `dtype`.
+            rows: Number of rows of the matrix products. With few rows a CPU computes in float32, which is faster then.
+                None always uses `dtype`.
         """
         if self.name == "fp32" or (rows is not None and rows < MIN_CPU_BF16_ROWS and self.device.type == "cpu"):
             return nullcontext()
@@ -80,9 +80,15 @@ class Precision:
 
 
 def peak(device: torch.device, name: PrecisionName, size: int = 0) -> float:
-    """Floating-point operations per second of a product of square matrices, the best of several trials.
+    """Measures the rate of a product of square matrices in floating-point operations per second.
 
-    The matrices have `size` rows; 0 means the default size of the device.
+    Args:
+        device: Device of the matrices.
+        name: Precision of the matrices.
+        size: Number of rows; 0 means the default size of the device.
+
+    Returns:
+        The best rate of several products.
     """
     size, best_s, left_s = size or SIZE[device.type], float("inf"), MAX_TRIALS_S
     left, right = (torch.randn(size, size, device=device).to(TYPES[name]) for _ in range(2))
@@ -108,11 +114,15 @@ def faster_precision(device: torch.device) -> tuple[PrecisionName, str]:
 
 
 def resolve_precision(config: Any, ranks: Ranks) -> tuple[Any, dict[str, str]]:
-    """Replaces ``precision=auto`` by the faster precision on the leading rank's device. All ranks must call it.
+    """Replaces ``precision=auto`` by the faster precision on the device of rank 0. All ranks must call it.
+
+    Args:
+        config: Configuration of a recipe; its field ``run`` is a `RunConfig`.
+        ranks: Process group, with the rank and device of this process.
 
     Returns:
-        The configuration, and the row {"precision": measurement} of the start banner; no row ({}) if the precision was
-        not ``auto``.
+        The configuration, and {"precision": measurement as text} for the banner that a run prints at its start. The
+        dict is empty if the precision was not ``auto``.
     """
     if config.run.precision != "auto":
         return config, {}

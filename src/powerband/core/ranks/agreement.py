@@ -14,7 +14,9 @@ INTERVAL_S = 0.5
 
 
 class RankAgreement:
-    """Combines the requests of all ranks at common iterations, about every INTERVAL_S seconds.
+    """Combines the requests of all ranks, such as to stop or to log, at common iterations.
+
+    The ranks agree about every INTERVAL_S seconds.
 
     A rank must not act on its own clock: it would stop or log alone, and the other ranks would wait for it forever.
 
@@ -28,12 +30,12 @@ class RankAgreement:
         self.restart()
 
     def restart(self) -> None:
-        """Measures the time per iteration again, from the next iteration on."""
+        """Starts a new measurement of the time per iteration, from which the next agreement is scheduled."""
         self._interval = self._remaining = 1
         self._agreed_at = time.perf_counter()
 
     def due(self) -> bool:
-        """Counts an iteration and returns True if the ranks agree at it. A single rank agrees at each iteration."""
+        """Counts an iteration and returns True if `any_rank_wants` must be called in it. A single rank: always True."""
         self._remaining -= 1
         return self.ranks.world_size == 1 or self._remaining <= 0
 

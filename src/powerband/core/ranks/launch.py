@@ -22,20 +22,22 @@ SHUTDOWN_S = "120"
 
 
 def is_rank(environment: MutableMapping[str, str] = os.environ) -> bool:
-    """True in a rank that a launcher has started."""
+    """True if a launcher such as torchrun has started this process as a rank, and set RANK and WORLD_SIZE."""
     return "RANK" in environment and "WORLD_SIZE" in environment
 
 
 def is_leading_process(environment: MutableMapping[str, str] = os.environ) -> bool:
-    """True in the process that prints messages: the leading rank, or a process without ranks."""
+    """True in the process that prints messages: rank 0, or a process that no launcher has started."""
     return environment.get("RANK", "0") == "0"
 
 
 def set_rank_from_slurm(environment: MutableMapping[str, str] = os.environ) -> str:
-    """Makes a task of srun a rank: sets RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
+    """Turns a process that srun (Slurm) has started into a rank of the run.
+
+    Sets RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
 
     Returns:
-        A notice if Slurm has allocated several tasks but srun did not start this process; else "".
+        A notice for the user if Slurm has allocated several tasks but srun did not start this process; else "".
     """
     tasks = int(environment.get("SLURM_STEP_NUM_TASKS") or environment.get("SLURM_NTASKS") or 1)
     if is_rank(environment) or tasks < 2 or "SLURM_PROCID" not in environment:

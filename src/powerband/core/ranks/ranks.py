@@ -29,7 +29,7 @@ def is_peer_failure(error: BaseException) -> bool:
 
 @dataclass
 class Ranks:
-    """This process among `world_size` processes.
+    """This process among the `world_size` processes (ranks) of a run, and the collective operations of all ranks.
 
     Attributes:
         rank: Global index of this process; rank 0 writes logs and manifests.
@@ -50,7 +50,9 @@ class Ranks:
 
     @classmethod
     def from_environment(cls, devices: list[str], timeout_s: float = 600.0) -> Ranks:
-        """Joins the process group of RANK, LOCAL_RANK and WORLD_SIZE; without these variables, a group of one.
+        """Joins the process group of the environment variables RANK, LOCAL_RANK and WORLD_SIZE.
+
+        Without these variables this process is the only rank.
 
         Args:
             devices: One device name per local rank, such as ``["cuda:0", "cuda:2"]``, or ``["cpu"]`` for all ranks.
@@ -80,11 +82,11 @@ class Ranks:
 
     @property
     def leads(self) -> bool:
-        """True on the rank that prints, logs and commits checkpoints."""
+        """True on rank 0, which prints, logs and commits checkpoints."""
         return self.rank == 0
 
     def average_(self, flat: Tensor) -> Tensor:
-        """Replaces `flat` by its mean over ranks, in place, with one all-reduce; capturable on CUDA."""
+        """Replaces `flat` by its mean over ranks, in place, with one all-reduce. A CUDA graph can capture it."""
         if self.on_average is not None:
             self.on_average(flat)
         if self.world_size > 1:
@@ -106,7 +108,10 @@ class Ranks:
         return tensor
 
     def gather(self, value: Any) -> list[Any]:
-        """Returns the JSON values of all ranks, in rank order, on every rank. For small values."""
+        """Returns the `value` of every rank, in rank order, on every rank. All ranks must call it.
+
+        `value` must be small and consist of JSON types; tuples arrive as lists on several ranks.
+        """
         if self.world_size == 1:
             return [value]
         text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8).to(self.device)
@@ -125,12 +130,12 @@ class Ranks:
         return flat
 
     def barrier(self) -> None:
-        """Waits for all ranks."""
+        """Waits until all ranks have called this method."""
         if self.world_size > 1:
             dist.barrier()
 
     def identical_on_all_ranks(self, tensors: list[Tensor]) -> bool:
-        """True if `tensors` are equal on all ranks. Compares elementwise maximum and minimum over ranks."""
+        """True if `tensors` have the same values on all ranks. All ranks must call it, with the same shapes."""
         if self.world_size == 1 or not tensors:
             return True
         flat = torch.cat([tensor.detach().reshape(-1).to(torch.float64) for tensor in tensors])
@@ -141,7 +146,10 @@ class Ranks:
 
     @contextmanager
     def without_collectives(self) -> Iterator[None]:
-        """Context in which collective operations return at once, for work of one rank alone before it exits."""
+        """Context in which this rank works alone: its collective operations return at once.
+
+        Use it only on a rank that exits afterwards, because the other ranks still wait for it.
+        """
         world_size, self.world_size = self.world_size, 1
         try:
             yield
@@ -153,7 +161,7 @@ class Ranks:
         return torch.arange(self.rank * count, (self.rank + 1) * count, device=self.device)
 
     def close(self) -> None:
-        """Leaves the process group."""
+        """Leaves the process group at the end of a run."""
         if self.world_size > 1 and dist.is_initialized():
             dist.destroy_process_group()
             if self.device.type == "cpu":

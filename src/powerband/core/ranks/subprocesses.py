@@ -20,10 +20,10 @@ def start_ranks(
     Args:
         commands: Arguments of ``python`` for each rank.
         outputs: File for stdout and stderr of each rank.
-        environment: Variables in addition to those of this process and those of a rank.
+        environment: Environment variables, in addition to those of this process and those of a rank such as RANK.
 
     Returns:
-        One process per rank. Each leads a session, for `kill_session`.
+        One process per rank. Each leads a process session of its own, which `kill_session` can end.
     """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -61,10 +61,10 @@ def wait_for_ranks(processes: list[subprocess.Popen], timeout_s: float, activity
     Args:
         processes: One process per rank.
         timeout_s: Time limit in seconds.
-        activity: Returns the last activity of a rank, for the message.
+        activity: Returns a text with the last activity of a rank, for the message.
 
     Returns:
-        The problem, or "" on success. The caller must end the remaining processes with `kill_session`.
+        A text with the problem, or "" on success. The caller must end the remaining processes with `kill_session`.
     """
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
@@ -80,7 +80,7 @@ def wait_for_ranks(processes: list[subprocess.Popen], timeout_s: float, activity
 
 
 def kill_session(process: subprocess.Popen) -> None:
-    """Kills the session of a process, including its children, and waits for the end of the process."""
+    """Kills a process of `start_ranks` with its children, and waits for its end."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
@@ -89,7 +89,11 @@ def kill_session(process: subprocess.Popen) -> None:
 
 
 def describe_exit(status: int) -> str:
-    """Describes the exit of a process without a result, such as "died of SIGSEGV"."""
+    """Describes the exit of a process that left no result, such as "died of SIGSEGV".
+
+    Args:
+        status: Exit status as in `subprocess.Popen`: minus the number of the signal that killed the process.
+    """
     if status < 0:
         return f"died of {signal.Signals(-status).name}"
     return f"ended with status {status} and without a result"

@@ -34,9 +34,10 @@ class CheckpointError(ConfigError):
 
 
 class CheckpointWriter:
-    """Writes one checkpoint in two steps: every rank writes its shards, then the leading rank writes the manifest.
+    """Writes one checkpoint in two steps: every rank writes its shards, then rank 0 writes the manifest.
 
-    A shard is the part of the state that one rank saves, in two files.
+    A shard is the part of the state that one rank saves, in two files. The manifest lists the size and hash of each
+    file.
 
     Args:
         run_dir: The run folder.
@@ -49,10 +50,14 @@ class CheckpointWriter:
         self.hidden = self.folder / f".saving-{step}"
 
     def write(self, shard: str, tree: Any) -> dict[str, dict]:
-        """Writes one shard into the hidden folder.
+        """Writes one shard into a hidden folder.
+
+        Args:
+            shard: Name of the shard, such as rank0.
+            tree: Nested dicts and lists of tensors, arrays, numbers and strings.
 
         Returns:
-            File name -> size and hash, for `commit`.
+            File name -> ``size`` in bytes and ``sha256``, for `commit`.
 
         Raises:
             CheckpointError: The folder cannot be written, or the disk is full. Earlier checkpoints stay valid.
@@ -67,12 +72,12 @@ class CheckpointWriter:
             return {name: _write_synced(self.hidden / name, data) for name, data in contents.items()}
 
     def commit(self, files: dict[str, dict], meta: dict, keep: int = 2) -> Path:
-        """Makes the checkpoint visible, updates `last`, and removes all but the `keep` newest checkpoints.
+        """Makes the checkpoint visible, updates the file ``last``, and removes old checkpoints.
 
         Args:
-            files: Results of `write` for all shards.
+            files: Results of `write` for all shards, merged.
             meta: JSON values that `load_checkpoint` returns.
-            keep: Number of checkpoints to keep, at least 1.
+            keep: Number of newest checkpoints to keep, at least 1.
 
         Returns:
             Folder of the checkpoint.
@@ -100,7 +105,7 @@ class CheckpointWriter:
 
 
 def load_checkpoint(path: Path, shard: str) -> tuple[Any, dict]:
-    """Verifies the files of one shard against the manifest and reads them.
+    """Reads one shard of a checkpoint, after its files were verified with the sizes and hashes in the manifest.
 
     Args:
         path: Folder of the checkpoint.
@@ -125,7 +130,7 @@ def load_checkpoint(path: Path, shard: str) -> tuple[Any, dict]:
 
 
 def verify(path: Path) -> None:
-    """Checks every file of a checkpoint against its manifest.
+    """Checks every file of the checkpoint in the folder `path` against the sizes and hashes in its manifest.
 
     Raises:
         CheckpointError: A file is missing, truncated or changed. The message names the file.
@@ -165,7 +170,7 @@ def resolve_resume(target: str) -> tuple[Path, list[str]]:
 
 
 def checkpoint_of(target: str) -> Path | None:
-    """The checkpoint that `target` names by its folder or a file in it; None if `target` names a run.
+    """Folder of the checkpoint that `target` names by this folder or a file in it; None if `target` names a run.
 
     Raises:
         CheckpointError: The checkpoint is damaged. An earlier one is not used, because `target` names this one.
@@ -177,7 +182,16 @@ def checkpoint_of(target: str) -> Path | None:
 
 
 def export_policy(run_dir: Path, config: dict, tensors: dict[str, Tensor]) -> Path:
-    """Writes ``policy/`` (config.json, model.safetensors) and returns this folder. Loading it needs no powerband."""
+    """Writes the policy to ``policy/`` in the run folder, so that it can be loaded without powerband.
+
+    Args:
+        run_dir: The run folder.
+        config: JSON values for ``policy/config.json``.
+        tensors: Name -> weight, for ``policy/model.safetensors``.
+
+    Returns:
+        The folder ``policy``.
+    """
     from safetensors.torch import save
 
     folder = run_dir / "policy"

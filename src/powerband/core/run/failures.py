@@ -17,7 +17,7 @@ from powerband.core.run.nan_report import NonFiniteError, non_finite_error
 
 
 class FailedRun(Protocol):
-    """Interface of `Run` that the functions of this module need."""
+    """The attributes and methods of `Run` that the functions of this module use."""
 
     dir: Path
     recipe: str
@@ -31,14 +31,14 @@ class FailedRun(Protocol):
 
 
 def end_if_not_finite(run: FailedRun, inspect: bool = False) -> None:
-    """Ends `run` on all ranks if a value on any rank is not finite. All ranks must call it.
+    """Ends `run` on all ranks if a loss on any rank is not finite (NaN or infinite). All ranks must call it.
 
     Args:
-        run: Run whose guard is checked.
+        run: The run, whose `NanGuard` has recorded the losses.
         inspect: True checks the weights and the replay buffer too, as is done before a checkpoint.
 
     Raises:
-        NonFiniteError: On the leading rank; the other ranks exit with the same status and without a message.
+        NonFiniteError: On rank 0; the other ranks exit with the same status and without a message.
     """
     guard, learner, replay = run.guard, run.registered("learner"), run.registered("replay")
     bad = guard.check()
@@ -53,9 +53,14 @@ def end_if_not_finite(run: FailedRun, inspect: bool = False) -> None:
 
 
 def save_non_finite_batch(run: FailedRun, faults: list[dict[str, Any]]) -> NonFiniteError:
-    """Saves this rank's batch under ``nan/`` and returns the error that ends the run.
+    """Saves this rank's batch with values that are not finite to ``nan/`` in the run folder.
 
-    `faults` contains the `NonFiniteFault` of each affected rank, as a dict.
+    Args:
+        run: The run that ends.
+        faults: The `NonFiniteFault` of each affected rank, as a dict.
+
+    Returns:
+        The error that ends the run.
     """
     folder = run.dir / "nan"
     save_error = run.guard.save(folder, run.env_steps, run.grad_steps)
@@ -75,7 +80,11 @@ def save_non_finite_batch(run: FailedRun, faults: list[dict[str, Any]]) -> NonFi
 
 
 def final_error(run: FailedRun, error: BaseException | None) -> BaseException | None:
-    """The error that ends the run: the cause of `error` if that is known, otherwise `error`; None without an error."""
+    """Replaces `error`, with which a run ends, by an error that explains its cause to the user, if that is known.
+
+    Known causes are values that are not finite, the failure of another rank and a lack of memory. Any other `error`,
+    and None for a run without an error, is returned unchanged.
+    """
     if not isinstance(error, Exception) or isinstance(error, ConfigError):
         return error
     if _has_fault(run):  # actions that are not finite may have made an environment of this rank fail

@@ -34,28 +34,36 @@ MAX_SQUARABLE = 1e18
 
 
 class UpdateLosses(NamedTuple):
-    """Losses and other scalars of an update, or their means over `count` updates of one CUDA graph replay."""
+    """Losses and other scalars of an update, or their means over the updates of one CUDA graph replay.
+
+    Attributes:
+        update: Number of the update, from 1; of the last update for a replay.
+        count: Number of updates of the replay; 1 for a single update.
+        names: Names of the n scalars.
+        values: Values of the n scalars.
+    """
 
     update: int
     count: int  # type: ignore[assignment]  # hides tuple.count, which nothing calls
     names: tuple[str, ...]
     values: Any
-    """(n,) float64 on a GPU until the host reads them, then a list of floats."""
+    """(n,) float64 tensor on a GPU until the host reads them, then a list of n floats."""
 
 
 @dataclass
 class NonFiniteFault:
-    """The first fault of one rank.
+    """The first values on one rank that are not finite (NaN or infinite).
 
     Attributes:
         rank: Number of the rank.
         update: Number of the update, from 1; 0 if no update was involved.
         count: Number of updates of one graph replay, of which `update` is the last.
-        figures: Losses of the update.
-        bad: Names of the losses that are not finite.
+        figures: Losses and other scalars of the update by name.
+        bad: Names of those `figures` that are not finite.
         leaves: Path of a tensor in the batch, or in the rollout of the batch -> description of its bad values.
         environment: Names of those `leaves` that come from an environment.
-        batch_update: Update of the saved batch; differs from `update` if the first bad batch was already overwritten.
+        batch_update: Number of the update that used the saved batch. It differs from `update` if the first bad batch
+            was already overwritten.
         norm_history: Name of a gradient norm -> finite (update, value) pairs before the fault.
     """
 
@@ -71,14 +79,15 @@ class NonFiniteFault:
 
 
 class NanGuard:
-    """Checks the losses of one rank.
+    """Detects the first update of one rank whose losses are not finite, and keeps its batch.
 
     Attributes:
         fault: The first fault; None without one.
-        updates: Updates since the start of the run, including those before a resume.
+        updates: Number of updates since the start of the run, including those before a resume.
+        saved: Batch of the fault, nested dicts of tensors; None without a fault.
 
     Args:
-        ranks: This process in its group.
+        ranks: Process group, with the rank and device of this process.
         scaled: True with loss scaling (fp16). Gradients that are not finite are then normal; the scaler skips the step.
     """
 
@@ -98,7 +107,12 @@ class NanGuard:
     # -- while training ---------------------------------------------------------------------------------------------
 
     def set_batch(self, batch: Any, source: Any = None) -> None:
-        """Sets the batch of the next update. `source` is its rollout if that is overwritten soon, else None."""
+        """Sets the batch of the next update.
+
+        Args:
+            batch: Nested dicts and lists of tensors.
+            source: Rollout from which the batch was taken, if its memory is overwritten soon; else None.
+        """
         if self._batch is None and self._cuda:
             size = sum(leaf.nbytes for _, leaf in leaves(batch))
             self._batches = deque(maxlen=max(1, min(HISTORY_UPDATES, MAX_BATCH_BYTES // max(size, 1))))
@@ -107,12 +121,12 @@ class NanGuard:
             self._captured = batch  # each replay writes the batch of its last update into these tensors
 
     def record(self, names: tuple[str, ...], figures: Tensor, count: int = 1) -> None:
-        """Records the losses of an update.
+        """Records the losses and other scalars of an update, for the next check.
 
         Args:
-            names: Names of the figures.
-            figures: (n,) on the device; must not change later.
-            count: Number of updates over which the figures are means.
+            names: Names of the n scalars.
+            figures: (n,) their values, on the device. The tensor must not change later.
+            count: Number of updates over which the values are means.
         """
         self.updates += count
         self._batches.append((self.updates, self._batch if count == 1 else self._captured))
@@ -126,13 +140,19 @@ class NanGuard:
                 self._set_fault(losses)
 
     def record_norms(self, line: dict[str, Any]) -> None:
-        """Stores the mean gradient norms of a log interval. `line` contains its metrics by name."""
+        """Stores the mean gradient norms of a log interval, to report their trend before a fault.
+
+        `line` contains the metrics of the interval by name.
+        """
         norms = {name: value for name, value in line.items() if _is_norm(name) and isinstance(value, float)}
         if norms:
             self._means.append((self.updates, norms))
 
     def tick(self) -> None:
-        """Ends an iteration. On CUDA, checks the losses if the check is due or if the rollout will be overwritten."""
+        """Ends an iteration of the training loop. On CUDA, checks the losses if that is due.
+
+        A check is due after CHECK_INTERVAL_S seconds, or if the rollout of the batch will be overwritten.
+        """
         if self._fresh and (self._source is not None or time.perf_counter() - self._checked_at >= CHECK_INTERVAL_S):
             self.check()
 
@@ -153,11 +173,14 @@ class NanGuard:
         return self.fault is not None
 
     def check_state(self, learner: dict[str, Any] | None, replay: Any = None) -> bool:
-        """Checks the contents of the next checkpoint: losses, weights and replay. Returns True after a fault.
+        """Checks the contents of the next checkpoint: losses, weights and replay buffer.
 
         Args:
-            learner: State of the learner; None skips it.
-            replay: Fields of the replay; None skips them.
+            learner: State dict of the learner; None skips it.
+            replay: Stored tensors of the replay buffer; None skips them.
+
+        Returns:
+            True if a value is not finite, now or in an earlier check.
         """
         if self.check():
             return True
@@ -224,7 +247,16 @@ class NanGuard:
         return {name: [pair for pair in pairs if math.isfinite(pair[1])] for name, pairs in norms.items()}
 
     def save(self, folder: Path, env_steps: int, grad_steps: int) -> str:
-        """Writes the batch and facts of this rank's fault into `folder`. Returns an error message, or "" on success."""
+        """Writes the batch of this rank's fault, and a JSON file that describes the fault, into `folder`.
+
+        Args:
+            folder: Folder of the two files; it is created if needed.
+            env_steps: Environment steps so far, over all ranks.
+            grad_steps: Updates so far.
+
+        Returns:
+            An error message if the files cannot be written, or "" on success and without a fault.
+        """
         if self.fault is None:
             return ""
         from safetensors.torch import save
@@ -246,7 +278,7 @@ class NanGuard:
 
 
 def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
-    """``("a/b", tensor)`` for every tensor in nested dicts and lists."""
+    """Yields (path, tensor) for every tensor in nested dicts and lists. A path such as "a/b" begins with `path`."""
     if isinstance(tree, Tensor):
         yield path, tree
     elif isinstance(tree, dict | list | tuple):
@@ -255,12 +287,15 @@ def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
 
 
 def describe_bad_values(tree: Any, names: tuple[str, ...] = (), limit: float = math.inf) -> dict[str, str]:
-    """Path of each tensor with bad values -> description of these values.
+    """Finds tensors with values that are not finite, or too large.
 
     Args:
         tree: Nested dicts and lists of tensors.
         names: Top-level entries of `tree` to check; empty checks all.
-        limit: Finite values of this size or more are bad too.
+        limit: Finite values of at least this magnitude are reported too.
+
+    Returns:
+        Path of each such tensor, such as "a/b" -> description of its bad values.
     """
     problems = {}
     for path, leaf in leaves(tree):
@@ -276,7 +311,16 @@ def describe_bad_values(tree: Any, names: tuple[str, ...] = (), limit: float = m
 
 
 def truncate_batch(tree: Any, limit: int) -> dict[str, Tensor]:
-    """Copies of the tensors of `tree` on the CPU, at most `limit` bytes. Rows with bad values come first."""
+    """Copies the tensors of a batch to the CPU, truncated to about `limit` bytes.
+
+    Args:
+        tree: Nested dicts and lists of tensors (rows, ...).
+        limit: Largest size in bytes. A larger batch keeps the rows with values that are not finite first, or the first
+            rows of each tensor if their numbers of rows differ.
+
+    Returns:
+        Path of each tensor, such as "a/b" -> copy.
+    """
     parts = dict(leaves(tree))
     size = sum(leaf.nbytes for leaf in parts.values())
     if size > limit and len({len(leaf) for leaf in parts.values() if leaf.dim()}) == 1:

@@ -33,7 +33,7 @@ def non_finite_error(
 
     Args:
         faults: `NonFiniteFault` of each affected rank, as a dict.
-        env_steps: Global environment steps.
+        env_steps: Environment steps so far, over all ranks.
         saved_batch: Sentence with the location of the saved batch.
         last_checkpoint: Sentence about the last checkpoint.
         resume_command: Command that resumes from the last checkpoint; empty without a checkpoint.
@@ -78,11 +78,11 @@ def gradient_trend(norm_history: dict[str, list[tuple[int, float]]], settings: A
     """Describes the gradient norms before the fault and recommends a change.
 
     Args:
-        norm_history: Name of the norm -> (update, value), in order.
+        norm_history: Name of a gradient norm -> (number of the update, norm) pairs, in order.
         settings: Configuration of the learner with its learning rates (lr, or name_lr) and max_grad_norm.
 
     Returns:
-        The description, and the recommendation.
+        A sentence that describes the trend, and the start of a sentence that recommends a change.
     """
     inspect = "Inspect the saved batch and the learning rates"
     series = {name: values for name, values in norm_history.items() if len(values) >= MIN_HISTORY}

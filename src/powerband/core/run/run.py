@@ -40,8 +40,10 @@ class RunHooks:
     """Functions of a recipe that a run calls.
 
     Attributes:
-        evaluate: Runs an evaluation and returns its figures; called on rank 0 every ``eval_interval`` steps.
-        before_save: Called on all ranks before each checkpoint, for example to gather sharded weights.
+        evaluate: Runs an evaluation and returns its results, name -> value. It is called on rank 0 every
+            ``eval_interval`` environment steps. None means no evaluation.
+        before_save: Called on all ranks before each checkpoint, for example to gather sharded weights. None calls
+            nothing.
     """
 
     evaluate: Callable[[], dict[str, float]] | None = None
@@ -49,16 +51,16 @@ class RunHooks:
 
 
 class RunObserver(Protocol):
-    """A measurement of a run. It must not change the training."""
+    """Interface of a measurement that a run calls at certain points. It must not change the training."""
 
     def on_tick(self, run: Run) -> None:
-        """Called at the end of each iteration, outside of all spans of the clock."""
+        """Called at the end of each iteration, outside of all ``with run.clock(name)`` blocks."""
 
     def on_batch(self, batch: Any) -> None:
         """Called with the batch of each update."""
 
     def on_average(self, flat: Tensor) -> None:
-        """Called with each gradient that the ranks average."""
+        """Called with each flat gradient (P,), P numbers, before the ranks average it."""
 
 
 class Run:
@@ -67,14 +69,17 @@ class Run:
     Attributes:
         config: The configuration of the recipe; ``config.run`` is the RunConfig.
         dir: The run folder.
-        ranks: This process in its group.
+        ranks: Process group, with the rank of this process.
         device: Device of this rank's networks and batches.
+        precision: Floating point type of networks.
+        noise: Random streams of this rank.
         journal: Writes the logs of the run.
-        clock: Phase clock; loops put their phases in ``with run.clock("env"):``.
+        clock: Measures the time of the loop by category; loops put their phases in ``with run.clock("env"):``.
         metrics: Accumulators of the current log interval.
         console: Prints messages and progress.
         guard: Detects losses that are not finite.
-        env_steps, grad_steps: Global counters over ranks.
+        env_steps: Environment steps so far, over all ranks.
+        grad_steps: Updates so far.
         running: False once the loop must end.
         hooks: Functions of the recipe that the run calls.
         observer: Measurement of this run; None for a normal run.
@@ -115,12 +120,12 @@ class Run:
     def start(
         cls, config: Any, *, recipe: str, stage: str, argv: list[str], observer: RunObserver | None = None
     ) -> Run:
-        """Joins the ranks, claims the run folder and writes the configuration.
+        """Starts a run: joins the ranks, creates or finds the run folder, and writes the configuration.
 
         Args:
-            config: Configuration of the recipe.
+            config: Configuration of the recipe; its field ``run`` is a `RunConfig`.
             recipe: Name of the recipe.
-            stage: Name of its stage.
+            stage: Name of the stage (function of the recipe) that runs, such as train.
             argv: The command line after ``powerband``.
             observer: Measurement of the run; None for a normal run.
 
@@ -150,7 +155,10 @@ class Run:
         return self
 
     def restart_clocks(self) -> None:
-        """Restarts the clocks. `restore` calls it before the first step, to exclude compilation and loading of data."""
+        """Restarts the elapsed time, the phase clock and the log interval.
+
+        `restore` calls it before the first step, to exclude compilation and loading of data.
+        """
         self._started = time.perf_counter()
         self._agreement.restart()
         self.journal.restart(self.env_steps, self.grad_steps)
@@ -181,17 +189,26 @@ class Run:
         return RankContext(self.ranks, self.precision, self.noise)
 
     def describe(self, rows: Mapping[str, str]) -> None:
-        """Adds `rows`, label -> text, to the start banner."""
+        """Adds lines to the banner that the run prints at its start: `rows` is label -> text."""
         self._banner |= rows
 
     def stop(self, reason: str) -> None:
-        """Requests the end of the run on all ranks after this iteration. The first reason is printed."""
+        """Requests the end of the run on all ranks, at the next iteration at which they agree.
+
+        The run saves a checkpoint and prints `reason`; of several reasons, the first.
+        """
         self._stop.request(reason)
 
     # -- state --------------------------------------------------------------------------------------------------
 
     def register(self, name: str, part: Stateful, shared: bool = False) -> None:
-        """Adds `part` to the state of the run. `shared` parts are equal on all ranks and saved once."""
+        """Adds `part`, such as the learner, to the state that checkpoints of this run contain.
+
+        Args:
+            name: Name of the part, equal on all ranks.
+            part: Object with ``state_dict`` and ``load_state_dict``.
+            shared: True if the part is equal on all ranks, so that it is saved once.
+        """
         self._registry.add(name, part, shared)
 
     def registered(self, name: str) -> Any:
@@ -199,7 +216,10 @@ class Run:
         return self._registry.get(name)
 
     def restore(self) -> bool:
-        """Loads the checkpoint of ``resume=`` into all registered parts. Returns True, or False for a new run.
+        """Loads the checkpoint of the setting ``resume`` into all registered parts.
+
+        Returns:
+            True if a checkpoint was loaded; False for a new run.
 
         Raises:
             CheckpointError: All checkpoints are damaged, or the number of ranks or the shapes differ.
@@ -219,7 +239,7 @@ class Run:
         return True
 
     def state_dict(self) -> dict:
-        """Counters and intervals; equal on all ranks."""
+        """Counters, elapsed seconds and states of the periodic triggers; saved by rank 0 for all ranks."""
         return {
             "env_steps": self.env_steps,
             "grad_steps": self.grad_steps,
@@ -230,7 +250,7 @@ class Run:
         }
 
     def load_state_dict(self, state: dict) -> None:
-        """Restores `state_dict`."""
+        """Restores counters, elapsed seconds and periodic triggers from a `state_dict`."""
         self.env_steps = self._saved_at = state["env_steps"]
         self.grad_steps = self.guard.updates = state["grad_steps"]
         self.journal.load_state_dict(state)
@@ -239,7 +259,10 @@ class Run:
         self._save_every.load_state_dict(state["save_every"])
 
     def export_policy(self, tensors: dict[str, Tensor]) -> None:
-        """Writes ``policy/``: the weights of the policy, and the configuration of the run."""
+        """Writes the weights of the policy and the configuration of the run to ``policy/`` in the run folder.
+
+        `tensors` is name -> weight. Ranks other than rank 0 write nothing.
+        """
         if self.ranks.leads:
             checkpoint.export_policy(self.dir, json.loads(to_json(self.config)), tensors)
 
@@ -274,7 +297,7 @@ class Run:
         """Counts updates and records their losses, on CUDA without host-device synchronisation.
 
         Args:
-            losses: 0-d figures of the update, or their means over `updates` updates.
+            losses: Name -> 0-d tensor of the update, or its mean over `updates` updates.
             updates: Number of updates.
         """
         self.guard.record(tuple(losses), self.metrics.add(losses, updates), updates)
@@ -306,7 +329,10 @@ class Run:
             self.observer.on_tick(self)
 
     def finish(self) -> None:
-        """Ends the loop: saves first, then logs, so that a resumed run continues the current log interval."""
+        """Ends the run after its loop: writes the last checkpoint, log line and trace.
+
+        The checkpoint comes first, so that a resumed run continues the current log interval.
+        """
         if self._saved_at != self.env_steps:
             self.save()
         self.log()
@@ -342,7 +368,7 @@ class Run:
         self.guard.record_norms(self.journal.write(self.env_steps, self.grad_steps, self.elapsed_s))
 
     def begin(self, sizes: Mapping[str, str], hooks: RunHooks | None = None) -> bool:
-        """Prints the start banner and restores the checkpoint of ``resume=``. A loop calls it once.
+        """Prints the start banner and restores the checkpoint of the setting ``resume``. A loop calls it once.
 
         Args:
             sizes: Label -> text of the training loop's sizes, for the start banner.

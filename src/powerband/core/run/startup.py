@@ -26,8 +26,8 @@ class RunStartup:
         config: The configuration, with a measured precision in place of ``auto``.
         folder: The run folder.
         created_folder: True if this rank created the folder.
-        ranks: This process in its group.
-        banner: Rows of the start banner, label -> text.
+        ranks: Process group, with the rank and device of this process.
+        banner: Lines of the banner that the run prints at its start, label -> text.
         notices: Notices of this rank for the user.
     """
 
@@ -40,7 +40,15 @@ class RunStartup:
 
 
 def prepare_run(config: Any, recipe: str, stage: str, argv: list[str]) -> RunStartup:
-    """Prepares this process for a run. All ranks must call it. The arguments are those of `Run.start`.
+    """Prepares this process for a run: joins the ranks, sets threads and backends, and creates the run folder.
+
+    All ranks must call it.
+
+    Args:
+        config: Configuration of the recipe; its field ``run`` is a `RunConfig`.
+        recipe: Name of the recipe.
+        stage: Name of the stage (function of the recipe) that runs.
+        argv: The command line after ``powerband``.
 
     Raises:
         ConfigError: The run folder contains another run, or cannot be written.

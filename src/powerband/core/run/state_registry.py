@@ -10,14 +10,16 @@ from powerband.core.run.checkpoint import CheckpointError, CheckpointWriter, loa
 
 
 class Stateful(Protocol):
+    """Part of a run whose state checkpoints save and restore, such as a learner."""
+
     def state_dict(self) -> dict: ...
     def load_state_dict(self, state: dict) -> None: ...
 
 
 class StateRegistry:
-    """Parts of a run by name, such as learner and replay. Each rank saves its own parts.
+    """Saves and restores the parts of a run that have state, such as learner and replay buffer, as one checkpoint.
 
-    Shared parts are equal on all ranks, and only the leading rank saves them.
+    Each rank saves its own parts. Shared parts are equal on all ranks, and only rank 0 saves them.
     """
 
     def __init__(self, ranks: Ranks) -> None:
@@ -25,7 +27,13 @@ class StateRegistry:
         self._parts: dict[str, tuple[Stateful, bool]] = {}
 
     def add(self, name: str, part: Stateful, shared: bool) -> None:
-        """Adds `part`. Every rank adds the same names. `shared` parts are equal on all ranks and saved once."""
+        """Adds a part. Every rank must add the same names.
+
+        Args:
+            name: Name of the part in checkpoints.
+            part: Object with ``state_dict`` and ``load_state_dict``.
+            shared: True if the part is equal on all ranks, so that it is saved once.
+        """
         assert name not in self._parts, name
         self._parts[name] = (part, shared)
 
@@ -38,7 +46,8 @@ class StateRegistry:
 
         Args:
             folder: The run folder.
-            run: State of the run, equal on all ranks, with the counters ``env_steps`` and ``grad_steps``.
+            run: State of the run, equal on all ranks, with the counters ``env_steps`` (which name the checkpoint) and
+                ``grad_steps``.
             keep: Number of newest checkpoints to keep.
         """
         writer = CheckpointWriter(folder, run["env_steps"])
@@ -55,10 +64,13 @@ class StateRegistry:
         self.ranks.barrier()
 
     def load(self, path: Path) -> dict:
-        """Restores every part from a checkpoint and returns the state of the run.
+        """Restores every part from the checkpoint in the folder `path`.
+
+        Returns:
+            The value of `run` that `save` received.
 
         Raises:
-            CheckpointError: The number of ranks or the shapes differ from those of this run.
+            CheckpointError: A file is damaged, or the number of ranks or the shapes differ from those of this run.
         """
         shared, meta = load_checkpoint(path, "shared")
         if meta["world_size"] != self.ranks.world_size:

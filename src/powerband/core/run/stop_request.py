@@ -7,7 +7,9 @@ from types import FrameType
 
 
 class StopRequest:
-    """Requests of one rank to end the run. All ranks then agree, and end the run at the same iteration.
+    """Collects the requests of one rank to end the run early: a signal, a call of `request`, or the time limit.
+
+    All ranks then agree, and end the run at the same iteration.
 
     Attributes:
         received_signal: Name of the signal that this rank received; "" without one.
@@ -33,7 +35,7 @@ class StopRequest:
             signal.signal(number, handler)
 
     def request(self, reason: str) -> None:
-        """Requests the end of the run. The first reason counts."""
+        """Requests the end of the run. Of several reasons, the first is reported."""
         self._requested = self._requested or reason
 
     def pending(self, elapsed_s: float) -> bool:

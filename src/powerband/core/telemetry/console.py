@@ -25,7 +25,7 @@ SHOWN = {
 SHOWN_IDLE_SHARE = 0.1
 """Share of idle time in the wall time from which a line shows it."""
 COLUMNS = 120
-"""Largest width of a plain line. Facts that do not fit are omitted from the right."""
+"""Largest width of a plain line, in characters. Entries that do not fit are omitted from the right."""
 BAR_COLUMNS = 31
 """Columns of the live bar and its percentage, before the text."""
 PLAIN_S = 10.0
@@ -33,14 +33,14 @@ PLAIN_S = 10.0
 
 
 class Console:
-    """Output of a run for its user.
+    """Shows the messages and the progress of a run to its user, and writes them to ``train.log``.
 
     A terminal shows one live line with a bar. Other outputs, and `train.log`, get one plain line per log interval.
 
     Args:
-        pace: Estimates the spent share of the budget and the time left.
+        pace: Estimates the spent share of the budget, in steps or time, and the time left.
         log: Path of ``train.log``.
-        enabled: False disables all output, as on ranks other than the leading rank.
+        enabled: False disables all output, as on ranks other than rank 0.
     """
 
     def __init__(self, pace: TimeLeftEstimator, log: Path, enabled: bool = True) -> None:
@@ -50,13 +50,13 @@ class Console:
         self._task: Any = None
 
     def banner(self, rows: dict[str, str]) -> None:
-        """Prints `rows`, label -> text, with aligned texts."""
+        """Prints one line per entry of `rows` (label -> text), with the texts aligned."""
         width = max(map(len, rows), default=0)
         for name, value in rows.items():
             self.note(f"{name:<{width}}  {value}")
 
     def note(self, text: str) -> None:
-        """Prints a line above the live line."""
+        """Prints `text` above the live progress line and writes it to ``train.log``."""
         if not self.enabled:
             return
         self._write(text)
@@ -66,7 +66,13 @@ class Console:
             print(text, flush=True)
 
     def estimate(self, first: FirstRate, env_steps: int, elapsed_s: float) -> None:
-        """Prints how long the budget takes at the first measured rate, possibly before the first log line."""
+        """Prints how long the rest of the budget takes at the first measured rate.
+
+        Args:
+            first: The first measured rate, in environment steps and updates per second.
+            env_steps: Environment steps so far, over all ranks.
+            elapsed_s: Seconds of training so far.
+        """
         pace = self.pace
         if env_steps >= pace.env_steps:
             return  # the budget is already spent
@@ -82,7 +88,13 @@ class Console:
         self.note(f"estimate: {figures}; {si_text(pace.env_steps - env_steps)} env steps take {left}")
 
     def progress(self, env_steps: int, elapsed_s: float, line: dict[str, Any]) -> None:
-        """Shows the progress at the end of a log interval. `line` contains the metrics of the interval."""
+        """Shows the progress at the end of a log interval.
+
+        Args:
+            env_steps: Environment steps so far, over all ranks.
+            elapsed_s: Seconds of training so far.
+            line: Metrics of the interval by name, with ``charts/SPS`` (environment steps per second).
+        """
         if not self.enabled:
             return
         share, left_s = self.pace.share(env_steps, elapsed_s), self.pace.left_s(env_steps, elapsed_s)
@@ -100,7 +112,7 @@ class Console:
             print(text, flush=True)
 
     def close(self, text: str) -> None:
-        """Ends the live line and prints `text`."""
+        """Ends the live progress line, prints `text` unless it is empty, and closes ``train.log``."""
         if self._live is not None:
             self._live.stop()
             self._live = None
@@ -128,7 +140,7 @@ class Console:
 
 
 def fit_columns(start: str, facts: list[str], columns: int) -> str:
-    """Joins `start` and the first of `facts`, as many as fit into a line of `columns` characters."""
+    """Joins `start` and the first of the short texts `facts`, as many as fit into `columns` characters."""
     text = start
     for fact in facts:
         longer = f"{text}  {fact}" if text else fact
@@ -140,10 +152,13 @@ def fit_columns(start: str, facts: list[str], columns: int) -> str:
 
 @contextlib.contextmanager
 def budget_progress_bar(seconds: float) -> Iterator[Callable[[str, float], None]]:
-    """Shows a bar on stderr for work with a budget. Yields a function that takes a text and the spent share.
+    """Context that shows a progress bar on stderr for work with a time budget.
 
     Args:
-        seconds: The budget, from which the time left is computed.
+        seconds: The time budget, from which the time left is computed.
+
+    Yields:
+        Function ``(text, share)`` that shows `text` and the spent share of the budget, 0 to 1.
     """
     from rich.console import Console as RichConsole
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -169,12 +184,15 @@ def budget_progress_bar(seconds: float) -> Iterator[Callable[[str, float], None]
 
 @contextlib.contextmanager
 def count_progress_bar(label: str, total: int, unit: str) -> Iterator[Callable[[float], None]]:
-    """Shows a bar on stderr with rate and time left. Yields a function that takes the number of finished items.
+    """Context that shows a progress bar on stderr, with rate and time left, for work on a number of items.
 
     Args:
         label: Name of the work; an empty label shows nothing.
         total: Number of items.
-        unit: Name of the items.
+        unit: Name of the items, in plural.
+
+    Yields:
+        Function that takes the number of finished items and updates the bar.
     """
     if not label:
         yield lambda done: None
@@ -210,7 +228,7 @@ def count_progress_bar(label: str, total: int, unit: str) -> Iterator[Callable[[
 
 
 def si_text(value: float) -> str:
-    """A number with three digits and k, M or G, for example 1.23M."""
+    """Formats a number with three digits and the suffix k, M or G, for example 1.23M."""
     for limit, suffix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= limit:
             return f"{value / limit:.3g}{suffix}"
@@ -218,7 +236,7 @@ def si_text(value: float) -> str:
 
 
 def duration_text(seconds: float) -> str:
-    """Seconds as 1:02:03 or 2:03."""
+    """Formats seconds as hours, minutes and seconds (1:02:03), or as minutes and seconds below one hour (2:03)."""
     rounded = round(seconds)
     hours, minutes, rest = rounded // 3600, rounded % 3600 // 60, rounded % 60
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

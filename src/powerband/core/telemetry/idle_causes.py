@@ -14,7 +14,7 @@ from powerband.core.telemetry.phase_clock import PhaseTimes
 SHARE_PREFIX = "perf/share/"
 IDLE_PREFIX = "perf/idle/"
 LEARNER_ACCOUNTS = ("act", "sample", "returns", "update")
-"""Accounts in which the learner computes."""
+"""Accounts (time categories) in which the learner computes."""
 CAUSES = {
     "env": "env-bound",
     "env_wait": "env-bound",
@@ -24,16 +24,22 @@ CAUSES = {
     "log": "log-blocking",
     "collectives": "comm-bound",
 }
-"""Account -> cause in the verdict of `profile`. Other accounts keep their names."""
+"""Account (time category) -> cause of idle time that ``powerband profile`` reports. Other accounts keep their names."""
 STRAGGLER = "rank-straggler"
 """Cause of the extra time in collectives, compared with the rank that spends least in them and waits for no other."""
 
 
 def causes_of_idleness(phases: PhaseTimes, ranks: Ranks) -> dict[str, float]:
-    """``perf/idle/<cause>``: shares of the wall time in which the learner does not compute; means over ranks.
+    """Computes the shares of the wall time in which the learner does not compute, by cause. All ranks must call it.
 
-    On CUDA the shares are measured on the stream, so that host time which overlaps device work does not count. All
-    ranks must call it.
+    On CUDA the shares are measured on the stream, so that host time which overlaps device work does not count.
+
+    Args:
+        phases: Times of one interval by account (time category).
+        ranks: Ranks over which the shares are averaged.
+
+    Returns:
+        Metric ``perf/idle/<cause>``, such as ``perf/idle/env-bound`` -> share of the wall time, 0 to 1.
     """
     spent = phases.device if phases.device else phases.host
     rest = max(0.0, phases.wall_s - sum(spent.values()))
@@ -53,7 +59,15 @@ def causes_of_idleness(phases: PhaseTimes, ranks: Ranks) -> dict[str, float]:
 
 
 def account_shares(line: Mapping[str, Any], prefix: str = SHARE_PREFIX) -> dict[str, float]:
-    """Account (time category of the phase clock) -> share of the wall time, 0 to 1, in one line of metrics."""
+    """Reads the shares of the wall time from one line of metrics.
+
+    Args:
+        line: Metrics of one log interval by name.
+        prefix: Start of the metric names to read.
+
+    Returns:
+        Rest of the name, by default an account (time category such as env) -> share of the wall time, 0 to 1.
+    """
     return {
         tag.removeprefix(prefix): float(value)
         for tag, value in line.items()
@@ -62,10 +76,16 @@ def account_shares(line: Mapping[str, Any], prefix: str = SHARE_PREFIX) -> dict[
 
 
 def idle_share(line: Mapping[str, Any]) -> tuple[float, str] | None:
-    """(idle share of the wall time, 0 to 1; its largest cause), or None without measurements.
+    """The share of the wall time in which the learner does not compute, and its largest cause.
 
-    Uses the figures ``perf/idle/<cause>`` if the run logs them, otherwise the shares of all accounts
+    Uses the metrics ``perf/idle/<cause>`` if the run logs them, otherwise the shares of all accounts
     (time categories) outside of `LEARNER_ACCOUNTS`.
+
+    Args:
+        line: Metrics of one log interval by name.
+
+    Returns:
+        (share, 0 to 1; name of the cause or account), or None if `line` has no such metrics.
     """
     causes = account_shares(line, IDLE_PREFIX)
     if not causes:
@@ -79,7 +99,11 @@ def idle_share(line: Mapping[str, Any]) -> tuple[float, str] | None:
 
 
 def largest(line: Mapping[str, Any]) -> tuple[str, float]:
-    """Returns (account, share): the account (time category) with the largest share; ("", 0) without measurements."""
+    """The account (time category such as env) with the largest share of the wall time in a line of metrics.
+
+    Returns:
+        (account; its share, 0 to 1), or ("", 0) without measurements.
+    """
     accounts = account_shares(line)
     name = max(accounts, key=accounts.__getitem__, default="")
     return name, accounts.get(name, 0.0)

@@ -26,18 +26,18 @@ from powerband.core.telemetry.trace import ReusableSpan, Trace, TracedClock
 
 
 class Journal:
-    """Clock, metrics and console of one run on one rank. Only the leading rank writes.
+    """Writes the logs of one run: clock, metrics, console and trace of one rank. Only rank 0 writes.
 
     Attributes:
-        clock: Phase clock of the loop.
+        clock: Measures the time of the training loop by account (time category such as env).
         metrics: Accumulators of the current log interval.
         console: Output for the user, and ``train.log``.
-        logged: (environment steps, updates) at the end of the last log interval.
+        logged: (environment steps, updates) over all ranks at the end of the last log interval.
 
     Args:
-        folder: The run folder.
+        folder: The run folder, which contains the logs.
         settings: Configuration of the run with budgets and intervals.
-        ranks: This process in its group.
+        ranks: Process group, with the rank and device of this process.
     """
 
     def __init__(self, folder: Path, settings: RunConfig, ranks: Ranks) -> None:
@@ -61,15 +61,21 @@ class Journal:
         self._interval_began = time.perf_counter()
 
     def restart(self, env_steps: int, grad_steps: int) -> None:
-        """Restarts the clock and the current interval."""
+        """Restarts the clock and the current log interval.
+
+        Args:
+            env_steps: Environment steps so far, over all ranks.
+            grad_steps: Updates so far.
+        """
         self._interval_began = time.perf_counter()
         self.logged = (env_steps, grad_steps)
         self.clock.restart()
 
     def banner(self, rows: dict[str, str]) -> None:
-        """Prints machine, ranks and precision, then `rows` (label -> text), then the budget.
+        """Prints the start banner: run folder, machine, ranks and precision, then `rows`, then the budget.
 
-        An entry ``precision`` of `rows` replaces the line of that name.
+        Args:
+            rows: Label -> text of further lines. An entry ``precision`` replaces the line of that name.
         """
         host, settings, rows = host_facts(), self.settings, dict(rows)
         precision = rows.pop("precision", settings.precision)
@@ -96,29 +102,50 @@ class Journal:
         return "; this CPU emulates bf16, so precision=fp32 is much faster" if slow else ""
 
     def step(self, env_steps: int, grad_steps: int, elapsed_s: float) -> None:
-        """Takes the global counters after an iteration. Once a rate is measured, prints the estimated duration."""
+        """Ends an iteration. Prints the estimated duration of the run once, as soon as a rate has been measured.
+
+        Args:
+            env_steps: Environment steps so far, over all ranks.
+            grad_steps: Updates so far.
+            elapsed_s: Seconds of training so far.
+        """
         if self._first is not None and self._first.ready(env_steps, grad_steps):
             self.console.estimate(self._first, env_steps, elapsed_s)
             self._first = None
 
     def trace(self, env_steps: int, grad_steps: int) -> None:
-        """Ends an iteration in the trace. The arguments count the iteration's steps and updates over all ranks."""
+        """Ends an iteration in the timeline that is recorded for ``trace.json``.
+
+        Args:
+            env_steps: Environment steps of this iteration, over all ranks.
+            grad_steps: Updates of this iteration.
+        """
         if self._trace is not None and self._trace.step(env_steps, grad_steps):
             self._trace = None
 
     def wants_line(self) -> bool:
-        """True if a log line is due by the clock of this rank. The ranks then agree whether to write it."""
+        """True if log_interval_s seconds have passed on this rank. The ranks then agree whether to write a log line."""
         return time.perf_counter() - self._interval_began >= self.settings.log_interval_s
 
     def line_due(self, env_steps: int, agreed: bool) -> bool:
-        """True if a log line is due: every log_interval steps, or, if log_interval is 0, once the ranks `agreed`."""
+        """True if a log line is due: every log_interval environment steps, or if log_interval is 0, when `agreed`.
+
+        Args:
+            env_steps: Environment steps so far, over all ranks.
+            agreed: True if the ranks have agreed on a line, because `wants_line` was True on at least one of them.
+        """
         return self._every.ready(env_steps) or (agreed and not self.settings.log_interval)
 
     def write(self, env_steps: int, grad_steps: int, elapsed_s: float) -> dict[str, Any]:
         """Ends the log interval and writes its rates, time shares and means to every output. All ranks must call it.
 
+        Args:
+            env_steps: Environment steps so far, over all ranks.
+            grad_steps: Updates so far.
+            elapsed_s: Seconds of training so far.
+
         Returns:
-            The written line; empty if the interval has no steps.
+            The written line, name of a metric -> value; empty if the interval has no steps.
         """
         now = time.perf_counter()
         seconds = max(now - self._interval_began, 1e-9)
@@ -140,18 +167,18 @@ class Journal:
         return line
 
     def finish(self) -> None:
-        """Writes the trace if it has not been written yet."""
+        """Writes ``trace.json`` if it has not been written yet."""
         if self._trace is not None:
             self._trace.write()
             self._trace = None
 
     def close(self, message: str) -> None:
-        """Ends the live line with `message` and closes the sinks."""
+        """Ends the live progress line, prints `message` and closes all outputs."""
         self.console.close(message)
         self.metrics.close()
 
     def state_dict(self) -> dict:
-        """State with which a resumed run continues the current interval."""
+        """State with which a resumed run continues the current log interval."""
         return {"logged": list(self.logged), "log_every": self._every.state_dict()}
 
     def load_state_dict(self, state: dict) -> None:

@@ -19,16 +19,18 @@ from powerband.core.ranks.ranks import Ranks
 
 
 class Sink(Protocol):
+    """Output that receives the metrics of each log interval, such as a file."""
+
     def write(self, line: dict[str, Any]) -> None: ...
     def rewind(self, env_steps: int) -> None: ...
     def close(self) -> None: ...
 
 
 class Metrics:
-    """Accumulators of the current log interval.
+    """Accumulates figures (named scalars such as a loss) and writes their means at the end of each log interval.
 
     Args:
-        sinks: Receivers of finished intervals; empty on ranks other than the leading rank.
+        sinks: Outputs that receive the means, such as a file; empty on ranks other than rank 0.
         ranks: Ranks over which the means are computed.
     """
 
@@ -41,7 +43,15 @@ class Metrics:
 
     @torch.no_grad()
     def add(self, figures: dict[str, Tensor], weight: int = 1) -> Tensor:
-        """Adds n 0-d tensors with `weight`, without host-device synchronisation. Returns them as one (n,) float64."""
+        """Adds one value of each figure to its mean, without host-device synchronisation.
+
+        Args:
+            figures: Name -> 0-d tensor, n entries.
+            weight: Weight of the values in the means, such as the number of updates over which each value is a mean.
+
+        Returns:
+            The values as one tensor (n,) float64.
+        """
         names = tuple(figures)
         stacked = torch.stack(list(figures.values())).double()
         if names in self._sums:
@@ -53,7 +63,13 @@ class Metrics:
 
     @torch.no_grad()
     def add_masked(self, name: str, values: Tensor, mask: Tensor) -> None:
-        """Adds those `values` (one per environment) whose `mask` is True to the mean of `name`, on the device."""
+        """Adds those `values` whose `mask` is True to the mean of the figure `name`, on the device.
+
+        Args:
+            name: Name of the figure, such as ``charts/episodic_return``.
+            values: (N,) one value per environment, for N environments.
+            mask: (N,) bool.
+        """
         if mask.device.type == "cpu" and not mask.any():
             return
         sum_and_count = torch.stack([values.masked_fill(~mask, 0).sum(dtype=torch.float64), mask.sum().double()])
@@ -63,13 +79,23 @@ class Metrics:
             self._masked[name] = sum_and_count
 
     def set_scalar(self, name: str, value: float) -> None:
-        """Sets a figure from the host. It must be equal on all ranks, or set on the leading rank only."""
+        """Sets a figure of the current log interval, without averaging.
+
+        `value` must be equal on all ranks, or set on rank 0 only.
+        """
         self._scalars[name] = float(value)
 
     def flush(self, env_steps: int, grad_steps: int, extra: dict[str, float], time_s: float) -> dict[str, Any]:
-        """Ends the interval: writes means over interval and ranks to every sink and returns them.
+        """Ends the log interval: writes means over interval and ranks to every output. All ranks must call it.
 
-        All ranks must call it. `extra` contains figures (named scalars) that are known on the host.
+        Args:
+            env_steps: Environment steps so far, over all ranks.
+            grad_steps: Updates so far.
+            extra: Further figures, name -> value, that are written without averaging.
+            time_s: Seconds of training so far.
+
+        Returns:
+            The written line: name of a figure -> value, with ``env_steps``, ``grad_steps`` and ``time_s``.
         """
         sums: dict[str, Tensor] = dict(self._masked)
         for group, total in self._sums.items():
@@ -90,17 +116,17 @@ class Metrics:
         return line
 
     def rewind(self, env_steps: int) -> None:
-        """Removes figures after `env_steps` from the sinks, because a resumed run writes them again."""
+        """Removes lines after `env_steps` from all outputs, because a resumed run writes them again."""
         for sink in self.sinks:
             sink.rewind(env_steps)
 
     def close(self) -> None:
-        """Flushes and closes the sinks."""
+        """Flushes and closes all outputs."""
         for sink in self.sinks:
             sink.close()
 
     def state_dict(self) -> dict:
-        """The current interval, so that a resumed run logs the same means."""
+        """Sums and counts of the current log interval, so that a resumed run logs the same means."""
         return {
             "groups": [
                 {"names": list(names), "sums": total, "count": self._counts[names]}
@@ -119,7 +145,10 @@ class Metrics:
 
 
 class JsonlSink:
-    """``metrics.jsonl``: one line per interval, flushed immediately."""
+    """Appends one JSON line per log interval to a file (``metrics.jsonl``) and flushes it immediately.
+
+    Values that are not finite become null.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -133,7 +162,7 @@ class JsonlSink:
         self._file.flush()
 
     def rewind(self, env_steps: int) -> None:
-        """Keeps the lines up to `env_steps`. Incomplete lines of a killed run are removed."""
+        """Removes the lines after `env_steps`, and incomplete lines of a killed run."""
         self._file.close()
         lines = []
         for text in self.path.read_text(encoding="utf-8").splitlines():
@@ -150,7 +179,7 @@ class JsonlSink:
 
 
 class TensorBoardSink:
-    """TensorBoard events in the run folder."""
+    """Writes the metrics of each log interval as TensorBoard events into `folder`, the run folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -56,15 +56,19 @@ class PhaseTimes:
     bins: dict[str, list[int]] = field(default_factory=dict)
 
     def share(self, name: str) -> float:
-        """Share of the wall time in account `name`, 0 to 1."""
+        """Share of the wall time in account (time category) `name`, 0 to 1."""
         return self.host.get(name, 0.0) / self.wall_s if self.wall_s > 0 else 0.0
 
     def mean_s(self, name: str) -> float:
-        """Mean seconds of a span of account `name`; 0 without spans."""
+        """Mean seconds of a span (one entry into ``with clock(name)``) of account `name`; 0 without spans."""
         return self.host.get(name, 0.0) / max(self.counts.get(name, 0), 1)
 
     def quantile_s(self, name: str, q: float) -> float:
-        """The quantile `q` of the span durations of account `name`, in seconds: the middle of its bin, or 0."""
+        """Quantile `q` (0 to 1) of the span durations of account `name`, in seconds; 0 without spans.
+
+        A span is one entry into ``with clock(name)``. The result is the middle of a histogram bin, accurate to 20
+        percent.
+        """
         counted, bins = 0, self.bins.get(name, ())
         for index, count in enumerate(bins):
             counted += count
@@ -97,7 +101,7 @@ class PhaseTimes:
 
 
 class Span:
-    """Context manager of one account (time category).
+    """Context manager that adds its time to one account (a named category of time such as env).
 
     Each account reuses one object, so that entering it allocates nothing.
     """
@@ -138,9 +142,9 @@ class Span:
 
 
 class CudaSpan(Span):
-    """A span that also records a pair of events on the current stream.
+    """A span (timed section) that also measures device time with two events on the current CUDA stream.
 
-    It records no events during a capture, because they would become part of the graph.
+    It records no events during the capture of a CUDA graph, because they would become part of the graph.
     """
 
     __slots__ = ()
@@ -165,21 +169,21 @@ class CudaSpan(Span):
 
 
 class NullSpan:
-    """Span of a disabled clock."""
+    """Context manager that a disabled `PhaseClock` returns; it measures nothing."""
 
     def __enter__(self) -> None: ...
     def __exit__(self, kind: object, error: object, trace: object) -> None: ...
 
 
 class PhaseClock:
-    """Measures host time by account (time category), and device time on CUDA.
+    """Measures how long a loop spends in each account (a named category of time), and the device time on CUDA.
 
     Attributes:
         total: Sum of the intervals that `read` has ended since the last `restart`; None before the first.
 
     Args:
         device: Device of the work. On CUDA, spans record events, which `read` evaluates.
-        enabled: False returns spans without effect.
+        enabled: False measures nothing.
     """
 
     def __init__(self, device: torch.device | str = "cpu", enabled: bool = True) -> None:
@@ -194,7 +198,7 @@ class PhaseClock:
         self._restart()
 
     def __call__(self, name: str) -> Span | NullSpan:
-        """The span of account `name`."""
+        """Returns the context manager that adds its time to account (time category) `name`."""
         span = self.spans.get(name)
         if span is not None:
             return span
@@ -204,7 +208,7 @@ class PhaseClock:
         return span
 
     def wrap(self, name: str, fn: Callable[..., Any]) -> Callable[..., Any]:
-        """Wraps `fn` in a span of account `name`, for loops that you cannot edit."""
+        """Returns `fn` with the time of its calls added to account `name`, for loops that you cannot edit."""
 
         @wraps(fn)
         def timed(*args: Any, **kwargs: Any) -> Any:
@@ -218,9 +222,12 @@ class PhaseClock:
         return self._free_events.pop() if self._free_events else torch.cuda.Event(enable_timing=True)
 
     def read(self, reset: bool = True) -> PhaseTimes:
-        """Times of all accounts since the last reset.
+        """Returns the times of all accounts (time categories) since the last reset. Call it outside of all spans.
 
         On CUDA this waits for the last event; call it once per log interval.
+
+        Args:
+            reset: True starts the next interval, and adds this one to `total`.
         """
         assert not self.stack, f"read inside a span ({len(self.stack)} open)"
         wall_s = (perf_counter_ns() - self._start_ns) * 1e-9

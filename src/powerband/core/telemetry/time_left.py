@@ -32,12 +32,13 @@ class TimeLeftEstimator:
         self._costs: dict[str, tuple[float, int]] = {}
 
     def add(self, steps: int, seconds: float, cadence_costs: dict[str, tuple[float, int]] | None = None) -> None:
-        """Adds an interval.
+        """Adds the measurements of one log interval.
 
         Args:
             steps: Environment steps of the interval.
-            seconds: Wall time of the interval.
-            cadence_costs: "eval" and "save" -> (seconds, count) of evaluations and checkpoints in the interval.
+            seconds: Wall time of the interval, with evaluations and checkpoints.
+            cadence_costs: "eval" and "save" -> (seconds, count) of evaluations and checkpoints in the interval. None
+                means that there were none.
         """
         for name, (cost_s, count) in (cadence_costs or {}).items():
             seconds -= cost_s
@@ -55,12 +56,22 @@ class TimeLeftEstimator:
         return sum(steps for steps, _ in self._recent) / seconds if seconds > 0 else 0.0
 
     def share(self, env_steps: int, elapsed_s: float) -> float:
-        """Spent share of the budget, 0 to 1."""
+        """Spent share of the budget, 0 to 1: of the environment steps or of the time limit, whichever is larger.
+
+        Args:
+            env_steps: Environment steps so far.
+            elapsed_s: Seconds of training so far.
+        """
         spent = elapsed_s / self.time_limit_s if self.time_limit_s > 0 else 0.0
         return min(1.0, max(spent, env_steps / max(self.env_steps, 1)))
 
     def left_s(self, env_steps: int, elapsed_s: float) -> float | None:
-        """Seconds until the budget is spent; None if neither a rate nor a time limit is known."""
+        """Seconds until the budget is spent; None if neither a rate nor a time limit is known.
+
+        Args:
+            env_steps: Environment steps so far.
+            elapsed_s: Seconds of training so far.
+        """
         limit = max(self.time_limit_s - elapsed_s, 0.0) if self.time_limit_s > 0 else None
         if not self.rate:
             return limit
@@ -73,12 +84,12 @@ class TimeLeftEstimator:
 
 
 class FirstRate:
-    """The first rate of a run, measured from the step after the first update, which excludes compilation.
+    """Measures the first rate of a run, from the iteration after the first update, which excludes compilation.
 
     Attributes:
         env_steps, grad_steps: Counters at the start of the measurement.
         rate, updates: Environment steps and updates per second, after `ready` has returned True.
-        seconds: Duration of the measurement.
+        seconds: Duration of the measurement so far.
     """
 
     def __init__(self) -> None:
@@ -87,7 +98,12 @@ class FirstRate:
         self._since: float | None = None
 
     def ready(self, env_steps: int, grad_steps: int) -> bool:
-        """Takes the global counters after an iteration. Returns True once the measurement has lasted FIRST_S."""
+        """Ends an iteration. Returns True once the measurement has an update and has lasted FIRST_S seconds.
+
+        Args:
+            env_steps: Environment steps so far, over all ranks.
+            grad_steps: Updates so far.
+        """
         if self._since is None:
             if not self.grad_steps and grad_steps:
                 self.grad_steps = grad_steps  # the measurement starts at the end of the next step

@@ -26,12 +26,16 @@ SPANS = 2_000
 
 
 class TracedClock(PhaseClock):
-    """A phase clock whose spans a trace can record."""
+    """A `PhaseClock` whose spans (timed sections) a `Trace` can record.
+
+    Attributes:
+        trace: The trace that records at present; None without one.
+    """
 
     trace: Trace | None = None
 
     def __call__(self, name: str) -> Any:
-        """The span of account `name` (a time category), which is recorded during a trace."""
+        """Returns the context manager that adds its time to account (time category) `name`, and to a running trace."""
         span: Any = self.spans.get(name)
         if span is None:
             span = super().__call__(name)
@@ -39,10 +43,10 @@ class TracedClock(PhaseClock):
 
 
 class Trace:
-    """Records spans. It starts after warm-up and ends when the file is written.
+    """Records the spans (timed sections) of the first steps after warm-up and writes them in Chrome's trace format.
 
     Args:
-        path: Path of the file.
+        path: Path of the file, ``trace.json``.
         clock: Clock of the loop.
     """
 
@@ -56,7 +60,15 @@ class Trace:
         self._zero: Any = None
 
     def step(self, env_steps: int, grad_steps: int) -> bool:
-        """Ends an iteration; the arguments count its steps and updates over all ranks. True if the file is written."""
+        """Ends an iteration of the loop, and writes the file if enough iterations have been recorded.
+
+        Args:
+            env_steps: Environment steps of this iteration, over all ranks.
+            grad_steps: Updates of this iteration.
+
+        Returns:
+            True if the recording has ended, so that no further call is needed.
+        """
         if self.clock.trace is None:
             self._warmup_steps += grad_steps > 0
             if self._warmup_steps >= WARMUP_STEPS:
@@ -73,7 +85,7 @@ class Trace:
         return False
 
     def record_event(self) -> Any:
-        """Records an event on the current stream. Returns None without CUDA, and during a capture of a graph."""
+        """Records a CUDA event on the current stream. Returns None without CUDA, and during a capture of a graph."""
         if not self.clock.cuda or torch.cuda.is_current_stream_capturing():
             return None
         event = torch.cuda.Event(enable_timing=True)
@@ -81,12 +93,18 @@ class Trace:
         return event
 
     def add(self, name: str, start_ns: int, events: tuple[Any, Any]) -> None:
-        """Adds a span of account `name` that ends now. `events` are its CUDA events (start, end), each may be None."""
+        """Adds a timed section that ends now.
+
+        Args:
+            name: Account (time category) of the section.
+            start_ns: Start of the section, from `time.perf_counter_ns`.
+            events: CUDA events at its start and end; None for an event that was not recorded.
+        """
         self._spans.append((name, self.depth, start_ns, perf_counter_ns(), *events))
         self._span_count += 1
 
     def write(self) -> None:
-        """Ends the recording and writes the file if there were steps. Errors of the disk do not end the run."""
+        """Ends the recording and writes the file if it has steps. Errors of the disk are ignored."""
         self.clock.trace = None
         if self._steps:
             text = json.dumps({"traceEvents": self._events(), "displayTimeUnit": "ms"}, separators=(",", ":"))
@@ -126,9 +144,9 @@ class Trace:
 
 
 class ReusableSpan:
-    """The span of one account (time category) for callers that store it.
+    """Context manager for one account (time category) that callers may store and enter many times.
 
-    Each entry asks the clock again, so that traces include it.
+    Each entry requests the span from the clock again, so that traces include it.
     """
 
     def __init__(self, clock: TracedClock, name: str) -> None:
