@@ -30,7 +30,7 @@ from powerband.report.run_record import shown_cause
 Configure = Callable[[str, list[str]], tuple[Any, str, ResolvedConfig]]
 """(recipe name, arguments) -> (recipe, stage, configuration); the command line passes this function."""
 Measurement = Callable[[], dict[str, Any]]
-"""Function that measures a case once and returns its metrics."""
+"""Function that measures a case once and returns its metrics, with the keys of `measure`."""
 FIRST_UPDATE_TIMEOUT_S = 180.0
 """Seconds after which a run without an update counts as failed."""
 LOG_S = 0.25
@@ -72,8 +72,8 @@ def measure(arguments: list[str], seconds: float) -> dict[str, Any]:
 
     Returns:
         {"steps_per_s", "updates_per_s", "seconds": length of the window, "idle": share of time in which the learner is
-        idle (None if unknown), "idle_cause", "shares": category of time -> share, "cpu_cores": busy cores,
-        "start_s": seconds from the start of the process to the window}.
+        idle (None if unknown), "idle_cause", "shares": category of time -> share, "cpu_cores": busy cores (None if
+        unknown), "start_s": seconds from the start of the process to the window}.
 
     Raises:
         ConfigError: The run ended before the end of the window or made no update; the message has its last output.
@@ -128,7 +128,7 @@ def interleaved(
     """Measures every case once per round and prints a table.
 
     Args:
-        cases: Name -> function that measures the case once.
+        cases: Name of a case, such as a value of a setting -> function that measures it once, see `Measurement`.
         rounds: Number of rounds.
         print_line: Function that prints a line.
 
@@ -170,6 +170,9 @@ def result(bench: str, config: Any, arguments: list[str], rows: list[dict[str, A
         config: Options of the benchmark, a dataclass.
         arguments: Arguments of the recipe.
         rows: Rows of `interleaved`.
+
+    Returns:
+        {"bench": name, "host": facts of the machine, "options": options, "words": arguments, "rows": rows}.
     """
     values = {name: os.environ.get(name) for name in ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")}
     variables = {name: value for name, value in values.items() if value is not None}
@@ -184,7 +187,7 @@ def print_header(bench: str, arguments: Iterable[str], rounds: int, seconds: flo
         bench: Name of the benchmark.
         arguments: Arguments after ``powerband train``.
         rounds: Number of rounds.
-        seconds: Length of a measurement.
+        seconds: Seconds per measurement.
     """
     host = host_facts()
     gpus = ", ".join(gpu["name"] for gpu in host["gpus"]) or "no GPU"
@@ -198,7 +201,7 @@ def resolve_knob(configure: Configure, arguments: list[str], knob: str, value: A
     """Finds a setting in the configuration of a recipe.
 
     Args:
-        configure: Function that reads the configuration of a recipe.
+        configure: Function that reads the configuration of a recipe, see `Configure`.
         arguments: Name of the recipe and its arguments.
         knob: Name of the setting.
         value: A valid value of the setting.

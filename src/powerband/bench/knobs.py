@@ -32,6 +32,8 @@ from powerband.core.machine.device import cores
 
 @dataclass(frozen=True)
 class Options:
+    """Options of the benchmarks num-envs, batch and precision."""
+
     values: tuple[str, ...] = ()
     """Values of the setting; by default a quarter, half, once, twice and four times the recipe's value."""
     seconds: float = 5.0
@@ -51,28 +53,30 @@ class Options:
 
 @dataclass(frozen=True)
 class ScalingOptions(Options):
+    """Options of the benchmark scaling."""
+
     weak: bool = False
     """Weak scaling: num_envs and batch of the recipe are sizes per rank instead of totals."""
 
 
 def num_envs(arguments: list[str], configure: Configure) -> dict[str, Any]:
-    """Compares numbers of environments and returns the JSON result of `harness.result`.
+    """Compares the throughput of several numbers of environments; returns the JSON result of `harness.result`.
 
     Args:
         arguments: Command line after ``powerband bench num-envs``.
-        configure: Function that reads the configuration of a recipe.
+        configure: Function that reads the configuration of a recipe, see `harness.Configure`.
     """
     return _compare_values("num-envs", "num_envs", arguments or ["gym"], configure, _multiples)
 
 
 def batch(arguments: list[str], configure: Configure) -> dict[str, Any]:
-    """Compares batch sizes and returns the JSON result of `harness.result`.
+    """Compares the throughput of several batch sizes; returns the JSON result of `harness.result`.
 
     The setting is ``minibatch_rows`` if the recipe sets it, otherwise ``global_batch_size``.
 
     Args:
         arguments: Command line after ``powerband bench batch``.
-        configure: Function that reads the configuration of a recipe.
+        configure: Function that reads the configuration of a recipe, see `harness.Configure`.
     """
     arguments = arguments or ["gym"]
     recipe_arguments = _with_recipe(options(Options, arguments, "powerband bench batch")[1])
@@ -82,23 +86,23 @@ def batch(arguments: list[str], configure: Configure) -> dict[str, Any]:
 
 
 def precision(arguments: list[str], configure: Configure) -> dict[str, Any]:
-    """Compares floating point precisions and returns the JSON result of `harness.result`.
+    """Compares the throughput of floating point precisions; returns the JSON result of `harness.result`.
 
     Args:
         arguments: Command line after ``powerband bench precision``.
-        configure: Function that reads the configuration of a recipe.
+        configure: Function that reads the configuration of a recipe, see `harness.Configure`.
     """
     return _compare_values("precision", "precision", arguments or ["gym"], configure, lambda _: _precisions())
 
 
 def scaling(arguments: list[str], configure: Configure) -> dict[str, Any]:
-    """Compares numbers of ranks and returns the JSON result of `harness.result`.
+    """Compares the throughput of several numbers of ranks; returns the JSON result of `harness.result`.
 
     Each rank has its own GPU; without a GPU, the ranks are processes on the CPU.
 
     Args:
         arguments: Command line after ``powerband bench scaling``.
-        configure: Function that reads the configuration of a recipe.
+        configure: Function that reads the configuration of a recipe, see `harness.Configure`.
     """
     config, rest = options(ScalingOptions, arguments, "powerband bench scaling")
     rest = _with_recipe(rest)
@@ -132,7 +136,7 @@ def _compare_values(
         bench: Name of the benchmark.
         knob: Name of the setting.
         arguments: Command line after the name of the benchmark.
-        configure: Function that reads the configuration of a recipe.
+        configure: Function that reads the configuration of a recipe, see `harness.Configure`.
         default_values: Function from the recipe's value to the values to compare if the user names none.
     """
     config, rest = options(Options, arguments, f"powerband bench {bench}")

@@ -32,6 +32,8 @@ from powerband.core.errors import ConfigError
 
 @dataclass(frozen=True)
 class Options:
+    """Options of the benchmark peers."""
+
     env_id: str = "Pendulum-v1"
     """Gymnasium id of an environment with continuous actions."""
     algos: tuple[str, ...] = ("sac", "ppo")
@@ -70,7 +72,7 @@ def peers(arguments: list[str], configure: Configure) -> dict[str, Any]:
 
     Args:
         arguments: Command line after ``powerband bench peers``.
-        configure: Function that reads the configuration of a recipe.
+        configure: Function that reads the configuration of a recipe, see `harness.Configure`.
     """
     config, rest = options(Options, arguments, "powerband bench peers")
     if rest:

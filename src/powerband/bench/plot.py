@@ -9,7 +9,7 @@ from powerband.core.errors import ConfigError
 
 
 def save_plot(result: dict[str, Any], path: Path) -> Path:
-    """Writes a PNG with the rows of a benchmark.
+    """Draws the rows of a benchmark as bars and writes them to an image file, such as a PNG.
 
     Args:
         result: Result of a benchmark, see `powerband.bench.harness.result`.

@@ -14,15 +14,15 @@ from typing import Any
 
 
 def train(options: dict[str, Any]) -> dict[str, Any]:
-    """Trains SB3 (stable-baselines3) until the given seconds after the first updates.
+    """Trains with Stable-Baselines3 (SB3) and measures its rates for some seconds after the first updates.
 
     Args:
         options: Keys algo, env_id, num_envs, hidden, batch, seconds and threads; for sac also learning_starts; for ppo
             also num_steps, epochs and minibatches.
 
     Returns:
-        {"steps_per_s": environment steps per second, "updates_per_s", "seconds": length of the window, "start_s":
-        seconds until the window}.
+        {"steps_per_s": environment steps per second, "updates_per_s", "seconds": length of the measured window,
+        "start_s": seconds from the call to the window}.
     """
     started = time.perf_counter()
     import torch

@@ -29,14 +29,25 @@ class TrackingEnv:
         self.action_space = Box(-1.0, 1.0, (1,), np.float32)
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[np.ndarray, dict]:
-        """Puts the resting mass at 0 and draws the target from [-1, 1]."""
+        """Puts the resting mass at 0 and draws the target from [-1, 1].
+
+        Returns:
+            (observation, empty dict).
+        """
         self.target = float(np.random.default_rng(seed).uniform(-1.0, 1.0))
         self.position = self.velocity = 0.0
         self.steps = 0
         return self._obs(), {}
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict]:
-        """Applies a force for 0.1 s of simulated time."""
+        """Applies a force for 0.1 s of simulated time.
+
+        Args:
+            action: Force of shape (1,), clipped to [-1, 1].
+
+        Returns:
+            (observation, reward, terminated, truncated, empty dict); terminated is always false.
+        """
         force = float(np.clip(action[0], -1.0, 1.0))
         self.velocity = 0.95 * self.velocity + 0.1 * force
         self.position += 0.1 * self.velocity
@@ -69,7 +80,7 @@ class SlowEnv:
         return getattr(self.env, name)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
-        """Steps the environment and waits for the rest of the time."""
+        """Steps the environment and returns its result once at least `step_ms` milliseconds have passed."""
         end = time.perf_counter() + self.step_s
         result = self.env.step(action)
         if self.work == "sleep":
@@ -82,12 +93,12 @@ class SlowEnv:
 def make_slow(
     step_ms: float, env_id: str | None = None, work: Literal["sleep", "compute"] = "sleep", **env_kwargs: Any
 ) -> SlowEnv:
-    """Creates an environment with slow steps.
+    """Creates an environment whose steps take at least `step_ms` milliseconds.
 
     Args:
         step_ms: Milliseconds per step.
         env_id: Gymnasium id; None means `TrackingEnv`.
         work: ``sleep`` or ``compute``, see `SlowEnv`.
-        env_kwargs: Keyword arguments of the environment.
+        env_kwargs: Keyword arguments of the environment `env_id`.
     """
     return SlowEnv(TrackingEnv() if env_id is None else make_gym(env_id, **env_kwargs), step_ms, work)

@@ -34,6 +34,8 @@ from powerband.report.curves import read_metrics
 
 @dataclass(frozen=True)
 class Options:
+    """Options of the benchmark update-interval."""
+
     step_ms: tuple[float, ...] = (20.0, 80.0)
     """Milliseconds per environment step; the worker sleeps, as if an engine on another machine did the work."""
     intervals: tuple[int, ...] = (1, 5, 10, 20)
@@ -60,15 +62,16 @@ class _Config:
 
 
 def run(arguments: list[str], configure: Any = None) -> dict[str, Any]:
-    """Measures every setting and prints a row for each.
+    """Measures training with every combination of step time, environments, interval and overlap, and prints a table.
 
     Args:
         arguments: Command line after ``powerband bench update-interval``.
         configure: Unused: this benchmark trains no recipe.
 
     Returns:
-        {"host": facts of the machine, "config": options, "update_ms": milliseconds of one update, "rows": one
-        dictionary per setting}.
+        {"host": facts of the machine, "config": options, "update_ms": milliseconds of one update, "rows": one dict per
+        combination}. A row has the keys step_ms, num_envs, update_interval, overlap, steps_per_s, learner_busy (share
+        of time, 0 to 1), updates_per_step and seconds.
     """
     config = resolve(Options, arguments, help_command="powerband bench update-interval").config
     threads = set_threads(config.threads, 1)
@@ -165,7 +168,7 @@ def _update_ms(config: Options) -> float:
 
 
 def save_plot(result: dict[str, Any], path: Path) -> None:
-    """Draws steps/s and the busy share of the learner over the update interval.
+    """Draws steps/s and the busy share of the learner over the update interval, and writes them as a PNG.
 
     Args:
         result: Result of `run`.

@@ -11,9 +11,14 @@ RECIPE_USAGE = "RECIPE [STAGE] [NAME=VALUE ...]"
 
 
 def take_run(command: str, arguments: list[str]) -> tuple[Path, list[str]]:
-    """Returns (run folder that the first of `arguments` names, remaining arguments).
+    """Separates the run, which is the first argument of a command, from the remaining arguments.
 
-    Error messages name `command`.
+    Args:
+        command: Name of the command, for error messages.
+        arguments: Command line after the command.
+
+    Returns:
+        (folder of the run, remaining arguments).
 
     Raises:
         ConfigError: There is no argument, or it names no run.

@@ -26,7 +26,7 @@ GROUP = "powerband.recipes"
 
 
 def installed() -> dict[str, EntryPoint]:
-    """Returns name -> entry point for the recipes of other installed packages, without importing them."""
+    """Returns recipe name -> entry point for the recipes of other installed packages, without importing them."""
     return {point.name: point for point in entry_points(group=GROUP) if point.name not in RECIPES}
 
 
@@ -63,10 +63,10 @@ def load(name: str) -> Recipe:
 
 
 def load_stored(name: str, folder: Any, trust: bool) -> Recipe:
-    """Imports the recipe that a run folder names.
+    """Imports the recipe of a stored run, if it is installed or trusted.
 
     Args:
-        name: Recipe in ``run.json``.
+        name: Name of the recipe in ``run.json`` of the run folder.
         folder: The run folder, for the error message.
         trust: Whether modules that are not installed as recipes may be imported.
 
@@ -82,7 +82,11 @@ def load_stored(name: str, folder: Any, trust: bool) -> Recipe:
 
 
 def configure(name: str, arguments: list[str]) -> tuple[Recipe, str, ResolvedConfig]:
-    """Reads the arguments after a recipe's name.
+    """Turns the arguments after a recipe's name into its configuration.
+
+    Args:
+        name: Name of the recipe.
+        arguments: Stage, if any, and ``NAME=VALUE`` arguments.
 
     Returns:
         (recipe, name of the stage, configuration with the source of each value).
@@ -167,7 +171,10 @@ def take_recipe(command: str, usage: str, arguments: list[str]) -> tuple[str | N
 
 
 def recipe_lines() -> list[str]:
-    """Returns one line per built-in and installed recipe. Recipes of other packages are not imported."""
+    """Returns one line of text per built-in and installed recipe, with its name and summary.
+
+    Recipes of other packages are not imported; their lines name the module instead.
+    """
     lines = [f"  {name:<10} {load(name).summary}" for name in RECIPES]
     return lines + [f"  {name:<10} from {point.value}" for name, point in installed().items()]
 
@@ -177,7 +184,7 @@ COMMON_OPTIONS = ("env_steps", "time_limit_s", "run_dir", "resume", "seed", "gpu
 
 
 def recipe_help(name: str, recipe: Recipe) -> str:
-    """Returns the help of a recipe: stages, variants, presets, common options, then all options."""
+    """Returns the help text of a recipe: stages, variants, presets, common options, then all options."""
     stages = [f"{stage} (default)" if stage == recipe.default_stage else stage for stage in recipe.stages]
     lines = [f"powerband train {name} [STAGE] [NAME=VALUE ...]", "", recipe.summary, ""]
     lines += [f"stages:    {', '.join(stages)}", f"variants:  {', '.join(recipe.variants) or 'none'}  (variant=NAME)"]

@@ -51,6 +51,7 @@ COMMANDS: dict[str, tuple[Callable[[list[str]], int], str, str]] = {
     "list": (view_commands.list_recipes, "", "list recipes, stages, variants and hardware presets"),
     "show": (view_commands.show, RECIPE_USAGE, "print the resolved configuration with the source of each value"),
 }
+"""Command -> (its function, its usage after the name, its description)."""
 
 
 def main(arguments: list[str] | None = None) -> int:

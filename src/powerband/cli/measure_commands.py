@@ -43,7 +43,15 @@ BENCHMARKS: dict[str, str] = {
 
 
 def profile(arguments: list[str]) -> int:
-    """Runs a recipe for some seconds and reports its use of time; returns the exit code of the bottleneck."""
+    """Runs a recipe for some seconds and reports where its time goes and what limits it.
+
+    Args:
+        arguments: Command line after ``powerband profile``.
+
+    Returns:
+        Exit code of the bottleneck, see `powerband.tune.diagnose.causes.CAUSES`; 0 in a process that a launcher
+        started.
+    """
     typed = ["profile", *arguments]
     target, arguments = split_json_option(arguments)
     name, arguments = take_recipe("profile", USAGE["profile"], arguments)
@@ -84,7 +92,14 @@ def profile(arguments: list[str]) -> int:
 
 
 def tune(arguments: list[str]) -> int:
-    """Searches for the fastest settings on this machine and writes them as a preset."""
+    """Searches for the fastest settings of a recipe on this machine and writes them as a preset.
+
+    Args:
+        arguments: Command line after ``powerband tune``.
+
+    Returns:
+        Exit status, 0 for success.
+    """
     target, arguments = split_json_option(arguments)
     name, arguments = take_recipe("tune", USAGE["tune"], arguments)
     if name is None:
@@ -122,7 +137,14 @@ def tune(arguments: list[str]) -> int:
 
 
 def estimate(arguments: list[str]) -> int:
-    """Runs a recipe for some seconds and estimates the duration of a complete run for several numbers of ranks."""
+    """Runs a recipe for some seconds and estimates the duration of a complete run for several numbers of ranks.
+
+    Args:
+        arguments: Command line after ``powerband estimate``.
+
+    Returns:
+        Exit status, 0 for success.
+    """
     target, arguments = split_json_option(arguments)
     name, arguments = take_recipe("estimate", USAGE["estimate"], arguments)
     from powerband.tune.predict import estimate as estimates
@@ -154,7 +176,14 @@ def estimate(arguments: list[str]) -> int:
 
 
 def bench(arguments: list[str]) -> int:
-    """Runs a benchmark and prints its results."""
+    """Runs a benchmark and prints its results.
+
+    Args:
+        arguments: Command line after ``powerband bench``.
+
+    Returns:
+        Exit status, 0 for success.
+    """
     target, arguments = split_json_option(arguments)
     if not arguments or wants_help(arguments[:1]):
         print("powerband bench NAME [RECIPE] [NAME=VALUE ...]\n\n" + "\n".join(f"  {name}" for name in BENCHMARKS))
@@ -172,7 +201,14 @@ def bench(arguments: list[str]) -> int:
 
 
 def doctor(arguments: list[str]) -> int:
-    """Checks this machine, section by section; the exit status is 1 if a check failed."""
+    """Checks this machine, section by section.
+
+    Args:
+        arguments: Command line after ``powerband doctor``.
+
+    Returns:
+        Exit status: 1 if a check failed, else 0.
+    """
     from powerband.doctor.checkup import SECTIONS, run
 
     target, arguments = split_json_option(arguments)

@@ -21,7 +21,14 @@ DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def train(arguments: list[str]) -> int:
-    """Trains a recipe: starts the ranks if there are several, otherwise runs the stage in this process."""
+    """Trains a recipe: starts the ranks if there are several, otherwise runs the stage in this process.
+
+    Args:
+        arguments: Command line after ``powerband train``.
+
+    Returns:
+        Exit status, 0 for success.
+    """
     typed = ["train", *arguments]
     target, arguments = split_json_option(arguments)
     name, arguments = take_recipe("train", RECIPE_USAGE, arguments)
@@ -64,7 +71,14 @@ def train(arguments: list[str]) -> int:
 
 
 def evaluate(arguments: list[str]) -> int:
-    """Evaluates a run, or one of its checkpoints, with the recipe's own evaluation."""
+    """Evaluates a run, or one of its checkpoints, with the evaluation that its recipe defines.
+
+    Args:
+        arguments: Command line after ``powerband eval``.
+
+    Returns:
+        Exit status, 0 for success.
+    """
     target, arguments = split_json_option(arguments)
     named = arguments[:1]
     folder, arguments = take_run("eval", arguments)

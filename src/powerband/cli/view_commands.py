@@ -19,7 +19,14 @@ from powerband.core.run_folder import find_run
 
 
 def report(arguments: list[str]) -> int:
-    """Writes the page of a run, or a page that compares several runs, and prints its path."""
+    """Writes the HTML page of a run, or a page that compares several runs, and prints its path.
+
+    Args:
+        arguments: Command line after ``powerband report``.
+
+    Returns:
+        Exit status, 0 for success.
+    """
     target, arguments = split_json_option(arguments)
     page = next((Path(word.removeprefix("to=")) for word in arguments if word.startswith("to=")), None)
     arguments = [word for word in arguments if not word.startswith("to=")]
@@ -34,7 +41,14 @@ def report(arguments: list[str]) -> int:
 
 
 def watch(arguments: list[str]) -> int:
-    """Prints the state of a run from the files of its folder until the run ends; the run is not affected."""
+    """Prints the state of a run from the files of its folder until the run ends; the run is not affected.
+
+    Args:
+        arguments: Command line after ``powerband watch``.
+
+    Returns:
+        Exit status: 1 if a process of the run ended without writing a reason, else 0.
+    """
     target, arguments = split_json_option(arguments)
     if target not in ("", "-"):
         raise ConfigError(f"watch --json prints one JSON value per line. Write powerband watch RUN --json > {target}.")
@@ -51,7 +65,14 @@ def watch(arguments: list[str]) -> int:
 
 
 def list_recipes(arguments: list[str]) -> int:
-    """Lists the recipes with their stages and variants, and the hardware presets."""
+    """Prints the recipes with their stages and variants, and the hardware presets.
+
+    Args:
+        arguments: Command line after ``powerband list``.
+
+    Returns:
+        Exit status, 0 for success.
+    """
     target, arguments = split_json_option(arguments)
     if arguments:
         raise ConfigError(
@@ -76,7 +97,14 @@ def list_recipes(arguments: list[str]) -> int:
 
 
 def show(arguments: list[str]) -> int:
-    """Prints the configuration that `train` would use with the same arguments, each value with its source."""
+    """Prints the configuration that `train` would use with the same arguments, each value with its source.
+
+    Args:
+        arguments: Command line after ``powerband show``.
+
+    Returns:
+        Exit status, 0 for success.
+    """
     target, arguments = split_json_option(arguments)
     name, arguments = take_recipe("show", RECIPE_USAGE, arguments)
     if name is None:

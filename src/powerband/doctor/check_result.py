@@ -45,20 +45,32 @@ class CheckResult:
 
 
 def ok(name: str, message: str, /, **metrics: Any) -> CheckResult:
-    """Returns a result with status ``ok``: the checked thing works as it should."""
+    """Returns a result with status ``ok``: the checked thing works as it should.
+
+    Keyword arguments become `CheckResult.metrics`.
+    """
     return CheckResult(name, "ok", message, metrics=metrics)
 
 
 def warn(name: str, message: str, advice: str, /, **metrics: Any) -> CheckResult:
-    """Returns a result with status ``warn``: the checked thing works but costs speed or safety."""
+    """Returns a result with status ``warn``: the checked thing works but costs speed or safety.
+
+    Keyword arguments become `CheckResult.metrics`.
+    """
     return CheckResult(name, "warn", message, advice, metrics)
 
 
 def fail(name: str, message: str, advice: str, /, **metrics: Any) -> CheckResult:
-    """Returns a result with status ``fail``: the checked thing does not work."""
+    """Returns a result with status ``fail``: the checked thing does not work.
+
+    Keyword arguments become `CheckResult.metrics`.
+    """
     return CheckResult(name, "fail", message, advice, metrics)
 
 
 def skipped(name: str, message: str, advice: str = "", /, **metrics: Any) -> CheckResult:
-    """Returns a result with status ``skipped``: a check that is impossible or unnecessary on this machine."""
+    """Returns a result with status ``skipped``: a check that is impossible or unnecessary on this machine.
+
+    Keyword arguments become `CheckResult.metrics`.
+    """
     return CheckResult(name, "skipped", message, advice, metrics)

@@ -39,7 +39,7 @@ def checkup(
     out: TextIO | None,
     progress: TextIO | None = None,
 ) -> dict[str, Any]:
-    """Runs every check of `sections`. A check that fails or raises does not stop the remaining checks.
+    """Runs every check of the machine in `sections`. A check that fails or raises does not stop the remaining checks.
 
     Args:
         sections: Names from `SECTIONS`, in the order in which they run.
@@ -117,7 +117,7 @@ def table(section: str, rows: list[CheckResult], colour: bool = False) -> str:
     """Returns the results of a section as aligned text, one row per result; the advice follows on a separate line.
 
     Args:
-        section: Heading of the table.
+        section: Name of the section, the heading of the table.
         rows: Results of the section.
         colour: Whether to colour the status with ANSI escape codes.
     """
@@ -140,7 +140,12 @@ def table(section: str, rows: list[CheckResult], colour: bool = False) -> str:
 
 
 def summary_line(summary: dict[str, int], seconds: float) -> str:
-    """Returns one line with the number of checks per status and the verdict."""
+    """Returns one line of text with the number of checks per status and the verdict.
+
+    Args:
+        summary: Status -> number of checks.
+        seconds: Duration of all checks.
+    """
     counts = ", ".join(f"{count} {status}" for status, count in summary.items() if count)
     verdict = "at least one check failed; follow the advice below it" if summary["fail"] else "nothing failed"
     return f"{counts or 'nothing checked'} in {seconds:.0f} s: {verdict}."

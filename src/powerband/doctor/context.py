@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     import torch
 
 Check = tuple[str, Callable[[], CheckResult | list[CheckResult]]]
-"""(name, function). The name is shown while the function runs, and becomes the name of the result if it raises."""
+"""One check: (name, function that runs it and returns its results). The name is shown while the function runs, and
+becomes the name of the result if it raises."""
 
 
 @dataclass

@@ -35,7 +35,7 @@ class _Memory(ctypes.Structure):
 
 
 def open_library() -> Any:
-    """Loads ``libnvidia-ml.so.1``.
+    """Loads the library of NVML, NVIDIA's management library, and returns it as a ctypes library.
 
     Raises:
         NvmlError: The library cannot be loaded.
@@ -53,9 +53,9 @@ def read_gpus(library: Any) -> dict[str, Any]:
         library: Result of `open_library`.
 
     Returns:
-        {"driver": version, "gpus": [{"name", "uuid", "memory_gib", "free_gib", "temperature_c", "power_w",
-        "power_limit_w", "pcie_gen", "pcie_gen_max", "pcie_width", "pcie_width_max",
-        "slowed": bits of `THROTTLE_REASONS`}]}.
+        {"driver": version, "gpus": [{"index", "name", "uuid", "memory_gib", "free_gib", "temperature_c", "power_w",
+        "power_limit_w", "pcie_gen", "pcie_gen_max", "pcie_width": lanes, "pcie_width_max",
+        "slowed": bits of `THROTTLE_REASONS`}]}. Temperatures are in degrees Celsius and powers in watts.
 
     Raises:
         NvmlError: The permission or the driver is missing, or driver and library have different versions.
@@ -104,9 +104,10 @@ def _gpu(library: Any, index: int) -> dict[str, Any]:
 
 
 def throttle_reasons(bits: int) -> list[str]:
-    """Returns the causes of lower clocks whose bits are set in `bits`; an idle GPU is not a cause.
+    """Returns why the clocks of a GPU are reduced, one text per cause; an idle GPU is not a cause.
 
-    The argument is the value ``slowed`` of a GPU in the result of `read_gpus`.
+    Args:
+        bits: Bits of `THROTTLE_REASONS`, the value ``slowed`` of a GPU in the result of `read_gpus`.
     """
     return [reason for bit, reason in THROTTLE_REASONS.items() if bits & bit]
 

@@ -110,7 +110,10 @@ def describe(error: BaseException) -> str:
 
 
 def main() -> None:
-    """Entry point of the subprocess: calls the function and writes its result to a file."""
+    """Entry point of the subprocess: calls the function and writes its result to a file.
+
+    The command line has ``module:name``, a JSON list of arguments, and the file.
+    """
     function, arguments, result_file = sys.argv[1:4]
     module, name = function.split(":")
     try:

@@ -47,7 +47,7 @@ def line_chart(
         title: Title of the chart.
         lines: Lines; those without points are omitted.
         unit: Unit of the x axis.
-        percent: Whether the values are shares, shown in percent.
+        percent: Whether the values are shares, 0 to 1, shown in percent.
         zero: Whether the y axis starts at 0.
 
     Returns:
@@ -105,11 +105,11 @@ def area_chart(title: str, edges: list[float], layers: list[Line], unit: str) ->
 
 @dataclass(frozen=True)
 class PlotArea:
-    """Maps values to coordinates of a drawing.
+    """Area of a chart, which maps values to coordinates of an SVG drawing.
 
     Attributes:
-        low, high: Ends of the x axis.
-        bottom, top: Ends of the y axis.
+        low, high: Smallest and largest value on the x axis.
+        bottom, top: Smallest and largest value on the y axis.
         width, height: Size of the drawing, in units of its viewBox.
     """
 
@@ -142,14 +142,14 @@ class PlotArea:
         return TOP + (self.top - value) / ((self.top - self.bottom) or 1.0) * (self.height - TOP - BOTTOM)
 
     def points(self, xs: list[float], ys: list[float]) -> str:
-        """Returns the points of an SVG polyline through the values `ys` at `xs`."""
+        """Returns the attribute ``points`` of an SVG polyline through the values `ys` at `xs`."""
         return " ".join(f"{self.x(x):.1f},{self.y(y):.1f}" for x, y in zip(xs, ys, strict=True))
 
     def axes(self, percent: bool, unit: str, grid: bool = True) -> str:
-        """Draws the axes.
+        """Returns the axes with their numbers as SVG elements.
 
         Args:
-            percent: Whether the values are shares, shown in percent.
+            percent: Whether the values on the y axis are shares, 0 to 1, shown in percent.
             unit: Unit of the x axis.
             grid: Whether to draw grid lines as well.
         """
@@ -168,10 +168,10 @@ class PlotArea:
         return "".join(parts)
 
     def svg(self, parts: list[str], lines: list[Line], unit: str, percent: bool) -> str:
-        """Returns the drawing. Its points are attached as JSON for the script of the page.
+        """Returns the complete SVG drawing. Its points are attached as JSON for the script of the page.
 
         Args:
-            parts: SVG elements.
+            parts: SVG elements of the drawing.
             lines: Lines of the chart.
             unit: Unit of the x axis.
             percent: Whether the values are shares.
@@ -186,10 +186,10 @@ class PlotArea:
 
 
 def legend_of(names: list[tuple[str, int]]) -> str:
-    """Returns a legend.
+    """Returns the legend of a chart as HTML.
 
     Args:
-        names: Pairs of name and palette index.
+        names: Pairs of name and index into the palette of the page.
     """
     items = (f"<span><i style='background:var(--c{colour})'></i>{html.escape(name)}</span>" for name, colour in names)
     return f"<div class=legend>{''.join(items)}</div>"
@@ -207,7 +207,12 @@ def ticks(low: float, high: float, count: int) -> list[float]:
 
 
 def number(value: float, percent: bool = False) -> str:
-    """Formats a number for display, such as 12.3 %, 4.57 or 1.2M."""
+    """Formats a number for display, such as 4.57 or 1.2M.
+
+    Args:
+        value: The number.
+        percent: Whether it is a share, 0 to 1, shown in percent.
+    """
     if percent:
         return f"{100 * value:.3g} %"
     for limit, suffix in ((1e9, "G"), (1e6, "M"), (1e4, "k")):

@@ -25,7 +25,7 @@ def read_metrics(run_dir: Path) -> list[dict]:
         run_dir: The run folder.
 
     Returns:
-        Lines of the file, oldest first.
+        One dict per line (log interval), the oldest first.
 
     Raises:
         ConfigError: The folder has no metrics.
@@ -46,15 +46,15 @@ def read_metrics(run_dir: Path) -> list[dict]:
 
 
 def series(metrics: list[dict], tag: str, over: str = "env_steps") -> tuple[list[float], list[float]]:
-    """Selects the logged, finite values of one tag.
+    """Selects the logged, finite values of one metric.
 
     Args:
-        metrics: Lines of ``metrics.jsonl``.
-        tag: Tag of the values.
-        over: Key of the x axis, ``env_steps`` or ``time_s``.
+        metrics: Lines of ``metrics.jsonl``, one dict per log interval.
+        tag: Name of the metric, such as ``eval/return``.
+        over: Key of the x axis: ``env_steps``, or ``time_s`` for seconds of wall time.
 
     Returns:
-        (coordinates on the x axis, values of the tag).
+        (coordinates on the x axis, values of the metric).
     """
     points = [(line[over], line[tag]) for line in metrics if _is_number(line.get(tag))]
     points = [(x, y) for x, y in points if math.isfinite(y)]
@@ -62,10 +62,10 @@ def series(metrics: list[dict], tag: str, over: str = "env_steps") -> tuple[list
 
 
 def curve_tags(metrics: list[dict], prefixes: tuple[str, ...]) -> list[str]:
-    """Selects tags by prefix, without rates and without bounds of intervals.
+    """Selects the tags (names of metrics) to draw by prefix, without rates and without bounds of intervals.
 
     Args:
-        metrics: Lines of ``metrics.jsonl``.
+        metrics: Lines of ``metrics.jsonl``, one dict per log interval.
         prefixes: Prefixes of the tags, the most important first.
 
     Returns:
@@ -77,7 +77,12 @@ def curve_tags(metrics: list[dict], prefixes: tuple[str, ...]) -> list[str]:
 
 
 def is_constant(metrics: list[dict], tag: str) -> bool:
-    """Returns whether a tag has at least two values and all are equal, so that its curve would be a flat line."""
+    """Returns whether a metric has at least two values and all are equal, so that its curve would be a flat line.
+
+    Args:
+        metrics: Lines of ``metrics.jsonl``, one dict per log interval.
+        tag: Name of the metric, such as ``eval/return``.
+    """
     values = series(metrics, tag)[1]
     return len(values) > 1 and min(values) == max(values)
 
@@ -102,12 +107,15 @@ def smoothing_points(count: int) -> int:
 
 
 def downsample(xs: list[float], ys: list[float], limit: int = MAX_POINTS) -> tuple[list[float], list[float]]:
-    """Reduces a curve to about `limit` points by averaging neighbours and returns (xs, ys); the last x is kept.
+    """Reduces a curve to at most `limit` points by averaging neighbours.
 
     Args:
         xs: Coordinates on the x axis.
         ys: Values.
         limit: Largest number of points.
+
+    Returns:
+        (xs, ys) of the reduced curve. Each point has the last x of its neighbours and the mean of their values.
     """
     size = math.ceil(len(xs) / limit)
     if size <= 1:

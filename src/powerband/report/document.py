@@ -10,7 +10,7 @@ from powerband.core.errors import ConfigError
 
 
 def document(title: str, head: str, sections: dict[str, str]) -> str:
-    """Assembles a page and returns its HTML.
+    """Assembles a complete HTML page of a report and returns its text.
 
     Args:
         title: Title and heading, plain text.

@@ -29,9 +29,10 @@ INTERVALS = 150
 
 
 def account_colours(accounts: Iterable[str]) -> dict[str, int]:
-    """Returns account (category of time) -> palette index, the same on every chart of a page.
+    """Assigns a colour to each account (category of time), the same on every chart of a page.
 
-    The account ``other`` is grey.
+    Returns:
+        Account -> index into the palette of the page. The account ``other`` is grey.
     """
     accounts = list(dict.fromkeys(accounts))
     colours = {name: ACCOUNT_COLOURS[name] for name in accounts if name in ACCOUNT_COLOURS}
@@ -42,7 +43,14 @@ def account_colours(accounts: Iterable[str]) -> dict[str, int]:
 
 
 def seconds_by_account(metrics: list[dict]) -> tuple[dict[str, float], float]:
-    """Returns (account -> seconds with the largest first, wall seconds of all measured intervals)."""
+    """Sums the wall time of a run per account (category of time).
+
+    Args:
+        metrics: Lines of ``metrics.jsonl``, one dict per log interval.
+
+    Returns:
+        (account -> seconds with the largest first, wall seconds of all measured intervals).
+    """
     total: dict[str, float] = {}
     wall = 0.0
     for seconds, accounts in _intervals(metrics):
@@ -53,7 +61,14 @@ def seconds_by_account(metrics: list[dict]) -> tuple[dict[str, float], float]:
 
 
 def ledger_chart(metrics: list[dict]) -> str:
-    """Draws the share of each account in the wall time, stacked, over the run; empty if `metrics` has no shares."""
+    """Draws the share of each account (category of time) in the wall time, stacked, over the run.
+
+    Args:
+        metrics: Lines of ``metrics.jsonl``, one dict per log interval.
+
+    Returns:
+        The chart as HTML; empty if `metrics` has no shares.
+    """
     total, wall = seconds_by_account(metrics)
     if not wall:
         return ""
@@ -68,7 +83,11 @@ def ledger_chart(metrics: list[dict]) -> str:
 
 
 def ledger_table(metrics: list[dict]) -> str:
-    """Returns a table of the seconds and the share of each account, and their sum."""
+    """Returns a table of the seconds and the share of each account (category of time), and their sum, as HTML.
+
+    Args:
+        metrics: Lines of ``metrics.jsonl``, one dict per log interval.
+    """
     total, wall = seconds_by_account(metrics)
     colour = account_colours(total)
     rows = ["<tr><th>account</th><th class=number>time</th><th class=number>share of wall time</th><th></th></tr>"]
@@ -83,11 +102,14 @@ def ledger_table(metrics: list[dict]) -> str:
 
 
 def ledger_strip(metrics: list[dict], colour: dict[str, int]) -> str:
-    """Draws the share of each account in the wall time of a run as one bar, for a table of several runs.
+    """Draws the share of each account (category of time) in the wall time as one bar, for a table of several runs.
 
     Args:
-        metrics: Lines of ``metrics.jsonl``.
-        colour: Account -> palette index.
+        metrics: Lines of ``metrics.jsonl``, one dict per log interval.
+        colour: Account -> index into the palette of the page.
+
+    Returns:
+        The bar as an SVG element.
     """
     total, wall = seconds_by_account(metrics)
     parts, left = [], 0.0

@@ -15,7 +15,10 @@ def save_image(path: Path | str, image: np.ndarray) -> Path:
 
     Args:
         path: Image file; its suffix selects the format.
-        image: (H, W, 3) uint8 RGB.
+        image: RGB image of shape (height, width, 3), uint8.
+
+    Returns:
+        `path`.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -27,7 +30,7 @@ def write_video(frames: Iterable[np.ndarray], path: Path | str, fps: float = 8.0
     """Writes frames as an H.264 video, or as a GIF if no encoder is installed.
 
     Args:
-        frames: At least one frame, (H, W, 3) uint8 RGB; all have the same size, with even sides.
+        frames: At least one RGB image of shape (height, width, 3), uint8; all have the same size, with even sides.
         path: Video file; its folder is created. A suffix other than ``.gif`` becomes ``.mp4``.
         fps: Frames per second.
 

@@ -84,7 +84,7 @@ def write_page(run_dir: Path, path: Path | None = None) -> Path:
 
 
 def write_map(preset: Path) -> Path:
-    """Writes the page of a preset of ``powerband tune``, with the tuning map and the measurements.
+    """Writes an HTML page about a preset of ``powerband tune``: heat map of rates, fastest settings and preset.
 
     Args:
         preset: File ``NAME.yaml`` of the preset; ``NAME.tuning.json`` must be in the same folder.
@@ -109,7 +109,7 @@ def command_of(record: RunRecord) -> str:
 
 
 def tiles(record: RunRecord) -> str:
-    """Returns the tiles with the main numbers of the run."""
+    """Returns the tiles with the main numbers of a run, such as its steps and its last return, as HTML."""
     if not record.metrics:
         return "<p class=note>The run has logged nothing yet.</p>"
     line = record.metrics[-1]
@@ -137,25 +137,28 @@ def tiles(record: RunRecord) -> str:
 
 
 def curve(record: RunRecord, tag: str, title: str = "", percent: bool = False, zero: bool = False) -> str:
-    """Draws one tag over environment steps: logged values faint, their running mean bold, an interval as a band.
+    """Draws one metric over environment steps: logged values faint, their running mean bold, an interval as a band.
 
     Args:
         record: The run.
-        tag: Tag of the curve.
+        tag: Name of the metric, such as ``eval/return``.
         title: Title of the chart; empty means the tag.
-        percent: Whether the values are shares.
+        percent: Whether the values are shares, 0 to 1, shown in percent.
         zero: Whether the y axis starts at 0.
+
+    Returns:
+        The chart as HTML; empty if the run has no value of the metric.
     """
     return line_chart(title or tag, [metric_line(record, tag)], percent=percent, zero=zero)
 
 
 def metric_line(record: RunRecord, tag: str, over: str = "env_steps", name: str = "", colour: int = 0) -> Line:
-    """Converts a tag of a run to a line of a chart, smoothed and downsampled.
+    """Converts a metric of a run to a line of a chart, smoothed and downsampled.
 
     Args:
         record: The run.
-        tag: Tag of the line.
-        over: Key of the x axis, ``env_steps`` or ``time_s``.
+        tag: Name of the metric, such as ``eval/return``.
+        over: Key of the x axis: ``env_steps``, or ``time_s`` for seconds of wall time.
         name: Name in the legend.
         colour: Index into the palette of the page.
     """
@@ -169,7 +172,7 @@ def metric_line(record: RunRecord, tag: str, over: str = "env_steps", name: str 
 
 
 def learning(record: RunRecord) -> str:
-    """Returns the curves of returns, win rates and other learning metrics, then those of losses."""
+    """Returns the charts of returns, win rates and other learning metrics, then of losses, as HTML; empty if none."""
     learning_tags, loss_tags = (curve_tags(record.metrics, prefixes) for prefixes in (LEARNING_PREFIXES, LOSS_PREFIXES))
     if not learning_tags and not loss_tags:
         return ""
@@ -192,7 +195,7 @@ def learning(record: RunRecord) -> str:
 
 
 def evaluation(record: RunRecord) -> str:
-    """Returns a table of the results of each ``powerband eval``."""
+    """Returns one table per evaluation with ``powerband eval``, as HTML; empty if the run was not evaluated."""
     parts = []
     for name, rows in record.evaluations.items():
         parts.append(f"<h3>{html.escape(name)}</h3>{evaluation_table(rows)}")
@@ -202,7 +205,10 @@ def evaluation(record: RunRecord) -> str:
 
 
 def where_time_went(record: RunRecord) -> str:
-    """Returns the chart of the wall time per account (category of time), and a table of the sums."""
+    """Returns a chart of the wall time per account (category of time) and a table of the sums, as HTML.
+
+    Empty if the run logged no times.
+    """
     chart = ledger_chart(record.metrics)
     if not chart:
         return ""
@@ -211,7 +217,7 @@ def where_time_went(record: RunRecord) -> str:
 
 
 def recorded_steps(record: RunRecord) -> str:
-    """Returns the timeline of the recorded training steps; empty if no steps were recorded."""
+    """Returns the timeline of the recorded training steps as HTML; empty if no steps were recorded."""
     strips = timeline_charts(record.trace)
     if not strips:
         return ""
@@ -224,14 +230,17 @@ def recorded_steps(record: RunRecord) -> str:
 
 
 def utilisation(record: RunRecord) -> str:
-    """Returns the charts of processor, memory, GPU and rates over the run."""
+    """Returns the charts of processor, memory, GPU and rates over the run, as HTML; empty if none was logged."""
     charts = [curve(record, tag, title, percent, zero=True) for tag, (title, percent) in UTILISATION.items()]
     note = "Cores and memory include rank 0 and its simulators; GPU charts show the GPU of rank 0."
     return f"<p class=note>{note}</p><div class=grid>{''.join(charts)}</div>" if any(charts) else ""
 
 
 def media(record: RunRecord) -> str:
-    """Returns videos and images; the first `EMBEDDED_BYTES` bytes are embedded, the other files are linked."""
+    """Returns the videos and images of a run as HTML; empty if there are none.
+
+    The first `EMBEDDED_BYTES` bytes are embedded, the other files are linked.
+    """
     bytes_left, parts = EMBEDDED_BYTES, []
     for path in (*record.videos(), *record.images()):
         size = path.stat().st_size
@@ -251,13 +260,13 @@ def media(record: RunRecord) -> str:
 
 
 def machine(record: RunRecord) -> str:
-    """Returns a table of the machine and the software versions of the run."""
+    """Returns a table of the machine and the software versions of the run, as HTML."""
     facts = {key: value for key, value in record.facts.items() if key not in ("host", "command")}
     return facts_table({**facts, **record.facts.get("host", {})})
 
 
 def configuration(record: RunRecord) -> str:
-    """Returns a table of all settings of the run."""
+    """Returns a table of all settings of the run, as HTML; empty if they are unknown."""
     if not record.config:
         return ""
     values = {name: json.dumps(value) if value == "" else value for name, value in flatten(record.config).items()}

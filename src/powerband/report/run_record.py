@@ -25,8 +25,8 @@ class RunRecord:
         dir: The run folder.
         facts: Contents of ``run.json``: recipe, command, versions, host.
         config: Contents of ``config.json``: the resolved configuration.
-        metrics: Lines of ``metrics.jsonl``.
-        evaluations: Name -> table rows in ``eval-<name>.json``, which ``powerband eval`` writes.
+        metrics: Lines of ``metrics.jsonl``, one dict per log interval.
+        evaluations: Name -> table rows in ``eval-<name>.json``, which ``powerband eval`` writes; a row is a dict.
         trace: Contents of ``trace.json``, a Chrome trace; empty if none was recorded.
         processes: Contents of ``processes.json``: the processes of the run and the reason of its end.
     """
@@ -94,7 +94,13 @@ class RunRecord:
         return self.metrics[-1][counter] / self.wall_s if self.wall_s else 0.0
 
     def idle(self) -> tuple[float, str] | None:
-        """Returns (share of the wall time in which the learner is idle, main cause); None if nothing was measured."""
+        """Computes the idle share of the learner over the run and its main cause; None if nothing was measured.
+
+        The learner is idle while it does not compute, for example while it waits for simulators.
+
+        Returns:
+            (idle share of the wall time, 0 to 1; main cause, such as ``env-bound``).
+        """
         sums: dict[str, float] = {}
         wall, previous_s = 0.0, 0.0
         for line in self.metrics:
@@ -106,7 +112,11 @@ class RunRecord:
         return idle_share({tag: total / wall for tag, total in sums.items()}) if wall else None
 
     def last(self, tag: str) -> float | None:
-        """Returns the last finite value of a tag; None if the tag has no finite value."""
+        """Returns the last finite value of a metric; None if it has none.
+
+        Args:
+            tag: Name of the metric, such as ``eval/return``.
+        """
         values = series(self.metrics, tag)[1]
         return values[-1] if values else None
 
@@ -124,7 +134,7 @@ def processes_alive(processes: dict[str, Any]) -> bool | None:
     """Returns whether all processes of a run on this machine are alive; None if it has no process on this machine.
 
     Args:
-        processes: Contents of ``processes.json``.
+        processes: Contents of ``processes.json`` in the run folder.
     """
     hostname = process_facts()["hostname"]
     local = [rank for rank in processes.get("ranks", []) if rank["hostname"] == hostname and rank["began"] is not None]
@@ -134,7 +144,12 @@ def processes_alive(processes: dict[str, Any]) -> bool | None:
 
 
 def shown_cause(idle: float, cause: str) -> str:
-    """Returns the cause of idle time for display; empty if the learner is idle for less than `MIN_IDLE_SHARE`."""
+    """Returns the cause of idle time for display; empty if the idle time is too short to show one.
+
+    Args:
+        idle: Share of the wall time in which the learner is idle; compared with `MIN_IDLE_SHARE`.
+        cause: Main cause of the idle time.
+    """
     return cause if idle >= MIN_IDLE_SHARE else ""
 
 

@@ -14,9 +14,9 @@ INTERVAL_SUFFIXES = ("_95", "_low", "_high")
 
 
 def evaluation_table(rows: list[dict[str, Any]]) -> str:
-    """Returns the table of an evaluation as HTML.
+    """Returns the results of an evaluation as an HTML table.
 
-    A value and its confidence interval share a cell; a cell at the end of the row draws the interval.
+    A value and its 95 % confidence interval share a cell; a cell at the end of the row draws the interval.
 
     Args:
         rows: Rows of the evaluation, column name -> value; all have the keys of the first.
@@ -40,7 +40,7 @@ def evaluation_table(rows: list[dict[str, Any]]) -> str:
 
 
 def facts_table(facts: Mapping[str, Any]) -> str:
-    """Returns a table with one name and value per row; empty values are omitted."""
+    """Returns an HTML table with one name and value per row; empty values are omitted."""
     rows = (
         f"<tr><th>{html.escape(str(name))}</th><td>{html.escape(text(value))}</td></tr>"
         for name, value in facts.items()
@@ -62,7 +62,12 @@ def rows_table(head: list[str], rows: list[list[str]]) -> str:
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Returns dotted name -> value for the leaves of a nested configuration; each name starts with `prefix`."""
+    """Returns dotted name -> value for the leaves of nested mappings, such as ``run.seed`` -> 0.
+
+    Args:
+        tree: Nested mappings, such as a configuration.
+        prefix: Text in front of each name.
+    """
     leaves: dict[str, Any] = {}
     for key, value in tree.items():
         leaves |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}

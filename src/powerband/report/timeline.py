@@ -22,12 +22,12 @@ MIN_SPAN_WIDTH = 0.6
 
 @dataclass(frozen=True)
 class Span:
-    """One recorded span.
+    """One recorded span, an interval in which the training loop did one kind of work.
 
     Attributes:
         name: Account (category of time) of the span.
         start, end: Microseconds since the start of the recording.
-        owner: Thread of the span: ``steps``, ``loop`` or ``device``.
+        owner: ``loop`` for work of the training loop, ``device`` for its work on the GPU, ``steps`` for an iteration.
         depth: Number of enclosing spans.
         env_steps: Environment steps of an iteration; 0 for other spans.
         grad_steps: Updates of an iteration; 0 for other spans.
@@ -43,7 +43,11 @@ class Span:
 
 
 def spans_of(trace: dict[str, Any]) -> list[Span]:
-    """Returns the complete events of a Chrome trace, oldest first."""
+    """Returns the spans (complete events) of a Chrome trace, the oldest first.
+
+    Args:
+        trace: Contents of ``trace.json`` in a run folder.
+    """
     events = trace.get("traceEvents", [])
     threads = {event["tid"]: event["args"]["name"] for event in events if event.get("name") == "thread_name"}
     spans = []
@@ -57,7 +61,14 @@ def spans_of(trace: dict[str, Any]) -> list[Span]:
 
 
 def timeline_charts(trace: dict[str, Any]) -> str:
-    """Draws a few steps of a Chrome trace in detail, then all recorded steps; empty if the trace has no steps."""
+    """Draws some recorded training steps in detail, then all recorded steps.
+
+    Args:
+        trace: A Chrome trace, the contents of ``trace.json`` in a run folder.
+
+    Returns:
+        The charts as HTML; empty if the trace has no steps.
+    """
     spans = spans_of(trace)
     steps = [span for span in spans if span.owner == "steps"]
     if not steps:
@@ -70,11 +81,16 @@ def timeline_charts(trace: dict[str, Any]) -> str:
 
 
 def timeline_text(trace: dict[str, Any], columns: int = 100) -> str:
-    """Draws a few steps as text: one row for the learner and one for the environment.
+    """Draws some recorded training steps as text: one row for the learner and one for the environment.
+
+    The signs are ``=`` for updates, ``-`` for choosing actions and ``|`` for the environment.
 
     Args:
-        trace: A Chrome trace.
+        trace: A Chrome trace, the contents of ``trace.json`` in a run folder.
         columns: Characters per row.
+
+    Returns:
+        The two rows; empty if the trace has no steps.
     """
     spans = spans_of(trace)
     steps = [span for span in spans if span.owner == "steps"]

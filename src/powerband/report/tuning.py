@@ -23,15 +23,18 @@ SHOWN_ROWS = 12
 
 
 def section(record: RunRecord) -> str:
-    """Returns the heat map and the fastest settings of a run; empty if the run has no tuning file."""
+    """Returns the heat map and the fastest settings of the search that tuned a run, as HTML.
+
+    Empty if the run has no tuning file.
+    """
     return map_and_table(next(filter(None, map(read_rows, tuning_files(record))), []))
 
 
 def map_and_table(rows: list[dict[str, Any]]) -> str:
-    """Returns the heat map and a table of the fastest settings; empty if `rows` is empty.
+    """Returns the heat map and a table of the fastest settings, as HTML; empty if `rows` is empty.
 
     Args:
-        rows: Result of `read_rows`.
+        rows: Result of `read_rows`, one dict per setting.
     """
     if not rows:
         return ""
@@ -50,7 +53,7 @@ def map_and_table(rows: list[dict[str, Any]]) -> str:
 
 
 def tuning_files(record: RunRecord) -> list[Path]:
-    """Returns the paths at which a run's tuning file may exist, the run folder first."""
+    """Returns the paths at which a run's tuning file (results of a search) may exist, the run folder first."""
     command = record.facts.get("command", "")
     setup = re.search(r"\bsetup[= ](\S+)", command)
     name = setup[1] if setup else TUNED if re.search(r"--tuned\b|\btuned=true", command) else ""
@@ -61,7 +64,11 @@ def tuning_files(record: RunRecord) -> list[Path]:
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """Returns the complete rows of a tuning file; empty if the file is missing or damaged."""
+    """Reads the measured and predicted settings of a tuning file; empty if the file is missing or damaged.
+
+    Returns:
+        One dict per setting, with at least {"knobs": setting -> value, "steps_per_s": environment steps per second}.
+    """
     rows = read_json(path).get("rows", [])
     return [
         row for row in rows if isinstance(row.get("knobs"), dict) and isinstance(row.get("steps_per_s"), int | float)
@@ -69,10 +76,12 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def heat_map(rows: list[dict[str, Any]]) -> str:
-    """Draws a heat map over the two settings with the most values; a cell shows its highest throughput.
+    """Draws the throughput over the two settings with the most values, as an HTML figure.
+
+    A cell shows the highest throughput of its two values.
 
     Args:
-        rows: Result of `read_rows`.
+        rows: Result of `read_rows`, one dict per setting; not empty.
     """
     values = {
         knob: sorted({row["knobs"][knob] for row in rows if knob in row["knobs"]}, key=_sort_key)

@@ -29,6 +29,8 @@ COLUMNS = 120
 
 @dataclass(frozen=True)
 class WatchOptions:
+    """Options of ``powerband watch``."""
+
     csv: bool = False
     """Print readings as CSV with a header."""
     once: bool = False
@@ -47,8 +49,9 @@ class RunStatus:
 
     Attributes:
         time: Local time, ISO 8601.
-        state: ``starting``, ``running``, ``silent``, ``dead`` or ``ended``.
-        detail: Explanation of the state.
+        state: ``starting``, ``running``, ``silent`` (no line of metrics for long), ``dead`` (a process ended
+            without a reason) or ``ended``.
+        detail: Explanation of the state as text.
         silent_s: Seconds since the run wrote its last line of metrics.
         env_steps: Environment steps.
         grad_steps: Updates.
@@ -61,10 +64,10 @@ class RunStatus:
         largest_share: Share of that account.
         cpu_cores: Busy cores of all processes of the run on this machine. If the run is on another machine, those of
             rank 0 in its last line of metrics.
-        memory_gib: Memory of the same processes.
+        memory_gib: Memory of the same processes in GiB.
         gpu_active: Share of the last log interval in which the GPU ran a kernel.
         gpu_power: Power of the GPU as a share of its limit.
-        gpu_memory_gib: Used GPU memory.
+        gpu_memory_gib: Used GPU memory in GiB.
     """
 
     time: str
@@ -109,7 +112,7 @@ class RunStatus:
 
 
 class Watcher:
-    """Reads a run folder repeatedly.
+    """Follows a run, in progress or ended, by reading the files of its folder repeatedly.
 
     Args:
         folder: The run folder.
@@ -123,7 +126,10 @@ class Watcher:
         self._restart()
 
     def read(self) -> RunStatus:
-        """Returns the current state of the run."""
+        """Reads the lines that the run has written since the last call, and returns its current state.
+
+        The first call of a run on this machine takes half a second, in which it measures CPU usage.
+        """
         self._follow()
         processes = read_json(self.folder / "processes.json")
         files = [path for path in (self._metrics, self.folder / "processes.json") if path.exists()]
@@ -226,7 +232,7 @@ class Watcher:
 
 
 def watch(folder: Path, options: WatchOptions, as_json: bool = False) -> int:
-    """Prints a reading for each new line of metrics and each change of the state, until the run ends.
+    """Prints the state of a run for each new line of metrics and each change of the state, until the run ends.
 
     Args:
         folder: The run folder.

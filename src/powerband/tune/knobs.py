@@ -15,18 +15,20 @@ UNREACHABLE_STEPS = 10**12
 
 @runtime_checkable
 class PeriodicSettings(Protocol):
-    """Settings of an algorithm whose updates differ from each other, such as SAC with a delayed actor."""
+    """Settings of an algorithm whose updates differ from each other, such as SAC that trains its actor less often."""
 
     @property
     def update_period(self) -> int:
-        """Number of updates after which the sequence of updates repeats; `UpdateCycle.period` of the learner."""
+        """Number of updates after which their sequence repeats, such as 2 if every second update trains the actor."""
 
 
 class Knobs:
-    """The settings of a configuration that the chosen algorithm reads, by their names without the section.
+    """Settings (knobs) that the chosen algorithm reads, accessed by their names without the section.
+
+    A section is a group of settings in the configuration, such as ``off_policy``.
 
     Args:
-        recipe: Recipe of the configuration; it states which sections of the settings each algorithm reads.
+        recipe: Recipe of the configuration; it states which sections each algorithm reads.
         config: Configuration of the run.
 
     Attributes:
@@ -56,15 +58,20 @@ class Knobs:
         return knob in self.paths
 
     def get(self, knob: str, default: Any = None) -> Any:
-        """Returns the value of a knob, or `default` if the configuration has no setting of that name."""
+        """Returns the value of a setting, or `default` if the chosen algorithm reads no setting of that name."""
         return attrgetter(self.paths[knob])(self.config) if knob in self.paths else default
 
     def with_value(self, knob: str, value: Any) -> Any:
-        """Returns the configuration with one knob changed; its dataclass validates the value."""
+        """Returns a copy of the configuration in which the setting `knob` has `value`.
+
+        Raises:
+            KeyError: The chosen algorithm reads no setting of that name.
+            ConfigError, ValueError: The configuration refuses the value.
+        """
         return _replaced(self.config, self.paths[knob].split("."), value)
 
     def for_measurement(self, run_dir: str, seconds: float) -> Any:
-        """Returns the configuration of a short measured run, with fewer random actions before the first update.
+        """Returns the configuration of a short measured run: a time limit, and fewer steps before the first update.
 
         Args:
             run_dir: Run folder of the measurement.
@@ -81,15 +88,17 @@ class Knobs:
 
     @property
     def update_period(self) -> int:
-        """Number of updates after which the chosen algorithm repeats its sequence of updates."""
+        """Number of updates after which the chosen algorithm repeats its sequence of updates; 1 if all are alike."""
         settings = [getattr(self.config, name) for name in self.sections]
         return math.lcm(*(each.update_period for each in settings if isinstance(each, PeriodicSettings)))
 
     def graph_updates(self, due: int) -> int:
-        """Returns the largest valid value of ``graph_updates``: a multiple of `update_period` up to `due`, 0 if none.
+        """Returns the largest valid value of the setting ``graph_updates``, the updates recorded as one CUDA graph.
+
+        This is the largest multiple of `update_period` up to `due`; 0 if there is none.
 
         Args:
-            due: Updates that fall due in one iteration.
+            due: Updates that fall due in one iteration of the training loop.
         """
         return due - due % self.update_period
 

@@ -49,7 +49,7 @@ class ProfileOptions:
 
 @dataclass(frozen=True)
 class Profile:
-    """The result of a profile.
+    """Result of ``powerband profile``: where the time of a run went, why, and which settings to change.
 
     Attributes:
         measurement: Measurement of the run with its configured settings.
@@ -66,7 +66,11 @@ class Profile:
     applied: dict[str, Any] | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the profile as a JSON value. Its ``ledger`` maps each account (category of time) to seconds."""
+        """Returns the profile as a JSON value.
+
+        ``ledger`` maps each account (category of time) to seconds. ``cause`` and ``findings`` are the bottlenecks, and
+        ``ranks`` has the measurements of each rank.
+        """
         measured, diagnosis = self.measurement, self.diagnosis
         return {
             "wall_s": diagnosis.ledger.wall_s,
@@ -117,7 +121,7 @@ def profile(recipe: Recipe, stage: str, config: Any, options: ProfileOptions) ->
 
     Args:
         recipe: Recipe to profile.
-        stage: Name of the stage.
+        stage: Name of the stage (function of the recipe) to run, such as ``train``.
         config: Configuration of the run.
         options: Options of the profile.
 

@@ -17,7 +17,7 @@ CUDA_TORCH = "Install a torch built for CUDA: pip install torch --index-url http
 
 
 def checks(context: CheckContext) -> list[Check]:
-    """Returns checks of the driver, of NVML, of every GPU and of the processor."""
+    """Returns the checks of this section: the driver, NVML, every GPU and the processor."""
     gpus: list[Check] = [(str(device), partial(cuda_row, device)) for device in context.devices[1:]]
     return [("gpu", lambda: gpu_row(context)), ("nvml", nvml_rows), *gpus, ("cpu", cpu_row)]
 
@@ -65,7 +65,7 @@ def gpu_row(context: CheckContext) -> CheckResult:
 
 
 def nvml_rows() -> CheckResult | list[CheckResult]:
-    """Reads temperature, power, PCIe link and throttle reasons of every GPU from the driver."""
+    """Reads temperature, power, PCIe link and throttle reasons of every GPU from NVML, NVIDIA's management library."""
     try:
         report = nvml.read_gpus(nvml.open_library())
     except nvml.NvmlError as error:

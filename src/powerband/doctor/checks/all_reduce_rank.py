@@ -18,8 +18,8 @@ JOIN_TIMEOUT_S = 30.0
 def main() -> None:
     """Entry point of a rank, which times all-reduces and writes its progress and its result to a file.
 
-    The command line has ``FILE DEVICES``: the file for JSON lines, and a JSON list of devices. The environment has
-    RANK and WORLD_SIZE.
+    The command line has ``FILE DEVICES``: the file for JSON lines, and a JSON list of devices. The environment
+    variables RANK and WORLD_SIZE have the number of this rank and the number of ranks.
     """
     path, devices = Path(sys.argv[1]), json.loads(sys.argv[2])
 
@@ -49,7 +49,7 @@ def measure(ranks: Any) -> dict[str, Any]:
     """Times a sum over ranks for each of `SIZES`.
 
     Args:
-        ranks: The process group.
+        ranks: The process group, a `Ranks`.
 
     Returns:
         {"sizes": [{"bytes": size of the tensor, "us": median microseconds, "gb_s": gigabytes per second}],

@@ -19,7 +19,7 @@ SLOW_LATENCY_US = {"gloo": 2000.0, "nccl": 200.0}
 
 
 def checks(context: CheckContext) -> list[Check]:
-    """Returns checks of gloo between two CPU ranks, and of NCCL between two GPUs if the machine has two."""
+    """Returns the checks of this section: gloo between two CPU ranks, and NCCL between two GPUs if there are two."""
     gloo: Check = ("gloo", lambda: reduce_row("gloo", ["cpu"]))
     gpus = [str(device) for device in context.devices[1:]]
     if len(gpus) >= WORLD_SIZE:

@@ -19,7 +19,7 @@ SLOW_LINK_GB_S = 6.0
 
 
 def checks(context: CheckContext) -> list[Check]:
-    """Returns checks of the host's memory, of each GPU and of each pair of GPUs."""
+    """Returns the checks of this section: the memory of the host, of each GPU and of each pair of GPUs."""
     result: list[Check] = [("host memory", memory_row)]
     gpus = context.devices[1:]
     if not gpus:

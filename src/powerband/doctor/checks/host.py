@@ -23,7 +23,7 @@ LOW_MEMORY_GIB = 4.0
 
 
 def checks(context: CheckContext) -> list[Check]:
-    """Returns the checks of the host."""
+    """Returns the checks of this section: cores, threads, shared memory, open files, disk, memory and versions."""
     return [
         ("cores", cores_row),
         ("threads", threads_row),
@@ -36,7 +36,11 @@ def checks(context: CheckContext) -> list[Check]:
 
 
 def cores_row(cgroup: Path = CGROUP) -> CheckResult:
-    """Compares the cores of the machine with the limits of CPU affinity and of the container's quota."""
+    """Compares the cores of the machine with the limits of CPU affinity and of the container's quota.
+
+    Args:
+        cgroup: Folder of the container's control group.
+    """
     machine = os.cpu_count() or 1
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else machine
     quota = cpu_quota(cgroup)
@@ -55,7 +59,11 @@ def cores_row(cgroup: Path = CGROUP) -> CheckResult:
 
 
 def cpu_quota(cgroup: Path) -> float | None:
-    """Returns the cores that the container's control group allows (cgroup version 2 or 1); None without a limit."""
+    """Returns the number of cores that the container may use; None without a limit.
+
+    Args:
+        cgroup: Folder of the container's control group, version 2 or 1.
+    """
     try:
         limit, period = (cgroup / "cpu.max").read_text().split()[:2]
         return None if limit == "max" else int(limit) / int(period)
@@ -146,7 +154,11 @@ def files_row() -> CheckResult:
 
 
 def disk_row(folder: Path) -> CheckResult:
-    """Measures free space, write speed and fsync time of the disk that holds the run folder."""
+    """Measures free space, write speed and fsync time of a disk.
+
+    Args:
+        folder: Folder on this disk, such as that of the run folders; it need not exist.
+    """
     existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.is_dir())
     free_gib = shutil.disk_usage(existing).free / 2**30
     try:
@@ -198,7 +210,11 @@ def _write_speed(folder: Path) -> tuple[float, float]:
 
 
 def memory_row(cgroup: Path = CGROUP) -> CheckResult:
-    """Checks total and free memory of the machine and the container's limit."""
+    """Checks total and free memory of the machine and the container's limit.
+
+    Args:
+        cgroup: Folder of the container's control group.
+    """
     facts = dict(re.findall(r"^(\w+):\s+(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE))
     total, free = int(facts["MemTotal"]) / 2**20, int(facts["MemAvailable"]) / 2**20
     limit = memory_limit_gib(cgroup, total)
@@ -220,7 +236,7 @@ def memory_limit_gib(cgroup: Path, total_gib: float) -> float | None:
 
     Args:
         cgroup: Folder of the control group.
-        total_gib: Memory of the machine.
+        total_gib: Memory of the machine in GiB.
 
     Returns:
         Limit in GiB; None if it is missing or not below `total_gib`.

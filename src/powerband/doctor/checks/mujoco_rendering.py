@@ -17,11 +17,12 @@ SCENE = """<mujoco><visual><global offwidth="128" offheight="128"/></visual><ass
 
 
 def render() -> dict[str, Any]:
-    """Renders at SIZE px for about BUDGET_S seconds with the backend that MUJOCO_GL names.
+    """Renders frames of `SIZE` x `SIZE` pixels for about `BUDGET_S` seconds with the backend that MUJOCO_GL names.
 
     Returns:
-        {"vendor", "renderer", "version": strings of OpenGL, "frames_per_s", "plain_frames_per_s": without shadows,
-        reflections and multisampling, "start_s", "blank": whether all pixels are equal}.
+        {"vendor", "renderer", "version": strings of OpenGL, "frames_per_s": frames per second with all effects,
+        "plain_frames_per_s": without shadows, reflections and multisampling, "start_s": seconds until the first frame,
+        "blank": whether all pixels of a frame are equal}.
     """
     started = time.perf_counter()
     import mujoco

@@ -24,7 +24,7 @@ SLOWEST_S = 0.1
 
 
 def checks(context: CheckContext) -> list[Check]:
-    """Returns checks of each precision on each device, and of the fastest precision per device."""
+    """Returns the checks of this section: each precision, and the fastest precision, on each device."""
     result: list[Check] = []
     for device in context.devices:
         speeds: dict[str, float] = {}
@@ -35,7 +35,7 @@ def checks(context: CheckContext) -> list[Check]:
 
 
 def speed_row(device: torch.device, name: str, speeds: dict[str, float]) -> CheckResult:
-    """Measures one precision in GFLOP/s.
+    """Measures matrix products of one precision, small and large, in GFLOP/s.
 
     Args:
         device: Device to measure.
@@ -80,7 +80,7 @@ def fastest_row(device: torch.device, speeds: dict[str, float]) -> CheckResult:
 
 
 def speed(shape: tuple[int, int, int], dtype: torch.dtype, device: torch.device) -> float:
-    """Measures the product (rows, inputs) x (inputs, outputs).
+    """Measures the speed of a product of two matrices, (rows, inputs) x (inputs, outputs).
 
     Args:
         shape: (rows, inputs, outputs).
@@ -88,7 +88,7 @@ def speed(shape: tuple[int, int, int], dtype: torch.dtype, device: torch.device)
         device: Device to measure.
 
     Returns:
-        GFLOP/s.
+        Speed in GFLOP/s; a multiplication and an addition are two operations.
     """
     rows, inputs, outputs = shape
     left = torch.randn(rows, inputs, device=device).to(dtype)

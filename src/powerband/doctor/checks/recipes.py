@@ -26,7 +26,7 @@ SEQUENCE_STEPS = 16
 
 
 def checks(context: CheckContext) -> list[Check]:
-    """Returns one check for every algorithm of every recipe on every device."""
+    """Returns the checks of this section, one for every algorithm of every recipe on every device."""
     result: list[Check] = []
     for name, load in context.recipes.items():
         algorithms: list[str | None]
@@ -43,7 +43,7 @@ def checks(context: CheckContext) -> list[Check]:
 
 
 def recipe_row(title: str, load: Callable[[], Recipe], algo: str | None, device: torch.device) -> CheckResult:
-    """Times one choice of actions and one update at the default sizes of a recipe.
+    """Builds the networks of a recipe in its default sizes, and times one choice of actions and one update.
 
     Args:
         title: Name of the result.
@@ -96,7 +96,7 @@ def random_observations(spec: EnvSpec, device: torch.device, *leading: int) -> T
     """Draws random observations; masks, such as ``action_mask``, are true everywhere, so every action is allowed.
 
     Args:
-        spec: Shapes of the environment.
+        spec: Shapes and types of the environment's observations.
         device: Device of the observations.
         leading: Sizes of the axes before those of the environment, such as the number of rows.
 
@@ -116,16 +116,17 @@ def random_observations(spec: EnvSpec, device: torch.device, *leading: int) -> T
 
 
 def synthetic_batch(learner: Learner, spec: EnvSpec, device: torch.device, rows: int) -> dict[str, Tree]:
-    """Builds a batch with everything that the training loops pass to ``update``.
+    """Builds a batch with random values for everything that the training loops pass to ``update``.
 
     Args:
         learner: Learner that chooses the actions; a recurrent learner gets sequences.
-        spec: Shapes of the environment.
+        spec: Shapes and types of the environment's observations and actions.
         device: Device of the batch.
-        rows: Rows of the batch. For a `TargetLearner`, every agent of a step is a row.
+        rows: Rows (transitions) of the batch. For a `TargetLearner`, every agent of a step is a row.
 
     Returns:
-        Tree of tensors of shape (rows, ...), or (steps, rows // steps, ...) for a recurrent learner.
+        Tree of tensors of shape (rows, ...), or (steps, rows // steps, ...) for a recurrent learner. Its steps are at
+        most `SEQUENCE_STEPS`.
     """
     agents = () if spec.num_agents is None else (spec.num_agents,)
     if isinstance(learner, TargetLearner):

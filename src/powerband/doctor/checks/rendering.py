@@ -48,7 +48,7 @@ VARIABLES = {
 
 
 def checks(context: CheckContext) -> list[Check]:
-    """Returns checks of each backend, of the EGL devices, and of the variables that a training run sets."""
+    """Returns the checks of this section: each rendering backend, the EGL devices, and the variables of a run."""
     working: dict[str, bool] = {}
     return [
         ("egl", lambda: backend_row("egl", working)),
@@ -185,7 +185,10 @@ def glfw_row(working: dict[str, bool]) -> CheckResult:
 
 
 def devices_rows(context: CheckContext) -> CheckResult | list[CheckResult]:
-    """Lists the EGL devices in the order of EGL, with the CUDA indices by which a rank finds the device of its GPU."""
+    """Lists the EGL devices, and the EGL device of each CUDA GPU, with which a rank renders on its own GPU.
+
+    EGL is the interface through which OpenGL renders without a display.
+    """
     if missing_library("egl"):
         return skipped("egl devices", "libEGL is missing: see row egl")
     try:
@@ -223,7 +226,12 @@ def _device_row(device: EglDevice) -> CheckResult:
 
 
 def gpu_rendering_row(gpu: Any, function: str = FUNCTION) -> CheckResult:
-    """Checks whether a rank on `gpu` renders on that GPU with the environment variables that a training run sets."""
+    """Checks whether a rank on `gpu` renders on that GPU with the environment variables that a training run sets.
+
+    Args:
+        gpu: CUDA device of the rank.
+        function: Function that the subprocess calls, as ``module:name``.
+    """
     name = f"egl {gpu}"
     no_egl, devices = query_egl()
     variables = settings({}, no_egl, "", *cuda_index_and_uuid(gpu), devices).variables
@@ -239,7 +247,7 @@ def gpu_rendering_row(gpu: Any, function: str = FUNCTION) -> CheckResult:
 
 
 def variables_row() -> CheckResult:
-    """Lists the environment variables that are set and change rendering, with their effects."""
+    """Lists the set environment variables that change rendering, with their effects."""
     values = {name: os.environ[name] for name in VARIABLES if os.environ.get(name)}
     text = "; ".join(f"{name}={value}: {VARIABLES[name]}" for name, value in values.items()) or "none is set"
     forced = forced_software(os.environ)
@@ -249,7 +257,7 @@ def variables_row() -> CheckResult:
 
 
 def run_variables_row(context: CheckContext) -> CheckResult:
-    """Lists the variables that a training run sets for its first rank, and conflicts with the user's variables."""
+    """Lists the environment variables that a training run sets for rendering, and conflicts with the user's."""
     no_egl, devices = query_egl()
     plan = settings(os.environ, no_egl, missing_library("osmesa"), 0 if len(context.devices) > 1 else None, "", devices)
     sets = " ".join(f"{name}={value}" for name, value in plan.variables.items())

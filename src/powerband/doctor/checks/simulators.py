@@ -51,12 +51,12 @@ PENDULUM = """<mujoco><worldbody><geom type="plane" size="2 2 .1"/><body pos="0 
 
 
 def checks(context: CheckContext) -> list[Check]:
-    """Returns one check per simulator."""
+    """Returns the checks of this section, one per simulator."""
     return [(name, partial(simulator_row, name)) for name in SIMULATORS]
 
 
 def simulator_row(name: str, function: str = FUNCTION, timeout_s: float = TIMEOUT_S) -> CheckResult:
-    """Measures the steps/s of one environment if the simulator is installed.
+    """Measures how many steps per second one environment of a simulator makes, if the simulator is installed.
 
     Args:
         name: Key of `SIMULATORS`.
@@ -86,7 +86,12 @@ def simulator_row(name: str, function: str = FUNCTION, timeout_s: float = TIMEOU
 
 
 def failure_advice(name: str, outcome: SubprocessResult) -> str:
-    """Returns advice for a simulator that does not start."""
+    """Returns advice, as text, for a simulator that does not start.
+
+    Args:
+        name: Key of `SIMULATORS`.
+        outcome: Result of the failed subprocess.
+    """
     text = f"{outcome.problem}\n{outcome.output}"
     install = SIMULATORS[name].install
     known = (
@@ -128,8 +133,8 @@ def step(name: str) -> dict[str, Any]:
         name: Key of `SIMULATORS`.
 
     Returns:
-        {"steps_per_s": None for a simulator that is only imported, "start_s": seconds to create the environment,
-        "not_finite": whether an observation or reward was not finite}.
+        {"steps_per_s": environment steps per second, None for a simulator that is only imported, "start_s": seconds to
+        create the environment, "not_finite": whether an observation or reward was not finite}.
     """
     import numpy as np
 

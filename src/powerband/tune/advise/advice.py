@@ -11,7 +11,7 @@ MIN_GAIN = 1.03
 
 @dataclass(frozen=True)
 class Advice:
-    """One changed knob and its predicted rate.
+    """Advice to change one setting (knob), with the predicted rate of the changed run.
 
     Attributes:
         knob: Name of the setting to change.

@@ -45,7 +45,9 @@ def advise(
     with_ranks: bool = False,
     with_compile: bool = False,
 ) -> list[Advice]:
-    """Computes advice for one measured run, and adds a note to `diagnosis` that names the knobs without a gain.
+    """Computes which settings (knobs) of a measured run to change, and the gain of each.
+
+    A note is added to `diagnosis` that names the knobs without a gain.
 
     Args:
         recipe: Recipe of the run.

@@ -26,7 +26,7 @@ MAX_ERROR_CHARS = 160
 
 
 class Adviser:
-    """Collects advice for one measured run.
+    """Collects advice for one measured run: changed settings (knobs) with their predicted gains.
 
     Args:
         recipe: Recipe of the run.
@@ -117,7 +117,11 @@ class Adviser:
         return config
 
     def measured_gain(self, config: Any) -> float:
-        """Returns the rate of a changed run divided by that of the unchanged run, from two short runs; 0 on failure."""
+        """Measures a changed configuration and the unchanged one, in two short runs.
+
+        Returns:
+            Rate of the changed run divided by that of the unchanged run; 0 if a run fails or there is no `probe`.
+        """
         if self.probe is None:
             return 0.0
         before, after = self.probe(self.knobs.config), self.probe(config)
@@ -143,12 +147,13 @@ class Adviser:
     def rate_of(self, result: Measurement) -> float:
         """Returns the environment steps per second of a short run, comparable with the predictions of the model.
 
-        The rate is scaled by the ratio of predicted to measured rate of the unchanged run.
+        The measured rate is scaled by the error of the model: its predicted rate of the unchanged run divided by the
+        measured one.
         """
         return result.steps_per_s / self.measured.steps_per_s * self.model.steps_per_s
 
     def floor_s(self, *accounts: str) -> float:
-        """Returns the least seconds per iteration that the cores allow.
+        """Returns the least seconds per iteration that the processor allows, even if all cores share the work equally.
 
         This is the processor time of the simulators and of `accounts` (categories of time), divided by all cores.
         """

@@ -12,7 +12,7 @@ STEPPING_SHARE = 0.15
 
 
 def num_envs(adviser: Adviser) -> None:
-    """Predicts the gain of more environments, after a short run with four times as many has refitted the model."""
+    """Adds advice on more environments. A short run with four times as many refits the throughput model first."""
     n = adviser.knobs.get("num_envs")
     stepping = adviser.ledger.share("env", "env_wait", "act", "store", "other")
     if not n or adviser.probe is None or stepping < STEPPING_SHARE:
@@ -28,7 +28,7 @@ def num_envs(adviser: Adviser) -> None:
 
 
 def update_ratio(adviser: Adviser) -> None:
-    """Predicts the gain of half the updates per transition, and explains that a longer interval alone cannot help."""
+    """Adds advice on half the updates per transition, and explains why a longer interval alone cannot help."""
     k, u = adviser.knobs.get("update_interval"), adviser.knobs.get("updates_per_interval")
     if k is None:
         return
@@ -53,7 +53,7 @@ def update_ratio(adviser: Adviser) -> None:
 
 
 def batch_size(adviser: Adviser) -> None:
-    """Predicts the gain of batches twice as large with half as many updates, which keeps the number of samples."""
+    """Adds advice on batches twice as large with half as many updates, which keeps the number of samples."""
     knobs, model = adviser.knobs, adviser.model
     size, minibatches = knobs.get("global_batch_size"), knobs.get("minibatches")
     if size and knobs.get("update_interval"):
@@ -71,7 +71,7 @@ def batch_size(adviser: Adviser) -> None:
 
 
 def epochs(adviser: Adviser) -> None:
-    """Predicts the gain of half as many passes over a rollout."""
+    """Adds advice on half as many epochs, which are passes over a rollout."""
     passes = adviser.knobs.get("epochs")
     if passes and passes >= 2:
         fewer = replace(adviser.model, updates=adviser.model.updates * (passes // 2) / passes)

@@ -12,7 +12,10 @@ MAX_LOADER_THREADS = 8
 
 
 def loader_threads(adviser: Adviser) -> None:
-    """Predicts the gain of loader threads: an iteration lasts as long as the slower of batch preparation and loop."""
+    """Adds advice on more threads of the batch loader, with predicted gains.
+
+    An iteration lasts as long as the slower of batch preparation and training loop.
+    """
     facts, ledger, model = adviser.facts, adviser.ledger, adviser.model
     now, wait = adviser.knobs.get("loader_threads"), ledger.share("data_wait")
     if now is None or wait < MIN_GAIN - 1:
@@ -28,9 +31,10 @@ def loader_threads(adviser: Adviser) -> None:
 
 
 def place(adviser: Adviser) -> None:
-    """Predicts or measures the gain of the setting ``place=device``, which keeps recorded data in device memory.
+    """Adds advice on the setting ``place=device``, which keeps recorded data in device memory.
 
-    One gather (an indexed copy) on the device then builds a batch, without a copy from the host.
+    One gather (an indexed copy) on the device then builds a batch, without a copy from the host. The gain is measured
+    in a short run, or predicted without `adviser.probe`.
     """
     model, now = adviser.model, adviser.knobs.get("place")
     wait = adviser.ledger.share("data_wait", "h2d")

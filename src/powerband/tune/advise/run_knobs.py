@@ -12,7 +12,7 @@ BLOCKING_SHARE = 0.02
 
 
 def nproc(adviser: Adviser) -> None:
-    """Predicts the gain of two ranks, each with half of the environments and of the batch, from a short run.
+    """Adds advice on two ranks, each with half of the environments and of the batch, measured in a short run.
 
     It adds no advice if the machine lacks cores or GPUs for two ranks.
     """
@@ -29,7 +29,7 @@ def nproc(adviser: Adviser) -> None:
 
 
 def intervals(adviser: Adviser) -> None:
-    """Predicts the gain of longer intervals between evaluations, checkpoints and log lines."""
+    """Adds advice on longer intervals between evaluations, checkpoints and log lines if these take much of the time."""
     log = "log_interval" if adviser.knobs.get("log_interval", 0) else "log_interval_s"
     for knob, account in (("eval_interval", "eval"), ("save_interval", "save"), (log, "log")):
         value, share = adviser.knobs.get(knob, 0), adviser.ledger.share(account)

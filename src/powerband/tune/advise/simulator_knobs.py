@@ -12,7 +12,7 @@ gain 1.07x, and the measured gain was 0.94x (`benchmarks/results/faults_recipes.
 
 
 def overlap(adviser: Adviser) -> None:
-    """Predicts the gain of updates that run while simulators step."""
+    """Adds advice on overlap, with which updates run while simulators step, and predicts its gain."""
     facts, model = adviser.facts, adviser.model
     if not facts.can_overlap or facts.overlap:
         return
@@ -23,7 +23,10 @@ def overlap(adviser: Adviser) -> None:
 
 
 def double_buffer(adviser: Adviser) -> None:
-    """Predicts the gain of double buffering with twice the workers, and measures it if the rate would grow."""
+    """Adds advice on double buffering with twice the workers, and measures its gain if the prediction is promising.
+
+    With double buffering, the policy acts for one half of the environments while the other half steps.
+    """
     facts, model, n = adviser.facts, adviser.model, adviser.model.num_envs
     if adviser.knobs.get("double_buffer") is not False or not facts.overlappable or n < 2:
         return
@@ -42,7 +45,7 @@ def double_buffer(adviser: Adviser) -> None:
 
 
 def num_workers(adviser: Adviser) -> None:
-    """Predicts the gain of other numbers of worker processes from the seconds that each environment takes."""
+    """Adds advice on other numbers of worker processes, predicted from the measured step time of each environment."""
     facts, steps = adviser.facts, adviser.facts.env_step_s
     if "num_workers" not in adviser.knobs or not steps:
         return

@@ -11,9 +11,10 @@ UPDATES_MATTER = 0.3
 
 
 def threads(adviser: Adviser) -> None:
-    """Predicts or measures the gain of as many threads per rank as it has cores.
+    """Adds advice on as many threads per rank as it has cores.
 
-    The prediction uses updates that were timed with the present and with the advised number of threads.
+    The prediction uses updates that were timed with the present and with the advised number of threads. With
+    `adviser.probe`, a short run measures the gain.
     """
     now, fair = adviser.facts.threads, max(1, adviser.facts.cores // adviser.ranks)
     times = adviser.facts.threads_s
@@ -27,7 +28,7 @@ def threads(adviser: Adviser) -> None:
 
 
 def precision(adviser: Adviser) -> None:
-    """Measures bfloat16 if the run uses float32."""
+    """Adds advice on bfloat16 if the run uses float32 and updates take much of its time, measured in a short run."""
     if adviser.knobs.get("precision") == "fp32" and _updates_matter(adviser):
         result = adviser.run_with({"precision": "bf16"})
         factor = _update_factor(adviser, result) if result is not None and result.facts[0].grad_steps else 0.0
@@ -37,7 +38,10 @@ def precision(adviser: Adviser) -> None:
 
 
 def compile_losses(adviser: Adviser) -> None:
-    """Measures compiled losses in a second short run, which finds the code that the first run compiled in the cache."""
+    """Adds advice on compiled losses, measured in a short run.
+
+    An earlier short run compiles the code, and the measured run finds it in the cache.
+    """
     if adviser.knobs.get("compile") is not False or not _updates_matter(adviser):
         return
     setting = {"compile": True}
@@ -59,7 +63,7 @@ def compile_losses(adviser: Adviser) -> None:
 
 
 def graph_updates(adviser: Adviser) -> None:
-    """Predicts the gain of CUDA graphs, with which the host launches all kernels of an iteration at once."""
+    """Adds advice on CUDA graphs, with which the host launches all kernels of an iteration at once."""
     due = adviser.facts.grad_steps // max(adviser.facts.iterations, 1)
     k = adviser.knobs.graph_updates(due)
     launch, update = adviser.ledger.seconds.get("launch", 0.0), adviser.ledger.seconds.get("update", 0.0)

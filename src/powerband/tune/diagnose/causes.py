@@ -83,5 +83,5 @@ SOFTWARE_RENDERERS = ("llvmpipe", "softpipe", "swrast", "swiftshader", "osmesa",
 
 
 def causes_table() -> str:
-    """Formats the causes with their exit codes, one per line."""
+    """Formats the causes (kinds of bottleneck) as text, one per line with its exit code and meaning."""
     return "\n".join(f"  {code:>3}  {name:<24} {meaning}" for name, (code, meaning) in CAUSES.items())

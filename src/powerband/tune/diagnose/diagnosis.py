@@ -22,7 +22,7 @@ class Diagnosis:
     """Bottlenecks of a run.
 
     Attributes:
-        cause: Id of the first cause, "healthy" if no cause applies.
+        cause: Id of the first cause, a key of `CAUSES`; "healthy" if no cause applies.
         sentence: Description of the first cause with its figures.
         findings: All causes that apply; the one that explains most time comes first.
         notes: Remarks about conditions that distort the figures.
@@ -37,11 +37,11 @@ class Diagnosis:
 
     @property
     def exit_code(self) -> int:
-        """Exit code of the first cause."""
+        """Exit code of ``powerband profile`` for the first cause; 0 if no cause applies."""
         return limit.CAUSES[self.cause][0]
 
     def lines(self) -> list[str]:
-        """Returns the diagnosis without its ledger, as lines of text."""
+        """Returns the diagnosis as lines of text: causes, remedy and notes, without the table of times."""
         lines = [f"{self.cause}: {self.sentence}"]
         lines += [f"  do: {self.findings[0].fix}"] if self.findings else []
         lines += [f"also {each.cause}: {each.sentence}" for each in self.findings[1:]]
@@ -62,13 +62,16 @@ def diagnose(
     """Finds the bottlenecks of a training loop.
 
     Args:
-        measured: Phase clock whose spans cover the loop, or the ledgers of all ranks.
-        facts: Figures of the window besides its ledger; without `facts` the diagnosis uses the time per account alone.
+        measured: Phase clock whose spans cover the loop, or the ledgers of all ranks (wall time per category).
+        facts: Other figures of the measured part of the run. None uses the time per category alone.
         notes: Remarks to put before those of the diagnosis.
         update: Function that makes one update with a batch. It is timed after the clock is read, which separates small
             batches, host-device synchronisations and too many threads from slow updates. It learns from the batch some
-            dozen times, so call `diagnose` at the end of training.
+            dozen times, so call `diagnose` at the end of training. None times no updates.
         batch: Batch for `update`: a tensor, or nested dicts, lists and tuples of tensors whose first axis has the rows.
+
+    Returns:
+        The diagnosis. Its cause is "too-short" if `measured` has too few iterations or seconds.
     """
     if isinstance(measured, PhaseClock):
         measured = Ledger.from_phases(measured.read_total())

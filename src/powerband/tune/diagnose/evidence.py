@@ -11,7 +11,7 @@ from powerband.tune.measure.ledger import Ledger
 
 @dataclass(frozen=True)
 class Finding:
-    """One cause that applies.
+    """One bottleneck of a run, as found by one rule of the diagnosis.
 
     Attributes:
         cause: Id in `CAUSES`.
@@ -33,7 +33,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Evidence:
-    """Input of a rule.
+    """Input of a rule of the diagnosis: measurements of a run, and what earlier rules explained.
 
     Attributes:
         ledger: Wall time per account (category of time), mean over ranks.
@@ -52,10 +52,10 @@ class Evidence:
 
         Args:
             account_group: "env" or "update", a key of `explained_by_account`.
-            accounts: Accounts of the ledger whose shares are added.
+            accounts: Accounts (categories of time) of the ledger whose shares are added.
         """
         return max(0.0, self.ledger.share(*accounts) - self.explained_by_account.get(account_group, 0.0))
 
 
 Rule = Callable[[Evidence], Finding | None]
-"""Rule of one cause: returns a finding if the cause applies."""
+"""Rule of one cause: returns a finding if the cause applies, else None."""

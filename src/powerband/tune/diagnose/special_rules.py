@@ -155,7 +155,7 @@ def small_batch(evidence: Evidence) -> Finding | None:
 
 
 def blocking(account: str, cause: str, activity: str, fix: str, knobs: tuple[str, ...]) -> Rule:
-    """Creates the rule of an activity during which training stops.
+    """Creates the rule that reports an activity during which training stops, such as evaluation.
 
     Args:
         account: Account (category of time) of the activity.

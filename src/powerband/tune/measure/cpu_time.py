@@ -27,7 +27,10 @@ class CpuUse:
 
 
 class CpuMeter:
-    """Measures the processor use between its creation and `read`; created by the thread of the training loop."""
+    """Measures the processor use between its creation and `read`.
+
+    The thread of the training loop must create it, because the time of that thread is reported separately.
+    """
 
     def __init__(self) -> None:
         self._loop = threading.get_native_id()

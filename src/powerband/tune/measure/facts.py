@@ -13,7 +13,9 @@ JSON_NAMES = {"steady_state": "settled", "image_obs": "draws"}
 
 @dataclass(frozen=True)
 class WindowFacts:
-    """Figures of one rank over one window. All are optional: a phase clock alone provides none.
+    """Figures of one rank over one window (the measured part of a run), besides the time per category.
+
+    All are optional, because a training loop outside of this package provides few of them.
 
     Attributes:
         iterations: Number of calls of `Run.tick`: steps of all environments, or rollouts.
@@ -80,7 +82,7 @@ class WindowFacts:
     reduced_bytes: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the figures as a JSON value."""
+        """Returns the figures as a JSON value; `JSON_NAMES` has the keys that differ from the attributes."""
         return {JSON_NAMES.get(name, name): value for name, value in asdict(self).items()}
 
     @classmethod
@@ -101,7 +103,10 @@ class WindowFacts:
 
     @property
     def fixed_update_share(self) -> float | None:
-        """Share of an update's time that does not grow with the batch, from two sizes; None if only one was timed."""
+        """Share of the time of an update that does not grow with its batch, 0 to 1, from updates of two sizes.
+
+        None if fewer sizes were timed.
+        """
         if len(self.update_s) < 2 or self.batch_rows not in self.update_s:
             return None
         other = max(self.update_s)

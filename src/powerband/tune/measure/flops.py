@@ -10,7 +10,14 @@ from powerband.core.optim.torch_private import CPU_ATTENTION
 
 
 def count_flops(update: Callable[[], object]) -> int:
-    """Counts the operations of one call: matrix products, convolutions and fused attention, forward and backward."""
+    """Counts the floating-point operations of one call: matrix products, convolutions and fused attention.
+
+    Args:
+        update: Function to call once; the operations of its backward passes are counted too.
+
+    Returns:
+        Number of operations; a multiplication and an addition are two.
+    """
     with FlopCounterMode(display=False, custom_mapping=CPU_ATTENTION) as counter:
         update()
     return counter.get_total_flops()

@@ -26,9 +26,9 @@ class Measurement:
 
     Attributes:
         ledgers: Wall time per account (category of time) of each rank, in rank order.
-        facts: Figures of each rank besides its ledger, in rank order.
-        leads: Whether this process prints the result.
-        interrupted: Name of the signal that ended the window early; "" if none did.
+        facts: Other figures of each rank, such as its environment steps, in rank order.
+        leads: Whether this process is the leading rank, which prints the result.
+        interrupted: Name of the signal that ended the measurement early; "" if none did.
     """
 
     ledgers: list[Ledger]
@@ -43,13 +43,14 @@ class Measurement:
 
 
 def measure(recipe: Recipe, stage: str, config: Any, seconds: float, probe: bool = True) -> Measurement | None:
-    """Runs a stage of a recipe until its measurement window ends, and discards everything that the run writes.
+    """Measures a short run of a recipe in this process, and discards everything that the run writes.
 
-    Random actions and `learning_starts` are shortened, because they take time and do not change the rate.
+    The measured window begins after the first updates. The settings ``random_steps`` and ``learning_starts`` are
+    reduced, because they delay the updates and do not change the rate.
 
     Args:
         recipe: Recipe to run.
-        stage: Name of the stage.
+        stage: Name of the stage (function of the recipe) to run, such as ``train``.
         config: Configuration of the run.
         seconds: Length of the window.
         probe: Time updates of other batch sizes after the window.

@@ -23,7 +23,15 @@ STARTUP_TIMEOUT_S = 120.0
 def short_run(recipe: Recipe, stage: str, config: Any, seconds: float, probe: bool = True) -> Measurement | None:
     """Measures a run in this process, or in new processes if it has several ranks.
 
-    The arguments are those of `measure`; new processes ignore `probe`. Returns None if nothing was measured.
+    Args:
+        recipe: Recipe to run.
+        stage: Name of the stage (function of the recipe) to run, such as ``train``.
+        config: Configuration of the run.
+        seconds: Length of the measured window.
+        probe: Time updates of other batch sizes after the window; ignored with several ranks.
+
+    Returns:
+        The measurement, or None if the run ended before anything was measured.
     """
     if config.run.nproc > 1:
         return measure_in_subprocesses(recipe, stage, config, seconds)
@@ -35,9 +43,9 @@ def measure_in_subprocesses(recipe: Recipe, stage: str, config: Any, seconds: fl
 
     Args:
         recipe: Recipe to run.
-        stage: Name of the stage.
+        stage: Name of the stage (function of the recipe) to run, such as ``train``.
         config: Configuration of the run.
-        seconds: Length of the window.
+        seconds: Length of the measured window.
 
     Returns:
         The measurement, or None if nothing was measured.

@@ -47,7 +47,12 @@ ACCOUNT_ALIASES = {
 
 @dataclass(frozen=True)
 class SpanStatistics:
-    """Durations of the spans of one account (category of time), in seconds; `p99_s` is the 99th percentile."""
+    """Durations of the spans (measured intervals) of one account, a category of time such as ``env``.
+
+    Attributes:
+        count: Number of spans.
+        mean_s, median_s, p99_s, worst_s: Mean, median, 99th percentile and maximum in seconds.
+    """
 
     count: int
     mean_s: float
@@ -68,7 +73,7 @@ class Ledger:
     Attributes:
         wall_s: Length of the window in seconds.
         seconds: Account -> seconds; they sum to `wall_s`.
-        spans: Account -> durations of its spans.
+        spans: Account -> durations of its spans (measured intervals).
         device: Account -> seconds of device time (CUDA only).
         cpu_s: Processor seconds of all threads of this process.
         thread_s: Processor seconds of the thread of the training loop.
@@ -83,10 +88,10 @@ class Ledger:
 
     @classmethod
     def from_phases(cls, phases: PhaseTimes, kernel_active: float | None = None) -> Ledger:
-        """Creates a ledger from the accounts of a phase clock.
+        """Creates a ledger from the times of a phase clock.
 
         Args:
-            phases: Reading of the phase clock, which assigns each second of the loop to one account.
+            phases: Reading of a `PhaseClock`, which assigns each second of the loop to one account.
             kernel_active: Share of the accounts act and update in which the device ran a kernel (CUDA). The remaining
                 host time of these accounts becomes the account ``launch``. None if it was not measured.
         """
@@ -120,11 +125,11 @@ class Ledger:
         return sum(self.seconds.get(name, 0.0) for name in accounts) / self.wall_s if self.wall_s > 0 else 0.0
 
     def mean_s(self, account: str) -> float:
-        """Returns the mean seconds per span; 0 without spans."""
+        """Returns the mean seconds per span (measured interval) of an account; 0 if it has no spans."""
         return self.spans[account].mean_s if account in self.spans else 0.0
 
     def table(self) -> str:
-        """Returns the ledger as an aligned table, the largest account first, without empty accounts."""
+        """Returns the ledger as an aligned text table, the largest account first, without empty accounts."""
         lines = [
             f"{'account':<12}{'seconds':>9}{'share':>8}{'spans':>9}{'mean':>10}{'median':>10}{'worst':>10}  meaning"
         ]
@@ -145,7 +150,7 @@ class Ledger:
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the ledger as a JSON value: accounts in seconds and the durations of their spans."""
+        """Returns the ledger as a JSON value: its fields by name, with the durations of the spans as dicts."""
         names = ("count", "mean_s", "median_s", "p99_s", "worst_s")
         spans = {key: {name: getattr(value, name) for name in names} for key, value in self.spans.items()}
         rest = {"device": self.device, "cpu_s": self.cpu_s, "thread_s": self.thread_s}

@@ -22,12 +22,12 @@ PROBED_SIZES = (1, 4)
 
 
 def measure_loop_update(update: Callable[[Any], object], batch: Any, ledger: Ledger) -> WindowFacts:
-    """Measures the update of a training loop outside of this package.
+    """Times the update of a training loop outside of this package, and counts its host-device synchronisations.
 
     Args:
-        update: Makes one update. It is called some dozen times, with batches of one and four times the size.
+        update: Makes one update with a batch. It is called some dozen times, with one and four times the rows.
         batch: Tensor, or nested dicts, lists and tuples of tensors, whose first axis has the rows.
-        ledger: Ledger of the loop; its account ``update`` counts the updates.
+        ledger: Time of the loop per account (category of time); its account ``update`` counts the updates.
 
     Returns:
         Figures of the loop and of its timed updates, as input of the diagnosis.
@@ -114,9 +114,14 @@ class SyncCounter:
 
 
 def kernel_active(update: Callable[[], object], updates: int = 20) -> float | None:
-    """Returns the share of the time of `updates` updates in which the device ran a kernel; None if not measurable.
+    """Returns the share of the time of several updates in which the device ran a kernel, 0 to 1.
 
-    The driver's "utilisation" is not used, because it counts a kernel that waits for another rank as busy.
+    None if the profiler cannot measure it. The driver's "utilisation" is not used, because it counts a kernel that
+    waits for another rank as busy.
+
+    Args:
+        update: Makes one update.
+        updates: Number of updates.
     """
     try:
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as trace:
@@ -133,7 +138,10 @@ def kernel_active(update: Callable[[], object], updates: int = 20) -> float | No
 
 
 def measure_sync_s(device: torch.device) -> float:
-    """Returns the seconds per conversion of a tensor to a Python value on an idle device; median of 200."""
+    """Returns the seconds per host-device synchronisation on an idle device, median of 200.
+
+    A synchronisation here is the conversion of a tensor to a Python value with ``item``.
+    """
     scalar, times = torch.zeros((), device=device), []
     for _ in range(200):
         start = time.perf_counter()
@@ -143,7 +151,7 @@ def measure_sync_s(device: torch.device) -> float:
 
 
 def tensor_leaves(batch: Any) -> Iterator[Tensor]:
-    """Yields the tensors in nested dicts, lists and tuples."""
+    """Yields the tensors in nested dicts, lists and tuples, or the tensor if `batch` is one."""
     if isinstance(batch, Tensor):
         yield batch
     else:
@@ -167,16 +175,16 @@ def repeat_rows(batch: Any, rows: int) -> Any:
 def time_calls(
     calls: dict[int, Any], device: torch.device, ranks: Ranks, budget_s: float, least: int = 5
 ) -> dict[int, float]:
-    """Times several calls, interleaved; returns key -> lower quartile of the seconds of that call.
+    """Times several calls in alternation; returns key -> lower quartile of the seconds of that call.
 
     The load of a shared machine makes some calls slow and none fast, so the quartile is closer to the cost of a call
     than the median.
 
     Args:
-        calls: Key, such as a number of rows or of threads -> call without arguments.
+        calls: Key, such as a number of rows or of threads -> function without arguments.
         device: Device to synchronise with after each call.
         ranks: Process group of the run; every rank makes the same number of calls.
-        budget_s: Seconds for all rounds together.
+        budget_s: Seconds for all rounds together. A round makes each call once.
         least: Smallest number of rounds.
     """
 

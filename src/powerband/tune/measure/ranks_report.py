@@ -17,17 +17,17 @@ REPORT_VARIABLE = "POWERBAND_PROFILE_REPORT"
 
 
 class RanksReport:
-    """Report file of a profile, read by the process that started the ranks.
+    """File through which the leading rank passes its profile to the process that started the ranks.
 
     Args:
-        path: Path of the report file.
+        path: Path of the file.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def read(self) -> dict[str, Any] | None:
-        """Returns the profile as printable ``text`` and as a JSON ``table``; None if no rank wrote a report."""
+        """Returns {"text": printable profile, "table": profile as a JSON value}; None if no rank wrote the file."""
         return json.loads(self.path.read_text(encoding="utf-8")) if self.path.exists() else None
 
 

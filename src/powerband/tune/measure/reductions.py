@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 class AllReduceCounter:
-    """Counts all-reduces.
+    """Counts the all-reduces of a learner and their bytes.
 
     Attributes:
         count: Number of all-reduces since the last `clear`.
@@ -23,11 +23,15 @@ class AllReduceCounter:
         self.count = self.size = 0
 
     def figures(self, factor: float) -> dict[str, float]:
-        """Returns `count` and `size` times `factor`, by the names of the fields of `WindowFacts`."""
+        """Returns {"reductions": `count` times `factor`, "reduced_bytes": `size` times `factor`}.
+
+        Args:
+            factor: Such as 1 / iterations, for figures per iteration.
+        """
         return {"reductions": self.count * factor, "reduced_bytes": self.size * factor}
 
     def count_call(self, call: Callable[[], object]) -> AllReduceCounter:
-        """Clears the counters, makes a call and returns self with the all-reduces of that call."""
+        """Counts the all-reduces of one call and returns self; earlier counts are cleared."""
         self.clear()
         call()
         return self

@@ -30,10 +30,10 @@ class WindowFinished(Exception):
 
 
 class MeasurementWindow:
-    """Run observer that measures the wall time of one run by account over a window of iterations, and then ends it.
+    """Run observer that measures where the time of a run goes over a window of iterations, and then ends the run.
 
     All ranks begin and end the window at the same iteration. A decision that depends on a clock is made by all ranks
-    together, in a collective call at an iteration that every rank counts.
+    together, in a collective call at the same iteration.
 
     Args:
         probe: Time updates with other batch sizes and threads after the window.
@@ -69,7 +69,11 @@ class MeasurementWindow:
             self._batch = batch
 
     def on_tick(self, run: Run) -> None:
-        """Advances the measurement at the end of an iteration."""
+        """Begins or ends the window if it is time to do so; called at the end of each iteration.
+
+        Raises:
+            WindowFinished: The window is over; `ledgers` and `facts` are set.
+        """
         self._ticks += 1
         if not run.running:
             if self._measuring or not run.grad_steps or self._agreed(run, bool(run.received_signal)):

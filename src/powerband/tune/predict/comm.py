@@ -22,7 +22,7 @@ bandwidth."""
 
 @dataclass(frozen=True)
 class CommunicationModel:
-    """Latency and bandwidth between ranks.
+    """Cost of all-reduces between ranks: latency and bandwidth.
 
     Attributes:
         backend: Name of the communication backend, gloo or nccl.
@@ -42,8 +42,9 @@ class CommunicationModel:
         """Creates a model from timed all-reduces between two ranks.
 
         Args:
-            backend: Name of the communication backend.
-            figures: ``sizes`` is a list of tensor sizes in ``bytes`` with microseconds ``us``, the smallest first.
+            backend: Name of the communication backend, gloo or nccl.
+            figures: {"sizes": [{"bytes": size of the tensor, "us": microseconds of its all-reduce}, ...]}, the smallest
+                first. The first one gives the latency, the others give the bandwidth.
         """
         first, *larger = figures["sizes"]
         message_s = first["us"] * 1e-6
@@ -56,7 +57,11 @@ class CommunicationModel:
         return cls("nccl", "assumed", PCIE_LATENCY_S, ((1, PCIE_BYTES_PER_S),))
 
     def bytes_per_s(self, size: float) -> float:
-        """Returns the bytes per second measured with the tensor size whose ratio to `size` is nearest to 1."""
+        """Returns the bandwidth for a tensor, in bytes per second: that of the measured size closest to it by ratio.
+
+        Args:
+            size: Bytes of the tensor.
+        """
         return min(self.rates, key=lambda rate: abs(math.log(rate[0] / max(size, 1))))[1]
 
     def seconds(self, ranks: int, reductions: float, size: float) -> float:
@@ -73,7 +78,7 @@ class CommunicationModel:
         return reductions * 2 * (ranks - 1) * self.latency_s + moved
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the model as a JSON value."""
+        """Returns the fields as a JSON value; each rate is {"bytes": tensor size, "gb_per_s": gigabytes per second}."""
         rates = [{"bytes": size, "gb_per_s": rate / 1e9} for size, rate in self.rates]
         return {**asdict(self), "rates": rates}
 

@@ -35,7 +35,13 @@ START_S = 3.0
 
 
 class AllReduceResult(Protocol):
-    """Result of timing all-reduces, such as a `CheckResult` of ``powerband doctor``."""
+    """Result of timing all-reduces, such as a `CheckResult` of ``powerband doctor``.
+
+    Attributes:
+        message: Description of the result or of the failure.
+        advice: How to fix a failure.
+        metrics: Figures by name; ``sizes`` is missing after a failure, see `CommunicationModel.measured`.
+    """
 
     @property
     def message(self) -> str: ...
@@ -61,10 +67,10 @@ def estimate(
 
     Args:
         recipe: Recipe to train.
-        stage: Name of the stage.
-        config: Finalized configuration of the run.
+        stage: Name of the stage (function of the recipe) to run, such as ``train``.
+        config: Configuration of the run, after `Recipe.finalized`.
         options: Options of the estimate.
-        time_all_reduces: Times all-reduces between two ranks of this machine.
+        time_all_reduces: ``(backend, devices) -> result``; times all-reduces between two ranks of this machine.
         progress: Called with the name of each measurement and the share of the work that is done, 0 to 1.
 
     Raises:

@@ -19,7 +19,7 @@ def estimate_notes(
     per_gpu: bool,
     cores: int,
 ) -> list[str]:
-    """Writes the notes of an estimate.
+    """Returns the notes of an estimate, one sentence each: assumptions behind its figures, and remarks.
 
     Args:
         knobs: Settings of the run.

@@ -52,7 +52,11 @@ class Estimate:
         return forecast.memory_bytes * (1 if self.per_gpu else forecast.ranks) <= self.free_bytes
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the estimate as a JSON value: ``rows``, and the figures and assumptions behind them."""
+        """Returns the estimate as a JSON value.
+
+        ``rows`` has one dict per number of ranks: its forecast with ``cost`` and ``fits``, or the reason ``skipped``.
+        The other keys are the figures and assumptions behind them.
+        """
         rows: list[dict[str, Any]] = []
         for ranks, forecast in self.forecasts.items():
             if isinstance(forecast, str):

@@ -33,10 +33,10 @@ CADENCES = {"eval": "eval_interval", "save": "save_interval"}
 
 @dataclass(frozen=True)
 class Budget:
-    """Budget of a run, and the intervals of its evaluations and checkpoints.
+    """What ends a run, and the intervals of its evaluations and checkpoints.
 
     Attributes:
-        env_steps: Environment steps over all ranks.
+        env_steps: Environment steps of the run, over all ranks.
         time_limit_s: Time limit in seconds; 0 is no limit.
         learning_starts: Environment steps before the first update.
         intervals: "eval" and "save" -> environment steps between two evaluations or checkpoints; 0 is never.
@@ -52,6 +52,8 @@ class Budget:
 class Forecast:
     """Predicted rate and duration of a run on a number of ranks.
 
+    An iteration of the training loop is, for example, one step of all environments or one rollout.
+
     Attributes:
         ranks: Number of ranks.
         budget: Budget that ends the run.
@@ -60,7 +62,7 @@ class Forecast:
             (all-reduces), cores (waiting for a core) and other (the remaining time).
         update_s: Seconds per iteration that its updates add.
         cadence_costs: "eval" and "save" -> seconds per evaluation or checkpoint; without entry if unknown.
-        memory_bytes: Memory of one rank.
+        memory_bytes: Memory of one rank; 0 if unknown.
     """
 
     ranks: int
@@ -82,12 +84,12 @@ class Forecast:
         cadence_costs: dict[str, float],
         alone: bool = True,
     ) -> Forecast:
-        """Creates a forecast from a window.
+        """Creates a forecast from a window, the measured part of a short run.
 
         Args:
             ranks: Number of ranks that share the work.
-            ledger: Ledger of the window, of the leading rank.
-            facts: Figures of the window besides its ledger, of the leading rank.
+            ledger: Wall time of the window per account (category of time), on the leading rank (rank 0).
+            facts: Figures of the window besides its ledger, on the leading rank.
             comm: Cost of all-reduces; None with one rank, or if the window measured all ranks.
             budget: Budget of the run.
             cadence_costs: Seconds per evaluation and checkpoint measured in another run; used if this window has none.
@@ -128,20 +130,23 @@ class Forecast:
 
     @property
     def limit(self) -> tuple[str, float]:
-        """(name of the largest part of an iteration, its share of the iteration)."""
+        """The largest part of an iteration, which limits the rate: (name of the part, its share of the iteration)."""
         part = max(self.parts, key=self.parts.__getitem__)
         return part, self.parts[part] / self.iteration_s
 
     @property
     def unknown(self) -> list[str]:
-        """Events (eval for evaluations, save for checkpoints) that the run reaches and whose cost is unknown."""
+        """Events ("eval" for evaluations, "save" for checkpoints) that the run reaches and whose cost is unknown."""
         reached = (name for name, interval in self.budget.intervals.items() if 0 < interval <= self.env_steps)
         return [name for name in reached if name not in self.cadence_costs]
 
     # -- to the end ---------------------------------------------------------------------------------------------------
 
     def seconds_to(self, env_steps: float) -> float:
-        """Returns the seconds from the first step to `env_steps`, with evaluations and checkpoints of known cost."""
+        """Returns the seconds from the first step to environment step number `env_steps`.
+
+        Evaluations and checkpoints are included if their cost is known.
+        """
         without_updates = min(env_steps, self.budget.learning_starts)
         iterations = env_steps / self.steps * self.iteration_s - without_updates / self.steps * self.update_s
         return iterations + sum(
@@ -149,7 +154,7 @@ class Forecast:
         )
 
     def times(self, env_steps: float) -> dict[str, int]:
-        """Returns "eval" and "save" -> number of evaluations or checkpoints until `env_steps`."""
+        """Returns "eval" and "save" -> number of evaluations or checkpoints in the first `env_steps` steps."""
         return {name: int(env_steps // interval) for name, interval in self.budget.intervals.items() if interval}
 
     @property
@@ -175,7 +180,11 @@ class Forecast:
         return self.budget.time_limit_s if self.ends_by == "time_limit_s" else self.seconds_to(self.budget.env_steps)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the forecast as a JSON value."""
+        """Returns the forecast as a JSON value.
+
+        ``limit`` names the largest part of an ``iteration``, and ``apart`` has the number and the cost of evaluations
+        and checkpoints.
+        """
         part, share = self.limit
         return {
             "ranks": self.ranks,

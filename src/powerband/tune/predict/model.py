@@ -24,7 +24,7 @@ UPDATE_ACCOUNTS = ("update", "sample", "launch")
 
 @dataclass(frozen=True)
 class Affine:
-    """Seconds as an affine function a + b n of a size n: a number of environments or of rows."""
+    """Seconds as an affine function a + b n of a size n, which is a number of environments or of rows in a batch."""
 
     a: float
     b: float
@@ -34,7 +34,7 @@ class Affine:
 
     @classmethod
     def from_points(cls, n: float, seconds: float, m: float | None = None, other: float = 0.0) -> Affine:
-        """Returns the function through one or two points, with a, b >= 0; one point alone gives a constant.
+        """Returns the function through one or two measured points, with a, b >= 0; one point alone gives a constant.
 
         Args:
             n: First size.
@@ -54,17 +54,20 @@ class Affine:
 
 @dataclass(frozen=True)
 class ThroughputModel:
-    """Seconds of the parts of an iteration of one rank.
+    """Seconds of the parts of an iteration of one rank, from which the rate of changed settings follows.
+
+    An iteration of the training loop is, for example, one step of all environments or one rollout.
+    The parts ``env``, ``wait`` and ``act`` are functions of the number of environments.
 
     Attributes:
         num_envs: Number of environments of this rank.
         steps: Environment steps per iteration, over all ranks.
         updates: Updates per iteration.
-        rows: Rows per batch.
-        env: Environments -> seconds per iteration of stepping in this process and of sending actions to workers.
-        wait: Environments -> seconds per iteration of waiting for workers, which overlap can hide.
-        act: Environments -> seconds per iteration of all other work per step.
-        update: Rows -> seconds per update, including sampling.
+        rows: Rows (transitions) per batch.
+        env: Seconds per iteration of stepping in this process and of sending actions to workers.
+        wait: Seconds per iteration of waiting for workers, which overlap can hide.
+        act: Seconds per iteration of all other work per step, such as choosing actions.
+        update: Function of the rows: seconds per update, including sampling.
         comm: Seconds of collective calls (all-reduces) per update.
         fixed: Seconds per iteration that no setting of the model changes: returns, evaluation, checkpoints.
         overlap: Whether updates run while workers step.
@@ -125,15 +128,22 @@ class ThroughputModel:
         return replace(self, updates=updates)
 
     def with_batch(self, rows: int) -> ThroughputModel:
-        """Returns the model for another batch size and the same number of updates."""
+        """Returns the model for another number of rows per batch and the same number of updates."""
         return replace(self, rows=rows)
 
     def with_minibatches(self, factor: float) -> ThroughputModel:
-        """Returns the model for `factor` times as many mini-batches per rollout, each smaller by that factor."""
+        """Returns the model for another number of mini-batches per rollout.
+
+        Args:
+            factor: Factor on the number of mini-batches; their size is divided by it.
+        """
         return replace(self, updates=self.updates * factor, rows=max(1, round(self.rows / factor)))
 
     def with_overlap(self) -> ThroughputModel:
-        """Returns the model with updates while workers step; the gain is at most the shorter of wait and updates."""
+        """Returns the model with overlap, which updates while workers step.
+
+        The shorter of waiting and updating then takes no additional time.
+        """
         return replace(self, overlap=True)
 
     def with_wait(self, seconds: float) -> ThroughputModel:
@@ -149,10 +159,10 @@ class ThroughputModel:
 
 
 def fit(ledger: Ledger, facts: WindowFacts, other: tuple[Ledger, WindowFacts] | None = None) -> ThroughputModel:
-    """Fits the model of one rank to its window.
+    """Fits the throughput model of one rank to its window, the measured part of a run.
 
     Args:
-        ledger: Ledger of the window.
+        ledger: Wall time of the window per account (category of time).
         facts: Figures of the window besides its ledger; updates of two sizes give the slope over rows.
         other: Ledger and facts of a window with another number of environments, which give the slope over
             environments. Without it, the costs per step do not depend on the number of environments.

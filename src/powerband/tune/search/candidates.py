@@ -10,12 +10,13 @@ from powerband.tune.search.space import Setting
 
 @dataclass
 class Candidate:
-    """A setting (knob -> value) with its rates.
+    """A combination of changed settings that a search considers, with its predicted and measured rates.
 
     Attributes:
-        setting: Knobs that differ from the present setting; empty for the present setting.
+        setting: Knob (name of a setting) -> value, for the knobs that differ from the present configuration; empty for
+            the present configuration itself.
         parts: Alternatives that the setting combines, at most one per `Axis` of the search space.
-        predicted: Environment steps per second that the model predicts.
+        predicted: Environment steps per second that the throughput model predicts.
         rates: Measured environment steps per second, one per run.
         learning: Whether the setting changes what is learned.
     """
@@ -28,16 +29,16 @@ class Candidate:
 
     @property
     def measured(self) -> float:
-        """Median of the measured rates; 0 if there are none."""
+        """Median of the measured environment steps per second; 0 if nothing was measured."""
         return statistics.median(self.rates) if self.rates else 0.0
 
 
 def key(setting: Setting) -> tuple:
-    """Returns a setting as a hashable key."""
+    """Returns a hashable form of a setting (knob -> value): its pairs, sorted by knob."""
     return tuple(sorted(setting.items()))
 
 
 def as_command_line(setting: Setting) -> str:
-    """Formats a setting as command line arguments."""
+    """Formats a setting (knob -> value) as text such as ``nproc=2 threads=4``; "present setting" if it is empty."""
     texts = {knob: f"{value:.4g}" if isinstance(value, float) else value for knob, value in setting.items()}
     return " ".join(f"{knob}={text}" for knob, text in texts.items()) or "present setting"

@@ -12,7 +12,8 @@ SMALL = 0.01
 def seconds_by_part(model: ThroughputModel) -> dict[str, float]:
     """Returns part -> seconds per environment step over all ranks, as the throughput model predicts them.
 
-    The parts are env, wait, act, update, comm and fixed: the fields of `ThroughputModel` with these names.
+    The parts are the fields of `ThroughputModel` with these names: env (stepping), wait (for workers), act, update,
+    comm (all-reduces) and fixed (other work).
     """
     n, steps = model.num_envs, max(model.steps, 1e-9)
     parts = {
@@ -27,11 +28,11 @@ def seconds_by_part(model: ThroughputModel) -> dict[str, float]:
 
 
 def env_step_seconds(seconds: dict[str, float], overlap: bool) -> float:
-    """Returns the seconds per environment step.
+    """Adds the seconds of all parts and returns the seconds per environment step.
 
     Args:
-        seconds: Result of `seconds_by_part`.
-        overlap: Whether updates run while simulators step.
+        seconds: Part of a step -> its seconds, a result of `seconds_by_part`.
+        overlap: Whether updates run while simulators step; the shorter of waiting and updating then costs nothing.
     """
     updates = seconds["update"] + seconds["comm"]
     wait_and_update = max(seconds["wait"], updates) if overlap else seconds["wait"] + updates

@@ -28,17 +28,19 @@ PROBE_BUDGET = 0.5
 
 
 class ModelFitter:
-    """Fits the model of one search.
+    """Fits the throughput model of one search with probes (short runs), and predicts the rate of every setting.
+
+    A setting is a mapping knob -> value with the changes to the present configuration.
 
     Args:
-        space: Axes and settings of the search.
-        base: Measurement of the present setting.
-        measure: ``(setting, seconds) -> measurement``; None if the setting cannot be measured.
-        spent: Returns the share of the budget that is spent.
+        space: Alternatives that the search combines.
+        base: Measurement of the present configuration.
+        measure: ``(setting, seconds) -> measurement``; returns None if the setting cannot be measured.
+        spent: Returns the spent share of the time budget; 1 if it is used up.
         limit: Memory limit of a setting in bytes, per GPU or for all ranks on the CPU; 0 is no limit.
 
     Attributes:
-        probes: Measurements by `key` of their setting.
+        probes: `key` of a setting -> its measurement.
         notes: Alternative settings that were not tried, with reasons.
     """
 
@@ -64,11 +66,12 @@ class ModelFitter:
         return candidates
 
     def fitted(self) -> tuple[ThroughputModel, dict[tuple, dict[str, float]]]:
-        """Fits the model of the present setting and measures every alternative that the model does not predict.
+        """Fits the model of the present configuration and measures every alternative that the model does not predict.
 
         Returns:
-            (model, `key` of an alternative -> its `part_factors`). The additional entry ``rest`` of these factors is
-            a factor on the seconds of the whole step, for the change that the factors of its parts do not explain.
+            (model, factors). `factors` maps the `key` of each measured alternative to its `part_factors`. The
+            additional entry ``rest`` is a factor on the seconds of the whole step, for the change that its parts do not
+            explain.
         """
         base = self.base
         model = fit(base.ledgers[0], base.facts[0])
@@ -102,13 +105,13 @@ class ModelFitter:
         return model, factors
 
     def sized(self, envs: Axis, model: ThroughputModel) -> ThroughputModel:
-        """Refits the model with a probe that has up to four times as many environments.
+        """Measures up to four times as many environments, and returns the model refitted with that run.
 
         If these do not fit into memory, a bisection finds the largest number that fits, and the axis ends there.
 
         Args:
-            envs: Axis of environments.
-            model: Model of the present setting.
+            envs: Axis whose alternatives are numbers of environments.
+            model: Model of the present configuration.
         """
         base, n = self.base, self.space.knobs.get("num_envs")
         size = max((each["num_envs"] for each in envs.settings if n < each["num_envs"] <= 4 * n), default=n)
@@ -132,13 +135,14 @@ class ModelFitter:
         return fit(base.ledgers[0], base.facts[0], (probe.ledgers[0], probe.facts[0]))
 
     def batched(self, batch: Axis, model: ThroughputModel) -> ThroughputModel:
-        """Refits the time of an update as a function of its rows, with a probe that has the largest batch.
+        """Measures the largest batch, and returns the model with the time of an update as a function of its rows.
 
-        Single updates, on a batch that stays in the caches, predict the gain of larger batches less accurately.
+        Rows are the transitions of a batch. Single timed updates, on a batch that stays in the caches, predict the gain
+        of larger batches less accurately.
 
         Args:
-            batch: Axis of batch sizes.
-            model: Model of the present setting.
+            batch: Axis whose alternatives are batch sizes.
+            model: Model of the present configuration.
         """
 
         def scale(setting: Setting) -> float:
@@ -162,7 +166,11 @@ class ModelFitter:
     def predicted(self, model: ThroughputModel, factors: dict[tuple, dict[str, float]]) -> list[Candidate]:
         """Returns every valid setting that fits into memory, with its predicted rate.
 
-        A setting combines alternatives whose rates the model predicts or that are in `factors`, a result of `fitted`.
+        A setting combines alternatives whose rates the model predicts or that were measured.
+
+        Args:
+            model: Model of the present configuration.
+            factors: `key` of a measured alternative -> its `part_factors`, as `fitted` returns them.
         """
         alternatives: list[list[Setting]] = [
             [{}, *(each for each in axis.settings if axis.modelled or key(each) in factors)] for axis in self.space.axes
@@ -182,7 +190,14 @@ class ModelFitter:
         return candidates
 
     def resized(self, model: ThroughputModel, setting: Setting) -> ThroughputModel:
-        """Returns the model for the sizes and the ranks of a setting, without the factors of probed alternatives."""
+        """Returns the model for the sizes of a setting: its environments, batch, updates and ranks.
+
+        The effects of measured alternatives, such as another precision, are not included.
+
+        Args:
+            model: Model of the present configuration.
+            setting: Changed knobs -> their values.
+        """
         space, n = self.space, self.space.knobs.get("num_envs")
         config = space.config_with(setting)
         growth = setting.get("num_envs", n) / n if n else 1.0

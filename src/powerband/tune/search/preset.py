@@ -18,7 +18,9 @@ from powerband.tune.search.space import by_qualified_name
 
 
 def write_preset(result: TuningResult, recipe: str, arguments: list[str]) -> Path:
-    """Writes ``tuned-RECIPE-ALGO.yaml`` and, in the same folder, ``tuned-RECIPE-ALGO.tuning.json``.
+    """Writes the result of a search as a preset, and its measurements as JSON.
+
+    The files are ``tuned-RECIPE-ALGO.yaml`` and ``tuned-RECIPE-ALGO.tuning.json`` in the user's folder of presets.
 
     Args:
         result: Result of the search.
@@ -58,9 +60,13 @@ def write_preset(result: TuningResult, recipe: str, arguments: list[str]) -> Pat
 
 
 def remaining_arguments(result: TuningResult, arguments: list[str]) -> list[str]:
-    """Returns the `arguments` to use with ``setup=tuned``, without the settings that the preset contains.
+    """Returns the arguments that a user adds to ``setup=tuned``: those that do not set what the preset contains.
 
-    These are removed because arguments on the command line override a preset.
+    Arguments on the command line would override the preset.
+
+    Args:
+        result: Result of the search.
+        arguments: Command line arguments after the recipe, without the options of the search.
     """
     recipe, paths = result.space.recipe, by_qualified_name(result.space, result.best.setting)
     old = {name for name, new in recipe.old_names.items() if (new if isinstance(new, str) else new[0]) in paths}
@@ -69,7 +75,14 @@ def remaining_arguments(result: TuningResult, arguments: list[str]) -> list[str]
 
 
 def preset_header(result: TuningResult, recipe: str, arguments: list[str]) -> dict[str, Any]:
-    """Returns the recipe, machine and method of a search, which `check_tuned_preset` verifies and users read."""
+    """Returns the description of a preset: how it was found, and for which recipe, algorithm and machine.
+
+    `check_tuned_preset` compares it with a later run. The arguments are those of `write_preset`.
+
+    Returns:
+        {"recipe", "algo", "words": arguments after ``powerband tune``, "date", "learning": rule for knobs that change
+        learning, "gain": gain as text, "cpu", "cores", "gpus"}.
+    """
     return {
         "recipe": recipe,
         "algo": result.space.recipe.algorithm_of(result.space.config),
@@ -82,7 +95,15 @@ def preset_header(result: TuningResult, recipe: str, arguments: list[str]) -> di
 
 
 def to_dict(result: TuningResult, header: dict[str, Any]) -> dict[str, Any]:
-    """Returns a search as a JSON value: header, chosen setting, verified settings and rows of the tuning map."""
+    """Returns the result of a search as a JSON value.
+
+    It has the header, the chosen and the present setting, the verified settings and the rows of the tuning map (rates
+    of all settings).
+
+    Args:
+        result: Result of the search.
+        header: Result of `preset_header`.
+    """
 
     def row(each: Candidate) -> dict[str, Any]:
         return {
@@ -107,9 +128,9 @@ def to_dict(result: TuningResult, header: dict[str, Any]) -> dict[str, Any]:
 
 
 def table(result: TuningResult) -> str:
-    """Formats a search for the user.
+    """Formats the result of a search as text for the user.
 
-    The text has the verified settings, the best settings that were not verified, notes and numbers of settings.
+    The text has the verified settings, the best settings that were not verified, notes and the number of settings.
     """
     lines = [f"{'measured':>12}{'predicted':>12}{'gain':>8}  setting (env steps/s, measured in alternating runs)"]
     base = result.baseline.measured

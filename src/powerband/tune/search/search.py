@@ -64,10 +64,10 @@ class SearchOptions:
 
 @dataclass(frozen=True)
 class TuningResult:
-    """Result of a search.
+    """Result of a search for the fastest settings.
 
     Attributes:
-        space: Axes of the search.
+        space: Alternatives that the search combined.
         best: Chosen setting; the present one if no other is faster.
         baseline: Present setting.
         verified: Settings that were verified in alternating runs, the present one first.
@@ -91,16 +91,19 @@ class TuningResult:
 
     @property
     def knobs(self) -> list[str]:
-        """Knobs that at least one candidate changes."""
+        """Names of the settings that at least one candidate changes."""
         return list(dict.fromkeys(knob for each in self.candidates for knob in each.setting))
 
     def rows(self, most: int = 96) -> list[dict[str, Any]]:
-        """Returns the rows of the tuning map, one per setting: its knobs, its rates and whether it was measured.
-
-        The rows contain all measured settings, then the settings with the best predictions.
+        """Returns the rows of the tuning map, the heat map of rates: all measured settings, then the best predictions.
 
         Args:
             most: Largest number of rows, unless more settings were measured.
+
+        Returns:
+            One dict per setting: {"knobs": knob -> value, "steps_per_s": measured rate, or predicted if there is none,
+            "predicted_steps_per_s", "measured": whether it was measured, "rates": rate of each run,
+            "changes_learning"}.
         """
         measured = [each for each in self.candidates if each.rates]
         predicted = [each for each in self.candidates if not each.rates][: max(0, most - len(measured))]
@@ -122,7 +125,7 @@ class Search:
 
     Args:
         recipe: Recipe to tune.
-        stage: Name of the stage.
+        stage: Name of the stage (function of the recipe) to run, such as ``train``.
         config: Present configuration.
         options: Budget, learning rule and memory limit of the search.
         progress: Called with the name of each step and the share of the budget that is spent, 0 to 1.
@@ -137,7 +140,7 @@ class Search:
         self.limit = int(options.memory_gib * 2**30)
 
     def run(self) -> TuningResult:
-        """Fits the model, predicts every setting and verifies the best.
+        """Fits the throughput model, predicts the rate of every setting and verifies the best settings.
 
         Raises:
             ConfigError: The present setting cannot be measured.
@@ -182,16 +185,16 @@ class Search:
 
     @property
     def spent(self) -> float:
-        """Share of the budget that is spent."""
+        """Spent share of the time budget; above 1 if the search exceeds it."""
         return (time.perf_counter() - self.started) / self.options.seconds
 
     def measure(self, setting: Setting, seconds: float, probe: bool = False) -> Measurement | None:
         """Measures a setting in a short run; None if it is invalid, runs out of memory, or its run ends too early.
 
         Args:
-            setting: Setting to measure.
-            seconds: Length of the window.
-            probe: Time single updates after the window.
+            setting: Changed knobs -> their values; empty measures the present configuration.
+            seconds: Length of the measured part of the run.
+            probe: Time single updates after the measured part.
         """
         name = as_command_line(setting)
         self.progress(name, min(1.0, self.spent))
@@ -212,12 +215,12 @@ class Search:
     # -- verifying --------------------------------------------------------------------------------------------------
 
     def verify_s(self, candidate: Candidate) -> float:
-        """Returns the seconds of the window in which a candidate is verified, from its predicted time per iteration."""
+        """Returns how many seconds to measure a candidate in a verification, from its predicted time per iteration."""
         facts, n = self.space.facts, self.space.knobs.get("num_envs")
         steps = facts.env_steps / facts.iterations * (candidate.setting.get("num_envs", n) / n if n else 1.0)
         return min(LONGEST_VERIFY_S, max(VERIFY_S, VERIFY_ITERATIONS * steps / candidate.predicted))
 
     def rate(self, candidate: Candidate) -> float | None:
-        """Measures the environment steps per second of a candidate; None if that fails."""
+        """Measures a candidate in a short run and returns its environment steps per second; None if that fails."""
         result = self.measure(candidate.setting, self.verify_s(candidate))
         return result.steps_per_s if result is not None and result.facts[0].iterations else None

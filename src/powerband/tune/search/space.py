@@ -31,10 +31,10 @@ GROWTH = (0.5, 2, 4, 8)
 
 @dataclass(frozen=True)
 class Axis:
-    """Alternatives of which a setting contains at most one.
+    """One dimension of a search: alternatives that exclude each other, such as several precisions.
 
     Attributes:
-        name: Subject of the alternatives.
+        name: Subject of the alternatives, such as ``precision``.
         settings: Alternatives, without the present setting.
         learning: Whether the alternatives change what is learned.
         modelled: Whether the throughput model predicts their rates; otherwise a short run measures each.
@@ -47,14 +47,18 @@ class Axis:
 
 
 class SearchSpace:
-    """Axes of one configuration on this machine.
+    """Alternatives that a search may combine for one configuration on this machine, grouped into axes.
 
     Args:
         recipe: Recipe of the configuration.
         config: Present configuration.
         facts: Figures of a short run of the present configuration.
-        rule: Rule for knobs that change learning: fixed, constant-reuse or sqrt-lr, see `SearchOptions`.
+        rule: Rule for knobs (settings) that change learning: fixed, constant-reuse or sqrt-lr, see `SearchOptions`.
         gpus: Number of GPUs of this machine; 0 plans ranks on the CPU.
+
+    Attributes:
+        knobs: Settings of the present configuration by name.
+        axes: Axes with at least one alternative.
     """
 
     def __init__(self, recipe: Recipe, config: Any, facts: WindowFacts, rule: LearningRule, gpus: int = 0) -> None:
@@ -73,7 +77,10 @@ class SearchSpace:
         self.axes = [axis for axis in axes if axis.settings]
 
     def config_with(self, setting: Setting) -> Any:
-        """Returns the configuration with a setting.
+        """Returns a copy of the present configuration with changed knobs.
+
+        Args:
+            setting: Changed knobs -> their values.
 
         Raises:
             ConfigError, ValueError: The configuration refuses a value, or a size does not divide by the ranks.
@@ -85,7 +92,7 @@ class SearchSpace:
         return config
 
     def complete(self, alternatives: list[Setting]) -> dict[str, Any] | None:
-        """Combines alternatives into one setting; None if the setting is invalid.
+        """Combines alternatives of different axes into one setting, knob -> value; None if the setting is invalid.
 
         Under the rule sqrt-lr, the learning rates grow with the square root of the batch size.
         """
@@ -101,7 +108,7 @@ class SearchSpace:
         return setting
 
     def batch_rows(self, config: Any) -> float:
-        """Returns the transitions per update over all ranks."""
+        """Returns the number of transitions per update over all ranks."""
         knobs = Knobs(self.recipe, config)
         if "global_batch_size" in knobs:
             return float(knobs.get("batch_size_per_rank") * config.run.nproc or knobs.get("global_batch_size"))
@@ -118,7 +125,10 @@ class SearchSpace:
     # -- axes that leave learning unchanged -------------------------------------------------------------------------
 
     def layout(self) -> Axis:
-        """Numbers of ranks and threads per rank; sizes are totals over all ranks, so learning is unchanged."""
+        """Returns the alternative numbers of ranks and, without a GPU, of threads per rank.
+
+        Sizes are totals over all ranks, so learning is unchanged.
+        """
         settings = self.config.run
         if self.gpus:
             counts = [] if settings.gpus not in ("auto", "all") else [2**i for i in range(8) if 2**i <= self.gpus]
@@ -133,24 +143,27 @@ class SearchSpace:
         return Axis("ranks and threads", tuple(each for each in layouts if self._is_allowed(each)))
 
     def precision(self) -> Axis:
-        """Floating point types for this device other than the present one."""
+        """Returns the alternative floating point types for this device, without the present one."""
         names = ("fp32", "bf16", "fp16") if self.gpus else ("fp32", "bf16")
         now = self.knobs.get("precision")
         return Axis("precision", tuple({"precision": name} for name in names if name != now))
 
     def overlap(self) -> Axis:
-        """Updates that run while simulators step."""
+        """Returns overlap (updates while simulators step) as an alternative; none if it is impossible or on."""
         possible = self.facts.can_overlap and not self.facts.overlap
         return Axis("overlap", ({"overlap": True},) if possible else ())
 
     def double_buffering(self) -> Axis:
-        """Double buffering, if the simulators have at least two workers."""
+        """Returns double buffering as an alternative; none if it is on or the simulators have fewer than two workers.
+
+        With double buffering, the policy acts for one half of the environments while the other half steps.
+        """
         off = self.knobs.get("double_buffer") is False
         possible = off and len(self.facts.worker_rows) > 1 and self.facts.overlappable
         return Axis("double buffering", ({"double_buffer": True},) if possible else ())
 
     def workers(self) -> Axis:
-        """Worker processes per rank; 0 steps the simulators in the training process."""
+        """Returns the alternative numbers of worker processes per rank; 0 steps simulators in the training process."""
         if "num_workers" not in self.knobs:
             return Axis("workers", ())
         now, cores = len(self.facts.worker_rows), max(self.facts.cores, 1)
@@ -158,7 +171,10 @@ class SearchSpace:
         return Axis("workers", tuple({"num_workers": count} for count in sorted(counts)))
 
     def compile_and_graphs(self) -> Axis:
-        """Compiled losses and CUDA graphs; on CPUs both are slower or impossible for networks of these sizes."""
+        """Returns compiled losses and CUDA graphs as alternatives; none without a GPU.
+
+        On CPUs both are slower or impossible for networks of these sizes.
+        """
         if not self.gpus:
             return Axis("launches", ())
         settings: list[Setting] = [{"compile": True}] if self.knobs.get("compile") is False else []
@@ -170,16 +186,16 @@ class SearchSpace:
     # -- axes that change learning ----------------------------------------------------------------------------------
 
     def environments(self) -> Axis:
-        """Numbers of environments other than the present one."""
+        """Returns the alternative numbers of environments, without the present one."""
         n = self.knobs.get("num_envs", 0)
         sizes = sorted({int(n * factor) for factor in GROWTH} - {n, 0})
         return Axis("environments", tuple({"num_envs": size} for size in sizes), learning=True, modelled=True)
 
     def limit_environments(self, axis: Axis, most: int) -> None:
-        """Replaces the alternatives of an axis of environments that do not fit into memory by the largest that fits.
+        """Replaces the alternatives that do not fit into memory by the largest number of environments that fits.
 
         Args:
-            axis: Axis of environments.
+            axis: Axis whose alternatives are numbers of environments.
             most: Largest number of environments that fits into memory.
         """
         smaller = [each for each in axis.settings if each["num_envs"] < most]
@@ -187,7 +203,7 @@ class SearchSpace:
         self.axes[self.axes.index(axis)] = dataclasses.replace(axis, settings=(*smaller, *last))
 
     def batch(self) -> Axis:
-        """Batch sizes other than the present one.
+        """Returns the alternative batch sizes, without the present one.
 
         The number of updates changes with the batch size, so that the samples per transition stay the same.
         """
@@ -220,9 +236,10 @@ class SearchSpace:
 
 
 def knob_values(space: SearchSpace, setting: Setting, knobs: list[str]) -> dict[str, Any]:
-    """Returns knob -> value for each of `knobs`, as the coordinates of a setting in the tuning map.
+    """Returns knob -> value for each of `knobs`, the coordinates of a setting in the tuning map.
 
-    Knobs that the setting does not change have their present value. Automatic values are resolved.
+    Knobs that the setting does not change have their present value. Automatic values, such as ``threads=0``, are
+    replaced by the values in effect.
     """
     values = {knob: setting.get(knob, space.knobs.get(knob)) for knob in knobs}
     if values.get("threads") == 0:
@@ -235,6 +252,6 @@ def knob_values(space: SearchSpace, setting: Setting, knobs: list[str]) -> dict[
 
 
 def by_qualified_name(space: SearchSpace, setting: Setting) -> dict[str, Any]:
-    """Returns qualified name (such as ``run.nproc``) -> value for the knobs of a setting, as a preset has them."""
+    """Returns qualified name (such as ``run.nproc``) -> value for the changed knobs, as a preset file has them."""
     paths = Knobs(space.recipe, space.config_with(setting)).paths
     return {paths[knob]: value for knob, value in setting.items()}

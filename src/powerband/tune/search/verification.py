@@ -22,12 +22,13 @@ error of all measured settings."""
 
 
 class Verification:
-    """Runs settings within the remaining budget of a search.
+    """Measures the most promising settings of a search, repeatedly and within its remaining time budget.
 
     Args:
         run: Measures the environment steps per second of a candidate; returns None if that fails.
         seconds_left: Returns the remaining seconds of the budget.
-        sizes: Knobs whose effect the model computes; settings that are equal in all other knobs are similar.
+        sizes: Knobs whose effect the throughput model computes, such as ``num_envs``. Settings that are equal in all
+            other knobs count as similar.
     """
 
     def __init__(
@@ -39,7 +40,11 @@ class Verification:
         self.errors: dict[tuple, list[float]] = {}
 
     def verified(self, baseline: Candidate, candidates: list[Candidate]) -> list[Candidate]:
-        """Runs the most promising candidates.
+        """Measures the most promising candidates.
+
+        Args:
+            baseline: Present setting, which is always measured.
+            candidates: All other settings, with predicted rates and the rates of earlier probes (short runs).
 
         Returns:
             The candidates that were run, `baseline` first; their `rates` are replaced by those of the verification.
@@ -93,7 +98,11 @@ class Verification:
         return key({knob: value for knob, value in candidate.setting.items() if knob not in self.sizes})
 
     def fastest(self, tried: list[Candidate]) -> list[Candidate]:
-        """Returns the first candidate, which is the baseline, then up to `MAX_FINALISTS` later ones, fastest first."""
+        """Returns the baseline, then up to `MAX_FINALISTS` other candidates, the fastest first.
+
+        Args:
+            tried: Candidates that were run, the baseline first.
+        """
         return [tried[0], *sorted(tried[1:], key=lambda each: -each.measured)[:MAX_FINALISTS]]
 
     def fits_budget(self, candidates: list[Candidate]) -> bool:
