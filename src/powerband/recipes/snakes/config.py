@@ -67,12 +67,21 @@ class Config:
 
     @property
     def loop(self) -> OffPolicyConfig | OnPolicyConfig:
-        """Settings of the training loop in which the chosen algorithm runs."""
+        """Settings of the training loop of the algorithm: `on_policy` for ppo, `off_policy` for ddpg and bicnet."""
         return self.on_policy if self.algo == "ppo" else self.off_policy
 
 
 def finalize(config: Config, stage: str) -> Config:
-    """Returns the configuration with a value for each option that is ``auto``, and `episodes` as environment steps."""
+    """Replaces the automatic choices of a configuration with values.
+
+    Args:
+        config: Configuration as the user wrote it.
+        stage: Name of the stage of the recipe, here always train. It changes nothing.
+
+    Returns:
+        The configuration without options that are ``auto``. If `episodes` was not 0, ``run.env_steps`` is the same
+        budget in environment steps, and `episodes` is 0.
+    """
     ppo = config.algo == "ppo"
     run = replace(config.run, env_steps=EPISODE_STEPS * config.episodes) if config.episodes else config.run
     chosen = replace(config, run=run, episodes=0)
@@ -87,6 +96,8 @@ def finalize(config: Config, stage: str) -> Config:
 
 def check(config: Config, world_size: int) -> None:
     """Checks that the numbers of boards and the batch sizes of the training loop are divisible by the number of ranks.
+
+    A rank is one training process; `world_size` is their number.
 
     Raises:
         ConfigError: A size is not divisible.

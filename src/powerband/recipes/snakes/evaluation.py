@@ -28,7 +28,7 @@ SCRIPTED_OPPONENTS: dict[str, Callable[[], Any]] = {
 def as_player(learner: Any, observation: str) -> PolicyOpponent:
     """Wraps a learner as a player that can play either team and acts without exploration.
 
-    `observation` is the name of the observation that the learner was trained with.
+    `observation` is the name of the observation that the learner was trained with, a key of `OBSERVATIONS`.
     """
     return PolicyOpponent(lambda obs: learner.act(obs, None, explore=False)[0], observation)
 
@@ -37,15 +37,16 @@ def play(first: Any, second: Any, games: int, seed: int, device: Any = "cpu", wa
     """Plays `games` games. `first` is team A in one half of them and team B in the other half.
 
     Args:
-        first, second: Players with ``act_team(state, boards, team, seed)``.
+        first, second: Players with the method ``act_team(state, boards, team, seed)``, such as `PolicyOpponent`.
         games: Even number of games.
         seed: Seed of the games.
         device: Device of the boards.
-        watch: Function that is called with the state before each move; None calls nothing.
+        watch: Function that is called with the `SnakesState` of all games before each move; None calls nothing.
 
     Returns:
-        Results of `first` by name, (games,) each: score and opponent_score (sum of the game rewards of a team), and
-        win, draw and loss (0 or 1).
+        Results of `first` by name, float32 (games,) each. ``score`` and ``opponent_score`` are sums of the game rewards
+        of a team, which are the changes in the lengths of its snakes. ``win``, ``draw`` and ``loss`` are 0 or 1. The
+        other entries come from `powerband.loops.evaluate.evaluate`.
 
     Raises:
         ConfigError: `games` is odd or below 2.
@@ -76,11 +77,15 @@ def play(first: Any, second: Any, games: int, seed: int, device: Any = "cpu", wa
 
 
 def summary(figures: dict[str, Tensor]) -> dict[str, Any]:
-    """Summarises the results of `play` as one row of the evaluation table.
+    """Summarises the results of many games as counts and means, one row of the evaluation table.
+
+    Args:
+        figures: Results of the games by name, as `play` returns them.
 
     Returns:
-        Numbers of games, wins, draws and losses; ``decided_won``, the share of wins among wins and losses; the mean
-        scores of both teams. Names that end in ``_95`` are 95 % intervals, as [low, high].
+        ``games``, ``wins``, ``draws`` and ``losses`` are counts; ``decided_won`` is the share of wins among wins and
+        losses; ``score`` and ``opponent_score`` are the mean scores of both teams. Names that end in ``_95`` are 95 %
+        intervals, as [low, high].
     """
     wins, draws, losses = (int(figures[name].sum()) for name in ("win", "draw", "loss"))
     low, high = wilson_interval(wins, wins + losses)
@@ -99,10 +104,15 @@ def summary(figures: dict[str, Tensor]) -> dict[str, Any]:
 
 
 def win_rates(own: Any, games: int, device: Any) -> dict[str, float]:
-    """Plays `games` games against the random and against the greedy opponent, for evaluations during training.
+    """Plays `games` games against the random and `games` against the greedy opponent, to evaluate during training.
+
+    Args:
+        own: The player that is evaluated, see `as_player`.
+        games: Even number of games against each opponent.
+        device: Device of the boards.
 
     Returns:
-        ``win_random`` and ``win_greedy``: the share of games that `own` won against each.
+        ``win_random`` and ``win_greedy``: the share of games that `own` won against each, 0 to 1.
     """
     return {
         f"win_{name}": float(play(own, SCRIPTED_OPPONENTS[name](), games, 20_000, device)["win"].mean())
@@ -118,10 +128,10 @@ def evaluate_run(folder: Path, options: Evaluation, load: Callable[[Path], tuple
     Args:
         folder: Run folder.
         options: Options of ``powerband eval``.
-        load: Function ``folder -> (learner, name of its observation)``.
+        load: Function ``folder -> (learner, name of its observation)``, which loads a learner from a run folder.
 
     Returns:
-        One dict per opponent: its name and the numbers of `summary`.
+        One dict per opponent: its name as ``opponent``, and the results that `summary` computes, such as ``wins``.
     """
     from powerband.recipes.snakes.env import board_image as draw
 

@@ -28,7 +28,14 @@ from powerband.recipes.snakes.nets.torus import TorusConv
 
 
 def train(config: Config, run: Run) -> None:
-    """Trains the algorithm that `config.algo` names against the opponent that `config.opponent` names."""
+    """Trains a team of snakes with the algorithm `config.algo` against the opponent `config.opponent`.
+
+    The trained policy is exported at the end.
+
+    Args:
+        config: Configuration without automatic choices, the result of `finalize`.
+        run: The run: its folder, device, ranks and console.
+    """
     ranks, self_play = run.ranks, config.opponent == "self"
     opponent = PolicyOpponent(None, config.observation) if self_play else SCRIPTED_OPPONENTS[config.opponent]()
     num_envs = per_rank("num_envs", config.loop.num_envs, ranks.world_size)
@@ -99,9 +106,14 @@ def build_learner(config: Config, context: RankContext) -> tuple[Learner, EnvSpe
 
 
 def best_actions(modules: nn.ModuleDict, obs: Tensor) -> Tensor:
-    """Computes the most likely actions (n, 3) of a PPO policy for observations (n, 3, ...) of n boards.
+    """Computes the most likely actions of a PPO policy for one team on n boards.
 
-    `modules` contains the policy network ``net`` and, for the observation planes, the network ``encoder`` before it.
+    Args:
+        modules: The policy network ``net`` and, for the observation ``planes``, the network ``encoder`` before it.
+        obs: Observations (n, 3, ...) float32 of the three snakes.
+
+    Returns:
+        Actions (n, 3) int64.
     """
     rows = obs.flatten(0, 1)
     if "encoder" in modules:
@@ -113,7 +125,7 @@ def load(folder: Path) -> tuple[Learner, str]:
     """Loads a trained learner from a run folder or from one of its checkpoints.
 
     Returns:
-        The learner, and the name of the observation that it was trained with.
+        The learner on the CPU, and the name of the observation that it was trained with, a key of `OBSERVATIONS`.
     """
     path, _ = resolve_resume(str(folder))
     file = path.parent.parent / "config.json"
@@ -126,9 +138,11 @@ def load(folder: Path) -> tuple[Learner, str]:
 def evaluate(config: Config, folder: Path, options: Evaluation) -> list[dict]:
     """Plays the newest checkpoint in the run folder `folder` against each opponent in `options`.
 
-    Writes a table, an image and a video per opponent to the run folder.
+    Writes the results, and an image and a video per opponent, to the run folder. The configuration is read from the
+    run folder, so `config` is not used.
 
     Returns:
-        One dict per opponent: its name and the numbers of `evaluation.summary`.
+        One dict per opponent: its name as ``opponent``, and the results that `evaluation.summary` computes, such as
+        ``wins`` and ``score``.
     """
     return evaluate_run(folder, options, load)

@@ -23,7 +23,11 @@ from powerband.report.media_files import save_image, write_video
 
 
 def planner_policies(names: tuple[str, ...], world: World) -> dict[str, Act]:
-    """Creates the policies that the option ``planners`` names: planners that do not learn, or policies of other runs.
+    """Creates the policies with which a run is compared: planners that do not learn, or policies of other runs.
+
+    Args:
+        names: Value of the option ``planners``: random, lawnmower, greedy, none, or the folder of another run.
+        world: Settings of the missions.
 
     Returns:
         The policies by the name that the table shows; lawnmower has one policy per altitude of `world`.
@@ -58,8 +62,9 @@ def evaluate(config: Config, folder: Path, options: Evaluation) -> list[dict]:
     Writes ``eval-missions.json``, curves, an image and a video to the run folder `folder`.
 
     Returns:
-        One dict per policy, team size and communication range: the numbers of `evaluation.summary`, and
-        ``this_run_ahead_f1``, the mean and 95 % interval of how far this run is ahead of the policy in F1.
+        One dict per policy, team size and communication range, which are its ``policy``, ``n_agents`` and
+        ``comm_range_m``. It also contains the results of `evaluation.summary` and ``this_run_ahead_f1``: how far this
+        run is ahead of the policy in ``f1_mean``, as [mean, low, high] with a 95 % interval.
     """
     if options.threads:
         torch.set_num_threads(options.threads)

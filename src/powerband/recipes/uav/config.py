@@ -50,6 +50,12 @@ class Config:
 def finalize(config: Config, stage: str) -> Config:
     """Returns the configuration with a number of missions per rollout and with the budget in environment steps.
 
+    A mission is an episode: a team of UAVs moves over the map for ``world.budget`` + 1 steps.
+
+    Args:
+        config: Configuration as the user wrote it.
+        stage: Name of the stage of the recipe, here always train. It changes nothing.
+
     Raises:
         ConfigError: A rollout does not contain complete missions, two budgets are given, or an option has no effect.
     """
@@ -87,6 +93,8 @@ def finalize(config: Config, stage: str) -> Config:
 
 def check(config: Config, world_size: int) -> None:
     """Checks that the sizes of the training loop are divisible by the number of ranks, and that the map file is valid.
+
+    A rank is one training process; `world_size` is their number.
 
     Raises:
         ConfigError: A size is not divisible, or the map file is missing or invalid.

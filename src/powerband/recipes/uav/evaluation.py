@@ -20,12 +20,12 @@ Act = Callable[[UavEnv, Any], Tensor]
 
 
 def planner_policy(planner: Planner) -> Act:
-    """Wraps a planner as a policy, a function from missions and observations to moves."""
+    """Returns a policy, a function from missions and observations to moves, that asks `planner` for the moves."""
     return lambda env, obs: planner.act(env)
 
 
 def deterministic_policy(learner: COMA) -> Act:
-    """Returns the policy of a learner that always takes the most likely of the allowed moves."""
+    """Returns the policy of a trained learner that always takes the most likely of the allowed moves."""
     return lambda env, obs: env.masked_sample(learner.probability(obs), None)[0]
 
 
@@ -38,10 +38,12 @@ def fly_missions(
         env: Environment with N missions.
         act: Policy that chooses the moves.
         seed: Seed of the missions.
-        on_move: Function that is called before each move with `env` and the current metrics; None calls nothing.
+        on_move: Function that is called before each move with `env` and the result of ``env.score()``; None calls
+            nothing.
 
     Returns:
-        ``f1`` and ``roi_entropy`` (N, moves + 1), from the start to the end of each mission, and ``return`` (N,).
+        ``f1`` (N, moves + 1): F1 score of the region of interest, from the start to the end of each mission.
+        ``roi_entropy`` (N, moves + 1): mean entropy over this region in bits. ``return`` (N,): sum of the rewards.
     """
     curves: dict[str, list[Tensor]] = {name: [] for name in EPISODE_METRICS}
 
@@ -66,8 +68,9 @@ def summary(metrics: dict[str, Tensor]) -> dict[str, Any]:
         metrics: Result of `fly_missions`.
 
     Returns:
-        The number of ``missions``, the ``return``, and for f1 and roi_entropy: ``*_mean``, the mean over the moves of a
-        mission (the area under its curve), and ``*_end``, the value at its end. Names with ``_95`` are the intervals.
+        The number of ``missions``, the mean ``return``, and for each of the metrics f1 and roi_entropy two means over
+        missions: ``f1_mean`` is the mean over the moves of a mission (the area under its curve), and ``f1_end`` the
+        value at its end. Names that end in ``_95`` are the intervals, as [low, high].
     """
     row: dict[str, Any] = {"missions": len(metrics["return"])}
     columns = {f"{name}_mean": metrics[name].mean(1) for name in EPISODE_METRICS}
@@ -81,8 +84,15 @@ def summary(metrics: dict[str, Tensor]) -> dict[str, Any]:
 def training_evaluation(learner: COMA, world: World, missions: int, device: torch.device) -> dict[str, float]:
     """Evaluates a learner during training, on missions that training does not use.
 
+    Args:
+        learner: The learner that is trained.
+        world: Settings of the missions.
+        missions: Number of missions.
+        device: Device that simulates the missions.
+
     Returns:
-        Means over the missions, by name as in `summary`, without intervals.
+        Means over the missions by name: ``f1_mean``, ``roi_entropy_mean``, ``f1_end``, ``roi_entropy_end`` and
+        ``return``, which `summary` explains.
     """
     env = UavEnv(missions, world, device=device, seed=20_000)
     row = summary(fly_missions(env, deterministic_policy(learner), 20_000))

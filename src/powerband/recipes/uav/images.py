@@ -19,7 +19,7 @@ def draw_curves(metrics: dict[str, dict[str, Tensor]]) -> np.ndarray:
     """Draws F1 and entropy as curves over the moves of a mission: the mean over missions with its 95 % interval.
 
     Args:
-        metrics: Result of `fly_missions` by the name of the policy.
+        metrics: For each policy, its name and its results from `fly_missions`.
 
     Returns:
         (480, 1100, 3) uint8 RGB.
@@ -43,7 +43,9 @@ def draw_curves(metrics: dict[str, dict[str, Tensor]]) -> np.ndarray:
 
 
 def film_mission(learner: COMA, world: World, seed: int) -> list[np.ndarray]:
-    """Flies one mission without exploration, and draws each of its moves. All computation is on the calling thread.
+    """Flies one mission with the most likely moves of `learner`, and draws an image before each move and at the end.
+
+    All computation is on the calling thread. `world`: settings of the mission; `seed`: seed of the mission.
 
     Returns:
         Frames (450, 1200, 3) uint8 RGB: one per move, and one for the end.

@@ -49,7 +49,15 @@ def build_learner(config: Config, context: RankContext) -> tuple[COMA, EnvSpec, 
 
 
 def load_learner(folder: Path, config: Config) -> COMA:
-    """Loads the learner of a run with the configuration `config` from its newest checkpoint, or from a checkpoint."""
+    """Loads a trained learner from the newest checkpoint of a run, or from a given checkpoint.
+
+    Args:
+        folder: Run folder, or the folder of one of its checkpoints.
+        config: Configuration of the run.
+
+    Returns:
+        The learner, on the CPU.
+    """
     path, _ = resolve_resume(str(folder))
     learner, _, _ = build_learner(config, RankContext.single())
     learner.load_state_dict(load_checkpoint(path, "shared")[0]["learner"])
@@ -59,7 +67,8 @@ def load_learner(folder: Path, config: Config) -> COMA:
 def load_other_run(folder: Path, world: World) -> COMA:
     """Loads the learner of another run, to fly missions with the settings `world`.
 
-    `folder` is the run folder or one of its checkpoints. The configuration of the algorithm is that of the other run.
+    `folder` is the run folder or one of its checkpoints. The settings of the algorithm and of its networks are those of
+    the other run.
     """
     path, _ = resolve_resume(str(folder))
     file = path.parent.parent / "config.json"

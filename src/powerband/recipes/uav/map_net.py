@@ -15,9 +15,9 @@ KERNELS = (5, 4, 4)
 
 
 class MapNet(nn.Module):
-    """Three convolutions that reduce an 11 x 11 map to one position, then two linear layers.
+    """Convolutional network from maps of 11 x 11 nodes to a vector: three convolutions, then two linear layers.
 
-    Source: Westheider, Rueckin and Popovic 2023, section IV.
+    The convolutions reduce a map to one position. Source: Westheider, Rueckin and Popovic 2023, section IV.
     """
 
     def __init__(self, channels: int, outputs: int, width: int = 256):
@@ -25,7 +25,7 @@ class MapNet(nn.Module):
         Args:
             channels: Number of input maps.
             outputs: Number of outputs.
-            width: Channels of every hidden layer.
+            width: Channels of every convolution and units of the hidden linear layer.
         """
         super().__init__()
         inputs = (channels, width, width)
@@ -43,6 +43,8 @@ class MapNet(nn.Module):
 
 def critic_inputs(obs: dict[str, Tensor], action: Tensor, num_actions: int) -> Tensor:
     """Builds the inputs of the central critic for T steps of N missions with A agents (UAVs).
+
+    An agent has C maps and the team has C' maps, each of H x W nodes.
 
     Args:
         obs: ``maps`` (T, N, A, C, H, W) of each agent, ``state`` (T, N, C', H, W) of the team, and ``cell`` (T, N, A)

@@ -113,10 +113,10 @@ class World:
 
     @cached_property
     def footprints(self) -> tuple[Spans, Spans]:
-        """Range of cells that a camera sees along one axis, for each altitude and lattice coordinate.
+        """Range of map cells that a camera sees along one axis, for each altitude and lattice coordinate.
 
         Returns:
-            The first cell whose centre is visible, and the cell after the last visible one; tables (altitudes, 11).
+            Two tables (altitudes, 11): the first cell whose centre is visible, and the cell after the last visible one.
         """
         cell = AREA_M / self.map_cells
         lows, highs = [], []

@@ -27,9 +27,10 @@ write histograms."""
 
 
 class TensorboardFigures:
-    """Context manager around the training loop, which calls `after_update` after each rollout.
+    """Context manager that writes images of missions and histograms of weights to TensorBoard during training.
 
-    The background thread runs inside the context.
+    Enter it around the training loop, which must call `after_update` after each rollout. A background thread, which
+    draws the images, runs until the context is left.
 
     Args:
         run: Run whose leading rank writes to ``figures/`` in the run folder.
@@ -70,7 +71,10 @@ class TensorboardFigures:
             )
 
     def after_update(self) -> None:
-        """Passes a copy of the weights to the background thread if a figure is due."""
+        """Passes a copy of the weights to the background thread if an image or a histogram is due at this rollout.
+
+        If an earlier one still waits for the thread, the new one is skipped and counted.
+        """
         if self._thread is None:
             return
         rollouts = self.learner.rollouts
@@ -106,7 +110,7 @@ class TensorboardFigures:
 
     @torch.no_grad()
     def _draw(self, actor: dict[str, Tensor]) -> Any:
-        """Returns the last image (450, 1200, 3) uint8 of a mission that the weights `actor` fly on the CPU."""
+        """Flies a mission on the CPU with the weights `actor`; returns its last image (450, 1200, 3) uint8 RGB."""
         learner = self.learner
         copy = make_learner(learner.spec, learner.config, RankContext.single(), learner.counterfactual)
         copy.actor.load_state_dict(actor)

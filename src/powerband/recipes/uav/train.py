@@ -14,7 +14,14 @@ from powerband.recipes.uav.tensorboard_figures import TensorboardFigures
 
 
 def train(config: Config, run: Run) -> None:
-    """Trains a team of UAVs on simulated missions with the algorithm that `config.algo` names."""
+    """Trains a team of UAVs on simulated missions with the algorithm that `config.algo` names.
+
+    The trained policy is exported at the end.
+
+    Args:
+        config: Configuration after `finalize`.
+        run: The run: its folder, device, ranks and console.
+    """
     loop, world, ranks = config.on_policy, config.world, run.ranks
     missions = per_rank("num_envs", loop.num_envs, ranks.world_size)
     run.console.note(
@@ -32,7 +39,10 @@ def train(config: Config, run: Run) -> None:
 
 
 def mission_sizes(config: Config) -> str:
-    """Returns the text of the start banner about the UAVs, the map, the missions per rollout and the budget."""
+    """Returns one line of text with the UAVs, the map, the missions per rollout and the budget of the training.
+
+    The console shows it when the training starts. `config` is the result of `finalize`.
+    """
     world, rollout_steps = config.world, config.on_policy.num_envs * config.on_policy.num_steps
     missions = rollout_steps // world.num_steps
     rollouts = -(-config.run.env_steps // rollout_steps)

@@ -30,7 +30,10 @@ from powerband.recipes.snakes.env.rules.game import (
 
 
 class BoardArrays(NamedTuple):
-    """Tensors of `SnakesState` as arrays for numba: numpy views on a CPU, device arrays on CUDA."""
+    """The tensors of a `SnakesState` as arrays for numba: numpy views on a CPU, device arrays on CUDA.
+
+    `SnakesState` explains the fields.
+    """
 
     grid: Any
     link: Any
@@ -56,11 +59,11 @@ class SnakesState:
         head: (N, 6) int16: cell of the head; the last cell of a snake that found no place, which ends the game.
         tail: (N, 6) int16: cell of the tail.
         length: (N, 6) int16: number of cells, at least 3.
-        direction: (N, 6) int16: direction of the last move, or the initial one.
+        direction: (N, 6) int16: direction of the last move, or the initial one: 0..3 = up, down, left, right.
         beans: (N, 5) int16: cells in the order of their appearance, then -1.
         step_count: (N,) int32: moves of this game, 0..199.
         score: (N, 6) int32: sum of the game reward of each snake in this game.
-        board_id: (N,) int64: number of the board over all ranks; with `tick` it keys every random draw.
+        board_id: (N,) int64: index of the board among those of all ranks. Every random draw depends on it and `tick`.
         tick: (N,) int64: moves since the environment was seeded.
     """
 
@@ -78,7 +81,7 @@ class SnakesState:
 
     @classmethod
     def empty(cls, num_boards: int, *, first_board: int = 0, device: torch.device | str = "cpu") -> SnakesState:
-        """Creates boards without snakes, numbered from `first_board`."""
+        """Creates the state of `num_boards` boards without snakes and beans; `board_id` counts from `first_board`."""
         shapes = {
             "grid": ((CELLS,), torch.uint8),
             "link": ((CELLS,), torch.uint8),
@@ -114,7 +117,7 @@ class SnakesState:
         return {field.name: getattr(self, field.name).clone() for field in fields(self)}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Copies `state` into the tensors.
+        """Copies `state`, a result of `state_dict`, into the tensors.
 
         Raises:
             ValueError: A tensor is missing in `state` or has another shape.
@@ -148,9 +151,10 @@ def load_board(
         bodies: Six lists of at least three neighbouring cells (row, col), head first. The tail may be two cells away
             from its neighbour, as after some respawns.
         beans: Up to five cells (row, col) in the order of their appearance.
-        directions: Direction 0..3 of each snake: the rules replace an action in the opposite direction.
+        directions: Direction of each snake's last move: 0..3 = up, down, left, right. The rules replace an action in
+            the opposite direction.
         step_count: Moves of this game, 0..199.
-        scores: Score of each snake; None is zero.
+        scores: Score of each snake, its sum of game rewards; None sets all to zero.
 
     Raises:
         ValueError: The rules do not allow the position.

@@ -30,7 +30,7 @@ def draw_board(
     names: tuple[str, str] = ("team A", "team B"),
     caption: str = "",
 ) -> np.ndarray:
-    """Draws one board with a header of scores.
+    """Draws one board, with a header that shows the scores of both teams.
 
     Args:
         state: State of the boards, on any device.
@@ -88,7 +88,10 @@ def _draw_bean(pen: ImageDraw.ImageDraw, cell: Cell, size: int) -> None:
 
 
 def _draw_body(pen: ImageDraw.ImageDraw, body: list[Cell], colour: Colour, size: int) -> None:
-    """Draws a band through the cells, thinner towards the tail, continued over the edges of the torus."""
+    """Draws a snake as a band through the cells `body`, head first, which becomes thinner towards the tail.
+
+    The band continues over the edges of the board. `size`: pixels of a cell.
+    """
     radii = [size * (0.4 - 0.2 * k / max(6, len(body) - 1)) for k in range(len(body))]
     for k, cell in enumerate(body):
         _disc(pen, _centre(cell, size), radii[k], colour)

@@ -19,11 +19,11 @@ THREADS_PER_BLOCK = 32  # boards are few and independent, so small blocks spread
 
 @cuda.jit
 def move(s, mirrored, relative, seed, kind, m):
-    """Moves every board once, and writes rewards and results.
+    """Executes one move on every board, and writes rewards and results.
 
     `s`: arrays of the boards; `mirrored`: number of boards on which the learner plays both teams; `relative`: True if
-    its actions are 0 forward, 1 left, 2 right; `seed`: seed as uint64; `kind`: reward, a value of `rewards.REWARDS`;
-    `m`: arrays of the `MoveBuffers`, with inputs and outputs of the move.
+    the learner's actions are 0 forward, 1 left, 2 right; `seed`: seed as uint64; `kind`: reward, a value of
+    `rewards.REWARDS`; `m`: arrays of the `MoveBuffers`, with inputs and outputs of the move.
     """
     b = cuda.grid(1)
     if b < s.grid.shape[0]:
@@ -35,7 +35,8 @@ def move(s, mirrored, relative, seed, kind, m):
 def restart(s, outcome, seed):
     """Starts a new game on every board b for which outcome[b] is not RUNNING.
 
-    `s`: arrays of the boards; `outcome`: (N,) results of the last move; `seed`: seed as uint64.
+    `s`: arrays of the N boards; `outcome`: (N,) RUNNING, STEP_LIMIT or GAME_OVER after the last move; `seed`: seed as
+    uint64.
     """
     b = cuda.grid(1)
     if b < s.grid.shape[0] and outcome[b] != RUNNING:

@@ -21,11 +21,16 @@ MAX_WORKERS = 1 << 15
 
 @cuda.jit
 def observe_rows(s, start, index, listed, due, masked, team, kind, sets, lanes, numbers, out):
-    """Writes the observations of one team on n boards to `out` (n, 3, D), with one thread per snake.
+    """Writes the observations of one team on n boards, with one thread per snake.
 
-    The boards are those in `index` if `listed`, otherwise start, start + 1, ... If `masked`, out[k] stays unchanged
-    where due[k] is False. `s`: arrays of the boards; `team`: 0 = A, 1 = B; `kind`: number of the observation, which has
-    D numbers per snake. Each thread uses its own part of the working memory `sets`, `lanes` and `numbers`.
+    Args:
+        s: Arrays of all boards, a `BoardArrays`.
+        start, index, listed: The n boards are those in `index` (n,) if `listed`, otherwise start, start + 1, ...
+        due, masked: If `masked`, out[k] stays unchanged for each k for which due[k] is False.
+        team: 0 = A, 1 = B.
+        kind: Number of the observation: BASELINE, FORK, PLANES or FEATURES.
+        sets, lanes, numbers: Working memory, see `flood.Scratch`; each thread uses its own part.
+        out: (n, 3, D) float32, written, with D numbers per snake.
     """
     worker = cuda.grid(1)
     if worker >= sets.shape[0]:
@@ -41,10 +46,11 @@ def observe_rows(s, start, index, listed, due, masked, team, kind, sets, lanes, 
 
 @cuda.jit
 def choose_rows(s, start, team, kind, seed, actions):
-    """Writes the moves of a scripted team on n boards to `actions` (n, 3), with one thread per board.
+    """Chooses the moves of a team by a fixed rule on n boards, with one thread per board.
 
-    The n boards have the indices start, start + 1, ... `s`: arrays of the boards; `team`: 0 = A, 1 = B; `kind`: RANDOM,
-    GREEDY or GREEDY_TORUS; `seed`: seed of random moves.
+    The moves are written to `actions` (n, 3) int64. The n boards have the indices start, start + 1, ... `s`: arrays of
+    all boards; `team`: 0 = A, 1 = B; `kind`: the rule RANDOM, GREEDY or GREEDY_TORUS; `seed`: seed of random moves as
+    uint64.
     """
     k = cuda.grid(1)
     if k < actions.shape[0]:
@@ -53,14 +59,18 @@ def choose_rows(s, start, team, kind, seed, actions):
 
 @cache
 def working_memory(workers: int, device: torch.device) -> Scratch:
-    """Allocates working memory for `workers` threads once, so that CUDA graphs can capture launches that use it."""
+    """Returns working memory for `workers` threads on `device`.
+
+    Later calls return the same memory, so that CUDA graphs can capture launches that use it.
+    """
     return allocate_scratch(workers, cuda.device_array)
 
 
 def observe(state: SnakesState, *arguments: Any) -> None:
-    """Launches `observe_rows` with the arrays of `state` and its own working memory.
+    """Writes the observations of one team on the GPU: launches `observe_rows` for the boards of `state`.
 
-    `arguments` are the parameters of `observe_rows` from `start` to `kind`, then `out`.
+    `arguments` are the parameters of `observe_rows` from `start` to `kind`, then `out`. The working memory is added
+    here.
     """
     *inputs, out = arguments
     workers = min(TEAM * out.shape[0], MAX_WORKERS)
@@ -70,5 +80,8 @@ def observe(state: SnakesState, *arguments: Any) -> None:
 
 
 def choose_all(state: SnakesState, *arguments: Any) -> None:
-    """Launches `choose_rows` with the arrays of `state`; `arguments` are its parameters from `start` to `actions`."""
+    """Chooses the moves of a team by a fixed rule on the GPU: launches `choose_rows` for the boards of `state`.
+
+    `arguments` are the parameters of `choose_rows` from `start` to `actions`.
+    """
     launch(choose_rows, arguments[-1].shape[0], state.grid.device, state.arrays, *arguments)

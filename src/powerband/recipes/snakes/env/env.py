@@ -19,17 +19,18 @@ from powerband.recipes.snakes.env.rules.rewards import EPISODE_METRICS, REWARDS
 
 
 class Opponent(Protocol):
-    """Player of team B on a range of boards."""
+    """Player of team B on those boards on which the learner plays only team A."""
 
     def act(self, env: SnakesEnv, boards: slice) -> Tensor:
-        """Computes the actions (n, 3) int64 of team B on n boards, for example from ``env.team_obs(1, boards)``.
+        """Computes the actions of team B on the n `boards` of `env`, for example from ``env.team_obs(1, boards)``.
 
-        The actions are absolute: 0..3 = up, down, left, right.
+        Returns:
+            (n, 3) int64, one action per snake. The actions are absolute: 0..3 = up, down, left, right.
         """
 
 
 def make_env_spec(observation: str) -> EnvSpec:
-    """Returns the observation and action spaces of `SnakesEnv` with the observation that `observation` names.
+    """Returns the observation and action spaces of `SnakesEnv` for `observation`, a name in `OBSERVATIONS`.
 
     It does not build boards, because building them may compile the rules of the game.
     """
@@ -48,11 +49,11 @@ class SnakesEnv:
     """3v3 snakes on N boards. Each row of the batch is a team that the learner plays; its agents are three snakes.
 
     Rows 0..N-1 are team A of boards 0..N-1. Rows N..N+M-1 are team B of the first M boards, the mirrored ones, on which
-    the learner plays against itself. The opponents play team B of the other boards in the given order. Games are reset
-    inside the batch, so a step is a transition of every row.
+    the learner plays against itself. The opponents play team B of the other boards in the given order. A game that ends
+    is replaced with a new one in the same step, so a step is a transition of every row.
 
-    `recv`, `reset` and `observe` return one of two sets of buffers, which is valid until the second of these calls
-    after it. On CUDA no call synchronises with the device, so `Step.final_obs` is always set.
+    `recv`, `reset` and `observe` write to two sets of buffers in alternation. What they return stays valid until the
+    second of these calls after it. On CUDA no call synchronises with the device, so `Step.final_obs` is always set.
 
     On shared cores, set OMP_WAIT_POLICY=passive or threads=1, because idle OpenMP threads occupy cores by spinning.
     """
@@ -78,17 +79,18 @@ class SnakesEnv:
         Args:
             num_boards: N, number of boards.
             device: Device of boards, observations and rewards.
-            seed: Seed, 0..2**64 - 1. A game depends on the seed, the number of the board and the actions only.
+            seed: Seed, 0..2**64 - 1. A game depends on the seed, the index of the board and the actions only.
             observation: Name in `OBSERVATIONS`. Actions are relative (0 forward, 1 left, 2 right) with `features`,
                 otherwise absolute (0..3 = up, down, left, right).
             reward: `game`: change of the length of a snake; `mixed`: 0.8 own + 0.1 (own team - other team) of these
                 changes; `shaped`: reward of the public baseline, see `rewards.shaped`, for which step 200 is terminal.
-            opponents: (share of all boards, opponent) for team B of the boards that are not mirrored.
+            opponents: Pairs (share of all boards, opponent) for team B of the boards that are not mirrored. A share is
+                a number from 0 to 1.
             mirrored: Share of the boards on which the learner plays both teams; all shares sum to 1.
             threads: Number of CPU threads; None uses torch's number of threads.
-            first_board: Number of the first board over all ranks.
-            stagger: Spreads the step counts of the first games over 0..199, so that games do not end in phase. The
-                first game of a board is then shorter, and so are its figures.
+            first_board: Index of the first board among the boards of all ranks.
+            stagger: Spreads the step counts of the first games over 0..199, so that games do not all end together. The
+                first game of a board is then shorter, so its scores count fewer moves.
 
         Raises:
             ConfigError: A name is unknown, a number is out of range, or the shares do not sum to 1.
@@ -145,7 +147,11 @@ class SnakesEnv:
             seed: Restarts the random streams from this seed; None continues them.
 
         Returns:
-            Observations (N + M, 3, D) float32: a row per team that the learner plays, D numbers per snake.
+            Observations (N + M, 3, D) float32 of N boards, M of them mirrored: a row per team that the learner plays,
+            D numbers per snake. For the observation planes, the shape is (N + M, 3, 8, 10, 20).
+
+        Raises:
+            ConfigError: `seed` is outside 0..2**64 - 1.
         """
         if seed is not None:
             if not 0 <= seed < 2**64:
@@ -159,17 +165,19 @@ class SnakesEnv:
         return self.observe()
 
     def observe(self) -> Tensor:
-        """Returns the current observations (N + M, 3, D) float32, for example after `load_state_dict`.
+        """Returns the current observations, for example after `load_state_dict`.
 
-        There is one row per team that the learner plays, with D numbers per snake.
+        Returns:
+            (N + M, 3, D) float32 as from `reset`: a row per team that the learner plays, D numbers per snake.
         """
         self._turn = 1 - self._turn
         return self._write(self._obs[self._turn])
 
     def team_obs(self, team: int, boards: slice) -> Tensor:
-        """Returns the observations of `team` (0 = A, 1 = B) on n boards in a new tensor.
+        """Returns the observations of `team` (0 = A, 1 = B) on the n `boards` in a new tensor.
 
-        Its shape is (n, 3, D) float32, with D numbers per snake.
+        Returns:
+            (n, 3, D) float32, with D numbers per snake.
         """
         start, stop, _ = boards.indices(self.num_boards)
         out = self.spec.obs.zeros(stop - start, device=self.device)
@@ -178,9 +186,11 @@ class SnakesEnv:
         return out
 
     def send(self, action: Tensor) -> None:
-        """Stores the actions (N + M, 3) int64 of the learner, and computes the actions of the opponents.
+        """Stores the actions of the learner, and computes the actions of the opponents. `recv` executes the move.
 
-        There is one row per team that the learner plays. `recv` executes the move.
+        Args:
+            action: (N + M, 3) int64: one row per team that the learner plays, one action per snake. The constructor's
+                argument `observation` determines whether actions are relative or absolute.
 
         Raises:
             ConfigError: `action` has another shape or dtype, or, on a CPU, a value that is not an action.
@@ -204,11 +214,12 @@ class SnakesEnv:
         self._sent = moves
 
     def recv(self) -> Step:
-        """Executes the move that was sent.
+        """Executes the move that `send` stored, and starts a new game on each board whose game ended.
 
         Returns:
-            Step with reward (N + M, 3) and, for episodes that ended, the figures score and opponent_score (sums of the
-            game reward of a team), win, draw and loss (0 or 1).
+            The step, with one row per team that the learner plays and a reward (N + M, 3) per snake. `Step.episode`
+            contains the results of games that ended: ``score`` and ``opponent_score``, which are sums of the game
+            rewards of a team, and ``win``, ``draw`` and ``loss``, which are 0 or 1.
 
         Raises:
             RuntimeError: `send` was not called.
@@ -251,17 +262,21 @@ class SnakesEnv:
         return self.recv()
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the boards and the seed; a resumed environment continues bit for bit.
+        """Returns the ``seed`` and the tensors of `SnakesState` by name; a resumed environment continues bit for bit.
 
         Raises:
-            RuntimeError: A move was sent and not received.
+            RuntimeError: `recv` was not called after the latest `send`.
         """
         if self._sent is not None:
             raise RuntimeError("state_dict was called between send and recv. Call recv first.")
         return {"seed": self.seed, **self.state.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restores the boards and the seed; `observe` then returns their observations."""
+        """Restores the boards and the seed from a result of `state_dict`; `observe` then returns the observations.
+
+        Raises:
+            ValueError: The state is incomplete or belongs to another number of boards.
+        """
         self.state.load_state_dict(state)
         self.seed = int(state["seed"])
         self._sent = None

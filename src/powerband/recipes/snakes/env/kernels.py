@@ -25,7 +25,7 @@ SERIAL_BELOW = 2048  # boards; to wake a thread takes the time of some hundred m
 
 
 class MoveArrays(NamedTuple):
-    """Tensors of `MoveBuffers` as arrays for numba."""
+    """The tensors of a `MoveBuffers` as arrays for numba. `MoveBuffers` explains the fields."""
 
     action: Any
     actions: Any
@@ -38,15 +38,16 @@ class MoveArrays(NamedTuple):
 
 
 class MoveBuffers:
-    """Inputs and outputs of one move of N boards, with R rows: the teams that the learner plays.
+    """Inputs and outputs of one move on N boards. The learner has R rows, one per team that it plays.
 
     Attributes:
-        action: (R, 3) int64: actions of the learner, relative or absolute.
-        actions: (N, 6) int64: absolute actions of all snakes; the opponents' actions are written before the move.
-        gain: (N, 6) int16: game reward of each snake.
+        action: (R, 3) int64, input: actions of the learner, relative or absolute.
+        actions: (N, 6) int64: absolute actions of all snakes, 0..3. Those of the opponents are an input.
+        gain: (N, 6) int16: game reward of each snake, the change of its length.
         outcome: (N,) uint8: RUNNING, STEP_LIMIT or GAME_OVER.
-        reward: (R, 3) float32.
-        terminated, truncated: (R,) bool.
+        reward: (R, 3) float32: reward of each snake that the learner plays.
+        terminated: (R,) bool: the game is over; with the reward SHAPED also True after 200 moves.
+        truncated: (R,) bool: the limit of 200 moves ended the game; never True with the reward SHAPED.
         figures: (5, R) float32: results in the order of `rewards.EPISODE_METRICS`, valid if the game ended.
     """
 
@@ -70,11 +71,13 @@ class MoveBuffers:
 def cpu_loops() -> tuple[Any, Any, Any]:
     """Compiles and returns three loops over boards for the CPU: ``move``, ``move_parallel`` and ``restart``.
 
-    ``move`` moves boards start..stop - 1 on the calling thread. ``move_parallel`` moves all boards on several threads.
-    ``restart`` starts new games on the boards whose game ended. Each returns the number of ended games.
+    ``move`` executes one move on the boards start..stop - 1 on the calling thread. ``move_parallel`` executes one move
+    on all boards, which it splits into `chunks` parts for several threads. ``restart`` starts new games on the boards
+    whose game ended. Each returns the number of ended games.
 
-    Parameters of the loops: `s`: arrays of the boards; `m`: arrays of the `MoveBuffers`; `kind`: reward. The remaining
-    parameters are those of `move_boards`.
+    Parameters of the loops: `s`: arrays of the boards, a `BoardArrays`; `m`: inputs and outputs of the move, a
+    `MoveArrays`; `kind`: reward, a value of `rewards.REWARDS`; `outcome`: (N boards,) state of each game after the
+    move. The remaining parameters are those of `move_boards`.
     """
     checksum = source_checksum(hashing, rules, rewards, board_moves)
 
@@ -113,13 +116,13 @@ def cpu_loops() -> tuple[Any, Any, Any]:
 def move_boards(
     state: SnakesState, moves: MoveBuffers, *, mirrored: int, relative: bool, seed: int, kind: int, threads: int
 ) -> int | None:
-    """Moves all boards once.
+    """Executes one move on all boards.
 
     Args:
         state: State of the boards, updated in place.
         moves: Buffers with the actions; rewards and results are written into them.
         mirrored: Number of boards, from the first one on, on which the learner also plays team B.
-        relative: True if the actions of the learner are relative.
+        relative: True if the actions of the learner are relative: 0 forward, 1 left, 2 right.
         seed: Seed, 0..2**64 - 1.
         kind: Reward, a value of `rewards.REWARDS`.
         threads: Number of CPU threads.
@@ -141,7 +144,10 @@ def move_boards(
 
 
 def restart_boards(state: SnakesState, moves: MoveBuffers, *, seed: int) -> None:
-    """Starts a new game on every board whose game ended, which is where `moves.outcome` is not RUNNING."""
+    """Starts a new game on every board whose game ended, which are those whose `moves.outcome` is not RUNNING.
+
+    `seed` is the seed of the random draws, 0..2**64 - 1.
+    """
     arguments = (moves.arrays.outcome, np.uint64(seed))
     if state.grid.device.type == "cpu":
         cpu_loops()[2](state.arrays, *arguments)
@@ -152,6 +158,9 @@ def restart_boards(state: SnakesState, moves: MoveBuffers, *, seed: int) -> None
 
 
 def restart_all(state: SnakesState, moves: MoveBuffers, *, seed: int) -> None:
-    """Starts a new game on every board, and sets `moves.outcome` to GAME_OVER for all of them."""
+    """Starts a new game on every board, and sets `moves.outcome` to GAME_OVER for all of them.
+
+    `seed` is the seed of the random draws, 0..2**64 - 1.
+    """
     moves.outcome.fill_(GAME_OVER)
     restart_boards(state, moves, seed=seed)

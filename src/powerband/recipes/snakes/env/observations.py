@@ -70,12 +70,20 @@ def relative_to_absolute(direction: Tensor, relative: Tensor) -> Tensor:
 
 @cache
 def cpu_loops() -> tuple[Any, Any]:
-    """Returns the compiled (serial, parallel) CPU loops that write the observations of a team to `out` (n, 3, D).
+    """Compiles the CPU loops that write the observations of one team on n boards.
 
-    The boards are those in `index` if `listed`, otherwise start, start + 1, ... If `masked`, out[k] stays unchanged
-    where due[k] is False. `s`: arrays of the boards; `team`: 0 = A, 1 = B; `kind`: number of the observation, which
-    has D numbers per snake; `sets`, `lanes`, `numbers`: working memory, see `flood.Scratch`. The serial loop writes the
-    boards first..last - 1 of the n boards. The parallel loop splits the n boards into `chunks`.
+    Returns:
+        The loops (serial, parallel). The serial loop writes the observations `first` to `last` - 1 of the n boards on
+        the calling thread. The parallel loop splits the n boards into `chunks` parts for several threads.
+
+    Parameters of both loops:
+        s: Arrays of all boards, a `BoardArrays`.
+        start, index, listed: The n boards are those in `index` (n,) if `listed`, otherwise start, start + 1, ...
+        due, masked: If `masked`, out[k] stays unchanged for each k for which due[k] is False.
+        team: 0 = A, 1 = B.
+        kind: Number of the observation, see `Observation.kind`.
+        sets, lanes, numbers: Working memory, see `flood.Scratch`: of one board, or with one entry per chunk.
+        out: (n, 3, D) float32, written, with D numbers per snake.
     """
     checksum = source_checksum(hashing, rules, flood, features, observation_rows)
 
@@ -99,9 +107,10 @@ def cpu_loops() -> tuple[Any, Any]:
 
 
 def num_threads() -> int:
-    """Returns the number of threads of numba's parallel loops, and keeps the number of threads of torch.
+    """Returns the number of threads of numba's parallel loops, without a change of torch's number of threads.
 
-    If numba and torch share one OpenMP, the first call starts the threads of numba and changes torch's number.
+    If numba and torch share one OpenMP library, the first query starts the threads of numba and changes torch's number.
+    This function restores it.
     """
     before = torch.get_num_threads()
     threads = numba.get_num_threads()
@@ -126,7 +135,7 @@ class Observation:
         spec: Spec of the observation of one team, float32 (3, D numbers per snake) or (3, planes, rows, columns).
         num_actions: 3 if actions are relative, otherwise 4.
         relative: True if actions are relative to the direction of the snake: 0 forward, 1 left, 2 right.
-        kind: Number of the observation for the kernels.
+        kind: Number that selects the observation in the kernels: BASELINE, FORK, PLANES or FEATURES.
     """
 
     spec: TensorSpec
@@ -146,7 +155,7 @@ class Observation:
             team: Team, 0 = A or 1 = B.
             boards: n boards, as a slice with step 1 or as indices (n,) int64.
             out: Contiguous output (n, *spec.shape) float32.
-            mask: True for the rows (n,) to write; None writes all rows.
+            mask: (n,) bool, True for the rows of `out` to write; None writes all rows.
 
         Raises:
             ValueError: `out` has another shape, or a slice has a step.

@@ -29,10 +29,11 @@ from powerband.recipes.snakes.env.rules.opponent_moves import GREEDY, GREEDY_TOR
 
 @cache
 def cpu_loop() -> Any:
-    """Compiles the CPU loop ``choose_all``, which writes the moves of a scripted team to `actions` (n, 3).
+    """Compiles and returns the CPU loop that chooses the moves of a team by a fixed rule on n boards.
 
-    The n boards have the indices start, start + 1, ... `s`: arrays of all boards; `team`: 0 = A, 1 = B; `kind`: RANDOM,
-    GREEDY or GREEDY_TORUS; `seed`: seed of random moves.
+    The loop is ``choose_all(s, start, team, kind, seed, actions)``. It writes to `actions` (n, 3) int64 for the boards
+    start, start + 1, ... `s`: arrays of all boards, a `BoardArrays`; `team`: 0 = A, 1 = B; `kind`: the rule RANDOM,
+    GREEDY or GREEDY_TORUS; `seed`: seed of random moves as uint64.
     """
     checksum = source_checksum(hashing, rules, flood, features, opponent_moves)
 
@@ -45,7 +46,10 @@ def cpu_loop() -> Any:
 
 
 class _Scripted:
-    """Base class of opponents that follow a fixed rule, which numba compiles. `kind` is the number of the rule."""
+    """Base class of opponents that follow a fixed rule, which numba compiles.
+
+    `kind` is the number of the rule: RANDOM, GREEDY or GREEDY_TORUS. `seed` is added to the seed of the environment.
+    """
 
     kind: int
     seed = 0
@@ -73,7 +77,7 @@ class _Scripted:
 
 
 class RandomOpponent(_Scripted):
-    """Opponent with uniformly random directions; the draws depend on seed, board, tick and snake only."""
+    """Opponent with uniformly random directions, which depend only on the seed, the board, the move and the snake."""
 
     kind = RANDOM
 
@@ -86,8 +90,11 @@ class GreedyOpponent(_Scripted):
     """Opponent whose snakes move to the nearest bean that no earlier mate moves to, and avoid occupied cells."""
 
     def __init__(self, distance: Literal["plain", "torus"] = "plain"):
-        """`plain` measures distances that do not cross the edges of the board, as the public baseline does; `torus`
-        also measures across the edges.
+        """Creates the opponent.
+
+        Args:
+            distance: ``plain`` measures distances that do not cross the edges of the board, as the public baseline
+                does; ``torus`` also measures across the edges.
 
         Raises:
             ConfigError: `distance` is neither plain nor torus.
@@ -106,7 +113,8 @@ class PolicyOpponent:
             act_fn: Function from observations (n, 3, D) float32 to actions (n, 3) int64. Actions are relative to the
                 snake's heading if the observation is ``features``, and absolute directions otherwise. None if the
                 attribute `act_fn` is set later, before the first move.
-            observation: Name in `OBSERVATIONS`; it can differ from the observation of the environment.
+            observation: Name of the observation that `act_fn` reads, in `OBSERVATIONS`; it can differ from the
+                observation of the environment.
 
         Raises:
             ConfigError: `observation` is not in `OBSERVATIONS`.

@@ -10,10 +10,16 @@ from powerband.nets.recurrent import BiLSTM
 
 
 class TeamMLP(nn.Module):
-    """Layers inputs -> width -> (communication) -> width -> outputs, with the same weights for every agent.
+    """Multilayer perceptron with two hidden layers, which is applied to every agent of a team with the same weights.
 
-    If `communicate` is "lstm", a bidirectional LSTM runs across the agents after the first layer. The second layer
-    reads the outputs of both directions. Source: Peng et al. 2017, BiCNet.
+    If `communicate` is "lstm", a bidirectional LSTM runs across the agents of a team after the first hidden layer. The
+    second hidden layer then reads the outputs of both directions. Source: Peng et al. 2017, BiCNet.
+
+    Args:
+        inputs: Number of inputs per agent.
+        width: Number of units in each hidden layer.
+        outputs: Number of outputs per agent.
+        communicate: "lstm" for communication between the agents, or "none".
     """
 
     def __init__(self, inputs: int, width: int, outputs: int, communicate: Communication = "none"):

@@ -10,9 +10,10 @@ from torch import Tensor, nn
 
 
 class TorusConv(nn.Module):
-    """Network of three 3 x 3 layers, the last two with stride 2, from planes (R, C, H, W) to features (R, width).
+    """Convolutional network from images of a board (R, C, H, W) to features (R, `width`).
 
-    Shapes: R rows of the batch, C channels, H rows and W columns of the board.
+    It has three 3 x 3 layers, the last two with stride 2. Shapes: R rows of the batch, C channels, H rows and W columns
+    of the board. The attribute `width` is the number of features, which the constructor computes.
     """
 
     def __init__(self, planes: int, rows: int, columns: int, channels: int = 32):

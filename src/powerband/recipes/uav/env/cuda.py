@@ -96,7 +96,8 @@ def write_maps(s, w, moves_made, uav, team):
     """Writes the observations, with one thread per UAV and one per team.
 
     `s`: state of all missions; `w`: constants of the world. `moves_made`: moves so far in the missions; `uav`: output
-    (N missions, A UAVs, 7, 11, 11), the maps of each UAV; `team`: output (N, 4, 11, 11), the maps of each team.
+    (N missions, A UAVs, 7, 11, 11), the maps of each UAV; `team`: output (N, 4, 11, 11), the maps of each team. The
+    module `features` lists the maps.
     """
     thread = cuda.grid(1)
     n, i = thread // (w.agents + 1), thread % (w.agents + 1)
@@ -143,8 +144,8 @@ def plan_moves(s, w, gains, shared, chosen, mask, value):
     """Chooses the moves with the largest expected information gain, with one thread per mission.
 
     `s`: state of N missions of A UAVs; `w`: constants of the world; `gains`: table of `expected_gains`; `shared`: True
-    discounts cells that earlier UAVs will measure. Outputs: the moves `chosen` (N, A); `mask` (N, A, 6), True for
-    allowed moves; `value` (N, A, 6), the expected gain of each move.
+    discounts cells that UAVs with a lower index will measure. Outputs: the moves `chosen` (N, A); `mask` (N, A, 6),
+    True for allowed moves; `value` (N, A, 6), the expected gain of each move.
     """
     n = cuda.grid(1)
     if n < s.position.shape[0]:
@@ -153,19 +154,30 @@ def plan_moves(s, w, gains, shared, chosen, mask, value):
 
 
 def measure_and_fuse(missions: Missions, tables: WorldArrays, seed: int) -> None:
-    """Launches the kernels that measure and that add the measurements to the beliefs, after a move or a start."""
+    """Lets all UAVs measure at their positions, and adds the measurements to the beliefs; used after a move or a start.
+
+    `missions`: state of all missions, updated in place; `tables`: constants of the world; `seed`: seed of the noise.
+    """
     launch_per_row(measure_rows, tables.agents * missions.measured.shape[2], missions, tables, seed)
     launch_per_row(fuse_rows, (tables.agents + 1) * tables.cells, missions, tables)
 
 
 def begin(missions: Missions, tables: WorldArrays, seed: int, drawn: bool) -> None:
-    """Starts all missions; `drawn` is True to draw a half plane as the hidden map of each mission."""
+    """Starts all missions, including the first measurement of each UAV.
+
+    `missions`: state of all missions, updated in place; `tables`: constants of the world; `seed`: seed of the random
+    draws; `drawn`: True to draw a half plane as the hidden map of each mission.
+    """
     launch_per_row(begin_missions, 1, missions, tables, seed, drawn)
     measure_and_fuse(missions, tables, seed)
 
 
 def step(missions: Missions, tables: WorldArrays, seed: int, action: Any) -> None:
-    """Moves all UAVs by `action` (N, A), measures, and adds the measurements to the beliefs."""
+    """Moves the A UAVs of N missions by `action` (N, A) int64, measures, and adds the measurements to the beliefs.
+
+    `missions`: state of all missions, updated in place; `tables`: constants of the world; `seed`: seed of the random
+    draws.
+    """
     launch_per_row(move_missions, 1, missions, tables, seed, action)
     measure_and_fuse(missions, tables, seed)
 

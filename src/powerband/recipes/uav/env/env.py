@@ -55,9 +55,13 @@ class UavEnv:
     measurement at the start positions and terminates after budget + 1 moves. All missions begin and end at the same
     time. A move out of the lattice leaves the UAV at its position; `masked_sample` never chooses such a move.
 
-    Observations: ``maps`` (N, A, 7, 11, 11) and ``state`` (N, 4, 11, 11) as in `features`, and ``cell`` (N, A) int64,
-    the x-y cell (11 x + y) of each UAV. Metrics of a mission, from the map of all measurements: ``f1``, and
-    ``roi_entropy`` in bits.
+    Actions are 0 up, 1 back along x, 2 back along y, 3 forward along y, 4 forward along x, 5 down, each by one step of
+    the lattice or by one altitude.
+
+    Observations: ``maps`` (N, A, 7, 11, 11) of each UAV and ``state`` (N, 4, 11, 11) of the team, float32, which the
+    module `features` lists; and ``cell`` (N, A) int64, the x-y cell (11 x + y) of each UAV. Metrics of a mission, from
+    the map of all measurements: ``f1``, the F1 score of the region of interest, and ``roi_entropy``, the mean entropy
+    over it in bits.
 
     `recv`, `reset` and `observe` write to two sets of buffers in alternation. What they return stays valid until the
     second of these calls after it.
@@ -81,9 +85,9 @@ class UavEnv:
             num_envs: Number of missions N.
             world: Settings that all missions share.
             device: Device of maps, observations and rewards.
-            seed: Seed, 0..2**63 - 1. A mission depends only on the seed, its number and the actions.
+            seed: Seed, 0..2**63 - 1. A mission depends only on the seed, its index and the actions.
             threads: CPU threads; None uses torch's number of threads.
-            first_env: Number of the first mission over all ranks.
+            first_env: Index of the first mission among the missions of all ranks.
 
         Raises:
             ConfigError: The map file is invalid, or a number is out of range.
@@ -121,6 +125,9 @@ class UavEnv:
 
         Returns:
             Observations ``maps``, ``cell`` and ``state``; the docstring of the class explains them.
+
+        Raises:
+            ConfigError: `seed` is outside 0..2**63 - 1.
         """
         if seed is not None:
             if not 0 <= seed < 2**63:
@@ -160,7 +167,7 @@ class UavEnv:
         return chosen, mask
 
     def send(self, action: Tensor) -> None:
-        """Stores the moves (N, A) int64 for `recv`.
+        """Stores the moves (N, A) int64 of all UAVs, which `recv` then executes.
 
         Raises:
             ConfigError: `action` has another shape or dtype, or, on the CPU, a number that is not a move.
@@ -171,7 +178,11 @@ class UavEnv:
         self._pending.put(action.contiguous())
 
     def recv(self) -> Step:
-        """Executes the moves that `send` stored, and returns the step; the last move of the missions starts new ones.
+        """Executes the moves that `send` stored; after the last move of the missions, it starts new ones.
+
+        Returns:
+            The step of all missions, with a reward (N, A) per UAV. `Step.episode` contains the metrics ``f1`` and
+            ``roi_entropy`` (N,) after the last move, and is empty otherwise.
 
         Raises:
             RuntimeError: `send` was not called before.
@@ -218,6 +229,10 @@ class UavEnv:
 
         Missions that have just started can be computed from the seed and their counters, so the state then contains
         only the seed and the counters.
+
+        Returns:
+            ``seed``; ``made``, the moves so far in the current missions; and ``missions``, tensors of `Missions` by
+            name.
 
         Raises:
             RuntimeError: `recv` was not called after the latest `send`.

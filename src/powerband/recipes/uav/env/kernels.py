@@ -63,7 +63,8 @@ def measure_and_fuse(s, w, n, seed):
 def count_map(s, w, n, k, counts):
     """Compares map `k` of mission `n` with the hidden map, and adds hits, false alarms, misses and entropy to `counts`.
 
-    `s`: state of all missions; `w`: constants of the world. `counts`: (N missions, 4).
+    `s`: state of all missions; `w`: constants of the world. `counts`: (N missions, 4) int64. Map k is the belief of UAV
+    k; the last map is the common one. `count_row` explains the counts.
     """
     for y in range(w.cells):
         hits, false, missed, entropy = count_row(s, w, n, k, y)
@@ -75,7 +76,7 @@ def count_map(s, w, n, k, counts):
 
 @cache
 def cpu_loops(parallel: bool) -> dict[str, Any]:
-    """Compiles the CPU loops over missions, and returns them by name: begin, step, write, choose, count and greedy.
+    """Compiles the kernels for the CPU, which are loops over missions, and returns them by name.
 
     The loops call functions for everything that they write. In the loop itself, numba would treat ``s.tick[n] += 1`` as
     a sum over the missions: each thread would add to a private copy, and the result would be lost.
@@ -83,6 +84,11 @@ def cpu_loops(parallel: bool) -> dict[str, Any]:
     Args:
         parallel: Run on numba's threads, instead of the calling thread. Only loops on the calling thread may run in two
             Python threads at the same time.
+
+    Returns:
+        Six loops: ``begin`` starts the missions; ``step`` moves the UAVs, measures and updates the beliefs; ``write``
+        writes the observations; ``choose`` samples moves; ``count`` compares a map with the hidden map; ``greedy``
+        chooses the moves of `GreedyPlanner`. The CUDA kernels in `cuda` explain their parameters.
     """
     # The checksum also separates the two kinds of loops in numba's disk cache.
     checksum = source_checksum(
@@ -141,6 +147,6 @@ def run(name: str, missions: Missions, tables: WorldArrays, threads: int, *argum
         missions: State of the missions, updated in place.
         tables: Constants of the world.
         threads: Number of CPU threads.
-        arguments: Other arguments of the kernel, see `cpu_loops`.
+        arguments: Arguments of the kernel after `s` and `w`, see `cpu_loops`.
     """
     run_kernel(cpu_loops, "powerband.recipes.uav.env.cuda", name, missions, tables, threads, *arguments)

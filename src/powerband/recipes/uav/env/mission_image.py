@@ -38,7 +38,7 @@ class MissionSnapshot:
 
     @classmethod
     def from_env(cls, env: UavEnv, row: int = 0, score: dict[str, Tensor] | None = None) -> MissionSnapshot:
-        """Copies the current state of the mission in row `row`.
+        """Copies the current state of the mission with index `row` of `env`.
 
         `score` is the result of ``env.score()``; None computes it.
         """

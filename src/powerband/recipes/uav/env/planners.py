@@ -27,7 +27,7 @@ class Planner(Protocol):
 
 
 class RandomPlanner:
-    """Planner that chooses uniformly among the allowed moves of each UAV."""
+    """Planner that chooses uniformly at random among the allowed moves of each UAV; `seed` determines the draws."""
 
     def __init__(self, seed: int = 0) -> None:
         self.seed = seed
@@ -45,8 +45,9 @@ class RandomPlanner:
 class LawnmowerPlanner:
     """Planner with which each UAV scans one strip of the map, lane by lane, at one altitude.
 
-    The map has one strip per UAV, assigned in the order of the start positions. The distance between lanes is the width
-    of the footprint. A UAV flies to its altitude and to the nearer end of its nearest outer lane.
+    The map has one strip per UAV, assigned in the order of the y coordinates at the start. The distance between lanes
+    is the width of the footprint, the square that the camera sees. A UAV first flies to the altitude and to the nearer
+    end of the nearer outer lane of its strip.
 
     Args:
         altitude: Index of the altitude in `World.altitudes_m`.
@@ -77,9 +78,9 @@ class LawnmowerPlanner:
         return env.masked_sample(score.to(env.device), None)[0]
 
     def _plan(self, team: list[list[int]], world: World) -> list[list[tuple[int, int]]]:
-        """Returns, for each UAV of `team`, the ends (x, y) of its lanes in the order of its visits.
+        """Returns, for each UAV of a team, the ends (x, y) of its lanes on the lattice, in the order of its visits.
 
-        `team` contains the position (lattice x, lattice y, altitude index) of each UAV.
+        `team` contains the start position (lattice x, lattice y, altitude index) of each UAV.
         """
         footprint = 2 * world.altitudes_m[self.altitude] * math.tan(FIELD_OF_VIEW / 2)
         spacing = max(1, int(footprint / SPACING_M))
@@ -102,7 +103,8 @@ class GreedyPlanner:
     """Planner that looks one move ahead, and chooses the move with the largest expected information gain.
 
     Args:
-        shared: True discounts the gain of cells that a UAV with a lower index will measure, if its message arrived.
+        shared: True discounts the gain of cells that a UAV with a lower index will measure, if its message arrived, so
+            that UAVs avoid measuring the same cells. False computes the gain of each UAV on its own.
     """
 
     def __init__(self, shared: bool = True) -> None:

@@ -15,7 +15,7 @@ def random_field(cells: int, seed: int, mission: int, episode: int) -> np.ndarra
     Args:
         cells: Cells along each side.
         seed: Seed of the environment.
-        mission: Number of the mission over all ranks.
+        mission: Index of the mission among the missions of all ranks.
         episode: How many times this mission has started since the seed was set.
 
     Returns:

@@ -14,7 +14,7 @@ from powerband.recipes.uav.settings import LATTICE, World
 
 
 class MissionArrays(NamedTuple):
-    """The tensors of `Missions` as arrays for numba."""
+    """The tensors of a `Missions` as arrays for numba. `Missions` explains the fields."""
 
     truth: Any
     belief: Any
@@ -35,14 +35,14 @@ class MissionArrays(NamedTuple):
 class Missions:
     """State of N missions of A UAVs on maps of M x M cells.
 
-    Maps 0..A-1 are the beliefs of the UAVs. Map A is the belief from all measurements together.
+    Maps 0..A-1 are the beliefs of the UAVs. Map A is the belief from all measurements together. Below, p is the
+    probability that a cell is in the region of interest, H its entropy in bits, and W its weight, see `belief_tables`.
 
     Attributes:
         truth: (N, M, M) uint8: 1 in the region of interest.
         belief: (N, A + 1, M, M) int16: log odds in units of 1 / 2048, see `world`.
-        sums: (N, A + 1, 2, 11, 11) int64: sums over each block of W H (weighted entropy) and of p (probability of
-            the region of interest). Each cell is weighted with its overlap in 121sts of a cell, and the values are
-            multiplied by FIXED_POINT_SCALE.
+        sums: (N, A + 1, 2, 11, 11) int64: sums of W H and of p over each block, 1/11 of the map along each side. Each
+            cell is weighted with its overlap in 121sts of a cell, and the values are multiplied by FIXED_POINT_SCALE.
         seen: (N, A, 11, 11) int64: sums of W H of each UAV's belief inside its latest footprint, scaled as `sums`.
         measured: (N, A, S, S) int16: latest measurement of each UAV, as a change of the log odds; S is
             `World.footprint_cells`.
@@ -50,9 +50,9 @@ class Missions:
         rect: (N, A, 4) int32: footprint as first row, row after the last, first column, column after the last.
         heard: (N, A) int32: bit j is set if the UAV received the message of UAV j after the latest move.
         comm_range: (N,) float64: communication range in metres.
-        gain: (N, 2) int64: sums over the cells for the latest move: 2 W (H_before - H_after) and 2 W H_before, with W
-            after the move.
-        mission: (N,) int64: number of the mission over all ranks; with `tick` it is the key of every random draw.
+        gain: (N, 2) int64: sums over the cells of map A for the latest move: 2 W (H_before - H_after) and 2 W H_before,
+            with W after the move, times FIXED_POINT_SCALE.
+        mission: (N,) int64: index of the mission among those of all ranks; with `tick` it is the key of random draws.
         episode: (N,) int64: missions started since the seed was set.
         tick: (N,) int64: moves and starts since the seed was set.
     """
@@ -73,7 +73,7 @@ class Missions:
 
     @classmethod
     def empty(cls, num_envs: int, world: World, first_env: int, device: torch.device) -> Missions:
-        """Creates the state of `num_envs` missions that have not started, numbered from `first_env`."""
+        """Creates the state of `num_envs` missions that have not started; `mission` counts from `first_env`."""
         agents, cells, span = world.n_agents, world.map_cells, world.footprint_cells
         layout = {
             "truth": ((cells, cells), torch.uint8),

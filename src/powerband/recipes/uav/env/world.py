@@ -31,11 +31,12 @@ class WorldArrays(NamedTuple):
 
     Attributes:
         low, high: (L, 11) int32: first visible cell by lattice coordinate, and the cell after the last one.
-        step: (L,) int32: change of the log odds by one measurement, in units.
+        step: (L,) int32: change of the log odds of a cell by one measurement, in units of 1 / 2048.
         threshold: (L,) int32: a measurement is wrong if 16 random bits are below it.
         height: (L,) float64: altitudes in metres.
         terms: (2 MAX_BELIEF + 1,) int64: for each belief, W H in the upper 32 bits and p in the lower 32 bits, times
-            FIXED_POINT_SCALE; `belief_tables` explains W, H and p.
+            FIXED_POINT_SCALE. p is the probability of the region of interest, H its entropy in bits and W a weight, see
+            `belief_tables`.
         entropy: (2 MAX_BELIEF + 1,) int32: H of each belief times FIXED_POINT_SCALE.
         cells: Cells along each side of the map.
         agents: UAVs per team.
@@ -63,17 +64,17 @@ class WorldArrays(NamedTuple):
 
 
 def log_odds_steps(world: World) -> np.ndarray:
-    """Returns how much one measurement changes the log odds of a cell, for each of L altitudes.
+    """Computes how much one measurement changes the log odds of a cell, for each of the L altitudes of `world`.
 
     Returns:
-        (L,) int32 in units of 1 / 2048.
+        (L,) int32 in units of 1 / 2048 of log odds.
     """
     noise = np.array(world.sensor_noise)
     return np.round(LOG_ODDS_UNITS * np.log((1 - noise) / noise)).astype(np.int32)
 
 
 def world_arrays(world: World, device: torch.device) -> WorldArrays:
-    """Builds the tables of `world` on `device`."""
+    """Converts the settings `world` to the tables and numbers that the kernels read, with the tables on `device`."""
     low, high = (np.array(edges, dtype=np.int32) for edges in world.footprints)
 
     def put(values: np.ndarray) -> Any:
@@ -99,10 +100,11 @@ def world_arrays(world: World, device: torch.device) -> WorldArrays:
 
 
 def belief_tables() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Computes W H, H and p of every belief, which is an integer of log odds from -MAX_BELIEF to MAX_BELIEF.
+    """Computes the tables of weighted entropy W H, entropy H and probability p for every possible belief.
 
-    p is the probability of the region of interest, and H its entropy in bits. The weight W is 1 above p = 0.501, 0
-    below p = 0.499, and 0.5 between.
+    A belief is the log odds of a cell in units of 1 / 2048, an integer from -MAX_BELIEF to MAX_BELIEF. p is the
+    probability of the region of interest, and H its entropy in bits. The weight W is 1 above p = 0.501, 0 below p =
+    0.499, and 0.5 between.
 
     Returns:
         W H, H and p, each (2 MAX_BELIEF + 1,) int64, times FIXED_POINT_SCALE.
@@ -120,5 +122,9 @@ def _fixed_point(values: np.ndarray) -> np.ndarray:
 
 
 def twice_roi_weight(belief: np.ndarray) -> np.ndarray:
-    """Returns twice the weight W of each belief: 2 inside the region of interest, 0 outside, 1 if undecided."""
+    """Returns twice the weight W of each belief, as int64 of the same shape.
+
+    The weight doubled is 2 for a cell inside the region of interest, 0 outside, and 1 if undecided. `belief` contains
+    integer log odds in units of 1 / 2048.
+    """
     return 1 + (belief > MAX_UNSURE_BELIEF).astype(np.int64) - (belief < -MAX_UNSURE_BELIEF).astype(np.int64)

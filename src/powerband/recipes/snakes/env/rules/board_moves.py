@@ -12,9 +12,10 @@ from powerband.recipes.snakes.env.rules.rewards import write_row
 
 @njit(forceinline=True, **UNCOUNTED)  # not cached: see `cpu_loops`
 def move_board(s, b, mirrored, relative, seed, m):
-    """Collects the six actions of board `b`, and moves the board once; returns True if its game ended.
+    """Executes one move of the game on board `b`, with the actions in `m`; returns True if the game ended.
 
-    The learner has one row per team that it plays: team A of all boards, then team B of the first `mirrored` boards.
+    The learner has one row of actions per team that it plays: team A of all boards, then team B of the first `mirrored`
+    boards.
 
     Args:
         s: Arrays of all boards, a `BoardArrays`.
@@ -37,10 +38,11 @@ def move_board(s, b, mirrored, relative, seed, m):
 
 @njit(forceinline=True, **UNCOUNTED)
 def write_rows(s, b, mirrored, kind, m):
-    """Writes rewards and ends of board `b` after a move, for each team that the learner plays.
+    """Writes the rewards of the last move on board `b` to `m`, for each team that the learner plays.
 
-    `s`: arrays of all boards; `mirrored`: number of boards with two such teams; `kind`: reward GAME, MIXED or SHAPED;
-    `m`: inputs and outputs of the move, a `MoveArrays`.
+    It also writes whether the game ended, and its results if it did. `s`: arrays of all boards; `mirrored`: number of
+    boards on which the learner plays both teams; `kind`: reward GAME, MIXED or SHAPED; `m`: inputs and outputs of the
+    move, a `MoveArrays`.
     """
     for team in range(2 if b < mirrored else 1):
         write_row(s, b, team, b + team * s.grid.shape[0], kind, m)

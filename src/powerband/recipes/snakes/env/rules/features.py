@@ -138,9 +138,10 @@ def along(direction, down, right):
 
 @inlined
 def put_offset(start, end, course, aside, row, at):
-    """Writes a tenth of the offset from cell `start` to cell `end` to row[at] and row[at + 1].
+    """Writes the offset from cell `start` to cell `end`, in cells / 10, to row[at] and row[at + 1].
 
-    row[at] is the component in the direction `course` of the snake, row[at + 1] the one in `aside`, to its right.
+    row[at] is the component in `course`, the direction of the snake, and row[at + 1] the component in `aside`, the
+    direction to its right. Directions are 0..3 = up, down, left, right.
     """
     down, right = end // COLS - start // COLS, end % COLS - start % COLS
     row[at] = wrapped(along(course, down, right), COLS if course & 2 else ROWS) * 0.1
@@ -155,7 +156,7 @@ def clipped(value):
 
 @inlined
 def nearness(moves):
-    """Returns 1 if `moves` is 1, 1/16 less for each further move, and 0 beyond 16 moves, the horizon of the floods."""
+    """Converts a number of moves to a nearness: 1 for one move, 1/16 less for each further move, 0 beyond 16 moves."""
     return max(0.0, 1.0 - (moves - 1) * (1.0 / HORIZON))
 
 
@@ -177,7 +178,7 @@ def write_move(i, m, cell, code, sets, lanes, numbers, row, at):
     """Writes the 20 features of one move of snake `i` to row[at : at + 20], which contains zeros.
 
     `m`: relative move, 0 forward, 1 left, 2 right; `cell`: cell that the move leads to; `code`: content of this cell in
-    the grid; `sets`, `lanes` and `numbers`: working memory that `flood.explore` filled.
+    the grid, 0 free, 1 bean, 2 + j snake j; `sets`, `lanes` and `numbers`: working memory that `flood.explore` filled.
     """
     word, mask = cell // 60, bit(cell)
     if (sets[OPENED + 1, word] & mask) == EMPTY_SET:
@@ -234,7 +235,7 @@ def write_move(i, m, cell, code, sets, lanes, numbers, row, at):
 
 @inlined
 def write_bean(i, j, course, aside, numbers, row, at):
-    """Writes the 5 features of bean `j` (0..4) for snake `i` (0..5) to `row`, from index `at` on.
+    """Writes the 5 features of bean `j` (0..4), as snake `i` (0..5) sees it, to row[at : at + 5].
 
     `course` and `aside`: directions forward and right of the snake; `numbers`: working memory, see `flood.Scratch`.
     """
@@ -253,7 +254,7 @@ def write_bean(i, j, course, aside, numbers, row, at):
 
 @inlined
 def write_head(i, other, course, aside, numbers, row, at):
-    """Writes the 6 features of the head of snake `other` for snake `i` to `row`, from index `at` on.
+    """Writes the 6 features of the head of snake `other`, as snake `i` sees it, to row[at : at + 6].
 
     `course` and `aside`: directions forward and right of snake `i`; `numbers`: working memory, see `flood.Scratch`.
     """

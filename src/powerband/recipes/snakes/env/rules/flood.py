@@ -45,14 +45,15 @@ PAIRS, NIBBLES, BYTES, ONES = (np.uint64(n * 0x0101010101010101) for n in (0x55,
 
 
 class Scratch(NamedTuple):
-    """Working memory for the floods of one board. The constants below, such as OPENED, name the rows of each array.
+    """Working memory for the floods of one board. A flood computes the cells that a snake reaches within 16 moves.
 
-    The arrays of `allocate_scratch` have one more axis at the front, with one entry per concurrent board.
+    The constants below this class, such as OPENED, name the rows of each array. The arrays of `allocate_scratch` have
+    one more axis at the front, with one entry per concurrent board.
 
     Attributes:
-        sets: (34, 4) uint64.
-        lanes: (34, 4, 8) uint64.
-        numbers: (35, 8) int64.
+        sets: (34, 4) uint64: 34 sets of cells; a set is four uint64 with one bit per cell.
+        lanes: (34, 4, 8) uint64: 34 sets of cells for each of eight floods (lanes).
+        numbers: (35, 8) int64: 35 rows of integers, with one entry per snake, bean or lane.
     """
 
     sets: Any
@@ -81,7 +82,11 @@ lane of PATHS after move t."""
 
 
 def allocate_scratch(workers: int, empty: Callable[[tuple[int, ...], type], Any] = np.empty) -> Scratch:
-    """Allocates working memory for `workers` concurrent boards with ``empty(shape, dtype)``."""
+    """Allocates working memory for `workers` boards that are processed at the same time.
+
+    `empty` is the function ``(shape, dtype) -> array`` that allocates each array: `numpy.empty`, or its counterpart for
+    a GPU.
+    """
     return Scratch(
         empty((workers, 2 * MOVES, 4), np.uint64),
         empty((workers, 2 * MOVES, 4, LANES), np.uint64),
@@ -101,7 +106,10 @@ def horizontal_neighbours(word):
 
 @inlined
 def dilate(a, b, c, d):
-    """Returns the cells of a set and their neighbours on the torus; a set is the four uint64 `a`, `b`, `c`, `d`."""
+    """Returns the cells of a set and all their neighbours on the torus, as four uint64.
+
+    The set is given as four uint64 with one bit per cell: `a` is board rows 0 to 2, `b` 3 to 5, `c` 6 to 8, `d` row 9.
+    """
     return (
         a | horizontal_neighbours(a) | (a >> U20) | ((b & ONE_ROW) << U40) | ((a << U20) & THREE_ROWS) | d,
         b | horizontal_neighbours(b) | (b >> U20) | ((c & ONE_ROW) << U40) | ((b << U20) & THREE_ROWS) | (a >> U40),
@@ -121,15 +129,15 @@ def popcount(word):
 
 @inlined
 def lane_of(sets, t, lane):
-    """Returns sets[t, :, lane], a set of cells as four uint64: row `t` of flood `lane`, one of eight."""
+    """Returns sets[t, :, lane] as a tuple of four uint64: the cells of row `t` of one of eight floods (lanes)."""
     return sets[t, 0, lane], sets[t, 1, lane], sets[t, 2, lane], sets[t, 3, lane]
 
 
 @inlined
 def bit(cell):
-    """Returns the uint64 with the bit of `cell` (0..199), for a set of cells that consists of four uint64.
+    """Returns a uint64 in which only the bit of `cell` (0..199) is set.
 
-    Its index among the four is ``cell // 60``.
+    A set of cells is four uint64; the bit belongs to the one with the index ``cell // 60``.
     """
     return U1 << np.uint64(cell % 60)
 
@@ -148,10 +156,11 @@ def alive(s, b, i):
 
 @inlined
 def bean_distances(lanes, flood, numbers, row):
-    """Writes to numbers[row + j, lane] the number of moves after which `lane`, one of eight floods, reaches bean j.
+    """Computes after how many moves each of eight floods (lanes) reaches each of the five beans.
 
-    `lanes` contains the cells that the flood reached, from row `flood` (REACH or PATHS) on. 17 means not within 16
-    moves, or no such bean.
+    The result for bean j is numbers[row + j, lane]; 17 means not within 16 moves, or no such bean. `lanes`: the cells
+    that the floods reached, from its row `flood` (REACH or PATHS) on; `numbers`: its row FOOD contains the cells of the
+    beans.
     """
     for j in range(BEANS):
         cell = numbers[FOOD, j]
@@ -214,10 +223,11 @@ def flood_from_heads(s, b, sets, lanes, numbers):
 
 @inlined
 def mark_contested(i, sets, lanes):
-    """Fills the rows TAKEN of `sets` for snake `i`: for each number t of moves, cells that other snakes reach first.
+    """Computes, for each number t of moves, the cells that other snakes reach before snake `i`.
 
-    These are the cells that an opponent or a mate with a lower number reaches with at most t moves, or a mate with a
-    higher number with at most t - 1 moves. So only one of two mates that would arrive together counts a cell.
+    It reads the rows REACH of `lanes` and writes the rows TAKEN of `sets`, see `Scratch`. A cell counts if an opponent
+    or a mate with a lower number reaches it with at most t moves, or a mate with a higher number with at most t - 1
+    moves. So only one of two mates that would arrive together can claim a cell.
     """
     first = i // TEAM * TEAM
     for t in range(1, MOVES):
@@ -254,8 +264,8 @@ def explore(forward, left, right, sets, lanes, numbers):
     """Floods the board from the three next cells of a snake, after `flood_from_heads` and `mark_contested`.
 
     Fills PATHS in `lanes`, and BEAN_MOVES, SIZE and SURVIVAL in `numbers`: the working memory that `Scratch` describes.
-    The lane (one of eight floods) of a move to a blocked cell stays empty. `forward`, `left` and `right` are the three
-    cells.
+    A lane is one of eight floods; the lane of a move to a blocked cell stays empty. `forward`, `left` and `right` are
+    the three cells.
     """
     for lane in range(lanes.shape[2]):
         for k in range(4):

@@ -53,7 +53,8 @@ def neighbour(cell, direction):
 def cell_at(cells, b, i):
     """Returns ``cells[b, i]``, a cell of snake `i` on board `b`, as int64.
 
-    The conversion tells the compiler that the number is not negative.
+    `cells`: (N boards, 6), such as the heads of all snakes. The conversion tells the compiler that the number is not
+    negative.
     """
     return np.int64(np.uint16(cells[b, i]))
 
@@ -119,8 +120,8 @@ def move(s, b, i, action, key, tick, gain):
         s: Arrays of all boards.
         b: Index of the board.
         i: Index of the snake.
-        action: Direction 0..3; a random direction replaces an action that reverses the snake.
-        key: Key of the random stream of the board.
+        action: Direction 0..3 (up, down, left, right); a random direction replaces an action that reverses the snake.
+        key: Key of the random stream of the board, see `stream_key`.
         tick: Moves on this board since it was seeded.
         gain: (N boards, 6), written: 1 if the snake eats, otherwise 0.
     """
@@ -146,9 +147,10 @@ def move(s, b, i, action, key, tick, gain):
 
 @inlined
 def collide(s, b):
-    """Places the moved heads on the grid of board `b`; returns the snakes that died, bit i of an integer for snake i.
+    """Places the moved heads on the grid of board `b`, and finds collisions. `s`: arrays of all boards.
 
-    `s`: arrays of all boards.
+    Returns:
+        The snakes that died, as an integer whose bit i is set for snake i; 0 if none died.
     """
     dead = 0
     for i in range(SNAKES):
@@ -230,8 +232,8 @@ def count_free(s, b):
 def refill(s, b, key, first_slot):
     """Adds beans to board `b`, on uniformly drawn free cells, until it has five beans or no free cell.
 
-    `s`: arrays of all boards; `key`: key of the random stream of the board; `first_slot`: number of the first
-    random draw. A slot is a number that distinguishes the random draws of one move.
+    `s`: arrays of all boards; `key`: key of the random stream of the board, see `stream_key`; `first_slot`: number of
+    the first random draw. A slot is a number that distinguishes the random draws of one move.
     """
     free = count_free(s, b)
     for j in range(BEANS):
@@ -264,7 +266,7 @@ def step_board(s, b, actions, seed, gain):
     Args:
         s: Arrays of all boards.
         b: Index of the board.
-        actions: Directions (N boards, 6) of the six snakes, 0..3.
+        actions: (N boards, 6): directions of the six snakes, 0..3 = up, down, left, right.
         seed: Seed as uint64.
         gain: Output (N boards, 6): the game reward of each snake, which is the change of its length.
 

@@ -37,9 +37,10 @@ def relative_snake_index(other, team):
 
 @inlined
 def put_heads(s, b, i, row, at):
-    """Writes the positions of the heads of the five snakes other than `i` on board `b` to `row`, from index `at` on.
+    """Writes the positions of the heads of the five snakes other than `i` on board `b` to row[at : at + 10].
 
-    Team mates precede opponents. `s`: arrays of all boards.
+    A position is the board row and column, or (-1, -1) for a snake that is not on the board. Team mates precede
+    opponents. `s`: arrays of all boards.
     """
     team = i // TEAM
     for k in range(SNAKES):
@@ -51,7 +52,7 @@ def put_heads(s, b, i, row, at):
 
 @inlined
 def torus_euclidean_distance(start, end):
-    """Computes the Euclidean distance of two cells on the torus."""
+    """Computes the Euclidean distance of two cells on the torus, in cells."""
     down = wrapped(end // COLS - start // COLS, ROWS)
     right = wrapped(end % COLS - start % COLS, COLS)
     return math.sqrt(down * down + right * right)
@@ -61,7 +62,7 @@ def torus_euclidean_distance(start, end):
 def write_common_features(s, b, i, row):
     """Writes the 16 numbers with which the observations baseline26 and fork35 begin, for snake `i` of board `b`.
 
-    `s`: arrays of all boards; `row`: the output.
+    `s`: arrays of all boards; `row`: the output. The module `observations` lists the numbers.
     """
     head = np.int64(s.head[b, i])
     put_position(head, row, 0)
@@ -109,9 +110,9 @@ def centred_cell(head, cell):
 
 @inlined
 def write_planes(s, b, i, row):
-    """Writes the 8 planes of the observation planes for snake `i` of board `b` to `row`, which contains zeros.
+    """Writes the observation ``planes``, 8 images of 10 x 20 cells, of snake `i` of board `b` to `row`.
 
-    `s`: arrays of all boards. The module `observations` lists the planes.
+    `row` (1600,) must contain zeros. `s`: arrays of all boards. The module `observations` lists the planes.
     """
     head, lead = np.int64(s.head[b, i]), 0
     for j in range(BEANS):
@@ -160,9 +161,10 @@ def write_row(s, b, i, kind, sets, lanes, numbers, row):
 
 @inlined
 def write_board(s, b, team, kind, sets, lanes, numbers, out):
-    """Writes the observations of the three snakes of `team` on board `b` to `out` (3, D numbers).
+    """Writes the observations of the three snakes of `team` on board `b` to `out` (3, D).
 
-    `s`: arrays of all boards; `kind`: BASELINE, FORK, PLANES or FEATURES; `sets`, `lanes`, `numbers`: working memory.
+    `s`: arrays of all boards; `kind`: the observation BASELINE, FORK, PLANES or FEATURES, with D numbers per snake;
+    `sets`, `lanes`, `numbers`: working memory, see `flood.Scratch`.
     """
     if kind == FEATURES:
         flood_from_heads(s, b, sets, lanes, numbers)

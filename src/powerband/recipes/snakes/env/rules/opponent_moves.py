@@ -18,7 +18,10 @@ SLOT = 3072  # first random slot of the opponents
 
 @inlined
 def squared(start, end, torus):
-    """Computes the squared Euclidean distance of two cells; distances may cross the edges of the board if `torus`."""
+    """Computes the squared Euclidean distance of the cells `start` and `end`, in cells squared.
+
+    If `torus` is True, distances may cross the edges of the board.
+    """
     down, right = end // COLS - start // COLS, end % COLS - start % COLS
     if torus:
         down, right = wrapped(down, ROWS), wrapped(right, COLS)
@@ -60,9 +63,10 @@ def greedy(s, b, i, used, torus):
 
 @inlined
 def choose(s, b, team, kind, seed, actions):
-    """Writes the three actions of `team` (0 = A, 1 = B) on board `b` to `actions` (3,).
+    """Chooses the actions of `team` (0 = A, 1 = B) on board `b` by a fixed rule; writes them to `actions` (3,).
 
-    `s`: arrays of all boards; `kind`: RANDOM, GREEDY or GREEDY_TORUS; `seed`: seed of random moves as uint64.
+    The actions are 0..3 = up, down, left, right. `s`: arrays of all boards; `kind`: the rule RANDOM, GREEDY or
+    GREEDY_TORUS; `seed`: seed of random moves as uint64.
     """
     used = 0
     for slot in range(TEAM):

@@ -28,7 +28,7 @@ def team_difference(values, b, team):
 def bean_distance(s, b, i):
     """Computes the Euclidean distance in cells from the head of snake `i` of board `b` to the nearest bean.
 
-    Distances do not cross the edges of the board. `s`: arrays of all boards.
+    Distances do not cross the edges of the board. Without a bean, the result is 49. `s`: arrays of all boards.
     """
     row, col = s.head[b, i] // COLS, s.head[b, i] % COLS
     nearest = SNAKES * COLS * COLS
@@ -44,7 +44,9 @@ def bean_distance(s, b, i):
 def shaped(s, b, i, gain, outcome):
     """Computes the shaped reward of snake `i` of board `b` after a move.
 
-    It depends on which team leads (or won), on an eaten bean, on the distance to the nearest bean, and on a death.
+    It is 10 if the own team leads and -5 if it is behind (50 and -25 at the end of the game). To this, 20 is added if
+    the snake became longer. Otherwise the distance to the nearest bean in cells is subtracted, and 10 if the snake
+    became shorter, which only a death can cause.
 
     Args:
         s: Arrays of all boards.
@@ -69,10 +71,10 @@ def shaped(s, b, i, gain, outcome):
 
 @inlined
 def write_row(s, b, team, row, kind, out):
-    """Writes rewards, end and results of the last move of board `b` for `team` to row `row` of the arrays in `out`.
+    """Writes the rewards of `team` (0 = A, 1 = B) for the last move on board `b` to row `row` of the arrays in `out`.
 
-    The learner has one row per team that it plays. `s`: arrays of all boards before a new game starts; `kind`: GAME,
-    MIXED or SHAPED; `out`: a `MoveArrays`.
+    It also writes whether the game ended, and its results if it did. The learner has one row per team that it plays.
+    `s`: arrays of all boards, before a new game starts; `kind`: reward GAME, MIXED or SHAPED; `out`: a `MoveArrays`.
     """
     outcome = out.outcome[b]
     for k in range(TEAM):

@@ -48,7 +48,8 @@ def overlap(low, high, begin, end):
 def covered(s, w, n, sources, y0, y1, begin, end):
     """Returns how much of the interval begin..end of columns the footprints of `sources` cover in rows y0..y1.
 
-    Lengths are in 11ths of a cell. No footprint begins or ends between rows y0 and y1. `s`: state of all missions; `w`:
+    A footprint is the rectangle of cells that a camera sees. `begin`, `end` and the result are in 11ths of a cell, `y0`
+    and `y1` in cells. No footprint begins or ends between rows y0 and y1. `s`: state of all missions; `w`:
     constants of the world; `n`: index of the mission; `sources`: set of UAVs, bit j for UAV j.
     """
     at, total = begin, 0
@@ -75,8 +76,8 @@ def covered(s, w, n, sources, y0, y1, begin, end):
 def next_edge(s, w, n, sources, y):
     """Returns the first row after `y` at which a footprint of `sources` begins or ends, at most the end of the map.
 
-    `s`: state of all missions; `w`: constants of the world; `n`: index of the mission; `sources`: set of UAVs, bit j
-    for UAV j.
+    A footprint is the rectangle of cells that a camera sees. `s`: state of all missions; `w`: constants of the world;
+    `n`: index of the mission; `sources`: set of UAVs, bit j for UAV j.
     """
     edge = np.int64(w.cells)
     for j in range(w.agents):
@@ -93,8 +94,9 @@ def next_edge(s, w, n, sources, y):
 def add_footprints(s, w, n, sources, value, out):
     """Adds `value`, times the share of each block of cells that footprints cover, to `out` (11, 11).
 
-    `s`: state of all missions; `w`: constants of the world; `n`: index of the mission; `sources`: the set of UAVs whose
-    footprints count, bit j for UAV j.
+    A block is 1/11 of the map along each side, and a footprint is the rectangle of cells that a camera sees. `s`: state
+    of all missions; `w`: constants of the world; `n`: index of the mission; `sources`: the set of UAVs whose footprints
+    count, bit j for UAV j.
     """
     if sources == 0:
         return
@@ -122,7 +124,10 @@ def fill(out, value):
 
 @inlined
 def average(sums, w, out):
-    """Converts `sums` (11, 11) over blocks of cells to averages in `out` (11, 11); `w`: constants of the world."""
+    """Converts sums over the 11 x 11 blocks of a map to averages per cell.
+
+    `sums`: (11, 11) int64, scaled as `Missions.sums`; `out`: (11, 11), written; `w`: constants of the world.
+    """
     scale = float(w.cells) * float(w.cells) * FIXED_POINT_SCALE
     for row in range(LATTICE):
         for col in range(LATTICE):
@@ -131,9 +136,10 @@ def average(sums, w, out):
 
 @inlined
 def write_positions(s, w, n, i, out):
-    """Writes the map of positions around UAV `i` of mission `n`, its map 2, to `out` (11, 11).
+    """Writes the map of positions around UAV `i` of mission `n` to `out` (11, 11).
 
-    The map shows the UAVs whose messages arrived. `s`: state of all missions; `w`: constants of the world.
+    It is map 2 of a UAV in the list of the module docstring. It shows the UAVs whose messages arrived. `s`: state of
+    all missions; `w`: constants of the world.
     """
     x, y, heights = s.position[n, i, 0], s.position[n, i, 1], w.height.shape[0]
     for row in range(LATTICE):
@@ -158,7 +164,7 @@ def write_uav(s, w, n, i, step, out):
         n: Index of the mission.
         i: Index of the UAV.
         step: Moves so far in this mission.
-        out: (7, 11, 11), written: the maps.
+        out: (7, 11, 11) float32, written: the maps.
     """
     fill(out[0], (w.budget - step) / w.budget)
     fill(out[1], (i + 1) / w.agents)

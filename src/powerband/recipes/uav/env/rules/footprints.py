@@ -31,7 +31,7 @@ def low_y(s, n, i):
 
 @inlined
 def high_y(s, n, i):
-    """Returns the map row after the footprint of UAV `i` of mission `n`. `s`: state of all missions."""
+    """Returns the map row after the last one in the footprint of UAV `i` of mission `n`. `s`: state of all missions."""
     return np.int64(s.rect[n, i, 1])
 
 
@@ -43,5 +43,8 @@ def low_x(s, n, i):
 
 @inlined
 def high_x(s, n, i):
-    """Returns the map column after the footprint of UAV `i` of mission `n`. `s`: state of all missions."""
+    """Returns the map column after the last one in the footprint of UAV `i` of mission `n`.
+
+    `s`: state of all missions.
+    """
     return np.int64(s.rect[n, i, 3])

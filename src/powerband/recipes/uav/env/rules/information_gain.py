@@ -28,6 +28,8 @@ from powerband.recipes.uav.settings import LATTICE, NUM_ACTIONS, World
 def expected_gains(world: World) -> np.ndarray:
     """Computes the expected information gain of one measurement of a cell, for each altitude and each belief.
 
+    A belief b is the log odds of the cell in units of 1 / 2048, an integer from -MAX_BELIEF to MAX_BELIEF.
+
     Returns:
         (altitudes, 2 MAX_BELIEF + 1) float32: gain in bits, at least 0; column b + MAX_BELIEF is for the belief b.
     """
@@ -71,9 +73,9 @@ def after_z(s, w, n, i, action):
 def expected_gain(s, w, n, i, action, gains, shared, chosen):
     """Returns the information gain that UAV `i` of mission `n` expects from its measurement after the move `action`.
 
-    The gain is a sum over the cells that the camera will see, by the UAV's own belief. `s`: state of all missions; `w`:
-    constants of the world; `gains`: table of `expected_gains`; `shared`: True discounts cells that UAVs with a
-    lower index will measure, if their messages arrived; `chosen`: (N missions, A UAVs), moves of these UAVs.
+    The gain is a sum in bits over the cells that the camera will see, by the UAV's own belief. `s`: state of all
+    missions; `w`: constants of the world; `gains`: table of `expected_gains`; `shared`: True discounts cells that UAVs
+    with a lower index will measure, if their messages arrived; `chosen`: (N missions, A UAVs), moves of these UAVs.
     """
     x, y, z = after_x(s, n, i, action), after_y(s, n, i, action), after_z(s, w, n, i, action)
     total = 0.0
@@ -104,7 +106,7 @@ def choose_greedy_move(s, w, n, i, gains, shared, chosen, mask, value):
         shared: True discounts cells that a UAV with a lower index will measure, if UAV `i` received its message.
         chosen: (N missions, A UAVs) int64: the moves of UAVs with a lower index; the move of UAV `i` is written.
         mask: (N, A, 6) bool, written: the allowed moves of this UAV.
-        value: (N, A, 6) float32, written: expected gain of every allowed move, 0 for forbidden moves.
+        value: (N, A, 6) float32, written: expected gain in bits of every allowed move, 0 for forbidden moves.
     """
     allowed = exclude_taken_cells(s, n, i, allowed_moves(s, w, n, i), chosen)
     best, selected = -1.0, 0

@@ -24,8 +24,9 @@ def count_row(s, w, n, k, y):
     the team of A UAVs.
 
     Returns:
-        Numbers of hits (cells correctly mapped as region of interest), false alarms and misses, and the sum of the
-        entropy over the region of interest, times FIXED_POINT_SCALE.
+        Four integers: the numbers of hits (cells correctly mapped as region of interest), false alarms (cells wrongly
+        mapped as such) and misses (cells of the region that are not mapped as such), and the sum of the entropy in bits
+        over the region of interest, times FIXED_POINT_SCALE.
     """
     hits, false, missed, entropy = 0, 0, 0, np.int64(0)
     for x in range(w.cells):
@@ -39,11 +40,14 @@ def count_row(s, w, n, k, y):
 
 
 def map_metrics(counts: Tensor) -> dict[str, Tensor]:
-    """Converts the counts (N, 4) int64 of N missions, summed over map rows, to metrics by name, (N,) float32 each.
+    """Computes the metrics of N missions from counts of map cells.
 
-    The four counts of a mission are the results of `count_row`.
+    Args:
+        counts: (N, 4) int64: the four results of `count_row`, summed over the rows of a map.
 
-    ``f1`` is the F1 score of the region of interest; ``roi_entropy`` is the mean entropy over it in bits.
+    Returns:
+        ``f1``, the F1 score of the region of interest, and ``roi_entropy``, the mean entropy over it in bits; (N,)
+        float32 each.
     """
     hits, false, missed, entropy = counts.double().unbind(1)
     f1 = 2 * hits / (2 * hits + false + missed).clamp(min=1)

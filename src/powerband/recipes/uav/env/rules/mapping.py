@@ -29,8 +29,9 @@ LANES = 4  # draws of 16 bits per hash
 def measure_row(s, w, n, i, row, seed):
     """Measures row `row` of the footprint of UAV `i` of mission `n` with noise, and writes the result to `s.measured`.
 
-    The result is the change of the log odds: positive for the reading 1, negative for 0. `s`: state of all missions.
-    `w`: constants of the world; `seed`: seed of the noise.
+    The footprint is the rectangle of cells that the camera sees. The result for a cell is the change of its log odds:
+    positive for the reading 1, negative for 0. `s`: state of all missions; `w`: constants of the world; `seed`: seed of
+    the noise.
     """
     y, x0, x1 = low_y(s, n, i) + row, low_x(s, n, i), high_x(s, n, i)
     if y >= high_y(s, n, i):
@@ -53,7 +54,7 @@ def measure_row(s, w, n, i, row, seed):
 
 @inlined
 def clamp_belief(belief):
-    """Clamps a belief (log odds) to the probabilities 1e-4 to 1 - 1e-4."""
+    """Clamps a belief, log odds in units of 1 / 2048, so that its probability is from 1e-4 to 1 - 1e-4."""
     return min(max(belief, -MAX_BELIEF), MAX_BELIEF)
 
 
@@ -68,7 +69,10 @@ def lowest_bit(bits):
 
 @inlined
 def twice_weight(belief):
-    """Returns twice the weight W of a belief (log odds): 2 inside the region of interest, 0 outside, 1 if undecided."""
+    """Returns twice the weight W of a cell in the sums of entropy, see `belief_tables`.
+
+    It is 2 inside the region of interest, 0 outside, and 1 if `belief`, log odds in units of 1 / 2048, is undecided.
+    """
     return 1 + np.int64(belief > MAX_UNSURE_BELIEF) - np.int64(belief < -MAX_UNSURE_BELIEF)
 
 
@@ -100,8 +104,9 @@ def fuse_cells(s, w, n, k, sources, y, x0, x1):
         x0, x1: First column, and the column after the last one.
 
     Returns:
-        The change of the sums of W H and p over the cells; the sums of W H and p after the change, both packed as
-        `WorldArrays.terms`; and, for the common map only, the sum of 2 W H with W after and H before the change.
+        Three integers. The first is the change of the sums of W H and of p over the cells. The second is these sums
+        after the change. Both are packed as `WorldArrays.terms`, which also explains W, H and p. The third is the sum
+        of 2 W H with W after and H before the change; it is valid for the common map only.
     """
     change, total, weighed = np.int64(0), np.int64(0), np.int64(0)
     common, first, rest = k == w.agents, lowest_bit(sources), sources & (sources - 1)
@@ -131,9 +136,10 @@ def fuse_cells(s, w, n, k, sources, y, x0, x1):
 
 @inlined
 def sources_of(s, w, n, k):
-    """Returns the UAVs whose measurements are added to map `k` of mission `n`, bit j for UAV j.
+    """Returns the UAVs whose measurements are added to map `k` of mission `n`, as an integer with bit j for UAV j.
 
-    `s`: state of all missions; `w`: constants of the world.
+    They are the UAVs whose messages UAV k received; for the common map, k = number of UAVs, they are all UAVs. `s`:
+    state of all missions; `w`: constants of the world.
     """
     return np.int64(s.heard[n, k]) if k < w.agents else (1 << w.agents) - 1
 
@@ -181,13 +187,13 @@ def first_share(w, cell):
 
 @inlined
 def lower(packed):
-    """Returns the signed lower 32 bits of `packed`, which contains two sums, of W H (upper) and of p (lower)."""
+    """Returns the signed lower 32 bits of the int64 `packed`, which is two sums packed as `WorldArrays.terms`."""
     return ((packed & 0xFFFFFFFF) ^ 0x80000000) - 0x80000000
 
 
 @inlined
 def upper(packed):
-    """Returns the upper 32 bits of `packed`, which contains two sums, of W H (upper) and of p (lower)."""
+    """Returns the signed upper 32 bits of the int64 `packed`, which is two sums packed as `WorldArrays.terms`."""
     return (packed - lower(packed)) >> 32
 
 
@@ -195,7 +201,8 @@ def upper(packed):
 def begin_sums(s, w, n, k):
     """Sets the sums over blocks of map `k` of mission `n` to those of a probability of one half in all cells.
 
-    The caller sets the beliefs in the cells to 0. `s`: state of all missions; `w`: constants of the world.
+    A block is 1/11 of the map along each side; the sums are in `s.sums`. The caller sets the beliefs in the cells to 0.
+    `s`: state of all missions; `w`: constants of the world.
     """
     half = np.int64(w.cells) * w.cells * (FIXED_POINT_SCALE // 2)
     for row in range(LATTICE):
@@ -208,8 +215,7 @@ def begin_sums(s, w, n, k):
 def begin_step(s, w, n):
     """Prepares mission `n` for the measurements after a move: writes the footprints and the initial sums.
 
-    The footprints are in `s.rect`, the sums in `s.seen` and `s.gain`.
-
+    It writes the footprints, the rectangles that the cameras see, to `s.rect`, and the sums to `s.seen` and `s.gain`.
     `s`: state of all missions; `w`: constants of the world.
     """
     update_footprints(s, w, n)
@@ -231,7 +237,8 @@ def row_fuser(compile, add):
         add: Function ``add(array, index, value)`` for the sums; it is atomic if several threads process one mission.
 
     Returns:
-        The function ``fuse_row(s, w, n, k, y)`` for row y of map k of mission n.
+        The function ``fuse_row(s, w, n, k, y)``, which updates row y of map k of mission n. `s` is the state of all
+        missions, a `MissionArrays`, and `w` the constants of the world, a `WorldArrays`.
     """
 
     @compile
@@ -252,9 +259,9 @@ def row_fuser(compile, add):
     def fuse_row(s, w, n, k, y):
         """Adds the latest measurements to the beliefs in row `y` of map `k` of mission `n`.
 
-        `s`: state of all missions; `w`: constants of the world. The row is cut wherever the set of footprints
-        changes or a block ends. Two blocks share the cell at a block's
-        end; the share of the next block is carried over.
+        `s`: state of all missions; `w`: constants of the world. The row is cut at each column at which the set of
+        footprints changes or a block ends. Two blocks share the cell at the end of a block; the share of the next block
+        is carried over.
         """
         sources = in_row(s, w, n, sources_of(s, w, n, k), y)
         x, common, own = np.int64(0), k == w.agents, np.int64(0)

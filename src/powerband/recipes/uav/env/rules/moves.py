@@ -1,8 +1,8 @@
 """Moves: moves the UAVs of one mission, masks and samples their moves, and exchanges their messages.
 
-numba compiles the functions for CPU threads and for CUDA. Parameter names: `s` is a `MissionArrays`, the state of all
-missions; `w` is a `WorldArrays`, the constants of the world; `n` is the index of the mission in `s`; `i` and `j` are
-UAVs.
+numba compiles the functions for CPU threads and for CUDA. A move `action` is 0 up, 1 back along x, 2 back along y, 3
+forward along y, 4 forward along x, 5 down. Parameter names: `s` is a `MissionArrays`, the state of all missions; `w` is
+a `WorldArrays`, the constants of the world; `n` is the index of the mission in `s`; `i` and `j` are UAVs.
 
 A random number depends only on the seed, the number of the mission over all ranks, the tick and the purpose. Purposes
 are slots: 0.. for the start cells of the UAVs, 1024.. for lost messages, 2048.. for the communication range and the
@@ -91,9 +91,10 @@ def move_team(s, w, n, action):
 
 @inlined
 def allowed_moves(s, w, n, i):
-    """Returns the moves of UAV `i` of mission `n` that stay within the lattice and the altitudes, bit a for move a.
+    """Returns which moves of UAV `i` of mission `n` stay within the lattice and the altitudes.
 
-    `s`: state of all missions; `w`: constants of the world.
+    The result is an integer whose bit a is set if move a, 0..5, is allowed. `s`: state of all missions; `w`: constants
+    of the world.
     """
     x, y, z = s.position[n, i, 0], s.position[n, i, 1], s.position[n, i, 2]
     allowed = 0
@@ -170,7 +171,8 @@ def sample_move(s, w, n, i, probability, noise, explore, chosen, mask):
 def message_received(s, w, n, i, j, key):
     """Returns True if UAV `i` of mission `n` receives the message of UAV `j` after the current move.
 
-    `s`: state of all missions; `w`: constants of the world. `key`: key of the random stream of the mission.
+    It does if UAV j is within the communication range and the message is not lost. `s`: state of all missions; `w`:
+    constants of the world; `key`: key of the random stream of the mission, see `stream_key`.
     """
     dx = SPACING_M * (s.position[n, i, 0] - s.position[n, j, 0])
     dy = SPACING_M * (s.position[n, i, 1] - s.position[n, j, 1])
@@ -183,10 +185,11 @@ def message_received(s, w, n, i, j, key):
 
 @inlined
 def exchange(s, w, n, seed):
-    """Decides for mission `n` which messages arrive, and writes them to `s.heard`: bit j of UAV i for a message of j.
+    """Decides which messages the UAVs of mission `n` receive from each other, and writes the result to `s.heard`.
 
-    A message contains position and measurement. Each UAV receives its own. `s`: state of all missions. `w`:
-    constants of the world; `seed`: seed of the random draws.
+    Bit j of s.heard[n, i] is set if UAV i receives the message of UAV j, which contains its position and measurement.
+    Each UAV receives its own. `s`: state of all missions; `w`: constants of the world; `seed`: seed of the random
+    draws.
     """
     key = stream_key(seed, s.mission[n])
     for i in range(w.agents):

@@ -13,10 +13,10 @@ NO_RANGE, SHORT, MIDDLE, FAR = RANGES_M
 
 @inlined
 def start(s, w, n, seed):
-    """Starts mission `n`: puts its UAVs on different random cells at the highest altitude, and sets their range.
+    """Starts mission `n`: puts its UAVs on different random cells at the highest altitude.
 
-    The communication range is drawn if `w` says so. `s`: state of all missions; `w`: constants of the world. `seed`:
-    seed of the random draws.
+    It also sets the communication range of the mission, which is drawn at random if `w.drawn_range` is True. `s`: state
+    of all missions; `w`: constants of the world; `seed`: seed of the random draws.
     """
     s.episode[n] += 1
     s.tick[n] += 1
