@@ -104,10 +104,10 @@ class Config:
 
 
 def finalize(config: Config, stage: str) -> Config:
-    """Returns the configuration with the values that depend on other options or on the launcher.
+    """Returns a copy of the configuration with the values that depend on other options or on the launcher.
 
-    These values are the full name of the benchmark, the budget `run.env_steps` in rows (training samples), and the
-    precision of ``accelerate launch``. The stage is not used.
+    These values are the full name of the benchmark, the length of the run `run.env_steps` in rows (training samples),
+    and the precision of ``accelerate launch``. The stage is not used.
     """
     config = replace(config, benchmark=find_benchmark(config.benchmark))
     if precision := launched_precision(config):
@@ -140,6 +140,10 @@ def notices(config: Config) -> list[str]:
 
 def check(config: Config, world_size: int) -> None:
     """Checks, before any rank starts, that batch and image sizes are divisible and that the tasks exist.
+
+    Args:
+        config: A finalized configuration.
+        world_size: Number of ranks, the processes of the run.
 
     Raises:
         ConfigError: A size or a task is invalid.

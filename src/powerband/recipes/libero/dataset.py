@@ -25,8 +25,8 @@ class DemonstrationData:
 
     Attributes:
         episodes: Recorded episodes.
-        chunks: Batches of action chunks with their observations.
-        statistics: Statistics of ``state`` and ``action``.
+        chunks: Creates batches of action chunks (consecutive actions) with their observations.
+        statistics: Name -> statistics for normalisation; the names are ``state`` and ``action``.
         vision: Frozen image encoder whose cached features are in the batches. None if the batches have raw images, or
             neither images nor features.
     """
@@ -38,7 +38,7 @@ class DemonstrationData:
 
 
 def demonstrations_path(config: Config, run_dir: Path) -> Path:
-    """Returns the path that `data` names or, if `data` is empty, the folder of recorded demonstrations.
+    """Returns the path of the demonstrations: the option ``data`` or, if it is empty, the folder of the stage demos.
 
     Raises:
         ConfigError: The path does not exist.
@@ -62,7 +62,10 @@ def task_set_name(config: Config, episodes: RobotEpisodes) -> str:
 
 
 def load_demonstration_data(config: Config, run: Run) -> DemonstrationData:
-    """Reads the demonstrations, and fills the caches of frames and features. All ranks must call it together."""
+    """Reads the demonstrations, and caches their decoded frames and the features of a frozen image encoder on disk.
+
+    All ranks (processes of the run) must call it together.
+    """
     path, ranks = demonstrations_path(config, run.dir), run.ranks
     episodes = read_episodes(path, config.demo_episodes or None)
     cache_dir = Path(config.cache_dir) if config.cache_dir else path.parent / f"{path.name}-cache"

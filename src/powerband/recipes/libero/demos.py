@@ -39,7 +39,7 @@ def demos(config: Config, run: Run) -> None:
 
 
 def demos_folder(config: Config, run_dir: Path) -> Path:
-    """Returns the folder of the recordings, which holds one sub-folder per task."""
+    """Returns the folder of the recordings, ``demos_dir`` or ``demos`` in `run_dir`; it has one sub-folder per task."""
     return Path(config.demos_dir) if config.demos_dir else run_dir / "demos"
 
 

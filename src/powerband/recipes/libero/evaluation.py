@@ -34,12 +34,12 @@ DEADLINE_S = 300.0
 
 
 class ChunkActor:
-    """Policy of action chunks with the interface of the evaluation loop.
+    """Policy for the evaluation loop, which executes the first actions of each chunk that a learner samples.
 
     Args:
-        learner: Learner that samples chunks of unified actions.
-        task: Index of the instruction, for all environments.
-        exec_horizon: Actions of each chunk that are executed.
+        learner: Learner that samples chunks, which are consecutive actions.
+        task: Index of the learner's instruction that all environments follow.
+        exec_horizon: Number of actions of each chunk that are executed.
         encode: Frozen image encoder from n images (n, height, width, 3) uint8 to features (n, P patches, D features);
             None if the policy encodes images itself, or observes none.
     """
@@ -58,7 +58,7 @@ class ChunkActor:
         return libero_action(chunk[:, : self.exec_horizon]).cpu(), None
 
     def policy_obs(self, obs: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Converts observations of `LiberoEnv` to those of `RDTPolicy`."""
+        """Converts N observations of `LiberoEnv`, name -> tensor (N, ...), to observations of `RDTPolicy`."""
         device, rows = self.learner.device, len(obs["joints"])
         result = {
             "state": state_vector(obs["joints"], gripper_opening(obs["gripper"]), obs["eef_pos"], obs["eef_quat"]),
@@ -79,7 +79,7 @@ class ChunkActor:
 
 
 def random_actions(exec_horizon: int, seed: int) -> Policy:
-    """Returns a policy of uniformly random actions in [-1, 1]."""
+    """Returns a policy whose actions (N, exec_horizon, 7) for N environments are drawn uniformly from [-1, 1]."""
     generator = torch.Generator().manual_seed(seed)
 
     def act(obs: dict[str, Tensor], carry: Tensor | None) -> tuple[Tensor, None]:
@@ -91,20 +91,21 @@ def random_actions(exec_horizon: int, seed: int) -> Policy:
 def evaluate_task(
     config: Config, task: LiberoTask, policy: Policy, exec_horizon: int, options: Evaluation, label: str = ""
 ) -> dict[str, Any]:
-    """Plays episodes of one task.
+    """Plays episodes of one task, and measures the success rate of a policy.
 
     Args:
         config: Configuration of the run.
         task: Task to play.
-        policy: Policy of chunks of `exec_horizon` actions.
-        exec_horizon: Actions of each chunk.
+        policy: Policy whose actions for N environments are (N, `exec_horizon`, 7).
+        exec_horizon: Number of actions that the policy chooses at once.
         options: Options of the evaluation.
-        label: Text of the progress bar.
+        label: Text of the progress bar; empty shows none.
 
     Returns:
-        A dict: ``task``, ``benchmark`` and ``episodes``; ``success``, a rate, with its Wilson interval
-        ``success_low`` to ``success_high``; ``steps``, the mean number of actions per episode, with its interval; and
-        ``episodes_per_hour``, which excludes the start of the simulators.
+        A dict with ``task`` and ``benchmark``, their names, and ``episodes``, their number. ``success`` is the success
+        rate in 0..1, and ``success_low`` and ``success_high`` are the ends of its 95 % interval. ``steps`` is the mean
+        number of actions per episode, with ``steps_low`` and ``steps_high``. ``episodes_per_hour`` excludes the start
+        of the simulators.
     """
     workers = num_simulators(options.num_workers)
     # The largest number of environments that divides the episodes: each environment plays the same number.
@@ -160,10 +161,11 @@ def env_kwargs(
 
 
 def selected_tasks(config: Config, options: Evaluation) -> tuple[LiberoTask, ...]:
-    """Returns the tasks of an evaluation.
+    """Returns the tasks of an evaluation: those that `options` names, else those of the run or of another benchmark.
 
     Raises:
         ConfigError: The benchmark or a task is unknown.
+        LiberoNotInstalled: LIBERO is not installed.
     """
     benchmark = find_benchmark(options.benchmark or config.benchmark)
     if options.tasks:
@@ -178,8 +180,19 @@ def record_video(
 ) -> Path:
     """Plays one episode and records both cameras.
 
-    Writes the video ``<task>.mp4`` and an image of some frames, ``<task>.png``, to `folder`; returns the path of the
-    video.
+    Writes the video ``<task>.mp4`` and an image of some frames, ``<task>.png``, to `folder`. Here <task> is the key of
+    the task, such as libero_90-03.
+
+    Args:
+        config: Configuration of the run.
+        task: Task to play.
+        policy: Policy whose actions for N environments are (N, `exec_horizon`, 7).
+        exec_horizon: Number of actions that the policy chooses at once.
+        options: Options of the evaluation.
+        folder: Folder of the files.
+
+    Returns:
+        The path of the video.
     """
     from powerband.report.media_files import save_image, write_video
 
@@ -213,8 +226,8 @@ def evaluate_run(config: Config, folder: Path, options: Evaluation) -> list[dict
         options: Options of the evaluation.
 
     Returns:
-        One dict per task and policy: the policy, the instruction, the figures of `evaluate_task`, and the path of the
-        video, if one is recorded.
+        One dict per task and policy: ``policy``, ``instruction``, the entries that `evaluate_task` returns and, if a
+        video was recorded, its path ``video``.
 
     Raises:
         ConfigError: A task is unknown, an encoder is missing, or the chunks are shorter than `exec_horizon`.
@@ -260,7 +273,7 @@ def evaluate_run(config: Config, folder: Path, options: Evaluation) -> list[dict
 
 
 def table_line(row: dict[str, Any]) -> str:
-    """Formats one result of `evaluate_run` as a line of the printed table."""
+    """Formats `row`, one of the dicts that `evaluate_run` returns, as a line of the printed table."""
     return (
         f"{row['policy']:<8} {row['success']:6.1%} [{row['success_low']:.1%}, {row['success_high']:.1%}] of "
         f"{row['episodes']} episodes, {row['steps']:.0f} steps on average, "

@@ -98,7 +98,7 @@ def make_learner(
 
     Args:
         config: Configuration of the run.
-        instructions: Instructions of the tasks; ``obs["task"]`` is an index of them.
+        instructions: Instructions of the tasks; ``obs["task"]`` is an index into them.
         cache_dir: Folder in which the tokens of a T5 encoder are cached.
         vision: Frozen image encoder whose features the policy observes; None if it trains its own encoder or sees no
             images.

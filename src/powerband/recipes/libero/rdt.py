@@ -23,7 +23,9 @@ from powerband.recipes.libero.settings import RDTConfig
 
 
 class RDTLearner:
-    """Learner for the offline loop: trains an `RDTPolicy` on recorded chunks, and samples chunks to act.
+    """Learner for the offline loop: trains an `RDTPolicy` on recorded action chunks, and samples chunks to act.
+
+    A chunk is a sequence of T consecutive actions.
 
     Attributes:
         policy: Policy that is trained.
@@ -72,7 +74,12 @@ class RDTLearner:
         return self.ranks.device
 
     def set_instructions(self, tokens: Tensor, token_mask: Tensor) -> None:
-        """Sets the instructions of both policies; see `RDTPolicy.set_instructions`."""
+        """Sets the instructions of `policy` and `acting`.
+
+        Args:
+            tokens: Tokens of K instructions, (K, L tokens, features of the text encoder).
+            token_mask: Mask (K, L) bool of the tokens, True for tokens and False for padding.
+        """
         for policy in (self.policy, self.acting):
             policy.set_instructions(tokens, token_mask)
 
@@ -83,9 +90,9 @@ class RDTLearner:
         steps before the episode's end. It depends neither on the number of ranks nor on the accumulated parts.
 
         Args:
-            batch: obs, see `RDTPolicy`; action (R rows, T steps, V entries) float32 raw; action_mask (R, V) bool, the
-                entries that actions have; valid (R, T) bool, the steps before the episode's end. Further keys are
-                ignored.
+            batch: obs, see `RDTPolicy`; action (R rows, T steps, V entries) float32, not normalised; action_mask (R, V)
+                bool, the entries that actions have; valid (R, T) bool, the steps before the episode's end. Further
+                keys are ignored.
 
         Returns:
             ``losses/rdt``, the loss, and ``losses/grad_norm``, the norm of the gradient: detached tensors ().
@@ -142,7 +149,7 @@ class RDTLearner:
     def act(
         self, obs: dict[str, Tensor], carry: Tensor | None, explore: bool
     ) -> tuple[Tensor, dict[str, Tensor], None]:
-        """Samples chunks.
+        """Samples one chunk of T actions for each of R observations.
 
         Args:
             obs: Observations of `RDTPolicy`. An optional ``action_mask`` (R rows, V entries) bool marks the
@@ -151,8 +158,8 @@ class RDTLearner:
             explore: Not used; the policy always samples.
 
         Returns:
-            Raw actions (R, T steps, V), 0 in entries that actions do not have; a dict with ``action_mask`` and
-            ``valid``, as `update` expects them; and None, because the policy has no memory.
+            Actions (R, T steps, V), not normalised, 0 in entries that actions do not have; a dict with ``action_mask``
+            and ``valid``, as `update` expects them; and None, because the policy has no memory.
         """
         policy, rows = self.acting, len(obs["state"])
         action_mask = obs.get("action_mask", policy.action_mask.expand(rows, -1))

@@ -32,7 +32,7 @@ SAME_INSTRUCTION = 0.999
 
 
 def train(config: Config, run: Run) -> None:
-    """Trains on the demonstrations of `data` or `demos_dir`."""
+    """Trains an RDT policy on the demonstrations of the option ``data`` or ``demos_dir``, and exports it."""
     ranks, data = run.ranks, load_demonstration_data(config, run)
     instructions = list(data.episodes.instructions)
     _check_tasks(config, run, instructions)
@@ -62,11 +62,14 @@ def train(config: Config, run: Run) -> None:
 
 
 def policy_statistics(statistics: Mapping[str, Statistics], episodes: RobotEpisodes) -> dict[str, Tensor]:
-    """Returns the keyword arguments of `RDTPolicy.set_statistics`.
+    """Converts the statistics of demonstrations to the keyword arguments of `RDTPolicy.set_statistics`.
 
     Args:
         statistics: Statistics of ``state`` and ``action``.
         episodes: Recorded episodes, which determine the entries of the state that the robot has.
+
+    Returns:
+        Tensors (128,): ``state_mean``, ``state_std``, ``action_mean``, ``action_std``, ``state_mask``, ``action_mask``.
     """
     arguments: dict[str, Tensor] = {}
     for kind, each in statistics.items():
@@ -152,7 +155,7 @@ def _describe(config: Config, run: Run, data: DemonstrationData, learner: RDTLea
 
 
 class TrainingEvaluation:
-    """Evaluation during training: the error of sampled chunks and, if requested, success in the simulator.
+    """Evaluates during training: the error of sampled action chunks and, if requested, success in the simulator.
 
     Args:
         config: Configuration of the run.
@@ -166,10 +169,11 @@ class TrainingEvaluation:
         self.rows = torch.linspace(0, data.chunks.rows - 1, count).long()
 
     def __call__(self) -> dict[str, float]:
-        """Returns ``sample_mse`` and, if `eval_episodes` is above 0, ``success``.
+        """Evaluates the policy of the learner.
 
-        ``sample_mse`` is the mean squared error of sampled chunks, with each entry divided by its standard deviation.
-        ``success`` is the mean success rate in the simulator.
+        Returns:
+            A dict: ``sample_mse``, the mean squared error of sampled chunks, with each entry divided by its standard
+            deviation; and, if `eval_episodes` is above 0, ``success``, the mean success rate (0..1) in the simulator.
         """
         batch, device = self.data.chunks(self.rows), self.learner.device
         obs = {name: value.to(device) for name, value in batch["obs"].items()}

@@ -91,7 +91,7 @@ class Config:
         at_least(self, num_workers=-1, eval_episodes=1, final_episodes=0, stop_after_successes=0, expert_steps=0)
 
     def simulated_tasks(self) -> TaskConfig:
-        """Task, episode length, rewards and backend of the environments of this configuration."""
+        """Returns the part of this configuration that determines the environments, such as task and episode length."""
         return TaskConfig(self.task, self.horizon, self.reward_version, self.backend)
 
 
@@ -113,9 +113,15 @@ class Evaluation:
 
 
 def finalize(config: Config, stage: str) -> Config:
-    """Resolves the names of tasks, and sets ``run.env_steps`` to the budget of `stage` if it is 0.
+    """Returns a copy of the configuration with resolved task names and the length of the run.
 
-    In the offline stages represent and distill, each sampled transition counts as one environment step.
+    Task names lose their version: "reach-v2" becomes "reach". If ``run.env_steps`` is 0, it becomes the number of
+    environment steps of `stage`. In the offline stages represent and distill, each sampled transition counts as one
+    environment step.
+
+    Args:
+        config: Configuration as the user wrote it.
+        stage: Name of the stage that will run, such as "expert".
 
     Raises:
         ConfigError: A task is unknown.
@@ -138,16 +144,24 @@ def finalize(config: Config, stage: str) -> Config:
 
 
 def notices(config: Config) -> list[str]:
-    """Returns messages for the user about task names of older Meta-World versions; `config` is not finalized yet."""
+    """Returns messages for the user about task names of older Meta-World versions, such as "reach-v2".
+
+    Args:
+        config: Configuration as the user wrote it, before `finalize` removes the versions.
+    """
     names = [name for name in (config.task, *config.tasks) if name != MT10]
     messages = dict.fromkeys(resolve_task(name)[1] for name in names)
     return [message for message in messages if message]
 
 
 def check(config: Config, world_size: int) -> None:
-    """Refuses batch sizes and numbers of environments that do not divide by the number of ranks or of tasks.
+    """Checks that batch sizes and numbers of environments divide by the number of ranks and of tasks.
 
-    It also refuses more workers than environments on a rank.
+    It also checks that a rank, which is one process of the training, has no more workers than environments.
+
+    Args:
+        config: A finalized configuration.
+        world_size: Number of ranks.
 
     Raises:
         ConfigError: A setting is invalid.

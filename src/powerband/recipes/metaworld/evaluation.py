@@ -36,13 +36,15 @@ EVAL_SEED = 10_000
 
 
 class GoalEvaluator:
-    """Environments for evaluations, which the metaworld package steps through the 50 goals of a task.
+    """Evaluates policies on the 50 goals of a Meta-World task, with environments of the metaworld package.
 
-    The environments are created at the first evaluation and then kept. Use as a context manager.
+    A goal is one of 50 fixed sets of positions of the target and the objects. The environments are created at the first
+    evaluation, and later evaluations use them again. Use this class as a context manager, which closes them.
 
     Args:
-        config: Task and horizon.
-        wrap_env: Wraps the environments if the policy needs more than the plain observation; None does not wrap them.
+        config: Determines the task and the length of an episode.
+        wrap_env: Function that wraps the environments, for a policy that needs more than the plain observation; None
+            does not wrap them.
     """
 
     def __init__(self, config: Config, wrap_env: Callable[[VecEnv], VecEnv] | None = None) -> None:
@@ -57,15 +59,16 @@ class GoalEvaluator:
             self.env.close()
 
     def play(self, policy: Policy, episodes: int, label: str = "") -> dict[str, Tensor]:
-        """Plays episodes. A call continues the cycle of goals where the previous call stopped.
+        """Plays episodes. The cycle of goals continues from call to call.
 
         Args:
-            policy: Acts without exploration.
-            episodes: Number of episodes.
+            policy: Policy that acts, without exploration.
+            episodes: Number of episodes; it is rounded up to a multiple of the number of environments.
             label: Label of a progress bar; empty shows none.
 
         Returns:
-            Name -> (episodes,) tensor: ``success``, ``return``, ``length`` and ``env``, the index of the environment.
+            Name -> tensor (episodes,): ``success`` (0 or 1), ``return`` (sum of rewards), ``length`` in steps, and
+            ``env``, the index of the environment that played the episode.
         """
         if self.env is None:
             num_envs = min(EVAL_ENVS, episodes) if self.config.task != MT10 else len(MT10_TASKS)
@@ -75,11 +78,19 @@ class GoalEvaluator:
             return evaluate(self.env, policy, episodes, EVAL_SEED, on_progress=on_progress)
 
     def figures(self, policy: Policy, episodes: int) -> dict[str, float]:
-        """Plays `episodes` episodes in total, spread over all tasks, and returns their `summary`."""
+        """Plays `episodes` episodes in total, spread evenly over all tasks.
+
+        Returns:
+            Success rate, mean return and number of episodes, as `summary` returns them.
+        """
         return summary(self.play(policy, episodes))
 
     def by_task(self, policy: Policy, episodes: int, label: str) -> list[dict[str, Any]]:
-        """Plays `episodes` episodes of each task with a progress bar; returns one dict per task: name and `summary`."""
+        """Plays `episodes` episodes of each task, and shows a progress bar with `label`.
+
+        Returns:
+            One dict per task: ``task``, the name of the task, and the entries that `summary` returns.
+        """
         tasks = expand_task(self.config.task)
         played = self.play(policy, episodes * len(tasks), label)
         assert self.env is not None
@@ -90,10 +101,18 @@ class GoalEvaluator:
         ]
 
     def final(self, run: Run, policy: Policy, episodes: int) -> dict[str, float]:
-        """Evaluates at the end of a stage on the first rank, prints the result, and writes ``final.json``.
+        """Evaluates a policy at the end of a stage, prints the result, and writes ``final.json`` to the run folder.
+
+        Only the first rank (process of the run) plays; the other ranks wait for it.
+
+        Args:
+            run: The run that ends.
+            policy: Policy that acts, without exploration.
+            episodes: Number of episodes; 0 evaluates nothing.
 
         Returns:
-            The `summary` of the episodes; empty on other ranks than the first, and without episodes.
+            Success rate, mean return and number of episodes, as `summary` returns them. Empty on other ranks than the
+            first, and if `episodes` is 0.
         """
         if not run.ranks.leads or not episodes:
             run.ranks.barrier()
@@ -113,10 +132,11 @@ def summary(played: dict[str, Tensor]) -> dict[str, float]:
     """Computes the success rate with its 95 % interval, the mean return, and the number of episodes.
 
     Args:
-        played: Figures of `GoalEvaluator.play`, among them ``success`` and ``return`` (episodes,).
+        played: Results of `GoalEvaluator.play`, among them ``success`` and ``return`` (episodes,).
 
     Returns:
-        ``success``, its interval ``success_low`` to ``success_high``, ``return`` (the mean) and ``episodes``.
+        A dict: ``success``, the rate in 0..1; ``success_low`` and ``success_high``, the ends of its interval;
+        ``return``, the mean sum of rewards of an episode; and ``episodes``, their number.
     """
     successes, trials = float(played["success"].sum()), len(played["success"])
     low, high = wilson_interval(successes, trials)
@@ -128,12 +148,19 @@ def summary(played: dict[str, Tensor]) -> dict[str, float]:
 
 
 def greedy_policy(learner: Learner) -> Policy:
-    """Returns the policy of a learner without exploration: observations and memory -> actions and memory."""
+    """Returns the policy of a learner without exploration: a function (observations, memory) -> (actions, memory)."""
     return lambda obs, carry: learner.act(obs, carry, explore=False)[::2]
 
 
 def encoded_env(env: VecEnv, encoder: TrajectoryEncoder, include_obs: bool) -> VecEnv:
-    """Wraps environments so that observations contain the code of the last steps; `EncodedVecEnv` explains it."""
+    """Wraps environments so that observations contain a code, the vector to which an encoder maps the last steps.
+
+    Args:
+        env: Environments of Meta-World.
+        encoder: The trained encoder.
+        include_obs: True for observations {"obs", "z"}: the original observation and the code. False for {"z", "s"}:
+            the code and the state that all tasks share. `EncodedVecEnv` explains the shapes.
+    """
     sizes = encoder.config
     return EncodedVecEnv(env, encoder.encode, shared_state, sizes.code, sizes.length, REWARD_SCALE, include_obs)
 
@@ -184,7 +211,11 @@ def random_policy() -> Policy:
 
 
 def interval_text(row: dict[str, Any]) -> str:
-    """Formats the success rate of a table row with its 95 % interval, such as ``80% [71%, 87%]``."""
+    """Formats a success rate with its 95 % interval, such as ``80% [71%, 87%]``.
+
+    Args:
+        row: Dict with the entries of `summary`, among them ``success``, ``success_low`` and ``success_high``.
+    """
     return f"{row['success']:.0%} [{row['success_low']:.0%}, {row['success_high']:.0%}]"
 
 
@@ -192,7 +223,7 @@ def format_table(rows: list[dict[str, Any]]) -> str:
     """Formats success rates as a text table with one line per task and one column per policy.
 
     Args:
-        rows: One dict per task and policy: ``task``, ``policy`` and the figures of `summary`.
+        rows: One dict per task and policy: ``task`` and ``policy``, their names, and the entries of `summary`.
     """
     policies = list(dict.fromkeys(row["policy"] for row in rows))
     lines = [f"{'task':<22}" + "".join(f"{name:>22}" for name in policies)]
@@ -216,8 +247,8 @@ def evaluate_run(config: Config, folder: Path, options: Evaluation) -> list[dict
         options: Options of ``powerband eval``.
 
     Returns:
-        One dict per policy and task: ``task``, ``policy`` and the figures of `summary`. The list is
-        written to ``evaluation.json``.
+        One dict per policy and task: ``task`` and ``policy``, their names, the entries of `summary` and, if a video was
+        recorded, its path ``video``. The list is also written to ``evaluation.json`` in `folder`.
 
     Raises:
         ConfigError: The run is of another stage than expert and student.
@@ -259,7 +290,10 @@ def load_run_policy(config: Config, folder: Path, run: Path, stage: str) -> SAC:
         config: Configuration of the run.
         folder: The run folder or one of its checkpoints.
         run: The run folder.
-        stage: ``expert`` or ``student``.
+        stage: Stage of the run: ``expert`` or ``student``.
+
+    Returns:
+        The agent on the CPU. With an exported policy, only its actor is loaded.
     """
     sac, _, _ = build_learner(config, RankContext.single())
     if folder == run and (run / "policy").exists():
@@ -277,9 +311,9 @@ def record_video(config: Config, task: str, policy: Policy, folder: Path, size: 
     """Records a video of one episode with Meta-World's renderer.
 
     Args:
-        config: Horizon and reward version.
+        config: Determines the length of an episode and the reward version.
         task: Name of the task.
-        policy: Acts without exploration.
+        policy: Policy that acts, without exploration.
         folder: Folder for ``videos/<task>.mp4`` and for ``<task>.png``, the last frame.
         size: Width and height of a frame in pixels.
 

@@ -41,15 +41,18 @@ class MissingStage(ConfigError):
 
 
 def stage_folder(config: Config, what: str, task: str = "") -> Path:
-    """Returns a subfolder of the project folder: `what` is experts, online, encoder, collective or students.
+    """Returns the folder of the project folder in which a stage saves its output.
 
-    `task` names the folder of one task in it; "" is for the outputs that all tasks share.
+    Args:
+        config: Names the project folder.
+        what: Kind of output: experts, online, encoder, collective or students.
+        task: Name of the task; "" for output that all tasks share.
     """
     return Path(config.project) / what / task
 
 
 def save_policy(folder: Path, config: Config, tensors: dict[str, Tensor]) -> None:
-    """Writes the configuration and the tensors of a policy to ``policy/`` in `folder`.
+    """Writes a policy, which is its configuration and its tensors by name, to ``policy/`` in `folder`.
 
     Each file is written completely or not at all, so a concurrent reader never sees an incomplete file.
     """
@@ -57,11 +60,14 @@ def save_policy(folder: Path, config: Config, tensors: dict[str, Tensor]) -> Non
 
 
 def load_policy(folder: Path, command: str) -> tuple[Config, dict[str, Tensor]]:
-    """Returns the configuration of a policy, and its tensors by name.
+    """Reads a policy that `save_policy` wrote.
 
     Args:
         folder: Folder that contains ``policy/``.
-        command: Command that creates the policy; the error message contains it.
+        command: Command line that creates the policy; the error message contains it.
+
+    Returns:
+        The configuration of the policy, and its tensors by name.
 
     Raises:
         MissingStage: The policy does not exist.
@@ -76,7 +82,7 @@ def load_policy(folder: Path, command: str) -> tuple[Config, dict[str, Tensor]]:
 
 
 def stage_command(config: Config, stage: str, task: str = "") -> str:
-    """Returns the command line that runs a stage with the project folder of `config`."""
+    """Returns the command line that runs a stage with the project folder of `config`; no task if `task` is ""."""
     own = f" project={config.project}" if config.project != Config().project else ""
     return f"powerband train metaworld {stage}" + (f" task={task}" if task else "") + own
 
@@ -128,7 +134,10 @@ def load_transitions(config: Config, what: str, task: str, stage: str) -> dict[s
         stage: Stage that records them; the error message contains its command.
 
     Returns:
-        Name -> (transitions, ...); ``gamma`` (transitions,) is the discount of the values in ``q_target``.
+        Name -> tensor (N, ...) of N transitions: ``obs`` and ``next_obs`` (N, 39), ``action`` (N, 4), ``reward`` (N,),
+        and ``start`` (N,) bool, True for the first transition of a trajectory. ``mu`` and ``log_std`` (N, 4) are
+        the teacher's policy at ``obs``. ``q_target`` (N,) is its value at ``next_obs``, nan if it has none, and
+        ``gamma`` (N,) is the discount of this value.
 
     Raises:
         MissingStage: The transitions do not exist.

@@ -162,10 +162,20 @@ def _wedge_pairs(gone, kept, fan, count, points, vertex_of, wedge, olds, news, f
 
 @njit(cache=True, nogil=True)
 def vertex_quadrics(points, vertex_of, wedge, live, breaks):
-    """Computes the quadrics (vertices, 11) of position.
+    """Computes a quadric for each vertex, which gives the squared distance of a point from the planes of its faces.
 
-    The quadrics hold the planes of the faces at each vertex, weighted by area, and upright planes along
-    discontinuities, which are the edges in the mask `breaks` (faces, 3). The module docstring explains the arrays.
+    Planes of faces are weighted by area. Along discontinuities, planes that are perpendicular to the faces are added.
+
+    Args:
+        points: Positions of the vertices (vertices, 3) in metres.
+        vertex_of: Vertex of each wedge, (wedges,) int64. A wedge is a group of corners of one vertex without a
+            discontinuity between them.
+        wedge: Wedge of each corner, (3 * faces,) int64.
+        live: Mask (faces,) bool of the faces that count.
+        breaks: Mask (faces, 3) bool of the edges at discontinuities; edge i goes from corner i to the next.
+
+    Returns:
+        Quadrics (vertices, 11): ten entries of a symmetric 4 x 4 matrix, and the sum of the weights.
     """
     quadrics = np.zeros((len(points), 11))
     spots = np.empty(3, np.int64)
@@ -223,16 +233,19 @@ def _change(looks, olds, news, pairs, point, spread):
 
 @njit(cache=True, nogil=True)
 def collapse(points, vertex_of, spread, wedge, live, quadrics, looks, tolerance, finest, sweeps, most, flip, longest):
-    """Collapses edges; changes the wedges of corners (`wedge`) and the mask of faces (`live`) in place.
+    """Collapses the edges of a mesh, cheapest first, as long as the error stays within a tolerance.
+
+    It changes `wedge`, `live`, `quadrics` and `looks` in place, and returns nothing.
 
     Args:
-        points: Positions of the vertices.
-        vertex_of: Vertex of each wedge.
-        spread: Scaled normal and texture coordinates of each wedge.
-        wedge: Wedge of each corner.
-        live: Mask of the faces that remain.
-        quadrics: Quadrics of position, from `vertex_quadrics`.
-        looks: Quadrics of appearance, from `_appearance_quadrics`.
+        points: Positions of the vertices (vertices, 3) in metres.
+        vertex_of: Vertex of each wedge, (wedges,) int64. A wedge is a group of corners of one vertex without a
+            discontinuity between them.
+        spread: Scaled normal and texture coordinates of each wedge, (wedges, attributes).
+        wedge: Wedge of each corner, (3 * faces,) int64.
+        live: Mask (faces,) bool of the faces that remain.
+        quadrics: Quadrics of position (vertices, 11), from `vertex_quadrics`.
+        looks: Quadrics of appearance (wedges, 11 + 4 * attributes), from `_appearance_quadrics`.
         tolerance: Largest error of a collapse in metres.
         finest: The error limit starts at tolerance / finest and doubles until it reaches the tolerance.
         sweeps: Largest number of passes over the vertices at each limit.

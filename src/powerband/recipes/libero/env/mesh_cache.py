@@ -20,7 +20,17 @@ MESH_CACHE = DiskCache(
 def cached_mesh_corners(
     positions: np.ndarray, normals: np.ndarray, texture: np.ndarray | None, tolerance: float
 ) -> np.ndarray:
-    """Returns the result of `simplify_mesh` for the same arguments, from the disk cache if it is stored there."""
+    """Simplifies a mesh with `simplify_mesh`, or reads the result from the disk cache if it is stored there.
+
+    Args:
+        positions: Positions of each corner (faces, 3, 3) in metres.
+        normals: Unit normals of each corner (faces, 3, 3).
+        texture: Texture coordinates of each corner (faces, 3, 2); None if the mesh has no texture.
+        tolerance: Largest error of the simplified surface in metres.
+
+    Returns:
+        Corners of the remaining faces (remaining faces, 3) int32, as indices of the 3 * faces original corners.
+    """
     file = MESH_CACHE.file(_source_code(), repr(float(tolerance)).encode(), positions, normals, texture)
     corners = MESH_CACHE.read(file, lambda file: _load(file, 3 * len(positions)))
     if corners is not None:

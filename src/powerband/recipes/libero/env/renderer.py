@@ -67,7 +67,7 @@ class LiberoRenderer:
             self.disabled_flags = (mujoco.mjtRndFlag.mjRND_SHADOW, mujoco.mjtRndFlag.mjRND_REFLECTION)
 
     def render(self, camera: str) -> np.ndarray:
-        """Returns a frame (pixels, pixels, 3) uint8, upright."""
+        """Renders a frame (pixels, pixels, 3) uint8, upright; `camera` is the name of a camera in the model."""
         groups = self.model.geom_group.copy()
         if self.culls:
             self.model.geom_group[~self.in_view(camera)] = HIDDEN_GROUP
@@ -78,7 +78,11 @@ class LiberoRenderer:
         return self.renderer.render()
 
     def in_view(self, camera: str) -> np.ndarray:
-        """Returns the mask (geometries,) of bounding spheres that intersect the camera's view; planes always do."""
+        """Finds the geometries of the model that a camera may see.
+
+        Returns:
+            Mask (geometries,) bool: True if the bounding sphere intersects the camera's view. It is True for planes.
+        """
         index = self.model.camera(camera).id
         half_angle = math.radians(float(self.model.cam_fovy[index])) / 2
         position = (self.data.geom_xpos - self.data.cam_xpos[index]) @ self.data.cam_xmat[index].reshape(3, 3)

@@ -106,11 +106,16 @@ class RobosuiteSimulator:
         env._post_action(action)
 
     def solved(self) -> bool:
-        """Returns True if the task's conditions of success hold."""
+        """Returns True if the task is solved: its conditions of success hold in the present state."""
         return bool(self.env._check_success())
 
     def robot_state(self) -> dict[str, np.ndarray]:
-        """Returns joints (7,) rad, gripper (2,) metres, eef_pos (3,) metres and eef_quat (4,) x, y, z, w."""
+        """Returns the state of the robot by name.
+
+        Returns:
+            ``joints`` (7,) in radians, ``gripper`` (2,), the positions of the fingers in metres, and the pose of the
+            end effector: ``eef_pos`` (3,) in metres and ``eef_quat`` (4,) x, y, z, w.
+        """
         data, robot = self.env.sim.data, self.env.robots[0]
         w, x, y, z = data.body_xquat[self.env.sim.model.body_name2id(robot.robot_model.eef_name)]
         return {

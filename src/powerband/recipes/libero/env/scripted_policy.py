@@ -112,11 +112,11 @@ def _closing_waypoints() -> tuple[Waypoint, ...]:
 
 
 class ScriptedDemonstrator:
-    """Follows the waypoints of a script in one environment.
+    """Policy without learning: moves the gripper along the waypoints of a script in one environment.
 
     Args:
         waypoints: Waypoints from `task_script`.
-        rng: Generator of the random shifts of waypoints above objects, which make demonstrations differ.
+        rng: Generator of random shifts of the waypoints above objects, which make demonstrations differ.
         jitter: Largest shift in metres.
     """
 

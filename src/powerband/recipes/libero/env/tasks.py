@@ -41,13 +41,13 @@ class Goal:
 
 @dataclass(frozen=True)
 class LiberoTask:
-    """A task as published.
+    """A task of a LIBERO benchmark.
 
     Attributes:
         benchmark: Benchmark of the task.
-        index: Position in the published order.
-        name: Name of its files.
-        instruction: Instruction for the policy.
+        index: Position in the published order of the benchmark, counted from 0.
+        name: Name of the task in LIBERO, which is also that of its files.
+        instruction: Instruction for the policy, a sentence such as "open the drawer".
         problem: BDDL file, which describes the scene and the goals.
     """
 
@@ -69,7 +69,7 @@ class LiberoTask:
 
 
 def parse_goals(problem: str) -> tuple[Goal, ...]:
-    """Reads the conditions of ``(:goal (And (On a b) ...))`` from the text of a problem file."""
+    """Reads the conditions of success ``(:goal (And (On a b) ...))`` from `problem`, the text of a BDDL file."""
     goal = re.search(r"\(:goal\s*\(\s*and(.*?)\)\s*\)\s*(?:\(:|\)|$)", problem, re.IGNORECASE | re.DOTALL)
     conditions = re.findall(r"\(\s*(\w+)\s+(\w+)(?:\s+(\w+))?\s*\)", goal[1] + ")" if goal else "")
     return tuple(Goal(relation.lower(), subject, target) for relation, subject, target in conditions)

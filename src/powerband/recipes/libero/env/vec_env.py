@@ -29,10 +29,12 @@ def make_libero_vec_env(
     supervision: Supervision | None = None,
     on_failure: Callable[[EnvFailure], object] | None = None,
 ) -> WorkerVecEnv:
-    """Creates simulators; ``Step.episode`` has ``success`` and ``steps``, the number of actions of the episode.
+    """Creates a vector of LIBERO environments, which worker processes step.
+
+    ``Step.episode`` has ``success`` (0 or 1) and ``steps``, the number of actions of the episode.
 
     Args:
-        kwargs: Keyword arguments of `LiberoEnv` for each environment; all must have the same observations.
+        kwargs: Keyword arguments of `LiberoEnv` for each environment; all must have observations of the same shapes.
         num_workers: Worker processes; -1 starts one per core, 0 steps in this process.
         device: Device on which observations are delivered.
         seed: Seed of the run; it determines the initial positions of the objects.

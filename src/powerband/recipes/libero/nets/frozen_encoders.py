@@ -69,7 +69,7 @@ def encode_language(
 
 
 class FrozenImageEncoder:
-    """A SigLIP vision encoder: encodes images of any size as the last features of their patches.
+    """A SigLIP vision encoder: encodes images of any size as one feature vector per patch, that of its last layer.
 
     It is not an nn.Module: it is not trained, saved or copied with the policy that uses it.
 
@@ -146,9 +146,10 @@ class FrozenImageEncoder:
 
 
 def pad(instructions: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """Pads K tensors (L_k tokens, D features) with zeros to (K, L, D), L the largest L_k.
+    """Pads the tokens of K instructions, K tensors (L_k tokens, D features), with zeros to the largest length L.
 
-    Returns (padded, mask): the mask (K, L) bool is True for tokens and False for padding.
+    Returns:
+        The padded tokens (K, L, D), and their mask (K, L) bool, True for tokens and False for padding.
     """
     tokens = torch.nn.utils.rnn.pad_sequence(instructions, batch_first=True)
     lengths = torch.tensor([len(each) for each in instructions])
@@ -179,7 +180,7 @@ def check_folder(folder: Path, option: str, files: tuple[str, ...], advice: str)
 
 
 def fingerprint(folder: Path) -> str:
-    """Computes a hash that identifies an encoder: its settings, and the names and sizes of its weight files."""
+    """Returns a SHA-256 hex digest of an encoder: of its settings, and of the names and sizes of its weight files."""
     digest = hashlib.sha256()
     for path in sorted(folder.glob("*.json")):
         digest.update(path.name.encode() + path.read_bytes())

@@ -173,7 +173,7 @@ class FinalLayer(nn.Module):
 
 
 class RDT(nn.Module):
-    """Predicts a clean chunk from a noisy one, given the state, an instruction and images.
+    """Predicts a clean chunk of T actions from a noisy one, given the state, an instruction and images.
 
     Attributes:
         gradient_checkpointing: Compute the activations of blocks again in the backward pass instead of storing them.
@@ -241,13 +241,13 @@ class RDT(nn.Module):
 
         Args:
             x_RND: Tokens of the state and of the T noisy actions, (R rows, 1 + T tokens, D features).
-            hz: Control frequency (R,); 0 if it is unknown.
+            hz: Control frequency (R,) in actions per second; 0 if it is unknown.
             step: Diffusion steps (R,).
-            language_RLD: Tokens of the instruction, at most ``shape.language_tokens``.
-            images_RLD: Tokens of the images, with their `image_positions` added.
-            language_mask: Mask (R, L) bool of the L tokens of the instruction; True takes part in the attention. Each
+            language_RLD: Tokens of the instruction (R, L, D), at most ``shape.language_tokens`` of them.
+            images_RLD: Tokens of the images (R, tokens, D), with their `image_positions` added.
+            language_mask: Mask (R, L) bool of the tokens of the instruction; True takes part in the attention. Each
                 row has at least one True. None means that all tokens take part.
-            image_mask: The same mask for the tokens of the images.
+            image_mask: The same for the tokens of the images, (R, tokens) bool or None.
 
         Returns:
             Predicted chunks (R, T, V entries of an action).
@@ -264,7 +264,7 @@ class RDT(nn.Module):
 
 
 def sincos(position: Tensor, width: int) -> Tensor:
-    """Embeds positions (n,) as (n, width): sines, then cosines. Source: Vaswani et al. 2017, section 3.5."""
+    """Embeds n positions (n,) as (n, width): sines, then cosines. Source: Vaswani et al. 2017, section 3.5."""
     half = width // 2
     rate = LONGEST_PERIOD ** -(torch.arange(half, dtype=torch.float64) / half)
     angle = position.double().unsqueeze(1) * rate

@@ -25,9 +25,15 @@ ImageEncoder = Callable[[Tensor, Tensor | None], Tensor]
 
 
 class Conditioning(NamedTuple):
-    """Inputs of the RDT that stay the same while a chunk is sampled; `RDT.forward` explains them.
+    """Encoded observations of R rows: the inputs of `RDT.forward` that stay the same while a chunk is sampled.
 
-    ``state_R1D`` is the token of the state (R rows, 1, D features).
+    Attributes:
+        state_R1D: Token of the state (R, 1, D features).
+        hz: Control frequency (R,) in actions per second.
+        language_RLD: Tokens of the instruction (R, L tokens, D).
+        language_mask: Mask (R, L) bool of these tokens.
+        images_RLD: Tokens of the images (R, tokens, D).
+        image_mask: Mask (R, tokens) bool of these tokens; None means that all take part in the attention.
     """
 
     state_R1D: Tensor
@@ -39,10 +45,15 @@ class Conditioning(NamedTuple):
 
 
 def adaptor(inputs: int, width: int, layers: int) -> nn.Sequential:
-    """Builds linear layers with GELU between them, initialised so that they preserve the scale of their input.
+    """Builds a network of linear layers with GELU between them, which preserves the scale of its input at first.
 
     With torch's own initialisation, the state token is at first a twelfth of its position embedding, and is learned at
     half the rate.
+
+    Args:
+        inputs: Entries of the input.
+        width: Entries of the output and of the hidden layers.
+        layers: Number of linear layers.
     """
     first = nn.Linear(inputs, width)
     linears: list[nn.Linear] = [first]
@@ -62,10 +73,11 @@ class RDTPolicy(nn.Module):
     Shapes: R rows of a batch, V entries of a vector, T actions of a chunk, F frames, C cameras, P patches, D features,
     L tokens of an instruction, H and W pixels.
 
-    An observation is a dict with ``state`` (R, V) float32 raw, ``state_mask`` (R, V) bool, ``task`` (R,) int64, the
-    index of the instruction, and ``hz`` (R,) float32, the control frequency. Unless the policy observes no images, the
-    dict contains ``images`` (R, F, C, H, W, 3) uint8, or ``features`` (R, F, C, P, D) of a frozen encoder, frames
-    oldest first, and ``image_mask`` (R, F, C) bool, True for existing images.
+    An observation is a dict with ``state`` (R, V) float32, not normalised, ``state_mask`` (R, V) bool, True for entries
+    that the state has, ``task`` (R,) int64, the index of the instruction, and ``hz`` (R,) float32, actions per second.
+    Unless the policy observes no images, the dict contains ``images`` (R, F, C, H, W, 3) uint8, or ``features``
+    (R, F, C, P, D) of a frozen encoder, frames oldest first, and ``image_mask`` (R, F, C) bool, True for existing
+    images.
 
     Attributes:
         vision: Image encoder; None if observations contain features or no images. An encoder that is an
@@ -119,8 +131,9 @@ class RDTPolicy(nn.Module):
         """Sets the statistics of the recorded data.
 
         Args:
-            statistics: Each of `STATISTICS`, (V,), with standard deviations above 0 (any for entries that the robot
-                does not have), and each of `MASKS`, (V,) bool. ``action_mask`` is the default of `RDTLearner.act`.
+            statistics: ``state_mean``, ``state_std``, ``action_mean`` and ``action_std`` (V,). Standard deviations are
+                above 0, with any value for entries that the robot does not have. ``state_mask`` and ``action_mask``
+                (V,) bool are True for entries that it has; ``action_mask`` is the default of `RDTLearner.act`.
 
         Raises:
             ConfigError: A value is missing, or a standard deviation is not above 0.
@@ -143,8 +156,8 @@ class RDTPolicy(nn.Module):
         """Sets the instructions that ``obs["task"]`` refers to. The instructions are not part of the state dict.
 
         Args:
-            tokens: Tokens (K, L, ``shape.language_width``).
-            token_mask: Mask (K, L) bool of the tokens, at least one in each row.
+            tokens: Tokens of K instructions, (K, L tokens, ``shape.language_width``).
+            token_mask: Mask (K, L) bool, True for tokens and False for padding, with at least one True in each row.
 
         Raises:
             ConfigError: The tokens are from another encoder, or too many.
@@ -163,18 +176,21 @@ class RDTPolicy(nn.Module):
     # -- vectors --------------------------------------------------------------------------------------------------
 
     def normalize(self, kind: str, raw: Tensor, mask: Tensor) -> Tensor:
-        """Normalises raw vectors (..., V) to mean 0 and standard deviation 1.
+        """Normalises vectors (..., V entries) to mean 0 and standard deviation 1 with the statistics of the data.
 
         Args:
-            kind: "state" or "action".
+            kind: Statistics to use: "state" or "action".
             raw: Vectors (..., V).
             mask: Mask (..., V) bool of the entries that exist; all remaining entries become 0.
+
+        Returns:
+            Normalised vectors (..., V).
         """
         normalized = (raw - getattr(self, f"{kind}_mean")) / getattr(self, f"{kind}_std")
         return torch.where(mask, normalized, torch.zeros_like(normalized))
 
     def denormalize_actions(self, normalized: Tensor, mask: Tensor) -> Tensor:
-        """Inverts `normalize` for actions; entries outside the mask become 0."""
+        """Inverts `normalize` for actions (..., V); entries that are False in `mask` (..., V) become 0."""
         raw = normalized * self.action_std + self.action_mean
         return torch.where(mask, raw, torch.zeros_like(raw))
 

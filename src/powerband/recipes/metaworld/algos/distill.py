@@ -16,7 +16,7 @@ MODULES = ("net", "actor_adam", "critic_adam", "noise")
 
 
 class DistillationLearner:
-    """Offline learner of a `CollectiveActorCritic`: `actor_updates` updates of the policy, then of the critics."""
+    """Trains a `CollectiveActorCritic` on labelled transitions: its policy for `actor_updates`, then its critics."""
 
     def __init__(self, config: DistillConfig, code: int, context: RankContext) -> None:
         """
@@ -42,10 +42,10 @@ class DistillationLearner:
         Args:
             batch: B transitions: codes ``z`` (B, Z entries), ``state`` (B, 21), ``action`` (B, 4), ``reward`` (B,), and
                 the labels of the teacher. ``mu`` and ``log_std`` (B, 4) are the teacher's policy. ``q_target`` (B,) is
-                its value, nan if it has none, with the discount ``gamma`` (B,).
+                its value at the next state, nan if it has none, with the discount ``gamma`` (B,).
 
         Returns:
-            Loss and gradient norm by name, 0-d and detached.
+            Loss and gradient norm by name: detached 0-d tensors.
         """
         self.updates += 1
         if self.updates <= self.config.actor_updates:
@@ -75,14 +75,18 @@ class DistillationLearner:
 
 
 def policy_loss(mu: Tensor, log_std: Tensor, target_mu: Tensor, target_log_std: Tensor, log_std_coef: float) -> Tensor:
-    """Computes mean[(mu - mu*)^2 + log_std_coef (log_std - log_std*)^2 2 / max(2, -log_std*)]; * marks the expert.
+    """Computes the loss of distillation: the error of the network's mean and log standard deviation.
 
-    The factor 2 / max(2, -log_std*) reduces the weight of very small standard deviations.
+    It is mean[(mu - mu*)^2 + log_std_coef w (log_std - log_std*)^2], in which * marks the teacher. The factor
+    w = 2 / max(2, -log_std*) reduces the weight of very small standard deviations.
 
     Args:
-        mu, log_std: Mean and log standard deviation (B, A) of the network.
-        target_mu, target_log_std: The same of the expert, for B batch rows and A entries of an action.
+        mu, log_std: Mean and log standard deviation of the network's policy, (B batch rows, A entries of an action).
+        target_mu, target_log_std: Those of the teacher's policy, (B, A).
         log_std_coef: Weight of the error of log_std.
+
+    Returns:
+        0-d loss.
     """
     weight = 2.0 / (-target_log_std).clamp(min=2.0)
     return ((mu - target_mu).square() + log_std_coef * weight * (log_std - target_log_std).square()).mean()

@@ -19,7 +19,7 @@ def build_learner(config: Config, context: RankContext) -> tuple[SAC, EnvSpec, O
     """Builds a new expert without environments.
 
     Args:
-        config: A finalized configuration.
+        config: A finalized configuration, with resolved task names.
         context: Device, precision and random numbers of this rank.
 
     Returns:
@@ -32,7 +32,10 @@ def build_learner(config: Config, context: RankContext) -> tuple[SAC, EnvSpec, O
 
 
 def sac_tensors(sac: SAC) -> dict[str, Tensor]:
-    """Returns the parameters of an agent by their dotted names, and ``centre`` and ``scale`` of its actions."""
+    """Returns the parameters of an agent by dotted names, for `load_sac_tensors`; a name begins with its network.
+
+    The dict also has ``centre`` and ``scale`` (4,), which map actions in [-1, 1] to the units of the environment.
+    """
     named = {f"{part}.{name}": t for part in SAC_PARTS for name, t in getattr(sac, part).state_dict().items()}
     return {**named, "centre": sac.centre, "scale": sac.scale}
 

@@ -27,7 +27,10 @@ MODULES = ("actor", "adam", "noise")
 
 
 class ImitationLearner:
-    """Learner of the temporary policy; the stage online_distill keeps its transitions, not the policy."""
+    """Trains a temporary policy to imitate a teacher while it acts.
+
+    The stage online_distill keeps the transitions that the policy visits, and discards the policy.
+    """
 
     def __init__(self, config: ImitateConfig, teacher: Callable[[Tensor], Tensor], context: RankContext) -> None:
         """
@@ -60,9 +63,13 @@ class ImitationLearner:
         return (torch.tanh(self.actor(shared_state(obs))) + noise).clamp(-1, 1), {}, None
 
     def update(self, batch: dict[str, Tree]) -> dict[str, Tensor]:
-        """Updates the temporary policy towards the teacher's actions on a batch; returns loss and gradient norm.
+        """Updates the temporary policy towards the teacher's actions.
 
-        Only ``batch["obs"]`` is used: observations (B, 39) for B batch rows.
+        Args:
+            batch: Batch of B transitions. Only ``batch["obs"]`` (B, 39) is used.
+
+        Returns:
+            Loss and gradient norm by name: detached 0-d tensors.
         """
         target = self.teacher(batch["obs"])
         with self.precision.autocast():

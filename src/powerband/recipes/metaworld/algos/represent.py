@@ -20,7 +20,7 @@ MODULES = ("encoder", "adam", "noise")
 
 
 class RepresentationLearner:
-    """Offline learner of a `TrajectoryEncoder`."""
+    """Trains a `TrajectoryEncoder` on recorded trajectories, with masked prediction and a contrastive loss."""
 
     def __init__(self, config: RepresentConfig, context: RankContext) -> None:
         """
@@ -40,10 +40,11 @@ class RepresentationLearner:
         """Updates the encoder on two masked views of the same trajectories.
 
         Args:
-            batch: Input of `TrajectoryEncoder` for B trajectories, and ``task`` (B,) int64, an index.
+            batch: ``state``, ``action``, ``reward`` and ``length`` of B trajectories, as `TrajectoryEncoder.forward`
+                expects them, and ``task`` (B,) int64, the index of each trajectory's task.
 
         Returns:
-            Losses and gradient norm by name, 0-d and detached.
+            Losses and gradient norm by name: detached 0-d tensors.
         """
         # Dropout draws from torch's global generator. Seeding it by update and rank makes a resume exact.
         torch.manual_seed((self.noise.seed * 1_000_003 + self.noise.rank) * 1_000_003 + self.updates)
@@ -59,11 +60,11 @@ class RepresentationLearner:
         return figures | {f"losses/{part}": error[index].detach() for index, part in enumerate(PARTS)}
 
     def _view(self, batch: dict[str, Tensor], purpose: str) -> tuple[Tensor, Tensor]:
-        """Masks tokens of the trajectories and predicts them.
+        """Masks random tokens of the trajectories, and lets the encoder predict them.
 
         Args:
             batch: Batch of `update`.
-            purpose: Name of the noise streams of this view.
+            purpose: Name of the random streams of this view; each view has its own.
 
         Returns:
             Mean squared errors (3,) of masked states, actions and rewards, and the codes (B trajectories, Z entries).

@@ -17,9 +17,10 @@ from powerband.recipes.metaworld.settings import StudentConfig
 
 
 class StudentLearner:
-    """Learner around `SAC`. Observations are {"obs": (N, 39), "z": (N, Z)}; SAC sees ``obs`` alone.
+    """SAC with a reward bonus for actions that are close to those of the collective policy.
 
-    There are N environments; ``z`` is the code of the steps of the episode so far, with Z entries.
+    Observations of N environments are {"obs": (N, 39), "z": (N, Z)}. ``z`` is the code of the last steps of the
+    episode, with Z entries; the collective policy needs it. SAC sees ``obs`` alone.
 
     The value target is r + w b + gamma V(s') with the reward r, the weight w of the bonus, and the bonus
     b = prod_i exp(-(a_i - mu_i)^2 / (2 sigma_i^2)). mu and sigma are the mean and the standard deviation of the
@@ -59,7 +60,16 @@ class StudentLearner:
         self.sac.lr = lr
 
     def act(self, obs: Tree, carry: Tensor | None, explore: bool) -> tuple[Tensor, dict[str, Tensor], None]:
-        """Returns the result of `SAC.act`. With `explore`, it counts steps, which set the weight of the bonus."""
+        """Chooses actions with SAC; with `explore`, it also counts steps, which determine the weight of the bonus.
+
+        Args:
+            obs: Observations of N environments, as the class describes them.
+            carry: Not used; the policy has no memory.
+            explore: Sample actions; otherwise take the mean.
+
+        Returns:
+            Actions (N, 4), an empty dict (no data to store), and None (no memory).
+        """
         if explore:
             self.acted += len(obs["obs"]) * self.world_size
             faded = (self.acted - self.schedule.hold_steps) / max(self.schedule.fade_steps, 1)
@@ -70,10 +80,11 @@ class StudentLearner:
         """Updates SAC with the bonus added to the reward.
 
         Args:
-            batch: Batch of `SAC.update` with the observations of this class.
+            batch: Batch of `SAC.update`, but with the observations that the class describes.
 
         Returns:
-            Figures of `SAC.update`, and mean and weight of the bonus, by name, 0-d and detached.
+            Losses and statistics of `SAC.update`, and the mean and the weight of the bonus, by name: detached 0-d
+            tensors.
         """
         obs, action = batch["obs"], (batch["action"] - self.sac.centre) / self.sac.scale
         with torch.no_grad():

@@ -60,11 +60,14 @@ class EncodedVecEnv:
         }
 
     def worker_statistics(self) -> dict[str, Any]:
-        """Returns the measurements of the wrapped environments."""
+        """Returns measurements of the worker processes of the wrapped environments, such as seconds per step."""
         return self.env.worker_statistics()
 
     def reset(self, seed: int | None = None) -> Tree:
-        """Starts episode 0 of every environment."""
+        """Starts episode 0 of every environment and returns the first observations, with codes.
+
+        `seed` is passed to the wrapped environments; None uses their own seed.
+        """
         obs = self.env.reset(seed)
         self._restart(torch.ones(self.num_envs, dtype=torch.bool, device=self.device), obs)
         self._obs = self._encoded(obs)
@@ -92,12 +95,12 @@ class EncodedVecEnv:
         return replace(step, obs=self._obs, final_obs=final)
 
     def step(self, action: Tensor) -> Step:
-        """Calls `send`, then `recv`."""
+        """Steps all environments with actions (N, A): calls `send`, then `recv`."""
         self.send(action)
         return self.recv()
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the state of the wrapped environments, and the history of their episodes."""
+        """Returns the state of the wrapped environments and the last steps of their episodes, for a checkpoint."""
         return {"env": self.env.state_dict(), "past": self.history}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -23,10 +23,10 @@ GOAL_SEED = 42
 
 
 class MetaWorldEnv:
-    """One simulation of one task.
+    """One simulation of one task of Meta-World as a Gymnasium environment.
 
-    Observations (39,) float64 hold 18 entries of the current step, the same 18 of the step before, and the goal.
-    Actions (4,) are in [-1, 1], rewards in [0, 10]. Episodes end at the time limit only.
+    Observations (39,) float64 hold 18 entries of the current step, the same 18 of the step before, and the goal, a
+    position of 3 entries. Actions (4,) are in [-1, 1], rewards in [0, 10]. Episodes end at the time limit only.
 
     Args:
         task: Name without its version, such as "door-open".

@@ -21,9 +21,9 @@ EXTRA_START = {
 
 
 def draw_goals(env: Any, seed: int | None) -> None:
-    """Makes the next reset draw a goal from the whole range of the task.
+    """Makes every later reset of `env`, an environment of the package, draw a goal from the whole range of its task.
 
-    `seed` restarts the random sequence; None continues it.
+    `seed` restarts the random sequence of goals; None continues it.
     """
     env._freeze_rand_vec, env.seeded_rand_vec = False, True
     if seed is not None:
@@ -36,9 +36,12 @@ def supports_reward_version(env: Any, version: str) -> bool:
 
 
 def refresh_observation(env: Any) -> np.ndarray:
-    """Computes positions from the current state; returns the observation (18,), stored as that of the step before.
+    """Computes the 18 entries of the observation from the present state of the simulation, after a reset.
 
     Some tasks move their object at the end of their reset. The package would then show the old position for one step.
+
+    Returns:
+        The entries (18,), which the environment also stores as those of the step before.
     """
     import mujoco
 
@@ -53,14 +56,16 @@ def replace_hand_reset(env: Any, reset_hand: Callable[[], None]) -> None:
 
 
 def mark_hand_reset(env: Any) -> None:
-    """Stores the position of the hand as its start position, as the package does after it moved the hand."""
+    """Stores the present position of the hand as its start position, as the package does after it moved the hand."""
     env.init_tcp = env.tcp_center
 
 
 def start_positions(task: str, env: Any) -> dict[str, Any]:
-    """Returns positions that a reset has set, by name, in metres: (3,) or scalars.
+    """Returns the positions that the last reset of `env` has set, which the reward of `task` reads.
 
-    The names are goal, object, tcp (point between the fingertips), hand, and extra for the tasks of `EXTRA_START`.
+    Returns:
+        Name -> position (3,) or scalar in metres. The names are goal, object, tcp (the point between the fingertips),
+        hand and, for the tasks of `EXTRA_START`, extra.
     """
     positions = {
         "goal": env._target_pos,

@@ -24,7 +24,7 @@ mju_copy = types.ExternalFunction("mju_copy", _nothing(_pointer, _pointer, _int)
 
 
 def address_of(struct: Any) -> int:
-    """Address of the C struct behind an ``mujoco.MjModel`` or ``mujoco.MjData``; valid while the object lives."""
+    """Returns the address of the C struct behind an MjModel or an MjData; it is valid while the object lives."""
     return struct._address
 
 

@@ -78,7 +78,7 @@ def expand_task(task: str) -> tuple[str, ...]:
 
 
 def envpool_task_id(task: str) -> str:
-    """Returns the name of a task in EnvPool."""
+    """Returns the name of a task in EnvPool, such as "MetaWorld/DoorOpen-v3" for "door-open"."""
     return "MetaWorld/" + "".join(part.capitalize() for part in task.split("-")) + "-v3"
 
 
@@ -133,7 +133,7 @@ class TaskConfig:
         return self.backend
 
     def task_of_each_env(self, num_envs: int) -> list[str]:
-        """Returns the task of each of `num_envs` environments, in equal shares.
+        """Returns the name of the task of each of `num_envs` environments: equal numbers of each task, task by task.
 
         Raises:
             ConfigError: `num_envs` does not divide by the number of tasks.

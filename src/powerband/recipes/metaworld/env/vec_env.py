@@ -30,15 +30,15 @@ def make_metaworld_vec_env(
     supervision: Supervision | None = None,
     on_failure: Callable[[EnvFailure], object] | None = None,
 ) -> VecEnv:
-    """Creates `num_envs` simulations. ``Step.episode["success"]`` is 1 if the task was solved at any step.
+    """Creates a vector of simulations. ``Step.episode["success"]`` is 1 if the task was solved at any step.
 
     Args:
         tasks: Tasks, horizon, rewards and backend.
-        num_envs: Number of simulations (rows), in equal shares of the tasks.
+        num_envs: Number of simulations; each task has an equal share of them.
         num_workers: Worker processes, or threads of EnvPool or of this process; -1 starts one per core.
         device: Device of observations.
         seed: Seed of the run, which draws the goals.
-        first_env: Index of the first row over all ranks.
+        first_env: Index of the first of these simulations among those of all ranks.
         cycle_goals: Cycle through the 50 goals in the metaworld package instead of drawing goals: for evaluations.
         supervision, on_failure: How `WorkerVecEnv` continues after a failed step, and a function that it calls with
             each failure that was repaired. With None for `supervision`, a failure raises EnvError.

@@ -19,7 +19,7 @@ PARTS = ("state", "action", "reward")
 
 
 class EncoderLayer(nn.Module):
-    """Attention, then two linear layers, each with a residual connection and layer normalisation.
+    """Layer of a transformer encoder: attention, then two linear layers, with residual connections and LayerNorm.
 
     Dropout applies to the outputs of attention and of the linear layers. It does not apply to the attention weights,
     which fused attention never stores.
@@ -95,7 +95,8 @@ class TrajectoryEncoder(nn.Module):
         Args:
             batch: B trajectories of T steps: ``state`` (B, T, S entries), ``action`` (B, T-1, A entries), ``reward``
                 (B, T-1, 1), and ``length`` (B,) int64: valid states, 1 to T. Later values are masked out.
-            shown: Masked ``state``, ``action`` and ``reward`` that the network sees; None shows those of the batch.
+            shown: ``state``, ``action`` and ``reward`` with masked entries, which the network sees in place of those
+                of `batch`; None masks nothing.
 
         Returns:
             Codes z (B, Z entries), and a dict of the predicted ``state`` (B, T, S), ``action`` (B, T-1, A) and
@@ -126,7 +127,7 @@ class TrajectoryEncoder(nn.Module):
 
     @torch.no_grad()
     def encode(self, batch: dict[str, Tensor]) -> Tensor:
-        """Computes the codes z (B, Z entries) of B trajectories, the batch of `forward`, without dropout."""
+        """Computes the codes z (B, Z entries) of B trajectories without dropout; `batch` is that of `forward`."""
         training = self.training
         self.eval()
         z = self(batch)[0]

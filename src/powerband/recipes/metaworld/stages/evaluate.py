@@ -28,7 +28,7 @@ def evaluate(config: Config, run: Run) -> dict[str, Any]:
     """Evaluates all policies in the folder ``config.project``, and writes ``evaluation.json`` there.
 
     Returns:
-        ``rows``, the list that `policy_rows` returns; empty on other ranks than the first.
+        {"rows": the list that `policy_rows` returns}; an empty dict on other ranks (processes) than the first.
     """
     run.begin({"episodes": f"{config.final_episodes} per policy and task, cycling through the 50 goals"})
     if not run.ranks.leads:
@@ -43,7 +43,8 @@ def policy_rows(config: Config, run: Run) -> list[dict[str, Any]]:
     """Evaluates each policy on each task. A missing expert or collective network is left out, with a note.
 
     Returns:
-        One dict per task and policy: ``task``, ``policy`` and the figures of `evaluation.summary`.
+        One dict per task and policy: ``task``, ``policy`` (expert, collective or scripted), and the success rate, mean
+        return and number of episodes, as `evaluation.summary` returns them.
 
     Raises:
         ConfigError: The option ``tasks`` is empty.

@@ -21,7 +21,8 @@ def expert(config: Config, run: Run) -> dict[str, Any]:
     """Trains an expert, evaluates it, and labels the transitions that were sampled during training.
 
     Returns:
-        Success rate with its interval, and mean return, of the last evaluation; empty if a signal ended the run.
+        Success rate and mean return of the final evaluation, as `GoalEvaluator.final` returns them; empty if a signal
+        ended the run.
     """
     env = make_training_env(config, run)
     try:

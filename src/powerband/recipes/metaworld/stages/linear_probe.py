@@ -31,13 +31,14 @@ def probe(
     Args:
         config: Seed of the run.
         recorded: Recorded transitions of all tasks; a row is one transition, at which a trajectory ends.
-        train, held_out: Numbers of the rows to fit on and to test on, int64.
+        train, held_out: Indices of the rows to fit on and to test on, int64.
         encoder: The trained encoder; it is moved to the CPU.
         folder: Folder for the image.
 
     Returns:
-        ``probe`` and ``probe_random`` are the accuracies for the encoder and for a random one. ``chance`` is the share
-        of the most frequent task. ``tasks`` are the names of the tasks, ``held_out`` the number of tested rows.
+        A dict: ``probe`` and ``probe_random`` are the accuracies (0..1) with the codes of the encoder, and of an
+        encoder with random weights. ``chance`` is the share of the most frequent task. ``tasks`` are the names of the
+        tasks, and ``held_out`` is the number of tested rows.
     """
     encoder = encoder.cpu()
     generator = torch.Generator().manual_seed(config.run.seed)
@@ -59,11 +60,11 @@ def probe(
 
 
 def linear_probe(z: Tensor, task: Tensor, z_test: Tensor, task_test: Tensor) -> float:
-    """Fits a multinomial logistic regression from codes to tasks and returns its accuracy on test codes.
+    """Fits a multinomial logistic regression from codes to tasks, and returns its accuracy (0..1) on test codes.
 
     Args:
-        z, z_test: Codes (n, Z entries) to fit on and to test on.
-        task, task_test: (n,) int64: index of the task of each code.
+        z, z_test: Codes to fit on and to test on, each (n codes, Z entries).
+        task, task_test: Index of the task of each code, (n,) int64.
     """
     mean, std = z.mean(0), z.std(0).clamp(min=1e-6)
     z, z_test = (z - mean) / std, (z_test - mean) / std

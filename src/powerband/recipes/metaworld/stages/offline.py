@@ -21,7 +21,8 @@ def represent(config: Config, run: Run) -> dict[str, Any]:
     """Trains the trajectory encoder, then measures how well its codes separate the tasks.
 
     Returns:
-        Figures of `linear_probe.probe`; empty on other ranks than the first, and if a signal ended the run.
+        The accuracies that `linear_probe.probe` returns; empty on other ranks than the first, and if a signal ended the
+        run.
     """
     recorded = TransitionDataset(config)
     train, held_out = recorded.split()

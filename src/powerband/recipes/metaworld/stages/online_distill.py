@@ -33,7 +33,7 @@ def online_distill(config: Config, run: Run) -> dict[str, Any]:
     """Records transitions of one task with the labels of its teacher.
 
     Returns:
-        ``rows``, the number of recorded transitions over all ranks; empty if a signal ended the run.
+        {"rows": number of recorded transitions over all ranks}; an empty dict if a signal ended the run.
 
     Raises:
         ConfigError: The task is mt10.
@@ -65,12 +65,12 @@ def online_distill(config: Config, run: Run) -> dict[str, Any]:
 
 
 def expert_teacher(expert: SAC) -> Callable[[Tensor], Tensor]:
-    """Returns a function from observations (N, 39) to the mean actions (N, 4) of an expert."""
+    """Returns a function from N observations (N, 39) to the mean actions (N, 4) of an expert."""
     return lambda obs: expert.act(obs, None, explore=False)[0]
 
 
 def scripted_teacher(task: str) -> Callable[[Tensor], Tensor]:
-    """Returns a function from observations (N, 39) to the actions (N, 4) of Meta-World's scripted policy."""
+    """Returns a function from N observations (N, 39) to the actions (N, 4) of Meta-World's scripted policy."""
     policy = scripted_policy(task)
 
     def act(obs: Tensor) -> Tensor:
@@ -80,9 +80,14 @@ def scripted_teacher(task: str) -> Callable[[Tensor], Tensor]:
 
 
 def loop_sizes(config: Config, world_size: int) -> OffPolicyConfig:
-    """Returns the settings of the off-policy loop for this stage.
+    """Returns the settings of the off-policy loop for the stage online_distill.
 
-    The replay buffer holds every step, and `ImitateConfig.steps_per_update` sets the number of updates.
+    The replay buffer is large enough for every step of the run. `ImitateConfig.steps_per_update` sets the number of
+    updates.
+
+    Args:
+        config: A finalized configuration.
+        world_size: Number of ranks, the processes of the run.
     """
     sizes = config.off_policy
     row = sizes.num_envs * world_size

@@ -20,7 +20,7 @@ def pipeline(config: Config, run: Run) -> dict[str, Any]:
     """Runs all stages that are not complete yet.
 
     Returns:
-        ``done``, the names of the stages that ran, and ``project``, the project folder.
+        A dict: ``done``, the names of the stages that ran, such as "expert-reach"; and ``project``, the project folder.
 
     Raises:
         ConfigError: A stage failed; its own message is printed before.

@@ -19,7 +19,7 @@ SIMULATOR_LINES = {
 
 
 def make_training_env(config: Config, run: Run) -> VecEnv:
-    """Creates the training environments of this rank; the seed of the run draws their goals."""
+    """Creates the training environments of this rank (process of the run); the seed of the run draws their goals."""
     ranks, tasks = run.ranks, config.simulated_tasks()
     num_envs = per_rank("num_envs", config.off_policy.num_envs, ranks.world_size)
     run.describe({"simulator": SIMULATOR_LINES[tasks.resolved_backend]})
@@ -36,7 +36,10 @@ def make_training_env(config: Config, run: Run) -> VecEnv:
 
 
 def scaled_sac_settings(config: Config, run: Run) -> SACConfig:
-    """Returns the settings of SAC with learning rates scaled by ``lr_scale``; the start banner states the result."""
+    """Returns the settings of SAC with learning rates that are scaled to the number of ranks, as ``lr_scale`` says.
+
+    The banner that is printed at the start of the run states the scaled learning rates.
+    """
     settings, line = scaled_lr(config.sac, config.run.lr_scale, run.ranks.world_size)
     ratio = config.off_policy.global_batch_size / 512
     if ratio != 1:

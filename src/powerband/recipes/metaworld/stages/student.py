@@ -25,7 +25,9 @@ from powerband.recipes.metaworld.stages.rank_setup import make_training_env, sca
 def student(config: Config, run: Run) -> dict[str, Any]:
     """Trains SAC with a reward bonus for actions of the collective policy.
 
-    Returns the figures of its final evaluation by name; empty if a signal ended the run.
+    Returns:
+        Success rate and mean return of the final evaluation, as `GoalEvaluator.final` returns them; empty if a signal
+        ended the run.
     """
     return _train(config, run, finetune=False)
 
@@ -33,7 +35,9 @@ def student(config: Config, run: Run) -> dict[str, Any]:
 def student_finetune(config: Config, run: Run) -> dict[str, Any]:
     """Trains SAC from the weights of the collective network.
 
-    Returns the figures of its final evaluation by name; empty if a signal ended the run.
+    Returns:
+        Success rate and mean return of the final evaluation, as `GoalEvaluator.final` returns them; empty if a signal
+        ended the run.
     """
     return _train(config, run, finetune=True)
 
@@ -68,7 +72,14 @@ def _train(config: Config, run: Run, finetune: bool) -> dict[str, Any]:
 
 
 def finetuned_sac(collective: CollectiveActorCritic, spec: EnvSpec, settings: SACConfig, run: Run) -> SAC:
-    """Builds SAC with the weights of the collective network; the target critics start as copies of the critics."""
+    """Builds SAC with the weights of the collective network; the target critics start as copies of the critics.
+
+    Args:
+        collective: The collective network; its layer widths replace ``settings.hidden``.
+        spec: Spaces of the encoded environments.
+        settings: Hyper-parameters of SAC.
+        run: The run, which provides device, precision and random numbers.
+    """
     widths = tuple(layer.out_features for layer in collective.actor.hidden if isinstance(layer, nn.Linear))
     # The collective network has its own widths, and it learned from observations that are not scaled.
     sac = SAC(spec, replace(settings, hidden=widths, obs_scale=1.0), run.context)

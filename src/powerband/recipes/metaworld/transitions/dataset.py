@@ -20,7 +20,7 @@ from powerband.recipes.metaworld.transitions.trajectories import Trajectories
 CUT_SHARE = 0.25
 """Share of the trajectories that are cut short, because a policy has few past steps at the start of an episode."""
 HELD_OUT = 0.1
-"""Share of the recorded pieces (runs of consecutive transitions) that the encoder does not learn from."""
+"""Share of the runs of consecutive transitions that the encoder does not learn from."""
 ENCODE_ROWS = 4096
 """Transitions that are encoded in one batch."""
 LABELS = ("z", "state", "action", "mu", "log_std", "reward", "q_target", "gamma")
@@ -30,8 +30,9 @@ class TransitionDataset:
     """Recorded transitions of all tasks of a configuration, task by task; one row is one transition.
 
     Attributes:
-        fields: Name -> (rows, ...) on the CPU, or on the device that `to` moved them to. ``task`` (rows,) is the index
-            of the row's task in ``config.tasks``.
+        fields: Name -> tensor (rows, ...) on the CPU, or on the device that `to` moved them to. The names are those of
+            `load_transitions`, with ``state`` (rows, 21) in place of the observations. ``task`` (rows,) is the index of
+            the row's task in ``config.tasks``.
         past: The same rows as `Trajectories`, which gathers the steps before a row.
         tasks: Names of the tasks.
 
@@ -59,7 +60,7 @@ class TransitionDataset:
 
     @property
     def rows(self) -> int:
-        """Number of rows."""
+        """Number of rows, which are transitions."""
         return len(self.fields["start"])
 
     @property
@@ -68,7 +69,7 @@ class TransitionDataset:
         return sum(tensor.nbytes for tensor in self.fields.values())
 
     def to(self, device: torch.device) -> TransitionDataset:
-        """Moves all rows to `device`."""
+        """Moves all rows to `device`, and returns this dataset."""
         self.fields = {name: tensor.to(device) for name, tensor in self.fields.items()}
         self.past = self._trajectories()
         return self
@@ -78,10 +79,10 @@ class TransitionDataset:
         return Trajectories(fields["state"], fields["action"], fields["reward"] * REWARD_SCALE, fields["start"])
 
     def split(self) -> tuple[Tensor, Tensor]:
-        """Splits the rows; every tenth recorded piece, a run of consecutive transitions, is held out as a whole.
+        """Splits the rows for training and testing: every tenth run of consecutive transitions is held out as a whole.
 
         Returns:
-            Numbers of the training rows and of the held-out rows, int64.
+            Indices of the training rows and of the held-out rows, int64.
         """
         piece = self.fields["start"].cumsum(0)
         held = piece % round(1 / HELD_OUT) == 0
@@ -89,15 +90,16 @@ class TransitionDataset:
         return row[~held], row[held]
 
     def trajectories(self, rows: Tensor, length: int, whole: bool = False) -> dict[str, Tensor]:
-        """Gathers the trajectories that end at `rows`, with their ``task``.
+        """Gathers the trajectories that end at certain rows.
 
         Args:
-            rows: Numbers of B rows (B,) int64.
+            rows: Indices (B,) int64 of the rows at which B trajectories end.
             length: Largest number of states in a trajectory.
-            whole: Cut no trajectory short. Otherwise `CUT_SHARE` of them are cut, always the same rows.
+            whole: True cuts no trajectory short. False cuts the share `CUT_SHARE` of them, always the same rows.
 
         Returns:
-            The dict of `Trajectories.windows`, and ``task`` (B,) int64, the index of each trajectory's task.
+            ``state``, ``action``, ``reward`` and ``length`` of `Trajectories.windows`, and ``task`` (B,) int64, the
+            index of each trajectory's task.
         """
         rows = rows.to(self.fields["task"].device)
         longest = None
@@ -107,9 +109,13 @@ class TransitionDataset:
         return {**self.past.windows(rows, length, longest), "task": self.fields["task"][rows]}
 
     def labels(self, rows: Tensor) -> dict[str, Tensor]:
-        """Gathers code z, state, action, reward, and the labels and discount of the teacher, by name.
+        """Gathers a batch of single transitions with the labels of their teacher, after `encode`.
 
-        `rows` (B,) are the numbers of the rows of a batch.
+        Args:
+            rows: Indices (B,) int64 of the rows of the batch.
+
+        Returns:
+            Name -> tensor (B, ...) for the names in `LABELS`, which `DistillationLearner.update` explains.
         """
         rows = rows.to(self.fields["task"].device)
         return {name: self.fields[name][rows] for name in LABELS}
@@ -118,7 +124,7 @@ class TransitionDataset:
     def encode(self, encoder: TrajectoryEncoder, device: torch.device) -> None:
         """Computes the code of the trajectory that ends at each row, and stores all codes as ``fields["z"]``.
 
-        The encoder is frozen, so the codes are computed once for all updates.
+        The encoder is frozen, so the codes are computed once for all updates. `device` is that of the encoder.
         """
         codes = []
         for rows in torch.arange(self.rows).split(ENCODE_ROWS):
@@ -143,11 +149,11 @@ def make_batch_loader(
         config: Batch size and placement.
         run: Device and ranks.
         recorded: The dataset.
-        rows: Numbers of the rows to draw from, int64.
-        make_batch: Function from (numbers of the chosen rows, dataset) to a batch.
+        rows: Indices (n,) int64 of the rows to draw from.
+        make_batch: Function (indices of the chosen rows, dataset) -> batch.
 
     Returns:
-        The loader, and a line for the start banner.
+        The loader, and one line of text with the size and the place of the dataset, for the banner at the start.
     """
     loop, ranks, free = config.offline, run.ranks, memory.free(str(run.device))
     fits = run.device.type == "cpu" or free is None or recorded.bytes < free / 2

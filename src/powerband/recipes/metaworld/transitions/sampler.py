@@ -27,11 +27,13 @@ def order_by_env(rows: dict[str, Tensor], num_envs: int) -> dict[str, Tensor]:
     """Reorders transitions from the order of the replay buffer, step by step, to environment by environment.
 
     Args:
-        rows: Name -> (steps * num_envs, ...): the transitions of all environments at the first step, then the next.
-        num_envs: Environments that were stepped together.
+        rows: Name -> tensor (steps * num_envs, ...): first the transitions of all environments at the first step, then
+            those at the second step, and so on.
+        num_envs: Number of environments that were stepped together.
 
     Returns:
-        The same rows, and ``start`` (rows,) bool: True if the row does not continue the episode of the row before.
+        The fields obs, action, reward and next_obs in the new order, and ``start`` (steps * num_envs,) bool: True if a
+        transition does not continue the episode of the transition before it.
     """
     count = len(rows["obs"]) // num_envs * num_envs
     ordered = {name: rows[name][:count].unflatten(0, (-1, num_envs)).transpose(0, 1).flatten(0, 1) for name in FIELDS}
@@ -39,17 +41,17 @@ def order_by_env(rows: dict[str, Tensor], num_envs: int) -> dict[str, Tensor]:
 
 
 class TransitionSampler:
-    """Samples the newest transitions at intervals, and stops the run after enough successful episodes in a row.
+    """Copies the newest transitions at intervals, and stops the run after enough successful episodes in a row.
 
     The off-policy loop calls `after_step` at each step.
 
     Args:
         run: The run that is stopped.
-        config: Intervals and sizes, over all ranks.
-        num_envs: Environments of this rank.
+        config: Configuration whose ``collect`` has the interval and the sizes of the samples, over all ranks.
+        num_envs: Number of environments of this rank.
 
     Attributes:
-        chunks: The samples, oldest first, each as name -> (transitions, ...).
+        chunks: The samples, oldest first, each as name -> tensor (transitions, ...).
     """
 
     def __init__(self, run: Run, config: Config, num_envs: int) -> None:
@@ -84,12 +86,16 @@ class TransitionSampler:
             self.chunks.popleft()
 
     def rows(self) -> dict[str, Tensor]:
-        """Concatenates all samples, each in the order of `order_by_env`."""
+        """Concatenates all samples.
+
+        Returns:
+            Name -> tensor (transitions, ...): obs, action, reward, next_obs and start, in the order of `order_by_env`.
+        """
         parts = [order_by_env(chunk, self.num_envs) for chunk in self.chunks]
         return {name: torch.cat([part[name] for part in parts]) for name in (*FIELDS, "start")}
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the samples, the counters and the successes of the last episodes."""
+        """Returns the state for a checkpoint: the samples, the counters and the successes of the last episodes."""
         return {
             "chunks": {str(index): chunk for index, chunk in enumerate(self.chunks)},
             "succeeded": list(self.succeeded),
@@ -107,7 +113,16 @@ class TransitionSampler:
 
 @torch.no_grad()
 def add_labels(rows: dict[str, Tensor], expert: SAC) -> dict[str, Tensor]:
-    """Returns `rows` with the labels of `expert`: its policy (``mu``, ``log_std``) and the next value ``q_target``."""
+    """Adds the policy and the value of an expert to transitions, as labels for distillation.
+
+    Args:
+        rows: Name -> tensor (N, ...) of N transitions, among them ``obs`` and ``next_obs``.
+        expert: The trained expert.
+
+    Returns:
+        `rows` with ``mu`` and ``log_std`` (N, 4), the expert's policy at ``obs``, and ``q_target`` (N,), its value at
+        ``next_obs``; `SAC.labels` defines them.
+    """
     device, parts = expert.centre.device, []
     for first in range(0, len(rows["obs"]), LABEL_ROWS):
         batch = {name: rows[name][first : first + LABEL_ROWS].to(device) for name in ("obs", "next_obs")}
@@ -119,10 +134,10 @@ def write_transitions(config: Config, run: Run, what: str, rows: dict[str, Tenso
     """Writes the transitions of all ranks into the project folder, with a manifest that describes them.
 
     Args:
-        config: Task, reward version and horizon.
-        run: Ranks and counters.
-        what: Subfolder, ``experts`` or ``online``.
-        rows: Labelled transitions of this rank.
+        config: Names the project folder, and describes the task for the manifest.
+        run: Ranks, and the number of environment steps for the manifest.
+        what: Subfolder of the project folder: ``experts`` or ``online``.
+        rows: Labelled transitions of this rank, name -> tensor (transitions, ...).
         teacher: Policy that labelled the transitions: ``expert`` or ``scripted``.
         gamma: Discount of the values in ``q_target``.
     """

@@ -21,7 +21,7 @@ def trajectory_starts(obs: Tensor, next_obs: Tensor) -> Tensor:
 
 
 class Trajectories:
-    """Recorded transitions from which the trajectory before each of them can be gathered.
+    """Recorded transitions, and for each of them the trajectory of earlier steps that ends at it.
 
     Args:
         state: States (n, S entries) in which the n actions were executed.
@@ -40,16 +40,16 @@ class Trajectories:
         self.age = row - first
 
     def windows(self, last: Tensor, length: int, longest: Tensor | None = None) -> dict[str, Tensor]:
-        """Gathers the trajectories that end at the states of the rows `last`.
+        """Gathers B trajectories, each of which ends at the state of a given row.
 
         Args:
-            last: Numbers of B rows (B,) int64.
-            length: Largest number of states in a window.
-            longest: (B,) int64: largest number of states in each window; None applies `length` to all windows.
+            last: Indices (B,) int64 of the rows of the last states.
+            length: Largest number of states in a trajectory.
+            longest: Largest number of states in each trajectory, (B,) int64; None applies `length` to all.
 
         Returns:
-            ``state`` (B, length, S), ``action`` (B, length - 1, A), ``reward`` (B, length - 1, 1), and ``length`` (B,):
-            valid states, counted from the front. Values behind them are padding.
+            ``state`` (B, length, S entries), ``action`` (B, length - 1, A entries), ``reward`` (B, length - 1, 1), and
+            ``length`` (B,): the number of valid states, counted from the front. Values after them are padding.
         """
         states = self.age[last].clamp(max=length - 1) + 1
         if longest is not None:

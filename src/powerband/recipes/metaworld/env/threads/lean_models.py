@@ -65,8 +65,8 @@ def copy_env(env: MetaWorldEnv, home_state: dict[bytes, np.ndarray]) -> MetaWorl
 
     Args:
         env: As `lean_env` returned it.
-        home_state: Cache of the MuJoCo state after the hand was moved, by body positions. It is empty at first, and all
-            copies of `env` share it.
+        home_state: Cache that all copies of `env` share, empty at first: body positions as bytes -> MuJoCo's state one
+            simulation step before the hand is at its start position.
     """
     import mujoco
 
@@ -105,9 +105,14 @@ def _reset_hand(env: Any, home_state: dict[bytes, np.ndarray], steps: int = HAND
 
 
 def place_views(task: str, model: Any, data: Any) -> dict[int, np.ndarray]:
-    """Returns views into MuJoCo's `data` by the index of their place.
+    """Returns the arrays in MuJoCo's `data` that the reward of a task reads, as views.
 
-    A place is a position, an orientation or an angle that rewards read; `reward_terms` lists the indices.
+    Args:
+        task: Name of the task.
+        model, data: mujoco.MjModel and mujoco.MjData of a simulation of the task.
+
+    Returns:
+        Index -> view, which is a position, an orientation or an angle. `reward_terms` lists the indices.
     """
     import mujoco
 

@@ -75,13 +75,13 @@ def outside(x, low, high, margin):
 
 @njit
 def long_tail(x, low, high, margin):
-    """Returns the tolerance of `x` with a quadratic tail: 1 in low .. high, 0.1 at one `margin` outside."""
+    """Returns a score of `x` in 0 .. 1 with a long tail: 1 in low .. high, 0.1 at a distance of `margin`."""
     return 1.0 / ((outside(x, low, high, margin) * 3.0) ** 2 + 1.0)
 
 
 @njit
 def gaussian(x, low, high, margin):
-    """Returns the tolerance of `x` with a Gaussian tail: 1 in low .. high, 0.1 at one `margin` outside."""
+    """Returns a score of `x` in 0 .. 1 with a Gaussian tail: 1 in low .. high, 0.1 at a distance of `margin`."""
     return np.exp(np.log(0.1) * outside(x, low, high, margin) ** 2)
 
 
@@ -121,8 +121,8 @@ def closing(s, n):
 def held(s, n, sides):
     """Returns how well the gripper holds the object in simulation `n` of `s` (`RewardArrays`), 0 .. 1.
 
-    It is 1 if the object is between the fingers and the action closes them. `sides` is the term along y, from finger to
-    finger; this function adds the term in the plane of x and z.
+    It is 1 if the object is between the fingers and the action closes them. `sides` in 0 .. 1 scores the positions of
+    the fingers along y, from finger to finger; this function adds a score for the plane of x and z.
     """
     margin = distance_xz(s.start[n, OBJECT_START], s.start[n, TCP_START]) - 0.005
     caged = hamacher(sides, long_tail(distance_xz(tip(s, n), observed_object(s, n)), 0.0, 0.005, margin))
@@ -132,9 +132,10 @@ def held(s, n, sides):
 
 @njit
 def caging(s, n, radius, near):
-    """Returns `held` for an object of `radius` in simulation `n` of `s` (`RewardArrays`).
+    """Returns how well the gripper holds an object in simulation `n` of `s` (`RewardArrays`), 0 .. 1.
 
-    The tolerance of the pads reaches to the distance `near`. Its margins refer to the start of the object.
+    It is `held` with a score that is best if both finger pads are `radius` to `near` metres from the object along y.
+    The margins of the score refer to the start position of the object.
     """
     y, start_y = s.obs[n, 5], s.start[n, OBJECT_START, 1]
     right, left = s.place[n, RIGHT_PAD, 1], s.place[n, LEFT_PAD, 1]
@@ -145,9 +146,10 @@ def caging(s, n, radius, near):
 
 @njit
 def picking(s, n):
-    """Returns `held` for pick-place in simulation `n` of `s` (`RewardArrays`).
+    """Returns how well the gripper holds the object of pick-place in simulation `n` of `s` (`RewardArrays`), 0 .. 1.
 
-    Distances are signed, and margins refer to the current positions of the pads.
+    It differs from `caging` in two points: distances of the finger pads are signed, and margins refer to the present
+    position of the object.
     """
     y, right, left = s.obs[n, 5], s.place[n, RIGHT_PAD, 1], s.place[n, LEFT_PAD, 1]
     on_right = long_tail(y - right, 0.015, 0.05, abs(abs(y - right) - 0.05))

@@ -31,7 +31,7 @@ OFFSETS = np.array([[0, 0, 0]] * 4 + [[0, -0.16, 0], [0, -0.16, 0.05], [0, 0, 0.
 
 @njit
 def quaternion(m, q):
-    """Writes the quaternion (x, y, z, w) of a rotation matrix `m` (3, 3) into `q` (4,).
+    """Converts a rotation matrix `m` (3, 3) to a unit quaternion (x, y, z, w), and writes it into `q` (4,).
 
     Its largest component is positive. Source: Markley 2008.
     """
@@ -52,9 +52,9 @@ def quaternion(m, q):
 
 @njit
 def observe(s, n):
-    """Writes the observation of simulation `n` of `s` (`RewardArrays`), within bounds.
+    """Writes the observation of simulation `n` of `s` (`RewardArrays`) to ``s.obs``, clipped to its bounds.
 
-    It consists of 18 entries of this step, the same 18 of the step before, and the goal.
+    It consists of 18 entries of this step, the same 18 of the step before, and the goal (3 entries).
     """
     now, size = s.obs[n, :18], s.size[n, TURN]
     now[:] = 0.0
@@ -76,7 +76,10 @@ def observe(s, n):
 
 @cache
 def reward_function() -> Callable[[RewardArrays], None]:
-    """Returns the compiled function that writes observation, reward and success of all simulations."""
+    """Returns a compiled function that writes observation, reward and success of all simulations.
+
+    Its argument is the `RewardArrays` of the simulations, which it reads and writes.
+    """
     made_of = source_checksum(reward_terms, task_rewards)
 
     @njit(nogil=True, cache=True)

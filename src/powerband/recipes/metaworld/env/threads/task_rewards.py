@@ -40,7 +40,10 @@ from powerband.recipes.metaworld.env.threads.reward_terms import (
 
 @njit
 def reach(s, n):
-    """Returns (reward, success) of simulation `n` of `s` (`RewardArrays`). Success: the fingertips are at the goal."""
+    """Computes the reward of reach in simulation `n` of `s` (`RewardArrays`).
+
+    Returns (reward, success): the reward is in 0 .. 10, and success is True if the fingertips are at the goal.
+    """
     goal = s.start[n, GOAL]
     gap = distance(tip(s, n), goal)
     return 10.0 * long_tail(gap, 0.0, RADIUS, distance(s.start[n, HAND_START], goal)), gap <= RADIUS
@@ -48,7 +51,10 @@ def reach(s, n):
 
 @njit
 def push(s, n):
-    """Returns (reward, success) of simulation `n` of `s` (`RewardArrays`). Success: the object is at the goal."""
+    """Computes the reward of push in simulation `n` of `s` (`RewardArrays`).
+
+    Returns (reward, success): the reward is in 0 .. 10, and success is True if the object is at the goal.
+    """
     goal = s.start[n, GOAL]
     gap = distance(observed_object(s, n), goal)
     placed = long_tail(gap, 0.0, RADIUS, distance(s.start[n, OBJECT_START], goal))
@@ -60,9 +66,9 @@ def push(s, n):
 
 @njit
 def pick_place(s, n):
-    """Returns (reward, success) of simulation `n` of `s` (`RewardArrays`).
+    """Computes the reward of pick-place in simulation `n` of `s` (`RewardArrays`).
 
-    Success: the lifted object is at the goal.
+    Returns (reward, success): the reward is in 0 .. 10, and success is True if the object is within 0.07 m of the goal.
     """
     goal, start = s.start[n, GOAL], s.start[n, OBJECT_START]
     gap = distance(observed_object(s, n), goal)
@@ -75,9 +81,9 @@ def pick_place(s, n):
 
 @njit
 def door_open(s, n):
-    """Returns (reward, success) of simulation `n` of `s` (`RewardArrays`).
+    """Computes the reward of door-open in simulation `n` of `s` (`RewardArrays`).
 
-    Success: the door's handle is at the goal.
+    Returns (reward, success): the reward is in 0 .. 10, and success is True if the door's handle is at the goal.
     """
     hand, handle, angle = s.obs[n, :3], observed_object(s, n), s.place[n, JOINT, 0]
     door = (handle[0] - 0.05, handle[1], handle[2])
@@ -95,9 +101,9 @@ def door_open(s, n):
 
 @njit
 def drawer_open(s, n):
-    """Returns (reward, success) of simulation `n` of `s` (`RewardArrays`).
+    """Computes the reward of drawer-open in simulation `n` of `s` (`RewardArrays`).
 
-    Success: the drawer's handle is at the goal.
+    Returns (reward, success): the reward is in 0 .. 10, and success is True if the drawer's handle is at the goal.
     """
     goal, handle = s.start[n, GOAL], observed_object(s, n)
     gap = distance(handle, goal)
@@ -109,9 +115,9 @@ def drawer_open(s, n):
 
 @njit
 def drawer_close(s, n):
-    """Returns (reward, success) of simulation `n` of `s` (`RewardArrays`).
+    """Computes the reward of drawer-close in simulation `n` of `s` (`RewardArrays`).
 
-    Success: the drawer's handle is at the goal.
+    Returns (reward, success): the reward is in 0 .. 10, and success is True if the drawer's handle is at the goal.
     """
     goal, start = s.start[n, GOAL], s.start[n, OBJECT_START]
     gap = distance(observed_object(s, n), goal)
@@ -124,7 +130,10 @@ def drawer_close(s, n):
 
 @njit
 def button_press_topdown(s, n):
-    """Returns (reward, success) of simulation `n` of `s` (`RewardArrays`). Success: the button is pressed."""
+    """Computes the reward of button-press-topdown in simulation `n` of `s` (`RewardArrays`).
+
+    Returns (reward, success): the reward is in 0 .. 10, and success is True if the button is pressed.
+    """
     button, left = observed_object(s, n), abs(s.start[n, GOAL, 2] - s.obs[n, 6])
     gap = distance(button, tip(s, n))
     near = long_tail(gap, 0.0, 0.01, distance(button, s.start[n, TCP_START]))
@@ -136,7 +145,10 @@ def button_press_topdown(s, n):
 
 @njit
 def peg_insert_side(s, n):
-    """Returns (reward, success) of simulation `n` of `s` (`RewardArrays`). Success: the peg's head is in the hole."""
+    """Computes the reward of peg-insert-side in simulation `n` of `s` (`RewardArrays`).
+
+    Returns (reward, success): the reward is in 0 .. 10, and success is True if the peg's head is in the hole.
+    """
     goal, head = s.start[n, GOAL], s.place[n, PEG_HEAD]
     gap = scaled_distance(head, goal, 1.0, 2.0, 2.0)
     placed = long_tail(gap, 0.0, 0.07, scaled_distance(s.start[n, AIM], goal, 1.0, 2.0, 2.0))
@@ -154,9 +166,12 @@ def peg_insert_side(s, n):
 
 @njit
 def window(s, n, start_x, use_gaussian):
-    """Returns (reward, success) of simulation `n` of `s` (`RewardArrays`). Success: the window's handle is at the goal.
+    """Computes the reward of window-open and window-close in simulation `n` of `s` (`RewardArrays`).
 
-    The handle started at `start_x`. `use_gaussian` selects a Gaussian tail for the distance of the hand.
+    The handle started at the x coordinate `start_x`, in metres. The score of the distance from hand to handle has a
+    Gaussian tail if `use_gaussian` is True, and a long tail otherwise.
+
+    Returns (reward, success): the reward is in 0 .. 10, and success is True if the window's handle is at the goal.
     """
     handle, goal = s.place[n, OBJECT], s.start[n, GOAL]
     left = abs(handle[0] - goal[0])
@@ -168,7 +183,7 @@ def window(s, n, start_x, use_gaussian):
 
 @njit
 def reward_and_success(s, n):
-    """Returns (reward, success) of simulation `n` of `s` (`RewardArrays`), for any of the ten tasks."""
+    """Computes reward (0 .. 10) and success of simulation `n` of `s` (`RewardArrays`), for any of the ten tasks."""
     task = s.task[n]
     if task == 0:
         return reach(s, n)

@@ -25,7 +25,7 @@ from powerband.recipes.metaworld.env.threads.thread_pool import ThreadPool
 
 
 class ThreadedMetaWorld:
-    """N simulations (rows), each of one of the ten tasks of MT10.
+    """N simulations (rows), each of one of the ten tasks of MT10, which threads of this process step with MuJoCo.
 
     All episodes end together, because only the time limit ends an episode.
 
