@@ -57,9 +57,13 @@ class Evaluation:
 
 
 def check(config: Config, world_size: int) -> None:
-    """Refuses batch sizes and numbers of environments that do not divide by the number of ranks (`world_size`).
+    """Refuses batch sizes and numbers of environments that do not divide by the number of ranks.
 
     More workers than environments on a rank are refused, too.
+
+    Args:
+        config: Configuration of the run.
+        world_size: Number of ranks (training processes of a distributed run).
 
     Raises:
         ConfigError: A setting is invalid.

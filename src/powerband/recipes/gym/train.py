@@ -35,12 +35,13 @@ def make_env(
     device: torch.device | str = "cpu",
     on_failure: Callable[[EnvFailure], object] | None = None,
 ) -> WorkerVecEnv:
-    """Creates the `num_envs` environments of one rank.
+    """Creates the environments of one rank (a training process of a distributed run).
 
     Args:
         config: Names the environment and the supervision of workers.
-        num_envs: Environments of the rank.
-        workers: Worker processes; 0 steps in this process, -1 starts one per core.
+        num_envs: Number of environments on the rank.
+        workers: Worker processes of the rank. 0 steps in this process. -1 starts one per core, or two per core for
+            double buffering, but at most one per environment.
         seed: Seed of the run.
         rank: Number of the rank.
         device: Device of observations.
@@ -63,19 +64,33 @@ def make_env(
 
 
 def make_learner(config: Config, spec: EnvSpec, context: RankContext) -> Learner:
-    """Creates the learner of the algorithm ``config.algo`` for environments of `spec`."""
+    """Creates the learner (networks and optimisers) of the algorithm ``config.algo``.
+
+    Args:
+        config: Configuration of the run.
+        spec: Observations and actions of the environment.
+        context: Device, precision and random streams of the rank.
+    """
     return load_object(ALGORITHMS[config.algo].learner)(spec, getattr(config, config.algo), context)
 
 
 def build_learner(config: Config, context: RankContext) -> tuple[Learner, EnvSpec, Any]:
-    """Creates a learner. Returns the learner, the spaces of its environment, and the settings of its training loop."""
+    """Creates a learner (networks and optimisers) without a run, for example for an evaluation.
+
+    Args:
+        config: Configuration of the run.
+        context: Device, precision and random streams of the learner.
+
+    Returns:
+        The learner, the observations and actions of its environment, and the settings of its training loop.
+    """
     env = make_env(config, 1, 0, config.run.seed)
     env.close()
     return make_learner(config, env.spec, context), env.spec, config.loop
 
 
 def train(config: Config, run: Run) -> None:
-    """Trains the algorithm ``config.algo`` on the environment ``config.env_id``."""
+    """Trains the algorithm ``config.algo`` on the environment ``config.env_id``, and exports the trained policy."""
     ranks = run.ranks
     num_envs = per_rank("num_envs", config.loop.num_envs, ranks.world_size)
 
@@ -102,8 +117,15 @@ def train(config: Config, run: Run) -> None:
 def play(config: Config, learner: Learner, episodes: int, seed: int = 10_000) -> dict:
     """Plays episodes without exploration, on seeds that training does not use.
 
+    Args:
+        config: Configuration of the run.
+        learner: Learner that acts.
+        episodes: Number of episodes; above 10, it is rounded up to a multiple of 10.
+        seed: Seed of the environments.
+
     Returns:
-        Name -> (episodes,) tensor, among them ``return`` and ``length``, as `powerband.loops.evaluate.evaluate`.
+        Name -> tensor (episodes,) with one value per episode: ``env`` (index of the environment), ``return`` (sum of
+        the rewards), ``length`` (steps), and metrics that the environment reports.
     """
     env = make_env(config, min(episodes, 10), 0, seed)
     try:
@@ -119,7 +141,15 @@ def play(config: Config, learner: Learner, episodes: int, seed: int = 10_000) ->
 
 
 def summary(figures: dict) -> dict[str, float]:
-    """Computes the mean return with its 95 % interval, and the mean length, of the episodes that `play` returned."""
+    """Computes the mean return and the mean length of evaluated episodes.
+
+    Args:
+        figures: Tensors ``return`` and ``length`` (episodes,), as `play` returns them.
+
+    Returns:
+        ``return`` (the mean), ``return_low`` and ``return_high`` (its 95 % confidence interval), and ``length`` (mean
+        number of steps).
+    """
     mean, low, high = evaluation.mean_interval(figures["return"])
     return {"return": mean, "return_low": low, "return_high": high, "length": float(figures["length"].mean())}
 
@@ -129,8 +159,14 @@ def evaluate(config: Config, folder: Path, options: Evaluation) -> list[dict]:
 
     The result is printed and written to ``eval-episodes.json`` in `folder`.
 
+    Args:
+        config: Configuration of the run.
+        folder: Run folder.
+        options: Number of episodes, and seed.
+
     Returns:
-        A list of one dict: ``env_id``, ``episodes`` and the figures of `summary`.
+        A list of one dict: ``env_id``, ``episodes``, ``return`` (the mean), ``return_low`` and ``return_high`` (its
+        95 % confidence interval), and ``length`` (mean number of steps).
     """
     path, _ = resolve_resume(str(folder))
     learner, _, _ = build_learner(config, RankContext.single())

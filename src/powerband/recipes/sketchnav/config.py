@@ -97,12 +97,15 @@ class Config:
 
     @property
     def camera_keys(self) -> tuple[str, ...]:
-        """Camera images that the policy observes, by their keys in an observation."""
+        """Keys, in an observation, of the camera images that the policy observes: ``rgb``, ``depth``, both or none."""
         return tuple(name for name, used in (("rgb", self.net.use_rgb), ("depth", self.net.use_depth)) if used)
 
     @property
     def map_squares(self) -> int:
-        """Squares along one side of the explored map that the policy observes; 0 for no map."""
+        """Squares along one side of the explored map that the policy observes; 0 for no map.
+
+        The explored map shows from above which squares the agent has seen so far, and which of them are occupied.
+        """
         return MAP_SQUARES if self.net.goal else 0
 
 
@@ -141,6 +144,10 @@ class Evaluation:
 
 def check(config: Config, world_size: int) -> None:
     """Refuses contradictory settings, invalid episode files, and sizes that do not divide by the number of ranks.
+
+    Args:
+        config: Configuration of the run.
+        world_size: Number of ranks (training processes of a distributed run).
 
     Raises:
         ConfigError: A setting is invalid.

@@ -27,7 +27,17 @@ EPISODE_METRICS = ("success", "spl", "soft_spl", "distance_to_goal")
 
 
 def make_training_env(config: Config, run: Run, episodes: Episodes) -> VecEnv:
-    """Creates the training environments of this rank, which play `episodes`."""
+    """Creates the training environments of this rank (a training process of a distributed run).
+
+    Args:
+        config: Configuration of the run; `renderer` selects the ray caster or MuJoCo.
+        run: Run with the number of ranks and the device.
+        episodes: Training episodes, which the environments draw at random.
+
+    Raises:
+        ConfigError: The number of environments does not divide by the number of ranks, or the renderer is not
+            installed.
+    """
     ranks = run.ranks
     num_envs = per_rank("num_envs", config.on_policy.num_envs, ranks.world_size)
     if config.renderer == "mujoco":
@@ -49,7 +59,13 @@ def make_training_env(config: Config, run: Run, episodes: Episodes) -> VecEnv:
 
 
 def _make_mujoco_env(config: Config, run: Run, episodes: Episodes, num_envs: int) -> WorkerVecEnv:
-    """Creates supervised workers, each with a MuJoCo scene for each plan of its environments.
+    """Creates environments in supervised worker processes, which render with MuJoCo.
+
+    Args:
+        config: Configuration of the run.
+        run: Run with the folder, the ranks and the device.
+        episodes: Training episodes; they are written to a file that the workers read.
+        num_envs: Number of environments on this rank.
 
     Raises:
         ConfigError: MuJoCo, or the OpenGL library that it renders with, is not installed.

@@ -75,7 +75,9 @@ def run_episodes(
         label: Label of the progress bar; empty shows no bar.
 
     Returns:
-        Name -> (episodes,) tensor: ``success`` and `EPISODE_METRICS`, among others.
+        Name -> tensor (episodes,) with one value per episode: ``success`` (0 or 1); ``spl``, success weighted by the
+        path length over the distance moved; ``soft_spl``, with the completed share of the path in place of success;
+        ``distance_to_goal`` in metres; ``length`` in steps; ``return``; ``env``, the index of the environment.
     """
     count = len(order) if order is not None else count or len(episodes)
     rows = next(rows for rows in range(min(MAX_ENVS, count), 0, -1) if count % rows == 0)
@@ -89,7 +91,7 @@ def run_episodes(
 
 
 def encoder_of(learner: NavigationLearner) -> SketchNet:
-    """Returns the encoder of a learner."""
+    """Returns the network of a learner that encodes observations as features."""
     assert isinstance(learner.encoder, SketchNet), type(learner.encoder)
     return learner.encoder
 
@@ -100,7 +102,7 @@ def as_policy(learner: NavigationLearner, episodes: Episodes, temperature: float
     Args:
         learner: Learner; its encoder keeps the sketches.
         episodes: Episodes of a split.
-        temperature: Temperature of PPO's actions; 0 takes the likeliest action.
+        temperature: Temperature of PPO's actions; 0 takes the likeliest action. Other learners ignore it.
 
     Returns:
         The policy, a function (environment, observations, carry) -> (actions, carry); the carry is its memory.
@@ -122,13 +124,14 @@ def as_policy(learner: NavigationLearner, episodes: Episodes, temperature: float
 
 
 def summary(figures: dict[str, Tensor]) -> dict[str, float]:
-    """Computes the success rate and the means of `EPISODE_METRICS`, each with its 95 % interval.
+    """Computes the success rate and mean metrics of evaluated episodes, each with its 95 % confidence interval.
 
     Args:
-        figures: Figures that `run_episodes` returned.
+        figures: Name -> tensor (episodes,), as `run_episodes` returns them.
 
     Returns:
-        ``success``, ``success_low``, ``success_high``, and the same three for each metric.
+        ``success`` (share of the episodes), ``success_low`` and ``success_high`` (its interval), and the same three
+        entries for the means of ``spl``, ``soft_spl``, ``distance_to_goal`` (metres) and ``length`` (steps).
     """
     trials, won = len(figures["success"]), float(figures["success"].sum())
     low, high = wilson_interval(won, trials)
@@ -141,7 +144,7 @@ def summary(figures: dict[str, Tensor]) -> dict[str, float]:
 class HeldOutEvaluation:
     """Evaluation during training, on episodes in plans that training does not use.
 
-    PPO samples its actions from a noise source of the evaluation, so that the random numbers of training do not change.
+    The evaluation has its own random numbers for actions, so that those of training do not change.
 
     Args:
         config: Configuration of the run. The episodes are generated at the first evaluation.
@@ -154,7 +157,12 @@ class HeldOutEvaluation:
         self.episodes: Episodes | None = None
 
     def __call__(self) -> dict[str, float]:
-        """Plays the episodes and returns the success rate and the mean of each of `EPISODE_METRICS`, by name."""
+        """Plays the episodes and returns their means.
+
+        Returns:
+            ``success`` (share of the episodes), ``spl``, ``soft_spl``, ``distance_to_goal`` (metres) and ``length``
+            (steps).
+        """
         if self.episodes is None:
             self.episodes = load_episodes(self.config, "val_unseen")
         encoder, count = encoder_of(self.learner).sketch, min(self.config.eval_episodes, len(self.episodes))
@@ -172,10 +180,14 @@ class HeldOutEvaluation:
 def evaluate_checkpoint(config: Config, folder: Path, options: Evaluation) -> list[dict[str, Any]]:
     """Evaluates the policies of `options` with the newest checkpoint of a run, and prints a table.
 
-    The run folder `folder` receives ``eval-sketchnav.json``, and images and a video in ``videos/``.
+    Args:
+        config: Configuration of the run.
+        folder: Run folder. It receives ``eval-sketchnav.json``, and images and a video in ``videos/``.
+        options: Splits, levels of the sketches, and policies to evaluate.
 
     Returns:
-        Rows of the table, one dict per split, level of the sketches, and policy.
+        One dict per split, level of the sketches, and policy. Its keys are ``split``, ``sketch``, ``policy``,
+        ``episodes`` (their number), and the means and intervals that `summary` returns.
 
     Raises:
         ConfigError: The options do not suit the algorithm of the run.
@@ -217,9 +229,10 @@ def evaluate_checkpoint(config: Config, folder: Path, options: Evaluation) -> li
 
 
 def _sketch_levels(config: Config, split: Split, options: Evaluation) -> Iterator[tuple[str, Episodes, Tensor | None]]:
-    """Yields (name, episodes, numbers) for each level of sketch distortion in `options`.
+    """Yields (name, episodes, numbers) for each level of abstraction of the sketches that `options` selects.
 
-    The numbers are those of the episodes to play; None plays all.
+    The name is that of the level, or ``own`` for the user's drawings. The numbers (n,) int64 are those of the n
+    episodes to play; None plays all.
     """
     if options.drawings:
         yield OWN, *with_user_sketches(load_episodes(config, split, sketch="blank"), Path(options.drawings))
@@ -245,20 +258,24 @@ def _table_line(row: dict[str, Any]) -> str:
 
 
 def follow_expert(env: SketchNavEnv, obs: Tree, carry: Tensor | None) -> tuple[Tensor, None]:
-    """Returns (actions, None): the actions of the shortest-path follower of `env`, and no memory."""
+    """Returns (actions, None): actions (N,) int64 of the shortest-path follower for N agents, and no memory."""
     return env.expert(), None
 
 
 def named_policy(
     name: str, learner: NavigationLearner, episodes: Episodes, temperature: float = 1.0
 ) -> tuple[Act, InitialCarry]:
-    """Creates a policy by its name in the table. Returns the policy and its initial carry (memory).
+    """Creates a policy by its name.
 
     Args:
         name: One of `PolicyName`.
         learner: Learner of the run.
         episodes: Episodes of a split, whose sketches the learner receives.
         temperature: Temperature of PPO's actions.
+
+    Returns:
+        The policy, a function (environment, observations, carry) -> (actions, carry), and a function from the number
+        of agents to the initial carry. The carry is the memory of the policy.
 
     Raises:
         ConfigError: The name is unknown, or the learner does not support the policy.
@@ -287,7 +304,7 @@ def _write_images(
     order: Tensor | None,
     estimated_position: Callable[[Any], Tensor | None],
 ) -> None:
-    """Plays the first episodes, and writes ``<stem>-<number>.png`` of each and a video ``<stem>`` of the first."""
+    """Plays up to three episodes; writes images ``<stem>-<number>.png``, and a video ``<stem>`` of the first one."""
     for number in range(min(NUM_IMAGES, len(episodes) if order is None else len(order))):
         env = make_evaluation_env(config, episodes, 1, order, first_env=number)
         frames = record_episode(env, act, carry(1), estimated_position)

@@ -24,7 +24,7 @@ TIMING_SKETCHES = 2
 
 
 def build_encoder(config: Config, sketches: Tensor) -> SketchNet:
-    """Builds the encoder that `config` describes.
+    """Builds the network that encodes observations, which `config` describes.
 
     Args:
         config: Configuration of the run.
@@ -37,12 +37,25 @@ def build_encoder(config: Config, sketches: Tensor) -> SketchNet:
 
 
 def build_ppo(config: Config, spec: EnvSpec, sketches: Tensor, context: RankContext) -> PPO:
-    """Builds PPO with a new encoder for environments of `spec`; `sketches` are those of `build_encoder`."""
+    """Builds PPO with a new encoder of observations.
+
+    Args:
+        config: Configuration of the run.
+        spec: Observations and actions of the environment.
+        sketches: Sketches (E, 3, s, s) uint8 of E episodes, with a side of s pixels.
+        context: Device, precision and random streams of the rank.
+    """
     return PPO(spec, config.ppo, context, encoder=build_encoder(config, sketches))
 
 
 def build_chunk_learner(config: Config, sketches: Tensor, context: RankContext) -> ActionChunkLearner:
-    """Builds a diffusion policy or a behaviour clone with a new encoder; `sketches` are those of `build_encoder`."""
+    """Builds a diffusion policy or a behaviour clone, which predicts chunks (sequences) of actions.
+
+    Args:
+        config: Configuration of the run; `algo` selects the diffusion policy or the clone.
+        sketches: Sketches (E, 3, s, s) uint8 of E episodes, with a side of s pixels.
+        context: Device, precision and random streams of the rank.
+    """
     actions, codes = ACTION_CODES.shape
     unet = config.chunks.unet if config.algo == "diffusion" else None
 
@@ -53,12 +66,15 @@ def build_chunk_learner(config: Config, sketches: Tensor, context: RankContext) 
 
 
 def ppo_spec(config: Config) -> EnvSpec:
-    """Returns the observation and action spaces of PPO."""
+    """Returns the shapes and types of the observations and actions of PPO."""
     return make_env_spec(config.pixels, config.rules, config.map_squares, config.ppo.expert_coef > 0)
 
 
 def chunk_spec(config: Config) -> EnvSpec:
-    """Returns the spaces of a policy of action chunks; it observes the newest `chunks.frames` images as channels."""
+    """Returns the observations and actions of a policy that predicts chunks (sequences) of actions.
+
+    An observation has the newest ``chunks.frames`` camera images, stacked along the channels.
+    """
     spec, frames = make_env_spec(config.pixels, config.rules), config.chunks.frames
     obs: dict[str, Any] = {name: spec.obs[name] for name in ("gps", "compass", "episode")}
     for name in config.camera_keys:
@@ -68,10 +84,14 @@ def chunk_spec(config: Config) -> EnvSpec:
 
 
 def build_learner(config: Config, context: RankContext) -> tuple[PPO | ActionChunkLearner, EnvSpec, Any]:
-    """Builds a learner with blank sketches.
+    """Builds a learner with two blank sketches, for example to load a checkpoint or to measure its speed.
+
+    Args:
+        config: Configuration of the run.
+        context: Device, precision and random streams of the learner.
 
     Returns:
-        The learner, the spaces of its environment, and the settings of its training loop.
+        The learner, the observations and actions of its environment, and the settings of its training loop.
     """
     size = config.scenes.sketch_px
     sketches = torch.full((TIMING_SKETCHES, 3, size, size), 255, dtype=torch.uint8, device=context.device)

@@ -54,7 +54,15 @@ RENAMED_CHUNKS = {"execute": "exec_horizon"}
 
 
 def both_forms(section: str, renamed: dict[str, str]) -> dict[str, str]:
-    """Maps old field names of a section, with and without the prefix ``section.``, to the new names with the prefix."""
+    """Maps the old option names of a section, with and without the prefix ``section.``, to the new option names.
+
+    Args:
+        section: Name of a section of the configuration, such as ``net``.
+        renamed: Old field name -> new field name.
+
+    Returns:
+        Old option -> new option; for example both ``around_m`` and ``net.around_m`` -> ``net.crop_m``.
+    """
     return {old_name: f"{section}.{new}" for old, new in renamed.items() for old_name in (old, f"{section}.{old}")}
 
 

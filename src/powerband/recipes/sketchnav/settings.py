@@ -165,11 +165,14 @@ class EpisodeConfig:
 
     @property
     def page_m(self) -> float:
-        """Width in metres that a page (sketch image) shows if its plan has a medium size."""
+        """Width in metres that a page (sketch image) shows for a plan of medium size.
+
+        The medium size is the geometric mean of the smallest and the largest size.
+        """
         return math.sqrt(self.min_size_m * self.max_size_m) * PAGE_PX / (PAGE_PX - 2 * MARGIN_PX)
 
     def level(self, episode: int) -> Level:
-        """Returns the level of abstraction of the sketch of the episode with this number."""
+        """Returns the level of abstraction of the sketch of episode number `episode`."""
         if self.sketch == "mixed":
             return "abstract" if episode % 2 else "smooth"
         return self.sketch
@@ -177,7 +180,7 @@ class EpisodeConfig:
 
 @dataclass(frozen=True)
 class SketchNetConfig:
-    """Settings of the encoder of the observations.
+    """Settings of the network that encodes observations.
 
     Raises:
         ConfigError: A value is out of range, or two settings contradict each other.
@@ -230,7 +233,7 @@ class SketchNetConfig:
 
 
 def check_pixels(pixels: int) -> None:
-    """Refuses sides of a camera image that the renderers do not support.
+    """Refuses camera images whose side of `pixels` pixels the renderers do not support.
 
     Raises:
         ConfigError: The side is odd or out of range.

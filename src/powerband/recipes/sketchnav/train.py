@@ -26,7 +26,7 @@ def train(config: Config, run: Run) -> None:
 
 
 def train_ppo(config: Config, run: Run) -> None:
-    """Trains PPO in the environment."""
+    """Trains PPO in the environment and exports the trained policy."""
     episodes = load_episodes(config, "train", run.console)
     env = make_training_env(config, run, episodes)
     settings, line = scaled_lr(config.ppo, config.run.lr_scale, run.ranks.world_size)
@@ -48,7 +48,7 @@ def train_ppo(config: Config, run: Run) -> None:
 
 
 def train_on_demonstrations(config: Config, run: Run) -> None:
-    """Trains a diffusion policy or a behaviour clone on the recording in `demos_dir`."""
+    """Trains a diffusion policy or a behaviour clone on the demonstrations in the folder ``config.demos_dir``."""
     demonstrations = load_demonstrations(config)
     ranks, sketches = run.ranks, load_episodes(config, "train", run.console).sketch.to(run.device)
     settings, line = scaled_lr(config.chunks, config.run.lr_scale, ranks.world_size)

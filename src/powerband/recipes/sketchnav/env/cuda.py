@@ -22,10 +22,14 @@ from powerband.recipes.sketchnav.env.world import WorldArrays
 
 @cuda.jit
 def begin_agents(s, w, seed, stride, ended_only):
-    """Begins the next episode of each agent, or with `ended_only` of those whose episode ended; one thread per agent.
+    """Begins the next episode of each agent, with one thread per agent.
 
-    `s` are the arrays of all agents, `w` those of the world. Agents that play the episodes in order advance by `stride`
-    episodes; other agents draw an episode with `seed`.
+    Args:
+        s: State of all agents (`AgentArrays`).
+        w: Plans, episodes and lookup tables (`WorldArrays`).
+        seed: Seed with which agents draw their episodes, unless they play the episodes in order.
+        stride: Episodes by which agents advance that play the episodes in order.
+        ended_only: Only agents whose episode ended begin the next episode.
     """
     n = cuda.grid(1)
     if n < s.heading.shape[0] and (s.ended[n] or not ended_only):
@@ -34,9 +38,12 @@ def begin_agents(s, w, seed, stride, ended_only):
 
 @cuda.jit
 def step_agents(s, w, action):
-    """Executes `action` (N,), one action for each of N agents, with one thread per agent.
+    """Executes one action of each agent, with one thread per agent.
 
-    `s` are the arrays of all agents, `w` those of the world.
+    Args:
+        s: State of all agents (`AgentArrays`).
+        w: Plans, episodes and lookup tables (`WorldArrays`).
+        action: Actions (N,) int64 of N agents.
     """
     n = cuda.grid(1)
     if n < s.heading.shape[0]:
@@ -45,11 +52,17 @@ def step_agents(s, w, action):
 
 @cuda.jit
 def render_columns(s, w, rgb, depth, scale, offset, top, ended_only):
-    """Renders `rgb` (N, 3, S, S) and `depth` (N, 1, S, S) of N agents with S x S pixels, with one thread per column.
+    """Renders the camera images of all agents, with one thread per image column.
 
-    `s` are the arrays of all agents, `w` those of the world. With `ended_only`, only agents whose episode ended are
-    rendered. A depth of z metres is written as `scale` z + `offset`, limited to 0..`top`. Neighbouring threads
-    render neighbouring columns, so that the memory accesses of a warp are contiguous.
+    Neighbouring threads render neighbouring columns, so that the memory accesses of a warp are contiguous.
+
+    Args:
+        s: State of all agents (`AgentArrays`).
+        w: Plans, episodes and lookup tables (`WorldArrays`).
+        rgb: Colours (N, 3, S, S) uint8 of N agents with images of S x S pixels; written.
+        depth: Depth (N, 1, S, S); written as `scale` z + `offset`, limited to 0..`top`, for a depth of z metres.
+        scale, offset, top: Numbers that convert z to the written depth.
+        ended_only: Render only for agents whose episode ended.
     """
     thread = cuda.grid(1)
     n = thread // w.pixels
@@ -61,7 +74,9 @@ def render_columns(s, w, rgb, depth, scale, offset, top, ended_only):
 def expert_kernel(s, w):
     """Writes the action of the shortest-path follower of each agent to ``s.expert``, with one thread per agent.
 
-    `s` are the arrays of all agents, `w` those of the world.
+    Args:
+        s: State of all agents (`AgentArrays`).
+        w: Plans, episodes and lookup tables (`WorldArrays`).
     """
     n = cuda.grid(1)
     if n < s.heading.shape[0]:
@@ -70,11 +85,17 @@ def expert_kernel(s, w):
 
 @cuda.jit
 def depth_noise_kernel(s, w, o, seed, metres, depth, scale, offset, ended_only):
-    """Writes noisy `depth` from `metres`, the exact depth (N, 1, S, S) in metres, with one thread per pixel.
+    """Computes the noisy depth of all agents, with one thread per pixel.
 
-    There are N agents with images of S x S pixels; with `ended_only`, only agents whose episode ended are changed.
-    `s` are the arrays of all agents, `w` those of the world. `o` are the arrays of the sensors. A depth of z metres is
-    written as `scale` z + `offset`.
+    Args:
+        s: State of all agents (`AgentArrays`).
+        w: Plans, episodes and lookup tables (`WorldArrays`).
+        o: Tables and standard deviations of the noise (`SensorArrays`).
+        seed: Seed of the environment.
+        metres: Exact depth (N, 1, S, S) in metres, in images of S x S pixels of N agents.
+        depth: Depth (N, 1, S, S) uint8; written as `scale` z + `offset` for a noisy depth of z metres.
+        scale, offset: Numbers that convert z to the written depth.
+        ended_only: Write only for agents whose episode ended.
     """
     side, thread = depth.shape[3], cuda.grid(1)
     n, pixel = thread // (side * side), thread % (side * side)
@@ -85,10 +106,15 @@ def depth_noise_kernel(s, w, o, seed, metres, depth, scale, offset, ended_only):
 
 @cuda.jit
 def colour_noise_kernel(s, w, o, seed, rgb, ended_only):
-    """Adds noise to the colours `rgb` (N, 3, S, S) of N agents with S x S pixels, with one thread per pixel.
+    """Adds noise to the colours of all agents, with one thread per pixel.
 
-    `s` are the arrays of all agents, `w` those of the world. `o` are the arrays of the sensors. With `ended_only`, only
-    agents whose episode ended are changed.
+    Args:
+        s: State of all agents (`AgentArrays`).
+        w: Plans, episodes and lookup tables (`WorldArrays`).
+        o: Tables and standard deviations of the noise (`SensorArrays`).
+        seed: Seed of the environment.
+        rgb: Colours (N, 3, S, S) uint8 of N agents with images of S x S pixels; changed in place.
+        ended_only: Change only the images of agents whose episode ended.
     """
     side, thread = rgb.shape[3], cuda.grid(1)
     n, pixel = thread // (side * side), thread % (side * side)
@@ -98,9 +124,15 @@ def colour_noise_kernel(s, w, o, seed, rgb, ended_only):
 
 @cuda.jit
 def pose_noise_kernel(s, w, o, seed, gps, compass):
-    """Adds noise to `gps` (N, 2) and `compass` (N, 1) of N agents, with one thread per agent.
+    """Adds noise to the positions and headings that the agents observe, with one thread per agent.
 
-    `s` are the arrays of all agents, `w` those of the world. `o` are the arrays of the sensors.
+    Args:
+        s: State of all agents (`AgentArrays`).
+        w: Plans, episodes and lookup tables (`WorldArrays`).
+        o: Tables and standard deviations of the noise (`SensorArrays`).
+        seed: Seed of the environment.
+        gps: Positions (N, 2) float32 of N agents in metres; changed in place.
+        compass: Headings (N, 1) float32 in radians; changed in place.
     """
     n = cuda.grid(1)
     if n < s.heading.shape[0]:
@@ -108,25 +140,34 @@ def pose_noise_kernel(s, w, o, seed, gps, compass):
 
 
 def launch_render(agents: Agents, world: WorldArrays, *arguments: Any) -> None:
-    """Launches `render_columns` with one thread per image column.
+    """Launches the CUDA kernel `render_columns` with one thread per image column.
 
-    `arguments` are those of the kernel after the world.
+    Args:
+        agents: State of all agents.
+        world: Plans, episodes and lookup tables.
+        arguments: Arguments of the kernel after `w`.
     """
     launch_per_row(render_columns, world.pixels, agents, world, *arguments)
 
 
 def launch_depth_noise(agents: Agents, world: WorldArrays, *arguments: Any) -> None:
-    """Launches `depth_noise_kernel` with one thread per pixel of each agent's depth image, ``arguments[3]``.
+    """Launches the CUDA kernel `depth_noise_kernel` with one thread per pixel of the depth images.
 
-    `arguments` are those of the kernel after the world.
+    Args:
+        agents: State of all agents.
+        world: Plans, episodes and lookup tables.
+        arguments: Arguments of the kernel after `w`; ``arguments[3]`` are the depth images.
     """
     launch_per_row(depth_noise_kernel, arguments[3].shape[3] ** 2, agents, world, *arguments)
 
 
 def launch_colour_noise(agents: Agents, world: WorldArrays, *arguments: Any) -> None:
-    """Launches `colour_noise_kernel` with one thread per pixel of each agent's colour image, ``arguments[2]``.
+    """Launches the CUDA kernel `colour_noise_kernel` with one thread per pixel of the colour images.
 
-    `arguments` are those of the kernel after the world.
+    Args:
+        agents: State of all agents.
+        world: Plans, episodes and lookup tables.
+        arguments: Arguments of the kernel after `w`; ``arguments[2]`` are the colour images.
     """
     launch_per_row(colour_noise_kernel, arguments[2].shape[3] ** 2, agents, world, *arguments)
 

@@ -33,18 +33,26 @@ UNLIMITED_M = 1e9
 
 class SketchNavEnv:
     """N agents that navigate to the goal on a sketch. The actions are STOP, FORWARD, LEFT (10 degrees) and RIGHT.
-    Images have S x S pixels.
 
-    Observations: ``rgb`` (N, 3, S, S) uint8; ``depth`` (N, 1, S, S) uint8, 0 at 0.5 m or nearer and 255 at 5 m or
-    farther; ``gps`` (N, 2) float32, metres from the start along the axes of the plan (x right, y down); ``compass``
-    (N, 1) float32, heading in radians, clockwise from the x axis, -pi to pi; ``episode`` (N,) int64, the number of the
-    episode. Its sketch is ``episodes.sketch[number]``. The observation has only the number, because the sketch does not
-    change during an episode. With `expert`, ``expert`` (N,) int64 is the action of the shortest-path follower.
+    Observations, with camera images of S x S pixels:
+
+    - ``rgb`` (N, 3, S, S) uint8: colours
+    - ``depth`` (N, 1, S, S) uint8: 0 at 0.5 m or nearer and 255 at 5 m or farther
+    - ``gps`` (N, 2) float32: metres from the start along the axes of the plan (x right, y down)
+    - ``compass`` (N, 1) float32: heading in radians, clockwise from the x axis, -pi to pi
+    - ``episode`` (N,) int64: number of the episode. Its sketch is ``episodes.sketch[number]``. The observation has only
+      the number, because the sketch does not change during an episode.
+    - ``explored`` (N, 1, G, G) uint8, if `explored` is not 0: map of G x G squares with the start in the centre; 0 is
+      unseen, 127 is free, 255 is occupied
+    - ``goal`` (N, 2) float32, if `explored` is not 0: position of the goal, in metres as ``gps``
+    - ``expert`` (N,) int64, with `expert`: action of the shortest-path follower
 
     The reward is -0.01 + 3 (D_before - D) + 10 on success; D = 0.8 of the remaining path + 0.2 of the distance to the
-    path. STOP terminates an episode; the limit of actions truncates it. Figures of an episode: ``success``; ``spl``,
-    success weighted by the path length over the distance moved; ``soft_spl``, with the share of the path that was
-    completed in place of success; ``distance_to_goal``, metres of the remaining path.
+    path, in metres. STOP terminates an episode; the limit of actions truncates it.
+
+    Metrics of an episode: ``success``; ``spl``, success weighted by the path length over the distance moved;
+    ``soft_spl``, with the share of the path that was completed in place of success; ``distance_to_goal``, metres of the
+    remaining path.
 
     `recv`, `reset` and `observe` return one of two sets of buffers, in alternation. A set is valid until the second of
     these calls after it.
@@ -192,7 +200,10 @@ class SketchNavEnv:
         return self.recv()
 
     def episode_metrics(self) -> dict[str, Tensor]:
-        """Returns the figures of the current episodes by name, as the class docstring explains; (N,) float32 each."""
+        """Returns the metrics of the current episodes: name -> (N,) float32.
+
+        The names are ``success``, ``spl``, ``soft_spl`` and ``distance_to_goal``; the class docstring explains them.
+        """
         agents = self.agents
         length, moved = self.episodes.length[agents.episode], agents.moved * SUBSTEP_M
         direct, success = length / torch.maximum(length, moved), agents.success.double()
@@ -206,7 +217,11 @@ class SketchNavEnv:
         return {name: value.float() for name, value in metrics.items()}
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the state of agents, explored maps and seed. A resume with the same episodes is exact to the bit.
+        """Returns the state from which a resume with the same episodes is exact to the bit.
+
+        Returns:
+            ``seed``; ``episodes``, their number; ``agents``, the tensors of `Agents` by name; and ``explored``, the
+            explored maps (N, G, G), if the environment has them.
 
         Raises:
             RuntimeError: An action is pending.
@@ -217,7 +232,7 @@ class SketchNavEnv:
         return {"seed": self.seed, "episodes": len(self.episodes), "agents": agents, **maps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restores `state_dict`; then `observe` returns the observations of this state.
+        """Restores the state that `state_dict` returned; then `observe` returns the observations of this state.
 
         Raises:
             ConfigError: The number of agents or of episodes differs from that of the state.

@@ -15,11 +15,11 @@ SAMPLES_M = 0.2
 
 
 class ExploredMap:
-    """Maps of N agents, each with its start in the centre and the axes of the plan.
+    """Bird's-eye maps of what N agents have seen, each with the agent's start in the centre and the axes of the plan.
 
     Args:
         rows: N, number of agents.
-        squares: G, squares along one side of a map.
+        squares: G, squares along one side of a map; a square is 0.25 m wide.
         pixels: S, side of the camera image.
         device: Device of maps and images.
 
@@ -34,10 +34,10 @@ class ExploredMap:
         self.along = torch.arange(SAMPLES_M, FAR_M, SAMPLES_M, device=device)
 
     def add(self, depth: Tensor, gps: Tensor, compass: Tensor, starts: Tensor) -> Tensor:
-        """Adds the present views to the maps and returns the maps.
+        """Adds the present camera images to the maps and returns the maps (N, G, G).
 
         Args:
-            depth: Observed depth (N, 1, S, S) uint8.
+            depth: Observed depth (N, 1, S, S) uint8, 0 at 0.5 m or nearer and 255 at 5 m or farther.
             gps: Positions (N, 2) in metres from the start.
             compass: Headings (N, 1) in radians.
             starts: (N,) bool: True for agents that begin an episode; their maps are cleared first.
@@ -46,9 +46,13 @@ class ExploredMap:
         return self.maps.copy_(self.with_view(self.maps, depth, gps, compass))
 
     def with_view(self, maps: Tensor, depth: Tensor, gps: Tensor, compass: Tensor) -> Tensor:
-        """Returns copies of `maps` (N, G, G) with the views added; `add` explains the views.
+        """Returns copies of maps with camera images added. Free squares never replace occupied squares.
 
-        Free squares never replace occupied squares.
+        Args:
+            maps: Maps (N, G, G) uint8 of N agents.
+            depth: Observed depth (N, 1, S, S) uint8, as in `add`.
+            gps: Positions (N, 2) in metres from the start.
+            compass: Headings (N, 1) in radians.
         """
         level = depth[:, 0, depth.shape[-1] // 2 - 1]  # the row above the horizon
         far = NEAR_M + level.float() * ((FAR_M - NEAR_M) / 255)
@@ -58,10 +62,16 @@ class ExploredMap:
         return self._mark(marked, walls, far.unsqueeze(2), gps, compass)
 
     def _mark(self, maps: Tensor, value: Tensor, z: Tensor, gps: Tensor, compass: Tensor) -> Tensor:
-        """Returns copies of `maps` in which k points on the ray of each of S image columns are marked.
+        """Returns copies of maps in which k points on the ray of each of S image columns are marked.
 
-        `z` (N, S, k) is the depth of the points. A square gets the maximum of its value in `maps` and the values
-        `value` (N, S, k) of the points in it.
+        A square gets the maximum of its value in `maps` and the values of the points in it.
+
+        Args:
+            maps: Maps (N, G, G) uint8 of N agents.
+            value: Values (N, S, k) uint8 of the points.
+            z: Depth (N, S, k) of the points in metres.
+            gps: Positions (N, 2) in metres from the start.
+            compass: Headings (N, 1) in radians.
         """
         side, across = maps.shape[-1], z * self.across.view(1, -1, 1)
         cos, sin = compass.cos().unsqueeze(2), compass.sin().unsqueeze(2)

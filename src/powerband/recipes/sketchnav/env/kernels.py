@@ -28,20 +28,23 @@ from powerband.recipes.sketchnav.plans import cell_codes, distance, episodes
 def write_expert(s, w, n):
     """Writes the action of the shortest-path follower of agent `n` to ``s.expert[n]``.
 
-    `s` are the arrays of all agents, `w` those of the world.
+    Args:
+        s: State of all agents (`AgentArrays`).
+        w: Plans, episodes and lookup tables (`WorldArrays`).
+        n: Index of the agent.
     """
     s.expert[n] = shortest_path_action(s, w, n)
 
 
 @cache
 def cpu_loops(parallel: bool) -> dict[str, Callable[..., None]]:
-    """Compiles the loops over agents.
+    """Compiles the CPU kernels, each of which loops over all agents.
 
     Args:
         parallel: Run on numba's threads; otherwise on the calling thread.
 
     Returns:
-        Compiled loops by name: begin, step, render, expert, depth_noise, colour_noise, pose_noise.
+        Compiled kernels by name: begin, step, render, expert, depth_noise, colour_noise, pose_noise.
     """
     modules = (hashing, world, motion, raycaster, sensors, distance, episodes, cell_codes)
     stamp = 2 * source_checksum(*modules) + parallel
@@ -104,5 +107,13 @@ def cpu_loops(parallel: bool) -> dict[str, Callable[..., None]]:
 
 
 def run(name: str, agents: Agents, world: WorldArrays, threads: int, *arguments: Any) -> None:
-    """Runs the kernel `name` with `arguments` on all agents, with `threads` CPU threads or on CUDA."""
+    """Runs a kernel on all agents, on CPU threads or on CUDA, according to the device of the agents.
+
+    Args:
+        name: Name of the kernel: begin, step, render, expert, depth_noise, colour_noise or pose_noise.
+        agents: State of all agents, which the kernel reads and writes.
+        world: Plans, episodes and lookup tables.
+        threads: CPU threads.
+        arguments: Remaining arguments of the kernel.
+    """
     run_kernel(cpu_loops, "powerband.recipes.sketchnav.env.cuda", name, agents, world, threads, *arguments)

@@ -29,9 +29,13 @@ FAR_AWAY = 1e9
 
 @inlined
 def is_occupied(w, first, width, high, cx, cy):
-    """Returns True if cell (cx, cy) is occupied, or outside of a plan of `width` x `high` cells.
+    """Returns True if a cell is occupied or outside of the plan.
 
-    `w` are the arrays of the world, and `first` is the index of the first cell of the plan in `w.cells`.
+    Args:
+        w: Plans, episodes and lookup tables (`WorldArrays`).
+        first: Index in ``w.cells`` of the first cell of the plan.
+        width, high: Cells of the plan along x and y.
+        cx, cy: Column and row of the cell.
     """
     if cx < 0 or cy < 0 or cx >= width or cy >= high:
         return True
@@ -40,9 +44,13 @@ def is_occupied(w, first, width, high, cx, cy):
 
 @inlined
 def collides(w, first, width, high, x, y):
-    """Returns True if an agent at (x, y), in 1/64 mm, touches an occupied cell of a plan of `width` x `high` cells.
+    """Returns True if an agent (a disc of radius 0.18 m) at (x, y) touches an occupied cell or the outside of the plan.
 
-    `w` are the arrays of the world, and `first` is the index of the first cell of the plan in `w.cells`.
+    Args:
+        w: Plans, episodes and lookup tables (`WorldArrays`).
+        first: Index in ``w.cells`` of the first cell of the plan.
+        width, high: Cells of the plan along x and y.
+        x, y: Position in 1/64 mm.
     """
     cx, cy = x // CELL_UNITS, y // CELL_UNITS
     for gy in range(cy - 2, cy + 3):
@@ -63,10 +71,18 @@ def collides(w, first, width, high, x, y):
 
 @inlined
 def move_forward(w, first, width, high, x, y, heading, substeps):
-    """Returns (x, y, completed substeps) of a straight move from (x, y) that ends before the agent would collide.
+    """Moves an agent straight ahead in substeps of 25 mm, and stops before the first substep that would collide.
 
-    A substep is 25 mm; x and y are in 1/64 mm, and `heading` in tens of degrees. `w` are the arrays of the world,
-    and `first` is the index of the first cell of the plan in `w.cells`, which has `width` x `high` cells.
+    Args:
+        w: Plans, episodes and lookup tables (`WorldArrays`).
+        first: Index in ``w.cells`` of the first cell of the plan.
+        width, high: Cells of the plan along x and y.
+        x, y: Position in 1/64 mm.
+        heading: Heading in tens of degrees.
+        substeps: Number of substeps without a collision.
+
+    Returns:
+        (x, y, completed substeps), with x and y in 1/64 mm.
     """
     made = 0
     for _ in range(substeps):
@@ -79,12 +95,16 @@ def move_forward(w, first, width, high, x, y, heading, substeps):
 
 @inlined
 def path_length(w, field, width, high, x, y):
-    """Returns the metres of the shortest path from (x, y) to the goal whose distance field begins at `w.field[field]`.
+    """Returns the length in metres (float) of the shortest path from (x, y) to a goal.
 
-    `w` are the arrays of the world; the plan has `width` x `high` cells; x and y are in 1/64 mm.
+    An agent may stand in a gap of 0.4 m, for example, in which the centre of no cell is navigable. The search then
+    extends to more cells, ring by ring.
 
-    An agent may stand in a gap of 0.4 m, for example, where the centre of no cell is navigable. The search then extends
-    to more cells, ring by ring.
+    Args:
+        w: Plans, episodes and lookup tables (`WorldArrays`).
+        field: Index in ``w.field`` of the first cell of the goal's distance field, the path lengths of all cells.
+        width, high: Cells of the plan along x and y.
+        x, y: Position in 1/64 mm.
     """
     cx, cy = x // CELL_UNITS, y // CELL_UNITS
     best, around = FAR_AWAY, 2
@@ -103,10 +123,15 @@ def path_length(w, field, width, high, x, y):
 
 @inlined
 def potential_m(w, e, x, y):
-    """Returns the potential D of the reward of episode number `e` at (x, y), in metres.
+    """Returns the potential of the reward at (x, y) in metres; the reward contains its decrease.
 
-    `w` are the arrays of the world; x and y are in 1/64 mm. D is 0.8 of the path that
-    remains after its nearest point, plus 0.2 of the distance to this point.
+    The potential is 0.8 of the path that remains after the nearest point of the shortest path, plus 0.2 of the distance
+    to this point.
+
+    Args:
+        w: Plans, episodes and lookup tables (`WorldArrays`).
+        e: Number of the episode.
+        x, y: Position in 1/64 mm.
     """
     best, remains = FAR_AWAY * FAR_AWAY, 0.0
     for k in range(w.way_at[e], w.way_at[e + 1] - 1):
@@ -126,8 +151,12 @@ def potential_m(w, e, x, y):
 def shortest_path_action(s, w, n):
     """Returns the action of the shortest-path follower for agent `n`: STOP near the goal, or FORWARD, LEFT, RIGHT.
 
-    The agent turns to the heading that shortens the path most, then moves ahead. `s` are the arrays of all agents,
-    `w` those of the world.
+    The agent turns to the heading that shortens the path most, then moves ahead.
+
+    Args:
+        s: State of all agents (`AgentArrays`).
+        w: Plans, episodes and lookup tables (`WorldArrays`).
+        n: Index of the agent.
     """
     if s.distance[n] <= STOP_SHARE * w.radius_m:
         return STOP
@@ -148,9 +177,14 @@ def shortest_path_action(s, w, n):
 
 @inlined
 def begin_row(s, w, n, seed, stride):
-    """Begins the next episode of agent `n`; s: arrays of all agents, w: arrays of the world.
+    """Begins the next episode of agent `n`.
 
-    Agents that play the episodes in order advance by `stride` episodes. Other agents draw an episode with `seed`.
+    Args:
+        s: State of all agents (`AgentArrays`).
+        w: Plans, episodes and lookup tables (`WorldArrays`).
+        n: Index of the agent.
+        seed: Seed with which agents draw their episodes, unless they play the episodes in order.
+        stride: Episodes by which agents advance that play the episodes in order.
     """
     count = w.order.shape[0]
     if w.sequential:
@@ -172,7 +206,11 @@ def begin_row(s, w, n, seed, stride):
 def step_row(s, w, n, action):
     """Executes one action of agent `n`: the move, the reward and the end of the episode.
 
-    `s` are the arrays of all agents, `w` those of the world.
+    Args:
+        s: State of all agents (`AgentArrays`).
+        w: Plans, episodes and lookup tables (`WorldArrays`).
+        n: Index of the agent.
+        action: 0 STOP, 1 FORWARD, 2 LEFT, 3 RIGHT.
     """
     e = s.episode[n]
     plan = w.plan[e]

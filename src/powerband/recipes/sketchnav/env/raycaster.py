@@ -25,9 +25,16 @@ PANEL, PANEL_LIGHT = 6, 0.95
 
 @inlined
 def paint(rgb, depth, n, row, column, red, green, blue, z, scale, offset, top):
-    """Writes one pixel of agent `n`: its colour into `rgb`, and its depth of z metres into `depth`.
+    """Writes the colour and the depth of one pixel of agent `n`.
 
-    The depth is written as `scale` z + `offset`, limited to 0..`top`.
+    Args:
+        rgb: Colours (N, 3, S, S) uint8 of N agents with images of S x S pixels.
+        depth: Depth (N, 1, S, S), written as `scale` z + `offset`, limited to 0..`top`.
+        n: Index of the agent.
+        row, column: Position of the pixel.
+        red, green, blue: Colour in 0..255.
+        z: Depth in metres.
+        scale, offset, top: Numbers that convert z to the written depth.
     """
     rgb[n, 0, row, column] = red
     rgb[n, 1, row, column] = green
@@ -37,10 +44,16 @@ def paint(rgb, depth, n, row, column, red, green, blue, z, scale, offset, top):
 
 @inlined
 def render_column(s, w, n, column, rgb, depth, scale, offset, top):
-    """Renders one column of the view of agent `n` into `rgb` (N, 3, S, S) uint8 and `depth` (N, 1, S, S).
+    """Renders one column of the camera image of agent `n`.
 
-    There are N agents with images of S x S pixels. `s` are the arrays of all agents, `w` those of the world. A depth of
-    z metres is written as `scale` z + `offset`, limited to 0..`top`.
+    Args:
+        s: State of all agents (`AgentArrays`).
+        w: Plans, episodes and lookup tables (`WorldArrays`).
+        n: Index of the agent.
+        column: Column of the image.
+        rgb: Colours (N, 3, S, S) uint8 of N agents with images of S x S pixels; written.
+        depth: Depth (N, 1, S, S); written as `scale` z + `offset`, limited to 0..`top`, for a depth of z metres.
+        scale, offset, top: Numbers that convert z to the written depth.
     """
     plan = w.plan[s.episode[n]]
     first, width = w.cells_at[plan], w.size[plan, 1]

@@ -36,7 +36,7 @@ POSE = 1 << 18
 
 
 class SensorArrays(NamedTuple):
-    """`Sensors` as the kernels read them.
+    """Tables and standard deviations of the sensor noise, which the kernels read.
 
     Attributes:
         normal: Table of the normal distribution (4096,) float32 with variance 1.
@@ -54,7 +54,7 @@ class SensorArrays(NamedTuple):
 
 
 def sensor_arrays(sensors: Sensors, device: torch.device) -> SensorArrays:
-    """Builds the tables and the standard deviations on a device."""
+    """Builds the tables and the standard deviations of the noise of `sensors` on a device."""
     count = 1 << LANE_BITS
     table = np.array([NormalDist().inv_cdf((k + 0.5) / count) for k in range(count)])
     table /= table.std()
@@ -65,7 +65,14 @@ def sensor_arrays(sensors: Sensors, device: torch.device) -> SensorArrays:
 
 @inlined
 def frame_key(s, w, n, seed):
-    """Returns the uint64 key of the noise of agent `n` at this step; s: arrays of all agents, w: those of the world."""
+    """Returns the key (uint64) of the random numbers for the sensor noise of agent `n` at this step.
+
+    Args:
+        s: State of all agents (`AgentArrays`).
+        w: Plans, episodes and lookup tables (`WorldArrays`).
+        n: Index of the agent.
+        seed: Seed of the environment.
+    """
     who, begun = s.row[n], s.tick[n]
     if w.sequential:
         who, begun = s.episode[n], s.tick[n] * 0
@@ -76,35 +83,52 @@ def frame_key(s, w, n, seed):
 
 @inlined
 def sensor_bits(key, slot):
-    """Returns 64 random bits for reading number `slot` (a pixel or the pose) of the step with `frame_key` `key`."""
+    """Returns 64 random bits (uint64) for one reading.
+
+    Args:
+        key: Key of agent and step from `frame_key`.
+        slot: Number of the reading: a pixel, or `POSE` for GPS and compass.
+    """
     return splitmix64(key + np.uint64(slot + 1) * np.uint64(0x9E3779B97F4A7C15))
 
 
 @inlined
 def table_row(bits, lane):
-    """Returns an index into the table of the normal distribution.
+    """Returns an index (uint32, 0..4095) into the table of the normal distribution.
 
-    The index is group number `lane` (0 to 4) of 12 of the 64 `bits`.
+    Args:
+        bits: 64 random bits (uint64).
+        lane: Number, 0 to 4, of the group of 12 bits that is the index.
     """
     return np.uint32((bits >> np.uint64(LANE_BITS * lane)) & np.uint64((1 << LANE_BITS) - 1))
 
 
 @inlined
 def standard_normal(o, bits, lane):
-    """Returns a standard normal number (float64), which group number `lane` (0 to 4) of 12 of the 64 `bits` selects.
+    """Returns a number (float64) from the table of the standard normal distribution.
 
-    `o` are the arrays of the sensors.
+    Args:
+        o: Tables and standard deviations of the noise (`SensorArrays`).
+        bits: 64 random bits (uint64).
+        lane: Number, 0 to 4, of the group of 12 bits that selects the number.
     """
     return np.float64(o.normal[table_row(bits, lane)])
 
 
 @inlined
 def add_depth_noise(o, key, n, row, column, metres, depth, scale, offset):
-    """Adds noise to the depth z of one pixel of agent `n`; writes `scale` z + `offset` to `depth` (N, 1, S, S) uint8.
+    """Computes the noisy depth of one pixel of agent `n`.
 
-    z comes from `metres` (N, 1, S, S), the exact depth in images of S x S pixels of N agents. `o` are the arrays of the
-    sensors, and `key` is the `frame_key` of the step.
     The error of triangulation grows with the square of the distance. Source: Khoshelham and Elberink 2012.
+
+    Args:
+        o: Tables and standard deviations of the noise (`SensorArrays`).
+        key: Key of agent and step from `frame_key`.
+        n: Index of the agent.
+        row, column: Position of the pixel.
+        metres: Exact depth (N, 1, S, S) in metres, in images of S x S pixels of N agents.
+        depth: Depth (N, 1, S, S) uint8; written as `scale` z + `offset` for a noisy depth of z metres.
+        scale, offset: Numbers that convert z to the written depth.
     """
     z = np.float64(metres[n, 0, row, column])
     z += o.depth * z * z * standard_normal(o, sensor_bits(key, row * depth.shape[3] + column), 0)
@@ -113,9 +137,14 @@ def add_depth_noise(o, key, n, row, column, metres, depth, scale, offset):
 
 @inlined
 def add_colour_noise(o, key, n, row, column, rgb):
-    """Adds noise to the colours of one pixel of agent `n` in `rgb` (N, 3, S, S) uint8: N agents, S x S pixels.
+    """Adds noise to the colours of one pixel of agent `n`.
 
-    `o` are the arrays of the sensors, and `key` is the `frame_key` of the step.
+    Args:
+        o: Tables and standard deviations of the noise (`SensorArrays`).
+        key: Key of agent and step from `frame_key`.
+        n: Index of the agent.
+        row, column: Position of the pixel.
+        rgb: Colours (N, 3, S, S) uint8 of N agents with images of S x S pixels; changed in place.
     """
     bits = sensor_bits(key, row * rgb.shape[3] + column)
     for k in range(3):
@@ -125,9 +154,16 @@ def add_colour_noise(o, key, n, row, column, rgb):
 
 @inlined
 def add_pose_noise(s, w, o, n, seed, gps, compass):
-    """Adds noise to agent `n` in `gps` (N, 2) and `compass` (N, 1), float32; the compass stays within -pi to pi.
+    """Adds noise to the position and the heading that agent `n` observes.
 
-    `s` are the arrays of all agents, `w` those of the world. `o` are the arrays of the sensors.
+    Args:
+        s: State of all agents (`AgentArrays`).
+        w: Plans, episodes and lookup tables (`WorldArrays`).
+        o: Tables and standard deviations of the noise (`SensorArrays`).
+        n: Index of the agent.
+        seed: Seed of the environment.
+        gps: Positions (N, 2) float32 of N agents in metres; changed in place.
+        compass: Headings (N, 1) float32 in radians; changed in place, within -pi to pi.
     """
     bits = sensor_bits(frame_key(s, w, n, seed), POSE)
     for k in range(2):

@@ -16,8 +16,13 @@ def make_env_spec(pixels: int, rules: Rules, explored: int = 0, expert: bool = F
     Args:
         pixels: S, side of the camera image.
         rules: Rules of an episode.
-        explored: G, squares along one side of the explored map; 0 for no map.
+        explored: G, squares along one side of the explored map, which shows what an agent has seen so far; 0 for no
+            map.
         expert: Add the action of the shortest-path follower to the observation.
+
+    Returns:
+        Observations ``rgb`` (3, S, S), ``depth`` (1, S, S), ``gps`` (2,), ``compass`` (1,) and ``episode`` (), and one
+        of four actions. A map adds ``explored`` (1, G, G) and ``goal`` (2,), and `expert` adds ``expert`` ().
 
     Raises:
         ConfigError: `pixels` is odd or out of range, or `explored` is odd or negative.

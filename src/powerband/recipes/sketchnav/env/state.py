@@ -13,7 +13,7 @@ from powerband.envs.numba.arrays import device_array
 
 
 class AgentArrays(NamedTuple):
-    """The tensors of `Agents` as arrays for numba."""
+    """The tensors of `Agents`, which describes them, as arrays for numba."""
 
     at: Any
     heading: Any
@@ -38,14 +38,15 @@ class Agents:
     Attributes:
         at: Positions (N, 2) int64: x and y in 1/64 mm.
         heading: Headings (N,) int64 in tens of degrees, clockwise from the x axis of the plan.
-        made: Actions of the current episode (N,) int64.
+        made: Number of actions in the current episode (N,) int64.
         moved: Substeps of 25 mm that the agent has moved in the episode (N,) int64.
-        potential: Potential D of the reward of `SketchNavEnv` (N,) float64, in metres.
+        potential: Potential of the reward (N,) float64 in metres: 0.8 of the remaining path + 0.2 of the distance to
+            the path. The reward contains its decrease.
         distance: Length of the shortest path to the goal (N,) float64, in metres.
         expert: Action of the shortest-path follower (N,) int64; up to date only if the reward needs it.
         hit: 1 if the last action collided, else 0 (N,) uint8.
         reward: Rewards (N,) float32.
-        ended: (N,) uint8: 1 if the last action terminated the episode, 2 if the limit of actions truncated it.
+        ended: (N,) uint8: 1 if the last action terminated the episode, 2 if the limit of actions truncated it, else 0.
         success: 1 if the episode ended with success, else 0 (N,) uint8.
         episode: Episode numbers (N,) int64.
         row: Numbers of the agents over all ranks (N,) int64.
@@ -69,11 +70,11 @@ class Agents:
 
     @classmethod
     def empty(cls, num_envs: int, first_env: int, device: torch.device) -> Agents:
-        """Creates agents without episodes.
+        """Creates agents whose state is zero, before their first episodes begin.
 
         Args:
             num_envs: N, number of agents.
-            first_env: Number of the first agent over all ranks.
+            first_env: Number of the first agent over all ranks (training processes of a distributed run).
             device: Device of the tensors.
         """
         dtypes = {"potential": torch.float64, "distance": torch.float64, "reward": torch.float32}

@@ -27,17 +27,18 @@ RADIUS = round(RADIUS_M / COORDINATE_UNIT_M)
 
 
 class WorldArrays(NamedTuple):
-    """Tables and numbers that the kernels read.
+    """Floor plans, episodes, rules and lookup tables, which the kernels of all agents read.
 
-    The first fields, up to ``way_at``, are those of `Episodes`.
+    The first fields, up to ``way_at``, are those of `Episodes`. An image has S x S pixels. The first axis of ``step``
+    and ``ray`` is the heading in tens of degrees.
 
     Attributes:
         height: Heights (32,) float32 in metres by cell code.
-        colour: Colours (33, 3) float32 by cell code.
-        step: Displacement (36, 2) int64 of a substep of 25 mm by heading.
-        ray: Cells (36, S, 2) float64 that the ray of an image column advances per metre of depth, by heading.
-        row_z: Depth (S,) float64 of the floor below the horizon and of the ceiling above it, by image row.
-        row_light: Light (S,) float64 at that depth.
+        colour: Colours (33, 3) float32 in 0..255 by cell code; the last row is the ceiling.
+        step: Displacement (36, 2) int64 of a substep of 25 mm, in units of 1/64 mm.
+        ray: Cells (36, S, 2) float64 that the ray of each image column advances per metre of depth.
+        row_z: Depth (S,) float64, in metres, of the floor below the horizon and of the ceiling above it, by image row.
+        row_light: Light (S,) float64 at that depth, as a factor on colours.
         pixels: S, side of the camera image.
         focal: Focal length in pixels.
         substeps: Substeps of the action FORWARD.
@@ -46,7 +47,7 @@ class WorldArrays(NamedTuple):
         bonus: Reward for the action of the shortest-path follower.
         sequential: True if agents play the episodes in order, False if they draw episodes.
         shading: Light falls as 1 / (1 + shading z) with a depth of z metres.
-        order: Numbers (E',) int64 of the episodes in the order in which agents play them.
+        order: Numbers (E',) int64 of the E' episodes that are played, in the order in which agents play them.
     """
 
     cells: Any
@@ -93,7 +94,7 @@ def world_arrays(
     order: Tensor | None = None,
     shading: float = DEFAULT_SHADING,
 ) -> WorldArrays:
-    """Builds the tables of the kernels.
+    """Builds the arrays and numbers that the kernels of all agents read.
 
     Args:
         episodes: Episodes on `device`.
@@ -102,7 +103,7 @@ def world_arrays(
         sequential: Agents play the episodes in order; otherwise each agent draws episodes at random.
         device: Device of the kernels.
         order: Numbers (E',) int64 of the E' episodes that are played; None plays all.
-        shading: Light falls as 1 / (1 + shading z), z in metres.
+        shading: Light falls as 1 / (1 + shading z), with a depth of z metres.
     """
 
     def put(values: np.ndarray) -> Any:

@@ -10,11 +10,13 @@ from powerband.recipes.sketchnav.env.env import SketchNavEnv
 
 
 class NavigationChunkActor:
-    """Policy that stacks the newest images of each agent, and executes the first actions of each predicted chunk.
+    """Policy that executes the first actions of each predicted chunk, a sequence of actions.
+
+    It stacks the newest camera images of each agent.
 
     Args:
         learner: Learner that predicts chunks.
-        image_keys: Observed images by their keys in an observation.
+        image_keys: Keys, in an observation, of the images that the learner observes.
         exec_horizon: Actions executed before the next chunk is predicted; 0 uses the setting chunks.exec_horizon.
     """
 
@@ -25,7 +27,16 @@ class NavigationChunkActor:
         self.chunk = self.executed = torch.empty(0)
 
     def __call__(self, env: SketchNavEnv, obs: dict[str, Tensor], carry: Tensor | None) -> tuple[Tensor, None]:
-        """Returns actions (N,) int64 for the N agents of `env`, and None, because this object holds the memory."""
+        """Chooses the actions of the N agents of an environment.
+
+        Args:
+            env: Environment.
+            obs: Observations of `env`.
+            carry: Ignored, because this object holds the memory.
+
+        Returns:
+            Actions (N,) int64, and None.
+        """
         starts = env.agents.made == 0
         if not self.images:
             starts = torch.ones_like(starts)
@@ -44,10 +55,15 @@ class NavigationChunkActor:
         return action, None
 
     def _stack(self, past: Tensor | None, newest: Tensor, starts: Tensor) -> Tensor:
-        """Adds `newest` (N, C, S, S) to `past` and returns the newest images (N, frames, C, S, S), oldest first.
+        """Adds the newest images to the earlier ones; N agents have images of C channels and S x S pixels.
 
-        There are N agents, and images of C channels and S x S pixels. At the start of an episode (`starts`), and if
-        `past` is None, the newest image fills all frames.
+        Args:
+            past: Earlier images (N, frames, C, S, S), oldest first; None if there are none.
+            newest: Newest images (N, C, S, S).
+            starts: (N,) bool: True for agents at the start of an episode, whose newest image fills all frames.
+
+        Returns:
+            The newest images (N, frames, C, S, S), oldest first. If `past` is None, the newest image fills all frames.
         """
         repeated = newest.unsqueeze(1).repeat(1, self.learner.config.frames, 1, 1, 1)
         if past is None:

@@ -18,12 +18,12 @@ from powerband.recipes.sketchnav.settings import Sensors
 
 
 class Demonstrations:
-    """Recorded steps (rows), with the steps of an episode in consecutive rows.
+    """Recorded steps as rows of a dataset; the steps of an episode are consecutive rows.
 
     Calling this object with row numbers returns a batch.
 
     Args:
-        fields: Tensors (rows, ...) by name, among them ``action`` (rows,) and ``episode`` (rows,) int64.
+        fields: Name -> tensor (rows, ...), among them ``action`` (rows,) and ``episode`` (rows,) int64.
         image_fields: Fields of which the newest `frames` images are stacked along the channels, oldest first.
         frames: Images per observation. Before the start of an episode its first image is repeated.
         horizon: Actions of a chunk. After the end of an episode its last action is repeated.
@@ -50,7 +50,12 @@ class Demonstrations:
         self.past, self.future = torch.arange(1 - frames, 1), torch.arange(horizon)
 
     def __call__(self, rows: Tensor) -> dict[str, Tree]:
-        """Returns the batch of R row numbers (R,) int64: ``obs``, a dict of (R, ...), and ``action`` (R, horizon)."""
+        """Returns the batch of R row numbers (R,) int64.
+
+        Returns:
+            ``obs``: name -> tensor (R, ...), with the images (R, frames x channels, S, S) of S x S pixels; ``action``:
+            actions (R, horizon) int64 from each row onwards.
+        """
         past = torch.maximum(rows.unsqueeze(1) + self.past, self.first[rows].unsqueeze(1))
         future = torch.minimum(rows.unsqueeze(1) + self.future, self.last[rows].unsqueeze(1))
         obs: Tree = {
@@ -62,7 +67,7 @@ class Demonstrations:
 
 
 def load_demonstrations(config: Config) -> Demonstrations:
-    """Loads the recording in `demos_dir`.
+    """Loads the demonstrations that were recorded in the folder ``config.demos_dir``.
 
     Raises:
         ConfigError: There is no recording, or its plans, rules, sensors or images differ from those of the run.
@@ -94,8 +99,11 @@ def load_demonstrations(config: Config) -> Demonstrations:
 
 
 def _without_sketches(scenes: dict[str, Any]) -> dict[str, Any]:
-    """Returns fields of `EpisodeConfig` by their present names, without the fields of sketches.
+    """Returns the fields of `EpisodeConfig` by their present names, without the fields of sketches.
 
     Sketches change neither the paths nor the camera images of a recording.
+
+    Args:
+        scenes: Fields of `EpisodeConfig`, by their present or old names.
     """
     return {RENAMED_SCENES.get(name, name): v for name, v in scenes.items() if not name.startswith("sketch")}

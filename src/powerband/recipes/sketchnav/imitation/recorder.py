@@ -31,10 +31,18 @@ def record_demonstrations(config: Config, run: Run) -> None:
 
 
 def record(config: Config, run: Run) -> Path:
-    """Records the episodes of the split train that the recording lacks, packs it, and returns its folder.
+    """Records demonstrations of the shortest-path follower, except those that an earlier recording in the folder has.
 
-    Fields: ``rgb`` and ``depth`` if the policy observes them, ``gps`` and ``compass`` as in `SketchNavEnv`, ``action``
-    (uint8) of the follower, ``episode``. The steps of an episode are contiguous; its last action is STOP.
+    A recorded step has the fields ``rgb`` and ``depth`` if the policy observes them, ``gps`` and ``compass`` as in
+    `SketchNavEnv`, ``action`` (uint8) of the follower, and ``episode``. The steps of an episode are contiguous; its
+    last action is STOP.
+
+    Args:
+        config: Configuration of the run.
+        run: Run; its folder receives the recording if `demos_dir` is empty.
+
+    Returns:
+        The folder of the recording.
     """
     folder = Path(config.demos_dir) if config.demos_dir else run.dir / "demos"
     episodes = load_episodes(config, "train", run.console)
@@ -64,9 +72,16 @@ def record(config: Config, run: Run) -> Path:
 def _record_episodes(
     config: Config, episodes: Episodes, missing: Tensor, field_names: list[str], recording: Recording
 ) -> None:
-    """Plays the n episodes with the numbers `missing` (n,), and adds the observed `field_names` to `recording`.
+    """Plays episodes and adds the steps of the shortest-path follower to a recording.
 
     The recorded action is that of the follower, even if a random move is executed in its place.
+
+    Args:
+        config: Configuration of the run.
+        episodes: Episodes of the split train.
+        missing: Numbers (n,) int64 of the n episodes to play.
+        field_names: Observations to record.
+        recording: Recording that receives the episodes.
     """
     seed, noise = recording.facts["seed"], recording.facts["noise"]
     num_envs = min(NUM_ENVS, len(missing))
@@ -103,10 +118,16 @@ def _record_episodes(
 
 
 def _disturb(action: Tensor, env: SketchNavEnv, share: float, seed: int) -> Tensor:
-    """Returns the actions (N,) of N agents with a `share` replaced by random moves; STOP is never replaced.
+    """Returns the actions (N,) of N agents with a share of them replaced by random moves; STOP is never replaced.
 
     After a random move the follower shows how to recover, which an undisturbed follower never does. The random numbers
     depend on episode and step only, so that a continued recording is the same. Source: Laskey et al. 2017.
+
+    Args:
+        action: Actions (N,) int64 of the follower.
+        env: Environment that the agents are in.
+        share: Probability, 0 to 1, that an action is replaced.
+        seed: Seed of the random moves.
     """
     if share <= 0:
         return action

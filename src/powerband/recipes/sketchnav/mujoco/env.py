@@ -28,12 +28,12 @@ class MujocoNavEnv:
 
     Args:
         file: File of episodes, as `Episodes.save` writes it.
-        rules: Fields of `Rules`.
+        rules: Fields of `Rules` by name.
         pixels: S, side of the images.
-        sensors: Fields of `Sensors`; MuJoCo has its own shading.
+        sensors: Fields of `Sensors` by name, of which MuJoCo ignores `shading`; None adds no noise.
 
     Attributes:
-        renderer: OpenGL device that renders the images; None before the first image.
+        renderer: Name of the OpenGL device that renders the images; None before the first image.
     """
 
     def __init__(self, file: str, rules: dict[str, Any], pixels: int, sensors: dict[str, Any] | None = None) -> None:
@@ -69,7 +69,8 @@ class MujocoNavEnv:
     def step(self, action: int) -> tuple[dict[str, Any], float, bool, bool, dict]:
         """Executes one action and returns (observation, reward, terminated, truncated, info).
 
-        At the end of an episode `info` has its figures by name; before the end it is empty.
+        At the end of an episode `info` has ``success``, ``spl``, ``soft_spl`` and ``distance_to_goal`` (metres); before
+        the end it is empty.
         """
         nav = self.nav
         nav.move(torch.tensor([int(action)]))
@@ -100,9 +101,15 @@ class MujocoNavEnv:
         }
 
     def _add_noise(self, rgb: np.ndarray, level: np.ndarray, depth: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns (colours, depth levels): `rgb` (3, S, S) and `level` (1, S, S) with noise.
+        """Adds noise to one image.
 
-        `depth` (S, S) is the exact depth in metres.
+        Args:
+            rgb: Colours (3, S, S) uint8 of S x S pixels.
+            level: Depth (1, S, S) uint8 without noise.
+            depth: Exact depth (S, S) float32 in metres.
+
+        Returns:
+            Noisy colours (3, S, S) and noisy depth (1, S, S), both uint8.
         """
         colours, levels, metres = (
             torch.from_numpy(np.ascontiguousarray(each)[None]) for each in (rgb, level, depth[None])
@@ -122,5 +129,5 @@ class MujocoNavEnv:
 
 
 def _without_sketches(episodes: Episodes) -> Episodes:
-    """Returns episodes with sketches of one pixel, because only the policy, not the environment, reads sketches."""
+    """Returns `episodes` with sketches of one pixel, because only policies, not environments, read sketches."""
     return replace(episodes, sketch=episodes.sketch[:, :, :1, :1].contiguous())

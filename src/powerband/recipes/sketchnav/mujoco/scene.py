@@ -19,9 +19,10 @@ FLOOR_M = 0.05
 
 
 def merge_into_boxes(cells: np.ndarray) -> list[tuple[int, int, int, int, int]]:
-    """Covers the cells of a plan, (H rows, W columns) uint8, with rectangles that do not overlap.
+    """Covers a plan with rectangles that do not overlap, so that a scene has fewer boxes.
 
-    All cells of a rectangle have the same code.
+    Args:
+        cells: Cell codes (H rows, W columns) uint8 of the plan. All cells of a rectangle have the same code.
 
     Returns:
         (code, x0, y0, x1, y1) of each rectangle, in cells; x1 and y1 are exclusive.
@@ -42,9 +43,12 @@ def merge_into_boxes(cells: np.ndarray) -> list[tuple[int, int, int, int, int]]:
 
 
 def scene_xml(cells: np.ndarray) -> str:
-    """Returns the MJCF text of the plan with the cell codes `cells` (H rows, W columns), with the camera ``eye``.
+    """Returns the MJCF text (MuJoCo's XML) of a plan with the camera ``eye``.
 
     The y axis of the scene points up, so the y of the plan is negated.
+
+    Args:
+        cells: Cell codes (H rows, W columns) uint8 of the plan.
     """
     tall, colour = heights(), colours()
     height, width = (side * CELL_M for side in cells.shape)

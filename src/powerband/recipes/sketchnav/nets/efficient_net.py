@@ -63,7 +63,7 @@ class InvertedBottleneck(nn.Module):
 
 
 class EfficientNet(nn.Module):
-    """Encoder of images of any size. Two channels with the coordinates of each pixel are added to an image.
+    """Encoder of images of any size. It adds two channels with the coordinates of each pixel to an image.
 
     Without these channels, a group norm of an empty sketch would divide by almost 0.
     """

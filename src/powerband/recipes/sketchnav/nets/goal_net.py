@@ -28,11 +28,14 @@ DARK = 0.6
 
 
 def bounding_box(inside: Tensor) -> tuple[Tensor, Tensor]:
-    """Computes the bounding boxes of the True squares of R maps (R, G, G) bool, which have G squares along a side.
+    """Computes the bounding box of the True squares of each map.
+
+    Args:
+        inside: R maps (R, G, G) bool with G squares along a side.
 
     Returns:
-        (low, high): lowest (column, row) and highest (column, row) + 1, (R, 2) each. Without squares, the
-            box is the whole map.
+        (low, high): lowest (column, row) and highest (column, row) + 1, (R, 2) float32 each. Without True squares, the
+        box is the whole map.
     """
     side = inside.shape[-1]
     index = torch.arange(side, device=inside.device)
@@ -48,9 +51,14 @@ def bounding_box(inside: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def keypoint_grid(low: Tensor, high: Tensor) -> Tensor:
-    """Returns K keypoints (column, row) in each of R boxes, (R, K, 2).
+    """Returns the keypoints of R boxes: the centres of 5 by 5 equal parts of each box.
 
-    They are the centres of SIDE by SIDE equal parts of the boxes from `low` (R, 2) to `high` (R, 2).
+    Args:
+        low: Lowest (column, row) of the boxes (R, 2).
+        high: Highest (column, row) of the boxes (R, 2), exclusive.
+
+    Returns:
+        K = 25 keypoints (column, row) per box, (R, K, 2).
     """
     share = (torch.arange(SIDE, device=low.device) + 0.5) / SIDE
     x = low[:, :1] + (high - low)[:, :1] * share
@@ -59,12 +67,15 @@ def keypoint_grid(low: Tensor, high: Tensor) -> Tensor:
 
 
 def ray_distances(occupied: Tensor, points: Tensor, squares_per_metre: Tensor) -> Tensor:
-    """Computes the distances (R, K, D) from K points to occupied squares in D directions, as shares of REACH_M.
+    """Computes the distances from K points to the nearest occupied squares in D = 8 directions.
 
     Args:
         occupied: Occupied squares (R, G, G) bool of R maps with G squares along a side.
         points: Column and row of the points (R, K, 2).
         squares_per_metre: Resolution of the maps (R, 1).
+
+    Returns:
+        Distances (R, K, D) float32 as shares of 4 m, in steps of 1/16; 1 if no square within 4 m is occupied.
     """
     side = occupied.shape[-1]
     angle = torch.arange(DIRECTIONS, device=points.device) * (2 * math.pi / DIRECTIONS)
@@ -133,14 +144,15 @@ class GoalNet(nn.Module):
 
 
 def polar_features(goal: Tensor, gps: Tensor, compass: Tensor) -> Tensor:
-    """Computes features (R, 3) of the goals of R agents.
-
-    They are the distance in tens of metres, and the sine and cosine of the bearing relative to the heading.
+    """Computes features of the goals of R agents: their distance and direction from the agents.
 
     Args:
         goal: Positions of the goals (R, 2) in metres.
         gps: Positions of the agents (R, 2) in metres.
         compass: Headings of the agents (R, 1) in radians.
+
+    Returns:
+        Features (R, 3): the distance in tens of metres, and the sine and cosine of the bearing relative to the heading.
     """
     offset = goal - gps
     bearing = torch.atan2(offset[:, 1:], offset[:, :1]) - compass

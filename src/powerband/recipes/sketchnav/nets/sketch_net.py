@@ -104,7 +104,7 @@ class SketchEncoder(nn.Module):
         self._cache.clear()
 
     def set_sketches(self, sketches: Tensor) -> None:
-        """Replaces the sketches by those of another set of E' episodes, (E', 3, s, s) uint8."""
+        """Replaces the sketches by those (E', 3, s, s) uint8 of another set of E' episodes, with s x s pixels."""
         self._assign(sketches)
         self.clear_cache()
 
@@ -138,7 +138,7 @@ class SketchEncoder(nn.Module):
 
 
 class SketchNet(nn.Module, AuxiliaryLosses):
-    """Encoder of the observations of sketchnav.
+    """Network that encodes the observations of sketchnav as features.
 
     Attributes:
         width: Number of features.
@@ -181,7 +181,7 @@ class SketchNet(nn.Module, AuxiliaryLosses):
         self.image_keys = tuple(name for name, used in (("rgb", config.use_rgb), ("depth", config.use_depth)) if used)
 
     def forward(self, obs: dict[str, Tensor]) -> Tensor:
-        """Encodes observations of R agents of `SketchNavEnv` as features (R, width)."""
+        """Encodes the observations of R agents, as `SketchNavEnv` returns them, as features (R, width)."""
         episode = obs["episode"]
         codes, ink, page = self.sketch(episode)
         parts = [codes]
@@ -204,12 +204,14 @@ class SketchNet(nn.Module, AuxiliaryLosses):
         return torch.cat([part.float() for part in parts], 1)
 
     def auxiliary(self, obs: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Returns ``goal``: the loss (0-d) of the goal positions that the last forward pass predicted.
-
-        The dict is empty if the encoder has no `GoalNet`.
+        """Returns the loss of the goal positions that the last forward pass predicted.
 
         Args:
             obs: Observations of the last forward pass with any leading axes.
+
+        Returns:
+            ``goal``: the mean squared error (0-d) of positions in tens of metres. The dict is empty if the encoder has
+            no `GoalNet`.
         """
         if self._predicted_goal is None:
             return {}
@@ -228,6 +230,13 @@ class SketchNet(nn.Module, AuxiliaryLosses):
 
 
 def pose_features(obs: dict[str, Tensor]) -> Tensor:
-    """Computes features (R, 4) of R agents' poses: tens of metres from the start, sine and cosine of the heading."""
+    """Computes features of the poses of R agents.
+
+    Args:
+        obs: Observations with ``gps`` (R, 2) in metres from the start, and ``compass`` (R, 1), headings in radians.
+
+    Returns:
+        Features (R, 4): the position in tens of metres, and the sine and cosine of the heading.
+    """
     heading = obs["compass"]
     return torch.cat([obs["gps"] / GPS_M, heading.sin(), heading.cos()], 1)

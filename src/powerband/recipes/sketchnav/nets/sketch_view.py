@@ -13,7 +13,7 @@ CHUNK = 512
 
 
 def to_unit_range(image: Tensor) -> Tensor:
-    """Converts an image of bytes to floats in 0..1."""
+    """Converts an image of bytes (0..255) to float32 in 0..1."""
     return image.float().mul_(1 / 255)
 
 
@@ -83,7 +83,10 @@ class SketchCrop(nn.Module):
             return self._crop(ink, page, starts, size, gps, compass)
 
     def _crop(self, ink: Tensor, page: Tensor, starts: Tensor, size: Tensor, gps: Tensor, compass: Tensor) -> Tensor:
-        """Crops as `forward`, with `size` (R, 1), the sizes of the pages in metres, in place of the codes."""
+        """Crops the page of each of R agents (rows), as `forward`, from pages of known size.
+
+        `size` (R, 1) is the size of the pages in metres; `forward` describes the other arguments and the result.
+        """
         rows, pages = len(page), len(ink)
         ahead = torch.cat([compass.cos(), compass.sin()], 1)
         right = torch.stack([-ahead[:, 1], ahead[:, 0]], 1)

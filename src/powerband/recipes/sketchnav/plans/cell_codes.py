@@ -52,7 +52,7 @@ _FURNITURE_HEIGHTS_M = (0.42, 0.5, 0.45, 0.75, 0.72, 1.1, 1.4, 1.9)
 
 
 def heights() -> np.ndarray:
-    """Returns the heights (32,) float32 of cells above the floor, in metres, by code; 0 is free."""
+    """Returns the heights (32,) float32 of cells in metres above the floor, by cell code; 0 is a free cell."""
     metres = np.zeros(NUM_CODES, np.float32)
     metres[list(WALLS + FRAMES)] = CEILING_M
     metres[list(FURNITURE)] = _FURNITURE_HEIGHTS_M
@@ -60,7 +60,7 @@ def heights() -> np.ndarray:
 
 
 def colours() -> np.ndarray:
-    """Returns the colours (33, 3) float32 in 0..255 by code; the last row is the ceiling."""
+    """Returns the RGB colours (33, 3) float32 in 0..255 by cell code; the last row is the ceiling."""
     rgb = np.zeros((NUM_CODES + 1, 3), np.float32)
     for code, colour in _COLOURS.items():
         rgb[code] = colour

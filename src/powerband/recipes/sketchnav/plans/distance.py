@@ -48,9 +48,13 @@ def navigable(cells: np.ndarray) -> np.ndarray:
 
 @njit(cache=True, nogil=True)
 def largest_component(free: np.ndarray) -> np.ndarray:
-    """Returns the largest part of `free` (H rows, W columns) bool whose cells are connected by straight moves.
+    """Returns the largest connected set of free cells.
 
-    The result (H, W) bool is True in the cells of this part.
+    Args:
+        free: Free cells (H rows, W columns) bool. Neighbours share a side.
+
+    Returns:
+        (H, W) bool: True in the cells of the largest set.
     """
     height, width = free.shape
     part = np.zeros((height, width), np.int32)
@@ -79,7 +83,7 @@ def largest_component(free: np.ndarray) -> np.ndarray:
 
 @njit(cache=True, nogil=True)
 def _is_open(free, x, y, dx, dy):
-    """Returns True if the move from cell (x, y) by (dx, dy) crosses and reaches only True cells of `free`."""
+    """Returns True if the move from cell (x, y) by (dx, dy) crosses and reaches only cells that are `free` (H, W)."""
     height, width = free.shape
     nx, ny = x + dx, y + dy
     if nx < 0 or ny < 0 or nx >= width or ny >= height or not free[ny, nx]:
@@ -143,15 +147,18 @@ def distance_field(free: np.ndarray, goal_x: int, goal_y: int) -> np.ndarray:
 
 @njit(cache=True, nogil=True)
 def shortest_path(free: np.ndarray, field: np.ndarray, x: int, y: int) -> np.ndarray:
-    """Returns the L corners (L, 2) int64 of the shortest path from cell (x, y) to the goal.
+    """Returns the corners of the shortest path from cell (x, y) to the goal.
 
     Consecutive moves in one direction are joined to one segment.
 
     Args:
         free: Navigable cells (H rows, W columns) bool.
-        field: Lengths (H, W) of `distance_field`.
+        field: Path lengths (H, W) to the goal from `distance_field`.
         x: Column of the first cell.
         y: Row of the first cell.
+
+    Returns:
+        L corners (L, 2) int64 as (column, row), from the first cell to the goal.
     """
     corners = np.empty((field.size, 2), np.int64)
     corners[0, 0], corners[0, 1], count = x, y, 1

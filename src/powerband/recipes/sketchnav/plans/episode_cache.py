@@ -29,7 +29,10 @@ SETS = DiskCache(
 
 @cache
 def source_digest() -> str:
-    """Returns the SHA-256 of the modules that generate episodes, and of the version of numpy."""
+    """Returns the hexadecimal SHA-256 of the source of the modules that generate episodes, and of numpy's version.
+
+    It is a part of the name of cache files, so that a change of the modules makes old files unused.
+    """
     digest = hashlib.sha256(np.__version__.encode())
     for module in (settings, distance, episodes, plan, sketch, cell_codes):
         digest.update(Path(str(module.__file__)).read_bytes())
@@ -37,13 +40,29 @@ def source_digest() -> str:
 
 
 def cache_path(scenes: EpisodeConfig, split: Split, seed: int) -> Path | None:
-    """Returns the path of the cache file of an episode set; None if the user has no home folder."""
+    """Returns the path of the cache file of an episode set; None if the user has no home folder.
+
+    Args:
+        scenes: Distribution of the episodes.
+        split: Split of episodes.
+        seed: Seed of the episodes.
+    """
     origin = [VERSION, source_digest(), asdict(scenes), split, seed]
     return SETS.file(json.dumps(origin, sort_keys=True).encode())
 
 
 def read_cached(file: Path, scenes: EpisodeConfig, split: Split, seed: int) -> Episodes | None:
-    """Reads a cached set. Returns None if there is no file and, with a warning, if the file is wrong or damaged."""
+    """Reads an episode set from its cache file.
+
+    Args:
+        file: Path from `cache_path`.
+        scenes: Expected distribution of the episodes.
+        split: Expected split.
+        seed: Expected seed.
+
+    Returns:
+        The episodes; None if there is no file and, with a warning, if the file is damaged or holds another set.
+    """
 
     def load(file: Path) -> Episodes:
         cached, metadata = Episodes.load(file)
@@ -56,5 +75,13 @@ def read_cached(file: Path, scenes: EpisodeConfig, split: Split, seed: int) -> E
 
 
 def write_cached(generated: Episodes, file: Path, scenes: EpisodeConfig, split: Split, seed: int) -> None:
-    """Writes `generated` to the cache file; a failed write leaves no incomplete file (see `DiskCache.write`)."""
+    """Writes an episode set to its cache file; a failed write leaves no incomplete file (see `DiskCache.write`).
+
+    Args:
+        generated: Episodes to write.
+        file: Path from `cache_path`.
+        scenes: Distribution from which the episodes were generated.
+        split: Split of the episodes.
+        seed: Seed of the episodes.
+    """
     SETS.write(file, lambda part: generated.save(part, scenes, split, seed))

@@ -28,13 +28,13 @@ SHEET_PLANS = 20
 def load_episodes(
     config: Config, split: Split, console: Console | None = None, sketch: Level | None = None
 ) -> Episodes:
-    """Returns the episodes of a split.
+    """Reads or generates the episodes of a split.
 
     Args:
         config: Configuration of the run: scenes and seed, or the file that replaces them for training.
         split: Split of episodes.
         console: Console that shows what is generated or read; None shows nothing.
-        sketch: Level of the sketches; None uses the level of the scenes.
+        sketch: Level of abstraction of the sketches; None uses the level of the scenes.
 
     Raises:
         ConfigError: `episode_file` is not a valid file, or no path of a plan has the required length.
@@ -57,13 +57,15 @@ def load_episodes(
 
 @lru_cache(maxsize=4)
 def read_or_generate(scenes: EpisodeConfig, split: Split, seed: int, file: Path | None) -> Episodes:
-    """Reads or generates an episode set once per process; a profile or a search runs the same recipe many times.
+    """Reads a set of episodes from the disk cache, or generates it.
+
+    The last four sets are kept in memory, because a profile or a search runs the same recipe many times.
 
     Args:
         scenes: Distribution of the episodes.
         split: Split of episodes.
         seed: Seed of the set.
-        file: File in the cache; None does not use the cache.
+        file: File in the disk cache; None does not use the disk cache.
     """
     cached = None if file is None else read_cached(file, scenes, split, seed)
     if cached is not None:
@@ -105,7 +107,11 @@ def with_user_sketches(episodes: Episodes, folder: Path) -> tuple[Episodes, Tens
 
 
 def write_episode_sets(config: Config, run: Run) -> None:
-    """Writes each split as a file for the option `episode_file`, with an overview image and plans to draw over."""
+    """Writes the episodes of each split to the run folder (stage `episodes`).
+
+    A split has three outputs: ``episodes-SPLIT.safetensors``, a file for the option `episode_file`;
+    ``sketches-SPLIT.png``, an overview image; and ``plans-SPLIT/``, plans to draw over.
+    """
     seed = config.episode_seed
     for split in SPLITS:
         episodes = load_episodes(config, split, run.console)
@@ -118,7 +124,14 @@ def write_episode_sets(config: Config, run: Run) -> None:
 
 
 def write_plans(scenes: EpisodeConfig, split: Split, seed: int, folder: Path) -> None:
-    """Writes images of the first plan of a split with start, goal and path: templates for drawing sketches."""
+    """Writes images of the first plan of a split with start, goal and path, as templates for drawing sketches.
+
+    Args:
+        scenes: Distribution of the episodes.
+        split: Split of episodes.
+        seed: Seed of the episodes.
+        folder: Folder that receives one PNG per episode of the plan, named by the number of the episode.
+    """
     pages = generate_episodes(replace(scenes, plans=1, sketch="true", sketch_px=PAGE_PX), split, seed).sketch
     folder.mkdir(parents=True, exist_ok=True)
     for number, page in enumerate(pages):

@@ -46,25 +46,27 @@ MAX_GOAL_TRIES = 200
 
 @dataclass(frozen=True)
 class Episodes:
-    """E episodes in P plans with F goals. Ragged arrays are concatenated; coordinates are in 1/64 mm.
+    """E episodes in P plans with F goals. Coordinates are in 1/64 mm.
 
-    A plan has H x W cells, a shortest path L corners, and a sketch s x s pixels.
+    A plan has H x W cells, a shortest path L corners, and a sketch s x s pixels. Arrays whose size differs between
+    plans or paths are concatenated, and an array of offsets has the first index of each.
 
     The names of the fields are the names of the tensors in files.
 
     Attributes:
-        cells: Cell codes of all plans (sum H W,) uint8.
-        field: Distances of the cells to each goal (sum H W,) int16, in 2 mm.
+        cells: Cell codes of all plans (sum of H W,) uint8.
+        field: Length of the shortest path from each cell to each goal (sum of H W,) int16, in units of 2 mm; -1 for
+            cells without a path.
         cells_at: Offsets of the plans in `cells` (P,) int64.
         field_at: Offsets of the goals in `field` (F,) int64.
         size: Heights and widths of the plans in cells (P, 2) int32.
-        plan: Plan of each episode (E,) int32.
-        goal: Goal of each episode, among F (E,) int32.
+        plan: Index of the plan of each episode (E,) int32.
+        goal: Index, 0 to F - 1, of the goal of each episode (E,) int32.
         start: Starts (E, 3) int32: x, y, and heading in tens of degrees.
-        target: Positions of the goals (E, 2) int32.
+        target: Positions (x, y) of the goals (E, 2) int32.
         length: Lengths of the shortest paths in metres (E,) float64.
-        way: Corners of the shortest paths (sum L, 2) int32.
-        left: Remaining metres from each corner (sum L,) float64.
+        way: Corners (x, y) of the shortest paths (sum of L, 2) int32.
+        left: Remaining metres of the path from each corner (sum of L,) float64.
         way_at: Offsets of the paths in `way` (E + 1,) int64.
         sketch: Sketches (E, 3, s, s) uint8.
     """
@@ -92,18 +94,18 @@ class Episodes:
         return Episodes(**{name: value.to(device) for name, value in vars(self).items()})
 
     def plan_cells(self, plan: int) -> np.ndarray:
-        """Returns the cell codes (H, W) uint8 of a plan."""
+        """Returns the cell codes (H rows, W columns) uint8 of plan number `plan`."""
         height, width = self.size[plan].tolist()
         first = int(self.cells_at[plan])
         return self.cells[first : first + height * width].view(height, width).cpu().numpy()
 
     def path_corners(self, episode: int) -> np.ndarray:
-        """Returns the corners (L, 2) of the shortest path of an episode, in metres."""
+        """Returns the L corners (L, 2), x and y in metres, of the shortest path of episode number `episode`."""
         first, last = self.way_at[episode : episode + 2].tolist()
         return self.way[first:last].cpu().numpy() * COORDINATE_UNIT_M
 
     def digest(self) -> str:
-        """Returns the SHA-256 of the names, types, shapes and bytes of all tensors."""
+        """Returns the hexadecimal SHA-256 of the names, types, shapes and bytes of all tensors."""
         digest = hashlib.sha256()
         for name, value in vars(self).items():
             digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
@@ -111,7 +113,14 @@ class Episodes:
         return digest.hexdigest()
 
     def save(self, path: Path, scenes: EpisodeConfig, split: Split, seed: int) -> None:
-        """Writes a file that `load` reads, completely or not at all."""
+        """Writes a file that `load` reads. A failed write leaves no incomplete file at `path`.
+
+        Args:
+            path: File to write.
+            scenes: Distribution from which the episodes were generated, for the metadata.
+            split: Split of the episodes, for the metadata.
+            seed: Seed of the episodes, for the metadata.
+        """
         from safetensors.torch import save_file
 
         metadata = {"version": str(VERSION), "split": split, "seed": str(seed), "scenes": json.dumps(asdict(scenes))}
@@ -238,7 +247,14 @@ def generate_episodes(
 
 
 def generate_numbered_plan(scenes: EpisodeConfig, split: Split, seed: int, number: int) -> Plan:
-    """Generates plan `number` of a split."""
+    """Generates one floor plan of a split.
+
+    Args:
+        scenes: Smallest and largest size of a plan.
+        split: Split of episodes; ``val_unseen`` has other plans than ``train`` and ``val_seen``.
+        seed: Seed of the episodes.
+        number: Number of the plan, from 0.
+    """
     return generate_plan(
         np.random.default_rng([seed, 0, number + UNSEEN * (split == "val_unseen")]),
         scenes.min_size_m,
@@ -249,7 +265,13 @@ def generate_numbered_plan(scenes: EpisodeConfig, split: Split, seed: int, numbe
 def _sample_goal(
     scenes: EpisodeConfig, plan: Plan, free: np.ndarray, rng: np.random.Generator
 ) -> tuple[np.ndarray, tuple[int, int], list[tuple[tuple[int, int], int, np.ndarray]]] | None:
-    """Samples a goal with enough starts at a valid distance; `free` (H rows, W columns) are the navigable cells.
+    """Samples a goal with enough starts at a valid distance.
+
+    Args:
+        scenes: Limits of the path length, and number of starts.
+        plan: Floor plan.
+        free: Navigable cells (H rows, W columns) bool.
+        rng: Random generator.
 
     Returns:
         (distance field (H, W), cell of the goal, starts), with a start as (cell, heading in tens of degrees, corners of

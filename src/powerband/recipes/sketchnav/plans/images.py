@@ -28,6 +28,7 @@ class EpisodeFrame:
     """One step of one agent, as numpy arrays in host memory.
 
     The plan has H x W cells, the sketch s x s pixels, the camera image S x S pixels, and the shortest path L corners.
+    Points are (x, y).
 
     Attributes:
         cells: Cell codes of the plan (H, W) uint8.
@@ -118,7 +119,7 @@ def plan_image(cells: np.ndarray) -> np.ndarray:
 
 
 def frame_image(frame: EpisodeFrame) -> np.ndarray:
-    """Draws a frame as an image (height, width, 3) uint8.
+    """Draws a frame (one step of an episode) as an image (height, width, 3) uint8.
 
     The image shows sketch, plan with shortest path and trajectory, camera and depth from left to right.
     """
@@ -143,7 +144,7 @@ def frame_image(frame: EpisodeFrame) -> np.ndarray:
 
 
 def _plan_part(frame: EpisodeFrame) -> Any:
-    """Draws the plan from above, with the shortest path, the trajectory, start, goal and agent."""
+    """Draws the plan from above, with the shortest path, the trajectory, start, goal and agent; returns a PIL image."""
     from PIL import Image, ImageDraw
 
     plan = plan_image(frame.cells)
@@ -167,7 +168,7 @@ def _plan_part(frame: EpisodeFrame) -> Any:
 
 
 def _sketch_part(frame: EpisodeFrame) -> Any:
-    """Draws the sketch with the estimated positions of the agent."""
+    """Draws the sketch with the estimated positions of the agent; returns a PIL image."""
     from PIL import ImageDraw
 
     part = _scaled(frame.sketch)
@@ -188,7 +189,7 @@ def _draw_agent(draw: Any, at: tuple[float, ...], heading: float) -> None:
 
 
 def _scaled(rgb: np.ndarray) -> Any:
-    """Scales colours (height, width, 3) to an image of SIDE_PX by SIDE_PX pixels."""
+    """Scales colours (height, width, 3) uint8 to a PIL image of 360 by 360 pixels."""
     from PIL import Image
 
     return Image.fromarray(np.ascontiguousarray(rgb)).resize((SIDE_PX, SIDE_PX), Image.Resampling.NEAREST)
@@ -197,14 +198,15 @@ def _scaled(rgb: np.ndarray) -> Any:
 def plan_sheet_image(scenes: EpisodeConfig, split: Split, seed: int, count: int = 20, columns: int = 4) -> np.ndarray:
     """Draws an overview of the first plans of a split, each with a smooth and an abstract sketch.
 
-    The image is (height, width, 3) uint8.
-
     Args:
         scenes: Distribution of the plans.
         split: Split of episodes.
-        seed: Seed of the set.
+        seed: Seed of the plans and sketches.
         count: Number of plans.
         columns: Plans per row.
+
+    Returns:
+        The image (height, width, 3) uint8.
     """
     from PIL import Image, ImageDraw
 

@@ -49,9 +49,9 @@ class Plan:
 
     Attributes:
         cells: Cell codes (H rows, W columns) uint8; see `cell_codes`.
-        walls: Centre lines of K walls (K, 4) float32 from door to door: x0, y0, x1, y1 in metres. The four outer
-            walls come first.
-        rooms: Rectangles of the rooms and corridors.
+        walls: Centre lines (x0, y0, x1, y1) of K pieces of wall between doors, (K, 4) float32 in metres. The outer
+            walls are the first four.
+        rooms: Rectangles of the rooms and corridors, in cells.
     """
 
     cells: np.ndarray
@@ -121,7 +121,12 @@ def _split(
 ) -> tuple[list[Rect], list[_Line]]:
     """Splits a rectangle into rooms, and splits the rooms again until they have realistic sizes.
 
-    With `is_outermost`, the rectangle is the whole plan, which gets a corridor if it is large.
+    Args:
+        rng: Random generator.
+        rect: Rectangle to split.
+        rooms: Rooms so far.
+        lines: Walls so far.
+        is_outermost: The rectangle is the whole plan, which gets a corridor if it is large.
 
     Returns:
         `rooms` with the new rooms added, and `lines` with the walls between the new rooms added.
@@ -195,7 +200,13 @@ def _doors(rng: np.random.Generator, rooms: list[Rect]) -> list[Rect]:
 
 
 def _open(cells: np.ndarray, door: Rect, frame: int) -> None:
-    """Gives the cells of a door the floor of the room to its left or above it, and both ends the cell code `frame`."""
+    """Replaces the wall cells of a door by floor, and marks both ends of the door.
+
+    Args:
+        cells: Cell codes (H rows, W columns) of the plan; changed in place.
+        door: Cells of the door. They get the floor of the room to the left or above.
+        frame: Cell code of the ends.
+    """
     x0, y0, x1, y1 = door
     if x1 - x0 == WALL and y1 - y0 != WALL:
         cells[y0:y1, x0:x1] = cells[y0:y1, x0 - 1 : x0]
@@ -238,7 +249,7 @@ def _furnish(rng: np.random.Generator, cells: np.ndarray, rooms: list[Rect], doo
 
 
 def _wall_segments(line: _Line, doors: list[Rect]) -> list[tuple[float, float, float, float]]:
-    """Returns the parts of a wall between its doors as (x0, y0, x1, y1), in cells."""
+    """Returns the pieces of a wall between its doors as (x0, y0, x1, y1), in cells."""
     gaps = []
     for x0, y0, x1, y1 in doors:
         across, along = ((x0, x1), (y0, y1)) if line.upright else ((y0, y1), (x0, x1))

@@ -32,14 +32,16 @@ DOT_TOLERANCE, MIN_DOT_PIXELS = 60, 40
 
 
 class PageTransform:
-    """Transform from points of a plan to points of a page (sketch image): stretched, rotated, warped, scaled to fit.
+    """Transform from points of a plan to points of a page (sketch image).
+
+    It stretches, rotates and warps the plan at random, and scales it to the page.
 
     Args:
         plan: Floor plan.
         rng: Random generator; None does not distort the plan.
         turn_deg: Largest rotation in degrees.
         stretch: Largest stretch along one axis, as a factor minus 1.
-        warp: Largest amplitude of the warp, as a share of the size of the plan.
+        warp: Largest amplitude of each wave of the warp, as a share of half the longer side of the plan.
     """
 
     def __init__(
@@ -70,7 +72,7 @@ class PageTransform:
         self.shift = PAGE_PX / 2 - self.scale * (low + high) / 2
 
     def _distort(self, points: np.ndarray) -> np.ndarray:
-        """Distorts points (..., 2) in metres; the result is not scaled to the page."""
+        """Distorts points (..., 2) in metres; the unit of the result is half the longer side of the plan."""
         unit = (points - self.centre) / self.half
         distorted = unit @ self.matrix.T
         for direction, phase, size in self.waves:
@@ -97,7 +99,7 @@ def draw_sketch(
         start: Position (2,) of the start in metres.
         goal: Position (2,) of the goal in metres.
         path: The L corners (L, 2) of the shortest path in metres.
-        level: Level of abstraction, as the module docstring describes.
+        level: Level of abstraction: ``smooth``, ``abstract``, ``true`` (the exact plan) or ``blank`` (an empty page).
         rng: Random generator of all distortions.
 
     Returns:
@@ -142,9 +144,14 @@ def draw_sketch(
 
 
 def downsample_page(page: np.ndarray, size: int) -> np.ndarray:
-    """Returns a sketch image as an observation (3, size, size) uint8.
+    """Scales a page (sketch image) down to the size that the policy observes.
 
-    Each pixel is the mean of the pixels that it covers.
+    Args:
+        page: Image (512, 512, 3) uint8.
+        size: Side of the result in pixels.
+
+    Returns:
+        Image (3, size, size) uint8, in which each pixel is the mean of the pixels that it covers.
     """
     from PIL import Image
 
@@ -157,7 +164,8 @@ def read_sketch(path: Path | str) -> np.ndarray:
     """Reads a user's drawing as a sketch image (512, 512, 3) uint8.
 
     Raises:
-        ConfigError: The file is not an image, not square, smaller than 64 pixels, or lacks one of the dots.
+        ConfigError: The file is not an image, not square, smaller than 64 pixels, or lacks the dot of the start or the
+            goal.
     """
     from PIL import Image, UnidentifiedImageError
 
@@ -185,7 +193,7 @@ def read_sketch(path: Path | str) -> np.ndarray:
 
 
 def _draw_cells(draw: Any, plan: Plan, page: PageTransform) -> None:
-    """Draws walls and furniture cell by cell, without the distortions of a sketch."""
+    """Draws walls and furniture cell by cell onto a PIL drawing, without the distortions of a sketch."""
     metres = heights()[plan.cells]
     for y, x in np.argwhere(metres > 0):
         corners = page(np.array([(x, y), (x + 1, y + 1)]) * CELL_M)
@@ -198,7 +206,13 @@ def _stroke(draw: Any, points: np.ndarray, colour: tuple[int, int, int], width: 
 
 
 def _wobble(points: np.ndarray, rng: np.random.Generator, size_m: float) -> np.ndarray:
-    """Returns a line with a point every 0.15 m, each displaced by a slow random walk of `size_m` metres."""
+    """Returns a line as drawn by an unsteady hand, with a point every 0.15 m.
+
+    Args:
+        points: Corners (n, 2) of the line in metres.
+        rng: Random generator.
+        size_m: Standard deviation of the displacements in metres. Neighbouring points have similar displacements.
+    """
     points = np.asarray(points, np.float64)
     legs = np.hypot(*np.diff(points, axis=0).T)
     at = np.concatenate([[0.0], np.cumsum(legs)])
@@ -213,7 +227,7 @@ def _wobble(points: np.ndarray, rng: np.random.Generator, size_m: float) -> np.n
 
 
 def _round_corners(path: np.ndarray) -> np.ndarray:
-    """Returns a path with its corners cut twice, as a person draws it."""
+    """Returns a path (n, 2) with its corners cut twice, as a person draws it."""
     for _ in range(2):
         if len(path) > 2:
             cut = np.stack([0.75 * path[:-1] + 0.25 * path[1:], 0.25 * path[:-1] + 0.75 * path[1:]], 1).reshape(-1, 2)
