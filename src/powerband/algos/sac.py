@@ -23,6 +23,7 @@ from powerband.core.optim.flat_adam import FlatAdam, FlatTarget
 from powerband.core.rank_context import RankContext
 from powerband.core.schedule import UpdateCycle
 from powerband.data.types import EnvSpec, Tree
+from powerband.nets.encoders import ObsEncoder, encode
 from powerband.nets.features import features, num_features
 from powerband.nets.mlp import MLP, TwinMLP
 
@@ -42,11 +43,21 @@ class Temperature(nn.Module):
 class SAC:
     """Learner for continuous actions within finite bounds.
 
+    An encoder learns from the loss of the critics alone. The actor reads its features without a gradient, and a copy
+    that follows it encodes next observations. Source: Yarats et al. 2021, "Improving Sample Efficiency in Model-Free
+    Reinforcement Learning from Images".
+
     Shapes: N environments, B rows of a batch, D entries of an action, F features of an observation.
     """
 
-    def __init__(self, spec: EnvSpec, config: SACConfig, context: RankContext):
+    def __init__(self, spec: EnvSpec, config: SACConfig, context: RankContext, encoder: ObsEncoder | None = None):
         """
+        Args:
+            spec: Spaces of the environments.
+            config: Hyper-parameters.
+            context: Device, precision, random numbers and gradient averaging of this rank.
+            encoder: Encoder of observations with images or categories; None joins all entries.
+
         Raises:
             ConfigError: The actions are discrete or unbounded, or an agent axis exists.
         """
@@ -63,15 +74,18 @@ class SAC:
         self.centre = ((spec.high + spec.low) / 2).to(context.device, torch.float32)
         self.scale = ((spec.high - spec.low) / 2).to(context.device, torch.float32)
         self.target_entropy = -float(self.dim) if config.target_entropy is None else config.target_entropy
-        inputs = num_features(spec.obs, None)
+        self.encoder = None if encoder is None else encoder.to(context.device)
+        inputs = num_features(spec.obs, None) if encoder is None else encoder.width
         self.actor = MLP(inputs, config.hidden, 2 * self.dim, exact_inputs=True).to(context.device)
         self.critic = TwinMLP(inputs + self.dim, config.hidden, 1, exact_inputs=True).to(context.device)
         self.temperature = Temperature(config.initial_alpha).to(context.device)
-        self.target_critic = copy.deepcopy(self.critic)
+        self.target_critic, self.target_encoder = copy.deepcopy(self.critic), copy.deepcopy(self.encoder)
         shared: dict[str, Any] = {"precision": context.precision, "average": context.average}
         self.actor_adam = FlatAdam([self.actor, self.temperature], config.actor_lr, **shared)
-        self.critic_adam = FlatAdam([self.critic], config.critic_lr, **shared)
-        self.target = FlatTarget(self.critic_adam, [self.target_critic], config.tau)
+        critics = [net for net in (self.critic, self.encoder) if net is not None]
+        targets = [net for net in (self.target_critic, self.target_encoder) if net is not None]
+        self.critic_adam = FlatAdam(critics, config.critic_lr, **shared)
+        self.target = FlatTarget(self.critic_adam, targets, config.tau)
         self.updates = torch.zeros((), dtype=torch.int64, device=context.device)
         self.cycle = UpdateCycle(config.policy_interval, config.target_interval)
         self._policy_fn = compile_if(self._policy, config.compile)
@@ -96,7 +110,7 @@ class SAC:
             Actions (N, D) float32 in the environment's units; an empty dict; None, because the policy has no recurrent
             state.
         """
-        obs = self._features(obs)
+        obs = self._features(obs, self.encoder)
         with self.precision.autocast(obs.shape[0]):
             if explore:
                 action, _ = self._policy_fn(obs, self.noise("sac/act", obs.shape[0]).normal(self.dim))
@@ -113,7 +127,9 @@ class SAC:
         Returns:
             Losses and statistics of the update by name, detached 0-d tensors.
         """
-        obs, next_obs = self._features(batch["obs"]), self._features(batch["next_obs"])
+        obs = self._features(batch["obs"], self.encoder)
+        with torch.no_grad():
+            next_obs = self._features(batch["next_obs"], self.target_encoder)
         action = (batch["action"] - self.centre) / self.scale
         continues = (~batch["terminated"]).float()
         normal = self.noise("sac/update", obs.shape[0]).normal(2, self.dim)
@@ -127,6 +143,7 @@ class SAC:
             "losses/q": q_mean,
             "losses/critic_grad_norm": self.critic_adam.step(critic_loss),
         }
+        obs = obs.detach()
         self.updates += 1
         number = self.cycle.advance()
         if number % self.config.policy_interval == 0:
@@ -139,9 +156,9 @@ class SAC:
             self.target.update()
         return figures
 
-    def _features(self, obs: Tree) -> Tensor:
-        """Computes the inputs (B, F) of the networks."""
-        rows = features(obs, 1)
+    def _features(self, obs: Tree, encoder: ObsEncoder | None) -> Tensor:
+        """Computes the inputs (B, F) of the networks; without `encoder` all entries of `obs` are joined."""
+        rows = features(obs, 1) if encoder is None else encode(encoder, obs, self.precision)
         return rows if self.config.obs_scale == 1.0 else rows * self.config.obs_scale
 
     def _policy(self, obs: Tensor, normal: Tensor) -> tuple[Tensor, Tensor]:
@@ -203,8 +220,8 @@ class SAC:
             ``mu`` (B, D): tanh of the mean, in [-1, 1]. ``log_std`` (B, D): log deviation before the tanh.
             ``q_target`` (B,): min Q'(s', a') - alpha log pi(a' | s') with a sampled a'.
         """
-        mean, log_std = self.actor(self._features(batch["obs"])).chunk(2, -1)
-        next_obs = self._features(batch["next_obs"])
+        mean, log_std = self.actor(self._features(batch["obs"], self.encoder)).chunk(2, -1)
+        next_obs = self._features(batch["next_obs"], self.target_encoder)
         action, log_prob = self._policy_fn(next_obs, self.noise("sac/labels", len(mean)).normal(self.dim))
         q = self.target_critic(torch.cat([next_obs, action], -1)).squeeze(-1).amin(0)
         q = q - self.temperature.log_alpha.exp() * log_prob
@@ -214,17 +231,26 @@ class SAC:
         """Returns None: the policy has no recurrent state."""
 
     def policy_state(self) -> dict[str, Tensor]:
-        """Returns the parameters of the actor and the map to the environment's units, for the exported policy."""
-        return {**self.actor.state_dict(), "centre": self.centre, "scale": self.scale}
+        """Returns the parameters of actor and encoder, and the map to the environment's units, for the exported policy.
+
+        Parameters of the encoder have the prefix ``encoder.``.
+        """
+        encoder = {} if self.encoder is None else self.encoder.state_dict(prefix="encoder.")
+        return {**self.actor.state_dict(), **encoder, "centre": self.centre, "scale": self.scale}
+
+    def _parts(self) -> dict[str, Any]:
+        """Returns the parts with state by name."""
+        names = ("actor", "critic", "target_critic", "temperature", "actor_adam", "critic_adam", "noise")
+        encoders = {} if self.encoder is None else {"encoder": self.encoder, "target_encoder": self.target_encoder}
+        return {**{name: getattr(self, name) for name in names}, **encoders}
 
     def state_dict(self) -> dict:
         """Returns the complete training state for a checkpoint: the tensors themselves, not copies."""
-        parts = ("actor", "critic", "target_critic", "temperature", "actor_adam", "critic_adam", "noise")
-        return {**{name: getattr(self, name).state_dict() for name in parts}, "updates": self.updates}
+        return {**{name: part.state_dict() for name, part in self._parts().items()}, "updates": self.updates}
 
     def load_state_dict(self, state: dict) -> None:
         """Restores a result of `state_dict` in place."""
-        for name in ("actor", "critic", "target_critic", "temperature", "actor_adam", "critic_adam", "noise"):
-            getattr(self, name).load_state_dict(state[name])
+        for name, part in self._parts().items():
+            part.load_state_dict(state[name])
         self.updates.fill_(int(state["updates"]))
         self.cycle.restore(int(state["updates"]))

@@ -10,6 +10,7 @@ Suffixes: B rows, E critics.
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,6 +22,7 @@ from powerband.core.optim.flat_adam import FlatAdam, FlatTarget
 from powerband.core.rank_context import RankContext
 from powerband.core.schedule import UpdateCycle
 from powerband.data.types import EnvSpec, Tree
+from powerband.nets.encoders import ObsEncoder, encode
 from powerband.nets.features import features, num_features
 from powerband.nets.mlp import MLP, TwinMLP
 
@@ -28,13 +30,24 @@ from powerband.nets.mlp import MLP, TwinMLP
 class TD3:
     """Learner for continuous actions within finite bounds.
 
-    Shapes: N environments, B rows of a batch, D entries of an action.
+    An encoder learns from the loss of the critics alone; the actor reads its features without a gradient.
 
-    Raises:
-        ConfigError: The actions are discrete or unbounded, or an agent axis exists.
+    Shapes: N environments, B rows of a batch, D entries of an action, F features of an observation.
     """
 
-    def __init__(self, spec: EnvSpec, config: TD3Config, context: RankContext) -> None:
+    def __init__(
+        self, spec: EnvSpec, config: TD3Config, context: RankContext, encoder: ObsEncoder | None = None
+    ) -> None:
+        """
+        Args:
+            spec: Spaces of the environments.
+            config: Hyper-parameters.
+            context: Device, precision, random numbers and gradient averaging of this rank.
+            encoder: Encoder of observations with images or categories; None joins all entries.
+
+        Raises:
+            ConfigError: The actions are discrete or unbounded, or an agent axis exists.
+        """
         if spec.low is None or spec.high is None or not bool(torch.isfinite(torch.stack([spec.low, spec.high])).all()):
             raise ConfigError("algo=td3 needs continuous actions with finite bounds. Write algo=ppo.")
         if spec.num_agents is not None or len(spec.action.shape) != 1:
@@ -45,16 +58,18 @@ class TD3:
         self.dim = spec.action.shape[0]
         self.centre = ((spec.high + spec.low) / 2).to(context.device, torch.float32)
         self.scale = ((spec.high - spec.low) / 2).to(context.device, torch.float32)
-        inputs = num_features(spec.obs, None)
+        self.encoder = None if encoder is None else encoder.to(context.device)
+        inputs = num_features(spec.obs, None) if encoder is None else encoder.width
         self.actor = MLP(inputs, config.hidden, self.dim, exact_inputs=True).to(context.device)
         self.critic = TwinMLP(inputs + self.dim, config.hidden, 1, exact_inputs=True).to(context.device)
         self.target_actor, self.target_critic = copy.deepcopy(self.actor), copy.deepcopy(self.critic)
+        self.target_encoder = copy.deepcopy(self.encoder)
         self.actor_adam = FlatAdam([self.actor], config.actor_lr, precision=context.precision, average=context.average)
-        self.critic_adam = FlatAdam(
-            [self.critic], config.critic_lr, precision=context.precision, average=context.average
-        )
+        critics = [net for net in (self.critic, self.encoder) if net is not None]
+        targets = [net for net in (self.target_critic, self.target_encoder) if net is not None]
+        self.critic_adam = FlatAdam(critics, config.critic_lr, precision=context.precision, average=context.average)
         self.follow_actor = FlatTarget(self.actor_adam, [self.target_actor], config.tau)
-        self.follow_critic = FlatTarget(self.critic_adam, [self.target_critic], config.tau)
+        self.follow_critic = FlatTarget(self.critic_adam, targets, config.tau)
         self.updates = torch.zeros((), dtype=torch.int64, device=context.device)
         self.cycle = UpdateCycle(config.policy_interval)
         self._critic_loss_fn = compile_if(self._critic_loss, config.compile)
@@ -78,7 +93,7 @@ class TD3:
             Actions (N, D) float32 in the environment's units; an empty dict; None, because the policy has no recurrent
             state.
         """
-        rows = features(obs, 1)
+        rows = self._features(obs, self.encoder)
         with self.precision.autocast(rows.shape[0]):
             action = torch.tanh(self.actor(rows)).float()
         if explore:
@@ -95,7 +110,9 @@ class TD3:
         Returns:
             Losses and statistics of the update by name, detached 0-d tensors.
         """
-        obs, next_obs = features(batch["obs"], 1), features(batch["next_obs"], 1)
+        obs = self._features(batch["obs"], self.encoder)
+        with torch.no_grad():
+            next_obs = self._features(batch["next_obs"], self.target_encoder)
         action = (batch["action"] - self.centre) / self.scale
         continues = (~batch["terminated"]).float()
         normal = self.noise("td3/update", obs.shape[0]).normal(self.dim)
@@ -106,6 +123,7 @@ class TD3:
             "losses/q": q_mean,
             "losses/critic_grad_norm": self.critic_adam.step(critic_loss),
         }
+        obs = obs.detach()
         self.updates += 1
         if self.cycle.advance() == self.cycle.period:
             with self.critic_adam.frozen():
@@ -116,6 +134,10 @@ class TD3:
             self.follow_actor.update()
             self.follow_critic.update()
         return figures
+
+    def _features(self, obs: Tree, encoder: ObsEncoder | None) -> Tensor:
+        """Computes the inputs (B, F) of the networks; without `encoder` all entries of `obs` are joined."""
+        return features(obs, 1) if encoder is None else encode(encoder, obs, self.precision)
 
     def _critic_loss(
         self, obs: Tensor, action: Tensor, reward: Tensor, next_obs: Tensor, continues: Tensor, normal: Tensor
@@ -143,19 +165,18 @@ class TD3:
         """Returns None: the policy has no recurrent state."""
 
     def policy_state(self) -> dict[str, Tensor]:
-        """Returns the parameters of the actor and the map to the environment's units, for the exported policy."""
-        return {**self.actor.state_dict(), "centre": self.centre, "scale": self.scale}
+        """Returns the parameters of actor and encoder, and the map to the environment's units, for the exported policy.
 
-    def _parts(self) -> dict:
-        return {
-            "actor": self.actor,
-            "critic": self.critic,
-            "target_actor": self.target_actor,
-            "target_critic": self.target_critic,
-            "actor_adam": self.actor_adam,
-            "critic_adam": self.critic_adam,
-            "noise": self.noise,
-        }
+        Parameters of the encoder have the prefix ``encoder.``.
+        """
+        encoder = {} if self.encoder is None else self.encoder.state_dict(prefix="encoder.")
+        return {**self.actor.state_dict(), **encoder, "centre": self.centre, "scale": self.scale}
+
+    def _parts(self) -> dict[str, Any]:
+        """Returns the parts with state by name."""
+        names = ("actor", "critic", "target_actor", "target_critic", "actor_adam", "critic_adam", "noise")
+        encoders = {} if self.encoder is None else {"encoder": self.encoder, "target_encoder": self.target_encoder}
+        return {**{name: getattr(self, name) for name in names}, **encoders}
 
     def state_dict(self) -> dict:
         """Returns the complete training state for a checkpoint: the tensors themselves, not copies."""

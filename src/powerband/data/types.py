@@ -48,10 +48,17 @@ def tree_paths(tree: Tree, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """Shape (without the environment axis) and dtype of one tensor."""
+    """Shape (without the environment axis) and dtype of one tensor.
+
+    Attributes:
+        categories: Number of values of each entry, in flat order, if the entries are categories counted from 0.
+        high: Largest value of an image; None for other tensors and for images in 0..1.
+    """
 
     shape: tuple[int, ...]
     dtype: torch.dtype = torch.float32
+    categories: tuple[int, ...] = ()
+    high: float | None = None
 
     def zeros(self, *leading: int, device: torch.device | str = "cpu") -> Tensor:
         """Returns a zero tensor of shape ``(*leading, *shape)``."""

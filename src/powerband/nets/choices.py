@@ -6,3 +6,5 @@ from typing import Literal
 
 Activation = Literal["relu", "tanh", "silu", "elu"]
 """Activation function between hidden layers."""
+ImageNet = Literal["auto", "nature", "impala", "small", "flat"]
+"""Network for images: auto is nature for sides of 36 pixels or more and small for smaller ones; flat joins pixels."""

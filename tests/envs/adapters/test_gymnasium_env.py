@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from gymnasium import spaces
 
 from powerband.bench.slow_envs import TrackingEnv, make_slow
 from powerband.core.errors import ConfigError
 from powerband.envs.adapters.gymnasium_env import GymVecEnv
+from powerband.envs.workers.spaces import Spaces
 from powerband.envs.workers.vector import WorkerVecEnv
 
 
@@ -57,7 +59,6 @@ def test_the_users_own_module_registers_its_environment(
         ("Pendulum-v9", "not registered.*Nearest: Pendulum-v1"),
         ("Pendulum v1", "not registered"),
         ("no_such_module:MyEnv-v0", "needs a package that is not installed.*no_such_module"),
-        ("Blackjack-v1", "observation space Tuple.*Supported are Box, Discrete"),
     ],
 )
 def test_invalid_environments_are_refused_with_a_message(env_id: str, message: str) -> None:
@@ -69,6 +70,28 @@ def test_invalid_environments_are_refused_with_a_message(env_id: str, message: s
 def test_an_unsupported_argument_is_reported() -> None:
     with pytest.raises(ConfigError, match="env_kwargs={'gravity': 1}.*gravity"):
         GymVecEnv("Pendulum-v1", 1, env_kwargs={"gravity": 1})
+
+
+def test_tuples_become_trees_of_their_entries() -> None:
+    env = GymVecEnv("Blackjack-v1", 3)
+    assert {key: spec.categories for key, spec in env.spec.obs.items()} == {"0": (32,), "1": (11,), "2": (2,)}
+    obs = env.reset(0)
+    assert all(leaf.shape == (3,) and leaf.dtype == torch.int64 for leaf in obs.values())
+    assert 4 <= int(obs["0"].min()) and int(obs["1"].min()) >= 1, "the entries are the sum of the hand and a card"
+
+
+@pytest.mark.parametrize(
+    ("space", "message"),
+    [
+        (spaces.Text(8), r"Text\(.*Encode the text as numbers with gymnasium.wrappers.TransformObservation"),
+        (spaces.Sequence(spaces.Discrete(3)), "Sequence.*Pad the sequence"),
+        (spaces.Dict({"a": spaces.Dict({})}), r"observation\['a'\] space .* is empty"),
+        (spaces.Tuple([spaces.Box(0, 1, (2,)), spaces.Text(4)]), r"observation\[1\] space Text"),
+    ],
+)
+def test_spaces_without_a_tensor_form_are_refused(space: spaces.Space, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Spaces.from_spaces(space, spaces.Discrete(2), num_agents=None, max_episode_steps=None)
 
 
 def test_discrete_observations_count_from_0() -> None:

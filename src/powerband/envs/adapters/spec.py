@@ -26,7 +26,7 @@ def env_spec(spaces: Spaces, resume: ResumeLevel, overlappable: bool) -> EnvSpec
         return None if values is None else torch.tensor(values, dtype=torch.float32).reshape(spaces.action.shape)
 
     return EnvSpec(
-        obs=tree_map(lambda leaf: TensorSpec(leaf.shape, DTYPES[leaf.dtype]), spaces.obs),
+        obs=tree_map(lambda leaf: TensorSpec(leaf.shape, DTYPES[leaf.dtype], leaf.categories, leaf.high), spaces.obs),
         action=TensorSpec(spaces.action.shape, DTYPES[spaces.action.dtype]),
         num_actions=spaces.num_actions,
         low=bound(spaces.low),

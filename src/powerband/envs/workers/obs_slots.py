@@ -39,7 +39,7 @@ def _checked(slot: ObsSlot, obs: Any, check_finite: bool) -> np.ndarray:
     """Returns the leaf (array) of `obs` for the place `slot`, after checks. The first discrete value becomes 0."""
     path, array, shape, start = slot
     for key in path:
-        obs = obs[key]
+        obs = obs[int(key)] if isinstance(obs, tuple) else obs[key]
     value = np.asarray(obs)
     if value.shape != shape:
         raise ValueError(f"observation {path} has shape {value.shape}, but its space has {shape}")

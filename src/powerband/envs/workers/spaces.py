@@ -13,7 +13,13 @@ import numpy as np
 
 from powerband.core.errors import ConfigError
 
-SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary and Dict trees of them"
+SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple trees of them"
+WRAPPERS = {
+    "Text": "Encode the text as numbers with gymnasium.wrappers.TransformObservation",
+    "Sequence": "Pad the sequence to a fixed length with gymnasium.wrappers.TransformObservation",
+    "Graph": "Convert the graph to arrays of fixed shape with gymnasium.wrappers.TransformObservation",
+}
+"""Space without a tensor form -> wrapper that gives it one."""
 
 
 @dataclass(frozen=True)
@@ -24,11 +30,15 @@ class Leaf:
         shape: Shape without the environment axis.
         dtype: Stored dtype.
         start: Value that is stored as 0.
+        categories: Number of values of each entry, in flat order, if the entries are categories.
+        high: Largest value of an image; None for other arrays and for images in 0..1.
     """
 
     shape: tuple[int, ...]
     dtype: str
     start: int = 0
+    categories: tuple[int, ...] = ()
+    high: float | None = None
 
 
 @dataclass(frozen=True)
@@ -99,20 +109,33 @@ def _obs_leaf(space: Any, name: str) -> Any:
     """Converts an observation space to a leaf or a dict of leaves; `name` is for the error message."""
     from gymnasium import spaces
 
-    if isinstance(space, spaces.Dict):
-        return {str(key): _obs_leaf(value, f"{name}[{key!r}]") for key, value in space.spaces.items()}
+    if isinstance(space, (spaces.Dict, spaces.Tuple)):
+        parts = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
+        tree = {str(key): _obs_leaf(value, f"{name}[{key!r}]") for key, value in parts}
+        if not tree:
+            raise ConfigError(f"The {name} space {space} is empty. Remove it, or give it entries of {SUPPORTED}.")
+        return tree
     if isinstance(space, spaces.Box):
-        return Leaf(tuple(space.shape), _stored_dtype(space.dtype))
+        return Leaf(tuple(space.shape), _stored_dtype(space.dtype), high=_largest_pixel(space))
     if isinstance(space, spaces.Discrete):
-        return Leaf((), "int64", int(space.start))
+        return Leaf((), "int64", int(space.start), (int(space.n),))
     if isinstance(space, spaces.MultiDiscrete):
-        return Leaf(tuple(space.shape), "int64")
+        return Leaf(tuple(space.shape), "int64", categories=tuple(space.nvec.ravel().tolist()))
     if isinstance(space, spaces.MultiBinary):
         return Leaf(tuple(space.shape), "bool")
+    fix = WRAPPERS.get(type(space).__name__, "Convert it to an array with gymnasium.wrappers.TransformObservation")
     raise ConfigError(
-        f"The {name} space {space} has no tensor form. Supported are {SUPPORTED}. "
-        f"Wrap the environment, for example with gymnasium.wrappers.FlattenObservation."
+        f"The {name} space {space} has no tensor form. Supported are {SUPPORTED}. {fix}; wrappers=MODULE:NAME applies "
+        f"a wrapper of your own."
     )
+
+
+def _largest_pixel(space: Any) -> float | None:
+    """Returns the upper bound of bytes, and of floats from 0 to 255 in three axes or more; None for other arrays."""
+    if np.issubdtype(space.dtype, np.unsignedinteger) or len(space.shape) >= 3:
+        high = float(np.max(space.high))
+        return high if 1.0 < high <= 255.0 and float(np.min(space.low)) >= 0.0 else None
+    return None
 
 
 def _action_leaf(

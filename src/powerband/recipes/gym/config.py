@@ -10,6 +10,7 @@ from powerband.core.config import RunConfig, at_least
 from powerband.core.errors import ConfigError
 from powerband.core.recipe import Algorithm
 from powerband.loops.config import OffPolicyConfig, OnPolicyConfig
+from powerband.nets.choices import ImageNet
 
 ALGORITHMS = {
     "sac": Algorithm("powerband.algos.sac:SAC", SACConfig(), "off_policy"),
@@ -31,6 +32,9 @@ class Config:
     """Restart a simulator that fails, count the failure and end its episode; false ends the run instead."""
     worker_deadline_s: float = 60.0
     """Seconds without an answer after which a worker is restarted; needs supervise=true."""
+    image_net: ImageNet = "auto"
+    """Network for images in observations: auto is nature for sides of 36 pixels or more and small for smaller ones;
+    flat joins the pixels to the other features."""
     eval_episodes: int = 20
     """Episodes of an evaluation."""
     run: RunConfig = field(default_factory=lambda: RunConfig(env_steps=20_000))

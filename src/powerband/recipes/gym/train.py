@@ -23,6 +23,7 @@ from powerband.envs.workers.vector import WorkerVecEnv
 from powerband.loops import evaluate as evaluation
 from powerband.loops.off_policy import off_policy
 from powerband.loops.on_policy import on_policy
+from powerband.nets.encoders import ObsEncoder, needs_encoder
 from powerband.recipes.gym.config import ALGORITHMS, Config, Evaluation
 
 
@@ -66,12 +67,15 @@ def make_env(
 def make_learner(config: Config, spec: EnvSpec, context: RankContext) -> Learner:
     """Creates the learner (networks and optimisers) of the algorithm ``config.algo``.
 
+    Observations with images or categories pass an encoder; other observations go to the networks unchanged.
+
     Args:
         config: Configuration of the run.
         spec: Observations and actions of the environment.
         context: Device, precision and random streams of the rank.
     """
-    return load_object(ALGORITHMS[config.algo].learner)(spec, getattr(config, config.algo), context)
+    encoder = ObsEncoder(spec.obs, spec.num_agents, config.image_net) if needs_encoder(spec.obs) else None
+    return load_object(ALGORITHMS[config.algo].learner)(spec, getattr(config, config.algo), context, encoder)
 
 
 def build_learner(config: Config, context: RankContext) -> tuple[Learner, EnvSpec, Any]:
