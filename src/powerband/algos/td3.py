@@ -26,12 +26,17 @@ from powerband.nets.mlp import MLP, TwinMLP
 
 
 class TD3:
-    """Learner for continuous actions within finite bounds.
+    """TD3 learner for continuous actions within finite bounds, for one agent.
 
     Shapes: N environments, B rows of a batch, D entries of an action.
 
+    Args:
+        spec: Spaces of the environments.
+        config: Hyper-parameters.
+        context: Device, precision, random numbers and gradient averaging of this rank.
+
     Raises:
-        ConfigError: The actions are discrete or unbounded, or an agent axis exists.
+        ConfigError: The actions are discrete or unbounded, or are not one vector per environment.
     """
 
     def __init__(self, spec: EnvSpec, config: TD3Config, context: RankContext) -> None:
@@ -74,9 +79,14 @@ class TD3:
     def act(self, obs: Tree, carry: Tensor | None, explore: bool) -> tuple[Tensor, dict[str, Tensor], None]:
         """Computes actions, with Gaussian noise if `explore`.
 
+        Args:
+            obs: Tensor or nested dict of tensors (N, ...): observations of N environments.
+            carry: Not used; the policy has no recurrent state.
+            explore: Adds noise if true.
+
         Returns:
-            Actions (N, D) float32 in the environment's units; an empty dict; None, because the policy has no recurrent
-            state.
+            Actions (N, D) float32 of D entries in the environment's units; an empty dict; None, because the policy has
+            no recurrent state.
         """
         rows = features(obs, 1)
         with self.precision.autocast(rows.shape[0]):
@@ -90,7 +100,8 @@ class TD3:
         """Takes one step of the critics and, at every `policy_interval`-th update, of the actor and the targets.
 
         Args:
-            batch: obs, next_obs (B, ...), action (B, D) in the environment's units, reward (B,), terminated (B,).
+            batch: B transitions: ``obs`` and ``next_obs`` (B, ...), ``action`` (B, D) of D entries in the environment's
+                units, ``reward`` (B,) and ``terminated`` (B,) bool.
 
         Returns:
             Losses and statistics of the update by name, detached 0-d tensors.
@@ -122,8 +133,8 @@ class TD3:
     ) -> tuple[Tensor, Tensor]:
         """Returns (loss, mean Q). The loss is the sum over critics of mean (Q(s, a) - y)^2.
 
-        y = r + gamma (1 - terminated) min Q'(s', clip(mu'(s') + noise)), where `continues` is 1 - terminated. `normal`
-        contains standard normal numbers (B, D) for the noise.
+        y = r + gamma (1 - terminated) min Q'(s', clip(mu'(s') + noise)), and `continues` is 1 - terminated. Q' and mu'
+        are the target networks. `normal` contains standard normal numbers (B, D) for the noise.
         """
         config = self.config
         with torch.no_grad():
@@ -143,7 +154,11 @@ class TD3:
         """Returns None: the policy has no recurrent state."""
 
     def policy_state(self) -> dict[str, Tensor]:
-        """Returns the parameters of the actor and the map to the environment's units, for the exported policy."""
+        """Returns the tensors of the exported policy.
+
+        They are the parameters of the actor, and ``centre`` and ``scale``, which map its actions from [-1, 1] to the
+        environment's units.
+        """
         return {**self.actor.state_dict(), "centre": self.centre, "scale": self.scale}
 
     def _parts(self) -> dict:
