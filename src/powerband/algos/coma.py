@@ -43,7 +43,7 @@ class COMA:
     The policy is pi = (1 - epsilon) softmax + epsilon / K, masked and normalised to sum 1. Epsilon changes only after
     the updates of a rollout. Observations are a dict: ``maps`` (N, A, C, 11, 11) of each agent, ``state``
     (N, C', 11, 11) for the critic only, and ``cell`` (N, A) int64, the position of each agent on the maps. The critic
-    also observes the actions of the other agents, as a map with the value (a + 1) / K at the cell of each agent.
+    also observes the actions of the other agents, as one map with the value (a + 1) / K at the cells of these agents.
 
     Shapes: N environments, A agents, K actions, C channels of an agent's maps, C' channels of the state, T steps,
     R rows (one per agent, environment and step).

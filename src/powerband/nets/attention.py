@@ -40,7 +40,7 @@ def explicit_attention(q_RHND: Tensor, k_RHLD: Tensor, v_RHLD: Tensor, mask: Ten
 
 
 def _product_type(x: Tensor) -> torch.dtype:
-    """Returns the dtype in which products of `x` run: that of autocast if on and `x` is not float64, else that of `x`."""
+    """Returns the dtype of products of `x`: that of autocast; or that of `x` without autocast, or if it is float64."""
     if torch.is_autocast_enabled(x.device.type) and x.dtype != torch.float64:
         return torch.get_autocast_dtype(x.device.type)
     return x.dtype

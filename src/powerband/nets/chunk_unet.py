@@ -107,7 +107,8 @@ class ChunkUNet(nn.Module):
         """Predicts the noise or the clean chunk.
 
         Args:
-            x_RTA: Noisy chunks (R rows, T actions of a chunk, A numbers per action); T is divisible by 2 once for each level after the first.
+            x_RTA: Noisy chunks (R rows, T actions of a chunk, A numbers per action). T is divisible by 2 once for each
+                level after the first.
             step: Diffusion steps (R,) int64.
             condition: Encoded observations (R, condition).
 

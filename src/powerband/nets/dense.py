@@ -139,7 +139,7 @@ class Dense(torch.autograd.Function):
 
 
 def supports(x: Tensor, activation: str) -> bool:
-    """Returns True if `Dense` can replace plain modules for the input `x`: with ReLU, on a CPU, outside torch.compile."""
+    """Returns True if `Dense` can replace plain modules for input `x`: with ReLU, on a CPU, outside torch.compile."""
     return activation == "relu" and x.device.type == "cpu" and not torch.compiler.is_compiling()
 
 

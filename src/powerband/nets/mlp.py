@@ -78,7 +78,7 @@ class MLP(nn.Module):
                 orthogonal_(self.output, output_gain)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps (..., inputs) to (..., outputs); the last layer runs in the type of its weights, even under autocast."""
+        """Maps (..., inputs) to (..., outputs). The output layer runs in the type of its weights, even in autocast."""
         lead = x.shape[:-1]
         x = x.flatten(0, -2)
         if self.norms is None and dense.supports(x, self.activation):
