@@ -21,14 +21,17 @@ from powerband.nets.chunk_policy import ChunkPolicy, nearest
 
 
 class ActionChunkLearner:
-    """Offline learner of chunks of discrete actions: a diffusion policy or a clone, depending on its network.
+    """Offline learner of chunks, which are sequences of T discrete actions that the policy predicts at once.
+
+    The network decides the method. A network with a U-Net is a diffusion policy; one with logits is a clone, which
+    classifies each action of the chunk (behaviour cloning).
 
     Shapes: R rows, T actions of a chunk, K discrete actions, A entries of the vector that represents an action.
 
     Attributes:
         policy: Trained network.
-        acting: Copy of the network with averaged weights, which acts.
-        kind: "diffusion" or "clone"; names the loss.
+        acting: Copy of the trained network with averaged weights; `act` uses it.
+        kind: Method, "diffusion" or "clone"; `update` returns the loss as ``losses/{kind}``.
     """
 
     def __init__(
@@ -43,11 +46,11 @@ class ActionChunkLearner:
         Args:
             spec: Observations and actions of the environments; its K actions are discrete.
             config: Hyper-parameters.
-            context: Device, precision, random numbers and ranks.
+            context: Device, precision, random numbers and ranks (the processes of this training).
             action_codes: Vectors (K, A) float32 in -1..1 that represent the actions. A sampled vector is decoded as the
                 action whose vector is nearest.
-            build_policy: Builds the policy network, of `config.horizon` steps and K actions. A network with a U-Net is
-                a diffusion policy, one with logits is a clone.
+            build_policy: Builds the policy network, for chunks of `config.horizon` actions out of K. With a U-Net, this
+                learner trains a diffusion policy; without one, a clone by cross-entropy.
         """
         assert spec.num_actions == len(action_codes), (spec.num_actions, len(action_codes))
         self.spec, self.config = spec, config
@@ -71,14 +74,15 @@ class ActionChunkLearner:
 
     @property
     def encoder(self) -> nn.Module:
-        """Encoder of the network that acts."""
+        """Observation encoder of `acting`, the network with averaged weights."""
         return self.acting.encoder
 
     def update(self, batch: dict[str, Tree]) -> dict[str, Tensor]:
         """Takes one optimiser step on demonstrated chunks.
 
         Args:
-            batch: ``obs``, a tree with leaves (R, ...), and ``action`` (R, T) int64.
+            batch: ``obs``, a tensor or nested dict of tensors (R, ...), and ``action`` (R, T) int64, the demonstrated
+                chunks; R rows, T actions of a chunk.
 
         Returns:
             Losses and statistics of the update by name, detached 0-d tensors.
@@ -104,10 +108,15 @@ class ActionChunkLearner:
 
     @torch.no_grad()
     def act(self, obs: Tree, carry: Tensor | None, explore: bool) -> tuple[Tensor, dict[str, Tensor], None]:
-        """Samples chunks by diffusion, or takes the likeliest actions of a clone.
+        """Samples action chunks with a diffusion policy, or takes the likeliest actions of a clone.
+
+        Args:
+            obs: Tensor or nested dict of tensors (R, ...): observations of R environments.
+            carry: Not used; the policy has no recurrent state.
+            explore: Not used; a diffusion policy always samples, and a clone never does.
 
         Returns:
-            Action chunks (R, T) int64; an empty dict; None, because the policy has no recurrent state.
+            Chunks (R, T) int64 of T actions each; an empty dict; None, because the policy has no recurrent state.
         """
         with self.precision.autocast():
             features = self.acting.encode(obs)

@@ -24,20 +24,26 @@ from powerband.data.rollout import lambda_returns
 from powerband.data.types import EnvSpec, Tree
 
 Choose = Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor]]
-"""(probability (N, A, K), noise (N, A) or None for the likeliest) -> action (N, A), mask (N, A, K) bool."""
+"""Sampler (probability (N, A, K), noise (N, A) in [0, 1) or None for the likeliest) -> action, mask.
+
+Shapes: action (N, A) int64, mask (N, A, K) bool of the allowed actions; N environments, A agents, K actions.
+"""
 CriticInputs = Callable[[Tree, Tensor, int], Tensor]
-"""(obs (T, N, A ...), action (T, N, A), number of actions) -> inputs (T N A, C, H, W) of the central critic."""
+"""Function (obs (T, N, A, ...), action (T, N, A), number of actions) -> inputs (T * N * A, C, H, W).
+
+The inputs are feature maps of the central critic; T steps, N environments, A agents, C channels of H by W cells.
+"""
 CHUNK = 2048
-"""Rows per critic call in `COMA.targets`: the activations of a complete rollout would not fit a cache or a GPU."""
+"""Rows per critic call in `COMA.targets`; the activations of a complete rollout would be too large for the memory."""
 
 
 class COMA:
-    """On-policy learner of a team with one shared actor over feature maps.
+    """On-policy learner for a team of agents that share one actor network over feature maps.
 
     The policy is pi = (1 - epsilon) softmax + epsilon / K, masked and normalised to sum 1. Epsilon changes only after
-    the updates of a rollout. Observations: ``maps`` (N, A, C, 11, 11) of each agent, ``state`` (N, C', 11, 11) for the
-    critic only, and ``cell`` (N, A) int64, the position of each agent on the maps. The critic also observes the actions
-    of the other agents, (a + 1) / K at their cells.
+    the updates of a rollout. Observations are a dict: ``maps`` (N, A, C, 11, 11) of each agent, ``state``
+    (N, C', 11, 11) for the critic only, and ``cell`` (N, A) int64, the position of each agent on the maps. The critic
+    also observes the actions of the other agents, as one map with the value (a + 1) / K at the cells of these agents.
 
     Shapes: N environments, A agents, K actions, C channels of an agent's maps, C' channels of the state, T steps,
     R rows (one per agent, environment and step).
@@ -58,10 +64,11 @@ class COMA:
             spec: Spaces of the environments.
             config: Hyper-parameters.
             context: Device, precision, random numbers and gradient averaging of this rank.
-            build_network: (channels, outputs) -> network over feature maps (R, channels, H, W); builds the actor, then
-                the critic.
+            build_network: Function (channels, outputs) -> network from feature maps (R, channels, 11, 11) to
+                (R, outputs). It is called for the actor, then for the critic.
             critic_inputs: Function that builds the feature maps of the central critic.
-            choose: Samples actions if the mask of one agent depends on the choices of others; None masks nothing.
+            choose: Function that samples the actions and returns the mask of allowed actions; needed if the mask of
+                one agent depends on the choices of others. None allows all actions.
             counterfactual: True is COMA: a central critic of all actions; the baseline is the mean of Q over the policy
                 of the agent. False is IAC: each agent's critic estimates state values from the inputs of its actor.
         """
@@ -102,7 +109,14 @@ class COMA:
 
     @torch.no_grad()
     def probability(self, obs: Tree) -> Tensor:
-        """Computes the policy (N, A, K) float32 before the mask."""
+        """Computes the probabilities of all actions, before actions that are not allowed are masked.
+
+        Args:
+            obs: Dict with ``maps`` (N, A, C, 11, 11) of N environments, A agents and C channels.
+
+        Returns:
+            Probabilities (N, A, K) float32 of K actions, mixed with epsilon of the uniform distribution.
+        """
         maps = obs["maps"]
         with self.precision.autocast(maps.shape[0] * maps.shape[1]):
             logits = self.actor(maps.flatten(0, 1))
@@ -112,9 +126,14 @@ class COMA:
     def act(self, obs: Tree, carry: Tensor | None, explore: bool) -> tuple[Tensor, dict[str, Tensor], Tensor | None]:
         """Samples actions; explore=False takes the likeliest.
 
+        Args:
+            obs: Dict with ``maps`` (N, A, C, 11, 11) of N environments, A agents and C channels.
+            carry: Not used; the policy has no recurrent state.
+            explore: Samples if true.
+
         Returns:
-            Actions (N, A) int64; {"mask": (N, A, K) bool, True for allowed actions}; None, because the policy has no
-            recurrent state.
+            Actions (N, A) int64; {"mask": (N, A, K) bool, True for allowed actions out of K}; None, because the policy
+            has no recurrent state.
         """
         probability = self.probability(obs)
         n, agents = probability.shape[:2]
@@ -130,16 +149,17 @@ class COMA:
 
     @torch.no_grad()
     def targets(self, data: dict[str, Tree], gamma: float, td_lambda: float) -> dict[str, Tensor]:
-        """Computes the data of the mini-batches from a rollout of complete episodes.
+        """Computes the data for `update` from a rollout of complete episodes.
 
         Args:
-            data: obs, action, mask, reward (T, N, A ...), terminated and truncated (T, N).
+            data: Rollout of T steps, N environments and A agents: ``obs`` (T, N, A, ...), ``action`` and ``reward``
+                (T, N, A), ``mask`` (T, N, A, K) of K actions, ``terminated`` and ``truncated`` (T, N).
             gamma: Discount per step.
-            td_lambda: Decay of the trace.
+            td_lambda: Lambda of TD(lambda), 0 to 1.
 
         Returns:
-            inputs (T, N A, C, 11, 11) of the critic, whose first channels are the actor's; action, returns (T, N A);
-            mask (T, N A, K).
+            Dict with ``inputs`` (T, N * A, C, 11, 11) of the critic, whose first channels are the actor's inputs;
+            ``action`` and TD(lambda) ``returns`` (T, N * A); ``mask`` (T, N * A, K).
         """
         steps, envs = data["terminated"].shape
         if self.counterfactual:
@@ -166,7 +186,8 @@ class COMA:
         """Takes one step of the critic towards the targets, then one of the actor with the new critic.
 
         Args:
-            batch: inputs (R, C, 11, 11), action (R,) int64, mask (R, K) bool, returns (R,).
+            batch: Rows of the result of `targets`: ``inputs`` (R, C, 11, 11), ``action`` (R,) int64, ``mask`` (R, K)
+                bool and ``returns`` (R,); R rows, C channels, K actions.
 
         Returns:
             Losses and statistics of the update by name, detached 0-d tensors.
@@ -184,9 +205,9 @@ class COMA:
             return critic(inputs)
 
     def _critic_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        """Returns the mean of (Q(s, a) - G)^2, or for IAC of (V(s) - G)^2, and its value by name for the log.
+        """Returns the loss of the critic, and {"losses/critic": its detached value} for the log.
 
-        G is the TD(lambda) return.
+        The loss is the mean of (Q(s, a) - G)^2, or for IAC of (V(s) - G)^2. G is the TD(lambda) return.
         """
         values = self._values(self.critic, batch["inputs"])
         if self.counterfactual:
@@ -195,9 +216,10 @@ class COMA:
         return loss, {"losses/critic": loss.detach()}
 
     def _actor_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        """Returns -mean(A log pi(a)) with the advantage A = Q(s, a) - sum pi Q, and statistics by name.
+        """Returns the loss of the actor, and statistics by name for the log.
 
-        A is G - sum pi Q with `sampled_advantage`, and G - V(s) for IAC.
+        The loss is -mean(A log pi(a)) with the advantage A = Q(s, a) - sum pi Q, minus the entropy bonus. A is
+        G - sum pi Q with `sampled_advantage`, and G - V(s) for IAC; G is the TD(lambda) return.
         """
         config, action = self.config, batch["action"].unsqueeze(1)
         channels = self.spec.obs["maps"].shape[1]
@@ -221,7 +243,12 @@ class COMA:
         return loss - config.entropy_coef * entropy, figures
 
     def after_rollout(self, obs: Tree) -> None:
-        """Anneals epsilon, and copies the critic to the target critic after every `target_interval` rollouts."""
+        """Anneals epsilon, and copies the critic to the target critic after every `target_interval` rollouts.
+
+        Args:
+            obs: Observations (T steps, N environments, ...) of the rollout. Only their shape is used, to count the
+                finished episodes.
+        """
         config, steps = self.config, self.spec.max_episode_steps
         self.rollouts += 1
         self.episodes += obs["cell"].shape[0] * obs["cell"].shape[1] // steps * self.world_size
@@ -254,9 +281,11 @@ class COMA:
 
 
 def all_actions_allowed(probability: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Samples actions from probabilities (N, A, K) of N environments, A agents and K actions, without a mask.
+    """Samples actions if all actions are allowed; the default of `choose` in `COMA`.
 
-    `noise` (N, A) contains uniform random numbers in [0, 1); None takes the likeliest actions.
+    Args:
+        probability: Probabilities (N, A, K) of N environments, A agents and K actions.
+        noise: Uniform random numbers (N, A) in [0, 1); None takes the likeliest actions.
 
     Returns:
         Actions (N, A) int64, and the mask of allowed actions (N, A, K), which is True everywhere.

@@ -30,8 +30,10 @@ from powerband.nets.features import features, num_features
 class DDPG:
     """DDPG learner for discrete actions, for one agent or several.
 
-    Its batches contain ``action_probs``, the vectors of action probabilities, which the critic reads. Shapes: N
-    environments, A agents, K actions, B rows of a batch. An axis in brackets exists only for several agents.
+    The actor computes a vector of action probabilities, from which the executed action is sampled. The critic reads
+    this vector, which batches contain as ``action_probs``, in place of the action.
+
+    Shapes: N environments, A agents, K actions, B rows of a batch. An axis in brackets exists only for several agents.
     """
 
     def __init__(
@@ -46,11 +48,11 @@ class DDPG:
             spec: Spaces of the environments.
             config: Hyper-parameters.
             context: Device, precision, random numbers and gradient averaging of this rank.
-            build_network: Function (inputs, outputs) -> network over features (B, [A,] inputs), called for the actor,
-                then for the critic.
+            build_network: Function (inputs, outputs) -> network from features (B, [A,] inputs) to (B, [A,] outputs). It
+                is called for the actor, then for the critic.
 
         Raises:
-            ConfigError: The actions are continuous, or communication needs an agent axis.
+            ConfigError: The actions are continuous, or `config` wants communication but there is only one agent.
         """
         if spec.num_actions is None:
             raise ConfigError(
@@ -93,15 +95,20 @@ class DDPG:
 
     @torch.no_grad()
     def act(self, obs: Tree, carry: Tensor | None, explore: bool) -> tuple[Tensor, dict[str, Tensor], None]:
-        """Chooses moves.
+        """Chooses actions, and decays epsilon if `explore`.
 
         With probability epsilon, drawn once per environment, the probability vectors of its agents are random: uniform
-        entries divided by their sum. A move is sampled from each vector. With explore=False, epsilon is 0 and the move
-        is the likeliest action.
+        entries divided by their sum. An action is sampled from each vector. With explore=False, epsilon is 0 and the
+        likeliest action is taken.
+
+        Args:
+            obs: Tensor or nested dict of tensors (N, [A,] ...); N environments, A agents if there are several.
+            carry: Not used; the policy has no recurrent state.
+            explore: Samples if true.
 
         Returns:
-            Moves (N,) or (N, A) int64; {"action_probs": probability vectors (..., K) float32}, which the loop stores;
-            None, because the policy has no recurrent state.
+            Actions (N, [A]) int64; {"action_probs": probability vectors (N, [A,] K) float32 of K actions}, which the
+            loop stores; None, because the policy has no recurrent state.
         """
         obs = features(obs, self.leading)
         with self.precision.autocast(obs.shape[:-1].numel()):
@@ -122,7 +129,8 @@ class DDPG:
         """Takes one step of the critic, the actor and the target networks.
 
         Args:
-            batch: obs, next_obs (B, [A,] ...), action_probs (B, [A,] K), reward (B, [A]), terminated (B,).
+            batch: B transitions: ``obs`` and ``next_obs`` (B, [A,] ...), ``action_probs`` (B, [A,] K) of K actions,
+                ``reward`` (B, [A]) and ``terminated`` (B,) bool. The axis of A agents exists only for several.
 
         Returns:
             Losses and statistics of the update by name, detached 0-d tensors.

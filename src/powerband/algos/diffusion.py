@@ -13,15 +13,15 @@ from torch import Tensor
 from powerband.core.errors import ConfigError
 
 CLIP = 1.0
-"""DDIM clips its samples to this absolute value: codes of actions are in -1..1."""
+"""DDIM clips its samples to this absolute value, because the vectors that represent actions are in -1..1."""
 
 
 class DiffusionConfig(Protocol):
     """Settings of the diffusion process.
 
     Attributes:
-        noise_steps: Diffusion steps in training.
-        sample_steps: Steps of the sampler.
+        noise_steps: Diffusion steps in training, from a clean chunk to pure noise.
+        sample_steps: Denoising steps per sampled chunk, one call of the network each.
         predict: Prediction of the network, "epsilon" (the noise) or "sample" (the clean chunk).
         sampler: "ddim" or "dpm" (DPM-Solver++).
     """
@@ -37,7 +37,10 @@ class DiffusionConfig(Protocol):
 
 
 def noise_schedule(config: DiffusionConfig) -> Any:
-    """Creates the forward process of training, a scheduler of diffusers.
+    """Creates the forward process of training, which adds noise to clean action chunks.
+
+    Returns:
+        `diffusers.DDPMScheduler` with the squared cosine schedule.
 
     Raises:
         ConfigError: diffusers is not installed.
@@ -52,7 +55,10 @@ def noise_schedule(config: DiffusionConfig) -> Any:
 
 
 def noise_sampler(config: DiffusionConfig) -> Any:
-    """Creates a sampler for one call of `sample_chunks`; some samplers store a history and cannot be reused."""
+    """Creates a sampler, a scheduler of diffusers, for one call of `sample_chunks`.
+
+    Some samplers store a history, so each call needs a new one.
+    """
     from diffusers import DDIMScheduler, DPMSolverMultistepScheduler
 
     shared = {"beta_schedule": "squaredcos_cap_v2", "prediction_type": config.predict}
@@ -62,15 +68,18 @@ def noise_sampler(config: DiffusionConfig) -> Any:
 
 
 def sample_chunks(config: DiffusionConfig, chunk: Tensor, denoise: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    """Samples chunks by removing noise step by step. Shapes: R rows, T actions of a chunk, V numbers per action.
+    """Samples action chunks by removing noise step by step.
+
+    Shapes: R rows, T actions of a chunk, V numbers per action.
 
     Args:
         config: Settings of the diffusion process.
         chunk: Initial chunks (R, T, V), standard normal noise.
-        denoise: Network as a function (chunks (R, T, V), steps (R,)) -> prediction (R, T, V).
+        denoise: Network as a function (noisy chunks (R, T, V), diffusion step of each row (R,)) -> prediction
+            (R, T, V) of the noise or of the clean chunk, according to `config.predict`.
 
     Returns:
-        Chunks (R, T, V).
+        Clean chunks (R, T, V).
     """
     sampler = noise_sampler(config)
     sampler.set_timesteps(config.sample_steps, device=chunk.device)

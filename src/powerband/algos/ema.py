@@ -26,7 +26,8 @@ class CachesFeatures(Protocol):
 def ema_copy(net: Net) -> Net:
     """Returns a copy of `net` with its own weights, which need no gradients.
 
-    Plain tensors, such as sketches and instructions, are not weights. The copy shares them with `net`.
+    Tensors that are plain attributes of modules, not parameters or buffers, are not weights. The copy shares them with
+    `net`.
     """
     shared = {id(tensor): tensor for tensor in plain_tensors(net)}
     return copy.deepcopy(net, shared).requires_grad_(False)
@@ -41,14 +42,14 @@ def feature_caches(net: nn.Module) -> list[CachesFeatures]:
 def update_ema(averaged: nn.Module, net: nn.Module, keep: float, caches: Iterable[CachesFeatures] = ()) -> None:
     """Moves the averaged weights towards the trained weights, in place.
 
-    The averaged weights are complete on each rank, because one rank samples chunks with them. If the weights of `net`
-    are sharded over the ranks, every rank must call this function at the same time.
+    Every rank (process of the training) stores all averaged weights. If the weights of `net` are sharded over the
+    ranks, every rank must call this function at the same time.
 
     Args:
         averaged: Network from `ema_copy`.
         net: Trained network.
         keep: Weight of the old average, 0 to 1; the trained weights get the weight 1 - keep.
-        caches: Modules of `averaged` from `feature_caches`; this call clears them, because their features become stale.
+        caches: Result of `feature_caches` for `averaged`; the caches are cleared, because their features become stale.
     """
     if is_sharded(net):
         for old, new in zip(averaged.parameters(), net.parameters(), strict=True):  # one full tensor at a time
@@ -60,5 +61,5 @@ def update_ema(averaged: nn.Module, net: nn.Module, keep: float, caches: Iterabl
 
 
 def plain_tensors(net: nn.Module) -> list[Tensor]:
-    """Lists the tensors that modules of `net` hold besides parameters and buffers."""
+    """Lists the tensors that are plain attributes of modules of `net`, not parameters or buffers."""
     return [value for module in net.modules() for value in vars(module).values() if isinstance(value, Tensor)]

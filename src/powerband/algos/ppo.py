@@ -25,7 +25,9 @@ from powerband.nets.features import features, num_features
 
 
 class PPO:
-    """On-policy learner. Every agent is a row: an agent axis is folded into the batch.
+    """On-policy learner with a clipped policy objective (PPO) for one agent or several.
+
+    The agents share one network: an agent axis is folded into the batch, so that every agent is a row.
 
     Continuous actions are sampled in units of half their range around its centre. The environment receives them clipped
     to the bounds; the rollout stores the unclipped ``raw_action``, to which the log-probability refers.
@@ -40,11 +42,13 @@ class PPO:
             spec: Spaces of the environments.
             config: Hyper-parameters.
             context: Device, precision, random numbers and gradient averaging of this rank.
-            encoder: Trained module from observations, whose leading axes are folded into one, to features
-                (rows, encoder.width); None joins all leaves. The losses of an `AuxiliaryLosses` are added.
+            encoder: Module that is trained too and computes features (rows, encoder.width) from observations whose
+                leading axes are folded into one. If it is an `AuxiliaryLosses`, its losses are added. None joins all
+                observation tensors to one vector.
 
         Raises:
-            ConfigError: `gru` is set without a shared trunk, or `expert_coef` but observations have no expert actions.
+            ConfigError: `config.gru` is set without a shared trunk, or `config.expert_coef` is set but the observations
+                contain no expert actions.
         """
         if config.expert_coef and (encoder is None or not isinstance(spec.obs, dict) or "expert" not in spec.obs):
             raise ConfigError(
@@ -93,7 +97,7 @@ class PPO:
 
     @property
     def lr(self) -> float | Tensor:
-        """Learning rate; loops assign it to anneal it."""
+        """Learning rate of Adam; training loops assign it to anneal it."""
         return self.adam.lr
 
     @lr.setter
@@ -107,14 +111,17 @@ class PPO:
         """Samples actions; explore=False takes the likeliest.
 
         Args:
-            obs: Tree (N, [A,] ...); "action_mask" (N, [A,] K) bool is True for allowed discrete actions.
-            carry: Recurrent state (N, [A,] H); None without a GRU.
+            obs: Tensor or nested dict of tensors (N, [A,] ...); N environments, A agents if there are several. An entry
+                ``action_mask`` (N, [A,] K) bool is True for allowed actions out of K.
+            carry: Recurrent state (N, [A,] H) of H numbers; None without a GRU.
             explore: Samples if true.
-            temperature: Samples from the policy to the power of 1 / temperature, normalised; below 1 it is sharper.
+            temperature: Raises the probabilities to the power of 1 / temperature and normalises them; a value below 1
+                makes the policy more deterministic.
 
         Returns:
-            Actions (N, [A]) int64 or (N, [A,] D) float32; a dict with log_prob and value (N, [A]) and, for continuous
-            actions, raw_action; the next carry (N, [A,] H), None without a GRU.
+            Actions (N, [A]) int64 if discrete, else (N, [A,] D) float32 with D entries; a dict with ``log_prob`` and
+            ``value`` (N, [A]) and, for continuous actions, the unclipped ``raw_action`` (N, [A,] D); the next carry
+            (N, [A,] H), None without a GRU.
         """
         lead = self._lead(obs)
         outputs, value, carry = self._forward(obs, lead, carry, None)
@@ -139,14 +146,26 @@ class PPO:
 
     @torch.no_grad()
     def value(self, obs: Tree, carry: Tensor | None = None) -> Tensor:
-        """Computes the values (N,) or (N, A) float32 of observations; `carry` is None without a GRU."""
+        """Computes the state values of observations.
+
+        Args:
+            obs: Tensor or nested dict of tensors (N, [A,] ...); N environments, A agents if there are several.
+            carry: Recurrent state (N, [A,] H) of H numbers; None without a GRU.
+
+        Returns:
+            Values (N, [A]) float32.
+        """
         lead = self._lead(obs)
         return self._forward(obs, lead, carry, None)[1].view(lead)
 
     def after_rollout(self, obs: Tree) -> None:
-        """Updates the running statistics with the observations (T, N, [A,] ...) of a rollout, after its updates.
+        """Updates the running mean and variance that normalise features; does nothing without `normalize_obs`.
 
-        The statistics are constant during the updates of a rollout, so that the probability ratios start at 1.
+        The loop calls this method after the updates of a rollout. The statistics are constant during these updates, so
+        that the probability ratios start at 1.
+
+        Args:
+            obs: Observations (T, N, [A,] ...) of the rollout: T steps, N environments, A agents if there are several.
         """
         if self.net.norm is not None:
             with torch.no_grad(), self.precision.autocast():
@@ -154,11 +173,13 @@ class PPO:
             self.net.norm.update_statistics(rows, self.average, self.world_size)
 
     def update(self, batch: dict[str, Tree]) -> dict[str, Tensor]:
-        """Takes one step on a mini-batch.
+        """Takes one optimiser step on a mini-batch.
 
         Args:
-            batch: obs, action (or raw_action), log_prob, value, advantages, returns: leaves (n, [A,] ...). With a GRU
-                complete sequences (T, n, [A,] ...), carry (n, [A,] H) and starts (T, n) bool.
+            batch: ``obs``, ``action`` (``raw_action`` if continuous), ``log_prob``, ``value``, ``advantages`` and
+                ``returns``, with the shapes (n, [A,] ...) for n rows and A agents. With a GRU, the rows are n sequences
+                of T steps (T, n, [A,] ...), and the batch also contains their initial ``carry`` (n, [A,] H) and
+                ``starts`` (T, n) bool, True at first steps of episodes.
 
         Returns:
             Losses and statistics of the update by name, detached 0-d tensors.
@@ -172,7 +193,8 @@ class PPO:
         """Returns the loss, and its terms and statistics by name.
 
         The loss is the mean over all rows of -min(r A, clip(r) A) + value_coef (V - returns)^2 / 2 - entropy_coef H -
-        expert_coef log pi(expert). r is the probability ratio, A the advantage, V the value and H the entropy.
+        expert_coef log pi(expert), plus the losses of the encoder. r is the probability ratio, A the advantage, V the
+        value and H the entropy.
         """
         config, obs = self.config, batch["obs"]
         policy: Categorical | DiagGaussian
@@ -221,7 +243,8 @@ class PPO:
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Computes policy outputs (rows, ...), values (rows,) and the next carry, which is None without a GRU.
 
-        `lead` is the shape ([T,] N, [A]) of the leading axes of `obs`; `starts` is True at first steps of episodes.
+        Rows are all steps, environments and agents. `lead` is the shape of these leading axes of `obs`: (N, [A]), or
+        (T, N, [A]) for sequences. `starts` (T, N) is True at first steps of episodes.
         """
         with self.precision.autocast():
             x = self._features(obs, len(lead)).flatten(0, -2)
@@ -264,14 +287,14 @@ class PPO:
         return obs["action_mask"].flatten(0, -2) if isinstance(obs, dict) and "action_mask" in obs else None
 
     def initial_carry(self, num_envs: int) -> Tensor | None:
-        """Creates a zero carry (num_envs, [A,] H); None without a GRU."""
+        """Creates the recurrent state of new episodes: zeros (num_envs, [A agents,] GRU width); None without a GRU."""
         if not self.config.gru:
             return None
         agents = () if self.spec.num_agents is None else (self.spec.num_agents,)
         return torch.zeros(num_envs, *agents, self.config.gru, device=self.adam.flat.device)
 
     def policy_state(self) -> dict[str, Tensor]:
-        """Returns parameters and observation statistics, for the exported policy."""
+        """Returns the parameters and the normalisation statistics of the networks, for the exported policy."""
         return self.modules.state_dict()
 
     def state_dict(self) -> dict:

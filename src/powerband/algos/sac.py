@@ -33,7 +33,11 @@ LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 
 
 class Temperature(nn.Module):
-    """Module that holds log_alpha; the entropy coefficient is alpha = exp(log_alpha)."""
+    """Module whose only parameter is log_alpha; the weight of the entropy is alpha = exp(log_alpha).
+
+    Args:
+        initial: Initial alpha, greater than 0.
+    """
 
     def __init__(self, initial: float):
         super().__init__()
@@ -41,7 +45,7 @@ class Temperature(nn.Module):
 
 
 class SAC:
-    """Learner for continuous actions within finite bounds.
+    """Soft actor-critic learner for continuous actions within finite bounds, for one agent.
 
     An encoder learns from the loss of the critics alone. The actor reads its features without a gradient, and a copy
     that follows it encodes next observations. Source: Yarats et al. 2021, "Improving Sample Efficiency in Model-Free
@@ -59,7 +63,7 @@ class SAC:
             encoder: Encoder of observations with images or categories; None joins all entries.
 
         Raises:
-            ConfigError: The actions are discrete or unbounded, or an agent axis exists.
+            ConfigError: The actions are discrete or unbounded, or are not one vector per environment.
         """
         if spec.low is None or spec.high is None or not bool(torch.isfinite(torch.stack([spec.low, spec.high])).all()):
             raise ConfigError(
@@ -106,9 +110,14 @@ class SAC:
     def act(self, obs: Tree, carry: Tensor | None, explore: bool) -> tuple[Tensor, dict[str, Tensor], None]:
         """Samples actions; explore=False takes the mean.
 
+        Args:
+            obs: Tensor or nested dict of tensors (N, ...): observations of N environments.
+            carry: Not used; the policy has no recurrent state.
+            explore: Samples if true.
+
         Returns:
-            Actions (N, D) float32 in the environment's units; an empty dict; None, because the policy has no recurrent
-            state.
+            Actions (N, D) float32 of D entries in the environment's units; an empty dict; None, because the policy has
+            no recurrent state.
         """
         obs = self._features(obs, self.encoder)
         with self.precision.autocast(obs.shape[0]):
@@ -119,10 +128,14 @@ class SAC:
         return torch.addcmul(self.centre, self.scale, action), {}, None
 
     def update(self, batch: dict[str, Tree]) -> dict[str, Tensor]:
-        """Takes one step of the critics, and steps of the actor, the temperature and the targets if they are due.
+        """Takes one step of the critics, and steps of the actor, the temperature and the target critics if due.
+
+        The actor and the temperature are due at every `policy_interval`-th update, the target critics at every
+        `target_interval`-th.
 
         Args:
-            batch: obs, next_obs (B, ...), action (B, D) in the environment's units, reward (B,), terminated (B,).
+            batch: B transitions: ``obs`` and ``next_obs`` (B, ...), ``action`` (B, D) of D entries in the environment's
+                units, ``reward`` (B,) and ``terminated`` (B,) bool.
 
         Returns:
             Losses and statistics of the update by name, detached 0-d tensors.
@@ -186,8 +199,8 @@ class SAC:
     ) -> tuple[Tensor, Tensor]:
         """Returns (loss, mean Q). The loss is the sum over critics of mean (Q(s, a) - y)^2 / 2.
 
-        y = r + gamma (1 - terminated) (min Q' - alpha log pi)(s', a'), where `continues` is 1 - terminated. `normal` is
-        the noise (B, D) that samples a'.
+        y = r + gamma (1 - terminated) (min Q' - alpha log pi)(s', a'), and `continues` is 1 - terminated. Q' are the
+        target critics. `normal` is the standard normal noise (B, D) that samples a'.
         """
         with torch.no_grad():
             next_action, next_log_prob = self._policy_fn(next_obs, normal)
@@ -211,14 +224,16 @@ class SAC:
 
     @torch.no_grad()
     def labels(self, batch: dict[str, Tree]) -> dict[str, Tensor]:
-        """Computes labels of transitions, from which another network is distilled.
+        """Computes labels of transitions, on which another network can be trained to imitate this learner.
 
         Args:
-            batch: obs, next_obs (B, ...).
+            batch: B transitions: ``obs`` and ``next_obs`` (B, ...).
 
         Returns:
-            ``mu`` (B, D): tanh of the mean, in [-1, 1]. ``log_std`` (B, D): log deviation before the tanh.
-            ``q_target`` (B,): min Q'(s', a') - alpha log pi(a' | s') with a sampled a'.
+            Dict with three labels. ``mu`` (B, D) is the tanh of the actor's mean for ``obs``, in [-1, 1]; D is the
+            number of entries of an action. ``log_std`` (B, D) is the log standard deviation before the tanh.
+            ``q_target`` (B,) is the soft value of ``next_obs``, min Q'(s', a') - alpha log pi(a' | s'), with a sampled
+            action a' and the target critics Q'.
         """
         mean, log_std = self.actor(self._features(batch["obs"], self.encoder)).chunk(2, -1)
         next_obs = self._features(batch["next_obs"], self.target_encoder)

@@ -43,7 +43,7 @@ class SACConfig:
 
     @property
     def update_period(self) -> int:
-        """Number of updates in one cycle; every cycle updates the same networks in the same order."""
+        """Number of updates (calls of `update`) after which the sequence of updated networks repeats."""
         return math.lcm(self.policy_interval, self.target_interval)
 
 
@@ -75,7 +75,7 @@ class TD3Config:
 
     @property
     def update_period(self) -> int:
-        """Number of updates in one cycle; every cycle updates the same networks in the same order."""
+        """Number of updates (calls of `update`) after which the sequence of updated networks repeats."""
         return self.policy_interval
 
 

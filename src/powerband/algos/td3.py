@@ -28,7 +28,7 @@ from powerband.nets.mlp import MLP, TwinMLP
 
 
 class TD3:
-    """Learner for continuous actions within finite bounds.
+    """TD3 learner for continuous actions within finite bounds, for one agent.
 
     An encoder learns from the loss of the critics alone; the actor reads its features without a gradient.
 
@@ -46,7 +46,7 @@ class TD3:
             encoder: Encoder of observations with images or categories; None joins all entries.
 
         Raises:
-            ConfigError: The actions are discrete or unbounded, or an agent axis exists.
+            ConfigError: The actions are discrete or unbounded, or are not one vector per environment.
         """
         if spec.low is None or spec.high is None or not bool(torch.isfinite(torch.stack([spec.low, spec.high])).all()):
             raise ConfigError("algo=td3 needs continuous actions with finite bounds. Write algo=ppo.")
@@ -89,9 +89,14 @@ class TD3:
     def act(self, obs: Tree, carry: Tensor | None, explore: bool) -> tuple[Tensor, dict[str, Tensor], None]:
         """Computes actions, with Gaussian noise if `explore`.
 
+        Args:
+            obs: Tensor or nested dict of tensors (N, ...): observations of N environments.
+            carry: Not used; the policy has no recurrent state.
+            explore: Adds noise if true.
+
         Returns:
-            Actions (N, D) float32 in the environment's units; an empty dict; None, because the policy has no recurrent
-            state.
+            Actions (N, D) float32 of D entries in the environment's units; an empty dict; None, because the policy has
+            no recurrent state.
         """
         rows = self._features(obs, self.encoder)
         with self.precision.autocast(rows.shape[0]):
@@ -105,7 +110,8 @@ class TD3:
         """Takes one step of the critics and, at every `policy_interval`-th update, of the actor and the targets.
 
         Args:
-            batch: obs, next_obs (B, ...), action (B, D) in the environment's units, reward (B,), terminated (B,).
+            batch: B transitions: ``obs`` and ``next_obs`` (B, ...), ``action`` (B, D) of D entries in the environment's
+                units, ``reward`` (B,) and ``terminated`` (B,) bool.
 
         Returns:
             Losses and statistics of the update by name, detached 0-d tensors.
@@ -144,8 +150,8 @@ class TD3:
     ) -> tuple[Tensor, Tensor]:
         """Returns (loss, mean Q). The loss is the sum over critics of mean (Q(s, a) - y)^2.
 
-        y = r + gamma (1 - terminated) min Q'(s', clip(mu'(s') + noise)), where `continues` is 1 - terminated. `normal`
-        contains standard normal numbers (B, D) for the noise.
+        y = r + gamma (1 - terminated) min Q'(s', clip(mu'(s') + noise)), and `continues` is 1 - terminated. Q' and mu'
+        are the target networks. `normal` contains standard normal numbers (B, D) for the noise.
         """
         config = self.config
         with torch.no_grad():

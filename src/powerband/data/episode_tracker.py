@@ -11,13 +11,13 @@ from powerband.data.types import Step
 
 
 class MaskedMetrics(Protocol):
-    """Accumulator of metrics, such as `Metrics` of a run."""
+    """Accumulator of metrics that takes values with a mask of the valid ones, such as `Metrics` of a run."""
 
     def add_masked(self, name: str, values: Tensor, mask: Tensor) -> None: ...
 
 
 class EpisodeTracker:
-    """Sums up the current episode of every environment.
+    """Accumulates the return and the length of the current episode of every environment.
 
     Args:
         num_envs: Number of environments N.
@@ -41,13 +41,13 @@ class EpisodeTracker:
         """Adds one step of every environment. Buffers keep their addresses, so that a CUDA graph can capture it.
 
         Args:
-            step: Step with rewards (N,) or (N, A).
-            metrics: Receives the metrics with the mask of the complete episodes.
+            step: Step with rewards (N,), or (N, A) for A agents.
+            metrics: Receives the returned metrics with the mask of the complete episodes; None stores nothing.
 
         Returns:
-            ``charts/episodic_return``, ``charts/episodic_length`` and ``charts/<name>`` of each metric of the
-            environment, (N,) float32, valid for environments whose episode ended in this
-            step and whose simulator did not fail.
+            ``charts/episodic_return``, ``charts/episodic_length`` in steps and ``charts/<name>`` of each metric of the
+            environment: (N,) float32, valid for environments whose episode ended in this step and whose simulator did
+            not fail.
         """
         ended = step.ended
         self.returns += step.reward if self.num_agents is None else step.reward.mean(1)
@@ -65,7 +65,11 @@ class EpisodeTracker:
 
     @torch.no_grad()
     def discard(self, rows: Tensor) -> None:
-        """Resets return and length of the environments `rows` (N,) bool, whose episodes a resume could not continue."""
+        """Sets the return and the length of some environments to zero, because their episode was lost by a resume.
+
+        Args:
+            rows: Mask (N,) bool of these environments.
+        """
         self.returns.masked_fill_(rows, 0.0)
         self.lengths.masked_fill_(rows, 0.0)
 

@@ -21,10 +21,10 @@ COLUMN_DTYPE = torch.float32
 
 
 class Replay:
-    """The last `capacity` transitions of `num_envs` environments.
+    """Replay buffer with the last `capacity` transitions of `num_envs` environments.
 
     Attributes:
-        rows: (capacity, columns) float32.
+        rows: Storage (capacity, columns) float32, one transition per row; all fields are packed into its columns.
         filled: Number of stored transitions, 0-d int64 on the device of the rows, for sampling inside a CUDA graph.
     """
 
@@ -41,7 +41,7 @@ class Replay:
             capacity: Largest number of transitions on this rank; need not be a multiple of num_envs.
             num_envs: Number of transitions per call of `add`.
             device: Device of the batches.
-            fields: Name -> tree of `TensorSpec` of one transition.
+            fields: Name -> `TensorSpec` or nested dict of them: shapes and types of one transition.
             host: Store the rows in pinned host memory, for replays that do not fit on the device. Each batch is then
                 gathered there and copied to `device`, which is a host-device synchronisation.
 
@@ -78,7 +78,7 @@ class Replay:
 
     @property
     def stored(self) -> dict[str, Tree]:
-        """Views of the stored transitions, each leaf (len(self), ...)."""
+        """Views of the stored transitions by field, tensors (len(self), ...), in the order of the ring, not of age."""
         return self._fields_of(self.rows[: self.size])
 
     def _fields_of(self, rows: Tensor) -> dict[str, Tree]:
@@ -102,8 +102,9 @@ class Replay:
         """Stores one transition per environment; a full ring overwrites its oldest transitions.
 
         Args:
-            transitions: The trees of `fields`, each leaf (num_envs, ...).
-            lost: (num_envs,) bool: rows without a transition, which are omitted; None if all rows have one.
+            transitions: Name -> tensor or nested dict of tensors (num_envs, ...), as in `fields`.
+            lost: Mask (num_envs,) bool of environments whose simulator failed, which have no transition in this step
+                and are omitted; None if there are none.
         """
         count = self.num_envs
         values = {name: transitions[name] for name in self.columns}
@@ -125,7 +126,7 @@ class Replay:
             self.filled.fill_(self.size)
 
     def newest(self, count: int) -> dict[str, Tree]:
-        """Returns copies of the `count` newest transitions, oldest first.
+        """Returns copies of the `count` newest transitions by field, tensors (count, ...), oldest first.
 
         Raises:
             ConfigError: The replay has fewer transitions.
@@ -142,10 +143,11 @@ class Replay:
 
         Args:
             n: Rows of the batch on this rank.
-            source: `Noise` of n ids, which a CUDA graph can capture, or a generator on the device of the rows.
+            source: Random numbers: a `Noise` with n streams, which a CUDA graph can capture, or a generator on the
+                device of the rows.
 
         Returns:
-            The trees of `fields`, each leaf (n, ...): views of one gathered tensor.
+            Name -> tensor or nested dict of tensors (n, ...), as in `fields`; all are views of one gathered tensor.
 
         Raises:
             ConfigError: The replay is empty, or its capacity is below n.
@@ -169,7 +171,7 @@ class Replay:
         return self._fields_of(rows.to(self.device))
 
     def state_dict(self) -> dict:
-        """Returns the stored rows, a view and not a copy, and the position of the next row."""
+        """Returns the state for a checkpoint: the stored rows (a view, not a copy), the next position, the capacity."""
         return {"rows": self.rows[: self.size], "position": self.position, "capacity": self.capacity}
 
     def load_state_dict(self, state: dict) -> None:

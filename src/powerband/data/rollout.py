@@ -16,10 +16,10 @@ from powerband.data.types import Tree, broadcast_rows, tree_leaves, tree_map
 
 
 class Rollout:
-    """Steps of several environments, in memory that is allocated once.
+    """Storage of the last T steps of N environments, in memory that is allocated once.
 
     Attributes:
-        data: Name -> tree of tensors (T, N, ...).
+        data: Name -> tensor or nested dict of tensors (T, N, ...).
     """
 
     def __init__(
@@ -30,7 +30,8 @@ class Rollout:
             num_steps: Number of steps T.
             num_envs: Number of environments N on this rank.
             device: Device of the storage.
-            fields: Name -> tree of `TensorSpec` of one environment and step; None derives them from the first `store`.
+            fields: Name -> `TensorSpec` or nested dict of them, for one environment and step. None, and every name that
+                is missing here, allocates the memory at the first `store`.
         """
         self.num_steps, self.num_envs, self.device = num_steps, num_envs, torch.device(device)
         self.data: dict[str, Tree] = {}
@@ -38,7 +39,12 @@ class Rollout:
             self.data = tree_map(lambda spec: spec.zeros(num_steps, num_envs, device=self.device), fields)
 
     def store(self, t: int, values: dict[str, Tree]) -> None:
-        """Copies trees with leaves (N, ...) to step t; allocates the storage of new names."""
+        """Copies the values of one step to the storage.
+
+        Args:
+            t: Index of the step, from 0.
+            values: Name -> tensor or nested dict of tensors (N environments, ...). Memory for new names is allocated.
+        """
         for name, tree in values.items():
             if name not in self.data:
                 self.data[name] = tree_map(
@@ -49,7 +55,9 @@ class Rollout:
     def minibatches(
         self, count: int, source: Noise | torch.Generator, sequences: bool = False, carry: Tensor | None = None
     ) -> Iterator[dict[str, Tree]]:
-        """Yields every sample once, in `count` mini-batches of equal size; see the function `minibatches`.
+        """Yields every sample once, in `count` mini-batches of equal size.
+
+        The other arguments and the mini-batches are those of the function `minibatches`.
 
         Raises:
             ConfigError: `count` does not divide the number of samples.
@@ -68,15 +76,17 @@ def minibatches(
     sequences: bool = False,
     carry: Tensor | None = None,
 ) -> Iterator[dict[str, Tree]]:
-    """Yields every sample of `data` once, in random order; the last mini-batch may be smaller than the others.
+    """Yields every sample of a rollout once, in mini-batches of random order; the last one may be smaller.
 
     Args:
-        data: Name -> tree of tensors (T, N, ...).
-        size: Samples per mini-batch.
-        source: Noise with one id per sample, or a generator on the CPU or the device.
-        sequences: A sample is the sequence of one environment, and mini-batches are (T, n, ...) instead of (n, ...).
-        carry: Carry before the first step (N, ...). Mini-batches of sequences then contain its rows as "carry", and
-            "starts" (T, n) bool, the steps that begin an episode; `data` must have terminated and truncated.
+        data: Name -> tensor or nested dict of tensors (T, N, ...) of T steps and N environments.
+        size: n, samples per mini-batch.
+        source: Random numbers: a `Noise` with one stream per sample, or a generator on the CPU or the device.
+        sequences: False: a sample is one step of one environment, and mini-batches are (n, ...). True: a sample is the
+            sequence of all steps of one environment, and mini-batches are (T, n, ...).
+        carry: Recurrent state (N, ...) before the first step; None without one. Mini-batches of sequences then contain
+            its rows as ``carry``, and ``starts`` (T, n) bool, True at steps that begin an episode. For this, `data`
+            must contain ``terminated`` and ``truncated``.
     """
     first = tree_leaves(data)[0]
     total = first.shape[1] if sequences else first.shape[0] * first.shape[1]
@@ -100,9 +110,15 @@ def minibatches(
 
 
 def episode_starts(ended: Tensor) -> Tensor:
-    """(T, N) bool of T steps and N environments: the previous step `ended` an episode.
+    """Marks the steps that begin an episode because the previous step ended one.
 
-    Step 0 is False, because it continues from the given carry.
+    Step 0 is always False, because a recurrent policy continues there from the recurrent state before the rollout.
+
+    Args:
+        ended: Bools (T, N) of T steps and N environments, True if the step ended an episode.
+
+    Returns:
+        Bools (T, N).
     """
     return torch.cat([torch.zeros_like(ended[:1]), ended[:-1]])
 
@@ -121,11 +137,12 @@ def gae(
     Args:
         reward: Rewards (T, N) or (T, N, A) float32 of T steps, N environments and A agents.
         value: Values of the observations, shaped like reward.
-        next_value: Values of `Step.next_obs`, shaped like reward.
-        terminated: (T, N) bool: no bootstrap.
-        truncated: (T, N) bool: bootstraps from next_value, and the trace ends.
+        next_value: Values of the observations after each step, shaped like reward; at the end of an episode, of its
+            last observation (`Step.next_obs`).
+        terminated: Bools (T, N), True if the task ended: `next_value` is not used.
+        truncated: Bools (T, N), True if a limit cut the episode: `next_value` is used, but no later reward.
         gamma: Discount per step.
-        gae_lambda: Decay of the trace.
+        gae_lambda: Lambda, 0 to 1: decay of the weight of later steps.
 
     Returns:
         Advantages, and returns (advantage + value), shaped like reward.
@@ -143,13 +160,21 @@ def gae(
 def lambda_returns(
     reward: Tensor, next_value: Tensor, terminated: Tensor, truncated: Tensor, gamma: float, td_lambda: float
 ) -> Tensor:
-    """Computes TD(lambda) returns of T steps, N environments and A agents: G = r + gamma ((1 - lambda) V' + lambda G').
+    """Computes TD(lambda) returns G = r + gamma ((1 - lambda) V' + lambda G').
 
-    The returns are shaped like reward. V' replaces G' at a truncation and at the last step.
+    V' is the value of the next observation and G' the return of the next step. V' replaces G' at a truncation and at
+    the last step; both are 0 at a termination.
 
     Args:
-        reward, next_value, terminated, truncated, gamma: As in `gae`.
+        reward: Rewards (T, N) or (T, N, A) float32 of T steps, N environments and A agents.
+        next_value: V', shaped like reward; at the end of an episode, the value of its last observation.
+        terminated: Bools (T, N), True if the task ended.
+        truncated: Bools (T, N), True if a limit cut the episode.
+        gamma: Discount per step.
         td_lambda: 0 gives one-step returns, 1 gives Monte Carlo returns with a bootstrap at the end of the data.
+
+    Returns:
+        Returns, shaped like reward.
 
     Source: Sutton and Barto 2018, equation 12.20.
     """

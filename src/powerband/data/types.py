@@ -21,24 +21,36 @@ ResumeLevel = Literal["exact", "replayed", "truncated"]
 
 
 def tree_map(fn: Callable[..., Any], tree: Tree, *rest: Tree) -> Tree:
-    """Applies `fn` to every leaf of `tree` and to the leaves of `rest` with the same keys; keeps the structure."""
+    """Applies a function to every leaf of a tree, which is a single leaf or a nested dict of leaves.
+
+    Args:
+        fn: Function of one leaf of `tree` and the leaves of `rest` at the same keys.
+        tree: Tree of tensors or other values.
+        rest: Further trees, which have at least the keys of `tree`.
+
+    Returns:
+        Tree of the results, with the keys of `tree`.
+    """
     if isinstance(tree, dict):
         return {key: tree_map(fn, value, *(other[key] for other in rest)) for key, value in tree.items()}
     return fn(tree, *rest)
 
 
 def tree_cat(trees: list[Tree]) -> Tree:
-    """Concatenates the rows of several trees."""
+    """Concatenates tensors, or nested dicts of tensors with the same keys, along the first axis of each tensor."""
     return tree_map(lambda *leaves: torch.cat(leaves), *trees)
 
 
 def tree_leaves(tree: Tree) -> list[Any]:
-    """Returns the leaves of `tree` in the order of its keys."""
+    """Returns the leaves of a nested dict in the order of its keys; a tree that is a single leaf gives [leaf]."""
     return [leaf for _, leaf in tree_paths(tree)]
 
 
 def tree_paths(tree: Tree, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields ``("a/b", leaf)`` for every leaf; a bare leaf has the path `prefix`."""
+    """Yields (path, leaf) for every leaf of a nested dict, with paths such as ``a/b`` after `prefix`.
+
+    A tree that is a single leaf has the path `prefix`.
+    """
     if isinstance(tree, dict):
         for key, value in tree.items():
             yield from tree_paths(value, f"{prefix}/{key}" if prefix else key)
@@ -67,7 +79,13 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class EnvSpec:
-    """Observations, actions and properties of one environment; shapes have no environment axis."""
+    """Observations, actions and properties of one environment; shapes have no environment axis.
+
+    Attributes:
+        obs: `TensorSpec` or nested dict of them: the observations.
+        action: Shape and type of one action, including the agent axis if there is one.
+        max_episode_steps: Steps after which episodes are truncated; None without a limit.
+    """
 
     obs: Tree
     action: TensorSpec
@@ -80,24 +98,28 @@ class EnvSpec:
     """Length of the agent axis; None without this axis."""
     max_episode_steps: int | None = None
     resume: ResumeLevel = "truncated"
-    """Level of a resume: `exact` state, `replayed` actions of the current episodes, or episodes are `truncated`."""
+    """What a checkpoint restores of unfinished episodes. `exact`: their state. `replayed`: their actions are repeated.
+    `truncated`: nothing, so new episodes start."""
     overlappable: bool = False
     """True if updates can run between `send` and `recv`, because the simulator runs in other processes."""
 
 
 @dataclass
 class Step:
-    """One step of every environment after autoreset: each row that is not lost is a real transition.
+    """Result of one step of N environments, after an automatic reset of those whose episode ended.
+
+    A row is one environment. Every row that is not `lost` is a real transition. Observations are tensors or nested
+    dicts of tensors.
 
     Attributes:
-        obs: Tree (N, ...): current observations, the first of a new episode in rows that ended.
-        reward: (N,) or (N, A) float32, one per environment or per agent.
-        terminated: (N,) bool: the task ended; no bootstrap.
-        truncated: (N,) bool: a limit cut the episode; bootstrap from `final_obs`.
-        final_obs: Tree (N, ...): last observations, valid in rows that ended; None if no row ended.
-        episode: Metrics of episodes ("success", "win", ...), (N,) float32 each, valid in rows that ended.
-        lost: (N,) bool: rows whose simulator failed in this step; None if none did. They count as truncated and begin a
-            new episode, but are no transitions, and learners must not use them.
+        obs: Current observations (N, ...); in rows whose episode ended, the first ones of the new episode.
+        reward: Rewards (N,), or (N, A) for A agents, float32.
+        terminated: (N,) bool, True if the task ended: the value of the next state is 0.
+        truncated: (N,) bool, True if a limit cut the episode: learners bootstrap from `final_obs`.
+        final_obs: Last observations (N, ...) of episodes, valid in rows that ended; None if no row ended.
+        episode: Metrics of episodes by name, such as ``success``; (N,) float32 each, valid in rows that ended.
+        lost: (N,) bool, True for rows whose simulator failed in this step; None if none did. They count as truncated
+            and begin a new episode, but are no transitions, and learners must not use them.
     """
 
     obs: Tree
@@ -110,12 +132,12 @@ class Step:
 
     @property
     def ended(self) -> Tensor:
-        """(N,) bool: the row's episode ended with this transition."""
+        """Mask (N,) bool of the environments whose episode ended in this step, by termination or truncation."""
         return self.terminated | self.truncated
 
     @classmethod
     def concatenate(cls, parts: list[Step]) -> Step:
-        """Concatenates the rows of several steps."""
+        """Joins the steps of several groups of environments to one step of all of them."""
         assert all(set(part.episode) == set(parts[0].episode) for part in parts)
 
         def rows(name: str) -> Tensor:
@@ -135,7 +157,7 @@ class Step:
         )
 
     def next_obs(self) -> Tree:
-        """Tree (N, ...): the observations after the transitions; in rows that ended, the last of the episode."""
+        """Returns the observations (N, ...) after the transitions, which are the last ones of episodes that ended."""
         if self.final_obs is None:
             return self.obs
         return tree_map(
@@ -149,7 +171,11 @@ def broadcast_rows(mask: Tensor, like: Tensor) -> Tensor:
 
 
 class EnvHalf(Protocol):
-    """The environments `rows` of a `VecEnv`, which can be stepped independently of its other environments."""
+    """A part of the environments of a `VecEnv` that can be stepped independently of the others.
+
+    Attributes:
+        rows: Indices of these environments in the `VecEnv`.
+    """
 
     rows: slice
 
@@ -159,13 +185,17 @@ class EnvHalf(Protocol):
 
 @runtime_checkable
 class VecEnv(Protocol):
-    """N environments stepped together. `send` and `recv` are separate, so that updates can run while simulators step.
+    """N environments that are stepped together and reset automatically when an episode ends.
 
+    `send` starts a step and `recv` returns its result, so that updates can run while simulators step; `step` does both.
     `reset`, `observe` and `recv` may return alternating buffers. A result is valid until the second of these calls
     after it; copy it to keep it longer. After `load_state_dict`, `observe` returns the current observations.
 
     Attributes:
-        resumed: (N,) bool: rows whose episode continued after `load_state_dict`.
+        num_envs: N.
+        device: Device of observations, actions and rewards.
+        spec: Observations, actions and properties of one environment.
+        resumed: (N,) bool, True for environments whose episode continued after `load_state_dict`.
         halves: Two halves that can be stepped independently, for double buffering; empty if the environments cannot be
             split.
     """
@@ -183,7 +213,7 @@ class VecEnv(Protocol):
     def recv(self) -> Step: ...
     def step(self, action: Tensor) -> Step: ...
     def worker_statistics(self) -> dict[str, Any]:
-        """Measurements of worker processes, such as seconds per step; empty without worker processes."""
+        """Returns measurements of worker processes by name, such as seconds per step; empty without such processes."""
 
     def state_dict(self) -> dict: ...
     def load_state_dict(self, state: dict) -> None: ...
@@ -192,7 +222,7 @@ class VecEnv(Protocol):
 
 @runtime_checkable
 class OfflineLearner(Protocol):
-    """An algorithm that learns from batches, for the offline loop.
+    """An algorithm that learns from batches of recorded data, without environments.
 
     Attributes:
         config: Frozen dataclass with the settings; error messages name its learning rates and limits.
@@ -201,13 +231,20 @@ class OfflineLearner(Protocol):
     config: Any
 
     def update(self, batch: dict[str, Tree]) -> dict[str, Tensor]:
-        """Updates on a batch. Returns its metrics: 0-d tensors on the device, without host-device synchronisation."""
+        """Takes one optimiser step on a batch, without waiting for the device.
+
+        Args:
+            batch: Name -> tensor or nested dict of tensors (rows, ...).
+
+        Returns:
+            Losses and statistics by name, 0-d tensors on the device.
+        """
 
     def state_dict(self) -> dict:
-        """Returns the state of the training: the tensors themselves and numbers, no copies."""
+        """Returns the complete training state for a checkpoint: the tensors themselves, not copies, and numbers."""
 
     def load_state_dict(self, state: dict) -> None:
-        """Restores `state_dict` in place."""
+        """Restores a result of `state_dict` in place."""
 
 
 @runtime_checkable
@@ -216,7 +253,7 @@ class Learner(OfflineLearner, Protocol):
 
     Attributes:
         lr: Learning rate. Assigning it scales all learning rates in proportion; loops anneal it.
-        cycle: Repeating sequence of update kinds, for example an actor update at every second update.
+        cycle: Position in the repeating sequence of updates, for example with an actor update at every second one.
     """
 
     cycle: UpdateCycle
@@ -230,24 +267,25 @@ class Learner(OfflineLearner, Protocol):
         """Chooses actions.
 
         Args:
-            obs: Tree (N, ...).
-            carry: Recurrent state (N, ...); None without one. The loop zeroes its rows when an episode ends.
+            obs: Observations of N environments, a tensor or nested dict of tensors (N, ...).
+            carry: Recurrent state (N, ...); None without one. The loop sets its rows to zero when an episode ends.
             explore: Sample actions; otherwise choose the best ones.
 
         Returns:
-            Actions (N, ...); name -> values (N, ...) that the loop stores with the transitions; the next carry or None.
+            Actions (N, ...); a dict of values (N, ...) that the loop stores with the transitions; the next carry, None
+            without a recurrent state.
         """
 
     def initial_carry(self, num_envs: int) -> Tensor | None:
         """Returns the recurrent state of new episodes (num_envs, ...); None without one."""
 
     def policy_state(self) -> dict[str, Tensor]:
-        """Returns the tensors of the exported policy."""
+        """Returns the tensors that a policy file needs for acting, by name."""
 
 
 @runtime_checkable
 class OnPolicyLearner(Learner, Protocol):
-    """A learner that updates on rollouts."""
+    """A learner that updates on rollouts, the newest steps of its current policy."""
 
     def after_rollout(self, obs: Tree) -> None:
         """Processes the observations (T steps, N environments, ...) of a rollout after its updates, for statistics."""
@@ -258,7 +296,10 @@ class ValueLearner(OnPolicyLearner, Protocol):
     """A learner that estimates state values, for advantage estimation."""
 
     def value(self, obs: Tree, carry: Tensor | None) -> Tensor:
-        """Returns the values of observations, one per environment (N,) or per agent (N, A); `carry` as in `act`."""
+        """Computes the state values of observations (N, ...) of N environments.
+
+        `carry` is the recurrent state, as in `act`. Returns values (N,), or (N, A) for A agents.
+        """
 
 
 @runtime_checkable
@@ -266,4 +307,13 @@ class TargetLearner(OnPolicyLearner, Protocol):
     """A learner that computes its own targets from rollouts of complete episodes."""
 
     def targets(self, data: dict[str, Tree], gamma: float, td_lambda: float) -> dict[str, Tree]:
-        """Returns name -> tree of mini-batch data from a rollout of T steps and N environments (T, N, ...)."""
+        """Computes the data of the mini-batches from a rollout.
+
+        Args:
+            data: Name -> tensor or nested dict of tensors (T, N, ...) of T steps and N environments.
+            gamma: Discount per step.
+            td_lambda: Lambda of TD(lambda), 0 to 1.
+
+        Returns:
+            Name -> tensor or nested dict of tensors (T, rows per step, ...), from which mini-batches are drawn.
+        """

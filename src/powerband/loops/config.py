@@ -49,6 +49,9 @@ class OffPolicyConfig:
     def check(self, world_size: int) -> None:
         """Refuses sizes that do not divide by the number of ranks, and a batch larger than the replay buffer.
 
+        Args:
+            world_size: Number of ranks (processes of the training).
+
         Raises:
             ConfigError: A size is invalid; the message names the limit and valid values.
         """
@@ -63,16 +66,22 @@ class OffPolicyConfig:
 
     @property
     def update_rows(self) -> int:
-        """Rows of an update on one rank."""
+        """Number of rows in the batch of one update if a single rank (process) trains."""
         return self.batch_size_per_rank or self.global_batch_size
 
     @property
     def act_rows(self) -> int:
-        """Rows of one call of `act` on one rank: its number of environments."""
+        """Number of rows in one call of `act` if a single rank (process) trains: all environments."""
         return self.num_envs
 
     def batch_size_setting(self, rows: int, world_size: int, sequences: bool = False) -> str:
-        """Returns the command-line setting for batches of `rows` rows on each rank; `sequences` has no effect."""
+        """Returns the command-line setting, as "option=value", for batches of `rows` rows on each rank.
+
+        Args:
+            rows: Rows per batch on each rank.
+            world_size: Number of ranks.
+            sequences: Not used.
+        """
         if self.batch_size_per_rank:
             return f"off_policy.batch_size_per_rank={rows}"
         return f"off_policy.global_batch_size={rows * world_size}" + (
@@ -80,7 +89,7 @@ class OffPolicyConfig:
         )
 
     def schedule(self) -> UpdateSchedule:
-        """Creates the schedule that determines after which steps of the environments updates are due, and how many."""
+        """Creates the schedule that determines how many updates are due after each step of the environments."""
         return UpdateSchedule(self.update_interval, self.updates_per_interval or None, self.learning_starts)
 
 
@@ -114,6 +123,9 @@ class OnPolicyConfig:
     def check(self, world_size: int) -> None:
         """Refuses sizes that do not divide by the number of ranks.
 
+        Args:
+            world_size: Number of ranks (processes of the training).
+
         Raises:
             ConfigError: A size is invalid; the message names the limit and valid values.
         """
@@ -124,19 +136,21 @@ class OnPolicyConfig:
 
     @property
     def update_rows(self) -> int:
-        """Rows of a mini-batch on one rank."""
+        """Number of rows in a mini-batch if a single rank (process) trains."""
         return self.minibatch_rows or self.num_envs * self.num_steps // self.minibatches
 
     @property
     def act_rows(self) -> int:
-        """Rows of one call of `act` on one rank: its number of environments."""
+        """Number of rows in one call of `act` if a single rank (process) trains: all environments."""
         return self.num_envs
 
     def split(self, rows: int, world_size: int) -> tuple[int, int]:
-        """Returns (number, size) of the mini-batches of one pass over a rollout on one rank.
+        """Returns (number, rows) of the mini-batches of one pass over the rollout of one rank.
+
+        With `minibatch_rows`, the last mini-batch may have fewer rows.
 
         Args:
-            rows: Rows of a rollout on the rank.
+            rows: Rows of the rollout on this rank, or sequences of a recurrent policy.
             world_size: Number of ranks.
 
         Raises:
@@ -153,9 +167,12 @@ class OnPolicyConfig:
         return self.minibatches, rows // self.minibatches
 
     def batch_size_setting(self, rows: int, world_size: int, sequences: bool = False) -> str:
-        """Returns the command-line setting for mini-batches of at most `rows` rows on each rank.
+        """Returns the command-line setting, as "option=value", for mini-batches of at most `rows` rows on each rank.
 
-        `sequences` is True if `rows` counts sequences, which are the complete rollouts of single environments.
+        Args:
+            rows: Rows per mini-batch on each rank.
+            world_size: Number of ranks.
+            sequences: True if `rows` counts sequences, which are the complete rollouts of single environments.
         """
         if self.minibatch_rows:
             return f"on_policy.minibatch_rows={rows * world_size}" + (
@@ -184,12 +201,13 @@ class OfflineConfig:
         at_least(self, global_batch_size=1, batch_size_per_rank=0, loader_threads=0)
 
     def refuse_device(self, reason: str) -> None:
-        """Refuses ``place=device`` for data that cannot be held on the device; any other place is accepted.
+        """Raises an error if `place` is ``device``; called for data that cannot be held on the device.
 
-        `reason` explains in the message why the device cannot hold the data.
+        Args:
+            reason: Clause for the message that says why the device cannot hold the data.
 
         Raises:
-            ConfigError: The setting is ``device``.
+            ConfigError: `place` is ``device``.
         """
         if self.place == "device":
             raise ConfigError(
@@ -199,22 +217,28 @@ class OfflineConfig:
 
     @property
     def update_rows(self) -> int:
-        """Rows of an update on one rank."""
+        """Number of rows in the batch of one update if a single rank (process) trains."""
         return self.batch_size_per_rank or self.global_batch_size
 
     @property
     def act_rows(self) -> int:
-        """Rows of one call of `act` on one rank: those of one update, because offline training has no environments."""
+        """Number of rows in one call of `act`: that of one update, because offline training has no environments."""
         return self.update_rows
 
     def batch_size_setting(self, rows: int, world_size: int, sequences: bool = False) -> str:
-        """Returns the command-line setting for batches of `rows` rows on each rank; `sequences` has no effect."""
+        """Returns the command-line setting, as "option=value", for batches of `rows` rows on each rank.
+
+        Args:
+            rows: Rows per batch on each rank.
+            world_size: Number of ranks.
+            sequences: Not used.
+        """
         if self.batch_size_per_rank:
             return f"offline.batch_size_per_rank={rows}"
         return f"offline.global_batch_size={rows * world_size}"
 
     def batch(self, world_size: int) -> int:
-        """Rows of an update on each rank.
+        """Returns the number of rows per update on each of `world_size` ranks.
 
         Raises:
             ConfigError: The batch does not divide by the number of ranks.
@@ -222,7 +246,7 @@ class OfflineConfig:
         return self.batch_size_per_rank or per_rank("offline.global_batch_size", self.global_batch_size, world_size)
 
     def check(self, world_size: int) -> None:
-        """Refuses a batch that does not divide by the number of ranks.
+        """Refuses a batch that does not divide by the number of ranks, `world_size`.
 
         Raises:
             ConfigError: The batch does not divide.

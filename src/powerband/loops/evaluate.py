@@ -11,7 +11,7 @@ from torch import Tensor
 from powerband.data.types import Tree, VecEnv, broadcast_rows
 
 Policy = Callable[[Tree, Tensor | None], tuple[Tensor, Tensor | None]]
-"""(obs, carry) -> (action, carry)."""
+"""Function (observations, recurrent state or None) -> (actions, next recurrent state or None)."""
 
 
 def evaluate(
@@ -22,19 +22,23 @@ def evaluate(
     carry: Tensor | None = None,
     on_progress: Callable[[float], object] | None = None,
 ) -> dict[str, Tensor]:
-    """Plays `episodes` episodes, the same number in every environment, so that short episodes are not favoured.
+    """Plays episodes with a policy, and returns the result of each episode.
+
+    Every environment plays the same number of episodes, so that short episodes are not favoured.
 
     Args:
-        env: Environments; `episodes` is rounded up to a multiple of their number.
-        policy: Acts without exploring.
-        episodes: Number of episodes.
+        env: N environments; this function resets them.
+        policy: Function (observations, carry) -> (actions, next carry), which should not explore.
+        episodes: Number of episodes, rounded up to a multiple of N.
         seed: Seed of the environments.
         carry: Initial recurrent state (N, ...) of the policy; None for a policy without one.
-        on_progress: Called at each step with the number of episodes played, including fractions of unfinished episodes.
+        on_progress: Called at each step with the number of episodes played, including fractions of unfinished episodes;
+            None calls nothing.
 
     Returns:
-        Name -> tensor (episodes,): ``env`` (index of the environment), ``return`` (mean over agents), ``length``
-        and the episode metrics of the environment.
+        Dict of tensors (episodes,) with one entry per episode, in the order in which they ended: ``env`` (index of the
+        environment), ``return`` (sum of rewards, mean over agents), ``length`` in steps, and the episode metrics of
+        the environment, such as ``success``.
     """
     rounds = math.ceil(episodes / env.num_envs)
     obs = env.reset(seed)
@@ -73,9 +77,14 @@ def evaluate(
 
 
 def wilson_interval(successes: float, trials: int, z: float = 1.96) -> tuple[float, float]:
-    """Returns (low, high), the Wilson score interval of the share of `successes` in `trials`; z=1.96 gives 95 %.
+    """Returns (low, high), the Wilson score interval of a success rate; both are 0 to 1.
 
-    The interval is valid at 0 and at `trials` successes too. Source: Wilson 1927.
+    The interval is also valid if none or all trials succeed. Source: Wilson 1927.
+
+    Args:
+        successes: Number of successful trials.
+        trials: Number of trials; the interval of 0 trials is 0 to 1.
+        z: Quantile of the standard normal distribution; 1.96 gives 95 % confidence.
     """
     if trials == 0:
         return 0.0, 1.0
@@ -86,7 +95,12 @@ def wilson_interval(successes: float, trials: int, z: float = 1.96) -> tuple[flo
 
 
 def mean_interval(values: Tensor, z: float = 1.96) -> tuple[float, float, float]:
-    """Returns (mean, low, high) of n independent values (n,), with the normal interval; z=1.96 gives 95 %."""
+    """Returns (mean, low, high): the mean of n independent values and its normal confidence interval.
+
+    Args:
+        values: Values (n,). With a single value, low and high are NaN.
+        z: Half the width of the interval in standard errors; 1.96 gives 95 % confidence.
+    """
     values = values.double()
     mean = float(values.mean())
     half = z * float(values.std()) / math.sqrt(len(values)) if len(values) > 1 else float("nan")

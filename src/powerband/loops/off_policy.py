@@ -36,17 +36,20 @@ def off_policy(
     after_step: Callable[[Step, Replay], object] | None = None,
     hooks: RunHooks | None = None,
 ) -> None:
-    """Trains `learner` on `env` until the run's budget is spent.
+    """Trains `learner` on `env` with a replay buffer until the run's budget of environment steps or time is spent.
 
     Args:
-        run, env: Run and environments on this rank.
+        run: Run of this rank (process of the training), with device, counters, metrics and checkpoints.
+        env: Environments of this rank.
         learner: Learner to train.
-        config: Sizes over all ranks, and the update ratio.
-        after_step: Called with each step of the environments and the replay that has stored it; None calls nothing.
-        hooks: Functions of the recipe that the run calls: evaluation, preparation of a checkpoint.
+        config: Sizes over all ranks, and the number of updates per transition.
+        after_step: Called with each step of the environments and the replay buffer that has stored it; None calls
+            nothing.
+        hooks: Functions that the run calls for evaluations and before checkpoints; None calls nothing.
 
     Raises:
-        ConfigError: A size does not divide by the number of ranks, or the batch is larger than the replay.
+        ConfigError: A size does not divide by the number of ranks, or the batch is larger than the replay buffer.
+        OutOfMemory: The replay buffer or a batch does not fit into memory; the message names a size that fits.
     """
     world = run.ranks.world_size
     batch_size = config.batch_size_per_rank or per_rank("global_batch_size", config.global_batch_size, world)
@@ -161,7 +164,7 @@ def _sizes(
 
 
 def _fields(env: VecEnv, extras: dict[str, Tensor]) -> dict[str, Tree]:
-    """Builds the specs of one transition in the replay; `extras` are the extra outputs of the learner's `act`."""
+    """Returns the specs of one transition in the replay buffer, by field; `extras` is the dict that `act` returns."""
     agents = () if env.spec.num_agents is None else (env.spec.num_agents,)
     return {
         "obs": env.spec.obs,

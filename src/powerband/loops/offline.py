@@ -15,14 +15,14 @@ from powerband.loops.support.guarded_learner import GuardedLearner
 def offline(
     run: Run, learner: OfflineLearner, loader: BatchLoader, config: OfflineConfig, hooks: RunHooks | None = None
 ) -> None:
-    """Trains `learner` on the batches of `loader` until the run's budget is spent.
+    """Trains `learner` on the batches of `loader` until the run's budget of steps or time is spent.
 
     Args:
-        run: Run with device, counters, clock, metrics and checkpoints.
+        run: Run of this rank (process of the training), with device, counters, metrics and checkpoints.
         learner: Learner to update.
-        loader: Batches of this rank; a resume continues with the next batch.
+        loader: Source of the batches of this rank, closed at the end. A resumed run continues with the next batch.
         config: Sizes over all ranks.
-        hooks: Functions of the recipe that the run calls: evaluation, preparation of a checkpoint.
+        hooks: Functions that the run calls for evaluations and before checkpoints; None calls nothing.
     """
     world = run.ranks.world_size
     guarded = GuardedLearner(run, learner, config)

@@ -25,16 +25,18 @@ def on_policy(
     returns: ReturnsEstimator | None = None,
     hooks: RunHooks | None = None,
 ) -> None:
-    """Trains `learner` on `env` until the run's budget is spent.
+    """Trains `learner` on rollouts of `env` until the run's budget of environment steps or time is spent.
 
     Args:
-        run, env: Run and environments of this rank.
+        run: Run of this rank (process of the training), with device, counters, metrics and checkpoints.
+        env: Environments of this rank.
         learner: Learner to train.
         config: Sizes over all ranks, and settings of the returns.
         after_update: Called after the updates of each rollout, for example for snapshots of self-play; None calls
             nothing.
-        returns: Estimator of returns and advantages; None is generalised advantage estimation.
-        hooks: Functions of the recipe that the run calls: evaluation, preparation of a checkpoint.
+        returns: Estimator of returns and advantages; None is generalised advantage estimation, for which `learner`
+            must be a `ValueLearner`.
+        hooks: Functions that the run calls for evaluations and before checkpoints; None calls nothing.
 
     Raises:
         ConfigError: The mini-batches do not divide the rollout.

@@ -38,14 +38,14 @@ class ActorCritic(nn.Module):
         """
         Args:
             inputs: Width of the features.
-            hidden: Widths of a trunk.
-            outputs: Width of the policy output.
+            hidden: Widths of the hidden layers of a trunk.
+            outputs: Width of the policy output: number of discrete actions, or entries of a continuous action.
             activation: Activation function of the trunks.
             shared: One trunk for policy and value instead of two.
             state_inputs: Width of the additional state of a central critic (separate trunks only).
             gru_width: Width of the GRU; 0 builds none (shared trunk only).
             normalize: Normalises features with running statistics.
-            log_std: Initial log deviation of continuous actions; None for discrete actions.
+            log_std: Initial log standard deviation of continuous actions; None for discrete actions.
         """
         super().__init__()
         self.norm = RunningNorm(inputs) if normalize else None
@@ -67,12 +67,15 @@ class ActorCritic(nn.Module):
     def forward(
         self, x: Tensor, carry: Tensor | None = None, starts: Tensor | None = None, state: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """
+        """Computes policy outputs and values.
+
+        Shapes: B rows, F features, T steps, H width of the GRU, S width of the central critic's state.
+
         Args:
             x: Features (B, F); with a GRU (T, B, F).
             carry: Recurrent state (B, H) before the first step; None without a GRU.
-            starts: True at steps (T, B) that start an episode; None if none does.
-            state: State (B, S) of a central critic; None without one.
+            starts: Bools (T, B), True at steps that start an episode; None if none does.
+            state: State (B, S), an additional input of the value of a central critic; None without one.
 
         Returns:
             Policy outputs (B, outputs), values (B,) and the last recurrent state (B, H), None without a GRU. With a

@@ -12,4 +12,11 @@ class AuxiliaryLosses(Protocol):
     """An encoder whose own losses a learner adds to its loss."""
 
     def auxiliary(self, obs: Any) -> dict[str, Tensor]:
-        """Computes weighted 0-d losses by name, after a forward pass on the same observations."""
+        """Computes the additional losses of the encoder.
+
+        Args:
+            obs: Observations, those of the preceding forward pass of the encoder.
+
+        Returns:
+            0-d losses by name, already multiplied by their weights.
+        """

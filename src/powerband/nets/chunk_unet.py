@@ -15,7 +15,7 @@ from powerband.core.errors import ConfigError
 
 KERNEL, GROUPS = 5, 8
 TIME_WIDTH = 128
-"""Features of the diffusion step."""
+"""Number of features that represent the diffusion step."""
 
 
 class StepEmbedding(nn.Module):
@@ -30,20 +30,31 @@ class StepEmbedding(nn.Module):
         self.layers = nn.Sequential(nn.Linear(width, 4 * width), nn.Mish(), nn.Linear(4 * width, width))
 
     def forward(self, step: Tensor) -> Tensor:
-        """Embeds the diffusion steps (R,) of R rows as features (R, width)."""
+        """Maps the diffusion steps (R,) of R rows to features (R, width)."""
         angle = step.float().unsqueeze(1) * self.rate
         return self.layers(torch.cat([angle.sin(), angle.cos()], 1))
 
 
 def conv_block(inputs: int, outputs: int) -> nn.Sequential:
-    """Builds a convolution over the actions of a chunk with group norm and Mish; `inputs`, `outputs` are channels."""
+    """Builds a convolution over the actions of a chunk, followed by a group norm and Mish.
+
+    Args:
+        inputs: Input channels.
+        outputs: Output channels.
+    """
     return nn.Sequential(
         nn.Conv1d(inputs, outputs, KERNEL, padding=KERNEL // 2), nn.GroupNorm(GROUPS, outputs), nn.Mish()
     )
 
 
 class Residual(nn.Module):
-    """Residual block: two convolutions with a scale and a shift of each channel, from the condition, between them."""
+    """Residual block of two convolutions. Between them, each channel is scaled and shifted as a condition decides.
+
+    Args:
+        inputs: Input channels.
+        outputs: Output channels.
+        condition: Width of the condition, a vector from which scale and shift are computed.
+    """
 
     def __init__(self, inputs: int, outputs: int, condition: int) -> None:
         super().__init__()
@@ -52,13 +63,13 @@ class Residual(nn.Module):
         self.skip = nn.Conv1d(inputs, outputs, 1) if inputs != outputs else nn.Identity()
 
     def forward(self, x_RCT: Tensor, condition: Tensor) -> Tensor:
-        """Maps x (R rows, inputs, T actions of a chunk) to (R, outputs, T), under a condition (R, condition)."""
+        """Maps x (R rows, inputs, T actions of a chunk) to (R, outputs, T), given conditions (R, condition)."""
         scale, shift = self.film(condition).unsqueeze(-1).chunk(2, 1)
         return self.second((1 + scale) * self.first(x_RCT) + shift) + self.skip(x_RCT)
 
 
 class ChunkUNet(nn.Module):
-    """U-Net that predicts the noise (or the clean chunk) from a noisy chunk.
+    """U-Net that predicts the noise (or the clean chunk) from a noisy chunk, a sequence of T actions.
 
     Shapes: R rows, T actions of a chunk, A numbers per action.
     """
@@ -66,7 +77,7 @@ class ChunkUNet(nn.Module):
     def __init__(self, actions: int, condition: int, widths: tuple[int, ...]) -> None:
         """
         Args:
-            actions: A, numbers per action.
+            actions: A, numbers per action (not the number of actions).
             condition: Width of the encoded observation.
             widths: Channels of each level; each level after the first halves the length of the chunk.
 
@@ -96,7 +107,8 @@ class ChunkUNet(nn.Module):
         """Predicts the noise or the clean chunk.
 
         Args:
-            x_RTA: Noisy chunks (R, T, A); T is divisible by 2 once for each level after the first.
+            x_RTA: Noisy chunks (R rows, T actions of a chunk, A numbers per action). T is divisible by 2 once for each
+                level after the first.
             step: Diffusion steps (R,) int64.
             condition: Encoded observations (R, condition).
 

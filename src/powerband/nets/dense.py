@@ -30,7 +30,10 @@ def affine(x_RI: Tensor, weight_OI: Tensor, bias_O: Tensor) -> Tensor:
 
 
 def relu_(x: Tensor) -> Tensor:
-    """ReLU in place. For bfloat16 it is max(bits, 0) of the bits as int16, because both types share the sign bit."""
+    """Applies ReLU in place and returns `x`.
+
+    For bfloat16 it is max(bits, 0) of the bits as int16, because both types have the same sign bit.
+    """
     if x.dtype == torch.bfloat16:
         x.view(torch.int16).clamp_(min=0)
         return x
@@ -38,7 +41,14 @@ def relu_(x: Tensor) -> Tensor:
 
 
 def relu_backward(grad: Tensor, out: Tensor) -> Tensor:
-    """Computes the gradient of the input of ReLU from its output; for bfloat16 the mask is min(bits, 1)."""
+    """Computes the gradient of the input of ReLU.
+
+    For bfloat16 the mask of positive outputs is min(bits, 1) of the bits as int16.
+
+    Args:
+        grad: Gradient of the output.
+        out: Output of the forward pass, of the same shape.
+    """
     if grad.dtype == torch.bfloat16:
         mask = out.view(torch.int16).clamp(max=1)
         return mask.mul_(grad.view(torch.int16)).view(torch.bfloat16)
@@ -46,7 +56,18 @@ def relu_backward(grad: Tensor, out: Tensor) -> Tensor:
 
 
 def output(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Computes the last layer in float32: the 8 significant bits of bf16 are too few for values and logits."""
+    """Computes the last layer in the type of its weights (float32), also for bfloat16 inputs.
+
+    The 8 significant bits of bfloat16 are too few for values and logits.
+
+    Args:
+        x: Inputs (R, I), or (E, R, I) for an ensemble of E networks; R rows, I inputs.
+        weight: (O, I) or (E, O, I); O outputs.
+        bias: (O,) or (E, 1, O).
+
+    Returns:
+        Outputs (R, O) or (E, R, O).
+    """
     if x.dim() == 3:
         members = zip(x.unbind(), weight.unbind(), bias.unbind(), strict=True)
         return torch.stack([output(x_RI, weight_OI, bias_1O[0]) for x_RI, weight_OI, bias_1O in members])
@@ -65,13 +86,19 @@ class Dense(torch.autograd.Function):
     def forward(
         ctx, x: Tensor, dtype: torch.dtype, linear_output: bool, exact_inputs: bool, *parameters: Tensor
     ) -> Tensor:
-        """
+        """Computes all layers.
+
+        Shapes: R rows, E networks of an ensemble, I inputs and O outputs of a layer.
+
         Args:
             x: Inputs (R, I), or (E, R, I) for an ensemble.
             dtype: Type of the inner matrix products.
-            linear_output: The last layer has no ReLU, and its output is float32.
-            exact_inputs: The first layer uses the type of `x` instead of `dtype`.
-            parameters: Weight and bias of each layer: (O, I) and (O,), or (E, O, I) and (E, 1, O).
+            linear_output: If true, the last layer has no ReLU, and its output is float32.
+            exact_inputs: If true, the first layer uses the type of `x` instead of `dtype`.
+            parameters: Weight and bias of each layer in turn: (O, I) and (O,), or (E, O, I) and (E, 1, O).
+
+        Returns:
+            Outputs (R, O), or (E, R, O) for an ensemble.
         """
         weights, biases = parameters[0::2], parameters[1::2]
         inner = len(weights) - linear_output
@@ -112,10 +139,10 @@ class Dense(torch.autograd.Function):
 
 
 def supports(x: Tensor, activation: str) -> bool:
-    """Returns True if `Dense` can replace plain modules: ReLU on a CPU, outside torch.compile."""
+    """Returns True if `Dense` can replace plain modules for input `x`: with ReLU, on a CPU, outside torch.compile."""
     return activation == "relu" and x.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 def matmul_dtype(x: Tensor) -> torch.dtype:
-    """Returns the dtype of CPU autocast if autocast is on, otherwise the dtype of `x`."""
+    """Returns the dtype in which products of `x` run: that of CPU autocast if autocast is on, else that of `x`."""
     return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x.dtype

@@ -12,7 +12,7 @@ MASKED = -1e9
 
 
 def softmax(logits: Tensor) -> Tensor:
-    """Computes the softmax (..., K) float32 along the last axis, over K actions.
+    """Computes the softmax of `logits` (..., K) in float32 along the last axis, over K actions.
 
     It runs along the first axis of the transpose: on CPUs, the softmax of PyTorch over a short last axis is not
     vectorised and takes six times as long.
@@ -21,11 +21,16 @@ def softmax(logits: Tensor) -> Tensor:
 
 
 def inverse_cdf_sample(probs_KR: Tensor, uniform_R: Tensor) -> Tensor:
-    """Samples indices (R,) int64 by the inverse distribution function, for R rows and K probabilities per row.
-
-    `uniform_R` contains uniform random numbers in [0, 1).
+    """Samples one index per row from given probabilities, by the inverse distribution function.
 
     The factor 1 - 2**-22 on the uniform number prevents rounding from selecting an action of probability 0 at the end.
+
+    Args:
+        probs_KR: Probabilities (K, R) of K indices in R rows.
+        uniform_R: Uniform random numbers (R,) in [0, 1).
+
+    Returns:
+        Indices (R,) int64 in 0..K-1.
     """
     cumulative_KR = probs_KR.cumsum(0)
     point_R = uniform_R * cumulative_KR[-1] * (1 - 2.0**-22)
@@ -33,21 +38,25 @@ def inverse_cdf_sample(probs_KR: Tensor, uniform_R: Tensor) -> Tensor:
 
 
 class Categorical:
-    """Distribution of K discrete actions in R rows, stored action-major.
+    """Categorical distributions over K discrete actions, one per row of R rows.
 
     Attributes:
-        log_probs_KR: Log-probabilities (K, R) float32.
+        log_probs_KR: Log-probabilities (K, R) float32; the first axis is the action, for speed on CPUs.
     """
 
     def __init__(self, logits: Tensor, mask: Tensor | None = None):
-        """`logits` are (R, K); `mask` (R, K) is True for allowed actions, at least one per row; None allows all."""
+        """
+        Args:
+            logits: Unnormalised log-probabilities (R, K) of R rows and K actions.
+            mask: Bools (R, K), True for allowed actions, at least one per row; None allows all actions.
+        """
         logits_KR = logits.float().t().contiguous()
         if mask is not None:
             logits_KR = logits_KR.masked_fill(~mask.t(), MASKED)
         self.log_probs_KR = logits_KR.log_softmax(0)
 
     def sample(self, uniform_R: Tensor) -> Tensor:
-        """Samples actions (R,) int64 from uniform numbers (R,) in [0, 1)."""
+        """Samples actions (R,) int64 by means of uniform random numbers (R,) in [0, 1), one per row."""
         return inverse_cdf_sample(self.log_probs_KR.exp(), uniform_R)
 
     def mode(self) -> Tensor:
@@ -64,10 +73,14 @@ class Categorical:
 
 
 class DiagGaussian:
-    """Distribution of actions (R, D) with independent normal entries, for R rows and D entries of an action."""
+    """Normal distributions of actions (R, D) with independent entries, for R rows and D entries of an action."""
 
     def __init__(self, mean: Tensor, log_std: Tensor):
-        """`mean` is (R, D), `log_std` (D,) or (R, D)."""
+        """
+        Args:
+            mean: Means (R, D) of R rows and D entries of an action.
+            log_std: Log standard deviations (D,) or (R, D).
+        """
         self.mean, self.log_std = mean.float(), log_std.float()
 
     def sample(self, normal: Tensor) -> Tensor:

@@ -11,18 +11,18 @@ from powerband.core.errors import ConfigError
 from powerband.data.types import Tree, tree_paths
 
 RESERVED = ("state", "action_mask")
-"""Keys of an observation that the actor does not read, see `data.types`."""
+"""Keys of an observation that the actor does not read as features, see `data.types`."""
 
 
 def features(obs: Tree, leading: int) -> Tensor:
-    """Joins all leaves except the reserved ``state`` and ``action_mask`` along the last axis.
+    """Joins the tensors of an observation to one feature vector per row, without ``state`` and ``action_mask``.
 
     Args:
-        obs: Tensor or tree of tensors, each with `leading` axes (environment, agent, ...) before its own.
+        obs: Tensor or nested dict of tensors, each with `leading` axes (environment, agent, ...) before its own.
         leading: Number of leading axes to keep.
 
     Returns:
-        Features (..., F numbers) float32, where `...` are the leading axes. A single float32 leaf of this shape is
+        Features (..., F numbers) float32, where `...` are the leading axes. A single float32 tensor of this shape is
         returned without a copy.
     """
     leaves = [leaf.flatten(leading) if leaf.dim() > leading else leaf.unsqueeze(-1) for leaf in feature_leaves(obs)]
@@ -31,7 +31,11 @@ def features(obs: Tree, leading: int) -> Tensor:
 
 
 def feature_leaves(obs: Tree) -> list:
-    """Lists the leaves (tensors or specs) of `obs` that an actor reads."""
+    """Lists the tensors (or specs) in `obs` that an actor reads: all except ``state`` and ``action_mask``.
+
+    Raises:
+        ConfigError: There are none.
+    """
     leaves = [leaf for path, leaf in tree_paths(obs) if path.split("/")[0] not in RESERVED]
     if not leaves:
         raise ConfigError("The observation has no entry besides state and action_mask. Add an entry for the actor.")
@@ -39,9 +43,16 @@ def feature_leaves(obs: Tree) -> list:
 
 
 def num_features(obs: Tree, num_agents: int | None) -> int:
-    """Returns the number of features per row that `features` makes of observations with the specs `obs`.
+    """Returns the number of features per row that `features` computes from observations.
 
-    A row is an environment, or an agent of it if `num_agents` is not None.
+    A row is an environment, or an agent of an environment if there are several agents.
+
+    Args:
+        obs: `TensorSpec` or nested dict of them, the specs of the observations without the environment axis.
+        num_agents: Length of the agent axis; None without this axis.
+
+    Raises:
+        ConfigError: A spec has no agent axis although `num_agents` is not None, or no spec is left for the actor.
     """
     leaves = feature_leaves(obs)
     if num_agents is None:

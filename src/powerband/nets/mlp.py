@@ -16,20 +16,30 @@ ACTIVATIONS = {"relu": torch.relu, "tanh": torch.tanh, "silu": nn.functional.sil
 
 
 def orthogonal_(linear: nn.Linear, gain: float) -> nn.Linear:
-    """Sets orthogonal weights times `gain` and zero biases. Source: Andrychowicz et al. 2021, on choices in PPO."""
+    """Initialises `linear` in place with orthogonal weights times `gain` and zero biases, and returns it.
+
+    Source: Andrychowicz et al. 2021, on choices in PPO.
+    """
     nn.init.orthogonal_(linear.weight, gain)
     nn.init.zeros_(linear.bias)
     return linear
 
 
 def linear_fp32(x: Tensor, linear: nn.Linear) -> Tensor:
-    """Computes a layer in float32 even under autocast, because bf16 is too coarse for values and logits."""
+    """Computes a layer in the type of its weights (float32), even under autocast.
+
+    The 8 significant bits of bfloat16 are too few for values and logits.
+    """
     with torch.autocast(x.device.type, enabled=False):
         return linear(x.to(linear.weight.dtype))
 
 
 class MLP(nn.Module):
-    """Linear layers with an activation between them, and none after the last."""
+    """Multi-layer perceptron: linear layers with an activation between them, and none after the last.
+
+    Attributes:
+        width: Width of the output.
+    """
 
     def __init__(
         self,
@@ -47,7 +57,7 @@ class MLP(nn.Module):
             hidden: Widths of the hidden layers.
             outputs: Width of the output; 0 ends after the last hidden layer and its activation.
             activation: Activation function between the layers.
-            layer_norm: Normalises before each activation.
+            layer_norm: Applies a layer norm before each activation.
             output_gain: Gain of the output in an orthogonal initialisation, with sqrt(2) in hidden layers; None keeps
                 the initialisation of PyTorch.
             exact_inputs: Computes the first layer in float32 also under autocast, for example for positions in metres,
@@ -68,7 +78,7 @@ class MLP(nn.Module):
                 orthogonal_(self.output, output_gain)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps (..., inputs) to (..., outputs); the output layer uses the type of its weights."""
+        """Maps (..., inputs) to (..., outputs). The output layer runs in the type of its weights, even in autocast."""
         lead = x.shape[:-1]
         x = x.flatten(0, -2)
         if self.norms is None and dense.supports(x, self.activation):
@@ -86,9 +96,11 @@ class MLP(nn.Module):
 
 
 class TwinMLP(nn.Module):
-    """E perceptrons of one shape. Each layer is one batched matrix product, so kernel launches do not grow with E.
+    """Ensemble of E multi-layer perceptrons of the same shape, which are computed together.
 
-    Shapes: E members, B rows, I inputs, O outputs.
+    Each layer is one batched matrix product, so the number of kernel launches does not grow with E.
+
+    Shapes: E members of the ensemble, B rows, I inputs, O outputs.
     """
 
     def __init__(
@@ -100,7 +112,15 @@ class TwinMLP(nn.Module):
         activation: Activation = "relu",
         exact_inputs: bool = False,
     ):
-        """Builds `members` networks as `MLP` does, each with the initialisation of a linear layer of PyTorch."""
+        """
+        Args:
+            inputs: Width of the input.
+            hidden: Widths of the hidden layers.
+            outputs: Width of the output.
+            members: E, number of networks. Each has the initialisation of linear layers of PyTorch.
+            activation: Activation function between the layers.
+            exact_inputs: Computes the first layer in float32 also under autocast.
+        """
         super().__init__()
         widths = [inputs, *hidden, outputs]
         self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
@@ -112,7 +132,10 @@ class TwinMLP(nn.Module):
         self.members = members
 
     def forward(self, x_BI: Tensor) -> Tensor:
-        """Maps (B, I) to (E, B, O); the output layer uses the type of its weights."""
+        """Maps inputs (B rows, I) to the outputs (E members, B, O) of all members.
+
+        The last layer runs in the type of its weights, even under autocast.
+        """
         x = x_BI.expand(self.members, -1, -1)
         layers = list(zip(self.weights, self.biases, strict=True))
         if dense.supports(x, self.activation):

@@ -9,9 +9,13 @@ from torch import Tensor, nn
 
 
 class RunningNorm(nn.Module):
-    """Normalises features by the mean and deviation of all rows passed to `update_statistics`.
+    """Normalises features by the mean and standard deviation of all rows passed to `update_statistics`.
 
     Source: Chan, Golub and LeVeque 1979, merging of moments.
+
+    Args:
+        width: Number of features.
+        clip: Largest absolute value of a normalised feature.
     """
 
     mean: Tensor
@@ -29,9 +33,12 @@ class RunningNorm(nn.Module):
     def update_statistics(
         self, x: Tensor, average: Callable[[Tensor], object] | None = None, world_size: int = 1
     ) -> None:
-        """Adds rows `x` (..., width), equally many on each rank, to the statistics.
+        """Adds rows to the statistics.
 
-        `average` replaces a tensor by its mean over the `world_size` ranks; None on one rank.
+        Args:
+            x: Rows (..., width), equally many on each rank (process of the training).
+            average: Function that replaces a tensor in place by its mean over the ranks; None with one rank.
+            world_size: Number of ranks.
         """
         rows = x.reshape(-1, x.shape[-1]).float()
         moments = torch.stack([rows.mean(0), rows.square().mean(0)])

@@ -12,7 +12,9 @@ from torch import Tensor, nn
 
 
 class GRU(nn.Module):
-    """Gated recurrent unit over sequences that contain resets. Source: Cho et al. 2014, gates as in `nn.GRUCell`.
+    """Gated recurrent unit over sequences, which sets the state to zero at steps that start an episode.
+
+    Source: Cho et al. 2014, gates as in `nn.GRUCell`.
 
     Shapes: T steps, B rows, I inputs, H width of the recurrent state.
     """
@@ -26,11 +28,12 @@ class GRU(nn.Module):
             nn.init.uniform_(parameter, -1 / math.sqrt(width), 1 / math.sqrt(width))
 
     def forward(self, x_TBI: Tensor, carry_BH: Tensor, starts_TB: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """
+        """Computes the outputs of a sequence of T steps for B rows, with I inputs and a state of H numbers.
+
         Args:
             x_TBI: Inputs (T, B, I).
             carry_BH: Recurrent state (B, H) float32 before the first step.
-            starts_TB: True at inputs (T, B) that start an episode, before which the state becomes zero; None if
+            starts_TB: Bools (T, B), True at inputs that start an episode, before which the state becomes zero; None if
                 none does.
 
         Returns:
@@ -66,7 +69,7 @@ class BiLSTM(nn.Module):
         self.width = width
 
     def forward(self, x_BAI: Tensor) -> Tensor:
-        """Maps (B rows, A agents, I inputs) to (B, A, 2 H): H forward and H backward outputs of each agent."""
+        """Maps (B rows, A agents, I inputs) to (B, A, 2 * width): forward, then backward outputs of each agent."""
         rows, agents, _ = x_BAI.shape
         gates_2BA = self.inputs(x_BAI).view(rows, agents, 2, -1).permute(2, 0, 1, 3)
         outputs: list[Tensor] = []

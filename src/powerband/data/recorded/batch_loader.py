@@ -14,7 +14,7 @@ from powerband.data.types import Tree, tree_map
 
 
 class BatchLoader:
-    """Loads the batches of this rank.
+    """Draws batches of recorded rows for this rank (process of the training), in random order without replacement.
 
     The rows of all epochs form one endless stream, with a new permutation in each epoch. Batch t of all ranks together
     is the t-th piece of the stream, so a batch may span two epochs, and no row is omitted.
@@ -22,7 +22,8 @@ class BatchLoader:
     Args:
         rows: Number of recorded rows.
         batch: Rows of a batch on this rank.
-        make: Function (batch,) int64 rows on the CPU -> batch, a tree of tensors.
+        make: Function that gathers a batch, a tensor or nested dict of tensors, from row indices (batch,) int64 on the
+            CPU.
         device: Device of the batches.
         seed: Seed of the run.
         rank: Index of this rank.
@@ -30,7 +31,7 @@ class BatchLoader:
         threads: Threads that prepare batches ahead; 0 prepares each batch on request, which suits rows on the device.
 
     Attributes:
-        batches_drawn: Number of batches so far.
+        batches_drawn: Number of batches that `next` has returned, over all resumed runs.
 
     Raises:
         ConfigError: The number of rows is 0.
@@ -59,11 +60,11 @@ class BatchLoader:
 
     @property
     def epoch(self) -> float:
-        """Number of epochs so far, with fractions."""
+        """Number of epochs drawn so far by all ranks, with fractions."""
         return self.batches_drawn * self.batch * self.world_size / self.rows
 
     def next(self) -> Tree:
-        """Returns the next batch on the device."""
+        """Returns the next batch, the result of `make`, on the device."""
         if self._threads is None:
             batch = self.make(self.indices(self.batches_drawn))
         else:
@@ -76,7 +77,7 @@ class BatchLoader:
         return tree_map(lambda leaf: leaf.to(self.device, non_blocking=True), batch)
 
     def indices(self, number: int) -> Tensor:
-        """Returns the rows (batch,) of this rank's batch `number`."""
+        """Returns the row indices (batch,) int64 of this rank's batch `number`, counted from 0."""
         first = (number * self.world_size + self.rank) * self.batch
         parts, remaining = [], self.batch
         while remaining:
@@ -87,16 +88,16 @@ class BatchLoader:
         return torch.cat(parts)
 
     def close(self) -> None:
-        """Ends the threads."""
+        """Ends the threads that prepare batches."""
         if self._threads is not None:
             self._threads.shutdown(cancel_futures=True)
 
     def state_dict(self) -> dict:
-        """Returns the position in the stream."""
+        """Returns the position in the stream of rows: the number of batches drawn, the number of rows and the seed."""
         return {"drawn": self.batches_drawn, "rows": self.rows, "seed": self.seed}
 
     def load_state_dict(self, state: dict) -> None:
-        """Restores the position in the stream.
+        """Restores the position in the stream of rows from a result of `state_dict`.
 
         Raises:
             ConfigError: The state was saved with another number of recorded rows.
@@ -111,12 +112,12 @@ class BatchLoader:
         self._orders.clear()
 
     def _pinned_batch(self, rows: Tensor) -> Tree:
-        """Creates the batch of `rows`. For CUDA it is page-locked, so that its copy to the device is asynchronous."""
+        """Gathers the batch of `rows`. For CUDA it is page-locked, so that its copy to the device is asynchronous."""
         batch = self.make(rows)
         return tree_map(Tensor.pin_memory, batch) if self.device.type == "cuda" else batch
 
     def _order(self, epoch: int) -> Tensor:
-        """Returns the permutation of an epoch; only the last two permutations are stored."""
+        """Returns the permutation (rows,) int64 of an epoch; only the last two permutations are stored."""
         if epoch not in self._orders:
             for old in [stored for stored in self._orders if stored < epoch - 1]:
                 del self._orders[old]

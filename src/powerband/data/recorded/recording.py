@@ -22,14 +22,14 @@ FACTS_FILE = "recording.json"
 
 
 class Recording:
-    """A folder to which episodes are added.
+    """Writer of a recording, a folder to which finished episodes are added one by one.
 
     Args:
-        folder: Folder of the recording; it is created, or continued if it has the same facts.
-        facts: JSON values that describe the source of the episodes.
+        folder: Folder of the recording. It is created; an existing recording with the same `facts` is continued.
+        facts: JSON values that describe all episodes, such as the task and the control frequency.
 
     Raises:
-        ShardError: The folder has a recording with other facts, or is packed already.
+        ShardError: The folder has a recording with other `facts`, or is packed already.
     """
 
     def __init__(self, folder: Path, facts: dict[str, Any]) -> None:
@@ -55,11 +55,11 @@ class Recording:
         return sorted(int(path.stem) for path in (self.folder / "episodes").glob("*.safetensors"))
 
     def add(self, number: int, fields: dict[str, Tensor]) -> None:
-        """Writes a finished episode to disk before it returns.
+        """Writes a finished episode to disk, and returns when it is safe there.
 
         Args:
-            number: Number of the episode, from 0.
-            fields: Name -> tensor (steps, ...).
+            number: Number of the episode, from 0; an episode with the same number is replaced.
+            fields: Name -> tensor (steps, ...), with the same number of steps in all fields.
 
         Raises:
             ShardError: The disk is full, or the folder cannot be written.
@@ -71,20 +71,25 @@ class Recording:
         _write_atomically(self.folder / "episodes" / f"{number:08d}.safetensors", data)
 
     def pack(self) -> Path:
-        """Replaces the files of the episodes with shards; returns the folder."""
+        """Replaces the files of single episodes with shards, files that hold many episodes, and returns the folder.
+
+        Raises:
+            ShardError: There is no finished episode, a file is damaged, or the folder cannot be written.
+        """
         fields, _ = read_recording(self.folder)
         return write_shards(self.folder, fields, self.facts)
 
 
 def read_recording(folder: Path, names: tuple[str, ...] | None = None) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Reads a recording, packed or not.
+    """Reads all episodes of a recording, packed or not.
 
     Args:
         folder: Folder of the recording.
-        names: Fields to read; None reads all.
+        names: Names of the fields to read; None reads all.
 
     Returns:
-        All rows by field, and the facts. The field ``episode`` (rows,) int64 is the number of each row's episode.
+        The fields, name -> tensor (rows, ...) with one row per step; and the JSON values that describe all episodes.
+        The field ``episode`` (rows,) int64 is the number of each row's episode.
 
     Raises:
         ShardError: The folder has no recording or no finished episode, a field is missing, or a file is damaged.

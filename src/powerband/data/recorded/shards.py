@@ -22,7 +22,7 @@ from powerband.core.errors import ConfigError
 
 FORMAT = 1
 ROWS_PER_SHARD = 262_144
-"""Largest number of rows of a file."""
+"""Largest number of rows per file."""
 
 
 class ShardError(ConfigError):
@@ -36,13 +36,16 @@ def write_shards(
     gather: Callable[[Any], list[Any]] = lambda mine: [mine],
     rank: int = 0,
 ) -> Path:
-    """Writes the rows of all ranks in place of the content of `folder`. All ranks must call this function together.
+    """Writes named tensors as shards (safetensors files with a manifest), in place of the content of `folder`.
+
+    The folder then holds the rows of all ranks (processes of the training). All ranks must call this function together.
 
     Args:
         folder: Folder of the shards.
         fields: Name -> tensor (rows, ...) of this rank; all ranks have the same names.
-        facts: JSON values for the manifest.
-        gather: Function that all ranks call together; it returns the arguments of all ranks, in rank order.
+        facts: JSON values about the rows, stored in the manifest.
+        gather: Function that all ranks call together; it returns the arguments of all ranks, in rank order. The default
+            is for a single rank.
         rank: Index of this rank.
 
     Returns:
@@ -93,7 +96,11 @@ def write_shards(
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Reads the manifest of a folder of shards.
+    """Reads ``manifest.json`` of a folder of shards.
+
+    Returns:
+        Its JSON values: ``format``, ``rows``, ``fields`` (name -> dtype and shape of a row), ``shards`` (file, rows,
+        sha256) and ``facts`` (values about the rows).
 
     Raises:
         ShardError: The manifest is missing or damaged, or has another format.
@@ -111,12 +118,15 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def read_shards(folder: Path, names: Iterable[str] | None = None, verify: bool = True) -> dict[str, Tensor]:
-    """Reads the rows of a folder, in the order of its manifest.
+    """Reads the tensors in a folder of shards.
 
     Args:
         folder: Folder with a manifest.
-        names: Fields to read; None reads all.
-        verify: Compare each file with its hash.
+        names: Names of the fields to read; None reads all.
+        verify: Compare each file with its hash in the manifest.
+
+    Returns:
+        Name -> tensor (rows, ...), with the rows of all files in the order of the manifest.
 
     Raises:
         ShardError: A file is missing, truncated or changed, or a field is missing.

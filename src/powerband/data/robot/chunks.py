@@ -15,16 +15,18 @@ from powerband.data.types import Tree
 
 
 class RobotChunks:
-    """Creates batches for `BatchLoader`.
+    """Gathers batches of action chunks and observations from recorded episodes; used as `make` of `BatchLoader`.
 
-    States and actions are unified vectors of 128 entries (slots). Only the slots that the robot fills are stored.
+    An action chunk is a sequence of T consecutive actions, which a policy predicts at once. States and actions are
+    unified vectors of 128 entries (slots) with fixed meanings for any robot arm. Only the slots that the robot fills
+    are stored.
 
     Args:
-        episodes: Recorded episodes of N rows.
-        frames: Images of the episodes.
-        features: Features of a frozen encoder, which replace the images. Without both, batches have no images.
-        horizon: Actions of a chunk, T; after an episode's end, its last action is repeated and is not valid.
-        history: Frames of each camera, F; the last frame is that of the row itself.
+        episodes: Recorded episodes; each row is one step.
+        frames: Images of the episodes; None leaves them out.
+        features: Features of a frozen encoder, which replace the images; None uses `frames`.
+        horizon: T, actions of a chunk. After the end of an episode, its last action is repeated and marked invalid.
+        history: F, images of each camera per observation; the last one is that of the row itself.
 
     Raises:
         ConfigError: The frames or features belong to other episodes.
@@ -68,14 +70,21 @@ class RobotChunks:
         return len(self.first)
 
     def __call__(self, rows: Tensor) -> dict[str, Tree]:
-        """Creates the batch of R rows, `rows` (R,) int64, with the C cameras of `CAMERAS` and images of H x W pixels.
+        """Gathers a batch.
+
+        Shapes: R rows, F images per camera, C cameras in the order of `CAMERAS`, images of H by W pixels, T actions.
+
+        Args:
+            rows: Indices of the recorded rows (R,) int64.
 
         Returns:
-            ``obs``: ``images`` (R, F, C, H, W, 3) uint8 or ``features`` (R, F, C, tokens, width), oldest frame first,
-            or neither without a cache; ``image_mask`` (R, F, C) bool, False before the episode's start and for missing
-            cameras; ``state`` (R, 128) raw, ``state_mask`` (R, 128) bool, ``task`` (R,) int64, ``hz`` (R,).
-            ``action`` (R, T, 128) raw; action t was executed t steps after the row. ``action_mask`` (R, 128) bool;
-            ``valid`` (R, T) bool, False after the episode's end.
+            ``obs``: dict with ``images`` (R, F, C, H, W, 3) uint8 or ``features`` (R, F, C, tokens, width), oldest
+            first, or neither without a cache; ``image_mask`` (R, F, C) bool, False before the start of the episode and
+            for missing cameras; ``state`` (R, 128), not normalised; ``state_mask`` (R, 128) bool, True for slots that
+            the robot fills; ``task`` (R,) int64, index of the instruction; ``hz`` (R,), actions per second.
+            ``action`` (R, T, 128), not normalised: action t was executed t steps after the row.
+            ``action_mask`` (R, 128) bool, True for slots that the robot fills.
+            ``valid`` (R, T) bool, False after the end of the episode.
         """
         count, column = len(rows), rows.unsqueeze(1)
         first, last = self.first[rows].unsqueeze(1), self.last[rows].unsqueeze(1)
@@ -99,13 +108,13 @@ class RobotChunks:
         }
 
     def statistics(self, task_set: str) -> dict[str, Statistics]:
-        """Computes normalisation statistics of all recorded states and actions.
+        """Computes the mean, deviation, range and quantiles of all recorded states and actions, for normalisation.
 
         Args:
-            task_set: Name of the tasks, such as ``libero_90``, which is stored with the statistics.
+            task_set: Name of the set of tasks, such as ``libero_90``, which is stored with the statistics.
 
         Returns:
-            {"state": ..., "action": ...}, for those entries of the unified vector that the robot has.
+            {"state": statistics, "action": statistics}, for those slots of the unified vector that the robot fills.
         """
         return {
             "state": statistics_of(self.state, [SLOT_NAMES[slot] for slot in self.episodes.slots], task_set),
@@ -133,5 +142,5 @@ class RobotChunks:
 
     @staticmethod
     def _spread(values: Tensor, slots: Tensor) -> Tensor:
-        """Writes values (..., D) to D slots of a zero unified vector (..., 128)."""
+        """Returns unified vectors (..., 128) of zeros in which the D entries `slots` have the values (..., D)."""
         return torch.zeros(*values.shape[:-1], UNIFIED_DIM).index_copy_(-1, slots, values)

@@ -34,16 +34,20 @@ DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch
 
 
 class FeatureCache:
-    """Memory-mapped features of all rows and cameras.
+    """Features of recorded images, computed once by a frozen encoder and memory-mapped from disk.
+
+    The features have the shape (rows, cameras, tokens, width): each image becomes a number of tokens (vectors).
 
     Args:
         folder: Folder that `build` wrote.
 
     Attributes:
         cameras: Names of the cameras, in the order of their axis.
-        rows, tokens, width: Sizes of the other axes.
+        rows: Number of recorded rows (steps).
+        tokens: Number of tokens per image.
+        width: Number of features per token.
         dtype: Type of the features.
-        source: Fingerprint of the episodes.
+        source: Hash that identifies the recorded episodes.
 
     Raises:
         ShardError: The cache is missing, has another format, or is truncated.
@@ -72,18 +76,21 @@ class FeatureCache:
         gather: Callable[[Any], list[Any]] = lambda mine: [mine],
         rank: int = 0,
     ) -> FeatureCache:
-        """Opens the features of `frames`. They are computed first if the cache is missing or of another encoder.
+        """Opens the cached features of `frames`. They are computed first if the cache is missing or does not match.
 
-        All ranks must call this function together.
+        The cache does not match if it is of other images, another encoder or another type. All ranks (processes of the
+        training) must call this function together.
 
         Args:
             folder: Folder of the cache.
             frames: Images to encode.
             encoder: Name that identifies the encoder and its weights.
-            encode: Function: CPU images (n, height, width, 3) uint8 -> (n, tokens, width); unused for a valid cache.
+            encode: Function from CPU images (n, height, width, 3) uint8 to features (n, tokens, width); not called for
+                a valid cache.
             dtype: Type of the features: bfloat16, float16 or float32.
             batch_size: Images that are encoded together.
-            gather: Function that all ranks call together; it returns the arguments of all ranks, in rank order.
+            gather: Function that all ranks call together; it returns the arguments of all ranks, in rank order. The
+                default is for a single rank.
             rank: Index of this rank; rank 0 encodes.
 
         Raises:
@@ -105,7 +112,14 @@ class FeatureCache:
         return cls(folder)
 
     def gather(self, rows: Tensor) -> Tensor:
-        """Returns features (..., cameras, tokens, width) of `rows` (...) int64 on the CPU."""
+        """Reads the features of some rows.
+
+        Args:
+            rows: Indices of the rows, of any shape (...), int64 on the CPU.
+
+        Returns:
+            Features (..., cameras, tokens, width) on the CPU.
+        """
         out = torch.empty(*rows.shape, self._map.shape[1], dtype=torch.uint8)
         copy_rows(self._map, rows, out)
         return out.view(self.dtype).view(*rows.shape, len(self.cameras), self.tokens, self.width)

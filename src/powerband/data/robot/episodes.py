@@ -17,7 +17,7 @@ from powerband.data.robot.unified_vector import ACTION_DIM, STATE_SLOTS, slot_ma
 CAMERAS = ("agentview", "wrist")
 """Supported cameras, in the order of the camera axis of a batch."""
 FIELD_WIDTHS = {"joints": 7, "eef_pos": 3, "eef_quat": 4, "action": ACTION_DIM}
-"""Vector field -> number of entries."""
+"""Field of `RobotEpisodes` that is a vector -> its number of entries."""
 
 ImageBlock = tuple[int, dict[str, np.ndarray]]
 """(first row, camera -> images (n, H, W, 3) uint8) of n consecutive rows of one episode."""
@@ -25,23 +25,28 @@ ImageBlock = tuple[int, dict[str, np.ndarray]]
 
 @dataclass(frozen=True, eq=False)
 class RobotEpisodes:
-    """N recorded steps; the rows of an episode are consecutive.
+    """Recorded episodes of a robot arm: N rows, one per step; the rows of an episode are consecutive.
+
+    Numbers are in memory; images stay on disk until `images` is called.
 
     Attributes:
         joints: Joint positions (N, 7) float32 in radians.
-        gripper: Gripper opening (N,) float32, 0 to 1.
+        gripper: Gripper opening (N,) float32, 0 (closed) to 1.
         eef_pos: Position of the end effector (N, 3) float32 in metres.
-        eef_quat: Rotation of the end effector (N, 4) float32: x, y, z, w.
-        action: Actions (N, 7) float32 of LIBERO's controller, executed after the observation of their row.
+        eef_quat: Rotation of the end effector (N, 4) float32, a quaternion x, y, z, w.
+        action: Actions (N, 7) float32 of LIBERO's controller, executed after the observation of their row: change of
+            position, change of rotation (axis times angle), gripper; each in -1..1.
         episode: Episode of each row (N,) int64, from 0.
-        task: Index of `instructions` of each row (N,) int64.
-        instructions: Instruction of each task.
+        task: Task of each row (N,) int64, an index of `instructions`.
+        instructions: Sentence that describes each task.
         hz: Actions per second.
         cameras: Names from `CAMERAS` that have images.
-        images: Function that returns an iterator over all images, block by block, in the order of the rows.
+        images: Function that returns an iterator over all images, block by block, in the order of the rows. A block is
+            (first row, camera -> images (n, H, W, 3) uint8) of n consecutive rows.
         fingerprint: Hash that identifies these episodes.
-        slots: Indices of the entries (slots) of the unified vector that the recorded state fills. Fields without a
-            slot, such as the joints of some datasets, have undefined values.
+        slots: Indices of the entries (slots) that the recorded state fills in the unified vector, the state format of
+            128 numbers for any robot arm. Fields without a slot, such as the joints of some datasets, have undefined
+            values.
 
     Raises:
         ConfigError: A field has the wrong shape, or a value is not finite.
@@ -91,7 +96,7 @@ class RobotEpisodes:
         return slot_mask(self.slots)
 
     def state(self) -> Tensor:
-        """Returns the raw values of the filled slots, (N, len(slots)) float32."""
+        """Returns the states (N, len(slots)) float32: the filled slots of the unified vector, not normalised."""
         fields = (self.joints, self.gripper, self.eef_pos, self.eef_quat)
         parts = zip(*(field.split(4096) for field in fields), strict=True)  # in parts, since a vector has 128 entries
         return torch.cat([state_vector(*part)[:, list(self.slots)] for part in parts])
@@ -101,7 +106,7 @@ def concatenate_episodes(parts: Sequence[RobotEpisodes]) -> RobotEpisodes:
     """Concatenates the episodes of several sources; the tasks of each source remain different tasks.
 
     Raises:
-        ConfigError: The sources differ in control frequency, cameras or state.
+        ConfigError: The sources differ in control frequency, cameras or filled slots of the state.
     """
     first = parts[0]
     for part in parts:
@@ -136,7 +141,7 @@ def concatenate_episodes(parts: Sequence[RobotEpisodes]) -> RobotEpisodes:
 
 
 def fingerprint_files(files: Iterable[Path], tensors: Iterable[Tensor]) -> str:
-    """Computes a hash of the names, sizes and modification times of files, and of the tensors read from them."""
+    """Computes a SHA-256 hash of the names, sizes and modification times of files, and of tensors read from them."""
     digest = hashlib.sha256()
     for file in files:
         status = file.stat()

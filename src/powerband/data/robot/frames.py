@@ -31,11 +31,12 @@ CameraImages = dict[str, np.ndarray]
 
 @contextlib.contextmanager
 def atomic_folder(folder: Path, mark: str) -> Iterator[Path]:
-    """Yields a hidden folder that replaces `folder` at the end of the block, so that `folder` is complete or absent.
+    """Context that yields a hidden folder, which replaces `folder` at the end, so that `folder` is complete or absent.
 
     Args:
         folder: Folder to write; its old content is removed.
-        mark: Name of a file in the folder; existing content without this file is not removed.
+        mark: Path of a file in the folder that identifies content of the same kind. Old content without this file is
+            not removed.
 
     Raises:
         ShardError: The disk is full, the folder cannot be written, or it has other content.
@@ -63,7 +64,9 @@ def _write_error(folder: Path, error: OSError) -> ShardError:
 
 @contextlib.contextmanager
 def single_writer(folder: Path) -> Iterator[None]:
-    """Waits until no other process of this machine writes `folder`, so that concurrent runs share one cache.
+    """Context in which no other process of this machine writes `folder`, so that concurrent runs share one cache.
+
+    It waits until the other process has finished.
 
     Raises:
         ShardError: The parent folder cannot be written.
@@ -82,13 +85,13 @@ def single_writer(folder: Path) -> Iterator[None]:
 
 
 def is_stale(path: Path, facts: dict[str, Any]) -> bool:
-    """Returns True if the cache described by the JSON file `path` is missing, or has other facts than `facts`."""
+    """Returns True if a cache must be built: its JSON file `path` is missing, or its values differ from `facts`."""
     stored = read_facts(path)
     return any(stored.get(name) != value for name, value in facts.items())
 
 
 def read_facts(path: Path) -> dict[str, Any]:
-    """Reads the JSON file `path` that describes a cache; returns {} if the file is missing or damaged."""
+    """Reads the values of the JSON file `path` that describes a cache; returns {} if it is missing or damaged."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -96,16 +99,18 @@ def read_facts(path: Path) -> dict[str, Any]:
 
 
 class FrameCache:
-    """Memory-mapped images of all rows and cameras.
+    """Images of recorded episodes, decoded once and memory-mapped from disk.
 
     Args:
         folder: Folder that `build` wrote.
 
     Attributes:
         cameras: Names of the cameras.
-        rows, height, width: Number and size of each camera's images.
-        source: Fingerprint of the episodes.
-        fingerprint: Fingerprint of the episodes and the image size.
+        rows: Number of images per camera, one per recorded row (step).
+        height: Height of the images in pixels.
+        width: Width of the images in pixels.
+        source: Hash that identifies the recorded episodes.
+        fingerprint: Text that identifies the episodes and the image size.
 
     Raises:
         ShardError: The cache is missing, has another format, or is truncated.
@@ -133,18 +138,21 @@ class FrameCache:
         gather: Callable[[Any], list[Any]] = lambda mine: [mine],
         rank: int = 0,
     ) -> FrameCache:
-        """Opens the cache of a source. The images are decoded first if the cache is missing or of another source.
+        """Opens the cache of recorded images. They are decoded first if the cache is missing or does not match.
 
-        All ranks must call this function together.
+        The cache does not match if it is of another source or image size. All ranks (processes of the training) must
+        call this function together.
 
         Args:
             folder: Folder of the cache.
             cameras: Names of the cameras.
             rows: Number of rows of the source.
             size: Side in pixels that images are resized to by averaging areas; None keeps their size.
-            source: Yields the first row of a block and its images; not used if the cache is valid.
+            source: Iterable of image blocks (first row, camera -> images (n, H, W, 3) uint8); not used if the cache is
+                valid.
             fingerprint: Hash that identifies the source.
-            gather: Function that all ranks call together; it returns the arguments of all ranks, in rank order.
+            gather: Function that all ranks call together; it returns the arguments of all ranks, in rank order. The
+                default is for a single rank.
             rank: Index of this rank; rank 0 decodes.
 
         Raises:
@@ -167,12 +175,15 @@ class FrameCache:
         return self._maps[camera]
 
     def gather(self, camera: str, rows: Tensor, out: Tensor | None = None) -> Tensor:
-        """Copies images (..., height, width, 3) uint8 of `rows` (...). The copy releases the GIL for other threads.
+        """Copies the images of some rows. The copy releases the GIL for other threads.
 
         Args:
             camera: Name of the camera.
-            rows: Indices of the rows, on the CPU.
-            out: Contiguous tensor to copy to; None creates one.
+            rows: Indices of the rows, of any shape (...), on the CPU.
+            out: Contiguous tensor (..., height, width, 3) uint8 to copy to; None creates one.
+
+        Returns:
+            Images (..., height, width, 3) uint8: `out` or the new tensor.
         """
         if out is None:
             out = torch.empty(*rows.shape, self.height, self.width, 3, dtype=torch.uint8)
@@ -181,7 +192,7 @@ class FrameCache:
 
 
 def map_file(path: Path, dtype: Any, shape: tuple[int, ...]) -> np.ndarray:
-    """Memory-maps a raw file, read-only.
+    """Memory-maps a raw file as an array of the given type and shape, read-only.
 
     Raises:
         ShardError: The file is missing or has another size.
@@ -194,7 +205,7 @@ def map_file(path: Path, dtype: Any, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def copy_rows(source: np.ndarray, rows: Tensor, out: Tensor) -> None:
-    """Copies rows of `source` (N, ...) to the contiguous tensor `out` (*rows.shape, ...)."""
+    """Copies rows of `source` (N, ...), given by their indices `rows`, to the contiguous `out` (*rows.shape, ...)."""
     assert out.is_contiguous(), out.stride()
     # With "clip", NumPy writes directly to `out`; "raise" needs an intermediate copy.
     np.take(source, rows.reshape(-1).numpy(), 0, out.view(-1, *source.shape[1:]).numpy(), "clip")

@@ -46,7 +46,7 @@ HZ = 20.0
 
 
 def read_libero_hdf5(path: Path, limit: int | None = None) -> RobotEpisodes:
-    """Reads demonstrations; images are read when they are requested.
+    """Reads demonstrations from HDF5 files of LIBERO or robomimic; images are read when they are requested.
 
     Args:
         path: File of one task, or a folder of such files, which are read in the order of their names.

@@ -35,13 +35,13 @@ IMAGE_KEYS = {
     "agentview": ("observation.images.agentview", "observation.images.image"),
     "wrist": ("observation.images.wrist", "observation.images.wrist_image", "observation.images.image2"),
 }
-"""Camera -> its names in datasets of `lerobot_writer` and in conversions of LIBERO."""
+"""Camera -> names of its images in datasets of `lerobot_writer` and in conversions of LIBERO."""
 VIDEO_POSITION_KEYS = ("chunk_index", "file_index", "from_timestamp")
 """Fields of ``meta/episodes`` with the position of an episode's video."""
 
 
 def read_lerobot(folder: Path, limit: int | None = None, mirrored: bool | None = None) -> RobotEpisodes:
-    """Reads a dataset; images are decoded when they are requested.
+    """Reads a LeRobotDataset v3; images are decoded when they are requested.
 
     Args:
         folder: Folder with ``meta/info.json``.
@@ -189,7 +189,15 @@ def _names(feature: dict[str, Any]) -> list[str]:
 def _video_blocks(
     folder: Path, info: dict[str, Any], keys: dict[str, str], numbers: Sequence[int], lengths: Sequence[int]
 ) -> Iterator[ImageBlock]:
-    """Yields the images of the episodes `numbers` from videos; `keys`: camera -> name of its feature."""
+    """Yields the images of episodes from videos, one block per episode.
+
+    Args:
+        folder: Folder of the dataset.
+        info: Content of ``meta/info.json``.
+        keys: Camera -> name of its feature in the dataset.
+        numbers: Numbers of the episodes.
+        lengths: Rows of each of these episodes.
+    """
     columns = [f"videos/{key}/{name}" for key in keys.values() for name in VIDEO_POSITION_KEYS]
     positions: dict[int, dict[str, Any]] = {}
     for file in sorted(folder.glob("meta/episodes/*/*.parquet")):
@@ -209,7 +217,13 @@ def _video_blocks(
 
 
 def _image_blocks(files: Sequence[Path], keys: dict[str, str], index: Sequence[int]) -> Iterator[ImageBlock]:
-    """Yields the PNG or JPEG images in parquet files, of rows with ``index`` in `index`; `keys`: camera -> column."""
+    """Yields the PNG or JPEG images in parquet files, row by row.
+
+    Args:
+        files: Parquet files.
+        keys: Camera -> name of its column.
+        index: Values of the column ``index`` of the rows to read; the position in `index` is the row that is yielded.
+    """
     import pyarrow.parquet as parquet
     from PIL import Image
 
@@ -224,7 +238,7 @@ def _image_blocks(files: Sequence[Path], keys: dict[str, str], index: Sequence[i
 
 
 def _columns(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
-    """Reads columns (rows,), or (rows, n) for lists of n entries."""
+    """Reads columns of a parquet file by name: arrays (rows,), or (rows, n) for lists of n entries."""
     table = _parquet(path, names)
     columns = {}
     for name in names:
@@ -236,7 +250,7 @@ def _columns(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
 
 
 def _parquet(path: Path, names: Sequence[str] | None = None) -> Any:
-    """Reads a table of the columns `names`; None reads all."""
+    """Reads the columns `names` of a parquet file as a pyarrow table; None reads all."""
     try:
         import pyarrow
         import pyarrow.parquet as parquet

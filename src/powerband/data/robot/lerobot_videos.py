@@ -26,7 +26,7 @@ class FilePosition:
     file: int = 0
 
     def next(self) -> FilePosition:
-        """Returns the position after this one."""
+        """Returns the position of the next file; a new folder begins when this one is full."""
         if self.file == FILES_PER_CHUNK - 1:
             return FilePosition(self.chunk + 1, 0)
         return FilePosition(self.chunk, self.file + 1)
@@ -34,16 +34,17 @@ class FilePosition:
 
 @dataclass
 class VideoWriter:
-    """Writes the videos of one camera.
+    """Writes the images of one camera, episode after episode, to the videos of a LeRobotDataset.
 
     Attributes:
         folder: Folder of the dataset.
-        key: Name of the camera's feature.
+        key: Name of the camera's feature in the dataset.
         fps: Frames per second.
         position: Position of the current video.
-        episodes: Position of each episode, as ``meta/episodes`` stores it.
-        shape: Height and width of the images.
-        frames: Frames in the current video.
+        episodes: Entries of ``meta/episodes``, one per episode: chunk_index and file_index of the video, from_timestamp
+            and to_timestamp in seconds.
+        shape: Height and width of the images in pixels.
+        frames: Number of frames in the current video.
     """
 
     folder: Path
@@ -67,7 +68,7 @@ class VideoWriter:
         self.episodes.append({**position, "from_timestamp": self.frames / self.fps, "to_timestamp": 0.0})
 
     def add(self, images: np.ndarray) -> None:
-        """Appends images (n, H, W, 3) uint8 to the episode.
+        """Appends RGB images (n, height, width, 3) uint8 to the episode.
 
         Raises:
             ConfigError: A side of the images is odd.
@@ -107,7 +108,16 @@ class VideoWriter:
 
 
 def read_video_frames(path: Path, start_s: float, count: int, fps: float) -> np.ndarray:
-    """Reads frames (count, H, W, 3) uint8 of a video from `start_s`.
+    """Reads consecutive frames of a video.
+
+    Args:
+        path: Video file.
+        start_s: Time of the first frame, in seconds.
+        count: Number of frames.
+        fps: Frames per second of the video.
+
+    Returns:
+        RGB images (count, height, width, 3) uint8.
 
     Raises:
         ConfigError: av is not installed.

@@ -35,7 +35,7 @@ EPISODES_PATH = f"meta/episodes/{CHUNK_FILE_PATH}.parquet".format(chunk_index=0,
 
 
 def write_lerobot(folder: Path, episodes: RobotEpisodes, robot_type: str = "panda") -> Path:
-    """Writes a dataset; it replaces a dataset in `folder`.
+    """Writes episodes as a LeRobotDataset v3; a dataset in `folder` is replaced.
 
     Numbers are stored exactly, and images are compressed (H.264). Tasks with the same instruction become one task.
 
@@ -86,7 +86,10 @@ def write_lerobot(folder: Path, episodes: RobotEpisodes, robot_type: str = "pand
 
 
 def _columns_of(episodes: RobotEpisodes, task_of: Sequence[int], fps: float) -> dict[str, np.ndarray]:
-    """Returns name -> column of the parquet files, one row per step; `task_of` maps task indices to written ones."""
+    """Returns the columns of the parquet files by name, arrays with one row per step.
+
+    `task_of` is the written task index of each task of `episodes`.
+    """
     pose = [episodes.gripper.unsqueeze(1), episodes.eef_pos, episodes.eef_quat]
     state = ([episodes.joints] if 0 in episodes.slots else []) + pose
     episode = episodes.episode.numpy()
@@ -104,7 +107,9 @@ def _columns_of(episodes: RobotEpisodes, task_of: Sequence[int], fps: float) -> 
 
 
 def _write_data(folder: Path, columns: dict[str, np.ndarray], spans: list[tuple[int, int]]) -> dict[str, list[int]]:
-    """Writes the columns, one parquet row group per episode (first row, end row) of `spans`.
+    """Writes the columns to parquet files, one row group per episode.
+
+    `spans` are the rows (first, end) of each episode; the end is excluded.
 
     Returns:
         The numbers of the folder and the file of each episode, as columns of ``meta/episodes``.
@@ -143,10 +148,11 @@ def _write_data(folder: Path, columns: dict[str, np.ndarray], spans: list[tuple[
 def _write_videos(
     folder: Path, episodes: RobotEpisodes, spans: list[tuple[int, int]], fps: float
 ) -> tuple[list[VideoWriter], dict[str, list[dict[str, Any]]]]:
-    """Writes the videos, one per camera.
+    """Writes the videos of all cameras. `spans` are the rows (first, end) of each episode; the end is excluded.
 
     Returns:
-        The writers, and the image statistics by video: one entry per episode, then one of all episodes.
+        The writer of each camera, and the image statistics by name of the camera's feature: one dict per episode, then
+        one of all episodes.
     """
     videos = [VideoWriter(folder, IMAGE_KEYS[camera][0], fps) for camera in episodes.cameras]
     histograms = {video.key: np.zeros((len(spans), 3, 256), np.int64) for video in videos}
@@ -175,7 +181,11 @@ def _write_videos(
 
 
 def _statistics(values: np.ndarray) -> dict[str, list[float]]:
-    """Computes LeRobot's statistics of n rows (n, ...): name, such as mean or q99 -> one value per entry of a row."""
+    """Computes LeRobot's statistics of n rows (n, ...).
+
+    Returns:
+        Name, such as ``mean`` or ``q99`` -> one value per entry of a row; ``count`` -> [n].
+    """
     rows = values.reshape(len(values), -1).astype(np.float64)
     statistics = {"min": rows.min(0), "max": rows.max(0), "mean": rows.mean(0), "std": rows.std(0)}
     statistics |= {f"q{int(100 * share):02d}": np.quantile(rows, share, axis=0) for share in QUANTILES}
@@ -183,11 +193,14 @@ def _statistics(values: np.ndarray) -> dict[str, list[float]]:
 
 
 def _image_statistics(counts: np.ndarray, images: int) -> dict[str, list[Any]]:
-    """Computes LeRobot's statistics of images with values from 0 to 1, per channel: (3, 1, 1).
+    """Computes LeRobot's statistics of images from their histograms, with pixel values from 0 to 1.
 
     Args:
         counts: Number of pixels of each channel and level, (3, 256).
         images: Number of images.
+
+    Returns:
+        Name, such as ``mean`` or ``q99`` -> nested lists (3, 1, 1), one value per channel; ``count`` -> [images].
     """
     share, level = counts / counts.sum(1, keepdims=True), np.arange(256) / 255
     mean = (share * level).sum(1)

@@ -11,10 +11,10 @@ from powerband.data.robot.recordings import read_recordings
 
 
 def read_episodes(path: Path, limit: int | None = None) -> RobotEpisodes:
-    """Reads LIBERO's or robomimic's HDF5, a LeRobotDataset v3, or recordings of powerband.
+    """Reads demonstrations of a robot arm: HDF5 of LIBERO or robomimic, a LeRobotDataset v3, or own recordings.
 
     Args:
-        path: File or folder.
+        path: File or folder; its content decides the format.
         limit: Largest number of episodes per task, from the first; None reads all.
 
     Raises:

@@ -28,14 +28,15 @@ VECTOR_FIELDS = ("joints", "gripper", "eef_pos", "eef_quat", "action")
 
 
 def read_recordings(folder: Path, limit: int | None = None) -> RobotEpisodes:
-    """Reads recordings of demonstrations; images are read when they are requested.
+    """Reads demonstrations that powerband recorded; images are read when they are requested.
 
     Args:
         folder: A recording, or a folder of recordings, one per task, which are read in the order of their names.
         limit: Largest number of episodes per task, from the first; None reads all.
 
     Raises:
-        ShardError: The folder has no recording, a field or a fact is missing, or a file is damaged.
+        ShardError: The folder has no recording; a field, the instruction or the control frequency is missing; or a file
+            is damaged.
     """
     folders = [folder] if _is_recording(folder) else sorted(filter(_is_recording, folder.glob("*/")))
     if not folders:

@@ -20,14 +20,18 @@ STATISTIC_NAMES = ("mean", "std", "min", "max", "q01", "q99")
 
 @dataclass(frozen=True, eq=False)
 class Statistics:
-    """Statistics (D,) float32 of each dimension.
+    """Statistics of recorded states or actions, for their normalisation; tensors (D,) float32 for D dimensions.
 
     Attributes:
-        task_set: Name of the tasks, such as ``libero_single_task`` or ``libero_90``.
+        task_set: Name of the set of tasks, such as ``libero_single_task`` or ``libero_90``.
         names: Names of the D dimensions.
-        count: Number of rows.
-        mean, std, min, max: Mean, standard deviation and range.
-        q01, q99: Quantiles.
+        count: Number of recorded rows.
+        mean: Mean of each dimension.
+        std: Standard deviation.
+        min: Smallest value.
+        max: Largest value.
+        q01: Quantile of 1 %.
+        q99: Quantile of 99 %.
     """
 
     task_set: str
@@ -41,11 +45,11 @@ class Statistics:
     q99: Tensor
 
     def check(self) -> tuple[tuple[str, ...], Tensor, str]:
-        """Finds constant dimensions.
+        """Finds dimensions that are constant, or nearly so, and must not be divided by their standard deviation.
 
         Returns:
-            Their names; the divisors (D,), which are the standard deviations, or 1 for constant dimensions; a line
-            for the start banner that names the constant dimensions.
+            Names of the constant dimensions; the divisors (D,) for normalisation, which are the standard deviations, or
+            1 for constant dimensions; and a summary of one line for the log.
         """
         constant = self.std <= MIN_RELATIVE_STD * self.mean.abs().clamp(min=1.0)
         names = tuple(name for name, is_constant in zip(self.names, constant.tolist(), strict=True) if is_constant)
@@ -54,7 +58,7 @@ class Statistics:
         return names, torch.where(constant, torch.ones_like(self.std), self.std), head + tail
 
     def difference_from(self, other: Statistics) -> str | None:
-        """Describes the first difference from `other`; None if they are equal."""
+        """Returns a clause that describes the first difference from `other`; None if both are equal."""
         if self.task_set != other.task_set:
             return f"these are statistics of {self.task_set}, those of {other.task_set}"
         if self.names != other.names:
@@ -78,7 +82,7 @@ class Statistics:
         return None
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns JSON values."""
+        """Returns the attributes as JSON values, tensors as lists."""
         head = {"task_set": self.task_set, "names": list(self.names), "count": self.count}
         return head | {name: getattr(self, name).tolist() for name in STATISTIC_NAMES}
 
@@ -105,9 +109,9 @@ def statistics_of(values: Tensor, names: Sequence[str], task_set: str) -> Statis
     """Computes the statistics of recorded rows.
 
     Args:
-        values: Rows (N, D), N above 0.
+        values: Rows (N, D) of N steps and D dimensions.
         names: Names of the D dimensions.
-        task_set: Name of the tasks.
+        task_set: Name of the set of tasks, such as ``libero_90``.
 
     Raises:
         ConfigError: The data have no row, or a value is not finite.

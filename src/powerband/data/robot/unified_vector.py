@@ -29,15 +29,15 @@ NAMED_SLOTS = {name: slot for slot, name in SLOT_NAMES.items()}
 RADIANS_PER_UNIT = 0.5
 """Rotation of an action entry of 1: `output_max` of the controller OSC_POSE (robosuite 1.4)."""
 FINGER_M = 0.04
-"""Range of a finger of the Panda's gripper, in metres."""
+"""Distance that a finger of the Panda's gripper moves, in metres."""
 ACTION_DIM = 7
 
 
 def gripper_opening(qpos: Tensor) -> Tensor:
-    """Computes the gripper opening (...), 0 closed to 1 open.
+    """Computes the gripper opening (...) from the positions of its fingers; 0 is closed, 1 is open.
 
     Args:
-        qpos: Positions of the two fingers in metres (..., 2), 0..0.04 and -0.04..0; a NumPy array also works.
+        qpos: Positions (..., 2) of the two fingers in metres, 0..0.04 and -0.04..0; a NumPy array also works.
 
     Raises:
         ConfigError: The gripper has another number of fingers.
@@ -50,13 +50,13 @@ def gripper_opening(qpos: Tensor) -> Tensor:
 
 
 def state_vector(joints: Tensor, gripper: Tensor, eef_pos: Tensor, eef_quat: Tensor) -> Tensor:
-    """Converts a state to a unified vector.
+    """Converts a state of the arm to a unified vector, 128 entries (slots) with fixed meanings for any robot arm.
 
     Args:
         joints: Joint positions (..., 7) in radians.
-        gripper: Gripper opening (...), 0 to 1.
+        gripper: Gripper opening (...), 0 (closed) to 1.
         eef_pos: Position of the end effector (..., 3) in metres.
-        eef_quat: Rotation of the end effector (..., 4) x, y, z, w, of any length except 0.
+        eef_quat: Rotation of the end effector, a quaternion (..., 4) x, y, z, w of any length except 0.
 
     Returns:
         Unified vector (..., 128) float32; slots outside `STATE_SLOTS` are 0.
@@ -68,13 +68,14 @@ def state_vector(joints: Tensor, gripper: Tensor, eef_pos: Tensor, eef_quat: Ten
 
 
 def action_vector(action: Tensor) -> Tensor:
-    """Converts an action of LIBERO to a unified vector.
+    """Converts an action of LIBERO to a unified vector, 128 entries (slots) with fixed meanings for any robot arm.
 
     Args:
         action: Action (..., 7) in [-1, 1]: change of position, change of rotation (axis times angle), gripper.
 
     Returns:
-        Unified vector (..., 128) float32 with the rotation in 6-D; slots outside `ACTION_SLOTS` are 0.
+        Unified vector (..., 128) float32, with the rotation as two columns of its matrix; slots outside `ACTION_SLOTS`
+        are 0.
     """
     vector = torch.zeros(*action.shape[:-1], UNIFIED_DIM, device=action.device)
     vector[..., POSITION], vector[..., GRIPPER] = action[..., :3], action[..., 6]
@@ -87,7 +88,8 @@ def action_vector(action: Tensor) -> Tensor:
 def libero_action(vector: Tensor) -> Tensor:
     """Converts a unified vector (..., 128) to an action of LIBERO (..., 7) float32 in [-1, 1]; inverts `action_vector`.
 
-    Gram-Schmidt orthogonalisation makes a rotation of any six numbers, such as the output of a network.
+    The rotation may be any six numbers, such as the output of a network: Gram-Schmidt orthogonalisation yields a valid
+    rotation.
     """
     rotation = quat_to_axis_angle(rotation_6d_to_quat(vector[..., ROTATION].double())) / RADIANS_PER_UNIT
     parts = [vector[..., POSITION].double(), rotation, vector[..., GRIPPER].double().unsqueeze(-1)]
@@ -95,7 +97,7 @@ def libero_action(vector: Tensor) -> Tensor:
 
 
 def scatter_to_slots(values: Tensor, names: Sequence[str], fill: float = 0.0) -> Tensor:
-    """Writes `values` (..., D) to the D entries `names` of a unified vector (..., 128); other entries become `fill`."""
+    """Returns unified vectors (..., 128) in which the D entries `names` have the `values` (..., D), others `fill`."""
     vector = torch.full((*values.shape[:-1], UNIFIED_DIM), fill, dtype=values.dtype, device=values.device)
     vector[..., [NAMED_SLOTS[name] for name in names]] = values
     return vector
@@ -123,7 +125,11 @@ def quat_to_axis_angle(quat: Tensor) -> Tensor:
 
 
 def quat_to_rotation_6d(quat: Tensor) -> Tensor:
-    """Converts a quaternion (..., 4) x, y, z, w, of any length except 0, to two columns of its matrix (..., 6)."""
+    """Converts a quaternion (..., 4) x, y, z, w of any length except 0 to the first two columns of its rotation matrix.
+
+    Returns:
+        The columns (..., 6), one after the other.
+    """
     x, y, z, w = torch.nn.functional.normalize(quat, dim=-1).unbind(-1)
     first = [1 - 2 * (y * y + z * z), 2 * (x * y + z * w), 2 * (x * z - y * w)]
     second = [2 * (x * y - z * w), 1 - 2 * (x * x + z * z), 2 * (y * z + x * w)]
@@ -131,7 +137,9 @@ def quat_to_rotation_6d(quat: Tensor) -> Tensor:
 
 
 def rotation_6d_to_quat(six: Tensor) -> Tensor:
-    """Converts two columns (..., 6), not necessarily orthonormal, to a unit quaternion (..., 4) x, y, z, w.
+    """Converts the first two columns (..., 6) of a rotation matrix to a unit quaternion (..., 4) x, y, z, w.
+
+    The columns need not be orthonormal; Gram-Schmidt orthogonalisation makes them so.
 
     The products of the quaternion's components are sums of the matrix's entries; the row of the largest component is
     accurate at every angle. Source: Shepperd 1978.

@@ -59,10 +59,10 @@ class GymnasiumVector:
         self._action: np.ndarray | None = None
 
     def reset(self, seeds: list[int]) -> Any:
-        """Resets all rows. A vector that draws all rows from one generator uses the first seed.
+        """Resets all environments. A vector that draws all of them from one generator uses the first seed.
 
         Args:
-            seeds: One seed per row.
+            seeds: One seed per environment.
 
         Returns:
             Observations (N, ...).
@@ -72,16 +72,19 @@ class GymnasiumVector:
         return obs
 
     def send(self, action: np.ndarray) -> None:
-        """Starts a step with actions (N, ...)."""
+        """Starts a step with the actions (N, ...) of all N environments."""
         self._action = action
         if self.overlappable:
             self.vector.step_async(action)
 
     def recv(self, next_seeds: Callable[[np.ndarray], list[int]]) -> ExternalStep:
-        """Waits for the step, and resets rows that ended.
+        """Waits for the step, and resets the environments whose episode ended.
+
+        Args:
+            next_seeds: Function that returns one reset seed per environment for a mask (N,) bool of those that ended.
 
         Raises:
-            ConfigError: A masked reset changed other rows.
+            ConfigError: The reset of some environments changed others.
         """
         step = self.vector.step_wait() if self.overlappable else self.vector.step(self._action)
         obs, reward, terminated, truncated, info = step
@@ -105,22 +108,20 @@ class GymnasiumVector:
 
 
 class EnvPoolVector:
-    """A pool with the interface of EnvPool as the source of an `ExternalVecEnv`, with next-step autoreset.
+    """A pool of environments with the interface of EnvPool as the source of an `ExternalVecEnv`.
 
-    The interface is ``send(action, env_ids)`` and ``recv()``.
-
-    `recv` of the pool returns ``obs, reward, terminated, truncated, info`` with ``info["env_id"]``, in any order. The
-    step after the end of an episode ignores the action and returns the first observation of the next episode. Its
-    reward belongs to no transition and is discarded.
+    The interface is ``send(action, env_ids)`` and ``recv()``. `recv` of the pool returns ``obs, reward, terminated,
+    truncated, info`` with ``info["env_id"]``, in any order. The step after the end of an episode ignores the action and
+    returns the first observation of the next episode. Its reward belongs to no transition and is discarded.
 
     Args:
-        make: ``make(seeds) -> pool`` with one seed per row. It is called at each reset, because a pool receives its
-            seeds at its creation.
-        num_envs: Number of rows.
-        max_episode_steps: Time limit of the task; None if it has none.
+        make: Function (seeds) -> pool, with one seed per environment. It is called at each reset, because a pool
+            receives its seeds at its creation.
+        num_envs: Number of environments N.
+        max_episode_steps: Steps after which the task truncates an episode; None without a limit.
 
     Raises:
-        ConfigError: The pool returns fewer rows at a time than it has (`batch_size` below `num_envs`).
+        ConfigError: The pool returns fewer environments at a time than it has (`batch_size` below `num_envs`).
     """
 
     overlappable = True
@@ -141,19 +142,22 @@ class EnvPoolVector:
         )
 
     def reset(self, seeds: list[int]) -> Any:
-        """Creates a new pool with one seed per row. Returns its first observations (N, ...)."""
+        """Creates a new pool with one seed per environment. Returns its first observations (N, ...)."""
         self.pool.close()
         self.pool = self.make(seeds)
         self.pool.async_reset()
         return self._gather(self.num_envs)[0]
 
     def send(self, action: np.ndarray) -> None:
-        """Starts a step with actions (N, ...)."""
+        """Starts a step with the actions (N, ...) of all N environments."""
         self._action = action
         self.pool.send(action, np.arange(self.num_envs, dtype=np.int32))
 
     def recv(self, next_seeds: Callable[[np.ndarray], list[int]]) -> ExternalStep:
-        """Waits for the step, and resets rows that ended; the pool draws the reset seeds itself."""
+        """Waits for the step, and resets the environments whose episode ended.
+
+        `next_seeds` is not used, because the pool draws the seeds of resets itself.
+        """
         obs, reward, terminated, truncated, info = self._gather(self.num_envs)
         rows = np.flatnonzero(terminated | truncated).astype(np.int32)
         final_obs = None
@@ -169,7 +173,11 @@ class EnvPoolVector:
         self.pool.close()
 
     def _gather(self, count: int) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """Receives `count` rows; returns obs, reward, terminated, truncated and info, sorted by environment."""
+        """Receives the results of `count` environments.
+
+        Returns:
+            obs, reward, terminated, truncated and info, each sorted by environment.
+        """
         parts = [self.pool.recv()]
         if len(parts[0][1]) == count and (np.diff(parts[0][4]["env_id"]) > 0).all():
             return parts[0]  # a pool that waits for all rows returns them in order: no copy is needed

@@ -17,13 +17,15 @@ from powerband.envs.workers.spaces import Spaces
 
 
 class ExternalStep(NamedTuple):
-    """One step of N environments as numpy arrays (N, ...); every row is a real transition.
+    """Result of one step of N environments as numpy arrays (N, ...), one row per environment.
 
     Attributes:
-        obs: Tree: current observations, the first of a new episode in rows that ended.
-        reward, terminated, truncated: (N,).
-        final_obs: Tree: last observations, valid in rows that ended; None if no row ended.
-        info: Name -> values (N, ...).
+        obs: Array or nested dict of arrays: current observations; in rows whose episode ended, the first of the next.
+        reward: Rewards (N,).
+        terminated: Bools (N,), True if the task ended.
+        truncated: Bools (N,), True if a limit cut the episode.
+        final_obs: Last observations of episodes, valid in rows whose episode ended; None if no episode ended.
+        info: Further values (N, ...) by name.
     """
 
     obs: Any
@@ -35,10 +37,12 @@ class ExternalStep(NamedTuple):
 
 
 class ExternalVector(Protocol):
-    """Source of `ExternalVecEnv`: it steps all rows and resets those that ended.
+    """Source of an `ExternalVecEnv`: N environments of another library, which it steps and resets.
 
     Attributes:
-        overlappable: True if the rows step in other threads or processes between `send` and `recv`.
+        num_envs: Number of environments N.
+        spaces: Observation and action spaces of one environment.
+        overlappable: True if the environments step in other threads or processes between `send` and `recv`.
     """
 
     num_envs: int
@@ -47,16 +51,16 @@ class ExternalVector(Protocol):
     @property
     def overlappable(self) -> bool: ...
     def reset(self, seeds: list[int]) -> Any:
-        """Resets all rows with one seed per row. Returns observations (N, ...)."""
+        """Resets all environments with one seed each. Returns the observations (N, ...)."""
 
     def send(self, action: np.ndarray) -> None:
-        """Starts a step with actions (N, ...)."""
+        """Starts a step with the actions (N, ...) of all environments."""
 
     def recv(self, next_seeds: Callable[[np.ndarray], list[int]]) -> ExternalStep:
-        """Waits for the step, and resets rows that ended.
+        """Waits for the step, and resets the environments whose episode ended.
 
         Args:
-            next_seeds: (N,) bool rows that ended -> one reset seed per row.
+            next_seeds: Function that returns one reset seed per environment for a mask (N,) bool of those that ended.
         """
 
     def close(self) -> None:
@@ -64,17 +68,17 @@ class ExternalVector(Protocol):
 
 
 class ExternalVecEnv:
-    """A vector source behind the VecEnv protocol. A resume truncates the current episodes.
+    """N environments of another library behind the protocol `VecEnv`. A resume truncates the current episodes.
 
     Args:
         source: Vector of environments, such as `GymnasiumVector` or `EnvPoolVector`.
         device: Device of observations, rewards and flags.
         seed: Seed of the run.
-        first_env: Global index of the first environment.
+        first_env: Index of the first environment among those of all ranks (processes of the training).
         episode_metrics: Names of `info` values at the end of an episode, for ``Step.episode``.
 
     Attributes:
-        resumed: (N,) bool: rows whose episode continued after `load_state_dict`; none does.
+        resumed: (N,) bool, True for environments whose episode continued after `load_state_dict`; none does.
     """
 
     def __init__(
@@ -121,7 +125,7 @@ class ExternalVecEnv:
         self.source.send((action.numpy() + spaces.action.start).astype(spaces.action_dtype))
 
     def recv(self) -> Step:
-        """Waits for all environments; every row is a real transition."""
+        """Waits for the step of all environments and returns its result."""
         step = self.source.recv(lambda ended: self._seeds(self._episode + ended))
         ended = step.terminated | step.truncated
         self._episode += ended
@@ -163,7 +167,7 @@ class ExternalVecEnv:
         self.source.close()
 
     def _seeds(self, episode: np.ndarray) -> list[int]:
-        """Computes the reset seeds of episodes (N,)."""
+        """Computes one reset seed per environment for the indices (N,) of their episodes."""
         return [episode_seed(self.seed, self.first_env + row, int(index)) for row, index in enumerate(episode)]
 
     def _tree(self, obs: Any) -> Tree:

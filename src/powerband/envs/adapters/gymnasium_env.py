@@ -27,7 +27,7 @@ def GymVecEnv(  # noqa: N802  named like the other environments; it returns a Wo
     supervision: Supervision | None = None,
     on_failure: Callable[[EnvFailure], object] | None = None,
 ) -> WorkerVecEnv:
-    """Creates `num_envs` environments of one id.
+    """Creates several environments from a Gymnasium id and steps them in worker processes.
 
     Box actions have the units of the environment and are clipped to ``spec.low .. spec.high``; an algorithm with a
     bounded policy maps its actions to these bounds. The time limit of the registration truncates an episode; only the
@@ -39,11 +39,13 @@ def GymVecEnv(  # noqa: N802  named like the other environments; it returns a Wo
         num_workers: Worker processes; 0 steps in this process.
         device: Device of observations, rewards and flags.
         seed: Seed of the run.
-        first_env: Global index of the first environment.
+        first_env: Index of the first environment among those of all ranks (processes of the training).
         env_kwargs: Keyword arguments of the environment.
         episode_metrics: Names of `info` values of the last step of an episode, for example "success".
-        resume: "replayed", or "truncated" for an environment that does not repeat itself under equal seeds and actions.
-        supervision, on_failure: Passed to `WorkerVecEnv`.
+        resume: "replayed": a resumed run repeats the actions of the current episodes. "truncated": it starts new
+            episodes, for an environment that does not repeat itself under equal seeds and actions.
+        supervision: Limits within which the run continues after a failure of a simulator; None raises EnvError.
+        on_failure: Called with each failure that was repaired; needs `supervision`.
 
     Raises:
         ConfigError: The id is unknown, a space has no tensor form, or a package is not installed.

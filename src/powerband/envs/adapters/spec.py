@@ -18,8 +18,8 @@ def env_spec(spaces: Spaces, resume: ResumeLevel, overlappable: bool) -> EnvSpec
 
     Args:
         spaces: Spaces of one environment.
-        resume: Level to which a resume restores the current episodes.
-        overlappable: True if updates can run between `send` and `recv`.
+        resume: What a resumed run restores of unfinished episodes: "exact", "replayed" or "truncated".
+        overlappable: True if updates can run between `send` and `recv`, because the simulator runs elsewhere.
     """
 
     def bound(values: tuple[float, ...] | None) -> torch.Tensor | None:
@@ -39,7 +39,12 @@ def env_spec(spaces: Spaces, resume: ResumeLevel, overlappable: bool) -> EnvSpec
 
 
 def nested(leaves: list[tuple[tuple[str, ...], Any]]) -> Tree:
-    """Builds a tree from leaves and their keys; an empty tuple of keys is a bare leaf."""
+    """Builds a nested dict from (keys, leaf) pairs.
+
+    Args:
+        leaves: Keys from the outermost to the innermost, and the leaf. A single leaf with the keys () is returned as it
+            is.
+    """
     if leaves[0][0] == ():
         return leaves[0][1]
     tree: dict[str, Any] = {}

@@ -14,9 +14,9 @@ def check_action(action: Tensor, shape: tuple[int, ...], num_actions: int) -> No
     The range is checked on the CPU only, because on CUDA the check would be a host-device synchronisation.
 
     Args:
-        action: Actions of all rows.
+        action: Actions of all environments.
         shape: Expected shape.
-        num_actions: Number of valid actions.
+        num_actions: Number of valid actions, which are 0..num_actions - 1.
 
     Raises:
         ValueError: The shape or the dtype is wrong; on the CPU also an action outside 0..num_actions - 1.

@@ -14,7 +14,7 @@ numba.config.THREADING_LAYER = "workqueue"  # type: ignore[attr-defined]
 
 
 def source_checksum(*modules: ModuleType) -> int:
-    """Computes a checksum of source files, for use inside a kernel that is cached on disk.
+    """Computes the CRC-32 checksum of the source files of modules, for use inside a kernel that is cached on disk.
 
     numba's disk cache checks only the file that contains the kernel, and would miss a change in a file whose functions
     are inlined. The values that a closure uses are part of the cache key. A kernel therefore adds 0 times this number

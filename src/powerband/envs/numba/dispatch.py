@@ -18,7 +18,7 @@ class KernelState(Protocol):
 
     @property
     def arrays(self) -> Any:
-        """The tensors as a named tuple of arrays for numba."""
+        """The tensors as a named tuple of arrays for numba, each with one row per environment."""
 
     @property
     def num_rows(self) -> int:
@@ -38,17 +38,17 @@ def run_kernel(
     threads: int,
     *arguments: Any,
 ) -> None:
-    """Runs one kernel on all rows, on CPU threads or on torch's current CUDA stream.
+    """Runs one kernel on all environments of a state, on CPU threads or on torch's current CUDA stream.
 
     Args:
-        cpu_loops: Function ``parallel -> {name: loop(arrays, tables, *arguments)}``. Parallel loops run on numba's
-            threads, the others on the calling thread.
-        cuda_module: Module with ``LAUNCHES``, a dict ``{name: launcher(state, tables, *arguments)}``. The module is
-            imported on first use, because it needs numba-cuda.
+        cpu_loops: Function of a bool that returns the CPU versions, {name: loop(arrays, tables, *arguments)}. True
+            selects loops that run on numba's threads, False those that run on the calling thread.
+        cuda_module: Name of the module with the CUDA versions, ``LAUNCHES``, a dict {name: launcher(state, tables,
+            *arguments)}. It is imported on first use, because it needs numba-cuda.
         name: Name of the kernel.
-        state: State of all rows, which the kernel reads and writes.
+        state: State of all environments, which the kernel reads and writes. Its device selects CPU or CUDA.
         tables: Lookup tables on the device of the state.
-        threads: CPU threads.
+        threads: Number of CPU threads.
         arguments: Remaining arguments of the kernel; tensors are converted to arrays.
     """
     converted = [device_array(value) if isinstance(value, Tensor) else value for value in arguments]

@@ -11,7 +11,7 @@ import numpy as np
 from numba import njit
 
 SLOTS_PER_TICK = 4096
-"""Purposes per stream and tick."""
+"""Largest number of purposes per stream and point in time."""
 UNCOUNTED: dict[str, Any] = {"_nrt": False}
 """Option of `njit` for functions without reference counts of arrays."""
 
@@ -30,23 +30,23 @@ def splitmix64(z):
 
 @inlined
 def stream_key(seed, number):
-    """Returns the uint64 key of a stream.
+    """Returns the uint64 key of the stream of random numbers of one environment, for `random_bits`.
 
     Args:
-        seed: uint64 seed.
-        number: Number of the environment over all ranks.
+        seed: uint64 seed of the run.
+        number: Index of the environment among those of all ranks (processes of the training).
     """
     return splitmix64(splitmix64(np.uint64(seed) + np.uint64(0x9E3779B97F4A7C15)) ^ np.uint64(number))
 
 
 @inlined
 def random_bits(key, tick, slot):
-    """Returns 64 random bits.
+    """Returns 64 random bits as uint64, always the same ones for the same arguments.
 
     Args:
-        key: Key of the stream.
-        tick: Time in the stream.
-        slot: Number of the purpose, 0..4095.
+        key: Key of the stream of an environment, from `stream_key`.
+        tick: Point in time, such as the number of steps of the environment.
+        slot: Number of the purpose, 0..4095; different purposes at the same time get independent bits.
     """
     count = np.uint64(np.int64(tick) * SLOTS_PER_TICK + slot + 1)
     return splitmix64(key + count * np.uint64(0x9E3779B97F4A7C15))

@@ -14,11 +14,11 @@ warnings.filterwarnings("ignore", message="Grid size .* under-utilization")
 
 
 def launch(kernel: Any, threads: int, device: torch.device, *arguments: Any, block: int = 64) -> None:
-    """Runs `kernel` with at least `threads` threads, in order with torch's work on the current stream.
+    """Runs a CUDA kernel of numba with at least `threads` threads on torch's current stream.
 
     Args:
-        kernel: Kernel from ``cuda.jit``; its threads beyond the last row must do nothing.
-        threads: Number of threads over all blocks.
+        kernel: Kernel from ``cuda.jit``; its surplus threads must do nothing.
+        threads: Number of threads over all blocks, rounded up to complete blocks.
         device: Device of the arguments.
         arguments: Arguments of the kernel, as numba accepts them.
         block: Threads per block.
@@ -29,12 +29,12 @@ def launch(kernel: Any, threads: int, device: torch.device, *arguments: Any, blo
 
 
 def launch_per_row(kernel: Any, threads_per_row: int, state: KernelState, *arguments: Any, block: int = 64) -> None:
-    """Runs `kernel` with a fixed number of threads for each row of a state.
+    """Runs a CUDA kernel of numba with a fixed number of threads for each environment of a state.
 
     Args:
         kernel: Kernel from ``cuda.jit`` whose first argument is the arrays of the state.
-        threads_per_row: Threads per row.
-        state: State of all rows.
+        threads_per_row: Threads per environment.
+        state: State of all environments.
         arguments: Remaining arguments of the kernel.
         block: Threads per block.
     """

@@ -8,16 +8,16 @@ Action = TypeVar("Action")
 
 
 class PendingAction(Generic[Action]):
-    """The action between `send` and `recv`, for an environment that steps inside `recv`."""
+    """Holds the action between `send` and `recv`, for an environment that steps inside `recv`."""
 
     def __init__(self) -> None:
         self._action: Action | None = None
 
     def check_none(self, call: str) -> None:
-        """Refuses a call that is not allowed between `send` and `recv`.
+        """Raises an error if an action is pending, for methods that are not allowed between `send` and `recv`.
 
         Args:
-            call: Name of the method, for the message.
+            call: Name of the calling method, for the message.
 
         Raises:
             RuntimeError: An action is pending.

@@ -18,7 +18,13 @@ FAILURE_NOTICE = b"N"
 
 
 class Channel:
-    """Messages over a stream socket: a lower-case byte alone, or an upper-case byte with a payload of Python values."""
+    """One end of a stream socket that carries commands and replies between the training process and a worker.
+
+    A message is a lower-case byte alone, or an upper-case byte with a payload of Python values.
+
+    Args:
+        sock: Connected stream socket.
+    """
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
@@ -32,7 +38,7 @@ class Channel:
             self.sock.sendall(message + struct.pack("<Q", len(data)) + data)
 
     def recv(self) -> tuple[bytes, Any]:
-        """Waits for a message and returns (its byte, its payload); the payload of a lower-case byte is None.
+        """Waits for a message and returns its byte and its payload; the payload of a lower-case byte is None.
 
         Raises:
             EOFError: The other process has ended.

@@ -24,24 +24,27 @@ from powerband.envs.workers.supervision import EnvError, describe_episode
 MAX_REPLAY_STEPS = 100_000
 """Largest number of logged actions per episode; a resume truncates longer episodes."""
 NO_ROW = -1
-"""Value of ``active_row`` between two environments."""
+"""Value of ``active_row``, the row of the environment that a worker is stepping, between two environments."""
 
 
 class EnvGroup:
-    """The environments of one worker: rows ``first_row, first_row + 1, ...`` of the shared arrays.
+    """The environments of one worker, which are stepped together.
+
+    Actions and results are in arrays that several processes share, with one row per environment. This group has the
+    rows ``first_row, first_row + 1, ...``.
 
     Args:
-        env_fns: (function, keyword arguments) that create one environment each.
-        first_row: Row of the first environment.
-        first_env: Global index of the environment in row 0.
+        env_fns: Pairs (function, keyword arguments), each of which creates one environment.
+        first_row: Row of the first environment of this group.
+        first_env: Index of the environment in row 0 among those of all ranks (processes of the training).
         index: Index of the worker.
         episode_metrics: Names of `info` values that are read at the end of an episode.
         supervised: Replace an environment that fails in a step, and treat values that are not finite as a failure.
             Otherwise the first failure raises EnvError.
 
     Attributes:
-        on_failure: Called with the facts of each repaired failure immediately, because the process may die before the
-            step ends.
+        on_failure: Function that is called with a dict about each repaired failure: the fields of `EnvFailure` except
+            ``worker`` and ``recovery_s``. It is called immediately, because the process may die before the step ends.
 
     Raises:
         EnvError: An environment could not be created.
@@ -93,7 +96,15 @@ class EnvGroup:
         )
 
     def handle(self, command: bytes, payload: Any) -> tuple[bytes, Any]:
-        """Executes a command of the training process. Returns (byte of the reply, its payload or None)."""
+        """Executes a command of the training process, such as a step or a reset.
+
+        Args:
+            command: Byte of the command, see `channel`.
+            payload: Arguments of the command; None for a command without arguments.
+
+        Returns:
+            Byte of the reply, and its payload, None if it has none.
+        """
         if command == channel.STEP:
             return (channel.EPISODE_ENDED if self.step() else channel.DONE), None
         if command == channel.RESTORE:
@@ -112,13 +123,17 @@ class EnvGroup:
         return channel.DONE, None
 
     def reset(self, seed: int) -> None:
-        """Starts episode 0 of every environment under `seed`."""
+        """Starts episode 0 of every environment; `seed` is the seed of the run."""
         self.seed = seed
         for row in range(len(self.envs)):
             self._guarded(self._begin, row, 0)
 
     def step(self) -> bool:
-        """Steps every environment with its shared action and resets those that ended. True if an episode ended."""
+        """Steps every environment with its action in the shared arrays, and resets those whose episode ended.
+
+        Returns:
+            True if an episode ended.
+        """
         ended = False
         for row, action in enumerate(self._env_actions(self.action.copy())):  # environments may change their actions
             ended |= self._step(row, action)
@@ -126,15 +141,16 @@ class EnvGroup:
         return ended
 
     def restore(self, seed: int, steps: int, failed: int) -> None:
-        """Continues for a worker that has died, and completes the pending step.
+        """Continues the episodes of a worker that has died, in its successor, and completes the pending step.
 
         Every current episode is reset with its seed and its logged actions are repeated. The episode continues only if
         that leads to the stored observation, bit for bit.
 
         Args:
             seed: Seed of the run.
-            steps: Number of steps of each row when the pending step is complete.
-            failed: Active row of the worker when it died, whose episode is truncated; `NO_ROW` for none.
+            steps: Number of steps since the start that each environment has when the pending step is complete.
+            failed: Index in this group of the environment that was stepping when the worker died; its episode is
+                truncated. `NO_ROW` for none.
         """
         self.seed = seed
         actions = self._env_actions(self.action.copy())
@@ -213,21 +229,26 @@ class EnvGroup:
         self._guarded(self._begin, row, int(self.episode[row]) + 1)
 
     def replay(self, seed: int, logged: list[bool]) -> None:
-        """Restarts the episodes in the shared arrays and repeats their actions if they are `logged`.
+        """Restores the episodes in the shared arrays for a resumed run: resets them and repeats their logged actions.
 
-        The array ``resumed`` is true for each row in which this led to exactly the stored observation. In all other
-        rows the next episode begins.
+        Afterwards, the array ``resumed`` is True for each environment in which this led to exactly the stored
+        observation. In all others, the next episode begins.
+
+        Args:
+            seed: Seed of the run.
+            logged: True for each environment whose actions are to be repeated.
         """
         self.seed = seed
         for row, known in enumerate(logged):
             self._guarded(self._replay_row, row, known)
 
     def worker_statistics(self) -> dict[str, Any]:
-        """Returns the costs of the steps so far.
+        """Returns the cost of the steps so far.
 
-        ``spent_ns`` and ``worst_ns`` are the total and the longest step of each environment in nanoseconds, including
-        resets; ``cpu_s`` the processor seconds of the process; ``renderer`` the name that an environment reports, or
-        None.
+        Returns:
+            ``spent_ns`` and ``worst_ns``: total time and longest step of each environment in nanoseconds, including
+            resets. ``cpu_s``: processor time of the process in seconds. ``renderer``: name of the renderer that an
+            environment reports; None if none does.
         """
         bare = [getattr(env, "unwrapped", env) for env in self.envs]
         renderers = (str(env.renderer) for env in bare if getattr(env, "renderer", None))
@@ -265,7 +286,7 @@ class EnvGroup:
             self._begin(row, int(self.episode[row]) + 1)
 
     def _repeat(self, row: int) -> bool:
-        """Resets the current episode and repeats its actions. True if that led to the stored observation."""
+        """Resets the current episode and repeats its actions. Returns True if that led to the stored observation."""
         length = int(self.length[row])
         if length > len(self.log[row]):
             return False
@@ -288,7 +309,7 @@ class EnvGroup:
             raise self._error(row, error) from error
 
     def _facts(self, row: int) -> dict[str, Any]:
-        """Returns the facts of a row by name: env_id, episode, step, reset seed, and the operation that it is doing."""
+        """Returns ``env_id``, ``episode``, ``step``, ``seed`` of the reset and ``doing`` (operation) of a row."""
         env_id, episode, step = self.first_env + self.first_row + row, int(self.episode[row]), int(self.length[row])
         return {"env_id": env_id, "episode": episode, "step": step, "seed": self._seed(row), "doing": "step"}
 

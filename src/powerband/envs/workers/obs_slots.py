@@ -7,19 +7,20 @@ from typing import Any
 import numpy as np
 
 ObsSlot = tuple[tuple[str, ...], np.ndarray, tuple[int, ...], int]
-"""Place of one leaf in shared memory: its keys, its array, its shape, and the value that is stored as 0."""
+"""Place in shared memory of one leaf (array) of an observation: its keys in the observation, the shared array of all
+environments, the shape of one row, and the value that is stored as 0."""
 KINDS = {"f": "fiub", "i": "iub", "u": "iub", "b": "iub"}
 """Kind of a stored dtype -> kinds of dtypes that an observation may have."""
 
 
 def write_obs(slots: list[ObsSlot], row: int, obs: Any, check_finite: bool) -> None:
-    """Copies an observation to shared memory.
+    """Copies the observation of one environment to shared memory, after checks.
 
     Args:
         slots: Place in shared memory of each leaf (array) of the observation.
-        row: Row of the environment in the arrays.
-        obs: Observation of the environment.
-        check_finite: Refuse values that are not finite.
+        row: Row of the environment in the shared arrays.
+        obs: Observation of the environment, an array or nested dict of arrays.
+        check_finite: Raise an error for values that are not finite.
 
     Raises:
         ValueError: A leaf has a wrong shape, which NumPy would broadcast silently, a kind of dtype that would be
@@ -30,13 +31,19 @@ def write_obs(slots: list[ObsSlot], row: int, obs: Any, check_finite: bool) -> N
 
 
 def obs_matches(slots: list[ObsSlot], row: int, obs: Any) -> bool:
-    """Returns True if the observation of `row` in `slots`, its places in shared memory, equals `obs` bit for bit."""
+    """Returns True if the observation of one environment in shared memory equals `obs` bit for bit.
+
+    Args:
+        slots: Place in shared memory of each leaf (array) of the observation.
+        row: Row of the environment in the shared arrays.
+        obs: Observation to compare, an array or nested dict of arrays.
+    """
     pairs = ((slot[1][row], _checked(slot, obs, check_finite=False)) for slot in slots)
     return all(stored.tobytes() == value.astype(stored.dtype).tobytes() for stored, value in pairs)
 
 
 def _checked(slot: ObsSlot, obs: Any, check_finite: bool) -> np.ndarray:
-    """Returns the leaf (array) of `obs` for the place `slot`, after checks. The first discrete value becomes 0."""
+    """Returns the array of `obs` that belongs to the place `slot`, after checks; discrete values are counted from 0."""
     path, array, shape, start = slot
     for key in path:
         obs = obs[int(key)] if isinstance(obs, tuple) else obs[key]

@@ -23,15 +23,15 @@ FAILURE_FIELDS = ("env_id", "episode", "step", "seed", "kind", "description")
 
 
 class WorkerPool:
-    """Workers over equal shares of the environments.
+    """The workers that step the environments of a vector; each has an equal share of them.
 
     Args:
         workers: Started workers; a restart replaces its entry in this list.
-        first_env: Global index of the environment in row 0.
-        failures: Records failures that were repaired; None if the first failure ends the run.
+        first_env: Index of the environment in row 0 among those of all ranks (processes of the training).
+        failures: Log of failures that were repaired; None if the first failure ends the run.
 
     Attributes:
-        seed: Seed of the current episodes.
+        seed: Seed of the run, from which the seeds of the current episodes follow.
         steps: Number of step commands that each worker has received.
         in_flight: Indices of the workers that are stepping.
     """
@@ -47,7 +47,7 @@ class WorkerPool:
         """Sends the layout of the shared memory to the workers.
 
         Args:
-            fields: Layout: names, shapes and dtypes of the arrays.
+            fields: Layout: name -> (shape, dtype) of the arrays.
             shared_arrays: Arrays of this layout in this process.
         """
         self.fields, self.shared_arrays = fields, shared_arrays
@@ -58,14 +58,22 @@ class WorkerPool:
                 worker.set_timeout(self.failures.settings.deadline_s)
 
     def request(self, command: bytes, payloads: list[Any]) -> list[Any]:
-        """Sends a command with one payload per worker; returns the payloads of the replies."""
+        """Sends a command to all workers and waits for their replies.
+
+        Args:
+            command: Byte of the command, see `channel`.
+            payloads: Arguments of the command, one entry per worker; None for a command without arguments.
+
+        Returns:
+            Payload of each worker's reply.
+        """
         assert not self.in_flight, f"{command!r} between send and recv"
         for worker, payload in zip(self.workers, payloads, strict=True):
             worker.send(command, payload)
         return [payload for _, payload in self.replies()]
 
     def step(self, part: slice) -> None:
-        """Starts a step of the workers in the slice `part`."""
+        """Starts a step of some workers; `part` is their slice in the list of workers."""
         for worker in self.workers[part]:
             assert worker.index not in self.in_flight, "send twice without recv"
             self.in_flight.add(worker.index)
@@ -73,7 +81,7 @@ class WorkerPool:
             worker.send(channel.STEP)
 
     def wait_for_step(self, part: slice) -> bool:
-        """Waits for the step of the workers in the slice `part`.
+        """Waits for the step of some workers; `part` is their slice in the list of workers.
 
         Returns:
             True if an episode ended or was truncated.
@@ -92,11 +100,14 @@ class WorkerPool:
         return channel.EPISODE_ENDED in replies
 
     def replies(self, part: slice = ALL_WORKERS, recover: bool = False) -> list[tuple[bytes, Any]]:
-        """Collects one reply (byte, payload) per worker. All workers have replied before a failure is handled.
+        """Collects one reply per worker. All workers have replied before a failure is handled.
 
         Args:
-            part: Workers with a pending reply.
-            recover: Restart workers that failed.
+            part: Slice of the workers that owe a reply.
+            recover: Restart workers that failed; false raises an error.
+
+        Returns:
+            Byte and payload of each reply; those of restarted workers are last.
 
         Raises:
             ConfigError: The settings of an environment are invalid.
@@ -144,7 +155,7 @@ class WorkerPool:
             return reply
 
     def _described(self, worker: Worker, error: Exception) -> EnvError:
-        """Describes the failure of a worker: the kind of failure and the environment that was stepping."""
+        """Returns an error that describes the failure of a worker: its kind and the environment that was stepping."""
         if isinstance(error, EnvError):
             return error
         assert isinstance(worker, WorkerProcess)
@@ -172,9 +183,10 @@ class WorkerPool:
         return EnvError(f"{name} while it stepped {describe_episode(facts).rstrip(',')}.", facts)
 
     def _logged(self, facts: dict[str, Any]) -> Any:
-        """Returns the logged actions (steps + 1, ...) of the failed episode.
+        """Returns the logged actions (steps + 1, ...) of the episode that failed.
 
-        None means that no environment was stepping, or that the episode is longer than the log.
+        `facts` are those of an `EnvError`. None means that no environment was stepping, or that the episode is longer
+        than the log.
         """
         if facts["env_id"] is None:
             return None

@@ -12,21 +12,23 @@ from powerband.envs.workers.pool import WorkerPool
 
 
 class PoolSlice:
-    """Neighbouring rows of the shared memory, and the workers that step them.
+    """Consecutive environments of a `WorkerVecEnv` that can be stepped alone: all of them, or one half.
+
+    Each environment is a row of the shared memory, through which the workers exchange actions and results.
 
     Args:
-        worker_pool: Pool of all workers of the vector.
-        workers: Workers of the pool that step these rows.
-        tensors: Shared memory of all rows, by name.
+        worker_pool: Pool of all workers.
+        workers: Slice of the workers that step these environments.
+        tensors: Shared memory of all environments: name -> tensor with one row per environment.
         spec: Spaces of the environments.
-        paths: Keys of the leaves of an observation.
+        paths: Keys of each leaf (tensor) of an observation, from the outermost to the innermost.
         episode_metrics: Names of metrics at the end of an episode.
-        device: Device of the steps.
+        device: Device of the returned steps.
         pinned: True if the shared memory is page-locked for `device`.
 
     Attributes:
-        rows: Rows of this slice in the vector.
-        num_envs: Number of rows N.
+        rows: Rows of these environments in the shared memory.
+        num_envs: Number of these environments N.
     """
 
     def __init__(
@@ -55,10 +57,10 @@ class PoolSlice:
         return self._tree("obs")
 
     def send(self, action: Tensor) -> None:
-        """Starts a step of these rows.
+        """Starts a step of these environments.
 
         Args:
-            action: (N, ...); continuous actions are clipped to the bounds.
+            action: Actions (N, ...); continuous actions are clipped to the bounds.
 
         Raises:
             ConfigError: The shape is wrong.
@@ -77,7 +79,7 @@ class PoolSlice:
         self._worker_pool.step(self._workers)
 
     def recv(self) -> Step:
-        """Waits for the step of these rows; see `WorkerVecEnv.recv`."""
+        """Waits for the step of these environments and returns its result, as `WorkerVecEnv.recv` does."""
         ended = self._worker_pool.wait_for_step(self._workers)
         step = Step(
             obs=self._tree("obs"),
@@ -94,7 +96,7 @@ class PoolSlice:
         return step
 
     def _lost(self) -> Tensor | None:
-        """Returns the rows (N,) bool whose simulator failed, None if none did; clears them in the shared memory."""
+        """Returns the mask (N,) bool of failed simulators, None if none failed; clears it in the shared memory."""
         if self._worker_pool.failures is None or not self._tensors["lost"].any():
             return None
         lost = self._tensors["lost"].to(self._device, copy=True)
@@ -102,7 +104,7 @@ class PoolSlice:
         return lost
 
     def _delivered(self, name: str) -> Tensor:
-        """Copies the array `name` of these rows to the device."""
+        """Copies the rows of these environments in the shared array `name` to the device."""
         return self._tensors[name].to(self._device, non_blocking=self._pinned, copy=True)
 
     def _tree(self, kind: str) -> Tree:

@@ -33,16 +33,17 @@ _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEX
 
 
 class WorkerProcess:
-    """A worker process as the training process sees it.
+    """Starts a worker process, which steps environments, and represents it in the training process.
 
     Args:
-        setup: ``env_fns``, a pickled list of (function, keyword arguments), one per environment; ``main``, the user's
-            script if the functions are in it; ``group_kwargs``, the other arguments of EnvGroup.
-        rows: Rows of its environments in the shared arrays.
+        setup: Dict with ``env_fns``, a pickled list of (function, keyword arguments), one per environment; ``main``,
+            (module name, path) of the user's script if the functions are in it, else None; ``group_kwargs``, the other
+            arguments of `EnvGroup`.
+        rows: Rows of its environments in the shared arrays, which have one row per environment.
         memory_fd: File descriptor of the shared memory.
 
     Attributes:
-        pending_failures: Facts of failed environments that the pool has not processed yet.
+        pending_failures: Dicts about repaired failures of environments that the pool has not processed yet.
     """
 
     def __init__(self, setup: dict[str, Any], rows: slice, memory_fd: int) -> None:
@@ -67,12 +68,12 @@ class WorkerProcess:
         self.send(channel.CREATE, setup)
 
     def send(self, command: bytes, payload: Any = None) -> None:
-        """Sends a command. If the worker has ended, `recv` reports it."""
+        """Sends a command and its arguments `payload`. If the worker has ended, only `recv` raises an error."""
         with contextlib.suppress(ConnectionError):
             self.channel.send(command, payload)
 
     def recv(self) -> tuple[bytes, Any]:
-        """Waits for a reply and returns (its byte, its payload or None).
+        """Waits for a reply and returns its byte and its payload, None if it has none.
 
         Raises:
             EnvError: An environment failed.
@@ -91,7 +92,7 @@ class WorkerProcess:
         self.channel.sock.settimeout(seconds)
 
     def restart(self) -> WorkerProcess:
-        """Kills the process and starts a new one for the same environments; pending failures are kept."""
+        """Kills the process and returns a new one for the same environments; pending failures are kept."""
         self.process.kill()
         self.process.wait()
         self.channel.sock.close()
@@ -101,7 +102,15 @@ class WorkerProcess:
 
 
 class LocalWorker:
-    """All environments in this process with the interface of a worker: `send` stores a command, `recv` executes it."""
+    """Stand-in for a worker process that steps all environments in this process.
+
+    `send` stores a command, and `recv` executes it.
+
+    Args:
+        env_fns: Pairs (function, keyword arguments), each of which creates one environment.
+        rows: Rows of the environments in the shared arrays.
+        group_kwargs: The other arguments of `EnvGroup`.
+    """
 
     process = None
     memory_fd = None
@@ -114,14 +123,18 @@ class LocalWorker:
         self._command: tuple[bytes, Any] = (channel.CREATE, None)
 
     def send(self, command: bytes, payload: Any = None) -> None:
-        """Stores a command."""
+        """Stores a command and its arguments for `recv`."""
         self._command = (command, payload)
 
     def set_timeout(self, seconds: float) -> None:
         """Does nothing: this process cannot interrupt itself."""
 
     def recv(self) -> tuple[bytes, Any]:
-        """Executes the stored command; the first call creates the environments."""
+        """Executes the stored command; the first call creates the environments.
+
+        Returns:
+            Byte and payload of the reply.
+        """
         if self.group is None:
             self.group = EnvGroup(self.env_fns, **self.group_kwargs)
             self.group.on_failure = self.pending_failures.append
@@ -139,12 +152,14 @@ def start_workers(
     episode_metrics: tuple[str, ...],
     supervised: bool,
 ) -> list[Worker]:
-    """Starts workers over equal shares of the environments. The first reply of each worker contains its spaces.
+    """Starts workers, each of which creates and steps an equal share of the environments.
+
+    The first reply of each worker contains the spaces of its environments.
 
     Args:
         env_fns: One (function, keyword arguments) per environment.
         num_workers: Number of processes; 0 uses this process.
-        first_env: Global index of the first environment.
+        first_env: Index of the first environment among those of all ranks (processes of the training).
         episode_metrics: Names of `info` values that are read at the end of an episode.
         supervised: Replace an environment that fails in a step; otherwise the first failure raises EnvError.
 
@@ -201,7 +216,11 @@ def _pickled(env_fns: list[EnvCall]) -> bytes:
 
 
 def _user_main(env_fns: bytes) -> tuple[str | None, str | None] | None:
-    """Returns (module name, None) or (None, path) of the user's script; None if the pickled functions are not in it."""
+    """Returns (module name, None) or (None, path) of the user's script; None if the pickled functions need no script.
+
+    Raises:
+        ConfigError: The functions are defined in an interactive session.
+    """
     if b"__main__" not in env_fns:
         return None
     main = sys.modules["__main__"]

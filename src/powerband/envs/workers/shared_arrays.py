@@ -21,10 +21,11 @@ _ALIGNMENT = 64
 
 
 def layout(spaces: Spaces, num_envs: int, num_workers: int, episode_metrics: tuple[str, ...], log_steps: int) -> Layout:
-    """Name -> (shape, dtype) of the arrays that environments and workers exchange, in the order of memory.
+    """Returns the layout of the shared memory: name -> (shape, dtype) of each array, in the order of memory.
 
-    ``log`` contains the actions of the current episodes and outlives a worker. It is last, because the system provides
-    only the pages of it that are written.
+    Most arrays have one row per environment: actions, observations, rewards, flags and counters. ``log`` contains the
+    actions of the current episodes and outlives a worker. It is last, because the system provides only the pages of it
+    that are written.
 
     Args:
         spaces: Spaces of one environment.
@@ -54,14 +55,14 @@ def layout(spaces: Spaces, num_envs: int, num_workers: int, episode_metrics: tup
 
 
 class SharedArrays:
-    """The arrays of a layout in one mapped block.
+    """Named numpy arrays in one block of memory that several processes can map.
 
     Args:
-        fields: Result of `layout`.
-        fd: File descriptor of the block, which grows to the needed size; None maps private memory.
+        fields: Name -> (shape, dtype) of the arrays, a result of `layout`.
+        fd: File descriptor of the block, which grows to the needed size; None uses private memory of this process.
 
     Attributes:
-        memory: The block.
+        memory: The mapped block.
         starts: Name -> offset of its array in bytes.
         arrays: Name -> array; a write is visible to every process that maps the block.
     """
@@ -83,7 +84,10 @@ class SharedArrays:
 
 
 def anonymous_file() -> int:
-    """Opens an empty file in memory that has no name; returns its descriptor, which the caller closes."""
+    """Opens an empty file without a name and returns its descriptor, which the caller closes.
+
+    It is in memory if the system supports this, as Linux does; otherwise it is a temporary file.
+    """
     if hasattr(os, "memfd_create"):
         return os.memfd_create("powerband-slots")
     with tempfile.TemporaryFile() as file:

@@ -28,8 +28,8 @@ class Leaf:
 
     Attributes:
         shape: Shape without the environment axis.
-        dtype: Stored dtype.
-        start: Value that is stored as 0.
+        dtype: Type in which it is stored: "float32", "int64", "uint8" or "bool".
+        start: Smallest value of a Discrete space, which is stored as 0; 0 for other spaces.
         categories: Number of values of each entry, in flat order, if the entries are categories.
         high: Largest value of an image; None for other arrays and for images in 0..1.
     """
@@ -43,16 +43,17 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Spaces:
-    """Spaces of one environment.
+    """Observation and action spaces of one environment.
 
     Attributes:
-        obs: Leaf or (nested) dict of leaves.
+        obs: `Leaf` or nested dict of leaves, the arrays of an observation.
         action: Action of the learner: float32 in the units of the environment, or int64 counted from 0.
-        action_dtype: Dtype that the environment expects.
+        action_dtype: Type of the actions that the environment expects.
         num_actions: Number of discrete actions; None for a continuous action.
-        low, high: Bounds of a continuous action, flat.
+        low: Lower bounds of a continuous action as a flat tuple; None for a discrete action.
+        high: Upper bounds of a continuous action as a flat tuple; None for a discrete action.
         num_agents: Length of the agent axis, from the environment's attribute `num_agents`; None without this axis.
-        max_episode_steps: Time limit; None if the environment declares none.
+        max_episode_steps: Steps after which an episode is truncated; None if the environment declares no limit.
     """
 
     obs: Any
@@ -83,7 +84,13 @@ class Spaces:
     def from_spaces(
         cls, observation_space: Any, action_space: Any, *, num_agents: int | None, max_episode_steps: int | None
     ) -> Spaces:
-        """Converts Gymnasium spaces.
+        """Converts the spaces of one Gymnasium environment.
+
+        Args:
+            observation_space: Gymnasium space, or `gymnasium.spaces.Dict` of spaces.
+            action_space: Gymnasium space.
+            num_agents: Length of the agent axis; None without this axis.
+            max_episode_steps: Steps after which an episode is truncated; None without a limit.
 
         Raises:
             ConfigError: A space has no tensor form; the message names the supported spaces.
@@ -93,7 +100,7 @@ class Spaces:
         return cls(obs, action, dtype, num_actions, low, high, num_agents, max_episode_steps)
 
     def obs_paths(self) -> list[tuple[tuple[str, ...], Leaf]]:
-        """Lists (keys, leaf) of each leaf (array) of an observation."""
+        """Lists (keys, leaf) of each array of an observation; keys are from the outermost to the innermost."""
         return list(_paths(self.obs, ()))
 
 
@@ -141,7 +148,11 @@ def _largest_pixel(space: Any) -> float | None:
 def _action_leaf(
     space: Any, num_agents: int | None
 ) -> tuple[Leaf, int | None, tuple[float, ...] | None, tuple[float, ...] | None]:
-    """Returns the leaf, number of discrete actions, lower and upper bounds of an action space; None if it has none."""
+    """Converts an action space.
+
+    Returns:
+        Its `Leaf`; the number of discrete actions, None if continuous; lower and upper bounds, None if discrete.
+    """
     from gymnasium import spaces
 
     if isinstance(space, spaces.Discrete):
@@ -159,7 +170,7 @@ def _action_leaf(
 
 
 def _stored_dtype(dtype: Any) -> str:
-    """Keeps uint8 (images) and bool; stores floats as float32 and other integers as int64."""
+    """Returns the type in which values are stored: uint8 and bool as they are, floats as float32, others as int64."""
     if dtype in (np.uint8, np.bool_):
         return str(np.dtype(dtype))
     return "float32" if np.issubdtype(dtype, np.floating) else "int64"

@@ -32,7 +32,11 @@ class EnvError(RuntimeError):
 
 
 def describe_episode(facts: dict[str, Any]) -> str:
-    """Describes the environment and the position in its episode, as a phrase for messages."""
+    """Returns a phrase for messages that names an environment and the position in its episode.
+
+    Args:
+        facts: Dict with ``env_id``, ``step`` (steps so far), ``episode`` (index) and ``seed`` of the reset.
+    """
     return (
         f"environment {facts['env_id']}, after {facts['step']} steps of its episode {facts['episode']} "
         f"(reset seed {facts['seed']}),"
@@ -41,7 +45,7 @@ def describe_episode(facts: dict[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Supervision:
-    """Limits of a supervised vector of environments.
+    """Limits within which a run continues after failures of its simulators.
 
     Attributes:
         deadline_s: Seconds that a worker may take for a step before it is killed.
@@ -64,12 +68,15 @@ class EnvFailure:
     """One failure of an environment.
 
     Attributes:
-        env_id: Global index of the environment; None if the worker failed between two environments.
-        worker: Index of the worker.
-        kind: "raised", "died", "hung" or "not restored".
+        env_id: Index of the environment among those of all ranks; None if the worker failed between two environments.
+        worker: Index of the worker process.
+        kind: "raised" (an exception or an invalid value), "died" or "hung" (the worker), or "not restored" (the
+            environment did not repeat its episode after a restart).
         description: Verb phrase that describes the failure.
-        episode, step, seed: Index of the episode, its steps before the failure, and its reset seed.
-        actions: (steps + 1, ...) actions up to the failure; None if they were not logged.
+        episode: Index of the episode in its environment.
+        step: Steps of the episode before the failure.
+        seed: Seed with which the episode was reset.
+        actions: Actions (step + 1, ...) of the episode up to the failure; None if they were not logged.
         trace: Traceback in the worker; empty if there is none.
         recovery_s: Seconds from the failure until the worker was ready again.
     """
@@ -93,7 +100,7 @@ class EnvFailure:
 
 
 def reproduce_failure(env_fn: Callable[..., Any], failure: EnvFailure, **kwargs: Any) -> Any:
-    """Creates the environment and repeats a failed episode: the same seed and the same actions.
+    """Creates an environment and repeats in it an episode that failed: the same seed and the same actions.
 
     Args:
         env_fn: Function that creates the environment.
@@ -101,7 +108,7 @@ def reproduce_failure(env_fn: Callable[..., Any], failure: EnvFailure, **kwargs:
         kwargs: Keyword arguments of `env_fn`.
 
     Returns:
-        The return value of the last step, if it does not fail again.
+        The result of the last `step` of the environment, if it does not fail again.
     """
     assert failure.actions is not None, "the actions of this failure were not logged"
     env = env_fn(**kwargs)
@@ -112,15 +119,15 @@ def reproduce_failure(env_fn: Callable[..., Any], failure: EnvFailure, **kwargs:
 
 
 class FailureLog:
-    """Failures of a vector of environments.
+    """Records the repaired failures of environments, and ends the run if they are too frequent.
 
     Args:
         settings: Limits on the number of failures.
-        on_failure: Called with each failure after the recovery.
+        on_failure: Called with each failure after the recovery; None calls nothing.
 
     Attributes:
-        recent_failures: The newest failures.
-        counts: Kind -> number of failures.
+        recent_failures: The newest failures, at most 1000.
+        counts: Kind, such as "died" -> number of failures.
     """
 
     def __init__(self, settings: Supervision, on_failure: Callable[[EnvFailure], object] | None = None) -> None:
@@ -130,7 +137,7 @@ class FailureLog:
         self._times: deque[float] = deque(maxlen=settings.max_failures)
 
     def add(self, failure: EnvFailure) -> None:
-        """Records a failure.
+        """Records a failure and calls `on_failure`.
 
         Raises:
             EnvError: `max_failures` failures occurred within `window_s` seconds.

@@ -33,19 +33,20 @@ EnvFn = Callable[..., Any] | EnvCall
 
 
 class WorkerVecEnv:
-    """Gymnasium environments in worker processes behind the VecEnv protocol.
+    """N Gymnasium environments in worker processes behind the protocol `VecEnv`.
 
-    Observations keep their tree. Floats become float32, uint8 and bool are kept, other integers become int64.
-    Continuous actions have the units of the environment and are clipped to ``spec.low .. spec.high``. Discrete actions
-    count from 0. Episode e of global environment i is reset with ``episode_seed(seed, i, e)``, so the numbers of ranks
-    and workers change nothing.
+    Observations keep their nested structure. Floats become float32, uint8 and bool are kept, other integers become
+    int64. Continuous actions have the units of the environment and are clipped to ``spec.low .. spec.high``. Discrete
+    actions count from 0. Episode e of environment i, counted over all ranks, is reset with ``episode_seed(seed, i,
+    e)``, so the numbers of ranks and workers change nothing.
 
     Args:
-        env_fns: One function per environment, or (function, keyword arguments). Workers import it by its name.
+        env_fns: One function per environment that creates it, or (function, keyword arguments). Workers import the
+            function by its name.
         num_workers: Worker processes; 0 steps the environments in this process, with the same results.
         device: Device of observations, rewards and flags.
         seed: Seed of the run, unless `reset` receives another one.
-        first_env: Global index of the first environment over all ranks.
+        first_env: Index of the first environment among those of all ranks (processes of the training).
         episode_metrics: Names of `info` values of the last step of an episode, for ``Step.episode``.
         resume: "replayed" for deterministic environments: a resume repeats the actions of the current episodes.
             "truncated": a resume truncates them.
@@ -55,9 +56,10 @@ class WorkerVecEnv:
 
     Attributes:
         failures: Log of the failures so far; None without `supervision`.
-        resumed: (N,) bool on the CPU: rows whose episode continued after `load_state_dict`. In all other rows a new
-            episode begins.
-        halves: The two halves of the workers, for double buffering; empty with fewer than two workers.
+        resumed: (N,) bool on the CPU, True for environments whose episode continued after `load_state_dict`. In all
+            others, a new episode begins.
+        halves: Two halves of the environments that can be stepped alone, for double buffering; empty with fewer than
+            two workers.
 
     Raises:
         ConfigError: `num_workers` is out of range, or the settings of an environment are invalid.
@@ -142,7 +144,7 @@ class WorkerVecEnv:
         """Starts a step of all workers.
 
         Args:
-            action: (N, ...); continuous actions are clipped to the bounds.
+            action: Actions (N, ...); continuous actions are clipped to the bounds.
 
         Raises:
             ConfigError: The shape is wrong.
@@ -150,7 +152,10 @@ class WorkerVecEnv:
         self._all_rows.send(action)
 
     def recv(self) -> Step:
-        """Waits for all environments. Every row that is not lost is a real transition.
+        """Waits for the step of all environments and returns its result.
+
+        Environments whose episode ended are already reset. With supervision, `Step.lost` marks environments whose
+        simulator failed in this step.
 
         Raises:
             EnvError: An environment raised an exception or its worker died. The message names environment, episode,
@@ -164,12 +169,12 @@ class WorkerVecEnv:
         return self.recv()
 
     def worker_statistics(self) -> dict[str, Any]:
-        """Measures the cost of the steps so far.
+        """Returns the cost of the steps so far.
 
         Returns:
-            ``spent_s``, ``worst_s``: total and longest step of each environment in seconds. ``worker_rows``: rows of
-            each worker. ``cpu_s``: processor seconds of each worker process. ``renderer``: name of the renderer; None
-            if no environment reports one.
+            ``spent_s`` and ``worst_s``: total time and longest step of each environment in seconds. ``worker_rows``:
+            indices of the environments of each worker. ``cpu_s``: processor time of each worker process in seconds,
+            empty without worker processes. ``renderer``: name of the renderer; None if no environment reports one.
         """
         parts = self._worker_pool.request(channel.STATISTICS, [None] * len(self._workers))
         seconds = {kind: [ns * 1e-9 for part in parts for ns in part[f"{kind}_ns"]] for kind in ("spent", "worst")}
@@ -182,7 +187,10 @@ class WorkerVecEnv:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the index, length, actions and last observation of the current episode of each environment."""
+        """Returns the state for a checkpoint.
+
+        It contains the index, length, logged actions and last observation of the current episode of each environment.
+        """
         assert not self._worker_pool.in_flight, "state_dict between send and recv"
         log, length = self._shared_arrays.arrays["log"], self._shared_arrays.arrays["length"]
         logged = length <= log.shape[1]
@@ -198,10 +206,10 @@ class WorkerVecEnv:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues the current episodes of `state`: resets each with its seed and repeats its actions.
+        """Continues the episodes of a result of `state_dict`: resets each with its seed and repeats its actions.
 
         An episode continues only if that leads to the saved observation, bit for bit. Otherwise, and always with
-        ``resume="truncated"``, the next episode begins. `resumed` holds the rows that continue.
+        ``resume="truncated"``, the next episode begins. `resumed` marks the environments whose episode continues.
 
         Raises:
             ConfigError: The state belongs to another number of environments or to other global indices.
@@ -242,9 +250,9 @@ def _restore_logs(log: np.ndarray, actions: Tensor, lengths: list[int], logged: 
     """Writes saved actions into the logs of the environments.
 
     Args:
-        log: (N, steps, ...) logs of this process.
-        actions: (bytes,) uint8: actions of all logged episodes, concatenated.
-        lengths: Steps of each episode.
+        log: Logged actions (N, steps, ...) of N environments, written in place.
+        actions: Bytes (n,) uint8 of the actions of all logged episodes, concatenated.
+        lengths: Steps of the current episode of each environment.
         logged: True for each episode whose actions were saved.
     """
     data, offset, size = actions.numpy().tobytes(), 0, log[0, 0].nbytes

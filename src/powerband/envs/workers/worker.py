@@ -20,14 +20,14 @@ from powerband.envs.workers.shared_arrays import Layout, SharedArrays
 from powerband.envs.workers.supervision import EnvError
 
 PR_SET_PDEATHSIG = 1
-"""Option of Linux's prctl: the signal that a process receives when its parent dies."""
+"""Option of Linux's prctl that sets the signal which a process receives when its parent dies."""
 
 importing_main = False
 """True while a worker imports the user's script for its functions; the script must not start workers then."""
 
 
 def serve(sock_fd: int, memory_fd: int, parent_pid: int, die_with_parent: bool) -> None:
-    """Answers the commands of the parent until it sends CLOSE or ends.
+    """Runs a worker process: executes the commands of the parent until it sends CLOSE or ends.
 
     Args:
         sock_fd: File descriptor of this process's end of the socket pair.

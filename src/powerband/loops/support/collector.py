@@ -21,12 +21,14 @@ from powerband.loops.support.loop_state import LoopState, env_accounts
 
 @dataclass(frozen=True)
 class CollectedStep:
-    """One step of all environments.
+    """Data of one step of all N environments, for a rollout.
 
     Attributes:
-        obs, action, extras: Observations, actions, and further outputs of the learner's `act`; trees (N, ...).
-        step: Result of the environments.
-        carry: Recurrent state (N, ...) after `obs`; None if the learner has no recurrent state.
+        obs: Tensor or nested dict of tensors (N, ...): observations before the step.
+        action: Actions (N, ...) that the learner chose.
+        extras: Further outputs (N, ...) of the learner's `act` by name, such as log-probabilities.
+        step: Result of the environments: next observations, rewards and ends of episodes.
+        carry: Recurrent state (N, ...) that `act` returned; None if the learner has no recurrent state.
     """
 
     obs: Tree
@@ -37,12 +39,14 @@ class CollectedStep:
 
 
 class RolloutCollector:
-    """Steps environments with the actions of a learner.
+    """Steps environments with the actions of a learner, to fill a rollout.
 
     Args:
-        run, env: Run and environments of this rank.
+        run: Run of this rank, whose clock measures the phases.
+        env: Environments of this rank.
         learner: Learner that acts.
-        double_buffer: Alternate between two halves; with fewer than two workers this has no effect, and a warning.
+        double_buffer: Act for one half of the environments while the other half steps. If the environments cannot be
+            split (fewer than two worker processes), this has no effect and gives a warning.
     """
 
     def __init__(self, run: Run, env: VecEnv, learner: GuardedLearner, double_buffer: bool) -> None:
@@ -54,7 +58,13 @@ class RolloutCollector:
             warnings.warn(f"double_buffer=true has no effect, because this environment {reason}.", stacklevel=3)
 
     def collect(self, position: LoopState, count: int) -> Iterator[CollectedStep]:
-        """Yields `count` steps from `position` on; the caller advances the position after each of them."""
+        """Yields the data of `count` steps of all environments.
+
+        Args:
+            position: Current observations and recurrent state. The caller must call `position.advance` after each
+                yielded step.
+            count: Number of steps.
+        """
         return self._double_buffered(position, count) if self.halves else self._together(position, count)
 
     def _together(self, position: LoopState, count: int) -> Iterator[CollectedStep]:
@@ -70,7 +80,7 @@ class RolloutCollector:
             yield CollectedStep(obs, action, extras, step, carry)
 
     def _double_buffered(self, position: LoopState, count: int) -> Iterator[CollectedStep]:
-        """Collects as `collect` does, but in two halves of the environments; yields the joined steps of both halves.
+        """Yields steps as `collect` does, but acts for two halves of the environments in turn and joins their data.
 
         It sends the next actions of each half as soon as the step of this half has arrived.
         """
@@ -92,7 +102,9 @@ class RolloutCollector:
     def _sent(self, half: Any, state: LoopState) -> tuple[Tree, Tensor, dict[str, Tensor], Tensor | None]:
         """Chooses and sends the actions of one half of the environments.
 
-        Returns (observations, actions, extras, carry); the carry is None if the learner has no recurrent state.
+        Returns:
+            Observations, actions, extra outputs of `act` and the next recurrent state, which is None if the learner has
+            none.
         """
         with self.run.clock("act"), self.run.noise.row_slice(half.rows, self.env.num_envs):
             action, extras, carry = self.learner.act(state.obs, state.carry)

@@ -25,29 +25,32 @@ from powerband.core.run.run import Run
 from powerband.data.types import Learner, OfflineLearner, Tree, tree_leaves, tree_map
 
 RESERVED_SHARE = 0.1
-"""Share of the free memory that is not available to a replay."""
+"""Share of the free memory that a replay buffer must leave free."""
 
 
 class BatchSizes(Protocol):
-    """Configuration of a loop with a setting for the size of its batches."""
+    """Configuration of a loop with a setting for the size of its batches, for error messages."""
 
     def batch_size_setting(self, rows: int, world_size: int, sequences: bool = False) -> str: ...
 
 
 class GuardedLearner:
-    """Calls a learner for a loop.
+    """Calls a learner for a loop, and explains calls that run out of memory.
+
+    Such an error names the option to lower and the largest value that fits, which is found by repeating the call on
+    fewer rows.
 
     Args:
-        run: Run whose guard checks every batch.
+        run: Run whose NaN guard is given every batch.
         learner: Learner that updates and, except in the offline loop, acts.
-        config: Configuration of the loop, for the settings in error messages.
+        config: Configuration of the loop, whose settings the error messages name.
     """
 
     def __init__(self, run: Run, learner: OfflineLearner, config: BatchSizes) -> None:
         self.run, self.learner, self.config = run, learner, config
 
     def act(self, obs: Tree, carry: Tensor | None, explore: bool = True) -> Any:
-        """Calls ``learner.act`` and returns its result.
+        """Calls ``learner.act`` with the same arguments and returns its result.
 
         Raises:
             OutOfMemory: The call ran out of memory; the message names the largest num_envs that fits.
@@ -73,7 +76,8 @@ class GuardedLearner:
 
         Args:
             batch: Batch of this rank.
-            source: Tensors that `batch` was gathered from, if these are overwritten soon; otherwise None.
+            source: Rollout that `batch` was gathered from, if the next rollout overwrites it; otherwise None. The NaN
+                guard needs it for its report.
 
         Raises:
             OutOfMemory: The call ran out of memory; the message names the largest batch size that fits.
@@ -98,19 +102,20 @@ class GuardedLearner:
         )
 
     def allocate(self, name: str, count: int, make: Callable[[int], Any], each: Callable[[], int]) -> Any:
-        """Allocates `count` rows with `make`, on all ranks at the same time.
+        """Allocates `count` rows with `make`; every rank (process of the training) must call it at the same time.
 
         Args:
             name: Option that sets the number of rows over all ranks, for the message.
-            count: Rows of this rank.
-            make: Function that allocates a number of rows.
-            each: Function that returns the bytes of one row.
+            count: Number of rows on this rank.
+            make: Function (number of rows) -> allocated object.
+            each: Function that returns the size of one row in bytes.
 
         Returns:
             The result of `make`.
 
         Raises:
-            OutOfMemory: An allocation failed on some rank; raised on the leading rank.
+            OutOfMemory: An allocation failed on some rank; raised on the leading rank. The message names the largest
+                number that fits.
             SystemExit: An allocation failed on some rank; raised on the other ranks, which end without a message.
         """
         ranks, result, message = self.run.ranks, None, ""
@@ -148,9 +153,14 @@ class GuardedLearner:
     def _explained(
         self, task: str, message: str, rows: int, call: Callable[[int], object], setting: Callable[[int], str]
     ) -> OutOfMemory:
-        """Builds the error for a call with `rows` rows that ran out of memory; trials of `call` find how many fit.
+        """Builds the error for a call that ran out of memory; repetitions with fewer rows find how many fit.
 
-        `task` names the call, `message` is the error of torch, `setting` returns the setting for a number of rows.
+        Args:
+            task: Description of the call.
+            message: Error message of torch.
+            rows: Rows of the failed call.
+            call: Function that repeats the call with a number of rows.
+            setting: Function (number of rows) -> command-line setting that leads to it.
         """
         ranks = self.run.ranks
         process = f"rank {ranks.rank} of {ranks.world_size}" if ranks.world_size > 1 else "this process"
@@ -174,7 +184,7 @@ class GuardedLearner:
 
 
 def _rows(batch: dict[str, Tree]) -> int:
-    """Counts the rows of a batch, or its sequences if it contains a carry (initial recurrent state)."""
+    """Counts the rows of a batch, or its sequences if it contains a carry (the initial recurrent state)."""
     return len(batch["carry"]) if "carry" in batch else len(tree_leaves(batch)[0])
 
 

@@ -9,23 +9,35 @@ from powerband.data.types import Step, Tree, VecEnv, broadcast_rows, tree_map
 
 
 class LoopState:
-    """Observations and carry (recurrent state) for the next action, and the number of pending updates."""
+    """State of a loop between two iterations, saved in checkpoints.
+
+    Attributes:
+        obs: Observations (N, ...) of N environments for the next action.
+        carry: Recurrent state (N, ...) for the next action; None without one.
+        pending_updates: Number of updates that are due but have not run yet.
+    """
 
     def __init__(self, obs: Tree, carry: Tensor | None) -> None:
         self.obs, self.carry, self.pending_updates = obs, carry, 0
 
     def advance(self, step: Step, carry: Tensor | None) -> None:
-        """Continues from the observations of `step` and from `carry` (N, ...), None without a recurrent state.
+        """Moves to the next iteration, and sets the recurrent state to zero in environments whose episode ended.
 
-        The carry of environments whose episode ended becomes zero.
+        Args:
+            step: Newest step of the environments.
+            carry: Recurrent state (N, ...) that `act` returned for N environments; None without one.
         """
         self.obs = step.obs
         self.carry = None if carry is None else carry * broadcast_rows(~step.ended, carry)
 
     def resume(self, env: VecEnv, tracker: EpisodeTracker) -> None:
-        """Continues after a resume; environments that lost their episode restart with a zero carry.
+        """Adapts the state after a checkpoint was loaded, if some environments could not continue their episode.
 
-        `tracker` discards the lost episodes. Without lost episodes nothing changes.
+        These environments start a new episode, so their recurrent state becomes zero.
+
+        Args:
+            env: Environments, restored from the checkpoint.
+            tracker: Sums of the current episodes; those of the lost episodes are discarded.
         """
         lost = ~env.resumed.to(tracker.returns.device)
         if bool(lost.any()):
@@ -47,10 +59,10 @@ class LoopState:
 
 
 def env_accounts(env: VecEnv) -> tuple[str, str]:
-    """Returns (send, recv): the accounts of the phase clock, its categories of time, for these calls of `env`.
+    """Returns the names of the time categories for `env.send` and `env.recv` in the phase clock.
 
-    Environments in this process use "env" for both. With workers, `recv` waits ("env_wait"), and `send` on CUDA copies
-    the actions to the host ("h2d").
+    The phase clock measures where training time goes. Environments in this process use "env" for both calls. With
+    worker processes, `recv` waits ("env_wait"), and `send` on CUDA copies the actions to the host ("h2d").
     """
     if not env.spec.overlappable:
         return "env", "env"

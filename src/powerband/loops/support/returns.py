@@ -13,10 +13,11 @@ from powerband.data.types import Step, TargetLearner, Tree, ValueLearner, broadc
 
 
 class ReturnsEstimator(Protocol):
-    """Estimator that the loop calls after each step and after the last step of a rollout.
+    """Estimator of returns and advantages. The loop calls `after_step` after each step, and `finish` after a rollout.
 
     Attributes:
-        rows_per_step: Number of mini-batch rows that one step of one environment gives.
+        rows_per_step: Number of mini-batch rows that one step of one environment yields: 1, or the number of agents if
+            each agent is a row.
     """
 
     rows_per_step: int
@@ -31,7 +32,9 @@ class GaeReturns:
     Args:
         run: Run of this rank.
         learner: Learner that computes the values.
-        gamma, gae_lambda, normalize: Settings as in `OnPolicyConfig`.
+        gamma: Discount per step.
+        gae_lambda: Lambda of generalised advantage estimation, 0 to 1.
+        normalize: Normalise the advantages to mean 0 and standard deviation 1 over the rollouts of all ranks.
     """
 
     rows_per_step = 1
@@ -42,11 +45,16 @@ class GaeReturns:
         self._lost: list[tuple[int, Tensor]] = []
 
     def after_step(self, t: int, rollout: Rollout, step: Step, carry: Tensor | None) -> None:
-        """Stores values that `finish` needs, after step `t` of the rollout.
+        """Stores the values that `finish` needs after step `t` of the rollout.
 
         These are the values of the observations after step t - 1, and of the last observations of truncated episodes.
-
         On the CPU, values of last observations are computed for the truncated rows only.
+
+        Args:
+            t: Index of the step in the rollout, from 0.
+            rollout: Rollout that already contains the step.
+            step: Result of the N environments.
+            carry: Recurrent state (N, ...) that `act` returned at this step; None without one.
         """
         if t:
             with self.run.clock("store"):
@@ -64,7 +72,7 @@ class GaeReturns:
                 self._lost.append((t, step.lost))
 
     def _store_final_values(self, values: Tensor, step: Step, carry: Tensor | None) -> None:
-        """Writes the values of the final observations in `step` to `values` (N, ...)."""
+        """Writes the values of the final observations in `step` to `values` (N environments, ...), in place."""
         if step.truncated.device.type != "cpu":
             values.copy_(self.learner.value(step.final_obs, carry))
             return
@@ -74,9 +82,15 @@ class GaeReturns:
             values[rows] = self.learner.value(last, None if carry is None else carry.index_select(0, rows))
 
     def finish(self, rollout: Rollout, obs: Tree, carry: Tensor | None) -> dict[str, Tree]:
-        """Adds ``advantages`` and ``returns`` to the data of the rollout, and returns the data.
+        """Adds ``advantages`` and ``returns`` to the data of a complete rollout.
 
-        `obs` and `carry` are the observations and the recurrent state after the last step.
+        Args:
+            rollout: Rollout of T steps and N environments.
+            obs: Observations (N, ...) after the last step.
+            carry: Recurrent state (N, ...) after the last step; None without one.
+
+        Returns:
+            The data of the rollout, tensors (T, N, ...) by name, with the two new entries.
         """
         with self.run.clock("act"):
             rollout.store(rollout.num_steps - 1, {"next_value": self.learner.value(obs, carry)})
@@ -96,7 +110,7 @@ class GaeReturns:
         return data
 
     def _normalized(self, advantage: Tensor) -> Tensor:
-        """Normalises advantages to mean 0 and deviation 1 over the rollouts of all ranks."""
+        """Normalises advantages to mean 0 and standard deviation 1 over the rollouts of all ranks."""
         moments = torch.stack([advantage.mean(), advantage.square().mean()]).double()
         mean, square = self.run.ranks.average_(moments).float().unbind()
         return (advantage - mean) / ((square - mean * mean).clamp(min=0).sqrt() + 1e-8)
@@ -108,7 +122,8 @@ class LearnerReturns:
     Args:
         run: Run of this rank.
         learner: Learner that computes the targets.
-        gamma, td_lambda: Discount, and decay of the trace.
+        gamma: Discount per step.
+        td_lambda: Lambda of TD(lambda), 0 to 1.
         num_agents: Agents per environment; each agent is a row of a mini-batch.
     """
 
@@ -120,6 +135,9 @@ class LearnerReturns:
         """Does nothing: the critic evaluates the complete rollout in `finish`."""
 
     def finish(self, rollout: Rollout, obs: Tree, carry: Tensor | None) -> dict[str, Tree]:
-        """Returns the data of the mini-batches, which the learner computes from the complete rollout."""
+        """Returns the result of the learner's `targets` for the complete rollout: data of the mini-batches by name.
+
+        `obs` and `carry` are not used.
+        """
         with self.run.clock("returns"):
             return self.learner.targets(rollout.data, self.gamma, self.td_lambda)

@@ -13,14 +13,15 @@ from powerband.core.errors import ConfigError
 
 
 class OpponentPool:
-    """Snapshots of a network. Each one acts for an equal share of the environments that play against the pool.
+    """Pool of snapshots of a network, which act as opponents in self-play.
 
-    Half of the pool are the newest snapshots. The other half keeps every second snapshot that leaves the first half, so
-    it covers a longer period.
+    Each snapshot acts for an equal share of the environments that play against the pool. Half of the pool are the
+    newest snapshots. The other half keeps every second snapshot that leaves the first half, so it covers a longer
+    period.
 
     Args:
         net: Network that is trained.
-        act_fn: Function (net, obs) -> action of a snapshot.
+        act_fn: Function (network, observations (n, ...)) -> actions (n, ...), called with each snapshot.
         size: Number of snapshots, at least 1. Initially all of them are the untrained network.
         interval: Rollouts between two snapshots, at least 1.
 
@@ -38,13 +39,13 @@ class OpponentPool:
         self.rollouts = 0
 
     def after_update(self) -> None:
-        """Counts a rollout and takes a snapshot if one is due."""
+        """Counts a rollout, and takes a snapshot after every `interval` rollouts."""
         self.rollouts += 1
         if self.rollouts % self.interval == 0:
             self.snapshot()
 
     def snapshot(self) -> None:
-        """Copies the current network into the pool."""
+        """Copies the current network into the pool, in place of an old snapshot."""
         recent = (len(self.members) + 1) // 2
         skips = (self.rollouts // self.interval) % 2
         reused = self.members.pop(recent - 1 if skips else len(self.members) - 1)
@@ -53,7 +54,14 @@ class OpponentPool:
 
     @torch.no_grad()
     def act(self, obs: Tensor) -> Tensor:
-        """Computes actions for observations (n rows, ...), split into equal parts: snapshot m acts for part m."""
+        """Computes the actions of the opponents.
+
+        Args:
+            obs: Observations (n, ...) of n environments. They are split into equal parts, one per snapshot.
+
+        Returns:
+            Actions (n, ...).
+        """
         parts = torch.tensor_split(obs, len(self.members))
         return torch.cat([self.act_fn(net, part) for net, part in zip(self.members, parts, strict=True) if len(part)])
 
