@@ -284,7 +284,7 @@ class PPO:
         return state.reshape(-1, state.shape[-1])
 
     def _mask(self, obs: Tree) -> Tensor | None:
-        return obs["action_mask"].flatten(0, -2) if isinstance(obs, dict) and "action_mask" in obs else None
+        return obs["action_mask"].flatten(0, -2).bool() if isinstance(obs, dict) and "action_mask" in obs else None
 
     def initial_carry(self, num_envs: int) -> Tensor | None:
         """Creates the recurrent state of new episodes: zeros (num_envs, [A agents,] GRU width); None without a GRU."""

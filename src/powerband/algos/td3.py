@@ -171,9 +171,10 @@ class TD3:
         """Returns None: the policy has no recurrent state."""
 
     def policy_state(self) -> dict[str, Tensor]:
-        """Returns the parameters of actor and encoder, and the map to the environment's units, for the exported policy.
+        """Returns the tensors of the exported policy.
 
-        Parameters of the encoder have the prefix ``encoder.``.
+        They are the parameters of the actor, those of the encoder with the prefix ``encoder.``, and ``centre`` and
+        ``scale``, which map actions from [-1, 1] to the environment's units.
         """
         encoder = {} if self.encoder is None else self.encoder.state_dict(prefix="encoder.")
         return {**self.actor.state_dict(), **encoder, "centre": self.centre, "scale": self.scale}

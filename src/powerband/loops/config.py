@@ -32,6 +32,8 @@ class OffPolicyConfig:
     """Transitions in the replay buffer before the first update, over all ranks."""
     random_steps: int = 0
     """Transitions with uniformly random continuous actions at the start, over all ranks."""
+    clip_reward: float = 0.0
+    """Largest absolute reward that the learner receives; 0 clips nothing. Metrics count unclipped rewards."""
     anneal_from: float = 1.0
     """Share of the budget after which learning rates fall linearly to 0; 1 keeps them constant."""
     graph_updates: int = 0
@@ -40,7 +42,7 @@ class OffPolicyConfig:
 
     def __post_init__(self) -> None:
         at_least(self, num_envs=1, global_batch_size=1, batch_size_per_rank=0, replay_size=1, update_interval=1)
-        at_least(self, updates_per_interval=0, learning_starts=0, random_steps=0, graph_updates=0)
+        at_least(self, updates_per_interval=0, learning_starts=0, random_steps=0, clip_reward=0, graph_updates=0)
         if not 0 <= self.anneal_from <= 1:
             raise ConfigError(
                 f"off_policy.anneal_from={self.anneal_from:g} is outside 0 to 1. Write 0.5, or 1 for no annealing."
@@ -107,6 +109,10 @@ class OnPolicyConfig:
     """Rows of a mini-batch over all ranks, instead of minibatches; the last one of a pass may be smaller."""
     gamma: float = 0.99
     """Discount per step."""
+    normalize_reward: bool = False
+    """Divide rewards by the running deviation of the discounted return; metrics count unscaled rewards."""
+    clip_reward: float = 0.0
+    """Largest absolute reward that the learner receives; 0 clips nothing. Metrics count unclipped rewards."""
     gae_lambda: float = 0.95
     """Trace decay: lambda of generalised advantage estimation, or of TD(lambda) targets."""
     normalize_advantage: bool = True
@@ -118,7 +124,7 @@ class OnPolicyConfig:
     results stay the same."""
 
     def __post_init__(self) -> None:
-        at_least(self, num_envs=0, num_steps=0, epochs=1, minibatches=1, minibatch_rows=0)
+        at_least(self, num_envs=0, num_steps=0, epochs=1, minibatches=1, minibatch_rows=0, clip_reward=0)
 
     def check(self, world_size: int) -> None:
         """Refuses sizes that do not divide by the number of ranks.

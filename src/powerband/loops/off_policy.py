@@ -105,7 +105,7 @@ def off_policy(
             for losses, number in updates.run(due):
                 run.learned(losses, number)
 
-    clock = run.clock
+    clock, clip = run.clock, config.clip_reward
     send_account, recv_account = env_accounts(env)
     while run.running:
         if config.anneal_from < 1:
@@ -125,7 +125,7 @@ def off_policy(
                 {
                     "obs": position.obs,
                     "action": action,
-                    "reward": step.reward,
+                    "reward": step.reward.clamp(-clip, clip) if clip else step.reward,
                     "terminated": step.terminated,
                     "next_obs": step.next_obs(),
                     **extras,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import cast
 
+import torch
+
 from powerband.core.run.run import Run, RunHooks
 from powerband.data.episode_tracker import EpisodeTracker
 from powerband.data.rollout import Rollout, minibatches
@@ -14,6 +16,7 @@ from powerband.loops.support.collector import RolloutCollector
 from powerband.loops.support.guarded_learner import GuardedLearner
 from powerband.loops.support.loop_state import LoopState
 from powerband.loops.support.returns import GaeReturns, ReturnsEstimator
+from powerband.loops.support.reward_scale import RewardScale
 
 
 def on_policy(
@@ -60,6 +63,7 @@ def on_policy(
     run.register("env", env)
     run.register("tracker", tracker)
     run.register("position", position)
+    scale = _reward_scale(run, env, config)
     samples = config.num_steps * env.num_envs * world
     resumed = run.begin(
         {
@@ -81,7 +85,13 @@ def on_policy(
             step = collected.step
             with clock("store"):
                 rollout.store(
-                    t, {"obs": collected.obs, "action": collected.action, "reward": step.reward, **collected.extras}
+                    t,
+                    {
+                        "obs": collected.obs,
+                        "action": collected.action,
+                        "reward": step.reward if scale is None else scale(step),
+                        **collected.extras,
+                    },
                 )
                 rollout.store(t, {"terminated": step.terminated, "truncated": step.truncated})
                 tracker.add(step, run.metrics)
@@ -97,7 +107,20 @@ def on_policy(
                     run.learned(guarded.update(batch, data))
         with clock("update"):
             learner.after_rollout(rollout.data["obs"])
+            if scale is not None:
+                scale.after_rollout()
         if after_update is not None:
             after_update()
         run.tick(config.num_steps * env.num_envs * world)
     run.finish()
+
+
+def _reward_scale(run: Run, env: VecEnv, config: OnPolicyConfig) -> RewardScale | None:
+    """Creates and registers the scale of rewards; None if rewards are not changed."""
+    if not config.normalize_reward and not config.clip_reward:
+        return None
+    agents = () if env.spec.num_agents is None else (env.spec.num_agents,)
+    like = torch.zeros(env.num_envs, *agents, device=run.device)
+    scale = RewardScale(run.ranks, like, config.gamma, config.normalize_reward, config.clip_reward)
+    run.register("reward scale", scale)
+    return scale

@@ -1,26 +1,66 @@
-"""Creates one Gymnasium environment from its id. This file imports no torch, because worker processes import it."""
+"""Creates one environment from its id. This file imports no torch, because worker processes import it."""
 
 from __future__ import annotations
 
 import difflib
+import importlib
 from typing import Any
 
 from powerband.core.errors import ConfigError
+from powerband.envs.adapters.wrapping import Wrapping
+
+PARALLEL = ":parallel_env"
+"""Ending of the id of a PettingZoo environment: the function of its module that creates it."""
 
 
-def make_gym(env_id: str, **env_kwargs: Any) -> Any:
-    """Creates one Gymnasium environment.
+def make_gym(env_id: str, wrapping: Wrapping | None = None, **env_kwargs: Any) -> Any:
+    """Creates one environment, and wraps it.
 
     Args:
-        env_id: An id such as "Pendulum-v1", or "module:EnvId-v0" if importing the module registers the id.
+        env_id: A Gymnasium id such as "Pendulum-v1", "module:EnvId-v0" if importing the module registers the id, or
+            "module:parallel_env" for a parallel environment of PettingZoo.
+        wrapping: Wrappers around the environment; None for none.
         env_kwargs: Keyword arguments of the environment.
 
     Raises:
-        ConfigError: The id is unknown, an argument is not supported, or a package is not installed.
+        ConfigError: The id is unknown, an argument or a wrapper is not supported, or a package is not installed.
     """
+    wrapping = wrapping or Wrapping()
+    if wrapping.atari:
+        env_kwargs = {"frameskip": 1, **env_kwargs}  # the wrapper repeats actions itself
+    env = _parallel(env_id, env_kwargs) if env_id.endswith(PARALLEL) else _registered(env_id, env_kwargs)
+    try:
+        return wrapping.apply(env)
+    except BaseException:
+        env.close()
+        raise
+
+
+def _parallel(env_id: str, env_kwargs: dict[str, Any]) -> Any:
+    """Creates the PettingZoo environment "module:parallel_env"."""
+    from powerband.envs.adapters.parallel_env import ParallelAgents
+
+    module, name = env_id.split(":")
+    try:
+        create = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as missing:
+        raise ConfigError(
+            f"env_id={env_id!r} cannot be imported: {missing}. Write module:parallel_env, for example "
+            f"pettingzoo.butterfly.pistonball_v6:parallel_env, and install the package of the module."
+        ) from missing
+    try:
+        return ParallelAgents(create(**env_kwargs))
+    except TypeError as unsupported:
+        raise _unsupported(env_id, env_kwargs, unsupported) from unsupported
+
+
+def _registered(env_id: str, env_kwargs: dict[str, Any]) -> Any:
+    """Creates the environment with a Gymnasium id. The ids of Atari games need no module."""
     import gymnasium
     from gymnasium import error
 
+    if env_id.startswith("ALE/"):
+        env_id = f"ale_py:{env_id}"
     try:
         return gymnasium.make(env_id, disable_env_checker=True, **env_kwargs)
     except (error.DependencyNotInstalled, ModuleNotFoundError) as missing:
@@ -35,6 +75,8 @@ def make_gym(env_id: str, **env_kwargs: Any) -> Any:
             f"For your own environment, write 'module:EnvId-v0'; importing `module` must register it."
         ) from unknown
     except TypeError as unsupported:
-        raise ConfigError(
-            f"env_id={env_id!r} does not accept env_kwargs={env_kwargs}: {unsupported}. Remove that argument."
-        ) from unsupported
+        raise _unsupported(env_id, env_kwargs, unsupported) from unsupported
+
+
+def _unsupported(env_id: str, env_kwargs: dict[str, Any], error: TypeError) -> ConfigError:
+    return ConfigError(f"env_id={env_id!r} does not accept env_kwargs={env_kwargs}: {error}. Remove that argument.")

@@ -9,6 +9,7 @@ import torch
 
 from powerband.data.types import ResumeLevel
 from powerband.envs.adapters.by_id import make_gym
+from powerband.envs.adapters.wrapping import Wrapping
 from powerband.envs.workers.supervision import EnvFailure, Supervision
 from powerband.envs.workers.vector import WorkerVecEnv
 
@@ -22,6 +23,7 @@ def GymVecEnv(  # noqa: N802  named like the other environments; it returns a Wo
     first_env: int = 0,
     env_kwargs: dict[str, Any] | None = None,
     *,
+    wrapping: Wrapping | None = None,
     episode_metrics: tuple[str, ...] = (),
     resume: ResumeLevel = "replayed",
     supervision: Supervision | None = None,
@@ -34,13 +36,15 @@ def GymVecEnv(  # noqa: N802  named like the other environments; it returns a Wo
     task itself terminates it.
 
     Args:
-        env_id: An id such as "Pendulum-v1", or "my_package.envs:MyEnv-v0" if importing the module registers the id.
+        env_id: An id such as "Pendulum-v1", "my_package.envs:MyEnv-v0" if importing the module registers the id, or
+            "module:parallel_env" for a parallel environment of PettingZoo.
         num_envs: Number of environments.
         num_workers: Worker processes; 0 steps in this process.
         device: Device of observations, rewards and flags.
         seed: Seed of the run.
         first_env: Index of the first environment among those of all ranks (processes of the training).
         env_kwargs: Keyword arguments of the environment.
+        wrapping: Wrappers around each environment; None for none.
         episode_metrics: Names of `info` values of the last step of an episode, for example "success".
         resume: "replayed": a resumed run repeats the actions of the current episodes. "truncated": it starts new
             episodes, for an environment that does not repeat itself under equal seeds and actions.
@@ -50,7 +54,7 @@ def GymVecEnv(  # noqa: N802  named like the other environments; it returns a Wo
     Raises:
         ConfigError: The id is unknown, a space has no tensor form, or a package is not installed.
     """
-    env_fn = (make_gym, {"env_id": env_id, **(env_kwargs or {})})
+    env_fn = (make_gym, {"env_id": env_id, "wrapping": wrapping, **(env_kwargs or {})})
     return WorkerVecEnv(
         [env_fn] * num_envs,
         num_workers=num_workers,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,6 +10,7 @@ from powerband.algos.settings import PPOConfig, SACConfig, TD3Config
 from powerband.core.config import RunConfig, at_least
 from powerband.core.errors import ConfigError
 from powerband.core.recipe import Algorithm
+from powerband.envs.adapters.wrapping import Wrapping
 from powerband.loops.config import OffPolicyConfig, OnPolicyConfig
 from powerband.nets.choices import ImageNet
 
@@ -22,7 +24,10 @@ ALGORITHMS = {
 @dataclass(frozen=True)
 class Config:
     env_id: str = "Pendulum-v1"
-    """Gymnasium id, or module:EnvId-v0 if the import of the module registers it."""
+    """Gymnasium id, module:EnvId-v0 if the import of the module registers it, or module:parallel_env for a parallel
+    environment of PettingZoo."""
+    env_kwargs: str = ""
+    """Keyword arguments of the environment as a JSON object, for example '{"continuous": true}'."""
     algo: str = "sac"
     """Algorithm: sac and td3 need continuous actions; ppo supports continuous and discrete actions."""
     num_workers: int = -1
@@ -37,9 +42,30 @@ class Config:
     flat joins the pixels to the other features."""
     eval_episodes: int = 20
     """Episodes of an evaluation."""
+    wrap: Wrapping = field(default_factory=Wrapping)
     run: RunConfig = field(default_factory=lambda: RunConfig(env_steps=20_000))
     off_policy: OffPolicyConfig = field(default_factory=lambda: OffPolicyConfig(num_envs=4, random_steps=1_000))
     on_policy: OnPolicyConfig = field(default_factory=lambda: OnPolicyConfig(num_envs=8, num_steps=64, epochs=10))
+
+    def __post_init__(self) -> None:
+        self.env_arguments()
+
+    def env_arguments(self) -> dict[str, Any]:
+        """Returns the keyword arguments of the environment, read from `env_kwargs`.
+
+        Raises:
+            ConfigError: `env_kwargs` is not a JSON object.
+        """
+        try:
+            arguments = json.loads(self.env_kwargs or "{}")
+        except ValueError as error:
+            arguments = error
+        if not isinstance(arguments, dict):
+            raise ConfigError(
+                f"env_kwargs={self.env_kwargs!r} is not a JSON object. Write for example "
+                f"env_kwargs='{{\"continuous\": true}}', with double quotes around the names."
+            )
+        return arguments
 
     @property
     def loop(self) -> OffPolicyConfig | OnPolicyConfig:

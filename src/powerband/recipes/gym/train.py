@@ -59,6 +59,8 @@ def make_env(
         device,
         seed,
         first_env=rank * num_envs,
+        env_kwargs=config.env_arguments(),
+        wrapping=config.wrap,
         supervision=supervision,
         on_failure=on_failure,
     )
@@ -175,10 +177,11 @@ def evaluate(config: Config, folder: Path, options: Evaluation) -> list[dict]:
     path, _ = resolve_resume(str(folder))
     learner, _, _ = build_learner(config, RankContext.single())
     learner.load_state_dict(load_checkpoint(path, "shared")[0]["learner"])
-    result = summary(play(config, learner, options.episodes, options.seed))
+    figures = play(config, learner, options.episodes, options.seed)
+    result, episodes = summary(figures), len(figures["return"])
     interval = f"[{result['return_low']:,.1f}, {result['return_high']:,.1f}]"
     mean, length = f"{result['return']:,.1f}", f"{result['length']:,.0f}"
-    print(f"{config.env_id}: return {mean} {interval} over {options.episodes} episodes of {length} steps")
-    rows = [{"env_id": config.env_id, "episodes": options.episodes, **result}]
+    print(f"{config.env_id}: return {mean} {interval} over {episodes} episodes of {length} steps")
+    rows = [{"env_id": config.env_id, "episodes": episodes, **result}]
     (folder / "eval-episodes.json").write_text(json.dumps({"options": options.__dict__, "rows": rows}, indent=2))
     return rows

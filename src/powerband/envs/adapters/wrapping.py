@@ -1,0 +1,109 @@
+"""Wrapping: the wrappers around a Gymnasium environment, as settings. This file imports no torch (worker processes).
+
+The wrappers are those of Gymnasium. They are applied in the order of the fields of `Wrapping`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import Any
+
+from powerband.core.config.flags import at_least
+from powerband.core.errors import ConfigError
+
+ATARI_SCREEN = 84
+"""Side of the frames that `atari` produces, in pixels."""
+
+
+@dataclass(frozen=True)
+class Wrapping:
+    """Wrappers of the training and the evaluation environments."""
+
+    atari: bool = False
+    """Atari preprocessing (Machado et al. 2018): up to 30 no-op actions after a reset, 4 repeats of each action, grey
+    frames of 84 x 84 pixels."""
+    sticky_actions: float = 0.0
+    """Probability that the environment repeats the previous action instead of the chosen one."""
+    action_repeat: int = 1
+    """Steps of the environment per action; their rewards are added."""
+    image_size: int = 0
+    """Side to which images are resized, in pixels; 0 keeps their size."""
+    grayscale: bool = False
+    """Convert RGB images to grey images."""
+    wrappers: tuple[str, ...] = ()
+    """Your own wrappers as module:Name, the innermost first. Each is called with the environment."""
+    action_mask: bool = False
+    """Add the mask of allowed actions to the observation, from the method action_masks() of the environment or from
+    the entry action_mask of its info."""
+    time_aware: bool = False
+    """Add the elapsed share of the time limit to the observation."""
+    frame_stack: int = 1
+    """Newest observations that one observation contains."""
+
+    def __post_init__(self) -> None:
+        at_least(self, action_repeat=1, image_size=0, frame_stack=1)
+        if not 0 <= self.sticky_actions < 1:
+            raise ConfigError(
+                f"wrap.sticky_actions={self.sticky_actions:g} must be at least 0 and below 1. Write 0.25 or 0."
+            )
+
+    def apply(self, env: Any) -> Any:
+        """Wraps a Gymnasium environment.
+
+        Raises:
+            ConfigError: A wrapper does not suit the environment, or cannot be imported.
+        """
+        from gymnasium import wrappers
+
+        if self.atari:
+            env = _wrapped("wrap.atari", wrappers.AtariPreprocessing, env, screen_size=ATARI_SCREEN)
+        if self.sticky_actions:
+            env = wrappers.StickyAction(env, self.sticky_actions)
+        if self.action_repeat > 1:
+            env = wrappers.RepeatAction(env, self.action_repeat)
+        if self.image_size:
+            size = (self.image_size, self.image_size)
+            env = _wrapped("wrap.image_size", wrappers.ResizeObservation, env, size)
+        if self.grayscale:
+            env = _wrapped("wrap.grayscale", wrappers.GrayscaleObservation, env)
+        for name in self.wrappers:
+            env = _wrapped(f"wrap.wrappers={name}", _imported(name), env)
+        if self.action_mask:
+            from powerband.envs.adapters.action_mask import ActionMask
+
+            env = ActionMask(env)
+        if self.time_aware:
+            env = _wrapped("wrap.time_aware", wrappers.TimeAwareObservation, env, flatten=False)
+        if self.frame_stack > 1:
+            env = _wrapped("wrap.frame_stack", wrappers.FrameStackObservation, env, self.frame_stack)
+        return env
+
+
+def _wrapped(option: str, wrapper: Any, env: Any, *arguments: Any, **settings: Any) -> Any:
+    """Returns ``wrapper(env, ...)``; an exception becomes a ConfigError that names `option`."""
+    from gymnasium.error import DependencyNotInstalled
+
+    try:
+        return wrapper(env, *arguments, **settings)
+    except DependencyNotInstalled as missing:
+        raise ConfigError(f"{option} needs a package that is not installed: {missing}.") from missing
+    except (AssertionError, AttributeError, TypeError, ValueError) as error:
+        detail = str(error) or type(error).__name__
+        raise ConfigError(f"{option} does not suit {env}: {detail}. Leave {option.partition('=')[0]} out.") from error
+
+
+def _imported(name: str) -> Any:
+    """Imports ``module:Name``.
+
+    Raises:
+        ConfigError: The name has another form, or the module or its attribute does not exist.
+    """
+    module, _, attribute = name.partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(
+            f"wrap.wrappers={name} cannot be imported: {error}. Write module:Name, for example "
+            f"gymnasium.wrappers:ClipAction, and install the module or add its folder to PYTHONPATH."
+        ) from error

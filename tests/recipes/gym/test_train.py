@@ -1,0 +1,60 @@
+"""Training of environments with images, dicts, masks and several agents, from the command line to the evaluation."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from powerband.cli import main as cli
+from powerband.core.config import resolve
+from powerband.core.errors import ConfigError
+from powerband.recipes.gym import RECIPE
+
+SMALL = ("env_steps=64", "num_envs=2", "num_workers=0", "gpus=none", "tensorboard=false", "threads=1", "precision=fp32")
+ON_POLICY = ("algo=ppo", "num_steps=8", "minibatches=2", "epochs=1")
+OFF_POLICY = ("learning_starts=16", "random_steps=16", "global_batch_size=8", "replay_size=64", "update_interval=8")
+
+
+def train_and_evaluate(tmp_path: Path, capsys: pytest.CaptureFixture, *arguments: str) -> dict:
+    run = tmp_path / "run"
+    assert cli.main(["train", "gym", *arguments, *SMALL, f"run_dir={run}"]) == 0
+    capsys.readouterr()
+    assert cli.main(["eval", str(run), "episodes=2", "--json"]) == 0
+    return json.loads(capsys.readouterr().out)[0]
+
+
+@pytest.mark.parametrize(
+    "algo", [ON_POLICY, ("algo=sac", *OFF_POLICY), ("algo=td3", *OFF_POLICY)], ids=lambda each: each[0]
+)
+def test_a_camera_in_a_dict_is_trained_on(tmp_path, capsys, monkeypatch, algo):
+    monkeypatch.syspath_prepend(Path(__file__).parent)
+    row = train_and_evaluate(tmp_path, capsys, "env_id=camera_env:CameraReach-v0", "frame_stack=2", *algo)
+    assert row["episodes"] == 2 and row["length"] == 10
+
+
+def test_normalised_rewards_and_observations_do_not_change_the_metrics(tmp_path, capsys):
+    settings = ("env_id=CartPole-v1", "normalize_reward=true", "clip_reward=0.5", "ppo.normalize_obs=true", *ON_POLICY)
+    row = train_and_evaluate(tmp_path, capsys, *settings)
+    assert row["return"] == row["length"], "a step of CartPole gives 1"
+    last = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
+    assert last["charts/episodic_return"] == last["charts/episodic_length"] > 5
+
+
+def test_masked_actions_and_categories_are_trained_on(tmp_path, capsys):
+    row = train_and_evaluate(tmp_path, capsys, "env_id=Taxi-v4", "action_mask=true", *ON_POLICY)
+    assert row["return"] > -2 * row["length"], "a mask excludes the actions that cost 10"
+
+
+def test_agents_of_pettingzoo_are_trained_on(tmp_path, capsys):
+    pytest.importorskip("pettingzoo")
+    train_and_evaluate(tmp_path, capsys, "env_id=pettingzoo.classic.rps_v2:parallel_env", *ON_POLICY)
+
+
+def test_arguments_of_the_environment_are_json(tmp_path, capsys):
+    settings = ("env_id=FrozenLake-v1", 'env_kwargs={"is_slippery": false, "map_name": "8x8"}')
+    train_and_evaluate(tmp_path, capsys, *settings, *ON_POLICY)
+    for text in ("is_slippery=false", "[1]", "{'a': 1}"):
+        with pytest.raises(ConfigError, match="env_kwargs=.* is not a JSON object"):
+            resolve(RECIPE.Config, [f"env_kwargs={text}"])
