@@ -16,7 +16,7 @@ from powerband.core.config.presets import presets
 from powerband.core.config.run_config import RunConfig
 from powerband.core.config.schema import fields_table
 from powerband.core.errors import ConfigError
-from powerband.core.recipe import Recipe
+from powerband.core.recipe import Recipe, load_object
 from powerband.core.run_folder import find_run
 
 RECIPES = ("uav", "snakes", "metaworld", "sketchnav", "libero", "gym")
@@ -110,6 +110,7 @@ def configure(name: str, arguments: list[str]) -> tuple[Recipe, str, ResolvedCon
         sections=recipe.sections,
         help_command=f"powerband train {name} --help",
         recipe=name,
+        task_settings=load_object(recipe.task_settings) if recipe.task_settings is not None else None,
     )
     notices = [*resolved.notices, *notices, *recipe.notices_about(resolved.config)]
     resolved = replace(resolved, config=recipe.finalized(resolved.config, stage), notices=tuple(notices))

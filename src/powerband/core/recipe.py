@@ -62,6 +62,8 @@ class Recipe:
         variants: Name of a variant, which is a named group of settings -> settings by qualified name.
         old_names: Old setting -> new setting, or (new setting, note); (None, note) rejects it with the note.
         old_arguments: Old command-line argument -> new argument, a stage, or "" if it is obsolete.
+        task_settings: ``(config) -> settings by qualified name`` that suit the task and the algorithm of a
+            configuration; every other source overrides them. None if the recipe has none.
         config_variable: Environment variable with the path of a configuration file; empty for none.
         finalize: ``(config, stage) -> config`` that resolves every automatic choice.
         notices: ``(config) -> list of messages`` for the user, called before `finalize`.
@@ -82,6 +84,7 @@ class Recipe:
     old_names: Mapping[str, Any] = field(default_factory=dict)
     old_arguments: Mapping[str, str] = field(default_factory=dict)
     config_variable: str = ""
+    task_settings: Reference | None = None
     finalize: Reference | None = None
     notices: Reference | None = None
     check: Reference | None = None

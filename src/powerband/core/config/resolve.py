@@ -1,8 +1,8 @@
 """Configuration: resolves variant, preset, YAML and command line into one frozen dataclass, refusing invalid options.
 
 A schema is a frozen dataclass whose fields are values or sections, which are frozen dataclasses too. Sources are read
-in the order variant, ``setup=`` preset, ``--config`` file, configuration of a resumed run, command line. A later
-source overrides an earlier one.
+in the order settings of the task, variant, ``setup=`` preset, ``--config`` file, configuration of a resumed run,
+command line. A later source overrides an earlier one.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -60,6 +60,7 @@ def resolve(
     sections: Mapping[str, tuple[str, ...]] | None = None,
     help_command: str = "powerband list",
     recipe: str = "",
+    task_settings: Callable[[Any], Mapping[str, Any]] | None = None,
 ) -> ResolvedConfig:
     """Builds a configuration from a variant, a preset, a YAML file, a resumed run and the command line.
 
@@ -74,6 +75,8 @@ def resolve(
             of the same name.
         help_command: Command that lists all names, for messages.
         recipe: Name of the recipe, for ``setup=tuned``.
+        task_settings: ``(config) -> settings by qualified name`` for the task that the configuration names. They are
+            read before all other sources; an empty mapping changes nothing.
 
     Raises:
         ConfigError: An option is unknown, ambiguous or given twice, or its value has a wrong type or is out of range.
@@ -106,9 +109,12 @@ def resolve(
         sources.append(_saved_flags(find_run(parse_value(resume[-1], str, "last"))))
     sources.append(own)
     config, origin = _read(schema(), names, sources)
+    known = task_settings(config) if task_settings is not None else {}
+    if known:
+        config, origin = _read(schema(), names, [from_mapping(known, "hyper=tuned"), *sources])
     unused = [path for path, source in origin.items() if source == COMMAND_LINE and names.is_unused(path)]
     names.notices.extend(f"{path}: no effect with algo={config.algo}, which does not read it." for path in unused)
-    return ResolvedConfig(config, origin, tuple(names.notices), text.get("variant", ""))
+    return ResolvedConfig(config, origin, tuple(dict.fromkeys(names.notices)), text.get("variant", ""))
 
 
 def _read(default: Any, names: FieldLookup, sources: list[list[Flag]]) -> tuple[Any, dict[str, str]]:

@@ -1,7 +1,16 @@
 """gym: the recipe that trains SAC, TD3 or PPO on any Gymnasium environment, including your own."""
 
 from powerband.core.recipe import Recipe
-from powerband.recipes.gym.config import ALGORITHMS, OLD_NAMES, VARIANTS, Config, Evaluation, check
+from powerband.recipes.gym.config import (
+    ALGORITHMS,
+    OLD_NAMES,
+    VARIANTS,
+    Config,
+    Evaluation,
+    check,
+    notices,
+    task_settings,
+)
 
 RECIPE = Recipe(
     name="gym",
@@ -11,6 +20,8 @@ RECIPE = Recipe(
     algorithms=ALGORITHMS,
     variants=VARIANTS,
     old_names=OLD_NAMES,
+    task_settings=task_settings,
+    notices=notices,
     check=check,
     Evaluation=Evaluation,
     evaluate="powerband.recipes.gym.train:evaluate",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from powerband.algos.settings import PPOConfig, SACConfig, TD3Config
 from powerband.core.config import RunConfig, at_least
@@ -13,6 +13,9 @@ from powerband.core.recipe import Algorithm
 from powerband.envs.adapters.wrapping import Wrapping
 from powerband.loops.config import OffPolicyConfig, OnPolicyConfig
 from powerband.nets.choices import ImageNet
+from powerband.recipes.gym.tuned import TUNED
+
+Hyper = Literal["tuned", "default"]
 
 ALGORITHMS = {
     "sac": Algorithm("powerband.algos.sac:SAC", SACConfig(), "off_policy"),
@@ -37,6 +40,9 @@ class Config:
     """Restart a simulator that fails, count the failure and end its episode; false ends the run instead."""
     worker_deadline_s: float = 60.0
     """Seconds without an answer after which a worker is restarted; needs supervise=true."""
+    hyper: Hyper = "tuned"
+    """Hyper-parameters: tuned uses those of the task if powerband has an entry for it and the algorithm; default uses
+    the general ones."""
     image_net: ImageNet = "auto"
     """Network for images in observations: auto is nature for sides of 36 pixels or more and small for smaller ones;
     flat joins the pixels to the other features."""
@@ -86,6 +92,23 @@ class Evaluation:
         at_least(self, episodes=1)
 
 
+def task_settings(config: Config) -> dict[str, Any]:
+    """Returns the tuned settings by qualified name for the task and algorithm of `config`; empty without an entry."""
+    return TUNED.get((config.env_id, config.algo), {}) if config.hyper == "tuned" else {}
+
+
+def notices(config: Config) -> list[str]:
+    """Returns the message that names the tuned settings of `config`, if there are any."""
+    settings = task_settings(config)
+    if not settings or config.run.resume:
+        return []
+    listed = ", ".join(f"{name}={value}" for name, value in settings.items())
+    return [
+        f"hyper=tuned: {config.env_id} with algo={config.algo} starts from {listed}. Settings that you give override "
+        f"these; hyper=default uses the general ones."
+    ]
+
+
 def check(config: Config, world_size: int) -> None:
     """Refuses batch sizes and numbers of environments that do not divide by the number of ranks.
 
@@ -109,6 +132,7 @@ def check(config: Config, world_size: int) -> None:
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "pendulum": {
+        "hyper": "default",
         "env_id": "Pendulum-v1",
         "algo": "sac",
         "num_workers": 0,
@@ -122,6 +146,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "sac.hidden": (64, 64),  # an update takes a third of the time of 256 x 256
     },
     "cartpole": {
+        "hyper": "default",
         "env_id": "CartPole-v1",
         "algo": "ppo",
         "num_workers": 0,  # a step takes less time than to wake a worker
