@@ -26,11 +26,20 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
-from gpu.step import Outcome, Step, run  # noqa: E402
+from gpu.step import Outcome, Step, environment, kill, run  # noqa: E402
 from gpu.steps import STEPS, TOTAL_S, wheels_step  # noqa: E402
 
 RESULTS, DRY_RESULTS = ROOT / "benchmarks/results/gpu.json", ROOT / "build/gpu-dry-run.json"
 PACKAGES = ROOT / "build/gpu-packages"
+QUESTION = """
+import importlib.util, sys
+if importlib.util.find_spec("torch") is None:
+    sys.exit(4)
+import torch
+sys.exit(0 if torch.cuda.is_available() else 3)
+"""
+QUESTION_S = 60.0
+"""Seconds for the question whether torch finds a GPU."""
 DRY_FACTOR = 4
 """Factor on the limits in a dry run, because compiling the kernels of an environment for a slow CPU takes a minute."""
 WIDTHS = (16, 9, 52, 52)
@@ -85,14 +94,14 @@ def run_or_skip(step: Step, folder: Path, limit_s: float, dry: bool) -> Outcome:
 
 def no_gpu() -> str:
     """Returns why this machine can measure nothing; "" if torch finds a GPU, or the question itself failed."""
-    question = "import sys, torch; sys.exit(0 if torch.cuda.is_available() else 3)"
+    child = subprocess.Popen([sys.executable, "-c", QUESTION], env=environment(PACKAGES, False), start_new_session=True)
     try:
-        asked = subprocess.run([sys.executable, "-c", question], capture_output=True, text=True, timeout=60)
+        status = child.wait(QUESTION_S)
     except subprocess.TimeoutExpired:
-        return ""
-    if asked.returncode == 3:
-        return "torch finds no CUDA device on this machine."
-    return f"{sys.executable} cannot import torch." if "No module named 'torch'" in asked.stderr else ""
+        status = 0
+    finally:
+        kill(child)
+    return {3: "torch finds no CUDA device on this machine.", 4: f"{sys.executable} has no torch."}.get(status, "")
 
 
 def write(path: Path, outcomes: list[Outcome], seconds: float, dry: bool) -> None:
