@@ -1,4 +1,4 @@
-# Targets: setup, demo, test, test-all, lint, bench, docs, gpu. Each works alone on a fresh machine.
+# Targets: setup, demo, test, test-all, lint, bench, docs, gpu. Each works alone on a fresh machine; gpu uses what it has.
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
@@ -69,7 +69,8 @@ docs: setup
 	$(BIN)/python scripts/reference.py
 	NO_MKDOCS_2_WARNING=true $(BIN)/mkdocs build --strict --quiet
 
-# Tests and benchmarks that need a GPU; the results name the hardware.
-gpu: setup
-	$(PYTEST) tests/gpu
-	$(BIN)/python benchmarks/updates.py --json benchmarks/results/updates_gpu.json
+# GPU tests and all figures that need a GPU, in nine minutes. Installs nothing but WHEELS=folder: it uses PYTHON if that is
+# given, else the virtual environment if there is one, else python3. OPTIONS are those of the script, such as --dry-run.
+GPU_PYTHON := $(if $(filter file default undefined,$(origin PYTHON)),$(firstword $(wildcard $(BIN)/python) $(PYTHON)),$(PYTHON))
+gpu:
+	$(GPU_PYTHON) scripts/first_gpu.py $(if $(WHEELS),--wheels '$(WHEELS)') $(OPTIONS)

@@ -7,13 +7,15 @@ stores bf16 as in the recipe. The encoder is a vision transformer with random we
 SigLIP-so400m-384 and encodes for rdt-170m and rdt-1b. On a CPU it has 6 layers of width 384, encodes images of
 128 x 128 pixels as 64 patches, and is used with rdt-tiny.
 
-With `--ledger` (CUDA only), the script also measures the parts of an update in ms, samples/s, MFU, and memory with and
-without gradient checkpointing.
+With `--ledger`, the script first measures the parts of an update in ms, samples/s and MFU, and on CUDA the memory with
+and without gradient checkpointing. The ledger needs the memory of one learner, the comparison that of two. The file is
+written after each of them.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import statistics
 import time
@@ -38,7 +40,7 @@ from powerband.tune.measure.flops import count_flops
 
 TARGET_GAIN, REPEATS = 1.8, 10
 RECORDED_ROWS = 64
-"""Rows of synthetic recordings; batches consist of them."""
+"""Default number of rows of synthetic recordings; batches consist of them."""
 FRAMES, CAMERAS, VECTOR_SIZE = 2, 2, 128
 ACTION_SIZE = 10
 LR = 1e-3
@@ -85,22 +87,25 @@ class RandomVision(nn.Module):
 class Case:
     """One model with recorded rows, both as images and as cached features."""
 
-    def __init__(self, model: str, device: torch.device, precision: str, rows: int) -> None:
+    def __init__(
+        self, model: str, device: torch.device, precision: str, rows: int, recorded: int, repeats: int
+    ) -> None:
         self.model, self.device, self.rows, self.size = model, device, rows, VISION[device.type]
+        self.repeats = repeats
         self.precision = Precision(precision, device)
         torch.manual_seed(0)
         self.vision = RandomVision(self.size).eval().requires_grad_(False).to(device)
         if device.type == "cuda":
             self.vision = self.vision.bfloat16()
         generator = torch.Generator().manual_seed(0)
-        shape = (RECORDED_ROWS, FRAMES, CAMERAS, 8, 8, 3)
+        shape = (recorded, FRAMES, CAMERAS, 8, 8, 3)
         coarse = torch.randint(256, shape, dtype=torch.uint8, generator=generator).to(device)
         side = -(-self.size.pixels // 8)
         fine = coarse.repeat_interleave(side, 3).repeat_interleave(side, 4)
         self.images = fine[:, :, :, : self.size.pixels, : self.size.pixels].contiguous()
         self.features = torch.stack([self.encode(row.unsqueeze(0))[0] for row in self.images]).bfloat16()
-        self.state = torch.randn(RECORDED_ROWS, VECTOR_SIZE, generator=generator).to(device)
-        self.action = torch.randn(RECORDED_ROWS, 64, VECTOR_SIZE, generator=generator).to(device)
+        self.state = torch.randn(recorded, VECTOR_SIZE, generator=generator).to(device)
+        self.action = torch.randn(recorded, 64, VECTOR_SIZE, generator=generator).to(device)
 
     def encode(self, images: Tensor) -> Tensor:
         """Encodes images (R, F, C, H, W, 3) as features (R, F, C, P, D)."""
@@ -121,7 +126,7 @@ class Case:
     def batch(self, number: int, cached: bool, rows: int = 0) -> dict[str, Any]:
         """Returns batch `number`, with cached features or with features that are encoded in this call."""
         rows = rows or self.rows
-        index = ((torch.arange(rows) + number * rows) % RECORDED_ROWS).to(self.device)
+        index = ((torch.arange(rows) + number * rows) % len(self.state)).to(self.device)
         mask = (torch.arange(VECTOR_SIZE, device=self.device) < ACTION_SIZE).expand(rows, -1)
         obs = {
             "features": self.features[index] if cached else self.encode(self.images[index]),
@@ -177,9 +182,10 @@ def compare(case: Case, rounds: int, updates: int) -> dict[str, Any]:
 
 
 def update_ledger(case: Case) -> dict[str, Any]:
-    """Returns the parts of an update on CUDA in ms, samples/s, MFU and memory."""
+    """Returns the parts of an update in ms, samples/s and MFU; on CUDA also its memory."""
     ledger = {"model": case.model, "rows": case.rows, **parts_of(case)}
-    ledger |= memory_of(case, "") | memory_of(case, "checkpointed_", gradient_checkpointing=True)
+    if case.device.type == "cuda":
+        ledger |= memory_of(case, "") | memory_of(case, "checkpointed_", gradient_checkpointing=True)
     print(json.dumps(ledger, indent=1), flush=True)
     return ledger
 
@@ -219,6 +225,7 @@ def parts_of(case: Case) -> dict[str, float]:
 
 def memory_of(case: Case, prefix: str, **options: Any) -> dict[str, float]:
     """Returns the time and memory of an update with the given options of the learner, as keys with a prefix."""
+    gc.collect()
     torch.cuda.empty_cache()
     learner, batch = case.learner(**options), case.batch(0, True)
     learner.update(batch)  # allocates the moments of the optimiser
@@ -232,18 +239,20 @@ def memory_of(case: Case, prefix: str, **options: Any) -> dict[str, float]:
 
 
 def median_ms(case: Case, call: Callable[[], object]) -> float:
-    return 1e3 * statistics.median(case.seconds(call) for _ in range(REPEATS))
+    return 1e3 * statistics.median(case.seconds(call) for _ in range(case.repeats))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--models", nargs="+", choices=SIZES)
     parser.add_argument("--rows", type=int, help="rows of a batch")
-    parser.add_argument("--rounds", type=int, default=5, help="interleaved rounds")
+    parser.add_argument("--rounds", type=int, default=5, help="interleaved rounds of the comparison; 0 omits it")
     parser.add_argument("--steps", type=int, default=4, help="updates per round")
     parser.add_argument("--precision", choices=["fp32", "bf16"])
     parser.add_argument("--threads", type=int)
-    parser.add_argument("--ledger", action="store_true", help="also measure the parts of an update (CUDA only)")
+    parser.add_argument("--recorded", type=int, default=RECORDED_ROWS, help="rows of synthetic recordings")
+    parser.add_argument("--repeats", type=int, default=REPEATS, help="timed calls behind a median of the ledger")
+    parser.add_argument("--ledger", action="store_true", help="also measure the parts of an update")
     parser.add_argument("--json", type=Path, help="file for the results")
     options = parser.parse_args()
     if options.threads:
@@ -253,14 +262,19 @@ def main() -> None:
     result |= {"rows": [], "ledgers": []}
     for model in options.models or MODELS[kind]:
         precision = options.precision or ("bf16" if kind == "cuda" else "fp32")
-        case = Case(model, device, precision, options.rows or ROWS[kind])
-        result["rows"].append(compare(case, options.rounds, options.steps))
-        if options.ledger and kind == "cuda":
+        case = Case(model, device, precision, options.rows or ROWS[kind], options.recorded, options.repeats)
+        if options.ledger:
             result["ledgers"].append(update_ledger(case))
-    if options.ledger and kind != "cuda":
-        print("--ledger was ignored, because this machine has no CUDA device. Run it on a machine with a GPU.")
-    if options.json:
-        options.json.write_text(json.dumps(result, indent=1) + "\n")
+            write(options.json, result)
+        if options.rounds:
+            result["rows"].append(compare(case, options.rounds, options.steps))
+            write(options.json, result)
+
+
+def write(path: Path | None, result: dict[str, Any]) -> None:
+    """Writes the results so far, if a file was named."""
+    if path:
+        path.write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

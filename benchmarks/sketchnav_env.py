@@ -1,6 +1,7 @@
 """Frame rate of sketchnav's ray caster, compared with MiniWorld, MuJoCo and a plain numpy renderer.
 
     python benchmarks/sketchnav_env.py [--seconds 2] [--rounds 5] [--pixels 64] [--threads 2] [--json out.json]
+    python benchmarks/sketchnav_env.py --device cuda --agents 128 1024 8192 [--json out.json]
 
 A frame of sketchnav is one action with its RGB-D image, motion, collision test, path length, reward and episode end.
 The baselines are:
@@ -10,7 +11,8 @@ The baselines are:
 - the numpy renderer of the tests, with one ray per pixel.
 
 The baselines use one thread; sketchnav uses one thread and `--threads`. Each round measures all renderers one after the
-other, and a ratio is the median over rounds. All renderers run in one process.
+other, and a ratio is the median over rounds. All renderers run in one process. With `--device cuda` only sketchnav
+runs, on the device, with each number of agents in turn.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
@@ -36,23 +39,28 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
 from powerband.core.machine.device import host_facts  # noqa: E402
+from powerband.doctor.stopwatch import synchronize  # noqa: E402
 from powerband.recipes.sketchnav.env.env import SketchNavEnv  # noqa: E402
 from powerband.recipes.sketchnav.mujoco.scene import MujocoRenderer  # noqa: E402
 from powerband.recipes.sketchnav.plans.episodes import COORDINATE_UNIT_M, EpisodeConfig, Episodes, generate_episodes  # noqa: E402
 from recipes.sketchnav.env import reference  # noqa: E402
 
 ROWS = 128
+STEPS = 10
+"""Steps on a device between two readings of the clock, at which the device has finished."""
 
 
-def sketchnav(episodes: Episodes, pixels: int, threads: int) -> Callable[[], int]:
-    """Returns a function that takes random actions of `ROWS` agents, including STOP."""
-    env = SketchNavEnv(ROWS, episodes, pixels=pixels, threads=threads)
-    generator = torch.Generator().manual_seed(0)
-    weight = torch.tensor([0.005, 0.5, 0.25, 0.245])
+def sketchnav(
+    episodes: Episodes, pixels: int, threads: int, rows: int = ROWS, device: str = "cpu"
+) -> Callable[[], int]:
+    """Returns a function that takes random actions of `rows` agents, including STOP."""
+    env = SketchNavEnv(rows, episodes, pixels=pixels, threads=threads, device=device)
+    generator = torch.Generator(device).manual_seed(0)
+    weight = torch.tensor([0.005, 0.5, 0.25, 0.245], device=device)
 
     def step() -> int:
-        env.step(torch.multinomial(weight, ROWS, replacement=True, generator=generator))
-        return ROWS
+        env.step(torch.multinomial(weight, rows, replacement=True, generator=generator))
+        return rows
 
     return step
 
@@ -112,16 +120,40 @@ def rate(step: Callable[[], int], seconds: float) -> float:
     return frames / (time.perf_counter() - start)
 
 
+def on_device(episodes: Episodes, options: argparse.Namespace) -> None:
+    """Measures sketchnav alone on a device, with each number of agents."""
+    result: dict[str, Any] = {"host": host_facts(), "device": options.device, "pixels": options.pixels, "rows": []}
+    for agents in options.agents:
+        step = sketchnav(episodes, options.pixels, 1, agents, options.device)
+
+        def steps(step=step) -> int:
+            frames = sum(step() for _ in range(STEPS))
+            synchronize(torch.device(options.device))
+            return frames
+
+        steps()  # compiles the kernels
+        frames_per_s = rate(steps, options.seconds)
+        result["rows"].append({"agents": agents, "frames_per_s": frames_per_s})
+        print(f"{agents:6} agents: {frames_per_s:,.0f} frames/s", flush=True)
+        if options.json:
+            options.json.write_text(json.dumps(result, indent=2) + "\n")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--pixels", type=int, default=64)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--device", help="measure sketchnav alone on this device")
+    parser.add_argument("--agents", type=int, nargs="+", default=[ROWS], help="agents with --device")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
     episodes = generate_episodes(EpisodeConfig(max_size_m=16.0, plans=16, goals=2, starts=4), "train", 0)
+    if options.device:
+        on_device(episodes, options)
+        return
     renderers: dict[str, Callable[[], int]] = {
         "powerband, 1 thread": sketchnav(episodes, options.pixels, 1),
         f"powerband, {options.threads} threads": sketchnav(episodes, options.pixels, options.threads),

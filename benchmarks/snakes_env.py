@@ -1,11 +1,13 @@
 """Board moves per second of the compiled snakes engine, compared with the plain Python engine of the tests.
 
     python benchmarks/snakes_env.py [--seconds 1] [--observation features] [--json out.json]
+    python benchmarks/snakes_env.py --device cuda [--json out.json]
 
 All games have six snakes per board that move at random, in one process. The subject `engine` computes moves, rewards of
 both teams and restarts; `environment` also computes the observations of both teams. Rates per core use the CPU time of
 the process, which depends least on other work of the machine. The table over boards and threads also has rates per
-second of wall time. The ratio is the median over rounds, each of which measures both engines one after the other.
+second of wall time. The ratio is the median over rounds, each of which measures both engines one after the other. With
+`--device cuda` only the table is measured, on the device.
 """
 
 from __future__ import annotations
@@ -27,6 +29,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 import numba  # noqa: E402
 import torch  # noqa: E402
 
+from powerband.core.machine.device import host_facts  # noqa: E402
+from powerband.doctor.stopwatch import synchronize  # noqa: E402
 from powerband.recipes.snakes.env.board import SnakesState, dump_board  # noqa: E402
 from powerband.recipes.snakes.env.env import SnakesEnv  # noqa: E402
 from powerband.recipes.snakes.env.kernels import MoveBuffers, move_boards, restart_all, restart_boards  # noqa: E402
@@ -65,11 +69,12 @@ class PlainEngine:
 class Engine:
     """Compiled engine: moves, rewards and restarts of N boards, without observations."""
 
-    def __init__(self, num_boards: int, threads: int) -> None:
-        self.state, self.threads = SnakesState.empty(num_boards), threads
-        self.moves = MoveBuffers(num_boards, 2 * num_boards, torch.device("cpu"))
+    def __init__(self, num_boards: int, threads: int, device: str = "cpu") -> None:
+        self.device, self.threads = torch.device(device), threads
+        self.state = SnakesState.empty(num_boards, device=self.device)
+        self.moves = MoveBuffers(num_boards, 2 * num_boards, self.device)
         restart_all(self.state, self.moves, seed=0)
-        self.actions = torch.randint(0, 4, (31, 2 * num_boards, 3))
+        self.actions = torch.randint(0, 4, (31, 2 * num_boards, 3), device=self.device)
 
     def run(self, rounds: int) -> int:
         """Makes `rounds` moves on every board and returns the number of board moves."""
@@ -77,22 +82,25 @@ class Engine:
         for t in range(rounds):
             self.moves.action.copy_(self.actions[t % 31])
             options = {"mirrored": boards, "relative": False, "seed": 0, "kind": 0, "threads": self.threads}
-            if move_boards(self.state, self.moves, **options):
+            ended = move_boards(self.state, self.moves, **options)
+            if ended is None or ended:  # on CUDA the host does not know whether a game ended
                 restart_boards(self.state, self.moves, seed=0)
+        synchronize(self.device)
         return rounds * boards
 
 
 class Environment:
     """Complete environment, in which the learner plays both teams."""
 
-    def __init__(self, num_boards: int, threads: int, observation: str) -> None:
-        self.env = SnakesEnv(num_boards, observation=observation, threads=threads)
-        self.actions = torch.randint(0, self.env.spec.num_actions, (31, 2 * num_boards, 3))
+    def __init__(self, num_boards: int, threads: int, observation: str, device: str = "cpu") -> None:
+        self.env = SnakesEnv(num_boards, observation=observation, threads=threads, device=device)
+        self.actions = torch.randint(0, self.env.spec.num_actions, (31, 2 * num_boards, 3), device=device)
 
     def run(self, rounds: int) -> int:
         """Makes `rounds` steps and returns the number of board moves."""
         for t in range(rounds):
             self.env.step(self.actions[t % 31])
+        synchronize(self.env.device)
         return rounds * self.env.num_boards
 
 
@@ -112,9 +120,17 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="pairs of measurements for the ratio")
     parser.add_argument("--boards", type=int, default=4096, help="boards of the compiled engine in the ratio")
     parser.add_argument("--observation", default="features", help="observation of the environment rows")
+    parser.add_argument("--device", help="measure the table alone, on this device")
+    parser.add_argument(
+        "--table-boards", type=int, nargs="+", default=[64, 512, 4096, 16384], help="boards of the table"
+    )
     parser.add_argument("--json", type=Path, help="file for the results")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    if arguments.device:
+        result = {"host": host_facts(), "device": arguments.device, "table": []}
+        measure_table(arguments, [1], arguments.device, result)
+        return
 
     plain, engine = PlainEngine(), Engine(arguments.boards, 1)
     pairs = [(speed(plain, arguments.seconds)[0], speed(engine, arguments.seconds)[0]) for _ in range(arguments.rounds)]
@@ -132,23 +148,29 @@ def main() -> None:
     print(f"plain engine   {result['plain_moves_per_core_second']:12,.0f} board moves per core second")
     print(f"compiled       {result['engine_moves_per_core_second']:12,.0f}")
     print(f"ratio          {result['ratio']:12.0f}   ({min(ratios):.0f} to {max(ratios):.0f})\n")
+    limit = numba.config.NUMBA_NUM_THREADS
+    measure_table(arguments, sorted({1, 2, limit} & set(range(1, limit + 1))), "cpu", result)
+
+
+def measure_table(arguments: argparse.Namespace, threads: list[int], device: str, result: dict[str, Any]) -> None:
+    """Adds the rows of the table over threads and boards to `result`, and writes the file after each of them."""
     print(
         f"{'subject':12} {'boards':>7} {'threads':>7} {'per core second':>16} {'per second':>13} {'agent steps/s':>14}"
     )
-    for threads in sorted({1, 2, numba.config.NUMBA_NUM_THREADS} & set(range(1, numba.config.NUMBA_NUM_THREADS + 1))):
-        for boards in (64, 512, 4096, 16384):
+    for count in threads:
+        for boards in arguments.table_boards:
             subjects = {
-                "engine": Engine(boards, threads),
-                "environment": Environment(boards, threads, arguments.observation),
+                "engine": Engine(boards, count, device),
+                "environment": Environment(boards, count, arguments.observation, device),
             }
             for name, subject in subjects.items():
                 core, wall = speed(subject, arguments.seconds)
-                row = {"what": name, "boards": boards, "threads": threads}
+                row = {"what": name, "boards": boards, "threads": count}
                 result["table"].append({**row, "moves_per_core_second": core, "moves_per_second": wall})
-                print(f"{name:12} {boards:7} {threads:7} {core:16,.0f} {wall:13,.0f} {6 * wall:14,.0f}", flush=True)
-    if arguments.json:
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        arguments.json.write_text(json.dumps(result, indent=1) + "\n")
+                print(f"{name:12} {boards:7} {count:7} {core:16,.0f} {wall:13,.0f} {6 * wall:14,.0f}", flush=True)
+                if arguments.json:
+                    arguments.json.parent.mkdir(parents=True, exist_ok=True)
+                    arguments.json.write_text(json.dumps(result, indent=1) + "\n")
 
 
 def processor() -> str:

@@ -1,11 +1,12 @@
 """Agent-steps per second of the uav environment with features, compared with the reference mission of the tests.
 
     python benchmarks/uav_env.py [--seconds 3] [--missions 64] [--json out.json]
+    python benchmarks/uav_env.py --device cuda --missions 64 512 4096 [--json out.json]
 
 Four UAVs make random valid moves on the complete map of 493 x 493 cells. An agent-step is one move of one UAV with its
 measurement, message exchange, fusion, masks, reward, and the feature maps of the UAV and the team. The comparison uses
 one thread; rates per core divide by the CPU time of the process. Each round measures both, and the ratio is the median
-over rounds.
+over rounds. With `--device cuda` only the environment runs, on the device, with each number of missions in turn.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
@@ -26,6 +28,7 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
 from powerband.core.machine.device import host_facts  # noqa: E402
+from powerband.doctor.stopwatch import synchronize  # noqa: E402
 from powerband.recipes.uav.env.env import UavEnv  # noqa: E402
 from powerband.recipes.uav.env.planners import GreedyPlanner, RandomPlanner  # noqa: E402
 from powerband.recipes.uav.settings import World  # noqa: E402
@@ -84,15 +87,33 @@ class Reference:
 class Compiled:
     """Environment with compiled kernels."""
 
-    def __init__(self, missions: int, threads: int) -> None:
-        self.env, self.planner = UavEnv(missions, WORLD, seed=0, threads=threads), RandomPlanner(0)
+    def __init__(self, missions: int, threads: int, device: str = "cpu") -> None:
+        self.env = UavEnv(missions, WORLD, seed=0, threads=threads, device=device)
+        self.planner = RandomPlanner(0)
         self.run(WORLD.num_steps)
 
     def run(self, steps: int) -> int:
         """Makes `steps` moves of all teams; returns the number of agent-steps."""
         for _ in range(steps):
             self.env.step(self.planner.act(self.env))
+        synchronize(self.env.device)
         return 4 * self.env.num_envs * steps
+
+
+def on_device(options: argparse.Namespace) -> None:
+    """Measures the environment alone on a device, with each number of missions that its memory holds."""
+    result: dict[str, Any] = {"host": host_facts(), "device": options.device, "map_cells": WORLD.map_cells, "rows": []}
+    for missions in options.missions:
+        try:
+            compiled = Compiled(missions, 1, options.device)
+        except torch.cuda.OutOfMemoryError as error:
+            print(f"{missions} missions do not fit: {error}")
+            break
+        agent_steps_per_s = rate(compiled.run, WORLD.num_steps, options.seconds)["per_second"]
+        result["rows"].append({"missions": missions, "agent_steps_per_s": agent_steps_per_s})
+        print(f"{missions:6} missions: {agent_steps_per_s:,.0f} agent-steps/s", flush=True)
+        if options.json:
+            Path(options.json).write_text(json.dumps(result, indent=1))
 
 
 def rate(run: Callable[[int], int], steps: int, seconds: float) -> dict[str, float]:
@@ -107,11 +128,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--missions", type=int, default=64)
+    parser.add_argument("--missions", type=int, nargs="+", default=[64], help="several values need --device")
+    parser.add_argument("--device", help="measure the environment alone on this device")
     parser.add_argument("--json", default="")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    reference, compiled = Reference(), Compiled(args.missions, 1)
+    if args.device:
+        on_device(args)
+        return
+    (missions,) = args.missions
+    reference, compiled = Reference(), Compiled(missions, 1)
     rounds = []
     for _ in range(args.rounds):
         slow = rate(reference.run, 1, args.seconds)
@@ -120,7 +146,7 @@ def main() -> None:
         print(f"reference {slow['per_core']:8.1f}   compiled {fast['per_core']:10.0f} agent-steps/s/core", flush=True)
     result = {
         "host": host_facts(),
-        "missions": args.missions,
+        "missions": missions,
         "rounds": rounds,
         "plain": statistics.median(each["plain"]["per_core"] for each in rounds),
         "compiled": statistics.median(each["compiled"]["per_core"] for each in rounds),
@@ -130,7 +156,7 @@ def main() -> None:
     result["times_the_parent"] = result["compiled"] / GUIDE_RATE
     threads = os.cpu_count() or 1
     result["threads"] = {
-        str(count): rate(Compiled(args.missions, count).run, WORLD.num_steps, args.seconds)["per_second"]
+        str(count): rate(Compiled(missions, count).run, WORLD.num_steps, args.seconds)["per_second"]
         for count in sorted({1, threads})
     }
     env, greedy = UavEnv(16, WORLD, seed=0, threads=1), GreedyPlanner()

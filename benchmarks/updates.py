@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 from powerband.algos.ddpg import DDPG
 from powerband.algos.ppo import PPO
@@ -124,9 +124,17 @@ def powerband_sac(
     inputs: int, actions: int, batch: int, precision: PrecisionName, compile_losses: bool = False
 ) -> Update:
     """Returns the update of powerband's SAC for observations of length `inputs` and actions of length `actions`."""
+    return sac_on_device(
+        inputs, actions, batch, SACConfig(compile=compile_losses), RankContext.single("cpu", precision)
+    )[0]
+
+
+def sac_on_device(
+    inputs: int, actions: int, batch: int, settings: SACConfig, context: RankContext
+) -> tuple[Callable[[], dict[str, Tensor]], SAC]:
+    """Returns the update of powerband's SAC with its sampling on the device of `context`, and the learner."""
     spec = EnvSpec(TensorSpec((inputs,)), TensorSpec((actions,)), low=-torch.ones(actions), high=torch.ones(actions))
-    context = RankContext.single(precision=precision)
-    learner = SAC(spec, SACConfig(compile=compile_losses), context)
+    learner = SAC(spec, settings, context)
     fields = {
         "obs": spec.obs,
         "next_obs": spec.obs,
@@ -134,18 +142,17 @@ def powerband_sac(
         "reward": TensorSpec(()),
         "terminated": TensorSpec((), torch.bool),
     }
-    replay = Replay(ROWS, ROWS, "cpu", fields)
-    replay.add(
-        {
-            "obs": torch.randn(ROWS, inputs),
-            "next_obs": torch.randn(ROWS, inputs),
-            "action": torch.rand(ROWS, actions) * 2 - 1,
-            "reward": torch.randn(ROWS),
-            "terminated": torch.zeros(ROWS, dtype=torch.bool),
-        }
-    )
+    replay = Replay(ROWS, ROWS, context.device, fields)
+    rows = {
+        "obs": torch.randn(ROWS, inputs),
+        "next_obs": torch.randn(ROWS, inputs),
+        "action": torch.rand(ROWS, actions) * 2 - 1,
+        "reward": torch.randn(ROWS),
+        "terminated": torch.zeros(ROWS, dtype=torch.bool),
+    }
+    replay.add({name: column.to(context.device) for name, column in rows.items()})
     noise = context.noise("replay", batch)
-    return lambda: learner.update(replay.sample(batch, noise))
+    return lambda: learner.update(replay.sample(batch, noise)), learner
 
 
 def sb3_sac(inputs: int, actions: int, batch: int) -> Update:

@@ -17,7 +17,7 @@ import pytest
 import powerband
 
 ROOT = Path(powerband.__file__).parents[2]
-SOURCES = sorted([*ROOT.glob("src/**/*.py"), *ROOT.glob("benchmarks/*.py"), *ROOT.glob("examples/**/*.py")])
+SOURCES = sorted([*ROOT.glob("src/**/*.py"), *ROOT.glob("benchmarks/**/*.py"), *ROOT.glob("examples/**/*.py")])
 DOCS = sorted(path for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")] if not path.name.endswith("zh-CN.md"))
 QUOTES_RETIRED_WORDS = ("glossary.md",)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+pytest.importorskip("gymnasium", reason="gymnasium is not installed")
+
 from contract.contract import assert_same, check_env, play
 from powerband.data.types import Step, tree_map
 from powerband.envs.adapters.gymnasium_env import GymVecEnv
