@@ -115,7 +115,7 @@ def test_missing_and_damaged_data_are_named(tmp_path: Path) -> None:
     with pytest.raises(ShardError, match="00000000.safetensors has no field eef_quat; it has .*joints"):
         read_recordings(tmp_path / "lacking")
     Recording(tmp_path / "facts", {"instruction": "x"}).add(0, steps(0, 3))
-    with pytest.raises(ShardError, match="have no hz; they have instruction"):
+    with pytest.raises(ShardError, match="has no hz; it has instruction"):
         read_recordings(tmp_path / "facts")
     record(tmp_path / "cut")
     path = tmp_path / "cut" / "episodes" / "00000004.safetensors"

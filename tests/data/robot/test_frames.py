@@ -128,7 +128,7 @@ def test_gathering_equals_indexing(tmp_path: Path, shape: tuple[int, ...]) -> No
 
 def test_one_rank_decodes_and_all_open(tmp_path: Path) -> None:
     gathered: list[int] = []
-    with pytest.raises(ShardError, match="no frames"):
+    with pytest.raises(ShardError, match="no decoded images"):
         FrameCache.build(tmp_path / "frames", CAMERAS, ROWS, None, untouched(), "a", gathered.append, rank=1)
     build(tmp_path / "frames")
     opened = FrameCache.build(tmp_path / "frames", CAMERAS, ROWS, None, untouched(), "a", gathered.append, rank=1)

@@ -128,7 +128,9 @@ def test_positions_may_be_in_ee_states_only(tmp_path: Path) -> None:
     remove(path, "ee_pos", "ee_ori")
     assert torch.equal(read_libero_hdf5(path).eef_quat, complete.eef_quat)
     remove(path, "ee_states")
-    with pytest.raises(ShardError, match="a.hdf5: /data/demo_0/obs has no ee_pos; it has agentview_rgb, eye"):
+    with pytest.raises(
+        ShardError, match="a.hdf5: the HDF5 group /data/demo_0/obs has no ee_pos; it has agentview_rgb, eye"
+    ):
         read_libero_hdf5(path)
 
 
@@ -157,7 +159,7 @@ def test_files_without_demonstrations_are_named(tmp_path: Path) -> None:
         read_libero_hdf5(tmp_path / "text.hdf5")
     with h5py.File(tmp_path / "other.hdf5", "w") as file:
         file["observations"] = np.zeros(3)
-    with pytest.raises(ShardError, match="other.hdf5: / has no data; it has observations"):
+    with pytest.raises(ShardError, match="other.hdf5: the HDF5 group / has no data; it has observations"):
         read_libero_hdf5(tmp_path / "other.hdf5")
     short = write(tmp_path / "short.hdf5", (0,), late=False)
     with h5py.File(short, "a") as file:

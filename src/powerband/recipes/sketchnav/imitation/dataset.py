@@ -93,26 +93,26 @@ def load_demonstrations(config: Config) -> Demonstrations:
         if name == "scenes":
             value, recorded_value = _without_sketches(value), _without_sketches(recorded_value)
         if value != recorded_value:
-            option, here, there = _first_difference(name, value, recorded_value)
+            option, value, recorded_value = _first_difference(name, value, recorded_value)
             raise ConfigError(
-                f"demos_dir={config.demos_dir} was recorded with {option}={there}, but this run has {here}. "
-                f"Write {option}={there}, or record again with another demos_dir=."
+                f"demos_dir={config.demos_dir} was recorded with {option}={recorded_value}, but this run has {value}. "
+                f"Write {option}={recorded_value}, or record again with another demos_dir=."
             )
     return Demonstrations(fields, config.camera_keys, config.chunks.frames, config.chunks.horizon)
 
 
-def _first_difference(name: str, here: Any, there: Any) -> tuple[str, Any, Any]:
+def _first_difference(name: str, here: Any, recorded: Any) -> tuple[str, Any, Any]:
     """Returns the option, the value of this run and the recorded value of the first setting that differs.
 
     Args:
         name: Name of the setting, or of a section of settings.
         here: Value of this run; a dict for a section.
-        there: Recorded value.
+        recorded: Recorded value.
     """
     if not isinstance(here, dict):
-        return "scene_seed" if name == "seed" else name, here, there
-    field = next(field for field in {**here, **there} if here.get(field) != there.get(field))
-    return f"{name}.{field}", here.get(field), there.get(field)
+        return "scene_seed" if name == "seed" else name, here, recorded
+    field = next(field for field in {**here, **recorded} if here.get(field) != recorded.get(field))
+    return f"{name}.{field}", here.get(field), recorded.get(field)
 
 
 def _without_sketches(scenes: dict[str, Any]) -> dict[str, Any]:
