@@ -121,7 +121,7 @@ def test_sequences_are_complete_environments_with_their_carry():
 
 
 def test_numbers_of_minibatches_that_do_not_divide_are_refused():
-    with pytest.raises(ValueError, match="5 mini-batches do not divide 24 samples"):
+    with pytest.raises(ValueError, match="24 samples of the rollout cannot be split into 5 equal"):
         list(filled().minibatches(5, torch.Generator()))
-    with pytest.raises(ValueError, match="3 mini-batches do not divide 4 environments"):
+    with pytest.raises(ValueError, match="4 environments .* cannot be split into 3 equal"):
         list(filled().minibatches(3, torch.Generator(), sequences=True))

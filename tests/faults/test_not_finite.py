@@ -79,7 +79,7 @@ def test_a_divergence_is_told_from_it_and_the_run_goes_on_from_its_checkpoint_at
     found = facts(run)
     assert found["update"] > before["shared/run/grad_steps"] and found["environment"] == []
     good, notices = resolve_resume(str(run))
-    assert notices == [] and f"the checkpoint of env step {good.name} is good" in said
+    assert notices == [] and f"The last checkpoint, of env step {good.name}, was saved before and is valid" in said
     for name, leaf in runs.state(run).items():
         assert not hasattr(leaf, "isfinite") or leaf.isfinite().all(), name
     assert cli.main(["train", *again, *sane, f"env_steps={int(good.name) + 128}"]) == 0

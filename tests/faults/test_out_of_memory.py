@@ -76,7 +76,7 @@ def test_a_replay_that_the_allocator_refuses(capsys, tmp_path, monkeypatch):
     """Where the machine does not say what is free, the allocator does: the address space ends before this size."""
     monkeypatch.setattr("powerband.loops.support.guarded_learner.free_bytes", lambda device: 0)
     said = ends(capsys, *SAC_WORDS, f"run_dir={tmp_path / 'run'}", "replay_size=1000000000000000")
-    assert "can't allocate memory" in said and "No row fits" in said
+    assert "can't allocate memory" in said and "Not even one row fits" in said
 
 
 def test_one_rank_of_two_says_what_fits_and_takes_the_other_along(tmp_path):
@@ -88,5 +88,7 @@ def test_one_rank_of_two_says_what_fits_and_takes_the_other_along(tmp_path):
     assert done.returncode != 0
     said = [line for line in done.stderr.splitlines() if line.startswith("powerband: ")]
     assert any("rank 1 of 2 ran out of memory in an update of 16 rows" in line for line in said), done.stderr
-    assert any("In trials, 11 fit. Write off_policy.global_batch_size=22 (11 on each rank)." in line for line in said)
+    assert any(
+        "At most 11 of them fit. Write off_policy.global_batch_size=22 (11 on each rank)." in line for line in said
+    )
     assert "powerband: rank 0 ends because another rank failed" in done.stderr and "[rank0]" not in done.stderr

@@ -65,7 +65,9 @@ class Rollout:
         total = self.num_envs if sequences else self.num_steps * self.num_envs
         if total % count:
             unit = "environments (sequences are not split)" if sequences else "samples of the rollout"
-            raise ConfigError(f"{count} mini-batches do not divide {total} {unit}. Choose a divisor of {total}.")
+            raise ConfigError(
+                f"{total} {unit} cannot be split into {count} equal mini-batches. Choose a divisor of {total}."
+            )
         return minibatches(self.data, total // count, source, sequences, carry)
 
 

@@ -57,7 +57,9 @@ def off_policy(
     overlap = run.settings.overlap
     if overlap and not env.spec.overlappable:
         warnings.warn(
-            "overlap=true has no effect, because this environment steps in the training process.", stacklevel=2
+            "overlap=true has no effect, because this environment steps in the training process. Leave it out, or "
+            "write num_workers=2 if the recipe has worker processes.",
+            stacklevel=2,
         )
         overlap = False
 

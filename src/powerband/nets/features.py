@@ -38,7 +38,7 @@ def feature_leaves(obs: Tree) -> list:
     """
     leaves = [leaf for path, leaf in tree_paths(obs) if path.split("/")[0] not in RESERVED]
     if not leaves:
-        raise ConfigError("The observation has no entry besides state and action_mask. Add an entry for the actor.")
+        raise ConfigError("The observation has only state and action_mask. Add an entry that the actor can read.")
     return leaves
 
 

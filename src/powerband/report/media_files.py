@@ -53,7 +53,9 @@ def write_video(frames: Iterable[np.ndarray], path: Path | str, fps: float = 8.0
         except (ImportError, OSError, ValueError, RuntimeError) as error:
             path.unlink(missing_ok=True)
             path = path.with_suffix(".gif")
-            warnings.warn(f"H.264 encoding failed ({error}). Wrote {path} instead. Run pip install av.", stacklevel=2)
+            warnings.warn(
+                f"H.264 encoding failed ({error}). Wrote {path} instead. For MP4, run pip install av.", stacklevel=2
+            )
     images = [Image.fromarray(frame) for frame in frames]
     images[0].save(path, save_all=True, append_images=images[1:], duration=1000 / fps, loop=0)
     return path

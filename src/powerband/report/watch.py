@@ -40,7 +40,7 @@ class WatchOptions:
 
     def __post_init__(self) -> None:
         if self.every <= 0:
-            raise ConfigError(f"every={self.every:g} is not above 0 seconds. Write every=2 or more.")
+            raise ConfigError(f"every={self.every:g} is not above 0 seconds. Write every=2, for example.")
 
 
 @dataclass(frozen=True)

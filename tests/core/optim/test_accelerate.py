@@ -82,5 +82,5 @@ def test_a_single_rank_keeps_full_weights(monkeypatch) -> None:
 def test_a_rank_with_shards_does_not_search_for_a_fitting_batch() -> None:
     trained = adam()
     trained.sharded, trained._world_size = "weights", 2
-    with pytest.raises(ConfigError, match="half the batch"):
+    with pytest.raises(ConfigError, match="Halve offline.global_batch_size"):
         trained.forward(torch.ones(1, 2))

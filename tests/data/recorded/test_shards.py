@@ -81,7 +81,7 @@ def test_damaged_files_are_named(tmp_path):
     (folder / "manifest.json").write_text(json.dumps({**manifest, "format": 7}))
     with pytest.raises(ShardError, match="format 7, but this version reads 1"):
         read_shards(folder)
-    with pytest.raises(ShardError, match="Create these data again"):
+    with pytest.raises(ShardError, match="Remove .*, then repeat the command that wrote it"):
         read_shards(tmp_path / "nowhere")
 
 

@@ -142,7 +142,7 @@ def test_features_replace_images(tmp_path: Path, cameras: tuple[str, ...]) -> No
 def test_caches_of_other_episodes_are_refused(tmp_path: Path) -> None:
     of = episodes()
     cache = frames(tmp_path, of)
-    with pytest.raises(ConfigError, match="cached frames of 18 rows belong to other episodes"):
+    with pytest.raises(ConfigError, match="cached frames are of 18 rows of other episodes"):
         RobotChunks(episodes(fingerprint="other"), cache, None, 4)
     shuffled = episodes(episode=torch.tensor([0] * 5 + [1] + [0] * 9 + [3] * 3))
     with pytest.raises(ValueError, match="are not consecutive"):

@@ -128,7 +128,9 @@ def test_positions_may_be_in_ee_states_only(tmp_path: Path) -> None:
     remove(path, "ee_pos", "ee_ori")
     assert torch.equal(read_libero_hdf5(path).eef_quat, complete.eef_quat)
     remove(path, "ee_states")
-    with pytest.raises(ShardError, match="a.hdf5: /data/demo_0/obs has no ee_pos; it has agentview_rgb, eye"):
+    with pytest.raises(
+        ShardError, match="a.hdf5: the HDF5 group /data/demo_0/obs has no ee_pos; it has agentview_rgb, eye"
+    ):
         read_libero_hdf5(path)
 
 
@@ -150,20 +152,20 @@ def test_a_missing_key_is_named(tmp_path: Path, key: str) -> None:
 
 def test_files_without_demonstrations_are_named(tmp_path: Path) -> None:
     h5py = pytest.importorskip("h5py", reason="h5py is not installed: pip install 'powerband[libero]'")
-    with pytest.raises(ConfigError, match=r"has no \*.hdf5"):
+    with pytest.raises(ConfigError, match=r"has no file \*.hdf5"):
         read_libero_hdf5(tmp_path)
     (tmp_path / "text.hdf5").write_text("no HDF5")
     with pytest.raises(ShardError, match="text.hdf5 cannot be read"):
         read_libero_hdf5(tmp_path / "text.hdf5")
     with h5py.File(tmp_path / "other.hdf5", "w") as file:
         file["observations"] = np.zeros(3)
-    with pytest.raises(ShardError, match="other.hdf5: / has no data; it has observations"):
+    with pytest.raises(ShardError, match="other.hdf5: the HDF5 group / has no data; it has observations"):
         read_libero_hdf5(tmp_path / "other.hdf5")
     short = write(tmp_path / "short.hdf5", (0,), late=False)
     with h5py.File(short, "a") as file:
         del file["data/demo_0/actions"]
         file["data/demo_0/actions"] = np.zeros((4, 7))
-    with pytest.raises(ShardError, match="/data/demo_0 has 4 of action, 6 of joints"):
+    with pytest.raises(ShardError, match="fields of /data/demo_0 differ .*action 4, joints 6"):
         read_libero_hdf5(short)
 
 

@@ -51,15 +51,15 @@ def test_constant_dimensions_are_named_and_scaled_by_one() -> None:
 
 def test_json_preserves_every_bit() -> None:
     found = statistics_of(values(), NAMES, "libero_single_task")
-    back = Statistics.from_dict(json.loads(json.dumps(found.to_dict())))
+    back = Statistics.from_dict(json.loads(json.dumps(found.to_dict())), "statistics.json")
     assert back.difference_from(found) is None and found.difference_from(back) is None
     assert torch.equal(back.q99, found.q99)
     broken = found.to_dict()
     del broken["q01"]
     with pytest.raises(ConfigError, match="no q01"):
-        Statistics.from_dict(broken)
+        Statistics.from_dict(broken, "statistics.json")
     with pytest.raises(ConfigError, match="2 values of std for 3"):
-        Statistics.from_dict({**found.to_dict(), "std": [1.0, 2.0]})
+        Statistics.from_dict({**found.to_dict(), "std": [1.0, 2.0]}, "statistics.json")
 
 
 def test_differences_between_statistics_are_described() -> None:
@@ -79,7 +79,7 @@ def test_differences_between_statistics_are_described() -> None:
 def test_a_value_that_is_not_finite_is_named() -> None:
     rows = values()
     rows[5, 2] = float("nan")
-    with pytest.raises(ConfigError, match="eef_x is nan in row 5 of libero_90"):
+    with pytest.raises(ConfigError, match="demonstrations of libero_90 have nan as eef_x in row 5"):
         statistics_of(rows, NAMES, "libero_90")
     with pytest.raises(ConfigError, match="libero_90 have no rows"):
         statistics_of(rows[:0], NAMES, "libero_90")

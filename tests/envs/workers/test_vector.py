@@ -267,14 +267,14 @@ def test_an_episode_that_does_not_repeat_itself_ends_as_a_truncation() -> None:
     state = saved.state_dict()
     assert state["length"].tolist() == [3, 3, 3]
     resumed = counting(2, ["", "forgets its seed", ""])
-    with pytest.warns(UserWarning, match="1 of 3 current episodes"):
+    with pytest.warns(UserWarning, match="1 of the 3 episodes that ran at the checkpoint"):
         resumed.load_state_dict(state)
     assert resumed.resumed.tolist() == [True, False, True]
     obs = resumed.observe()[:, 0]
     assert obs[[0, 2]].tolist() == [3.5, 3.5] and obs[1] != state["obs"][1, 0]
     assert resumed.state_dict()["episode"].tolist() == [0, 1, 0]
     resumed.close()
-    with pytest.warns(UserWarning, match="3 of 3 current episodes"):
+    with pytest.warns(UserWarning, match="3 of the 3 episodes"):
         truncated = counting(0, ["", "", ""], resume="truncated")
         truncated.load_state_dict(state)
     assert not truncated.resumed.any() and truncated.state_dict()["episode"].tolist() == [1, 1, 1]

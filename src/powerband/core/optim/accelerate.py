@@ -113,8 +113,8 @@ class AcceleratedAdam:
         """
         if self.sharded and self.ranks.world_size < self._world_size:
             raise ConfigError(
-                f"Rank {self.ranks.rank} ran out of memory. The largest fitting batch cannot be measured with sharded "
-                f"{self.sharded}. Use half the batch (global_batch_size), or more rdt.gradient_accumulation_steps."
+                f"Rank {self.ranks.rank} ran out of memory. With sharded {self.sharded}, no trial can find the largest "
+                f"batch that fits. Halve offline.global_batch_size, or double rdt.gradient_accumulation_steps."
             )
         net = self.prepared if self.ranks.world_size > 1 else self.accelerator.unwrap_model(self.prepared)
         with self.accelerator.autocast():
@@ -236,7 +236,7 @@ def _fsdp_plugin(net: nn.Module) -> Any:
     warnings.filterwarnings("ignore", "FSDP2-wrapped module", UserWarning)  # no caller modifies outputs in place
     plugin.cpu_ram_efficient_loading = False  # the launcher enables it; it shards buffers too, which ranks need in full
     for bad, setting, fix in (
-        (isinstance(plugin.cpu_offload, CPUOffloadPolicy), "fsdp_offload_params", "Remove it."),
+        (isinstance(plugin.cpu_offload, CPUOffloadPolicy), "fsdp_offload_params", "Leave out --fsdp_offload_params."),
         (plugin.activation_checkpointing, "fsdp_activation_checkpointing", "Write rdt.gradient_checkpointing=true."),
         (plugin.ignored_modules, "fsdp_ignored_modules", "Remove it: gradients of ignored modules are not averaged."),
         (is_compiled(net), "A compiled network with FSDP", "Write rdt.compile=false."),

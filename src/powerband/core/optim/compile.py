@@ -74,8 +74,9 @@ class GraphedUpdates:
         if k % self.cycle.period:
             multiple = -(-k // self.cycle.period) * self.cycle.period
             raise ConfigError(
-                f"graph_updates={k} is not a multiple of {self.cycle.period}, the number of updates after which this "
-                f"algorithm's sequence of updates repeats. Write graph_updates={multiple}, or 0."
+                f"graph_updates={k} is not a multiple of {self.cycle.period}, but this algorithm repeats its updates "
+                f"in cycles of {self.cycle.period}. Write graph_updates={multiple}, or graph_updates=0 for no CUDA "
+                f"graph."
             )
         if k > 0 and self.device.type == "cuda" and state is None:
             raise ValueError(
@@ -171,8 +172,9 @@ class GraphedUpdates:
         if not (moved > 0 and error <= self.tolerance * moved):
             self.graph, self.k = None, 0
             warnings.warn(
-                f"A graph replay differs from eager updates by {error:.3g}, while the updates moved the state by "
-                f"{moved:.3g} (limit: {self.tolerance:g} of that). Updates continue without a graph.",
+                f"A CUDA graph and the same updates without it led to states {error:.3g} apart. The limit is "
+                f"{self.tolerance:g} of the {moved:.3g} by which the updates moved the state. Updates continue without "
+                f"a graph.",
                 stacklevel=2,
             )
 

@@ -156,10 +156,10 @@ def _deepspeed_plugin(net: nn.Module, ranks: Ranks, precision: Precision, max_gr
     stage = int(os.environ.get("ACCELERATE_DEEPSPEED_ZERO_STAGE", "2"))
     file, parts, *offload = unsupported.values()
     for bad, setting, fix in (
-        (stage not in STAGES, f"zero_stage={stage}", "Write 1 or 2; for sharded weights --use_fsdp --fsdp_version 2."),
+        (stage not in STAGES, f"zero_stage={stage}", "Write --zero_stage 2, or --use_fsdp --fsdp_version 2 instead."),
         (file != "none", "deepspeed_config_file", "Write --zero_stage 2 instead; powerband sets sizes and rates."),
-        (offload != ["none", "none"], "offload_optimizer_device or offload_param_device", "Remove it."),
-        (parts not in ("none", "1"), "gradient_accumulation_steps", "Use rdt.gradient_accumulation_steps."),
+        (offload != ["none", "none"], "offload_optimizer_device or offload_param_device", "Leave both out."),
+        (parts not in ("none", "1"), "gradient_accumulation_steps", "Write rdt.gradient_accumulation_steps=2 instead."),
         (precision.name == "fp16", "precision=fp16 with DeepSpeed", "Write precision=bf16."),
         (is_compiled(net), "A compiled network with DeepSpeed", "Write rdt.compile=false."),
         (

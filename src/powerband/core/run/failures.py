@@ -66,7 +66,7 @@ def save_non_finite_batch(run: FailedRun, faults: list[dict[str, Any]]) -> NonFi
     save_error = run.guard.save(folder, run.env_steps, run.grad_steps)
     try:
         path, _ = checkpoint.resolve_resume(str(run.dir))
-        last_checkpoint = f"Nothing was saved since; the checkpoint of env step {path.name} is good."
+        last_checkpoint = f"The last checkpoint, of env step {path.name}, was saved before and is valid."
         resume_command = f"powerband train {run.recipe} resume={run.dir}"
     except checkpoint.CheckpointError:
         last_checkpoint = "The run has no checkpoint yet (save_interval is the number of steps between checkpoints)."

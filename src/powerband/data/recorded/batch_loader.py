@@ -49,7 +49,9 @@ class BatchLoader:
         threads: int = 0,
     ) -> None:
         if rows < 1:
-            raise ConfigError(f"A BatchLoader needs at least one row, but rows={rows}. Record at least one episode.")
+            raise ConfigError(
+                f"The recorded data have rows={rows}, but batches need at least one row. Record at least one episode."
+            )
         self.rows, self.batch, self.make, self.device = rows, batch, make, torch.device(device)
         self.seed, self.rank, self.world_size = seed, rank, world_size
         self.batches_drawn = 0

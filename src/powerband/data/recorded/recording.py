@@ -19,6 +19,7 @@ from torch import Tensor
 from powerband.data.recorded.shards import ShardError, read_manifest, read_shards, write_shards
 
 FACTS_FILE = "recording.json"
+_RECORD_AGAIN = "Remove this file, then repeat the command that recorded it; other finished episodes are kept."
 
 
 class Recording:
@@ -35,7 +36,9 @@ class Recording:
     def __init__(self, folder: Path, facts: dict[str, Any]) -> None:
         self.folder, self.facts = folder, json.loads(json.dumps(facts))
         if (folder / "manifest.json").exists():
-            raise ShardError(f"{folder} is a finished recording. Choose another folder, or remove it.")
+            raise ShardError(
+                f"{folder} is a finished recording: no episode can be added. Name another folder, or remove this one."
+            )
         path = folder / FACTS_FILE
         if path.exists():
             stored = json.loads(path.read_text(encoding="utf-8"))
@@ -44,7 +47,7 @@ class Recording:
                 name = different[0]
                 raise ShardError(
                     f"{folder} has episodes recorded with {name}={stored.get(name)}, but the new ones have "
-                    f"{name}={self.facts.get(name)}. Choose another folder, or delete this one."
+                    f"{name}={self.facts.get(name)}. Name another folder, or remove this one."
                 )
         (folder / "episodes").mkdir(parents=True, exist_ok=True)
         _write_atomically(path, json.dumps(self.facts, indent=1).encode())
@@ -100,21 +103,21 @@ def read_recording(folder: Path, names: tuple[str, ...] | None = None) -> tuple[
     if (folder / "manifest.json").exists():
         return read_shards(folder, names), read_manifest(folder)["facts"]
     if not (folder / FACTS_FILE).exists():
-        raise ShardError(f"{folder} has no recording: neither manifest.json nor {FACTS_FILE}. Choose another folder.")
+        raise ShardError(f"{folder} has no recording: neither manifest.json nor {FACTS_FILE}. Name another folder.")
     parts: dict[str, list[Tensor]] = {}
     for path in sorted((folder / "episodes").glob("*.safetensors")):
         try:
             fields = load_file(path)
         except (OSError, SafetensorError) as error:
-            raise ShardError(f"{path} cannot be read ({error}). Remove it, and record its episode again.") from error
+            raise ShardError(f"{path} cannot be read ({error}). {_RECORD_AGAIN}") from error
         steps = len(next(iter(fields.values())))
         fields["episode"] = torch.full((steps,), int(path.stem))
         if missing := [name for name in names or () if name not in fields]:
-            raise ShardError(f"{path} has no field {missing[0]}; it has {', '.join(fields)}. Record it again.")
+            raise ShardError(f"{path} has no field {missing[0]}; it has {', '.join(fields)}. {_RECORD_AGAIN}")
         for name in names or fields:
             parts.setdefault(name, []).append(fields[name])
     if not parts:
-        raise ShardError(f"{folder} has no finished episode. Record at least one.")
+        raise ShardError(f"{folder} has no finished episode. Record at least one with the stage demos.")
     return {name: torch.cat(values) for name, values in parts.items()}, json.loads((folder / FACTS_FILE).read_text())
 
 

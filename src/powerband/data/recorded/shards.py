@@ -29,6 +29,10 @@ class ShardError(ConfigError):
     """Data cannot be read or written; the message names the file and the fix."""
 
 
+def _write_again(folder: Path) -> str:
+    return f"Remove {folder}, then repeat the command that wrote it."
+
+
 def write_shards(
     folder: Path,
     fields: dict[str, Tensor],
@@ -109,10 +113,10 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ShardError(f"{path} cannot be read ({error}). Create these data again.") from error
+        raise ShardError(f"{path} cannot be read ({error}). {_write_again(folder)}") from error
     if manifest.get("format") != FORMAT:
         raise ShardError(
-            f"{path} has format {manifest.get('format')}, but this version reads {FORMAT}. Create these data again."
+            f"{path} has format {manifest.get('format')}, but this version reads {FORMAT}. {_write_again(folder)}"
         )
     return manifest
 
@@ -137,7 +141,7 @@ def read_shards(folder: Path, names: Iterable[str] | None = None, verify: bool =
     names = list(manifest["fields"] if names is None else names)
     if missing := [name for name in names if name not in manifest["fields"]]:
         raise ShardError(
-            f"{folder} has no field {missing[0]}; it has {', '.join(manifest['fields'])}. Create these data again."
+            f"{folder} has no field {missing[0]}; it has {', '.join(manifest['fields'])}. {_write_again(folder)}"
         )
     parts: dict[str, list[Tensor]] = {name: [] for name in names}
     for shard in manifest["shards"]:
@@ -145,9 +149,9 @@ def read_shards(folder: Path, names: Iterable[str] | None = None, verify: bool =
         try:
             data = path.read_bytes()
         except OSError as error:
-            raise ShardError(f"{path} cannot be read ({error.strerror}). Create these data again.") from error
+            raise ShardError(f"{path} cannot be read ({error.strerror}). {_write_again(folder)}") from error
         if verify and hashlib.sha256(data).hexdigest() != shard["sha256"]:
-            raise ShardError(f"{path} has changed since it was written. Create these data again.")
+            raise ShardError(f"{path} has changed since it was written. {_write_again(folder)}")
         tensors = load(data)
         for name in names:
             parts[name].append(tensors[name])

@@ -44,8 +44,8 @@ class RobotChunks:
         for cache, name in ((frames, "frames"), (features, "features")):
             if cache is not None and (cache.source, cache.rows) != (episodes.fingerprint, episodes.rows):
                 raise ConfigError(
-                    f"The cached {name} of {cache.rows:,} rows belong to other episodes than these "
-                    f"{episodes.rows:,} rows. Remove the cache; the next run builds it again."
+                    f"The cached {name} are of {cache.rows:,} rows of other episodes, not of these {episodes.rows:,} "
+                    f"rows. Remove the folder of the cache (cache_dir=); the next run builds it again."
                 )
         episode = episodes.episode
         begins = torch.cat([torch.ones(1, dtype=torch.bool), episode[1:] != episode[:-1]])

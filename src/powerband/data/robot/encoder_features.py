@@ -56,7 +56,10 @@ class FeatureCache:
     def __init__(self, folder: Path) -> None:
         facts = read_facts(folder / FACTS_FILE)
         if facts.get("format") != FORMAT:
-            raise ShardError(f"{folder} has no features of format {FORMAT}. Remove it; the next run builds it again.")
+            raise ShardError(
+                f"{folder} has no cached image features of format {FORMAT}. Remove the folder; the next run builds it "
+                f"again."
+            )
         self.cameras, self.source = tuple(facts["cameras"]), facts["source"]
         self.rows, self.tokens, self.width = facts["rows"], facts["tokens"], facts["width"]
         self.dtype = DTYPES[facts["dtype"]]
@@ -143,9 +146,9 @@ def _encode(
                 block = torch.stack(parts, 1).contiguous()
                 if not bool(block.isfinite().all()):
                     raise ShardError(
-                        f"The encoder {facts['fingerprint']} returns values that are not finite in rows {first} to "
-                        f"{int(rows[-1])}. "
-                        f"Encode in another precision than {facts['dtype']}, or check the weights of the encoder."
+                        f"The encoder {facts['fingerprint']} returns NaN or infinite features for rows {first} to "
+                        f"{int(rows[-1])}. Download its weights again, or pass another dtype than {facts['dtype']} to "
+                        f"FeatureCache.build."
                     )
                 file.write(block.view(torch.uint8).numpy().data)
                 on_progress(int(rows[-1]) + 1)

@@ -71,14 +71,17 @@ class RobotEpisodes:
             shape, expected = tuple(getattr(self, name).shape), (self.rows, width)
             if shape != expected:
                 raise ConfigError(
-                    f"{name} of {self.instructions[0]!r} has shape {shape}, not {expected}. Record demonstrations of "
-                    f"one Panda arm with the controller OSC_POSE."
+                    f"The field {name} of {self.instructions[0]!r} has shape {shape}, not {expected}. Record "
+                    f"demonstrations of one Panda arm with the controller OSC_POSE."
                 )
         for name in (*FIELD_WIDTHS, "gripper"):
             finite = getattr(self, name).reshape(self.rows, -1).isfinite().all(1)
             if rows := (~finite).nonzero()[:, 0].tolist():
                 episode = int(self.episode[rows[0]])
-                raise ConfigError(f"{name} is not finite in row {rows[0]}, episode {episode}. Remove that episode.")
+                raise ConfigError(
+                    f"The demonstrations have a NaN or infinite {name} in row {rows[0]}, episode {episode}. Remove "
+                    f"that episode from the data."
+                )
 
     @property
     def rows(self) -> int:
@@ -110,12 +113,12 @@ def concatenate_episodes(parts: Sequence[RobotEpisodes]) -> RobotEpisodes:
     """
     first = parts[0]
     for part in parts:
-        for name in ("hz", "cameras", "slots"):
+        for name, label in (("hz", "control frequency"), ("cameras", "cameras"), ("slots", "entries of the state")):
             value, expected = getattr(part, name), getattr(first, name)
             if value != expected:
                 raise ConfigError(
-                    f"{name} of {part.instructions[0]!r} is {value}, but that of {first.instructions[0]!r} is "
-                    f"{expected}. Train on one of these sources, or record both with the same settings."
+                    f"The demonstrations of {part.instructions[0]!r} and {first.instructions[0]!r} differ in {label}: "
+                    f"{value} and {expected}. Train on one of them, or record both with the same settings."
                 )
 
     def images() -> Iterator[ImageBlock]:

@@ -43,7 +43,8 @@ def atomic_folder(folder: Path, mark: str) -> Iterator[Path]:
     """
     if folder.exists() and not (folder / mark).exists() and any(folder.iterdir()):
         raise ShardError(
-            f"{folder} contains files of another origin (it has no {mark}). Choose another folder, or empty this one."
+            f"{folder} has other files (but no {mark}), so it is not overwritten. Name another folder, or empty this "
+            f"one."
         )
     partial = folder.parent / f".{folder.name}.writing"
     try:
@@ -119,7 +120,9 @@ class FrameCache:
     def __init__(self, folder: Path) -> None:
         facts = read_facts(folder / FACTS_FILE)
         if facts.get("format") != FORMAT:
-            raise ShardError(f"{folder} has no frames of format {FORMAT}. Remove it; the next run builds it again.")
+            raise ShardError(
+                f"{folder} has no decoded images of format {FORMAT}. Remove the folder; the next run builds it again."
+            )
         self.rows, self.height, self.width = facts["rows"], facts["height"], facts["width"]
         self.cameras, self.source = tuple(facts["cameras"]), facts["fingerprint"]
         self.fingerprint = f"{self.source} at {self.height} x {self.width}"
@@ -224,14 +227,16 @@ def _decode(folder: Path, facts: dict[str, Any], source: Iterable[tuple[int, Cam
                 if block.shape[1:] != shape:
                     raise ShardError(
                         f"The images of {camera} from row {first} have shape {block.shape[1:]}, earlier ones {shape}. "
-                        f"Choose one size to which all images are resized."
+                        f"Pass one size to FrameCache.build, such as size=128: it resizes all images."
                     )
                 file.seek(first * block[0].nbytes)
                 file.write(block.data)
             done += len(block)
             on_progress(done)
         if done != rows:
-            raise ShardError(f"{rows} rows were recorded, but only {done} have images. Record these episodes again.")
+            raise ShardError(
+                f"The recorded data have {rows} steps, but only {done} have images. Record all episodes with images."
+            )
         for file in files.values():
             file.flush()
             os.fsync(file.fileno())
@@ -245,7 +250,10 @@ def _resized(images: np.ndarray, size: int | None, camera: str) -> np.ndarray:
     if size is None or (height, width) == (size, size):
         return np.ascontiguousarray(images)
     if height != width:
-        raise ShardError(f"The images of {camera} are {height} x {width}, not square. Crop them before recording.")
+        raise ShardError(
+            f"The images of {camera} are {height} x {width}, and only square images can be resized. Record square "
+            f"images."
+        )
     from PIL import Image
 
     area = Image.Resampling.BOX

@@ -58,7 +58,7 @@ def read_libero_hdf5(path: Path, limit: int | None = None) -> RobotEpisodes:
     """
     files = sorted(path.glob("*.hdf5")) if path.is_dir() else [path]
     if not files:
-        raise ConfigError(f"{path} has no *.hdf5. Choose a folder of a LIBERO benchmark, or a file.")
+        raise ConfigError(f"{path} has no file *.hdf5. Name a folder of a LIBERO benchmark, or one of its files.")
     return concatenate_episodes([_read_file(file, limit) for file in files])
 
 
@@ -69,7 +69,8 @@ def _read_file(path: Path, limit: int | None) -> RobotEpisodes:
         demos = demos[:limit]
         if not demos:
             raise ShardError(
-                f"{path}: the group data has no demo_0; it has {', '.join(data) or 'nothing'}. Choose another file."
+                f"{path}: the HDF5 group data has no episode demo_0; it has {', '.join(data) or 'nothing'}. Name "
+                f"another file."
             )
         obs = _value(data[demos[0]], "obs", path)
         kind = max((LIBERO, ROBOMIMIC), key=lambda names: sum(key in obs for key in names.values()))
@@ -126,8 +127,11 @@ def _read_demo(demo: Any, kind: dict[str, str], path: Path) -> dict[str, np.ndar
     if "states" in demo:
         fields["states"] = demo["states"][()]
     if len({len(value) for value in fields.values()}) > 1:
-        lengths = ", ".join(f"{len(value)} of {name}" for name, value in fields.items())
-        raise ShardError(f"{path}: {demo.name} has {lengths}. These numbers must be equal. Remove that episode.")
+        lengths = ", ".join(f"{name} {len(value)}" for name, value in fields.items())
+        raise ShardError(
+            f"{path}: the fields of {demo.name} differ in their numbers of rows ({lengths}). Remove that episode from "
+            f"the file."
+        )
     return fields
 
 
@@ -165,7 +169,8 @@ def _control_frequency(attributes: Any) -> float:
 def _value(group: Any, key: str, path: Path) -> Any:
     if key not in group:
         raise ShardError(
-            f"{path}: {group.name} has no {key}; it has {', '.join(group) or 'nothing'}. Choose another file."
+            f"{path}: the HDF5 group {group.name} has no {key}; it has {', '.join(group) or 'nothing'}. Name another "
+            f"file."
         )
     return group[key]
 

@@ -55,7 +55,7 @@ def read_lerobot(folder: Path, limit: int | None = None, mirrored: bool | None =
     info = _info(folder)
     features = info["features"]
     if missing := [name for name in (STATE, ACTION) if name not in features]:
-        raise ConfigError(f"{folder} has no {missing[0]}; it has {', '.join(features)}. Choose another dataset.")
+        raise ConfigError(f"{folder} has no feature {missing[0]}; it has {', '.join(features)}. Name another dataset.")
     if features[ACTION]["shape"] != [ACTION_DIM]:
         raise ConfigError(
             f"{folder} has actions of shape {features[ACTION]['shape']}, but this robot needs [{ACTION_DIM}] (change "
@@ -78,7 +78,8 @@ def read_lerobot(folder: Path, limit: int | None = None, mirrored: bool | None =
     kinds = {features[key]["dtype"] for key in keys.values()}
     if len(kinds) > 1:
         raise ConfigError(
-            f"{folder} stores images as {' and '.join(sorted(kinds))}. Convert all cameras to one of these types."
+            f"The cameras of {folder} differ in type ({' and '.join(sorted(kinds))}). Convert all to one of these "
+            f"types."
         )
     if mirrored is None:
         mirrored = not from_writer
@@ -167,7 +168,7 @@ def _state(
         raise ConfigError(
             f"{folder} has a state of {state.shape[1]} entries ({', '.join(names) or 'without names'}). Supported are "
             f"the 8 entries of LIBERO (position, rotation vector, two fingers), or entries with the names "
-            f"{', '.join((*JOINT_NAMES, *POSE_NAMES))}. Choose another dataset."
+            f"{', '.join((*JOINT_NAMES, *POSE_NAMES))}. Name another dataset."
         )
     if has_joints := LIBERO_JOINTS in values:
         joints = torch.from_numpy(values[LIBERO_JOINTS]).float()
@@ -206,7 +207,7 @@ def _video_blocks(
     row = 0
     for number, count in zip(numbers, lengths, strict=True):
         if number not in positions:
-            raise ShardError(f"{folder}/meta/episodes has no episode {number}. Download the complete dataset.")
+            raise ShardError(f"{folder}/meta/episodes does not list episode {number}. Download the complete dataset.")
         block = {}
         for camera, key in keys.items():
             chunk, file_index, start = (positions[number][f"videos/{key}/{name}"] for name in VIDEO_POSITION_KEYS)

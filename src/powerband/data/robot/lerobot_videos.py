@@ -80,8 +80,8 @@ class VideoWriter:
             self.shape = height, width = images.shape[1:3]
             if height % 2 or width % 2:
                 raise ConfigError(
-                    f"The images of {self.key} are {height} x {width}, but a video needs even sides. Record "
-                    f"images with even sides."
+                    f"The images of {self.key} are {height} x {width}, but a video needs even sides. Record images of "
+                    f"another size, such as pixels=128."
                 )
             self._path = self.folder / VIDEO_PATH.format(
                 video_key=self.key, chunk_index=self.position.chunk, file_index=self.position.file

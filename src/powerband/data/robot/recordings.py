@@ -42,7 +42,7 @@ def read_recordings(folder: Path, limit: int | None = None) -> RobotEpisodes:
     if not folders:
         raise ShardError(
             f"{folder} has no episodes: neither recordings of powerband (recording.json or manifest.json, one folder "
-            "per task), nor *.hdf5 of LIBERO, nor meta/info.json of a LeRobotDataset. Choose another folder."
+            "per task), nor *.hdf5 of LIBERO, nor meta/info.json of a LeRobotDataset. Name another folder."
         )
     return concatenate_episodes([_read_recording(each, limit) for each in folders])
 
@@ -67,12 +67,13 @@ def _read_recording(folder: Path, limit: int | None) -> RobotEpisodes:
     facts = read_manifest(folder)["facts"] if packed else json.loads((folder / FACTS_FILE).read_text(encoding="utf-8"))
     if missing := [name for name in ("instruction", "hz") if name not in facts]:
         raise ShardError(
-            f"The facts of the recording {folder} have no {missing[0]}; they have {', '.join(facts)}. Record it again."
+            f"The description of the recording {folder} has no {missing[0]}; it has {', '.join(facts)}. Remove the "
+            f"folder, and record the episodes again."
         )
     episodes = [list(parts) for _, parts in groupby(_episode_parts(folder, packed), lambda part: part.episode)][:limit]
     parts = [part for episode in episodes for part in episode]
     if not parts:
-        raise ShardError(f"{folder} has no finished episode. Record at least one.")
+        raise ShardError(f"{folder} has no finished episode. Record at least one with the stage demos.")
     with _opened(parts[0].path) as file:
         cameras = tuple(camera for camera in CAMERAS if camera in file.keys())  # noqa: SIM118
     rows = [_read_rows(part, VECTOR_FIELDS) for part in parts]
@@ -118,7 +119,9 @@ def _read_rows(part: _EpisodePart, names: Sequence[str]) -> dict[str, Tensor]:
     with _opened(part.path) as file:
         fields = list(file.keys())
         if missing := [name for name in names if name not in fields]:
-            raise ShardError(f"{part.path} has no field {missing[0]}; it has {', '.join(fields)}. Record it again.")
+            raise ShardError(
+                f"{part.path} has no field {missing[0]}; it has {', '.join(fields)}. {_record_again(part.path)}"
+            )
         return {name: file.get_slice(name)[part.first : part.last] for name in names}
 
 
@@ -130,4 +133,10 @@ def _opened(path: Path) -> Iterator[Any]:
         with safe_open(path, "pt") as file:
             yield file
     except (OSError, SafetensorError) as error:
-        raise ShardError(f"{path} cannot be read ({error}). Remove it, and record its episode again.") from error
+        raise ShardError(f"{path} cannot be read ({error}). {_record_again(path)}") from error
+
+
+def _record_again(path: Path) -> str:
+    """Returns the fix for a damaged file: one episode of an unfinished recording, or a shard of a finished one."""
+    damaged = path if path.parent.name == "episodes" else path.parent
+    return f"Remove {damaged}, then repeat the command that recorded it."

@@ -87,19 +87,19 @@ class Statistics:
         return head | {name: getattr(self, name).tolist() for name in STATISTIC_NAMES}
 
     @staticmethod
-    def from_dict(values: dict[str, Any]) -> Statistics:
-        """Restores the result of `to_dict`.
+    def from_dict(values: dict[str, Any], source: str) -> Statistics:
+        """Restores the result of `to_dict`. `source` names the file of the values in error messages.
 
         Raises:
             ConfigError: A statistic is missing, or does not have one value per dimension.
         """
         if missing := [field.name for field in fields(Statistics) if field.name not in values]:
-            raise ConfigError(f"The stored statistics have no {missing[0]}. Compute them from the recorded data again.")
+            raise ConfigError(f"{source} has no {missing[0]}. Start a new run, which computes the statistics again.")
         names = tuple(values["names"])
         if invalid := [name for name in STATISTIC_NAMES if len(values[name]) != len(names)]:
             raise ConfigError(
-                f"The stored statistics have {len(values[invalid[0]])} values of {invalid[0]} for {len(names)} "
-                "dimensions. Compute them from the recorded data again."
+                f"{source} has {len(values[invalid[0]])} values of {invalid[0]} for {len(names)} dimensions. Start a "
+                f"new run, which computes the statistics again."
             )
         tensors = {name: torch.tensor(values[name], dtype=torch.float32) for name in STATISTIC_NAMES}
         return Statistics(str(values["task_set"]), names, int(values["count"]), **tensors)
@@ -123,7 +123,10 @@ def statistics_of(values: Tensor, names: Sequence[str], task_set: str) -> Statis
     if invalid.any():
         index = int(invalid.argmax())
         row = int((~np.isfinite(rows[:, index])).argmax())
-        raise ConfigError(f"{names[index]} is {rows[row, index]} in row {row} of {task_set}. Remove its episode.")
+        raise ConfigError(
+            f"The demonstrations of {task_set} have {rows[row, index]} as {names[index]} in row {row}. Remove its "
+            f"episode from the data."
+        )
     arrays = {
         "mean": rows.mean(0),
         "std": rows.std(0),

@@ -52,9 +52,10 @@ class GymnasiumVector:
         resets_rows = self._seeded_by_row and getattr(vector.unwrapped, "shared_memory", True)
         if not (self._same_step or mode == AutoresetMode.DISABLED or (mode == AutoresetMode.NEXT_STEP and resets_rows)):
             raise ConfigError(
-                f"{vector} has the autoreset mode {mode}, and its rows cannot be reset alone. Every end of an episode "
-                f"would cost a step that ignores the action. Create it with autoreset_mode=AutoresetMode.SAME_STEP or "
-                f"DISABLED, use shared_memory=True, or step its environments with GymVecEnv."
+                f"{vector} has the autoreset mode {mode} and cannot reset one environment alone. Every end of an "
+                f"episode would cost a step that ignores the action. Create it with "
+                f"autoreset_mode=AutoresetMode.SAME_STEP or DISABLED, use shared_memory=True, or step its environments "
+                f"with GymVecEnv."
             )
         self._action: np.ndarray | None = None
 
@@ -131,8 +132,8 @@ class EnvPoolVector:
         self.pool = make(list(range(num_envs)))
         if getattr(self.pool, "is_async", False):
             raise ConfigError(
-                f"The pool returns fewer rows at a time than its {num_envs}, so rows that ended cannot be reset alone. "
-                f"Create it with batch_size=num_envs (the default)."
+                f"This EnvPool returns fewer than its {num_envs} environments at a time, so those whose episode ended "
+                f"cannot be reset alone. Create it with batch_size=num_envs (the default)."
             )
         self.spaces = Spaces.from_spaces(
             self.pool.single_observation_space,
@@ -197,6 +198,6 @@ def _check_unchanged(now: np.ndarray, before: np.ndarray, rows: np.ndarray) -> N
     """Raises ConfigError if a masked reset changed the observations of `rows` (N,) bool, which it had to keep."""
     if now[rows].tobytes() != before[rows].tobytes():
         raise ConfigError(
-            "A reset of some rows (options={'reset_mask': ...}) changed other rows, so this vector environment cannot "
-            "reset rows alone. Create it with autoreset_mode=AutoresetMode.SAME_STEP."
+            "This vector environment cannot reset one environment alone: a reset with options={'reset_mask': ...} also "
+            "changed others. Create it with autoreset_mode=AutoresetMode.SAME_STEP."
         )

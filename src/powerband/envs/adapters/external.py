@@ -155,7 +155,9 @@ class ExternalVecEnv:
         self._obs = self._tree(self.source.reset(self._seeds(self._episode)))
         self.resumed = torch.zeros(self.num_envs, dtype=torch.bool)
         warnings.warn(
-            f"{self.num_envs} current episodes were truncated, because this source cannot continue them.", stacklevel=2
+            f"The {self.num_envs} episodes that ran at the checkpoint were truncated, because these environments "
+            f"cannot restore a state. New episodes have begun.",
+            stacklevel=2,
         )
 
     def worker_statistics(self) -> dict[str, Any]:

@@ -175,7 +175,7 @@ class WorkerPool:
         active_row = int(arrays["active_row"][worker.index])
         facts: dict[str, Any] = {"env_id": None, "kind": kind, "description": description, "doing": "step"}
         if active_row == NO_ROW:
-            return EnvError(f"{name} between two environments.", facts)
+            return EnvError(f"{name} while none of its environments was stepping.", facts)
         row = worker.rows.start + active_row
         facts |= {"episode": int(arrays["episode"][row]), "step": int(arrays["length"][row])}
         facts["env_id"] = self.first_env + row

@@ -94,7 +94,9 @@ class EnvFailure:
 
     def __str__(self) -> str:
         if self.env_id is None:
-            return f"worker {self.worker} {self.description} between two steps; nothing was lost."
+            return (
+                f"worker {self.worker} {self.description} between two steps. It was restarted, and no episode was lost."
+            )
         place = describe_episode({"env_id": self.env_id, "step": self.step, "episode": self.episode, "seed": self.seed})
         return f"{place} {self.description}. Its episode was truncated, and the next one has begun."
 
@@ -152,7 +154,7 @@ class FailureLog:
         if len(self._times) == self.settings.max_failures and span <= self.settings.window_s:
             facts = {"env_id": failure.env_id, "episode": failure.episode, "step": failure.step, "seed": failure.seed}
             raise EnvError(
-                f"{self.settings.max_failures} environments failed within {span:.1f} s, which is too many to continue. "
-                f"The last failure: {failure} {failure.trace}".strip(),
+                f"Environments failed {self.settings.max_failures} times within {span:.1f} s, too often to continue. "
+                f"Fix the environment. The last failure: {failure} {failure.trace}".strip(),
                 {**facts, "doing": "step"},
             )

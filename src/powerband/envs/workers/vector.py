@@ -217,8 +217,8 @@ class WorkerVecEnv:
         here, saved = (self.num_envs, self.first_env), (len(state["episode"]), state["first_env"])
         if here != saved:
             raise ConfigError(
-                f"The saved state has {saved[0]} environments from global index {saved[1]} on, but this rank has "
-                f"{here[0]} from global index {here[1]} on. Resume with the same num_envs and number of ranks."
+                f"The saved state has {saved[0]} environments, numbered from {saved[1]} over all ranks, but this rank "
+                f"has {here[0]}, numbered from {here[1]}. Resume with the same num_envs and number of ranks."
             )
         self.seed = self._worker_pool.seed = state["seed"]
         for name in ("episode", "length"):
@@ -233,8 +233,8 @@ class WorkerVecEnv:
         truncated = int((~self.resumed).sum())
         if truncated:
             warnings.warn(
-                f"{truncated} of {self.num_envs} current episodes could not be continued and were truncated "
-                f"(resume level 'truncated').",
+                f"{truncated} of the {self.num_envs} episodes that ran at the checkpoint could not be continued. They "
+                f"were truncated, and new episodes have begun.",
                 stacklevel=2,
             )
 
@@ -268,5 +268,9 @@ def _page_lock(shared_arrays: SharedArrays) -> bool:
     memory = torch.frombuffer(shared_arrays.memory, dtype=torch.uint8)
     code = int(torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), shared_arrays.starts["log"], 0))
     if code:
-        warnings.warn(f"Shared memory is not page-locked (CUDA error {code}). Copies are slower.", stacklevel=3)
+        warnings.warn(
+            f"The memory shared with the workers could not be page-locked (CUDA error {code}). Training continues, "
+            f"with slower copies to the GPU.",
+            stacklevel=3,
+        )
     return code == 0

@@ -55,7 +55,11 @@ class RolloutCollector:
         self.halves = env.halves if double_buffer else ()
         if double_buffer and not self.halves:
             reason = "has fewer than two workers" if env.spec.overlappable else "steps in the training process"
-            warnings.warn(f"double_buffer=true has no effect, because this environment {reason}.", stacklevel=3)
+            warnings.warn(
+                f"double_buffer=true has no effect, because this environment {reason}. Leave it out, or write "
+                f"num_workers=2 if the recipe has worker processes.",
+                stacklevel=3,
+            )
 
     def collect(self, position: LoopState, count: int) -> Iterator[CollectedStep]:
         """Yields the data of `count` steps of all environments.

@@ -138,9 +138,9 @@ class GuardedLearner:
         if not ranks.leads:
             raise SystemExit(2)
         place = f"rank {failed[0]}" if world > 1 else "this machine"
-        fix = (
-            f"Write {name}={fits * world} or less; a tenth of the free memory is reserved." if fits else "No row fits."
-        )
+        fix = f"Write {name}={fits * world} or less; a tenth of the free memory is reserved."
+        if not fits:
+            fix = "Not even one row fits. Use a device with more memory."
         raise OutOfMemory(
             f"{name}={count * world} does not fit: {count} rows of {each()} bytes are {needed / 2**30:.1f} GiB "
             f"on each of {world} rank(s), which {place} does not have ({answers[failed[0]]['message']}). {fix}"
@@ -168,19 +168,21 @@ class GuardedLearner:
         if ranks.device.type == "cuda":
             if torch.cuda.is_current_stream_capturing():
                 return OutOfMemory(
-                    f"{start} The call was captured in a CUDA graph. Write off_policy.graph_updates=0 to "
-                    f"get a size that fits."
+                    f"{start} A captured CUDA graph cannot be repeated with fewer rows to find a size that fits. Write "
+                    f"off_policy.graph_updates=0 for an error that names one, or a smaller "
+                    f"off_policy.global_batch_size."
                 )
             torch.cuda.empty_cache()
         with ranks.without_collectives():
             fits = largest_that_fits(lambda count: fits_in_memory(lambda: call(count), ranks.device), 1, rows)
         if fits == rows:
             return OutOfMemory(
-                f"{start} A repetition fits, so {setting(rows)} is close to the limit. Write a smaller value."
+                f"{start} The same call fitted when it was repeated, so {setting(rows)} is close to the limit. Write a "
+                f"smaller value."
             )
         if not fits:
             return OutOfMemory(f"{start} Not even one row fits. Use a smaller network, or a device with more memory.")
-        return OutOfMemory(f"{start} In trials, {fits} fit. Write {setting(fits)}.")
+        return OutOfMemory(f"{start} At most {fits} of them fit. Write {setting(fits)}.")
 
 
 def _rows(batch: dict[str, Tree]) -> int:

@@ -35,7 +35,7 @@ def demos(config: Config, run: Run) -> None:
     """Records demonstrations of every task of the configuration, one folder per task."""
     for task in config.selected_tasks():
         folder = record(config, task, demos_folder(config, run.dir), run.console.note)
-        run.console.note(f"finished recording: {folder}")
+        run.console.note(f"{task.instruction}: the recording is finished, in {folder}")
 
 
 def demos_folder(config: Config, run_dir: Path) -> Path:
@@ -82,7 +82,8 @@ def record(config: Config, task: LiberoTask, parent: Path, note: Callable[[str],
         if stored == facts:
             return folder
         raise ConfigError(
-            f"{folder} was recorded with other settings ({_difference(stored, facts)}). Write another demos_dir=."
+            f"{folder} was recorded with other settings ({_difference(stored, facts)}). Write the same settings, or "
+            f"name another folder with demos_dir=."
         )
     recording = Recording(folder, facts)
     missing = config.demo_episodes - len(recording.numbers)

@@ -100,8 +100,11 @@ def _check_tasks(config: Config, run: Run, instructions: Sequence[str]) -> None:
         f"{config.benchmark}; the demonstrations show {_first(instructions)}"
     )
     if config.eval_episodes:
-        raise ConfigError(f"{message}. Write benchmark= and tasks= as the demonstrations show, or eval_episodes=0.")
-    run.console.note(f"{message}. Write benchmark= and tasks= as the demonstrations show when you evaluate.")
+        raise ConfigError(
+            f"{message}. Set benchmark= and tasks= to the tasks of the demonstrations, or write eval_episodes=0 to "
+            f"train without evaluations."
+        )
+    run.console.note(f"{message}. For evaluations, set benchmark= and tasks= to the tasks of the demonstrations.")
 
 
 def _first(texts: Sequence[str]) -> str:
@@ -118,7 +121,7 @@ def _store_statistics(run: Run, statistics: Mapping[str, Statistics]) -> None:
     if run.settings.resume and path.exists():
         stored = json.loads(path.read_text(encoding="utf-8"))
         for kind, each in statistics.items():
-            if difference := each.difference_from(Statistics.from_dict(stored[kind])):
+            if difference := each.difference_from(Statistics.from_dict(stored[kind], str(path))):
                 raise ConfigError(
                     f"The {kind}s of these demonstrations differ from those in {path}: {difference}. Resume with the "
                     f"demonstrations that the run started with, or start a new run."
@@ -150,7 +153,7 @@ def _describe(config: Config, run: Run, data: DemonstrationData, learner: RDTLea
     for first, second in same.nonzero().tolist():
         if first < second:
             run.console.note(
-                f"Two tasks have the same instruction, and the policy cannot distinguish them: {instructions[first]!r}."
+                f"Two tasks have the same instruction, so the policy cannot distinguish them: {instructions[first]!r}."
             )
 
 

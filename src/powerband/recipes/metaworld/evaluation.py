@@ -121,8 +121,8 @@ class GoalEvaluator:
         (run.dir / "final.json").write_text(json.dumps({**figures, "env_steps": run.env_steps}, indent=2))
         low, high = figures["success_low"], figures["success_high"]
         run.console.note(
-            f"{self.config.task}: {figures['success']:.0%} of {figures['episodes']} episodes on the 50 goals "
-            f"[{low:.0%}, {high:.0%}], mean return {figures['return']:,.0f}"
+            f"{self.config.task}: success in {figures['success']:.0%} of {figures['episodes']} episodes on the 50 "
+            f"goals (95 % interval {low:.0%} to {high:.0%}), mean return {figures['return']:,.0f}"
         )
         run.ranks.barrier()
         return figures
@@ -272,7 +272,7 @@ def evaluate_run(config: Config, folder: Path, options: Evaluation) -> list[dict
             label = stage if name == "policy" else name
             own = [{**row, "policy": label} for row in evaluator.by_task(policies[name](), options.episodes, label)]
             means = (sum(row[figure] for row in own) / len(own) for figure in ("success", "return"))
-            print("{}: {:.1%} on average, mean return {:,.0f}".format(label, *means), flush=True)
+            print("{}: success in {:.1%} of episodes on average, mean return {:,.0f}".format(label, *means), flush=True)
             rows += own
     print(format_table(rows))
     for row in rows:
@@ -301,7 +301,7 @@ def load_run_policy(config: Config, folder: Path, run: Path, stage: str) -> SAC:
         sac.actor.load_state_dict({name: tensor for name, tensor in tensors.items() if name not in ("centre", "scale")})
         return sac
     checkpoint, notices = resolve_resume(str(run)) if folder == run else (folder, [])
-    print("\n".join([*notices, f"the policy after {int(checkpoint.name):,} env steps"]), flush=True)
+    print("\n".join([*notices, f"evaluating the policy after {int(checkpoint.name):,} env steps"]), flush=True)
     learner = load_checkpoint(checkpoint, "shared")[0]["learner"]
     sac.load_state_dict(learner["sac"] if stage == "student" else learner)
     return sac

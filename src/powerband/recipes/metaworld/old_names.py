@@ -1,4 +1,4 @@
-"""Maps old option names to those of metaworld: names of the older code that it replaces, and earlier names."""
+"""Maps old option names to those of metaworld: names in the code of its guide, and in earlier powerband versions."""
 
 from __future__ import annotations
 
@@ -77,4 +77,4 @@ OLD_ARGUMENTS = {
     "experiment.mode=evaluate_collective_transformer": "evaluate",
     "experiment.mode=train_student": "student",
 }
-"""Argument of the older code's command line -> stage or argument of metaworld; empty if it is no longer needed."""
+"""Argument of the guide's command line -> stage or argument of metaworld; empty if it is no longer needed."""

@@ -1,4 +1,4 @@
-"""Maps old option names to those of sketchnav: names of the older code that it replaces, and of earlier versions."""
+"""Maps old option names to those of sketchnav: names in the code of its guide, and in earlier powerband versions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ GUIDE: dict[str, Any] = {
     "RL.PPO.gamma": "on_policy.gamma",
     "RL.PPO.tau": "on_policy.gae_lambda",
 }
-"""Option of the older code -> option of sketchnav, or (option, note); (None, note) refuses it with the note."""
+"""Option in the code of the guide -> option of sketchnav, or (option, note); (None, note) refuses it with the note."""
 
 RENAMED_SCENES = {
     "least_m": "min_size_m",

@@ -63,11 +63,12 @@ class TensorboardFigures:
         self._thread.join()
         if self.skipped:
             self.run.console.note(
-                f"TensorBoard: {self.skipped} figures were skipped, because drawing is slower than figure_interval"
+                f"TensorBoard: {self.skipped} figures were skipped, because drawing takes longer than figure_interval. "
+                f"Raise it."
             )
         if self._error is not None:
             self.run.console.note(
-                f"TensorBoard: figures stopped after an error, {type(self._error).__name__}: {self._error}"
+                f"TensorBoard: no figures are drawn after an error, {type(self._error).__name__}: {self._error}"
             )
 
     def after_update(self) -> None:

@@ -128,7 +128,7 @@ def test_eval_evaluates_and_records_a_run(finished, tmp_path, capfd):
     shutil.copytree(folder, cut_short, ignore=shutil.ignore_patterns("policy"))
     assert cli.main(["eval", str(cut_short), "episodes=2", "video=false"]) == 0
     assert json.loads((cut_short / "evaluation.json").read_text()) == [again]
-    assert f"the policy after {int(checkpoint.name):,} env steps" in capfd.readouterr().out
+    assert f"evaluating the policy after {int(checkpoint.name):,} env steps" in capfd.readouterr().out
     assert cli.main(["eval", str(finished / "runs" / "represent")]) == 2
 
 

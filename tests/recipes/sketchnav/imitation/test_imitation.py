@@ -56,14 +56,14 @@ def test_demonstrations_that_are_missing_or_differ_are_refused(demos: Path) -> N
     own = [f"demos_dir={demos}", "net.use_rgb=false", "scenes.sketch=blank", "seed=5"]
     made = load_demonstrations(config_of(*own, "scene_seed=0"))
     assert made.rows == len(made.fields["episode"])
-    with pytest.raises(ConfigError, match="seed 0; this run has 5. Write scene_seed=0"):
+    with pytest.raises(ConfigError, match="scene_seed=0, but this run has 5. Write scene_seed=0"):
         load_demonstrations(config_of(*own))
     assert sorted(set(made.fields["episode"].tolist())) == [0, 1, 2]
     with pytest.raises(ConfigError, match="powerband train sketchnav demos"):
         load_demonstrations(config_of())
-    with pytest.raises(ConfigError, match="was recorded with pixels 36; this run has 40"):
+    with pytest.raises(ConfigError, match="was recorded with pixels=36, but this run has 40. Write pixels=36"):
         load_demonstrations(config_of(f"demos_dir={demos}", "net.use_rgb=false", "pixels=40"))
-    with pytest.raises(ConfigError, match="was recorded with sensors .*'rgb_noise': 0.0.*; this run has .*5.0"):
+    with pytest.raises(ConfigError, match="was recorded with sensors.rgb_noise=0.0, but this run has 5.0"):
         load_demonstrations(config_of(f"demos_dir={demos}", "net.use_rgb=false", "sensors.rgb_noise=5"))
     with pytest.raises(ConfigError, match="no field rgb"):
         load_demonstrations(config_of(f"demos_dir={demos}"))
@@ -79,7 +79,7 @@ def test_recordings_with_the_old_names_of_scenes_are_read(demos: Path, tmp_path:
     (folder / "manifest.json").write_text(json.dumps(manifest))
     arguments = ["variant=smoke", "algo=clone", f"demos_dir={folder}", "net.use_rgb=false"]
     assert load_demonstrations(configure("sketchnav", arguments)[2].config).rows > 0
-    with pytest.raises(ConfigError, match="was recorded with scenes"):
+    with pytest.raises(ConfigError, match="was recorded with scenes.max_path_m=.*, but this run has 20"):
         load_demonstrations(configure("sketchnav", [*arguments, "scenes.most_way_m=20"])[2].config)
 
 

@@ -55,7 +55,9 @@ def encode_language(
     folder = check_folder(folder, "text_encoder", ("config.json",), LANGUAGE_ADVICE)
     for instruction in instructions:
         if not instruction.strip():
-            raise ConfigError("An instruction is empty. Write each task as text, such as 'open the drawer'.")
+            raise ConfigError(
+                "An instruction is empty. Record an instruction for each task, such as 'open the drawer'."
+            )
     if not instructions:
         raise ConfigError("The demonstrations have no instruction. Record one instruction per task.")
     encoder = fingerprint(folder)
@@ -211,7 +213,7 @@ def _load_pretrained(kind: str, folder: Path, advice: str) -> Any:
         import transformers
     except ImportError:
         raise ConfigError(
-            f"The encoder in {folder} needs the package transformers. Write pip install 'powerband[encoders]', or "
+            f"The encoder in {folder} needs the package transformers. Run pip install 'powerband[encoders]', or "
             f"leave the option of this folder (text_encoder= or vision_encoder=) empty."
         ) from None
     options = {} if kind == "AutoTokenizer" else {"use_safetensors": True}

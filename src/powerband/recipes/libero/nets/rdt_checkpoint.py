@@ -117,7 +117,7 @@ def published_shape(folder: Path) -> tuple[RDTSize, RDTShape]:
     except (OSError, KeyError, TypeError, ValueError, IndexError) as error:
         raise ConfigError(
             f"{folder} is not an RDT checkpoint ({type(error).__name__}: {error}). The folder needs config.json "
-            f"with img_pos_embed_config, and the weights of an RDT."
+            f"with img_pos_embed_config, and the weights of an RDT. Name another folder with pretrained=."
         ) from error
     return size, shape
 

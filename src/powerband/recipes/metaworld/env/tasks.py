@@ -128,7 +128,7 @@ class TaskConfig:
             raise unsupported_by_threads(self.task)
         if self.backend == "envpool" and not envpool_available():
             raise ConfigError(
-                "backend=envpool: EnvPool is not installed. Write pip install 'powerband[pool]', or backend=auto."
+                "backend=envpool: EnvPool is not installed. Run pip install 'powerband[pool]', or write backend=auto."
             )
         return self.backend
 
@@ -141,7 +141,7 @@ class TaskConfig:
         names = expand_task(self.task)
         if num_envs % len(names):
             raise ConfigError(
-                f"num_envs={num_envs} on each rank does not divide by the {len(names)} tasks of {self.task}. "
+                f"num_envs={num_envs} on each rank is not divisible by the {len(names)} tasks of {self.task}. "
                 f"Write num_envs={max(1, num_envs // len(names)) * len(names)}."
             )
         return [name for name in names for _ in range(num_envs // len(names))]

@@ -65,7 +65,7 @@ def policy_rows(config: Config, run: Run) -> list[dict[str, Any]]:
                 continue
             with GoalEvaluator(replace(config, task=task), encoded) as evaluator:
                 rows.append({"task": task, "policy": name, **evaluator.figures(policy, config.final_episodes)})
-            run.console.note(f"{task} {name}: {interval_text(rows[-1])}")
+            run.console.note(f"{task}, {name} policy: success {interval_text(rows[-1])} (95 % interval)")
     if not rows:
         raise ConfigError("The option tasks is empty. Name the tasks to evaluate, for example tasks=reach,door-open.")
     return rows

@@ -50,13 +50,13 @@ def distill(config: Config, run: Run) -> dict[str, Any]:
     """
     encoder = load_encoder(config, run.device)
     recorded = TransitionDataset(config)
-    run.console.note(f"encoding {recorded.rows:,} rows")
+    run.console.note(f"encoding the {recorded.rows:,} recorded rows with the encoder of the stage represent")
     recorded.encode(encoder, run.device)
     learner = DistillationLearner(config.distill, encoder.config.code, run.context)
     valued = int(torch.isfinite(recorded.fields["q_target"]).sum())
     if valued < recorded.rows:
         share = f"{valued:,} of {recorded.rows:,} rows" if valued else "none of the rows"
-        run.console.note(f"The critics learn from {share}: a scripted teacher has no values.")
+        run.console.note(f"The critics learn from {share}, because a scripted teacher provides no values.")
     rows = torch.arange(recorded.rows)
     loader, line = make_batch_loader(config, run, recorded, rows, lambda index, data: data.labels(index))
     run.describe({"data": line})

@@ -42,7 +42,9 @@ class Demonstrations:
         first = is_first.nonzero()[:, 0]
         self.rows, self.num_episodes = len(episode), len(first)
         if self.num_episodes != len(episode.unique()):
-            raise ConfigError("The steps of an episode are not contiguous. Record these demonstrations again.")
+            raise ConfigError(
+                "The steps of an episode are not contiguous. Remove this recording, and run the stage demos again."
+            )
         index = is_first.cumsum(0) - 1
         self.first = first[index]
         self.last = torch.cat([first[1:] - 1, torch.tensor([len(episode) - 1])])[index]
@@ -91,11 +93,26 @@ def load_demonstrations(config: Config) -> Demonstrations:
         if name == "scenes":
             value, recorded_value = _without_sketches(value), _without_sketches(recorded_value)
         if value != recorded_value:
-            fix = f" Write scene_seed={recorded_value}." if name == "seed" else " Use the settings of the recording."
+            option, value, recorded_value = _first_difference(name, value, recorded_value)
             raise ConfigError(
-                f"demos_dir={config.demos_dir} was recorded with {name} {recorded_value}; this run has {value}.{fix}"
+                f"demos_dir={config.demos_dir} was recorded with {option}={recorded_value}, but this run has {value}. "
+                f"Write {option}={recorded_value}, or record again with another demos_dir=."
             )
     return Demonstrations(fields, config.camera_keys, config.chunks.frames, config.chunks.horizon)
+
+
+def _first_difference(name: str, here: Any, recorded: Any) -> tuple[str, Any, Any]:
+    """Returns the option, the value of this run and the recorded value of the first setting that differs.
+
+    Args:
+        name: Name of the setting, or of a section of settings.
+        here: Value of this run; a dict for a section.
+        recorded: Recorded value.
+    """
+    if not isinstance(here, dict):
+        return "scene_seed" if name == "seed" else name, here, recorded
+    field = next(field for field in {**here, **recorded} if here.get(field) != recorded.get(field))
+    return f"{name}.{field}", here.get(field), recorded.get(field)
 
 
 def _without_sketches(scenes: dict[str, Any]) -> dict[str, Any]:

@@ -27,7 +27,7 @@ NUM_ENVS = 32
 
 def record_demonstrations(config: Config, run: Run) -> None:
     """Records what the shortest-path follower observes and does on the training episodes (stage demos)."""
-    run.console.note(f"complete recording: {record(config, run)}")
+    run.console.note(f"The recording is finished: {record(config, run)}")
 
 
 def record(config: Config, run: Run) -> Path:

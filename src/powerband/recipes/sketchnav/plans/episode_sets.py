@@ -117,7 +117,7 @@ def write_episode_sets(config: Config, run: Run) -> None:
         episodes = load_episodes(config, split, run.console)
         path = run.dir / f"episodes-{split}.safetensors"
         episodes.save(path, config.scenes, split, seed)
-        run.console.note(f"{len(episodes):,} episodes of {split}: {path}")
+        run.console.note(f"wrote {len(episodes):,} episodes of {split} to {path}")
         sheet = plan_sheet_image(config.scenes, split, seed, min(SHEET_PLANS, config.scenes.plans))
         save_image(run.dir / f"sketches-{split}.png", sheet)
         write_plans(config.scenes, split, seed, run.dir / f"plans-{split}")

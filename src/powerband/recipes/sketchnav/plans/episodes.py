@@ -211,9 +211,9 @@ def generate_episodes(
             goal = _sample_goal(scenes, plan, free, rng)
             if goal is None:
                 raise ConfigError(
-                    f"Plan {number} of {split} has no path of {scenes.min_path_m:g} to {scenes.max_path_m:g} m with a "
-                    f"ratio of {scenes.min_path_ratio:g} or more. Lower scenes.min_path_m or scenes.min_path_ratio, or "
-                    f"raise scenes.max_path_m."
+                    f"Plan {number} of {split} has no path of {scenes.min_path_m:g} to {scenes.max_path_m:g} m that is "
+                    f"at least {scenes.min_path_ratio:g} times as long as the straight line. Lower scenes.min_path_m "
+                    f"or scenes.min_path_ratio, or raise scenes.max_path_m."
                 )
             field, target, starts = goal
             parts["field"].append(field.ravel())

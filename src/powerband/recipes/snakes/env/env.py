@@ -116,7 +116,7 @@ class SnakesEnv:
                 f"more, and they must sum to 1."
             )
         if not 0 <= seed < 2**64:
-            raise ConfigError(f"seed={seed} is outside 0..2**64 - 1.")
+            raise ConfigError(f"seed={seed} is outside 0..2**64 - 1. Pass a seed in this range.")
         edges = [round(sum(shares[: k + 1]) * num_boards) for k in range(len(shares))]
         self.num_boards, self.mirrored = num_boards, edges[0]
         self.num_envs = num_boards + self.mirrored
@@ -155,7 +155,7 @@ class SnakesEnv:
         """
         if seed is not None:
             if not 0 <= seed < 2**64:
-                raise ConfigError(f"seed={seed} is outside 0..2**64 - 1.")
+                raise ConfigError(f"seed={seed} is outside 0..2**64 - 1. Pass a seed in this range.")
             self.seed = seed
             self.state.tick.zero_()
         self._sent = None

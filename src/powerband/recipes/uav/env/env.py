@@ -131,7 +131,7 @@ class UavEnv:
         """
         if seed is not None:
             if not 0 <= seed < 2**63:
-                raise ConfigError(f"seed={seed} is outside 0..2**63 - 1.")
+                raise ConfigError(f"seed={seed} is outside 0..2**63 - 1. Pass a seed in this range.")
             self.seed = seed
             self.missions.tick.zero_()
             self.missions.episode.zero_()
