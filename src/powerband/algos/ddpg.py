@@ -56,7 +56,8 @@ class DDPG:
         """
         if spec.num_actions is None:
             raise ConfigError(
-                "algo=ddpg needs discrete actions, but those of this environment are continuous. Write algo=ppo."
+                "algo=ddpg supports discrete actions only, because its actor outputs action probabilities. The "
+                "actions of this environment are continuous. Write algo=ppo."
             )
         if config.communicate == "lstm" and spec.num_agents is None:
             raise ConfigError(

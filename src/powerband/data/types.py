@@ -288,7 +288,11 @@ class OnPolicyLearner(Learner, Protocol):
     """A learner that updates on rollouts, the newest steps of its current policy."""
 
     def after_rollout(self, obs: Tree) -> None:
-        """Processes the observations (T steps, N environments, ...) of a rollout after its updates, for statistics."""
+        """Updates running statistics, such as those that normalise observations, after the updates of a rollout.
+
+        Args:
+            obs: Observations (T, N, ...) of T steps and N environments.
+        """
 
 
 @runtime_checkable

@@ -24,7 +24,9 @@ class ActionMask(gymnasium.Wrapper):
     def __init__(self, env: gymnasium.Env) -> None:
         super().__init__(env)
         if not isinstance(env.action_space, spaces.Discrete):
-            raise ConfigError(f"wrap.action_mask needs discrete actions; {env} has {env.action_space}. Leave it out.")
+            raise ConfigError(
+                f"wrap.action_mask needs discrete actions; {env} has {env.action_space}. Write wrap.action_mask=false."
+            )
         self._method = env.get_wrapper_attr("action_masks") if env.has_wrapper_attr("action_masks") else None
         observed = env.observation_space
         self._is_dict = isinstance(observed, spaces.Dict)

@@ -52,14 +52,20 @@ class ParallelAgents(gymnasium.Env):
             return spaces.Box(np.tile(space.low, shape), np.tile(space.high, shape), dtype=space.dtype)
         if isinstance(space, spaces.Discrete) and space.start == 0:
             return spaces.MultiDiscrete([int(space.n)] * self.num_agents)
-        raise ConfigError(f"An agent's observation space {space} is not supported. Supported are Box, Discrete, Dict.")
+        raise ConfigError(
+            f"An agent's observation space {space} is not supported. Supported are Box, Discrete and Dict. Convert it "
+            f"with a wrapper of the package supersuit."
+        )
 
     def _stacked_actions(self, space: Any) -> Any:
         if isinstance(space, spaces.Discrete) and space.start == 0:
             return spaces.MultiDiscrete([int(space.n)] * self.num_agents)
         if isinstance(space, spaces.Box):
             return self._stacked_space(space)
-        raise ConfigError(f"An agent's action space {space} is not supported. Supported are Discrete and Box.")
+        raise ConfigError(
+            f"An agent's action space {space} is not supported. Supported are Discrete and Box. Convert it with a "
+            f"wrapper of the package supersuit."
+        )
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Starts an episode. Returns the observations of all agents (A, ...), and an empty info."""

@@ -87,7 +87,9 @@ def _wrapped(option: str, wrapper: Any, env: Any, *arguments: Any, **settings: A
     try:
         return wrapper(env, *arguments, **settings)
     except DependencyNotInstalled as missing:
-        raise ConfigError(f"{option} needs a package that is not installed: {missing}.") from missing
+        raise ConfigError(
+            f"{option} needs a package that is not installed: {missing}. Install it with pip."
+        ) from missing
     except (AssertionError, AttributeError, TypeError, ValueError) as error:
         detail = str(error) or type(error).__name__
         raise ConfigError(f"{option} does not suit {env}: {detail}. Leave {option.partition('=')[0]} out.") from error

@@ -110,7 +110,10 @@ class WorkerVecEnv:
     def _bind(self, spaces: list[Spaces], episode_metrics: tuple[str, ...], resume: ResumeLevel) -> None:
         """Maps the shared memory according to the spaces that the workers have replied with."""
         if any(other != spaces[0] for other in spaces):
-            raise ConfigError(f"All environments of a vector need the same spaces, but these differ: {spaces}.")
+            raise ConfigError(
+                f"All environments of a vector need the same spaces, but these differ: {spaces}. Create all of them "
+                f"with the same arguments."
+            )
         self.spec = env_spec(spaces[0], resume, overlappable=self._workers[0].process is not None)
         log_steps = min(spaces[0].max_episode_steps or MAX_REPLAY_STEPS, MAX_REPLAY_STEPS)
         fields = layout(spaces[0], self.num_envs, len(self._workers), episode_metrics, log_steps)

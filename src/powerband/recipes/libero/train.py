@@ -153,7 +153,8 @@ def _describe(config: Config, run: Run, data: DemonstrationData, learner: RDTLea
     for first, second in same.nonzero().tolist():
         if first < second:
             run.console.note(
-                f"Two tasks have the same instruction, so the policy cannot distinguish them: {instructions[first]!r}."
+                f"Two tasks have the same instruction, {instructions[first]!r}, so the policy cannot distinguish them. "
+                f"Train on one of them with tasks=."
             )
 
 

@@ -193,8 +193,8 @@ class RDT(nn.Module):
         width = size.width
         if width % size.heads or width % 4:
             raise ConfigError(
-                f"RDTSize.width={width} with heads={size.heads} must be a multiple of {math.lcm(4, size.heads)}, that "
-                f"is of 4 and of heads."
+                f"RDTSize.width={width} is not a multiple of 4 and of heads={size.heads}. Pass a multiple of "
+                f"{math.lcm(4, size.heads)}."
             )
         self.shape, self.gradient_checkpointing = shape, gradient_checkpointing
         self.t_embedder, self.freq_embedder = ScalarEmbedding(width), ScalarEmbedding(width)

@@ -112,8 +112,8 @@ class SnakesEnv:
             )
         if min(shares) < 0 or abs(sum(shares) - 1) > 1e-6:
             raise ConfigError(
-                f"The shares of the mirrored boards and of each opponent are {shares}. Each share must be 0 or "
-                f"more, and they must sum to 1."
+                f"The shares of the boards are {shares}: first those of self-play, in which the policy plays both "
+                f"teams, then those against each opponent. Pass shares of 0 or more that sum to 1."
             )
         if not 0 <= seed < 2**64:
             raise ConfigError(f"seed={seed} is outside 0..2**64 - 1. Pass a seed in this range.")

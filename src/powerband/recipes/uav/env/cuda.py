@@ -188,7 +188,13 @@ def write(missions: Missions, tables: WorldArrays, *arguments: Any) -> None:
 
 
 def count(missions: Missions, tables: WorldArrays, *arguments: Any) -> None:
-    """Compares one map of each mission with the hidden map; `arguments` are `k` and `counts` of `count_rows`."""
+    """Counts cells in which a belief map of each mission agrees and disagrees with the hidden map.
+
+    Args:
+        missions: State of all missions.
+        tables: Constants of the world.
+        arguments: ``k``, the index of the belief map, and ``counts``, which receives the counts; see `count_rows`.
+    """
     launch_per_row(count_rows, tables.cells, missions, tables, *arguments)
 
 

@@ -237,6 +237,9 @@ def write_move(i, m, cell, code, sets, lanes, numbers, row, at):
 def write_bean(i, j, course, aside, numbers, row, at):
     """Writes the 5 features of bean `j` (0..4), as snake `i` (0..5) sees it, to row[at : at + 5].
 
+    They are its offset from the head, forward and to the right, the nearness in moves, and the moves by which the
+    nearest enemy and the nearest team mate arrive later.
+
     `course` and `aside`: directions forward and right of the snake; `numbers`: working memory, see `flood.Scratch`.
     """
     own, enemy, mate = numbers[ARRIVAL + j, i], HORIZON + 1, HORIZON + 1
