@@ -1,13 +1,15 @@
 """Tests that measure seconds have the machine to themselves: they are marked `timed`, and run after all others.
 
-The others run on two workers. A worker takes whole files, in the order that this module sets: the longest come first,
-so that no long file is left for one worker at the end.
+The others run on two workers, with one thread of torch each. A worker takes whole files, in the order that this module
+sets: the longest come first, so that no long file is left for one worker at the end.
 
 MuJoCo decides what it renders with when it is imported, whichever test does so first: that is settled before all tests.
 """
 
 from __future__ import annotations
 
+import gc
+import os
 from pathlib import Path
 
 import pytest
@@ -58,6 +60,12 @@ start files of one environment at the same time would compile its kernels twice.
 
 def pytest_configure() -> None:
     rendering.prepare()
+    if "PYTEST_XDIST_WORKER" in os.environ:  # before the first import of torch; a timed test has all cores
+        os.environ["OMP_NUM_THREADS"] = "1"
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()  # each collection would look at the 600,000 objects of the modules again
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

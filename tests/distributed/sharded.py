@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 import runs
+from distributed.ranks import CommandOnRanks
 from powerband.core.ranks.ranks import Ranks
 from powerband.data.recorded.batch_loader import BatchLoader
 from powerband.recipes.libero.rdt import RDTLearner
@@ -62,28 +63,30 @@ def assert_same(shards: list[dict], alone: dict, figures: float, state: float) -
 
 
 def assert_resumes(folder: Path, launch: str, environment: dict[str, str], said: str) -> tuple[Path, list[str]]:
-    """A run under `accelerate launch`, and the same gone on with from its middle by `powerband train` in that
-    environment, end in the same state. Returns the run and its words."""
+    """A run under `accelerate launch`, and the same resumed from its middle by ranks with the variables `environment`,
+    end in the same state. Returns the run and its words."""
     run, again = folder / "run", folder / "again"
     words = ["variant=smoke", *runs.COMMON, f"demos_dir={record(folder / 'demos')}", f"run_dir={run}"]
     words += [f"updates={UPDATES}", "save_interval=8", "keep_checkpoints=3", LATE]
     launcher = ["accelerate.commands.launch", *LAUNCH.split(), *launch.split(), "-m", "powerband"]
-    heard = finished([*launcher, "train", "libero", *words], {})
+    heard = launched([*launcher, "train", "libero", *words])
     assert said in heard and SIZES in heard
 
     shutil.copytree(run, again)
     words_again = ["train", "libero", f"resume={again / 'checkpoints' / '8'}", "nproc=2"]
-    heard = finished(["powerband", *words_again], environment)
+    command = CommandOnRanks(words_again, folder / "printed", **environment)
+    assert command.finish() == [0, 0], command.errors()
+    heard = command.printed()
     assert said in heard and SIZES in heard and " 2 updates" in heard
     assert runs.state(run)["shared/learner/updates"] == UPDATES
     assert runs.differences(run, again) == []
     return run, words
 
 
-def finished(module: list[str], environment: dict[str, str]) -> str:
+def launched(module: list[str]) -> str:
     """What a module with these words printed, which has to end well."""
-    whole = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", **environment}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     command = [sys.executable, "-m", *module]
-    done = subprocess.run(command, env=whole, capture_output=True, text=True, timeout=240)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

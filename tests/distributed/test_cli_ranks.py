@@ -8,10 +8,12 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 import runs
+from distributed.ranks import CommandOnRanks
 from powerband.cli import main as cli
 from powerband.core.ranks import launch
 
@@ -33,19 +35,12 @@ def finish(process: subprocess.Popen, timeout: float = 150) -> str:
 
 def test_ranks_notice_the_time_limit_though_updates_make_their_iterations_a_hundred_times_as_long(tmp_path):
     run = tmp_path / "run"
-    words = [
-        "snakes",
-        "algo=ddpg",
-        "off_policy.num_envs=4",
-        "learning_starts=400",
-        "global_batch_size=512",
-        "time_limit_s=5",
-    ]
-    process = start(POWERBAND, "train", *words, "gpus=none", "nproc=2", "tensorboard=false", f"run_dir={run}")
-    said = finish(process)
-    assert process.returncode == 0, said
+    words = "snakes algo=ddpg off_policy.num_envs=4 learning_starts=400 global_batch_size=512 time_limit_s=5".split()
+    words += ["gpus=none", "nproc=2", "tensorboard=false", f"run_dir={run}"]
+    command = CommandOnRanks(["train", *words], tmp_path / "printed")
+    assert command.finish() == [0, 0], command.errors()
     last = runs.metrics(run)[-1]
-    assert last["grad_steps"] > 0 and "time limit of 5 s reached" in said
+    assert last["grad_steps"] > 0 and "time limit of 5 s reached" in command.printed()
     times = [json.loads(text)["time_s"] for text in (run / "metrics.jsonl").read_text().splitlines()]
     assert times[-1] < 13
 
@@ -67,12 +62,27 @@ def test_sizes_that_do_not_divide_are_refused_before_a_rank_starts(tmp_path, cap
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(("name", "launcher"), [("ddpg", TORCHRUN), ("ppo", POWERBAND)], ids=["ddpg", "ppo"])
-def test_a_signal_saves_on_both_ranks_and_the_run_goes_on(name, launcher, tmp_path):
-    """The run of ddpg goes on under torchrun."""
-    run = tmp_path / "run"
+def endless(name: str, run: Path) -> list[str]:
+    """Words of a run of `SMALL` on two ranks, without an end."""
     words = [*runs.SMALL[name], "--gpus", "none", "--nproc", "2", "tensorboard=false", f"run_dir={run}"]
-    process = start(POWERBAND, "train", *words, "env_steps=100000000", "log_interval_s=0.5")
+    return ["train", *words, "env_steps=100000000", "log_interval_s=0.5"]
+
+
+def resumed(launcher: list[str], run: Path) -> dict:
+    """The state of a run that ended at a signal, after 480 more steps on two ranks."""
+    reached = runs.state(run)["shared/run/env_steps"]
+    assert reached > 0
+    process = start(launcher, "train", "snakes", f"resume={run}", f"env_steps={reached + 480}")
+    said = finish(process)
+    assert process.returncode == 0 and "ranks" in said, said
+    state = runs.state(run)
+    assert state["shared/run/env_steps"] >= reached + 480
+    return state
+
+
+def test_a_signal_to_the_launcher_saves_on_both_ranks_and_torchrun_resumes(tmp_path):
+    run = tmp_path / "run"
+    process = start(POWERBAND, *endless("ddpg", run))
     lines = []
     for line in process.stdout:
         lines.append(line)
@@ -81,15 +91,17 @@ def test_a_signal_saves_on_both_ranks_and_the_run_goes_on(name, launcher, tmp_pa
     time.sleep(0.5)
     process.send_signal(signal.SIGTERM)
     finish(process)
-    reached = runs.state(run)["shared/run/env_steps"]
-    assert reached > 0, "".join(lines)
-    process = start(launcher, "train", "snakes", f"resume={run}", f"env_steps={reached + 480}")
-    said = finish(process)
-    assert process.returncode == 0 and "ranks" in said, said
-    state = runs.state(run)
-    assert state["shared/run/env_steps"] >= reached + 480
-    if name == "ddpg":
-        shares_sizes("".join(lines), state)
+    shares_sizes("".join(lines), resumed(TORCHRUN, run))
+
+
+def test_a_signal_to_on_policy_ranks_saves_and_the_launcher_resumes(tmp_path):
+    run = tmp_path / "run"
+    command = CommandOnRanks(endless("ppo", run), tmp_path / "printed")
+    command.wait_for_line("steps/s")
+    time.sleep(0.5)
+    command.send_signal(signal.SIGTERM)
+    command.finish()
+    resumed(POWERBAND, run)
 
 
 def shares_sizes(said: str, state: dict) -> None:

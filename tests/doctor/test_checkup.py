@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import json
 import os
@@ -17,6 +18,7 @@ import powerband
 from powerband.cli import main as cli
 from powerband.doctor import checkup
 from powerband.doctor.check_result import fail, ok, skipped, warn
+from powerband.doctor.checks.simulators import SIMULATORS
 from powerband.doctor.context import CheckContext
 
 ROW = {"section", "name", "status", "measured", "advice", "figures", "seconds"}
@@ -115,17 +117,27 @@ def test_sections_run_once_in_their_usual_order(monkeypatch: pytest.MonkeyPatch,
 SMALL_UPDATES = """
 import sys
 import timeit
+from dataclasses import replace
 from powerband.cli import main as cli
 from powerband.doctor.checks import recipes
 from powerband.loops.config import OfflineConfig, OffPolicyConfig, OnPolicyConfig
 
+def build_small(reference, load_object=recipes.load_object):
+    build = load_object(reference)
+    def small(config, context):
+        if "chunks" in vars(config):
+            config = replace(config, chunks=replace(config.chunks, unet=(8, 16)))
+        return build(config, context)
+    return small
+
 for kind in (OfflineConfig, OffPolicyConfig, OnPolicyConfig):
     rows = kind.update_rows.fget
     kind.update_rows = property(lambda self, rows=rows: min(rows(self), 4))
+recipes.load_object = build_small
 recipes.seconds_per_call = lambda call, device: timeit.timeit(call, number=1)
 raise SystemExit(cli.main(sys.argv[1:]))
 """
-"""The command with updates of four rows, each timed once: the update of sketchnav alone takes most of a minute."""
+"""The command with updates of four rows, each timed once, and a small U-Net: those of sketchnav take a minute."""
 
 
 @pytest.fixture(scope="module")
@@ -172,3 +184,12 @@ def test_measurements_are_plausible_numbers(this_machine: dict[str, Any]) -> Non
     assert {"snakes ppo cpu", "snakes bicnet cpu", "gym sac cpu"} <= {row["name"] for row in learners}
     assert all(row["figures"]["update_ms"] > 0 for row in learners if row["status"] == "ok")
     assert sum(row["status"] == "ok" for row in learners) >= 5
+
+
+def test_every_installed_simulator_steps(this_machine: dict[str, Any]) -> None:
+    for row in (row for row in this_machine["rows"] if row["section"] == "simulators"):
+        if importlib.util.find_spec(SIMULATORS[row["name"]].module) is None:
+            assert row["status"] == "skipped", row
+        else:
+            assert row["status"] == "ok", row
+            assert row["name"] == "libero" or row["figures"]["steps_per_s"] > 10

@@ -6,7 +6,6 @@ POWERBAND_TEST_ROWS is "METHOD:ROWS:RANK", such as "update:11:1".
 from __future__ import annotations
 
 import os
-import sys
 from typing import Any
 
 import torch
@@ -31,9 +30,10 @@ def limit(kind: type, method: str, rows: int) -> None:
     setattr(kind, method, limited)
 
 
-if __name__ == "__main__":
+def main(words: list[str]) -> int:
+    """Runs a command of powerband, on the rank of POWERBAND_TEST_ROWS with little memory."""
     method, rows, rank = os.environ["POWERBAND_TEST_ROWS"].split(":")
     if os.environ.get("RANK", "0") == rank:
         for kind in (SAC, PPO):
             limit(kind, method, int(rows))
-    sys.exit(cli.main(sys.argv[1:]))
+    return cli.main(words)

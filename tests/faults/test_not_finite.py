@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
 
 import runs
+from distributed.ranks import CommandOnRanks
 from powerband.cli import main as cli
 from powerband.core.run.checkpoint import resolve_resume
 
-TESTS = Path(__file__).parents[1]
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
-ENVIRONMENT["PYTHONPATH"] = os.pathsep.join([str(TESTS), str(Path(cli.__file__).parents[2])])
 COMMON = "gym num_workers=0 gpus=none threads=1 tensorboard=false supervise=false".split()
 LONG = "env_steps=1000000"
 SAC = "algo=sac sac.hidden=16,16 off_policy.num_envs=4 learning_starts=40 random_steps=40 global_batch_size=32".split()
 PPO = "algo=ppo ppo.hidden=16 on_policy.num_envs=4 num_steps=16 minibatches=2".split()
 
 
-def train(*words: str, **variables: str) -> tuple[int, str]:
-    """(exit status, what it wrote to standard error) of a run in a process of its own."""
-    command = [sys.executable, "-m", "powerband", "train", *words]
-    done = subprocess.run(command, env=ENVIRONMENT | variables, capture_output=True, text=True, timeout=150)
-    return done.returncode, done.stderr
+def train_on_two_ranks(folder: Path, *words: str, **variables: str) -> tuple[list[int], str]:
+    """(exit statuses, what both ranks wrote to standard error) of a run."""
+    command = CommandOnRanks(["train", *words, "nproc=2"], folder / "printed", **variables)
+    return command.finish(), command.errors()
 
 
 def facts(run_dir: Path, rank: int = 0) -> dict:
@@ -102,9 +96,9 @@ def test_values_that_no_update_has_seen_yet_are_not_saved(tmp_path, capsys):
 def test_two_ranks_end_together_and_name_the_rank_whose_environment_it_was(algo, tmp_path):
     run = tmp_path / "run"
     env = "env_id=faults.failing_envs:NanReward-v0"
-    words = [*COMMON, *algo, LONG, env, f"run_dir={run}", "nproc=2", "save_interval=64"]
-    status, said = train(*words, FAILING_RANK="1")
-    assert status == 2 and "Traceback" not in said, said
+    words = [*COMMON, *algo, LONG, env, f"run_dir={run}", "save_interval=64"]
+    statuses, said = train_on_two_ranks(tmp_path, *words, FAILING_RANK="1")
+    assert statuses == [2, 2] and "Traceback" not in said, said
     assert said.count("powerband: ") == 1 and "An environment of rank 1 produced them: reward (1 of" in said, said
     assert facts(run, 1)["environment"] == ["reward"] and facts(run, 0)["environment"] == []
     assert facts(run, 1)["update"] == facts(run, 0)["update"], "averaged gradients: both see it in one update"
@@ -121,6 +115,6 @@ def test_two_ranks_that_diverge_end_together(algo, rates, tmp_path):
     run = tmp_path / "run"
     hot = [f"{rate}=1e12" for rate in rates]
     env = "env_id=faults.failing_envs:Healthy-v0"
-    status, said = train(*COMMON, *algo, LONG, env, f"run_dir={run}", "nproc=2", *hot)
-    assert status == 2 and "Traceback" not in said and said.count("powerband: ") == 1, said
+    statuses, said = train_on_two_ranks(tmp_path, *COMMON, *algo, LONG, env, f"run_dir={run}", *hot)
+    assert statuses == [2, 2] and "Traceback" not in said and said.count("powerband: ") == 1, said
     assert "the networks diverged" in said and (run / "nan" / "rank1.safetensors").exists()

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
+from distributed.ranks import CommandOnRanks
 from faults.short_of_memory import limit
 from powerband.algos.ppo import PPO
 from powerband.algos.sac import SAC
 from powerband.cli import main as cli
 
-TESTS = Path(__file__).parents[1]
-SCRIPT = str(TESTS / "faults" / "short_of_memory.py")
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", SCRIPT]
 COMMON = "gym env_id=faults.failing_envs:Healthy-v0 num_workers=0 gpus=none threads=1 tensorboard=false".split()
 SAC_WORDS = (
     "algo=sac sac.hidden=16,16 off_policy.num_envs=4 learning_starts=40 random_steps=40 global_batch_size=32".split()
@@ -80,15 +74,13 @@ def test_a_replay_that_the_allocator_refuses(capsys, tmp_path, monkeypatch):
 
 
 def test_one_rank_of_two_says_what_fits_and_takes_the_other_along(tmp_path):
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "POWERBAND_TEST_ROWS": "update:11:1"}
-    source = str(Path(cli.__file__).parents[2])
-    environment["PYTHONPATH"] = os.pathsep.join([str(TESTS), source])
     words = ["train", *COMMON, *SAC_WORDS, "env_steps=100000", f"run_dir={tmp_path / 'run'}"]
-    done = subprocess.run([*TORCHRUN, *words], env=environment, capture_output=True, text=True, timeout=120)
-    assert done.returncode != 0
-    said = [line for line in done.stderr.splitlines() if line.startswith("powerband: ")]
-    assert any("rank 1 of 2 ran out of memory in an update of 16 rows" in line for line in said), done.stderr
-    assert any(
-        "At most 11 of them fit. Write off_policy.global_batch_size=22 (11 on each rank)." in line for line in said
-    )
-    assert "powerband: rank 0 ends because another rank failed" in done.stderr and "[rank0]" not in done.stderr
+    variables = {"POWERBAND_TEST_ROWS": "update:11:1"}
+    command = CommandOnRanks(words, tmp_path / "printed", main="faults.short_of_memory:main", **variables)
+    statuses, errors = command.finish(), command.errors()
+    assert all(statuses), errors
+    said = [line for line in errors.splitlines() if line.startswith("powerband: ")]
+    assert any("rank 1 of 2 ran out of memory in an update of 16 rows" in line for line in said), errors
+    fitting = "At most 11 of them fit. Write off_policy.global_batch_size=22 (11 on each rank)."
+    assert any(fitting in line for line in said)
+    assert "powerband: rank 0 ends because another rank failed" in errors and "Traceback" not in errors
