@@ -30,6 +30,10 @@ SMALL = {
         "collect.interval=100 collect.samples=40 final_episodes=0 horizon=30 project={run_dir}"
     ).split(),
     "cartpole": "gym env_id=CartPole-v1 algo=ppo ppo.hidden=16 on_policy.num_envs=4 num_steps=16 minibatches=2".split(),
+    "fused": (
+        "gym env_id=CartPole-v1 algo=ppo ppo.hidden=16 shared_trunk=false on_policy.num_envs=4 "
+        "num_steps=16 minibatches=4"
+    ).split(),
 }
 COMMON = "gpus=none threads=1 tensorboard=false".split()
 

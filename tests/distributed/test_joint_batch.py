@@ -40,7 +40,7 @@ BATCH, UPDATES = 64, 5
 ITERATIONS = 3_000
 STEPS, PIXELS, SKETCHES = 6, 36, 9
 CHUNKS = ("clone", "diffusion")
-LEARNERS = ("sac", "ddpg", "ppo", "coma", "sketchnav", *CHUNKS)
+LEARNERS = ("sac", "ddpg", "ppo", "fused", "coma", "sketchnav", *CHUNKS)
 
 
 def make_env_spec(name: str) -> EnvSpec:
@@ -132,6 +132,7 @@ def learner_of(ranks: Ranks, name: str) -> object:
         "sac": (SAC, SACConfig(hidden=(32, 32))),
         "ddpg": (DDPG, DDPGConfig(hidden=32)),
         "ppo": (PPO, PPOConfig(hidden=(32,))),
+        "fused": (PPO, PPOConfig(hidden=(32,), shared_trunk=False, fused=True)),
         "sketchnav": (PPO, PPOConfig(hidden=(16,), gru=16, activation="relu")),
     }
     kind, config = kinds[name]

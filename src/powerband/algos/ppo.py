@@ -94,6 +94,12 @@ class PPO:
         )
         self.auxiliary = encoder if isinstance(encoder, AuxiliaryLosses) else None
         self._loss_fn = compile_if(self._loss, config.compile)
+        self.fused = None
+        plain = context.device.type == "cpu" and context.precision.name == "fp32" and encoder is None and not has_state
+        if config.can_be_fused and plain:
+            from powerband.algos.fused_ppo import FusedPPO  # imports numba, which takes half a second
+
+            self.fused = FusedPPO(self.net, self.adam, config)
 
     @property
     def lr(self) -> float | Tensor:
@@ -124,25 +130,39 @@ class PPO:
             (N, [A,] H), None without a GRU.
         """
         lead = self._lead(obs)
+        sampled, log_prob, value, carry = self._choose(obs, lead, carry, explore, temperature)
+        extras = {"log_prob": log_prob.view(lead), "value": value.view(lead)}
+        if self.discrete:
+            return sampled.view(lead), extras, carry
+        raw = sampled.view(*lead, self.dim)
+        inside = raw.clamp(-1, 1) if self.bounded else raw
+        return torch.addcmul(self.centre, self.scale, inside), {**extras, "raw_action": raw}, carry
+
+    def _choose(
+        self, obs: Tree, lead: torch.Size, carry: Tensor | None, explore: bool, temperature: float
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """Returns actions (rows,) or (rows, D), their log-probabilities (rows,), values (rows,) and the next carry.
+
+        `lead` is the shape (N, [A]) of the leading axes of `obs`.
+        """
+        per_env = lead.numel() // lead[0]
+        noise = self.noise("ppo/act", lead[0]) if explore else None
+        if self.fused is not None and temperature == 1 and lead.numel() <= self.fused.max_rows:
+            x = self._features(obs, self.leading).flatten(0, -2)
+            return *self.fused.act(x, self._mask(obs), noise), None
         outputs, value, carry = self._forward(obs, lead, carry, None)
-        rows = lead.numel() // lead[0]
         policy: Categorical | DiagGaussian
         if self.discrete:
             logits = outputs if temperature == 1 else outputs.float() / temperature
             policy = Categorical(logits, self._mask(obs))
-            sampled = policy.sample(self.noise("ppo/act", lead[0]).uniform(rows).view(-1)) if explore else policy.mode()
-            action, extras = sampled.view(lead), {}
+            sampled = policy.mode() if noise is None else policy.sample(noise.uniform(per_env).view(-1))
         else:
             assert self.net.log_std is not None
             log_std = self.net.log_std if temperature == 1 else self.net.log_std + 0.5 * math.log(temperature)
             policy = DiagGaussian(outputs, log_std)
-            sampled = policy.mean
-            if explore:
-                sampled = policy.sample(self.noise("ppo/act", lead[0]).normal(rows, self.dim).view(-1, self.dim))
-            raw = sampled.view(*lead, self.dim)
-            inside = raw.clamp(-1, 1) if self.bounded else raw
-            action, extras = torch.addcmul(self.centre, self.scale, inside), {"raw_action": raw}
-        return action, {"log_prob": policy.log_prob(sampled).view(lead), "value": value.view(lead), **extras}, carry
+            normal = None if noise is None else noise.normal(per_env, self.dim).view(-1, self.dim)
+            sampled = policy.mean if normal is None else policy.sample(normal)
+        return sampled, policy.log_prob(sampled), value, carry
 
     @torch.no_grad()
     def value(self, obs: Tree, carry: Tensor | None = None) -> Tensor:
@@ -184,10 +204,36 @@ class PPO:
         Returns:
             Losses and statistics of the update by name, detached 0-d tensors.
         """
+        if self.fused is not None and batch["log_prob"].numel() <= self.fused.max_rows:
+            figures = self.fused.gradient(*self._fused_inputs(batch, self.leading))
+            figures["losses/grad_norm"] = self.adam.apply()
+            return figures
         with self.precision.autocast():
             loss, figures = self._loss_fn(batch)
         figures["losses/grad_norm"] = self.adam.step(loss)
         return figures
+
+    def updates_epochs(self, rows: int) -> bool:
+        """Returns whether `update_epoch` supports mini-batches of `rows` rows."""
+        alone = self.world_size == 1 and self.leading == 1
+        return alone and self.fused is not None and rows <= self.fused.max_rows
+
+    def update_epoch(self, data: dict[str, Tree], order: Tensor, size: int) -> dict[str, Tensor]:
+        """Takes one step on each mini-batch of `size` rows, in the order (T * N,) int64 of the rows of a rollout.
+
+        `data` has the names of `update`, each (T, N, ...). Returns the means of the figures over the mini-batches.
+        """
+        assert self.fused is not None
+        figures = self.fused.epoch(*self._fused_inputs(data, 2), order, size)
+        for _ in range(-(-len(order) // size)):
+            self.average(self.adam.grad)  # one rank has nothing to average, but a measurement counts the calls
+        return figures
+
+    def _fused_inputs(self, batch: dict[str, Tree], leading: int) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
+        """Returns features (rows, F), mask (rows, K), actions, and old values (rows, 4) for `FusedPPO`."""
+        x = self._features(batch["obs"], leading).flatten(0, -2)
+        old = [batch[name].reshape(-1) for name in ("log_prob", "value", "advantages", "returns")]
+        return x, self._mask(batch["obs"]), batch["action" if self.discrete else "raw_action"], torch.stack(old, 1)
 
     def _loss(self, batch: dict[str, Tree]) -> tuple[Tensor, dict[str, Tensor]]:
         """Returns the loss, and its terms and statistics by name.

@@ -307,6 +307,20 @@ class ValueLearner(OnPolicyLearner, Protocol):
 
 
 @runtime_checkable
+class EpochLearner(OnPolicyLearner, Protocol):
+    """A learner that can update on all mini-batches of an epoch in one call, which saves the overhead of small ones."""
+
+    def updates_epochs(self, rows: int) -> bool:
+        """Returns whether `update_epoch` supports mini-batches of `rows` rows; otherwise the loop calls `update`."""
+
+    def update_epoch(self, data: dict[str, Tree], order: Tensor, size: int) -> dict[str, Tensor]:
+        """Updates on each mini-batch of `size` rows of a rollout (T, N, ...), in the order (T * N,) of its rows.
+
+        Returns the means of the metrics over the mini-batches, as `update` returns them.
+        """
+
+
+@runtime_checkable
 class TargetLearner(OnPolicyLearner, Protocol):
     """A learner that computes its own targets from rollouts of complete episodes."""
 

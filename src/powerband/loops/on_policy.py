@@ -10,7 +10,7 @@ import torch
 from powerband.core.run.run import Run, RunHooks
 from powerband.data.episode_tracker import EpisodeTracker
 from powerband.data.rollout import Rollout, minibatches
-from powerband.data.types import OnPolicyLearner, ValueLearner, VecEnv
+from powerband.data.types import EpochLearner, OnPolicyLearner, ValueLearner, VecEnv
 from powerband.loops.config import OnPolicyConfig
 from powerband.loops.support.collector import RolloutCollector
 from powerband.loops.support.guarded_learner import GuardedLearner
@@ -58,6 +58,7 @@ def on_policy(
     rows = (1 if recurrent else config.num_steps) * env.num_envs * returns.rows_per_step
     count, size = config.split(rows, world)
     shuffle = run.noise("shuffle", rows)
+    whole_epochs = isinstance(learner, EpochLearner) and not recurrent and learner.updates_epochs(size)
     initial_lr = float(learner.lr)
     run.register("learner", learner, shared=True)
     run.register("env", env)
@@ -99,6 +100,10 @@ def on_policy(
             position.advance(step, collected.carry)
         data = returns.finish(rollout, position.obs, position.carry)
         for _ in range(config.epochs):
+            if whole_epochs:
+                with clock("update"):
+                    run.learned(guarded.update_epoch(data, shuffle.permutation(), size), count)
+                continue
             batches = minibatches(data, size, shuffle, recurrent, carry_at_start)
             for _ in range(count):
                 with clock("sample"):

@@ -208,9 +208,14 @@ class FlatAdam:
         Returns:
             2-norm (0-d) of the gradient averaged over ranks, before clipping.
         """
-        optimizer: Any = self.adam  # the scaler is typed for optimisers of torch
         self.grad.zero_()
         (loss if self.scaler is None else self.scaler.scale(loss)).backward()
+        return self.apply()
+
+    @torch.no_grad()
+    def apply(self) -> Tensor:
+        """Takes one optimiser step on the gradient in `grad`, for a gradient without autograd; returns as `step`."""
+        optimizer: Any = self.adam  # the scaler is typed for optimisers of torch
         if self.average is not None:
             self.average(self.grad)
         if self.scaler is not None:

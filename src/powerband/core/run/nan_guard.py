@@ -129,7 +129,7 @@ class NanGuard:
             count: Number of updates over which the values are means.
         """
         self.updates += count
-        self._batches.append((self.updates, self._batch if count == 1 else self._captured))
+        self._batches.append((self.updates, self._batch if count == 1 or not self._cuda else self._captured))
         if self._cuda:
             self._fresh.append(UpdateLosses(self.updates, count, names, figures))
         elif self.fault is None:

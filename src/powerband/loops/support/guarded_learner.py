@@ -22,7 +22,7 @@ from powerband.core.machine.out_of_memory import (
     out_of_memory_message,
 )
 from powerband.core.run.run import Run
-from powerband.data.types import Learner, OfflineLearner, Tree, tree_leaves, tree_map
+from powerband.data.types import EpochLearner, Learner, OfflineLearner, Tree, tree_leaves, tree_map
 
 RESERVED_SHARE = 0.1
 """Share of the free memory that a replay buffer must leave free."""
@@ -100,6 +100,19 @@ class GuardedLearner:
             lambda count: self.learner.update(_first(batch, count)),
             lambda count: self.config.batch_size_setting(count, world, "carry" in batch),
         )
+
+    def update_epoch(self, data: dict[str, Tree], order: Tensor, size: int) -> dict[str, Tensor]:
+        """Calls ``learner.update_epoch`` and returns its result, the mean losses and statistics by name.
+
+        Args:
+            data: Rollout (T, N, ...) of this rank.
+            order: Order (T * N,) of its rows.
+            size: Rows of a mini-batch.
+        """
+        self.run.guard.set_batch(data, data)
+        if self.run.observer is not None:
+            self.run.observer.on_batch(tree_map(lambda leaf: leaf.flatten(0, 1)[order[:size]], data))
+        return cast(EpochLearner, self.learner).update_epoch(data, order, size)
 
     def allocate(self, name: str, count: int, make: Callable[[int], Any], each: Callable[[], int]) -> Any:
         """Allocates `count` rows with `make`; every rank (process of the training) must call it at the same time.

@@ -20,7 +20,7 @@ Hyper = Literal["tuned", "default"]
 ALGORITHMS = {
     "sac": Algorithm("powerband.algos.sac:SAC", SACConfig(), "off_policy"),
     "td3": Algorithm("powerband.algos.td3:TD3", TD3Config(), "off_policy"),
-    "ppo": Algorithm("powerband.algos.ppo:PPO", PPOConfig(hidden=(64, 64), entropy_coef=0.0), "on_policy"),
+    "ppo": Algorithm("powerband.algos.ppo:PPO", PPOConfig(hidden=(64, 64), entropy_coef=0.0, fused=True), "on_policy"),
 }
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from numba import njit, prange
 
+from powerband.core.machine.cache_stamp import source_checksum
 from powerband.envs.numba import hashing
-from powerband.envs.numba.cache_stamp import source_checksum
 from powerband.envs.numba.dispatch import run_kernel
 from powerband.recipes.sketchnav.env import motion, raycaster, sensors, world
 from powerband.recipes.sketchnav.env.motion import begin_row, shortest_path_action, step_row

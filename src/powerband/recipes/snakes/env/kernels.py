@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from numba import njit, prange
 
+from powerband.core.machine.cache_stamp import source_checksum
 from powerband.envs.numba import hashing
 from powerband.envs.numba.arrays import device_array
-from powerband.envs.numba.cache_stamp import source_checksum
 from powerband.recipes.snakes.env.board import SnakesState
 from powerband.recipes.snakes.env.rules import board_moves, rewards
 from powerband.recipes.snakes.env.rules import game as rules

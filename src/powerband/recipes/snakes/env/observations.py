@@ -30,10 +30,10 @@ import torch
 from numba import njit, prange
 from torch import Tensor
 
+from powerband.core.machine.cache_stamp import source_checksum
 from powerband.data.types import TensorSpec
 from powerband.envs.numba import hashing
 from powerband.envs.numba.arrays import device_array
-from powerband.envs.numba.cache_stamp import source_checksum
 from powerband.recipes.snakes.env.board import SnakesState
 from powerband.recipes.snakes.env.rules import features, flood, observation_rows
 from powerband.recipes.snakes.env.rules import game as rules

@@ -16,9 +16,9 @@ from numba import njit
 from torch import Tensor
 
 from powerband.core.errors import ConfigError
+from powerband.core.machine.cache_stamp import source_checksum
 from powerband.envs.numba import hashing
 from powerband.envs.numba.arrays import device_array
-from powerband.envs.numba.cache_stamp import source_checksum
 from powerband.recipes.snakes.env.board import SnakesState
 from powerband.recipes.snakes.env.observations import OBSERVATIONS, relative_to_absolute
 from powerband.recipes.snakes.env.rules import features, flood, opponent_moves

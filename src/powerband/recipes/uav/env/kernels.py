@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numba import njit, prange
 
+from powerband.core.machine.cache_stamp import source_checksum
 from powerband.envs.numba import hashing
-from powerband.envs.numba.cache_stamp import source_checksum
 from powerband.envs.numba.dispatch import run_kernel
 from powerband.envs.numba.hashing import inlined
 from powerband.recipes.uav import settings

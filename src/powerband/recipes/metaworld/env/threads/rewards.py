@@ -11,7 +11,7 @@ from functools import cache
 import numpy as np
 from numba import njit
 
-from powerband.envs.numba.cache_stamp import source_checksum
+from powerband.core.machine.cache_stamp import source_checksum
 from powerband.recipes.metaworld.env.threads import reward_terms, task_rewards
 from powerband.recipes.metaworld.env.threads.reward_terms import (
     GOAL,

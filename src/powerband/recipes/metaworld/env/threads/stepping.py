@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from numba import float32, njit
 
-from powerband.envs.numba.cache_stamp import source_checksum
+from powerband.core.machine.cache_stamp import source_checksum
 from powerband.recipes.metaworld.env import mujoco_private
 from powerband.recipes.metaworld.env.mujoco_private import mj_forward, mj_get_state, mj_set_state, mj_step, mju_copy
 

@@ -1,0 +1,65 @@
+"""Compiled Adam: the optimiser step of `FlatAdam` as a function of numba, for updates that run inside one.
+
+Shapes: P parameters of `FlatAdam`, a multiple of `ALIGNMENT`. A cached function that uses this file passes it to
+`source_checksum`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from powerband.core.optim.flat_adam import ALIGNMENT, FLUSH_BELOW
+
+OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": {"contract"}}
+"""Options of `njit`: "contract" allows fused multiply-adds, which do not depend on the run. No sum is reordered, so a
+machine repeats its results bit for bit."""
+compiled = njit(**OPTIONS)
+ONE, TINY, SMALL = np.float32(1), np.float32(FLUSH_BELOW), np.float32(1e-6)
+
+
+@compiled
+def clip_grad_(grad, max_norm):
+    """Scales grad (P,) to a 2-norm of at most `max_norm`, and returns the norm before."""
+    partial = np.zeros(ALIGNMENT, np.float32)
+    for start in range(0, grad.size, ALIGNMENT):
+        for lane in range(ALIGNMENT):
+            partial[lane] += grad[start + lane] * grad[start + lane]
+    total = np.float32(0)
+    for lane in range(ALIGNMENT):
+        total += partial[lane]
+    norm = math.sqrt(total)
+    factor = max_norm / (norm + SMALL)
+    if not factor >= ONE:  # true for NaN too, which must not be hidden
+        for i in range(grad.size):
+            grad[i] *= factor
+    return norm
+
+
+@compiled
+def adam_step(theta, grad, adam):
+    """Takes one step of Adam on theta (P,), as `FusedAdam` does.
+
+    `adam` is exp_avg (P,), exp_avg_sq (P,), the number of steps (1,), lr, two betas and eps.
+    """
+    exp_avg, exp_avg_sq, step, lr, beta1, beta2, eps = adam
+    step[0] += ONE
+    number = np.float64(step[0])
+    rate = np.float32(lr / (1.0 - beta1**number))
+    root = np.float32(math.sqrt(1.0 - beta2**number))
+    weight1, weight2, keep2, epsilon = (
+        np.float32(1.0 - beta1),
+        np.float32(1.0 - beta2),
+        np.float32(beta2),
+        np.float32(eps),
+    )
+    for i in range(theta.size):
+        first = exp_avg[i] + weight1 * (grad[i] - exp_avg[i])
+        second = keep2 * exp_avg_sq[i] + weight2 * grad[i] * grad[i]
+        first = np.float32(0) if abs(first) < TINY else first  # denormal numbers are slow, see `FusedAdam`
+        second = np.float32(0) if second < TINY else second
+        exp_avg[i], exp_avg_sq[i] = first, second
+        theta[i] -= rate * first / (math.sqrt(second) / root + epsilon)

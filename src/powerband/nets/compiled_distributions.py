@@ -1,0 +1,151 @@
+"""Compiled distributions: log-probabilities, gradients and samples of policies, for use inside functions of numba.
+
+They equal `Categorical` and `DiagGaussian`, and draw the numbers of `Noise`. A cached function that uses this file
+passes it to `source_checksum`.
+
+Shapes: R rows, K discrete actions, D entries of a continuous action. Discrete actions are (R, 1) int64; continuous ones
+are (R, D), and have log_std (D,), which is empty for discrete actions.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from powerband.core.noise import GOLDEN, MIX_1, MIX_2
+from powerband.core.optim.compiled_adam import compiled
+
+HALF, ONE, TWO = np.float32(0.5), np.float32(1), np.float32(2)
+MASKED = np.float32(-1e9)
+HALF_LOG_2PI, HALF_LOG_2PIE = np.float32(0.5 * math.log(2 * math.pi)), np.float32(0.5 * math.log(2 * math.pi * math.e))
+STEP, FIRST, SECOND = (np.uint64(number % 2**64) for number in (GOLDEN, MIX_1, MIX_2))
+UNIT_24, UNIT_32, ANGLE_UNIT = np.float32(2.0**-24), np.float32(2.0**-32), np.float32(2 * math.pi * 2.0**-24)
+BELOW_ONE = np.float32(1 - 2.0**-22)
+
+
+@compiled
+def log_softmax_(logits, mask):
+    """Replaces logits (R, K) by log-probabilities; `mask` is (R, K) bool, or empty if all actions are allowed."""
+    for r in range(len(logits)):
+        row, largest, total = logits[r], MASKED, np.float32(0)
+        for k in range(row.size):
+            if mask.size and not mask[r, k]:
+                row[k] = MASKED
+            largest = max(largest, row[k])
+        for k in range(row.size):
+            total += math.exp(row[k] - largest)
+        for k in range(row.size):
+            row[k] -= largest + math.log(total)
+
+
+@compiled
+def distribution(outputs, log_std, action):
+    """Returns log-probabilities (R,) of `action`, and entropies (R,).
+
+    `outputs` are log-probabilities (R, K) without log_std (D,), otherwise means (R, D).
+    """
+    rows, width = outputs.shape
+    log_prob, entropy = np.zeros(rows, np.float32), np.zeros(rows, np.float32)
+    for r in range(rows):
+        if log_std.size:
+            for d in range(width):
+                scaled = (np.float32(action[r, d]) - outputs[r, d]) * math.exp(-log_std[d])
+                log_prob[r] -= HALF * scaled * scaled + log_std[d] + HALF_LOG_2PI
+                entropy[r] += log_std[d] + HALF_LOG_2PIE
+        else:
+            log_prob[r] = outputs[r, np.int64(action[r, 0])]
+            for k in range(width):
+                entropy[r] -= math.exp(outputs[r, k]) * outputs[r, k]
+    return log_prob, entropy
+
+
+@compiled
+def distribution_backward(outputs, log_std, action, log_prob_grad, entropy_grad, log_std_grad):
+    """Replaces `outputs` (means, or log-probabilities by the gradient of the logits), and adds to log_std_grad (D,).
+
+    `log_prob_grad` (R,) and `entropy_grad`, a number, are the gradients of each row's log-probability and entropy.
+    """
+    rows, width = outputs.shape
+    for r in range(rows):
+        if log_std.size:
+            for d in range(width):
+                inverse = math.exp(-log_std[d])
+                scaled = (np.float32(action[r, d]) - outputs[r, d]) * inverse
+                outputs[r, d] = log_prob_grad[r] * scaled * inverse
+                log_std_grad[d] += log_prob_grad[r] * (scaled * scaled - ONE) + entropy_grad
+        else:
+            entropy = np.float32(0)
+            for k in range(width):
+                entropy -= math.exp(outputs[r, k]) * outputs[r, k]
+            for k in range(width):
+                log_p = outputs[r, k]
+                outputs[r, k] = -math.exp(log_p) * (log_prob_grad[r] + entropy_grad * (log_p + entropy))
+            outputs[r, np.int64(action[r, 0])] += log_prob_grad[r]
+
+
+@compiled
+def splitmix64(x):
+    """Hashes a uint64, as `noise.splitmix64_` does."""
+    x = (x ^ (x >> np.uint64(30))) * FIRST
+    x = (x ^ (x >> np.uint64(27))) * SECOND
+    return x ^ (x >> np.uint64(31))
+
+
+@compiled
+def random_bits(keys, counter, count):
+    """Returns (n, count) uint64 as `Noise.bits`, for the keys (n,) and the counter (1,) int64, which is increased."""
+    bits = np.empty((len(keys), count), np.uint64)
+    for n in range(len(keys)):
+        stream = splitmix64(np.uint64(keys[n]) + np.uint64(counter[0]) * STEP)
+        for index in range(count):
+            bits[n, index] = splitmix64(stream + np.uint64(index + 1) * STEP)
+    counter[0] += 1
+    return bits
+
+
+@compiled
+def sample_normal(action, means, log_std, keys, counter):
+    """Samples actions (R, D) around the means (R, D), with the draws of `Noise.normal`."""
+    rows, width = action.shape
+    per_key = rows // len(keys) * width
+    half = (per_key + 1) // 2
+    bits = random_bits(keys, counter, half)
+    for r in range(rows):
+        for d in range(width):
+            key, number = divmod(r * width + d, per_key)
+            drawn = bits[key, number % half]
+            radius = math.sqrt(-TWO * math.log(np.float32((drawn >> np.uint64(32)) + np.uint64(1)) * UNIT_32))
+            angle = np.float32(drawn & np.uint64(2**24 - 1)) * ANGLE_UNIT
+            normal = radius * (math.cos(angle) if number < half else math.sin(angle))
+            action[r, d] = means[r, d] + math.exp(log_std[d]) * normal
+
+
+@compiled
+def sample_index(action, log_probs, keys, counter):
+    """Samples actions (R, 1) from log-probabilities (R, K) as `inverse_cdf_sample`, with draws of `Noise.uniform`."""
+    rows, width = log_probs.shape
+    bits = random_bits(keys, counter, rows // len(keys)).reshape(rows)
+    for r in range(rows):
+        total, reached, index = np.float32(0), np.float32(0), 0
+        for k in range(width):
+            total += math.exp(log_probs[r, k])
+        point = np.float32(bits[r] >> np.uint64(40)) * UNIT_24 * total * BELOW_ONE
+        for k in range(width - 1):
+            reached += math.exp(log_probs[r, k])
+            index += point >= reached
+        action[r, 0] = index
+
+
+@compiled
+def likeliest(action, outputs, log_std):
+    """Writes the means (R, D), or the index of the largest of the log-probabilities (R, K), to `action`."""
+    for r in range(len(outputs)):
+        best = 0
+        for k in range(outputs.shape[1]):
+            if log_std.size:
+                action[r, k] = outputs[r, k]
+            elif outputs[r, k] > outputs[r, best]:
+                best = k
+        if not log_std.size:
+            action[r, 0] = best
