@@ -38,6 +38,11 @@ def feature_leaves(obs: Tree) -> list:
     return leaves
 
 
+def action_mask(obs: Tree) -> Tensor | None:
+    """Returns the mask of allowed actions (..., K actions) in `obs`, or None if all actions are allowed."""
+    return obs.get("action_mask") if isinstance(obs, dict) else None
+
+
 def num_features(obs: Tree, num_agents: int | None) -> int:
     """Returns the number of features per row that `features` makes of observations with the specs `obs`.
 
