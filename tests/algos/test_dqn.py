@@ -11,6 +11,7 @@ from powerband.algos.settings import DQNConfig
 from powerband.core.errors import ConfigError
 from powerband.core.rank_context import RankContext
 from powerband.data.types import EnvSpec, TensorSpec
+from powerband.nets.encoders import ObsEncoder
 
 K = 4
 ACTION = TensorSpec((), torch.int64)
@@ -154,6 +155,29 @@ def test_resuming_between_two_copies_of_the_target_repeats_the_bits():
         assert all(torch.equal(first[name], second[name]) for name in first)
     obs = observations(64, torch.Generator().manual_seed(0))
     assert torch.equal(one.act(obs, None, True)[0], two.act(obs, None, True)[0])
+
+
+@pytest.mark.parametrize("double", [False, True])
+def test_the_loss_trains_the_encoder_and_a_copy_follows_it(double):
+    obs = {"camera": TensorSpec((10, 10, 3), torch.uint8, high=255.0), "speed": TensorSpec((2,))}
+    ours = learner(EnvSpec(obs, ACTION, num_actions=K), encoder=ObsEncoder(obs), tau=0.5, double=double)
+    draw = torch.Generator().manual_seed(0)
+
+    def rows() -> dict[str, torch.Tensor]:
+        camera = torch.randint(0, 256, (8, 10, 10, 3), dtype=torch.uint8, generator=draw)
+        return {"camera": camera, "speed": torch.randn(8, 2, generator=draw)}
+
+    before = {name: value.clone() for name, value in ours.encoder.state_dict().items()}
+    ours.update({**batch(), "obs": rows(), "next_obs": rows()})
+    for name, value in ours.encoder.state_dict().items():
+        assert not torch.equal(value, before[name]), name
+        torch.testing.assert_close(ours.target_encoder.state_dict()[name], (value + before[name]) / 2)
+    assert "encoder.images.camera.linear.weight" in ours.policy_state()
+    seen, saved = rows(), copy.deepcopy(ours.state_dict())
+    expected = ours.net(ours._features(seen, ours.encoder))
+    ours.update({**batch(seed=1), "obs": rows(), "next_obs": rows()})
+    ours.load_state_dict(saved)
+    assert torch.equal(ours.net(ours._features(seen, ours.encoder)), expected)
 
 
 @pytest.mark.parametrize("quantiles", [0, 7])

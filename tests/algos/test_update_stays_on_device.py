@@ -38,7 +38,10 @@ PER_CALL = {
     "nets/actor_critic.py": {"forward"},
     "nets/normalise.py": {"forward", "update_statistics"},
     "nets/features.py": {"features", "feature_leaves", "action_mask"},
-    "nets/distributions.py": {"softmax", "inverse_cdf_sample", "uniform_actions", "sample", "mode", "log_prob", "entropy"},
+    "nets/distributions.py": {
+        *("softmax", "inverse_cdf_sample", "uniform_actions"),
+        *("sample", "mode", "log_prob", "entropy"),
+    },
 }
 
 

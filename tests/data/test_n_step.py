@@ -74,7 +74,7 @@ def assert_windows_equal_the_reference(replay: Replay, stream: Stream, n: int) -
     torch.testing.assert_close(discount, GAMMA ** batch["steps"] * (1 - batch["terminated"].float()))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     n=st.integers(2, 6),
     capacity=st.integers(64, 90),

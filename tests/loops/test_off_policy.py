@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -97,9 +97,8 @@ def train(
     after_step: Callable[[Step, Replay], Any] | None = None,
 ) -> list[dict]:
     """Returns the metrics of a run, one line per tenth of it."""
-    settings = RunConfig(
-        run_dir=str(folder), gpus="none", threads=1, tensorboard=False, env_steps=env_steps, log_interval=env_steps // 10
-    )
+    settings = RunConfig(run_dir=str(folder), gpus="none", threads=1, tensorboard=False, env_steps=env_steps)
+    settings = replace(settings, log_interval=env_steps // 10)
     try:
         with Run.start(Config(settings), recipe="test", stage="train", argv=[]) as run:
             off_policy(run, env, make_learner(run), loop, after_step)

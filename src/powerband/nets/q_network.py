@@ -32,7 +32,7 @@ class QNetwork(nn.Module):
         super().__init__()
         self.num_actions, self.quantiles, self.dueling = num_actions, quantiles, dueling
         if not dueling:
-            self.net = MLP(inputs, hidden, num_actions * quantiles, exact_inputs=True)
+            self.net: nn.Module = MLP(inputs, hidden, num_actions * quantiles, exact_inputs=True)
             return
         shared, last = hidden[:-1], hidden[-1:]
         self.net = MLP(inputs, shared, 0, exact_inputs=True) if shared else nn.Identity()
