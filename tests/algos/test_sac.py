@@ -43,6 +43,14 @@ def squashed(actor, obs, normal):
     return action, log_prob.sum(-1)
 
 
+def test_a_longer_window_raises_the_discount_to_the_power_of_its_steps():
+    one, other, data = learner(), learner(gamma=0.99**3), batch()
+    first = one.update({**data, "steps": torch.full((8,), 3)})
+    second = other.update(data)
+    torch.testing.assert_close(first["losses/critic"], second["losses/critic"])
+    assert not torch.equal(first["losses/critic"], learner().update(data)["losses/critic"])
+
+
 def test_update_equals_the_reference():
     ours = learner(actor_lr=1e-2, critic_lr=1e-2, tau=0.1)
     actor, critic, target = (copy.deepcopy(net) for net in (ours.actor, ours.critic, ours.target_critic))

@@ -33,6 +33,14 @@ def batch(n=8, seed=0):
     }
 
 
+def test_a_longer_window_raises_the_discount_to_the_power_of_its_steps():
+    one, other, data = learner(), learner(gamma=0.99**3), batch()
+    first = one.update({**data, "steps": torch.full((8,), 3)})
+    second = other.update(data)
+    torch.testing.assert_close(first["losses/critic"], second["losses/critic"])
+    assert not torch.equal(first["losses/critic"], learner().update(data)["losses/critic"])
+
+
 def test_update_equals_the_reference():
     ours = learner(actor_lr=1e-2, critic_lr=1e-2, tau=0.1)
     nets = {name: copy.deepcopy(getattr(ours, name)) for name in ("actor", "critic", "target_actor", "target_critic")}

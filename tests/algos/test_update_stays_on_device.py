@@ -15,6 +15,7 @@ PER_CALL = {
         *("_mixed", "_values", "_critic_loss", "_actor_loss"),
     },
     "algos/ddpg.py": {"update", "act", "_critic_loss", "_actor_loss"},
+    "algos/dqn.py": {"update", "act", "_loss", "_set_epsilon", "best_action", "of_action"},
     "algos/td3.py": {"update", "act", "_critic_loss", "_actor_loss"},
     "algos/sac.py": {"update", "act", "_policy", "_critic_loss", "_actor_loss"},
     "algos/ppo.py": {"update", "act", "value", "after_rollout", "_loss", "_forward", "_features", "_state", "_mask"},
@@ -28,14 +29,19 @@ PER_CALL = {
     "core/noise.py": {"splitmix64_", "bits", "uniform", "normal", "integers", "permutation"},
     "data/rollout.py": {"store", "gae", "lambda_returns", "minibatches"},
     "recipes/uav/map_net.py": {"forward", "critic_inputs"},
+    "data/n_step.py": {"returns", "bootstrap_discount"},
     "nets/mlp.py": {"forward"},
+    "nets/q_network.py": {"forward"},
     "nets/dense.py": {"forward", "backward", "affine", "output", "relu_", "relu_backward"},
     "nets/recurrent.py": {"forward"},
     "recipes/snakes/nets/team.py": {"forward"},
     "nets/actor_critic.py": {"forward"},
     "nets/normalise.py": {"forward", "update_statistics"},
-    "nets/features.py": {"features", "feature_leaves"},
-    "nets/distributions.py": {"softmax", "inverse_cdf_sample", "sample", "mode", "log_prob", "entropy"},
+    "nets/features.py": {"features", "feature_leaves", "action_mask"},
+    "nets/distributions.py": {
+        *("softmax", "inverse_cdf_sample", "uniform_actions"),
+        *("sample", "mode", "log_prob", "entropy"),
+    },
 }
 
 

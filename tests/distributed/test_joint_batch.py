@@ -15,9 +15,10 @@ from distributed.ranks import on_ranks
 from powerband.algos.action_chunks import ActionChunkLearner
 from powerband.algos.coma import COMA
 from powerband.algos.ddpg import DDPG
+from powerband.algos.dqn import DQN
 from powerband.algos.ppo import PPO
 from powerband.algos.sac import SAC
-from powerband.algos.settings import ChunkConfig, COMAConfig, DDPGConfig, PPOConfig, SACConfig
+from powerband.algos.settings import ChunkConfig, COMAConfig, DDPGConfig, DQNConfig, PPOConfig, SACConfig
 from powerband.core.noise import NoiseSource
 from powerband.core.optim.precision import Precision
 from powerband.core.rank_context import RankContext
@@ -40,7 +41,7 @@ BATCH, UPDATES = 64, 5
 ITERATIONS = 3_000
 STEPS, PIXELS, SKETCHES = 6, 36, 9
 CHUNKS = ("clone", "diffusion")
-LEARNERS = ("sac", "ddpg", "ppo", "fused", "coma", "sketchnav", *CHUNKS)
+LEARNERS = ("sac", "dqn", "ddpg", "ppo", "fused", "coma", "sketchnav", *CHUNKS)
 
 
 def make_env_spec(name: str) -> EnvSpec:
@@ -49,6 +50,8 @@ def make_env_spec(name: str) -> EnvSpec:
     if name == "sac":
         low, high = torch.tensor([-2.0, -1.0]), torch.tensor([2.0, 1.0])
         return EnvSpec(TensorSpec((7,)), TensorSpec((2,)), low=low, high=high)
+    if name == "dqn":
+        return EnvSpec(TensorSpec((7,)), TensorSpec((), torch.int64), num_actions=4)
     if name == "sketchnav":
         return sketchnav_spec(PIXELS, Rules())
     return EnvSpec(TensorSpec((3, 7)), TensorSpec((3,), torch.int64), num_actions=4, num_agents=3)
@@ -91,7 +94,7 @@ def joint_batch(name: str, index: int) -> dict[str, torch.Tensor]:
         action = torch.randint(6, (BATCH,), generator=generator)
         mask = (torch.rand(BATCH, 6, generator=generator) < 0.7).scatter(1, action.unsqueeze(1), True)
         return {"inputs": inputs, "action": action, "mask": mask, "returns": torch.randn(BATCH, generator=generator)}
-    agents = () if name == "sac" else (3,)
+    agents = () if name in ("sac", "dqn") else (3,)
 
     def normal(*tail: int) -> torch.Tensor:
         return torch.randn(BATCH, *agents, *tail, generator=generator)
@@ -100,6 +103,8 @@ def joint_batch(name: str, index: int) -> dict[str, torch.Tensor]:
     batch["terminated"] = torch.rand(BATCH, generator=generator) < 0.1
     if name == "sac":
         return batch | {"action": normal(2).clamp(-1, 1)}
+    if name == "dqn":
+        return batch | {"action": torch.randint(4, (BATCH,), generator=generator)}
     if name == "ddpg":
         return batch | {"action_probs": normal(4).softmax(-1)}
     action = torch.randint(4, (BATCH, 3), generator=generator)
@@ -130,6 +135,7 @@ def learner_of(ranks: Ranks, name: str) -> object:
     kinds = {
         "coma": (COMA, COMAConfig(width=16, actor_lr=1e-3, critic_lr=1e-3)),
         "sac": (SAC, SACConfig(hidden=(32, 32))),
+        "dqn": (DQN, DQNConfig(hidden=(32, 32), dueling=True, quantiles=5, target_interval=2)),
         "ddpg": (DDPG, DDPGConfig(hidden=32)),
         "ppo": (PPO, PPOConfig(hidden=(32,))),
         "fused": (PPO, PPOConfig(hidden=(32,), shared_trunk=False, fused=True)),

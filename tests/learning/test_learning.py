@@ -30,6 +30,14 @@ def test_ppo_balances_the_pole(tmp_path, capsys):
     assert score(run, capsys)["return_low"] > 2 * score(untrained, capsys)["return_high"]
 
 
+def test_dqn_balances_the_pole(tmp_path, capsys):
+    words = ["gym", "env_id=CartPole-v1", "algo=dqn", "num_workers=0", "threads=1", "off_policy.num_envs=4", "n_step=3"]
+    settings = ["dqn.hidden=64,64", "dqn.lr=2e-3", "dqn.tau=0.01", "dqn.epsilon_steps=3000", "global_batch_size=64"]
+    run = trained(tmp_path, *words, *settings, "env_steps=8000", "update_interval=4", "updates_per_interval=3")
+    untrained = trained(tmp_path / "base", *words, "env_steps=1")
+    assert score(run, capsys)["return_low"] > max(80, 2 * score(untrained, capsys)["return_high"])  # random play: 22
+
+
 def test_sac_swings_the_pendulum_up(tmp_path, capsys):
     words = ["gym", "variant=pendulum", "sac.hidden=64,64", "env_steps=5400"]
     sizes = ["global_batch_size=64", "actor_lr=3e-3", "critic_lr=3e-3"]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 import torch
 
+from powerband.algos.dqn import DQN
 from powerband.algos.sac import SAC
-from powerband.algos.settings import SACConfig, TD3Config
+from powerband.algos.settings import DQNConfig, SACConfig, TD3Config
 from powerband.algos.td3 import TD3
 from powerband.core.rank_context import RankContext
 from powerband.data.types import EnvSpec, TensorSpec
@@ -16,6 +18,7 @@ from powerband.recipes.gym import RECIPE
 from powerband.tune.knobs import Knobs
 
 SPEC = EnvSpec(TensorSpec((3,)), TensorSpec((1,)), low=-torch.ones(1), high=torch.ones(1))
+DISCRETE = EnvSpec(TensorSpec((3,)), TensorSpec((), torch.int64), num_actions=2)
 
 
 @pytest.mark.parametrize(
@@ -24,11 +27,13 @@ SPEC = EnvSpec(TensorSpec((3,)), TensorSpec((1,)), low=-torch.ones(1), high=torc
         ("sac", SAC, SACConfig(hidden=(8,)), 1),
         ("sac", SAC, SACConfig(hidden=(8,), policy_interval=2, target_interval=3), 6),
         ("td3", TD3, TD3Config(hidden=(8,), policy_interval=2), 2),
+        ("dqn", DQN, DQNConfig(hidden=(8,), target_interval=4), 4),
     ],
 )
-def test_update_period_is_that_of_the_learner(algo: str, learner: type, settings: SACConfig | TD3Config, period: int):
+def test_update_period_is_that_of_the_learner(algo: str, learner: type, settings: Any, period: int):
     knobs = Knobs(RECIPE, dataclasses.replace(RECIPE.Config(algo=algo), **{algo: settings}))
-    assert knobs.update_period == period == learner(SPEC, settings, RankContext.single()).cycle.period
+    spec = DISCRETE if algo == "dqn" else SPEC
+    assert knobs.update_period == period == learner(spec, settings, RankContext.single()).cycle.period
 
 
 def test_update_period_ignores_settings_of_other_algorithms():

@@ -22,7 +22,8 @@ from powerband.core.optim.compile import compile_if
 from powerband.core.optim.flat_adam import FlatAdam, FlatTarget
 from powerband.core.rank_context import RankContext
 from powerband.core.schedule import UpdateCycle
-from powerband.data.types import EnvSpec, Tree
+from powerband.data.n_step import bootstrap_discount
+from powerband.data.types import EnvSpec, Tree, broadcast_rows
 from powerband.nets.distributions import inverse_cdf_sample, softmax
 from powerband.nets.features import features, num_features
 
@@ -137,9 +138,9 @@ class DDPG:
             Losses and statistics of the update by name, detached 0-d tensors.
         """
         obs, next_obs = features(batch["obs"], self.leading), features(batch["next_obs"], self.leading)
-        continues = (~batch["terminated"]).float().view(-1, *(1,) * (batch["reward"].dim() - 1))
+        discount = broadcast_rows(bootstrap_discount(batch, self.config.gamma), batch["reward"])
         with self.precision.autocast():
-            critic_loss, q_mean = self._critic_loss_fn(obs, batch["action_probs"], batch["reward"], next_obs, continues)
+            critic_loss, q_mean = self._critic_loss_fn(obs, batch["action_probs"], batch["reward"], next_obs, discount)
         critic_norm = self.critic_adam.step(critic_loss)
         with self.critic_adam.frozen():
             with self.precision.autocast():
@@ -157,15 +158,15 @@ class DDPG:
         }
 
     def _critic_loss(
-        self, obs: Tensor, probs: Tensor, reward: Tensor, next_obs: Tensor, continues: Tensor
+        self, obs: Tensor, probs: Tensor, reward: Tensor, next_obs: Tensor, discount: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Returns (loss, mean Q). The loss is mean (Q(s, a) - y)^2 with y = r + gamma (1 - terminated) Q'(s', mu'(s')).
+        """Returns (loss, mean Q). The loss is mean (Q(s, a) - y)^2 with y = r + discount Q'(s', mu'(s')).
 
-        `probs` is a, the vectors of action probabilities; `continues` is 1 - terminated.
+        `probs` is a, the vectors of action probabilities; `discount` is gamma (1 - terminated).
         """
         with torch.no_grad():
             next_q = self.target_critic(torch.cat([next_obs, softmax(self.target_actor(next_obs))], -1)).squeeze(-1)
-            target = reward + self.config.gamma * continues * next_q
+            target = reward + discount * next_q
         q = self.critic(torch.cat([obs, probs], -1)).squeeze(-1)
         return F.mse_loss(q, target), q.detach().mean()
 

@@ -21,7 +21,7 @@ from powerband.data.types import EnvSpec, Tree
 from powerband.nets.actor_critic import ActorCritic
 from powerband.nets.auxiliary import AuxiliaryLosses
 from powerband.nets.distributions import Categorical, DiagGaussian
-from powerband.nets.features import features, num_features
+from powerband.nets.features import action_mask, features, num_features
 
 
 class PPO:
@@ -330,7 +330,8 @@ class PPO:
         return state.reshape(-1, state.shape[-1])
 
     def _mask(self, obs: Tree) -> Tensor | None:
-        return obs["action_mask"].flatten(0, -2).bool() if isinstance(obs, dict) and "action_mask" in obs else None
+        mask = action_mask(obs)
+        return None if mask is None else mask.flatten(0, -2)
 
     def initial_carry(self, num_envs: int) -> Tensor | None:
         """Creates the recurrent state of new episodes: zeros (num_envs, [A agents,] GRU width); None without a GRU."""

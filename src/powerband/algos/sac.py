@@ -22,6 +22,7 @@ from powerband.core.optim.compile import compile_if
 from powerband.core.optim.flat_adam import FlatAdam, FlatTarget
 from powerband.core.rank_context import RankContext
 from powerband.core.schedule import UpdateCycle
+from powerband.data.n_step import bootstrap_discount
 from powerband.data.types import EnvSpec, Tree
 from powerband.nets.encoders import ObsEncoder, encode
 from powerband.nets.features import features, num_features
@@ -144,12 +145,12 @@ class SAC:
         with torch.no_grad():
             next_obs = self._features(batch["next_obs"], self.target_encoder)
         action = (batch["action"] - self.centre) / self.scale
-        continues = (~batch["terminated"]).float()
+        discount = bootstrap_discount(batch, self.config.gamma)
         normal = self.noise("sac/update", obs.shape[0]).normal(2, self.dim)
         alpha = self.temperature.log_alpha.detach().exp()
         with self.precision.autocast():
             critic_loss, q_mean = self._critic_loss_fn(
-                obs, action, batch["reward"], next_obs, continues, normal[:, 0], alpha
+                obs, action, batch["reward"], next_obs, discount, normal[:, 0], alpha
             )
         figures = {
             "losses/critic": critic_loss.detach(),
@@ -193,19 +194,19 @@ class SAC:
         action: Tensor,
         reward: Tensor,
         next_obs: Tensor,
-        continues: Tensor,
+        discount: Tensor,
         normal: Tensor,
         alpha: Tensor,
     ) -> tuple[Tensor, Tensor]:
         """Returns (loss, mean Q). The loss is the sum over critics of mean (Q(s, a) - y)^2 / 2.
 
-        y = r + gamma (1 - terminated) (min Q' - alpha log pi)(s', a'), and `continues` is 1 - terminated. Q' are the
-        target critics. `normal` is the standard normal noise (B, D) that samples a'.
+        y = r + discount (min Q' - alpha log pi)(s', a'), and `discount` is gamma (1 - terminated), see
+        `bootstrap_discount`. Q' are the target critics. `normal` is the standard normal noise (B, D) that samples a'.
         """
         with torch.no_grad():
             next_action, next_log_prob = self._policy_fn(next_obs, normal)
             next_q = self.target_critic(torch.cat([next_obs, next_action], -1)).squeeze(-1).amin(0)
-            target = reward + self.config.gamma * continues * (next_q - alpha * next_log_prob)
+            target = reward + discount * (next_q - alpha * next_log_prob)
         q_EB = self.critic(torch.cat([obs, action], -1)).squeeze(-1)
         loss = 0.5 * (q_EB - target).square().mean(1).sum()
         return loss, q_EB.detach().mean()

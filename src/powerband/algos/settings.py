@@ -80,6 +80,53 @@ class TD3Config:
 
 
 @dataclass(frozen=True)
+class DQNConfig:
+    lr: float = 5e-4
+    """Adam learning rate."""
+    gamma: float = 0.99
+    """Discount per step."""
+    tau: float = 0.005
+    """Share of the online network in the target network at each of its updates; 1 copies the network."""
+    target_interval: int = 1
+    """Updates of the network per update of the target network."""
+    hidden: tuple[int, ...] = (256, 256)
+    """Widths of the hidden layers."""
+    double: bool = True
+    """Choose the next action by the online network and evaluate it by the target network (double Q-learning)."""
+    dueling: bool = False
+    """Estimate the value of the state and the advantages of the actions separately."""
+    quantiles: int = 0
+    """Quantiles of the return per action (quantile regression, QR-DQN), for example 50; 0 learns the mean only."""
+    huber_delta: float = 1.0
+    """Error above which the loss is linear instead of quadratic (Huber loss)."""
+    max_grad_norm: float | None = 10.0
+    """Largest 2-norm of the gradients; larger gradients are clipped, None clips nothing."""
+    epsilon_start: float = 1.0
+    """Initial probability of a random action."""
+    epsilon_end: float = 0.05
+    """Probability of a random action after `epsilon_steps`."""
+    epsilon_steps: int = 10_000
+    """Environment steps, over all ranks, over which the probability falls linearly."""
+    compile: bool = False
+    """Compile the loss with torch.compile."""
+
+    def __post_init__(self) -> None:
+        at_least(self, target_interval=1, quantiles=0, epsilon_steps=1)
+        if not 0 <= self.epsilon_end <= self.epsilon_start <= 1:
+            raise ConfigError(
+                f"dqn.epsilon_start={self.epsilon_start}, dqn.epsilon_end={self.epsilon_end}: both must be 0 to 1, "
+                f"and the end must not exceed the start. Write dqn.epsilon_start=1 and dqn.epsilon_end=0.05."
+            )
+        if self.huber_delta <= 0:
+            raise ConfigError(f"dqn.huber_delta={self.huber_delta:g} is not above 0. Write dqn.huber_delta=1.")
+
+    @property
+    def update_period(self) -> int:
+        """Number of updates in one cycle; every cycle updates the same networks in the same order."""
+        return self.target_interval
+
+
+@dataclass(frozen=True)
 class PPOConfig:
     lr: float = 3e-4
     """Adam learning rate."""

@@ -21,6 +21,7 @@ from powerband.core.optim.compile import compile_if
 from powerband.core.optim.flat_adam import FlatAdam, FlatTarget
 from powerband.core.rank_context import RankContext
 from powerband.core.schedule import UpdateCycle
+from powerband.data.n_step import bootstrap_discount
 from powerband.data.types import EnvSpec, Tree
 from powerband.nets.encoders import ObsEncoder, encode
 from powerband.nets.features import features, num_features
@@ -120,10 +121,10 @@ class TD3:
         with torch.no_grad():
             next_obs = self._features(batch["next_obs"], self.target_encoder)
         action = (batch["action"] - self.centre) / self.scale
-        continues = (~batch["terminated"]).float()
+        discount = bootstrap_discount(batch, self.config.gamma)
         normal = self.noise("td3/update", obs.shape[0]).normal(self.dim)
         with self.precision.autocast():
-            critic_loss, q_mean = self._critic_loss_fn(obs, action, batch["reward"], next_obs, continues, normal)
+            critic_loss, q_mean = self._critic_loss_fn(obs, action, batch["reward"], next_obs, discount, normal)
         figures = {
             "losses/critic": critic_loss.detach(),
             "losses/q": q_mean,
@@ -146,19 +147,20 @@ class TD3:
         return features(obs, 1) if encoder is None else encode(encoder, obs, self.precision)
 
     def _critic_loss(
-        self, obs: Tensor, action: Tensor, reward: Tensor, next_obs: Tensor, continues: Tensor, normal: Tensor
+        self, obs: Tensor, action: Tensor, reward: Tensor, next_obs: Tensor, discount: Tensor, normal: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Returns (loss, mean Q). The loss is the sum over critics of mean (Q(s, a) - y)^2.
 
-        y = r + gamma (1 - terminated) min Q'(s', clip(mu'(s') + noise)), and `continues` is 1 - terminated. Q' and mu'
-        are the target networks. `normal` contains standard normal numbers (B, D) for the noise.
+        y = r + discount min Q'(s', clip(mu'(s') + noise)), and `discount` is gamma (1 - terminated), see
+        `bootstrap_discount`. Q' and mu' are the target networks. `normal` contains standard normal numbers (B, D) for
+        the noise.
         """
         config = self.config
         with torch.no_grad():
             noise = (config.target_noise * normal).clamp(-config.target_noise_clip, config.target_noise_clip)
             next_action = (torch.tanh(self.target_actor(next_obs)) + noise).clamp(-1, 1)
             next_q = self.target_critic(torch.cat([next_obs, next_action], -1)).squeeze(-1).amin(0)
-            target = reward + config.gamma * continues * next_q
+            target = reward + discount * next_q
         q_EB = self.critic(torch.cat([obs, action], -1)).squeeze(-1)
         return (q_EB - target).square().mean(1).sum(), q_EB.detach().mean()
 

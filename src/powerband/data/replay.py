@@ -3,6 +3,8 @@
 Every field has fixed columns and is read through a view in its own dtype. Bytes and bools are padded to full columns;
 8-byte types start at even columns. `terminated` is stored and `truncated` is not, because a truncated transition
 bootstraps from its stored next_obs like any other.
+
+With ``n_step`` above 1, a sampled row stands for a window of up to n successive transitions of one episode.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from torch import Tensor
 
 from powerband.core.errors import ConfigError
 from powerband.core.noise import Noise
+from powerband.data.n_step import NStepWindows
 from powerband.data.types import TensorSpec, Tree, tree_leaves, tree_map
 
 COLUMN_DTYPE = torch.float32
@@ -26,6 +29,7 @@ class Replay:
     Attributes:
         rows: Storage (capacity, columns) float32, one transition per row; all fields are packed into its columns.
         filled: Number of stored transitions, 0-d int64 on the device of the rows, for sampling inside a CUDA graph.
+        windows: Links between the transitions of an episode; None with n_step=1.
     """
 
     def __init__(
@@ -35,6 +39,8 @@ class Replay:
         device: torch.device | str,
         fields: dict[str, Tree],
         host: bool = False,
+        n_step: int = 1,
+        gamma: float = 1.0,
     ):
         """
         Args:
@@ -44,6 +50,9 @@ class Replay:
             fields: Name -> `TensorSpec` or nested dict of them: shapes and types of one transition.
             host: Store the rows in pinned host memory, for replays that do not fit on the device. Each batch is then
                 gathered there and copied to `device`, which is a host-device synchronisation.
+            n_step: Largest number of transitions in the window of a sampled row. Above 1, the fields need ``reward``,
+                ``terminated`` and ``next_obs``.
+            gamma: Discount per step inside a window.
 
         Raises:
             ConfigError: capacity is below num_envs.
@@ -72,6 +81,7 @@ class Replay:
         self.columns = self._fields_of(self.rows)
         self.filled = torch.zeros((), dtype=torch.int64, device=self.rows.device)
         self.position = self.size = 0
+        self.windows = NStepWindows(n_step, gamma, capacity, num_envs, memory_device) if n_step > 1 else None
 
     def __len__(self) -> int:
         return self.size
@@ -98,15 +108,17 @@ class Replay:
 
         return tree_map(view, self.layout)
 
-    def add(self, transitions: dict[str, Tree], lost: Tensor | None = None) -> None:
+    def add(self, transitions: dict[str, Tree], lost: Tensor | None = None, ended: Tensor | None = None) -> None:
         """Stores one transition per environment; a full ring overwrites its oldest transitions.
 
         Args:
             transitions: Name -> tensor or nested dict of tensors (num_envs, ...), as in `fields`.
             lost: Mask (num_envs,) bool of environments whose simulator failed, which have no transition in this step
                 and are omitted; None if there are none.
+            ended: Mask (num_envs,) bool of environments whose episode ended with the transition; needed with n_step
+                above 1 only.
         """
-        count = self.num_envs
+        count, valid = self.num_envs, None
         values = {name: transitions[name] for name in self.columns}
         if lost is not None:
             valid = (~lost).nonzero().squeeze(1)
@@ -120,10 +132,18 @@ class Replay:
                 column[: count - first].copy_(value[first:])
 
         tree_map(store, self.columns, values)
+        if self.windows is not None:
+            assert ended is not None, "windows stop at the ends of episodes"
+            self.windows.add(start, ended, valid)
         self.position = (start + count) % self.capacity
         if self.size < self.capacity:
             self.size = min(self.size + count, self.capacity)
             self.filled.fill_(self.size)
+
+    def cut(self, envs: Tensor) -> None:
+        """Ends the n-step windows of environments whose episode was lost at a resume; `envs` is (num_envs,) bool."""
+        if self.windows is not None:
+            self.windows.cut(envs)
 
     def newest(self, count: int) -> dict[str, Tree]:
         """Returns copies of the `count` newest transitions by field, tensors (count, ...), oldest first.
@@ -148,6 +168,8 @@ class Replay:
 
         Returns:
             Name -> tensor or nested dict of tensors (n, ...), as in `fields`; all are views of one gathered tensor.
+            With n_step above 1, ``reward`` is the discounted sum over a window, ``next_obs`` and ``terminated`` are
+            those of its last transition, and ``steps`` (n,) int64 is its length.
 
         Raises:
             ConfigError: The replay is empty, or its capacity is below n.
@@ -167,18 +189,25 @@ class Replay:
             index = source.integers(self.filled).view(n)
         else:
             index = torch.randint(self.size, (n,), generator=source, device=self.rows.device)
-        rows = self.rows.index_select(0, index.to(self.rows.device))
-        return self._fields_of(rows.to(self.device))
+        index = index.to(self.rows.device)
+        batch = self._fields_of(self.rows.index_select(0, index).to(self.device))
+        if self.windows is None:
+            return batch
+        last, reward, steps = self.windows.returns(index, self.columns["reward"])
+        final = self._fields_of(self.rows.index_select(0, last).to(self.device))
+        batch |= {"next_obs": final["next_obs"], "terminated": final["terminated"]}
+        return batch | {"reward": reward.to(self.device), "steps": steps.to(self.device)}
 
     def state_dict(self) -> dict:
-        """Returns the state for a checkpoint: the stored rows (a view, not a copy), the next position, the capacity."""
-        return {"rows": self.rows[: self.size], "position": self.position, "capacity": self.capacity}
+        """Returns the state for a checkpoint: the stored rows (a view, not a copy), position, capacity and windows."""
+        links = {} if self.windows is None else self.windows.state_dict(self.size)
+        return {"rows": self.rows[: self.size], "position": self.position, "capacity": self.capacity, **links}
 
     def load_state_dict(self, state: dict) -> None:
         """Restores the exact state of a replay with the same capacity and fields.
 
         Raises:
-            ConfigError: The saved replay had another capacity or other fields.
+            ConfigError: The saved replay had another capacity or other fields, or n_step=1 if it is above 1 here.
         """
         rows, capacity = state["rows"], int(state["capacity"])
         if capacity != self.capacity or rows.shape[1] != self.rows.shape[1]:
@@ -187,6 +216,8 @@ class Replay:
                 f"one has {self.capacity} and {self.rows.shape[1]}. Resume with the off_policy.replay_size "
                 f"and the observation of the saved run."
             )
+        if self.windows is not None:
+            self.windows.load_state_dict(state)
         self.size, self.position = len(rows), int(state["position"])
         self.rows[: self.size].copy_(rows)
         self.filled.fill_(self.size)

@@ -31,9 +31,12 @@ class OffPolicyConfig:
     learning_starts: int = 1_000
     """Transitions in the replay buffer before the first update, over all ranks."""
     random_steps: int = 0
-    """Transitions with uniformly random continuous actions at the start, over all ranks."""
+    """Transitions with uniformly random actions at the start, over all ranks."""
     clip_reward: float = 0.0
     """Largest absolute reward that the learner receives; 0 clips nothing. Metrics count unclipped rewards."""
+    n_step: int = 1
+    """Steps of the return in the targets: rewards of n transitions, then the value. A window is shorter at the end of
+    its episode and at the newest transition."""
     anneal_from: float = 1.0
     """Share of the budget after which learning rates fall linearly to 0; 1 keeps them constant."""
     graph_updates: int = 0
@@ -43,6 +46,7 @@ class OffPolicyConfig:
     def __post_init__(self) -> None:
         at_least(self, num_envs=1, global_batch_size=1, batch_size_per_rank=0, replay_size=1, update_interval=1)
         at_least(self, updates_per_interval=0, learning_starts=0, random_steps=0, clip_reward=0, graph_updates=0)
+        at_least(self, n_step=1)
         if not 0 <= self.anneal_from <= 1:
             raise ConfigError(
                 f"off_policy.anneal_from={self.anneal_from:g} is outside 0 to 1. Write 0.5, or 1 for no annealing."

@@ -1,4 +1,4 @@
-"""Off-policy loop: fills a replay buffer and runs the updates that are due. For SAC, TD3 and DDPG.
+"""Off-policy loop: fills a replay buffer and runs the updates that are due. For SAC, TD3, DQN and DDPG.
 
 Each iteration chooses actions, sends them, runs due updates, receives the step and stores it.
 
@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from powerband.core.config.sizes import per_rank
+from powerband.core.errors import ConfigError
 from powerband.core.noise import Noise
 from powerband.core.optim.compile import GraphedUpdates, all_tensors
 from powerband.core.run.run import Run, RunHooks
@@ -26,6 +28,8 @@ from powerband.data.types import Learner, Step, TensorSpec, Tree, VecEnv, tree_m
 from powerband.loops.config import OffPolicyConfig
 from powerband.loops.support.guarded_learner import GuardedLearner
 from powerband.loops.support.loop_state import LoopState, env_accounts
+from powerband.nets.distributions import uniform_actions
+from powerband.nets.features import action_mask
 
 
 def off_policy(
@@ -48,7 +52,8 @@ def off_policy(
         hooks: Functions that the run calls for evaluations and before checkpoints; None calls nothing.
 
     Raises:
-        ConfigError: A size does not divide by the number of ranks, or the batch is larger than the replay buffer.
+        ConfigError: A size does not divide by the number of ranks, the batch is larger than the replay buffer, or
+            random_steps is above 0 for a learner that stores more than its actions.
         OutOfMemory: The replay buffer or a batch does not fit into memory; the message names a size that fits.
     """
     world = run.ranks.world_size
@@ -70,11 +75,17 @@ def off_policy(
     explorer = run.noise("random actions", env.num_envs)
     sampler = run.noise("replay", batch_size)
     _, extras, _ = guarded.act(obs, carry, explore=False)
+    if config.random_steps and extras:
+        raise ConfigError(
+            f"off_policy.random_steps={config.random_steps} is not supported by this algorithm, because it stores "
+            f"{', '.join(extras)} with each of its actions. Write off_policy.random_steps=0."
+        )
     fields = _fields(env, extras)
+    window: dict[str, Any] = {"n_step": config.n_step, "gamma": learner.config.gamma} if config.n_step > 1 else {}
     replay = guarded.allocate(
         "off_policy.replay_size",
         capacity,
-        lambda rows: Replay(rows, env.num_envs, run.device, fields),
+        lambda rows: Replay(rows, env.num_envs, run.device, fields, **window),
         lambda: Replay(env.num_envs, env.num_envs, "cpu", fields).rows[0].nbytes,
     )
     schedule = config.schedule()
@@ -101,6 +112,7 @@ def off_policy(
         run.register(name, part)
     if run.begin(_sizes(env, config, batch_size, schedule, overlap, world), hooks):
         position.resume(env, tracker)
+        replay.cut(~env.resumed)
 
     def update(due: int) -> None:
         with run.clock("update"):
@@ -115,7 +127,7 @@ def off_policy(
         with clock("act"):
             action, extras, carry = guarded.act(position.obs, position.carry)
             if run.env_steps < config.random_steps:
-                action = _uniform(explorer, env)
+                action = _random_actions(explorer, env, position.obs)
         with clock(send_account):
             env.send(action)
         if overlap:
@@ -133,6 +145,7 @@ def off_policy(
                     **extras,
                 },
                 step.lost,
+                step.ended,
             )
             tracker.add(step, run.metrics)
             position.advance(step, carry)
@@ -156,7 +169,8 @@ def _sizes(
     return {
         "environments": f"{env.num_envs * world} over {world} rank(s) = {env.num_envs} each",
         "batch": each + other,
-        "replay": f"{config.replay_size} transitions over all ranks, learning after {config.learning_starts}",
+        "replay": f"{config.replay_size} transitions over all ranks, learning after {config.learning_starts}"
+        + (f"; {config.n_step}-step returns" if config.n_step > 1 else ""),
         "annealing": f"learning rates fall to 0 from {config.anneal_from:.0%} of the budget on"
         if config.anneal_from < 1
         else "none",
@@ -178,8 +192,11 @@ def _fields(env: VecEnv, extras: dict[str, Tensor]) -> dict[str, Tree]:
     }
 
 
-def _uniform(noise: Noise, env: VecEnv) -> Tensor:
-    """Samples continuous actions (N, ...) uniformly within the bounds of the action space."""
+def _random_actions(noise: Noise, env: VecEnv, obs: Tree) -> Tensor:
+    """Samples actions (N, ...) uniformly: within the bounds, or among the actions that the mask in `obs` allows."""
+    uniform = noise.uniform(*env.spec.action.shape)
+    if env.spec.num_actions is not None:
+        return uniform_actions(uniform, env.spec.num_actions, action_mask(obs))
     assert env.spec.low is not None and env.spec.high is not None
     low, high = env.spec.low.to(env.device), env.spec.high.to(env.device)
-    return low + (high - low) * noise.uniform(*env.spec.action.shape)
+    return low + (high - low) * uniform

@@ -37,6 +37,16 @@ def inverse_cdf_sample(probs_KR: Tensor, uniform_R: Tensor) -> Tensor:
     return (point_R >= cumulative_KR[:-1]).sum(0)
 
 
+def uniform_actions(uniform: Tensor, num_actions: int, mask: Tensor | None = None) -> Tensor:
+    """Samples discrete actions (...) int64 from uniform numbers (...) in [0, 1).
+
+    `mask` (..., num_actions) is True for the allowed actions, at least one per row; None allows all.
+    """
+    if mask is None:
+        return (uniform * num_actions).long().clamp(max=num_actions - 1)
+    return inverse_cdf_sample(mask.float().flatten(0, -2).t(), uniform.flatten()).view(uniform.shape)
+
+
 class Categorical:
     """Categorical distributions over K discrete actions, one per row of R rows.
 

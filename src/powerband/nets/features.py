@@ -42,6 +42,11 @@ def feature_leaves(obs: Tree) -> list:
     return leaves
 
 
+def action_mask(obs: Tree) -> Tensor | None:
+    """Returns the mask of allowed actions (..., K actions) bool in `obs`; None if it has none."""
+    return obs["action_mask"].bool() if isinstance(obs, dict) and "action_mask" in obs else None
+
+
 def num_features(obs: Tree, num_agents: int | None) -> int:
     """Returns the number of features per row that `features` computes from observations.
 

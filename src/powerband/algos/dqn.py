@@ -1,0 +1,223 @@
+"""DQN: Q-learning with a replay and a target network, for discrete actions.
+
+Options add the usual extensions: double Q-learning, a dueling network, and quantiles of the return instead of its mean.
+n-step returns are an option of the replay (``off_policy.n_step``).
+
+Sources: Mnih et al. 2015, "Human-level control through deep reinforcement learning", algorithm 1; van Hasselt, Guez and
+Silver 2016 (``double``); Wang et al. 2016 (``dueling``); Dabney et al. 2018, "Distributional Reinforcement Learning
+with Quantile Regression", algorithm 1 (``quantiles``).
+Suffixes: B rows, K actions, Q quantiles; Q is 1 if only the mean is learned.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from powerband.algos.settings import DQNConfig
+from powerband.core.errors import ConfigError
+from powerband.core.optim.compile import compile_if
+from powerband.core.optim.flat_adam import FlatAdam, FlatTarget
+from powerband.core.rank_context import RankContext
+from powerband.core.schedule import UpdateCycle
+from powerband.data.n_step import bootstrap_discount
+from powerband.data.types import EnvSpec, Tree
+from powerband.nets.distributions import MASKED, uniform_actions
+from powerband.nets.encoders import ObsEncoder, encode
+from powerband.nets.features import action_mask, features, num_features
+from powerband.nets.q_network import QNetwork
+
+
+class DQN:
+    """Learner for one discrete action per environment. An ``action_mask`` in the observation restricts the actions.
+
+    Shapes: N environments, B rows of a batch, F features of an observation, K actions.
+
+    Attributes:
+        env_steps: Steps of all environments on all ranks in which the learner explored, 0-d int64.
+        epsilon: Probability of a random action, 0-d float32; it falls linearly in `env_steps`.
+    """
+
+    def __init__(
+        self, spec: EnvSpec, config: DQNConfig, context: RankContext, encoder: ObsEncoder | None = None
+    ) -> None:
+        """
+        Args:
+            spec: Spaces of the environments.
+            config: Hyper-parameters.
+            context: Device, precision, random numbers and gradient averaging of this rank.
+            encoder: Encoder of observations with images or categories; None joins all entries.
+
+        Raises:
+            ConfigError: The actions are continuous, there are several per environment, or an agent axis exists.
+        """
+        if spec.num_actions is None:
+            raise ConfigError("algo=dqn needs discrete actions, but these are continuous. Write algo=sac.")
+        if spec.num_agents is not None or spec.action.shape:
+            raise ConfigError(
+                f"algo=dqn needs one action per environment, not an array of shape {spec.action.shape}. Write algo=ppo."
+            )
+        self.config, self.precision, self.noise = config, context.precision, context.noise
+        self.num_actions, self.world_size = spec.num_actions, context.world_size
+        self.encoder = None if encoder is None else encoder.to(context.device)
+        inputs = num_features(spec.obs, None) if encoder is None else encoder.width
+        quantiles = max(1, config.quantiles)
+        self.net = QNetwork(inputs, config.hidden, self.num_actions, quantiles, config.dueling).to(context.device)
+        self.target_net, self.target_encoder = copy.deepcopy(self.net), copy.deepcopy(self.encoder)
+        self.adam = FlatAdam(
+            [net for net in (self.net, self.encoder) if net is not None],
+            config.lr,
+            precision=context.precision,
+            max_grad_norm=config.max_grad_norm,
+            average=context.average,
+        )
+        targets = [net for net in (self.target_net, self.target_encoder) if net is not None]
+        self.target = FlatTarget(self.adam, targets, config.tau)
+        self.updates = torch.zeros((), dtype=torch.int64, device=context.device)
+        self.env_steps = torch.zeros((), dtype=torch.int64, device=context.device)
+        self.epsilon = torch.full((), config.epsilon_start, device=context.device)
+        self.levels_Q = (torch.arange(quantiles, device=context.device) + 0.5) / quantiles
+        self.cycle = UpdateCycle(config.target_interval)
+        self._loss_fn = compile_if(self._loss, config.compile)
+
+    @property
+    def lr(self) -> float | Tensor:
+        """Learning rate."""
+        return self.adam.lr
+
+    @lr.setter
+    def lr(self, lr: float) -> None:
+        self.adam.lr = lr
+
+    @torch.no_grad()
+    def act(self, obs: Tree, carry: Tensor | None, explore: bool) -> tuple[Tensor, dict[str, Tensor], None]:
+        """Chooses the best allowed actions; if `explore`, with probability epsilon uniformly random allowed ones.
+
+        Returns:
+            Actions (N,) int64; an empty dict; None, because the policy has no recurrent state.
+        """
+        rows, mask = self._features(obs, self.encoder), action_mask(obs)
+        with self.precision.autocast(rows.shape[0]):
+            action = best_action(self.net(rows), mask)
+        if explore:
+            coin, point = self.noise("dqn/act", rows.shape[0]).uniform(2).unbind(1)
+            action = torch.where(coin < self.epsilon, uniform_actions(point, self.num_actions, mask), action)
+            self.env_steps += rows.shape[0] * self.world_size
+            self._set_epsilon()
+        return action, {}, None
+
+    def update(self, batch: dict[str, Tree]) -> dict[str, Tensor]:
+        """Takes one step of the network and, at every `target_interval`-th update, of the target network.
+
+        Args:
+            batch: obs, next_obs (B, ...), action (B,), reward (B,), terminated (B,).
+
+        Returns:
+            Losses and statistics of the update by name, detached 0-d tensors.
+        """
+        obs = self._features(batch["obs"], self.encoder)
+        with torch.no_grad():
+            next_obs = target_next_obs = self._features(batch["next_obs"], self.target_encoder)
+            if self.config.double and self.encoder is not None:
+                next_obs = self._features(batch["next_obs"], self.encoder)
+        discount, mask = bootstrap_discount(batch, self.config.gamma), action_mask(batch["next_obs"])
+        with self.precision.autocast():
+            loss, q_mean = self._loss_fn(
+                obs, batch["action"], batch["reward"], next_obs, target_next_obs, discount, mask
+            )
+        figures = {"losses/critic": loss.detach(), "losses/q": q_mean, "losses/grad_norm": self.adam.step(loss)}
+        self.updates += 1
+        if self.cycle.advance() == self.cycle.period:
+            self.target.update()
+        return {**figures, "charts/epsilon": self.epsilon.clone()}
+
+    def _features(self, obs: Tree, encoder: ObsEncoder | None) -> Tensor:
+        """Computes the inputs (B, F) of the network; without `encoder` all entries of `obs` are joined."""
+        return features(obs, 1) if encoder is None else encode(encoder, obs, self.precision)
+
+    def _loss(
+        self,
+        obs: Tensor,
+        action: Tensor,
+        reward: Tensor,
+        next_obs: Tensor,
+        target_next_obs: Tensor,
+        discount: Tensor,
+        mask: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        """Returns (loss, mean Q).
+
+        The loss is the mean Huber loss of Q(s, a) - y with y = r + discount Q'(s', a'), where `discount` is
+        gamma (1 - terminated), see `bootstrap_discount`. The action a' is the best one that `mask` allows: of Q' or,
+        with ``double``, of Q. `next_obs` and `target_next_obs` are the features of s' for Q and for Q'.
+
+        Quantile i is trained on each quantile of y by the Huber loss times |level_i - 1(quantile i > y)|.
+        """
+        with torch.no_grad():
+            next_BKQ = self.target_net(target_next_obs)
+            best = best_action(self.net(next_obs) if self.config.double else next_BKQ, mask)
+            target_BQ = reward.unsqueeze(1) + discount.unsqueeze(1) * of_action(next_BKQ, best)
+        q_BQ = of_action(self.net(obs), action)
+        delta = self.config.huber_delta
+        if not self.config.quantiles:
+            return F.huber_loss(q_BQ, target_BQ, delta=delta), q_BQ.detach().mean()
+        q_BQ1, target_B1Q = torch.broadcast_tensors(q_BQ.unsqueeze(2), target_BQ.unsqueeze(1))
+        level_Q1 = self.levels_Q.unsqueeze(1)
+        weight = torch.where(q_BQ1 > target_B1Q, 1 - level_Q1, level_Q1)
+        huber = F.huber_loss(q_BQ1, target_B1Q, reduction="none", delta=delta) / delta
+        return (weight * huber).mean(2).sum(1).mean(), q_BQ.detach().mean()
+
+    def initial_carry(self, num_envs: int) -> None:
+        """Returns None: the policy has no recurrent state."""
+
+    def policy_state(self) -> dict[str, Tensor]:
+        """Returns the parameters of network and encoder, for the exported policy.
+
+        Parameters of the encoder have the prefix ``encoder.``.
+        """
+        encoder = {} if self.encoder is None else self.encoder.state_dict(prefix="encoder.")
+        return {**self.net.state_dict(), **encoder}
+
+    def _set_epsilon(self) -> None:
+        """Computes epsilon from `env_steps`, in place, because captured graphs read it."""
+        start, end = self.config.epsilon_start, self.config.epsilon_end
+        slope = (start - end) / self.config.epsilon_steps
+        torch.clamp(start - slope * self.env_steps, min=end, out=self.epsilon)
+
+    def _parts(self) -> dict[str, Any]:
+        """Returns the parts with state by name."""
+        encoders = {} if self.encoder is None else {"encoder": self.encoder, "target_encoder": self.target_encoder}
+        return {"net": self.net, "target_net": self.target_net, "adam": self.adam, "noise": self.noise, **encoders}
+
+    def state_dict(self) -> dict:
+        """Returns the complete training state for a checkpoint: the tensors themselves, not copies."""
+        parts = {name: part.state_dict() for name, part in self._parts().items()}
+        return {**parts, "updates": self.updates, "env_steps": self.env_steps}
+
+    def load_state_dict(self, state: dict) -> None:
+        """Restores a result of `state_dict` in place."""
+        for name, part in self._parts().items():
+            part.load_state_dict(state[name])
+        self.updates.copy_(state["updates"])
+        self.cycle.restore(int(state["updates"]))
+        self.env_steps.copy_(state["env_steps"])
+        self._set_epsilon()
+
+
+def best_action(values_BKQ: Tensor, mask: Tensor | None) -> Tensor:
+    """Returns the actions (B,) int64 with the largest mean over quantiles that `mask` (B, K) allows; None allows all.
+
+    A row whose mask allows nothing, such as after a terminal state, gets action 0.
+    """
+    q_BK = values_BKQ.mean(2)
+    return (q_BK if mask is None else q_BK.masked_fill(~mask, MASKED)).argmax(1)
+
+
+def of_action(values_BKQ: Tensor, action: Tensor) -> Tensor:
+    """Selects the values (B, Q) of one action (B,) per row."""
+    index = action.view(-1, 1, 1).expand(-1, 1, values_BKQ.shape[2])
+    return values_BKQ.gather(1, index).squeeze(1)

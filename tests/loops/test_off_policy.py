@@ -1,0 +1,180 @@
+"""The off-policy loop: discrete random actions and masks, n-step windows, and learning from small images."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+import runs
+from contract.fakes import Recall
+from powerband.algos.ddpg import DDPG
+from powerband.algos.dqn import DQN
+from powerband.algos.settings import DDPGConfig, DQNConfig
+from powerband.core.config import RunConfig
+from powerband.core.errors import ConfigError
+from powerband.core.run.run import Run
+from powerband.data.replay import Replay
+from powerband.data.types import Learner, Step
+from powerband.envs.workers.vector import WorkerVecEnv
+from powerband.loops.config import OffPolicyConfig
+from powerband.loops.off_policy import off_policy
+from powerband.nets.encoders import ObsEncoder
+from powerband.nets.mlp import MLP
+
+
+@dataclass(frozen=True)
+class Config:
+    run: RunConfig = field(default_factory=RunConfig)
+
+
+class Doors(gymnasium.Env):
+    """Two of five doors are open in each step, and the mask shows them. A closed door costs 1000.
+
+    The reward of an open door is its number. An episode has eight steps.
+    """
+
+    observation_space = gymnasium.spaces.Dict(
+        {"open": gymnasium.spaces.Box(0, 1, (5,), np.float32), "action_mask": gymnasium.spaces.MultiBinary(5)}
+    )
+    action_space = gymnasium.spaces.Discrete(5)
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
+        super().reset(seed=seed)
+        self.steps = 0
+        return self._obs(), {}
+
+    def step(self, action: int) -> tuple[dict, float, bool, bool, dict]:
+        reward = float(action) if self.mask[action] else -1000.0
+        self.steps += 1
+        return self._obs(), reward, self.steps == 8, False, {}
+
+    def _obs(self) -> dict[str, np.ndarray]:
+        self.mask = np.zeros(5, np.int8)
+        self.mask[self.np_random.choice(5, 2, replace=False)] = 1
+        return {"open": self.mask.astype(np.float32), "action_mask": self.mask}
+
+
+class Catch(gymnasium.Env):
+    """A ball falls through 10 x 10 cells, and the paddle in the last row must catch it: 1, else -1.
+
+    The two boolean planes, as in MinAtar, show the ball and the paddle. Actions: left, stay, right.
+    """
+
+    observation_space = gymnasium.spaces.Box(0, 1, (10, 10, 2), np.bool_)
+    action_space = gymnasium.spaces.Discrete(3)
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[np.ndarray, dict]:
+        super().reset(seed=seed)
+        self.row, self.column, self.paddle = 0, *self.np_random.integers(10, size=2)
+        return self._obs(), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
+        self.row += 1
+        self.paddle = min(9, max(0, self.paddle + action - 1))
+        over = self.row == 9
+        reward = (1.0 if self.paddle == self.column else -1.0) if over else 0.0
+        return self._obs(), reward, over, False, {}
+
+    def _obs(self) -> np.ndarray:
+        planes = np.zeros((10, 10, 2), np.bool_)
+        planes[self.row, self.column, 0] = planes[9, self.paddle, 1] = True
+        return planes
+
+
+def train(
+    env: WorkerVecEnv,
+    make_learner: Callable[[Run], Learner],
+    loop: OffPolicyConfig,
+    folder: Path,
+    env_steps: int,
+    after_step: Callable[[Step, Replay], Any] | None = None,
+) -> list[dict]:
+    """Returns the metrics of a run, one line per tenth of it."""
+    settings = RunConfig(run_dir=str(folder), gpus="none", threads=1, tensorboard=False, env_steps=env_steps)
+    settings = replace(settings, log_interval=env_steps // 10)
+    try:
+        with Run.start(Config(settings), recipe="test", stage="train", argv=[]) as run:
+            off_policy(run, env, make_learner(run), loop, after_step)
+    finally:
+        env.close()
+    return runs.metrics(folder)
+
+
+@pytest.mark.parametrize("random_steps", [0, 160])
+def test_masks_are_obeyed_by_random_and_by_learned_actions(random_steps, tmp_path):
+    env = WorkerVecEnv([Doors] * 8, num_workers=0)
+    loop = OffPolicyConfig(
+        num_envs=8, global_batch_size=32, learning_starts=64, random_steps=random_steps, update_interval=2, n_step=2
+    )
+    epsilon = 1.0 if random_steps == 0 else 0.0
+    rewards: list[torch.Tensor] = []
+    lines = train(
+        env,
+        lambda run: DQN(env.spec, DQNConfig(hidden=(16,), epsilon_start=epsilon, epsilon_end=0.0), run.context),
+        loop,
+        tmp_path / "run",
+        480,
+        lambda step, replay: rewards.append(step.reward.clone()),
+    )
+    assert lines[-1]["grad_steps"] > 0
+    assert float(torch.stack(rewards).min()) >= 0.0, "a closed door costs 1000"
+    assert torch.stack(rewards[:15]).unique().tolist() == [0.0, 1.0, 2.0, 3.0, 4.0], "random actions reach all doors"
+
+
+def test_random_steps_are_refused_for_a_learner_that_stores_probabilities(tmp_path):
+    env = WorkerVecEnv([Recall] * 2, num_workers=0)
+    loop = OffPolicyConfig(num_envs=2, global_batch_size=8, random_steps=100)
+    with pytest.raises(ConfigError, match="random_steps=100 .* action_probs .* Write off_policy.random_steps=0"):
+        train(
+            env,
+            lambda run: DDPG(env.spec, DDPGConfig(), run.context, lambda i, o: MLP(i, (8,), o)),
+            loop,
+            tmp_path / "run",
+            100,
+        )
+
+
+def test_windows_of_the_loop_end_with_their_episodes(tmp_path):
+    """Episodes of Recall have four steps; step k of an episode stores k / 4 as its next observation."""
+    env = WorkerVecEnv([Recall] * 3, num_workers=0)
+    loop = OffPolicyConfig(num_envs=3, global_batch_size=16, replay_size=50, learning_starts=1_000, n_step=3)
+    found: list[dict] = []
+    train(
+        env,
+        lambda run: DQN(env.spec, DQNConfig(hidden=(8,)), run.context),
+        loop,
+        tmp_path / "run",
+        120,
+        lambda step, replay: found.append(replay.sample(16, torch.Generator().manual_seed(len(found)))),
+    )
+    for batch in found[4:]:
+        begins = (batch["obs"][:, 1] * 4).round().long()
+        ends = (batch["next_obs"][:, 1] * 4).round().long()
+        assert torch.equal(ends - begins, batch["steps"])
+        assert bool((batch["terminated"] == (ends == 4)).all())
+        assert bool((batch["steps"] <= 3).all()) and bool(((batch["reward"] != 0) == (ends == 4)).all())
+    assert {1, 2, 3} == set(torch.cat([batch["steps"] for batch in found]).tolist())
+
+
+def test_dqn_learns_from_small_boolean_images(tmp_path):
+    env = WorkerVecEnv([Catch] * 16, num_workers=0)
+    loop = OffPolicyConfig(
+        num_envs=16, global_batch_size=32, learning_starts=500, update_interval=16, updates_per_interval=4, n_step=3
+    )
+    settings = DQNConfig(lr=2e-3, hidden=(), epsilon_steps=5_000, epsilon_end=0.02, tau=0.05)
+    lines = train(
+        env,
+        lambda run: DQN(env.spec, settings, run.context, ObsEncoder(env.spec.obs)),
+        loop,
+        tmp_path / "run",
+        10_000,
+    )
+    returns = [line["charts/episodic_return"] for line in lines]
+    assert returns[-1] > 0.5 > 0.0 > returns[0], returns
