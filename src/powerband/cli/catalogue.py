@@ -106,6 +106,7 @@ def configure(name: str, arguments: list[str]) -> tuple[Recipe, str, ResolvedCon
         sections=recipe.sections,
         help_command=f"powerband train {name} --help",
         recipe=name,
+        task=recipe.task,
     )
     notices = [*resolved.notices, *notices, *recipe.notices_about(resolved.config)]
     resolved = replace(resolved, config=recipe.finalized(resolved.config, stage), notices=tuple(notices))

@@ -13,7 +13,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from powerband.core.config.presets import TUNED, presets, tuned_name
+from powerband.core.config.presets import OBJECTIVES, TUNED, presets
 from powerband.report.chart import number
 from powerband.report.run_record import RunRecord, read_json
 from powerband.report.tables import rows_table, text
@@ -54,10 +54,22 @@ def tuning_files(record: RunRecord) -> list[Path]:
     command = record.facts.get("command", "")
     setup = re.search(r"\bsetup[= ](\S+)", command)
     name = setup[1] if setup else TUNED if re.search(r"--tuned\b|\btuned=true", command) else ""
-    if name == TUNED:
-        name = tuned_name(record.facts.get("recipe", ""), record.config.get("algo", ""))
-    preset = presets().get(name)
-    return [record.dir / "tuning.json", *([preset.with_suffix(".tuning.json")] if preset else [])]
+    if name in OBJECTIVES:
+        files = [path.with_suffix(".tuning.json") for stem, path in presets().items() if stem.startswith(TUNED)]
+        found = [path for path in files if _is_for(read_json(path), record, OBJECTIVES[name])]
+    else:
+        found = [presets()[name].with_suffix(".tuning.json")] if name in presets() else []
+    return [record.dir / "tuning.json", *found]
+
+
+def _is_for(header: dict[str, Any], record: RunRecord, objective: str) -> bool:
+    """Returns whether a tuning file is for the recipe, task and algorithm of a run and for `objective`."""
+    values = {str(value) for value in record.config.values()}
+    return (
+        (header.get("recipe"), header.get("objective")) == (record.facts.get("recipe"), objective)
+        and header.get("algo", "") == record.config.get("algo", "")
+        and (not header.get("task") or header["task"] in values)
+    )
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from powerband.core.config.command_line import split_named_options
-from powerband.core.config.presets import hardware_fingerprint, tuned_name, user_presets
+from powerband.core.config.presets import TunedKey, hardware_fingerprint, user_presets
 from powerband.core.config.schema import value_text
 from powerband.core.errors import ConfigError
 from powerband.core.machine.device import host_facts
@@ -33,7 +33,7 @@ def write_preset(result: TuningResult, recipe: str, arguments: list[str]) -> Pat
     """
     settings = by_qualified_name(result.space, result.best.setting)
     header = preset_header(result, recipe, arguments)
-    path = user_presets() / f"{tuned_name(recipe, header['algo'])}.yaml"
+    path = user_presets() / f"{preset_key(result, recipe).name}.yaml"
     lines = [
         f"# powerband train {' '.join([recipe, *remaining_arguments(result, arguments)])} setup=tuned",
         "# Measured in alternating runs, env steps/s:",
@@ -71,14 +71,19 @@ def remaining_arguments(result: TuningResult, arguments: list[str]) -> list[str]
 def preset_header(result: TuningResult, recipe: str, arguments: list[str]) -> dict[str, Any]:
     """Returns the recipe, machine and method of a search, which `check_tuned_preset` verifies and users read."""
     return {
-        "recipe": recipe,
-        "algo": result.space.recipe.algorithm_of(result.space.config),
+        **preset_key(result, recipe).header(),
         "words": " ".join([recipe, *arguments]),
         "date": time.strftime("%Y-%m-%d"),
         "learning": result.space.rule,
         "gain": f"{result.gain:.2f} times the {result.baseline.measured:,.0f} env steps/s without it",
         **hardware_fingerprint(),
     }
+
+
+def preset_key(result: TuningResult, recipe: str) -> TunedKey:
+    """Returns the recipe, task and algorithm that the preset of a search is for."""
+    definition, config = result.space.recipe, result.space.config
+    return TunedKey(recipe, definition.task_of(config), definition.algorithm_of(config), definition.task)
 
 
 def to_dict(result: TuningResult, header: dict[str, Any]) -> dict[str, Any]:
