@@ -61,7 +61,7 @@ class Knobs:
 
     def with_value(self, knob: str, value: Any) -> Any:
         """Returns the configuration with one knob changed; its dataclass validates the value."""
-        return _replaced(self.config, self.paths[knob].split("."), value)
+        return replaced(self.config, self.paths[knob], value)
 
     def for_measurement(self, run_dir: str, seconds: float) -> Any:
         """Returns the configuration of a short measured run, with fewer random actions before the first update.
@@ -76,7 +76,7 @@ class Knobs:
         config = dataclasses.replace(config, run=dataclasses.replace(config.run, **budget))
         for knob in ("learning_starts", "random_steps"):
             if knob in self:
-                config = _replaced(config, self.paths[knob].split("."), min(int(self.get(knob)), 2 * envs))
+                config = replaced(config, self.paths[knob], min(int(self.get(knob)), 2 * envs))
         return config
 
     @property
@@ -98,7 +98,9 @@ def _is_section(value: Any) -> bool:
     return dataclasses.is_dataclass(value) and not isinstance(value, type)
 
 
-def _replaced(config: Any, path: list[str], value: Any) -> Any:
-    if len(path) > 1:
-        value = _replaced(getattr(config, path[0]), path[1:], value)
-    return dataclasses.replace(config, **{path[0]: value})
+def replaced(config: Any, path: str, value: Any) -> Any:
+    """Returns a configuration with the setting of a qualified name changed; its dataclass validates the value."""
+    section, _, rest = path.partition(".")
+    if rest:
+        value = replaced(getattr(config, section), rest, value)
+    return dataclasses.replace(config, **{section: value})

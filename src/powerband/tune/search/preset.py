@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 from typing import Any
 
 from powerband.core.config.command_line import split_named_options
-from powerband.core.config.presets import TunedKey, hardware_fingerprint, user_presets
-from powerband.core.config.schema import value_text
-from powerband.core.errors import ConfigError
+from powerband.core.config.presets import TunedKey, hardware_fingerprint
 from powerband.core.machine.device import host_facts
 from powerband.tune.search.candidates import Candidate, as_command_line
+from powerband.tune.search.preset_file import write_preset_file
 from powerband.tune.search.search import TuningResult
 from powerband.tune.search.space import by_qualified_name
 
 
 def write_preset(result: TuningResult, recipe: str, arguments: list[str]) -> Path:
-    """Writes ``tuned-RECIPE-ALGO.yaml`` and, in the same folder, ``tuned-RECIPE-ALGO.tuning.json``.
+    """Writes ``tuned-RECIPE-TASK-ALGO.yaml`` and, in the same folder, ``tuned-RECIPE-TASK-ALGO.tuning.json``.
 
     Args:
         result: Result of the search.
@@ -31,30 +29,14 @@ def write_preset(result: TuningResult, recipe: str, arguments: list[str]) -> Pat
     Raises:
         ConfigError: The folder is not writable.
     """
-    settings = by_qualified_name(result.space, result.best.setting)
     header = preset_header(result, recipe, arguments)
-    path = user_presets() / f"{preset_key(result, recipe).name}.yaml"
-    lines = [
-        f"# powerband train {' '.join([recipe, *remaining_arguments(result, arguments)])} setup=tuned",
-        "# Measured in alternating runs, env steps/s:",
+    comments = [
+        f"powerband train {' '.join([recipe, *remaining_arguments(result, arguments)])} setup=tuned",
+        "Measured in alternating runs, env steps/s:",
+        *(f"  {each.measured:>12,.0f}  {as_command_line(each.setting)}" for each in result.verified),
     ]
-    lines += [f"#   {each.measured:>12,.0f}  {as_command_line(each.setting)}" for each in result.verified]
-    lines += ["tuned:", *(f"  {name}: {json.dumps(value)}" for name, value in header.items())]
-    sections: dict[str, list[str]] = {}
-    for qualified, value in settings.items():
-        section, _, name = qualified.rpartition(".")
-        sections.setdefault(section, []).append(f"{'  ' * bool(section)}{name}: {value_text(value)}")
-    for section, section_lines in sections.items():
-        lines += [f"{section}:"] * bool(section) + section_lines
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        path.with_suffix(".tuning.json").write_text(json.dumps(to_dict(result, header), indent=2), encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(
-            f"Writing {path} failed ({error.strerror}). Make the folder writable, or set XDG_CONFIG_HOME."
-        ) from error
-    return path
+    settings = by_qualified_name(result.space, result.best.setting)
+    return write_preset_file(preset_key(result, recipe), header, settings, comments, to_dict(result, header))
 
 
 def remaining_arguments(result: TuningResult, arguments: list[str]) -> list[str]:
