@@ -65,7 +65,9 @@ def state(run_dir: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for shard in sorted(file.stem for file in path.glob("*.safetensors")):
         found.update(leaves(load_checkpoint(path, shard)[0], shard))
-    return {name: leaf for name, leaf in found.items() if not name.endswith(("elapsed_s", "evaluation_s"))}
+    return {
+        name: leaf for name, leaf in found.items() if not name.endswith(("elapsed_s", "evaluation_s", "evaluated_at_s"))
+    }
 
 
 def differences(first: Path, second: Path) -> list[str]:

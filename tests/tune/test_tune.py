@@ -60,7 +60,9 @@ def test_search_writes_a_preset_and_a_page(tmp_path: Path, capsys, monkeypatch) 
     assert not list(tmp_path.glob("runs*"))
 
 
-@pytest.mark.parametrize("arguments", [["setup=tuned"], ["--tuned"], ["tuned=true"], ["setup=tuned-gym-Pendulum-v1-ppo"]])
+@pytest.mark.parametrize(
+    "arguments", [["setup=tuned"], ["--tuned"], ["tuned=true"], ["setup=tuned-gym-Pendulum-v1-ppo"]]
+)
 def test_preset_is_loaded_and_the_command_line_overrides_it(preset: Path, capsys, arguments: list[str]) -> None:
     result = show(capsys, "algo=ppo", *arguments, "threads=2")
     assert result["config"]["on_policy"]["minibatches"] == 8 and result["config"]["run"]["threads"] == 2

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import platform
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 from types import FrameType
@@ -79,10 +82,12 @@ def _throughput(
 ) -> tuple[Path, str]:
     """Searches for throughput. Returns the preset and the summary, with ``{preset}`` and ``{page}`` for the paths."""
     from powerband.core.telemetry.console import budget_progress_bar
+    from powerband.tune.score.short_runs import with_scores
     from powerband.tune.search import preset, search
 
     with budget_progress_bar(options.seconds) as progress:
         result = search.Search(recipe, stage, resolved.config, options, progress).run()
+        result = with_scores(result, stage, own_settings(recipe, arguments), options.score_seconds, progress)
     path = preset.write_preset(result, recipe.name, arguments)
     use = " ".join([recipe.name, *preset.remaining_arguments(result, arguments)])
     summary = preset.table(result).replace("{", "{{").replace("}", "}}")
@@ -103,21 +108,17 @@ def _score(
     from powerband.core.telemetry.console import budget_progress_bar
     from powerband.tune.measure.in_subprocesses import short_run
     from powerband.tune.score import layout, preset
-    from powerband.tune.score.search import ScoreSearch, check_parallel, machine_name
+    from powerband.tune.score.scheduler import TrialScheduler, check_parallel
+    from powerband.tune.score.search import search_and_verify
     from powerband.tune.score.setting_space import SettingSpace, fixed_settings, usable_algorithms
     from powerband.tune.score.study import SharedStudy
-    from powerband.tune.score.trial import OWN_OPTIONS
 
     config = resolved.config
     check_parallel(options.parallel, config.run.threads)
     key = TunedKey(recipe.name, recipe.task_of(config), recipe.algorithm_of(config), recipe.task, "score")
-    arguments = arguments[1:] if arguments and arguments[0] in recipe.stages else arguments
-    names = (*OWN_OPTIONS, *(f"run.{name}" for name in OWN_OPTIONS))
-    kept = split_named_options(arguments, names)[1]
+    kept = own_settings(recipe, arguments)
     folder = Path(options.study_dir or f"runs/{key.name}-{time.strftime('%Y%m%d-%H%M%S')}").expanduser().absolute()
-    # A trainer outlives a search that dies without cleaning up, so a signal ends the search like an exception.
-    signal.signal(signal.SIGTERM, _exit)
-    with budget_progress_bar(options.seconds) as progress:
+    with _exit_on_signal(), budget_progress_bar(options.seconds) as progress:
         progress("present settings: rate", 0.0)
         measured = short_run(recipe, stage, config, FIRST_RATE_S, probe=False)
         if measured is None or not measured.facts[0].iterations:
@@ -131,24 +132,32 @@ def _score(
         configs = usable_algorithms(recipe, stage, resolved, kept, configure)
         space = SettingSpace(recipe, stage, configs, fixed_settings(resolved), faster)
         name = " ".join([recipe.name, stage, *kept, f"target={goal:g}"])
-        study = SharedStudy(options.storage, folder, name, measured.steps_per_s, machine_name(), config.run.seed)
-        result = ScoreSearch(
-            space,
-            kept,
-            options,
-            study,
-            folder,
-            measured.steps_per_s,
-            config.run.eval_interval,
-            config.run.seed,
-            progress,
-            began,
-        ).run()
+        study = SharedStudy(options.storage, folder, name, measured.steps_per_s, platform.node(), config.run.seed)
+        trials = TrialScheduler(space, kept, options, study, folder, config.run.seed, progress, began)
+        result = search_and_verify(trials)
     path = preset.write_preset(result, kept)
     summary = preset.table(result).replace("{", "{{").replace("}", "}}")
     text = f"{summary}\n\nstudy: {folder}\npreset: {{preset}}\npage: {{page}}"
     return path, text + (f"\nuse it: powerband train {preset.use(result, kept)}" if result.chosen is not None else "")
 
 
-def _exit(number: int, frame: FrameType | None) -> None:
-    raise SystemExit(128 + number)
+def own_settings(recipe: Recipe, arguments: list[str]) -> list[str]:
+    """Returns the arguments of the user for a trial: without the stage and without the options that `tune` sets."""
+    from powerband.tune.score.trial import OWN_OPTIONS
+
+    arguments = arguments[1:] if arguments and arguments[0] in recipe.stages else arguments
+    return split_named_options(arguments, (*OWN_OPTIONS, *(f"run.{name}" for name in OWN_OPTIONS)))[1]
+
+
+@contextlib.contextmanager
+def _exit_on_signal() -> Iterator[None]:
+    """Lets SIGTERM end the search like an exception, so that it ends its trials, which would otherwise go on."""
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

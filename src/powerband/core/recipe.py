@@ -64,10 +64,10 @@ class Recipe:
         finalize: ``(config, stage) -> config`` that resolves every automatic choice.
         notices: ``(config) -> list of messages`` for the user, called before `finalize`.
         check: ``(config, world_size) -> None``; raises ConfigError for invalid sizes.
-        task: Option that names the task, such as ``env_id``; tuned presets are valid for its value only. Empty for a recipe
-            with one task.
-        score: Figure of the evaluation during training (`RunHooks.evaluate`) that measures the policy; larger is better.
-            ``powerband tune objective=score`` needs it. Empty for none.
+        task: Option that names the task, such as ``env_id``; tuned presets are valid for its value only. Empty for a
+            recipe with one task.
+        score: Figure of the evaluation during training (`RunHooks.evaluate`) that measures the policy; larger is
+            better. ``powerband tune objective=score`` needs it. Empty for none.
         Evaluation: Frozen dataclass of the options of ``powerband eval``, or a reference to it.
         evaluate: ``(config, run_folder, options) -> list of result rows``; None if the recipe has no evaluation.
         build_learner: ``(config, context) -> (learner, env_spec, loop_settings)`` without environments. ``powerband

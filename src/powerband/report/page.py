@@ -98,7 +98,8 @@ def write_tuning_page(preset: Path) -> Path:
     if result["objective"] == "score":
         sections = score_study.sections(result)
     else:
-        sections = {"Map": tuning.map_and_table(tuning.read_rows(tuning_file))}
+        learning = result.get("learning_sentence", "")
+        sections = {"Map": tuning.map_and_table(tuning.read_rows(tuning_file), learning)}
     head = (
         f"<p class=state>{html.escape(result['gain'])}</p><code class=command>powerband tune {result['words']}</code>"
     )

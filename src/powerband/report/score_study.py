@@ -51,8 +51,8 @@ def curves(study: dict[str, Any]) -> str:
     lines.append(Line("Pareto front", [x for x, _ in front], [y for _, y in front], colour=FRONT))
     drawn = line_chart(study["score"], sorted(lines, key=lambda line: -line.colour), unit="s")
     note = (
-        f"Seconds are seconds of training, without evaluations. The Pareto front joins the evaluations that no other one "
-        f"beats in both time and score. The target is {study['target']:g}."
+        f"Seconds are seconds of training, without evaluations. The Pareto front joins the evaluations that no other "
+        f"one beats in both time and score. The target is {study['target']:g}."
     )
     return f"<p class=note>{note}</p>{drawn}"
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from powerband.core.config.presets import OBJECTIVES, TUNED, presets
+from powerband.report import score_study
 from powerband.report.chart import number
 from powerband.report.run_record import RunRecord, read_json
 from powerband.report.tables import rows_table, text
@@ -23,29 +24,41 @@ SHOWN_ROWS = 12
 
 
 def section(record: RunRecord) -> str:
-    """Returns the heat map and the fastest settings of a run; empty if the run has no tuning file."""
-    return map_and_table(next(filter(None, map(read_rows, tuning_files(record))), []))
+    """Returns the heat map and the fastest settings of a run, or its study of a score; empty without a tuning file."""
+    for path in tuning_files(record):
+        result = read_json(path)
+        if result.get("objective") == "score":
+            parts = score_study.sections(result)
+            return "".join(f"<h3>{html.escape(name)}</h3>{body}" for name, body in parts.items() if body)
+        if rows := read_rows(path):
+            return map_and_table(rows, result.get("learning_sentence", ""))
+    return ""
 
 
-def map_and_table(rows: list[dict[str, Any]]) -> str:
+def map_and_table(rows: list[dict[str, Any]], learning: str = "") -> str:
     """Returns the heat map and a table of the fastest settings; empty if `rows` is empty.
 
     Args:
         rows: Result of `read_rows`.
+        learning: What is known about learning; shown first if a setting changes it.
     """
     if not rows:
         return ""
+    changing = any(row.get("changes_learning") for row in rows)
     fastest = sorted(rows, key=lambda row: -row["steps_per_s"])[:SHOWN_ROWS]
+    fastest.sort(key=lambda row: bool(row.get("changes_learning")))
     cells = [
         [
             html.escape(", ".join(f"{name} {text(value)}" for name, value in row["knobs"].items())),
             number(row["steps_per_s"]),
             "measured" if row.get("measured") else "predicted",
+            *(["changed" if row.get("changes_learning") else "unchanged"] * changing),
         ]
         for row in fastest
     ]
-    table = rows_table(["settings", "env steps/s", "source"], cells)
-    note = "The colour shows environment steps per second. A dot marks a measured cell; the others are predicted."
+    table = rows_table(["settings", "env steps/s", "source", *(["learning"] * changing)], cells)
+    note = f"{learning} " if learning and changing else ""
+    note += "The colour shows environment steps per second. A dot marks a measured cell; the others are predicted."
     return f"<p class=note>{note}</p><div class=columns>{heat_map(rows)}<div>{table}</div></div>"
 
 

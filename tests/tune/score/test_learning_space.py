@@ -77,7 +77,10 @@ def test_settings_of_the_user_are_fixed() -> None:
 
 def test_factors_are_applied() -> None:
     space = space_of(CASES["sac"])
-    assert space.settings({"update_ratio": -1}) == {"off_policy.update_interval": 2, "off_policy.updates_per_interval": 1}
+    assert space.settings({"update_ratio": -1}) == {
+        "off_policy.update_interval": 2,
+        "off_policy.updates_per_interval": 1,
+    }
     assert space.settings({"update_ratio": 1}) == {"off_policy.updates_per_interval": 2}
     assert space.settings({"learning_rate": 2.0}) == {"sac.actor_lr": 6e-4, "sac.critic_lr": 6e-4}
     assert space.settings({"horizon": 1, "width": -1}) == {"sac.gamma": 0.995, "sac.hidden": (128, 128)}

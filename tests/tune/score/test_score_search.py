@@ -10,9 +10,10 @@ import pytest
 from optuna.storages import InMemoryStorage
 
 from powerband.cli.catalogue import configure
-from powerband.tune.score import preset, search, verification
+from powerband.tune.score import preset, scheduler, search, verification
 from powerband.tune.score.options import ScoreOptions
-from powerband.tune.score.search import ScoreResult, ScoreSearch, check_parallel, core_groups
+from powerband.tune.score.scheduler import TrialScheduler, check_parallel, core_groups
+from powerband.tune.score.search import ScoreResult, search_and_verify
 from powerband.tune.score.setting_space import SettingSpace
 from powerband.tune.score.study import SharedStudy
 from tune.score.simulated_training import SimulatedTraining
@@ -23,18 +24,18 @@ ARGUMENTS = ["env_id=CartPole-v1", "algo=ppo"]
 @pytest.fixture
 def found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def run(world: SimulatedTraining, machine: str = "one", rate: float = 1000.0, **options: Any) -> ScoreResult:
-        for module in (search, verification):
+        for module in (scheduler, search, verification):
             monkeypatch.setattr(module, "time", world)
-        monkeypatch.setattr(search, "run_trial", world.run_trial)
+        for module in (scheduler, search):
+            monkeypatch.setattr(module, "run_trial", world.run_trial)
         recipe, stage, resolved = configure("gym", ARGUMENTS)
         space = SettingSpace(recipe, stage, {"ppo": resolved.config}, [], options.pop("layout", None))
         if not options.pop("on_disk", "storage" in options):
             monkeypatch.setattr(SharedStudy, "_storage", lambda *_: InMemoryStorage())
         settings = ScoreOptions(**{"target": 80.0, "seconds": 600.0, **options})
         study = SharedStudy(settings.storage, tmp_path, "study", rate, machine, seed=1)
-        return ScoreSearch(
-            space, ARGUMENTS, settings, study, tmp_path / machine, rate, 0, 0, lambda *_: None, world.monotonic()
-        ).run()
+        folder, began = tmp_path / machine, world.monotonic()
+        return search_and_verify(TrialScheduler(space, ARGUMENTS, settings, study, folder, 0, lambda *_: None, began))
 
     return run
 
@@ -133,11 +134,11 @@ def test_the_faster_layout_is_tried_right_after_the_present_settings(found) -> N
 def test_parallel_trials_need_their_own_cores(monkeypatch) -> None:
     from powerband.core.errors import ConfigError
 
-    monkeypatch.setattr(search, "cores", lambda: 4)
+    monkeypatch.setattr(scheduler, "cores", lambda: 4)
     check_parallel(4, 1)
     check_parallel(1, 0)
     for parallel, threads in ((5, 1), (2, 0), (3, 2)):
         with pytest.raises(ConfigError, match=f"parallel={parallel} is above"):
             check_parallel(parallel, threads)
-    monkeypatch.setattr(search.os, "sched_getaffinity", lambda _: {0, 1, 2, 5})
+    monkeypatch.setattr(scheduler.os, "sched_getaffinity", lambda _: {0, 1, 2, 5})
     assert core_groups(2) == [{0, 1}, {2, 5}]

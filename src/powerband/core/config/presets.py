@@ -114,9 +114,7 @@ def check_tuned_preset(header: dict[str, str], path: Path, key: TunedKey) -> str
     measured = TunedKey(header.get("recipe", ""), header.get("task", ""), header.get("algo", ""), key.option)
     wanted = replace(key, algo=key.algo or measured.algo, objective=measured.objective)
     if measured != wanted:
-        raise ConfigError(
-            f"{path} was tuned for {measured.arguments}, but this run is {wanted.arguments}. {again}"
-        )
+        raise ConfigError(f"{path} was tuned for {measured.arguments}, but this run is {wanted.arguments}. {again}")
     here = {name: str(value) for name, value in hardware_fingerprint().items()}
     changed = [
         f"{name}: {header.get(name)} then, {here[name]} now" for name in HARDWARE if header.get(name) != here[name]

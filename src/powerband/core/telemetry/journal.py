@@ -33,6 +33,7 @@ class Journal:
         metrics: Accumulators of the current log interval.
         console: Output for the user, and ``train.log``.
         logged: (environment steps, updates) at the end of the last log interval.
+        evaluation_s: Seconds of evaluations up to the last log line, including those before a resume.
 
     Args:
         folder: The run folder.
@@ -55,7 +56,7 @@ class Journal:
         self.metrics = Metrics(sinks, ranks)
         self.utilisation = Utilisation(ranks.device)
         self.logged = (0, 0)
-        self._evaluation_s = 0.0
+        self.evaluation_s = 0.0
         self._trace = Trace(folder / "trace.json", self.clock) if ranks.leads else None
         self._first: FirstRate | None = FirstRate() if ranks.leads else None
         self._every = Every(settings.log_interval)
@@ -129,8 +130,8 @@ class Journal:
         if steps == 0:
             return {}
         phases = self.clock.read()
-        self._evaluation_s += phases.host.get("eval", 0.0)
-        figures = {"time/training_s": elapsed_s - self._evaluation_s}
+        self.evaluation_s += phases.host.get("eval", 0.0)
+        figures = {"time/training_s": elapsed_s - self.evaluation_s}
         figures |= {"charts/SPS": steps / seconds, "charts/updates_per_s": updates / seconds}
         figures["perf/updates_per_env_step"] = updates / steps
         figures |= {f"perf/share/{name}": phases.share(name) for name in phases.host}
@@ -160,10 +161,10 @@ class Journal:
         return {
             "logged": list(self.logged),
             "log_every": self._every.state_dict(),
-            "evaluation_s": self._evaluation_s,
+            "evaluation_s": self.evaluation_s,
         }
 
     def load_state_dict(self, state: dict) -> None:
         self.logged = tuple(state["logged"])
         self._every.load_state_dict(state["log_every"])
-        self._evaluation_s = state.get("evaluation_s", 0.0)  # checkpoints of earlier versions do not contain it
+        self.evaluation_s = state.get("evaluation_s", 0.0)  # checkpoints of earlier versions do not contain it

@@ -1,4 +1,4 @@
-"""Layout: the settings that leave learning unchanged and make this machine faster, as a search for throughput found them.
+"""Layout: settings that leave learning unchanged and make this machine faster, as a search for throughput found them.
 
 They come from the preset for throughput of the same task, or from a short search.
 """

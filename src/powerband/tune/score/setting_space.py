@@ -28,8 +28,8 @@ class SettingSpace:
     Args:
         recipe: Recipe to tune.
         stage: Stage to tune.
-        configs: Algorithm -> configuration that chooses it and is otherwise as the user wrote it; the present one first.
-            The only key is "" for a recipe with one algorithm.
+        configs: Algorithm -> configuration that chooses it and is otherwise as the user wrote it; the present one
+            first. The only key is "" for a recipe with one algorithm.
         fixed: Qualified names of the settings that must not change.
         layout: Qualified name -> value of settings that leave learning unchanged and that made this machine faster.
     """

@@ -237,9 +237,7 @@ class SharedStudy:
             study = self.optuna.create_study()
             for params, value in values:
                 own = {name: distributions[name] for name in params}
-                study.add_trial(
-                    self.optuna.trial.create_trial(params=dict(params), distributions=own, value=value)
-                )
+                study.add_trial(self.optuna.trial.create_trial(params=dict(params), distributions=own, value=value))
             varied = [
                 name
                 for name in (values[0][0] if values else {})

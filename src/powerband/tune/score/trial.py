@@ -32,7 +32,16 @@ SILENT_S = 600.0
 """A run that writes no metrics for more seconds than this has failed."""
 MAX_ERROR_CHARS = 300
 OWN_OPTIONS = (
-    *("run_dir", "resume", "seed", "eval_interval", "save_interval", "keep_checkpoints", "tensorboard"),
+    *(
+        "run_dir",
+        "resume",
+        "seed",
+        "eval_interval",
+        "eval_interval_s",
+        "save_interval",
+        "keep_checkpoints",
+        "tensorboard",
+    ),
     *("log_interval", "log_interval_s", "time_limit_s"),
 )
 """Options of a run that the search sets for each trial."""
@@ -65,7 +74,13 @@ class TrialRun:
 
 
 def train_command(
-    recipe: str, stage: str, arguments: Sequence[str], settings: Mapping[str, Any], folder: Path, seed: int, every: int
+    recipe: str,
+    stage: str,
+    arguments: Sequence[str],
+    settings: Mapping[str, Any],
+    folder: Path,
+    seed: int,
+    every_s: float,
 ) -> list[str]:
     """Returns the arguments of ``powerband`` that start a trial.
 
@@ -76,11 +91,12 @@ def train_command(
         settings: Qualified name -> value, in addition to the arguments.
         folder: Run folder.
         seed: Seed of the run.
-        every: Environment steps between two evaluations.
+        every_s: Seconds of training between two evaluations.
     """
     changed = [f"{name}={value_text(value)}" for name, value in settings.items()]
-    own = [f"run.run_dir={folder}", f"run.seed={seed}", f"run.eval_interval={every}", "run.keep_checkpoints=1"]
-    own += ["run.tensorboard=false", "run.save_interval=0", "run.log_interval=0", "run.log_interval_s=1"]
+    own = [f"run.run_dir={folder}", f"run.seed={seed}", "run.eval_interval=0", f"run.eval_interval_s={every_s:.4g}"]
+    own += ["run.tensorboard=false", "run.save_interval=0", "run.keep_checkpoints=1", "run.log_interval=0"]
+    own += ["run.log_interval_s=1"]
     return ["train", recipe, stage, *arguments, *changed, *own]
 
 
@@ -146,9 +162,7 @@ def run_trial(
             outcome, message = "reached", ""
     if outcome == "ended" and not metrics.curve:
         outcome, message = "failed", "the run ended before its first evaluation; raise env_steps"
-    return TrialRun(
-        outcome, metrics.curve, metrics.env_steps, metrics.seconds, time.monotonic() - began, message
-    )
+    return TrialRun(outcome, metrics.curve, metrics.env_steps, metrics.seconds, time.monotonic() - began, message)
 
 
 class Metrics:

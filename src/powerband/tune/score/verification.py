@@ -13,8 +13,6 @@ from powerband.tune.score.trial import TrialRun
 
 VERIFICATION_SEED = 10_000
 """Offset of the seeds of the verification, which no trial of the search uses."""
-EVALUATIONS = 20
-"""Evaluations within the budget of a trial. Both settings are evaluated equally often per second of training."""
 
 Runner = Callable[[int, float], TrialRun]
 """``(seed, limit in seconds of training) -> run``."""

@@ -11,6 +11,7 @@ from powerband.core.config.presets import TunedKey, hardware_fingerprint
 from powerband.core.machine.device import host_facts
 from powerband.tune.search.candidates import Candidate, as_command_line
 from powerband.tune.search.preset_file import write_preset_file
+from powerband.tune.search.score_comparison import learning_sentence
 from powerband.tune.search.search import TuningResult
 from powerband.tune.search.space import by_qualified_name
 
@@ -30,7 +31,9 @@ def write_preset(result: TuningResult, recipe: str, arguments: list[str]) -> Pat
         ConfigError: The folder is not writable.
     """
     header = preset_header(result, recipe, arguments)
+    learning = learning_sentence(result.comparison, result.best.learning)
     comments = [
+        *filter(None, [learning]),
         f"powerband train {' '.join([recipe, *remaining_arguments(result, arguments)])} setup=tuned",
         "Measured in alternating runs, env steps/s:",
         *(f"  {each.measured:>12,.0f}  {as_command_line(each.setting)}" for each in result.verified),
@@ -52,12 +55,13 @@ def remaining_arguments(result: TuningResult, arguments: list[str]) -> list[str]
 
 def preset_header(result: TuningResult, recipe: str, arguments: list[str]) -> dict[str, Any]:
     """Returns the recipe, machine and method of a search, which `check_tuned_preset` verifies and users read."""
+    rates = f"{result.gain:.2f} times the {result.baseline.measured:,.0f} env steps/s without it"
     return {
         **preset_key(result, recipe).header(),
         "words": " ".join([recipe, *arguments]),
         "date": time.strftime("%Y-%m-%d"),
         "learning": result.space.rule,
-        "gain": f"{result.gain:.2f} times the {result.baseline.measured:,.0f} env steps/s without it",
+        "gain": " ".join(filter(None, [learning_sentence(result.comparison, result.best.learning), rates])),
         **hardware_fingerprint(),
     }
 
@@ -87,6 +91,8 @@ def to_dict(result: TuningResult, header: dict[str, Any]) -> dict[str, Any]:
         "best": row(result.best),
         "present": row(result.baseline),
         "gain_measured": result.gain,
+        "learning_sentence": learning_sentence(result.comparison, any(each.learning for each in result.candidates)),
+        "scores": result.comparison.to_dict() if result.comparison is not None else None,
         "verified": [row(each) for each in result.verified],
         "rows": result.rows(),
         "notes": result.notes,
@@ -96,16 +102,19 @@ def to_dict(result: TuningResult, header: dict[str, Any]) -> dict[str, Any]:
 def table(result: TuningResult) -> str:
     """Formats a search for the user.
 
-    The text has the verified settings, the best settings that were not verified, notes and numbers of settings.
+    The text has the verified settings, the best settings that were not verified, notes and numbers of settings. If a
+    setting changes what is learned, the first line states what is known about learning; such settings come last.
     """
-    lines = [f"{'measured':>12}{'predicted':>12}{'gain':>8}  setting (env steps/s, measured in alternating runs)"]
+    others = [each for each in result.candidates if each not in result.verified][:8]
+    changing = any(each.learning for each in [*result.verified, *others])
+    lines = list(filter(None, [learning_sentence(result.comparison, changing)]))
+    lines.append(f"{'measured':>12}{'predicted':>12}{'gain':>8}  setting (env steps/s, measured in alternating runs)")
     base = result.baseline.measured
-    for each in sorted(result.verified, key=lambda each: -each.measured):
+    for each in sorted(result.verified, key=lambda each: (each.learning, -each.measured)):
         figures = f"{each.measured:>12,.0f}{each.predicted:>12,.0f}{each.measured / base:>7.2f}x"
         lines.append(f"{figures}  {as_command_line(each.setting)}{' (changes learning)' * each.learning}")
-    others = [each for each in result.candidates if each not in result.verified][:8]
     lines += ["", "others, the fastest first (m: measured once, p: predicted):"] if others else []
-    for each in others:
+    for each in sorted(others, key=lambda each: each.learning):
         rate, source = (each.measured, "m") if each.rates else (each.predicted, "p")
         lines.append(f"{rate:>12,.0f} {source}{rate / base:>17.2f}x  {as_command_line(each.setting)}")
     lines += ["", *(f"note: {note}" for note in result.notes)] if result.notes else []

@@ -24,6 +24,7 @@ from powerband.tune.measure.in_subprocesses import short_run
 from powerband.tune.search.candidates import Candidate, as_command_line
 from powerband.tune.search.fitting import ModelFitter
 from powerband.tune.search.options import SearchOptions
+from powerband.tune.search.score_comparison import ScoreComparison
 from powerband.tune.search.space import SearchSpace, Setting, knob_values
 from powerband.tune.search.verification import Verification
 
@@ -50,6 +51,8 @@ class TuningResult:
         candidates: All settings, the fastest first.
         notes: Remarks, such as settings that were not tried, with reasons.
         seconds: Duration of the search.
+        comparison: Scores with the fastest setting and with the present one, if the fastest changes learning and its
+            score was measured.
     """
 
     space: SearchSpace
@@ -59,6 +62,7 @@ class TuningResult:
     candidates: list[Candidate]
     notes: list[str]
     seconds: float
+    comparison: ScoreComparison | None = None
 
     @property
     def gain(self) -> float:
@@ -146,8 +150,7 @@ class Search:
         # Only alternating runs are compared: the load of the machine may differ between the windows of the probes. A
         # setting with fewer runs than the present one is excluded, because a single run is too noisy.
         repeated = [each for each in verified if len(each.rates) >= len(baseline.rates)]
-        best = max(repeated, key=lambda each: each.measured)
-        best = best if best.measured >= MIN_GAIN * baseline.measured else baseline
+        best = preferred(repeated, baseline)
         ranked = sorted([baseline, *candidates], key=lambda each: -(each.measured or each.predicted))
         self.progress("done", 1.0)
         return TuningResult(
@@ -197,3 +200,20 @@ class Search:
         """Measures the environment steps per second of a candidate; None if that fails."""
         result = self.measure(candidate.setting, self.verify_s(candidate))
         return result.steps_per_s if result is not None and result.facts[0].iterations else None
+
+
+def preferred(verified: list[Candidate], baseline: Candidate) -> Candidate:
+    """Returns the setting to choose: the fastest, but one that changes learning only if it is faster by `MIN_GAIN`.
+
+    Args:
+        verified: Settings that were measured in alternating runs, `baseline` included.
+        baseline: Present setting; any other must be faster by `MIN_GAIN`.
+    """
+    best = baseline
+    for learning in (False, True):
+        fastest = max(
+            (each for each in verified if each.learning == learning), key=lambda each: each.measured, default=best
+        )
+        if fastest.measured >= MIN_GAIN * best.measured:
+            best = fastest
+    return best
