@@ -60,7 +60,7 @@ class SimulatedTraining:
             self.now += START_S
             return TrialRun("failed", [], 0, 0.0, START_S, "a loss is not finite")
         seed = next(word for word in command if word.startswith("run.seed="))
-        draw = random.Random(f"{seed} {command}")
+        draw = random.Random(f"{seed} {[word for word in command if 'run_dir' not in word]}")
         scale = self.true_scale(command) * math.exp(draw.gauss(0, self.noise))
         points, seconds = [], 0.0
         while seconds < limit_s and time_to_score(points, target) is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from optuna.storages import InMemoryStorage
 
 from powerband.cli.catalogue import configure
+from powerband.core.errors import ConfigError
 from powerband.tune.score import preset, scheduler, search, verification
 from powerband.tune.score.options import ScoreOptions
 from powerband.tune.score.scheduler import TrialScheduler, check_parallel, core_groups
@@ -81,7 +83,8 @@ def test_settings_that_are_not_better_leave_an_empty_preset(found, tmp_path: Pat
         assert configure("gym", [*ARGUMENTS, "setup=tuned-score"])[2].config.ppo.lr == 3e-4
         assert json.loads(path.with_suffix(".tuning.json").read_text())["chosen"] is None
     else:
-        assert world.true_scale([f"{k}={v}" for k, v in result.space.settings(result.chosen).items()]) < world.scale
+        chosen = [f"{name}={value}" for name, value in result.space.settings(result.chosen).items()]
+        assert world.true_scale(chosen) <= world.true_scale([])
 
 
 def test_a_target_that_is_never_reached_ends_at_the_budget_and_names_the_best(found) -> None:
@@ -114,7 +117,7 @@ def test_machines_of_different_speed_share_a_study(found, tmp_path: Path) -> Non
     shared = str(tmp_path / "journal.log")
     first = found(SimulatedTraining(), seconds=600.0, storage=shared)
     slow = SimulatedTraining(scale=20.0)
-    second = found(slow, machine="two", rate=500.0, seconds=800.0, storage=shared)
+    second = found(slow, machine="two", rate=500.0, seconds=1200.0, storage=shared)
     assert second.goal.budget == pytest.approx(2 * first.goal.budget)
     borrowed = [each for each in second.records if each.machine == "one"]
     assert [each.seconds for each in borrowed] == pytest.approx([2 * each.seconds for each in first.records])
@@ -132,8 +135,6 @@ def test_the_faster_layout_is_tried_right_after_the_present_settings(found) -> N
 
 
 def test_parallel_trials_need_their_own_cores(monkeypatch) -> None:
-    from powerband.core.errors import ConfigError
-
     monkeypatch.setattr(scheduler, "cores", lambda: 4)
     check_parallel(4, 1)
     check_parallel(1, 0)
@@ -142,3 +143,34 @@ def test_parallel_trials_need_their_own_cores(monkeypatch) -> None:
             check_parallel(parallel, threads)
     monkeypatch.setattr(scheduler.os, "sched_getaffinity", lambda _: {0, 1, 2, 5})
     assert core_groups(2) == [{0, 1}, {2, 5}]
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+def test_parallel_trials_are_different_and_pinned(found, monkeypatch) -> None:
+    before = os.sched_getaffinity(0)
+    world, used = SimulatedTraining(), []
+    train = world.run_trial
+    monkeypatch.setattr(
+        world, "run_trial", lambda *words: (used.append(frozenset(os.sched_getaffinity(0))), train(*words))[1]
+    )
+    result = found(world, parallel=2, seconds=400.0)
+    started = [(each.setting_key, each.seed, each.rung) for each in result.records if each.outcome != "stopped"]
+    assert len(set(started)) == len(started) and len({each.folder for each in result.records}) > 2
+    assert len(set(used)) == 2 and not frozenset.intersection(*set(used))
+    assert os.sched_getaffinity(0) == before
+
+
+def test_a_search_in_which_every_trial_fails_ends(found) -> None:
+    with pytest.raises(ConfigError, match="present settings cannot be trained: a loss is not finite"):
+        found(SimulatedTraining(fails="run.seed"))
+    world = SimulatedTraining()
+    train, starts = world.run_trial, []
+
+    def only_first(*words: Any) -> Any:
+        starts.append(words)
+        world.fails = "run.seed" if len(starts) > 1 else ""
+        return train(*words)
+
+    world.run_trial = only_first  # type: ignore[method-assign]
+    with pytest.raises(ConfigError, match="The last 20 trials failed"):
+        found(world, seconds=5000.0, machine="two")

@@ -7,11 +7,12 @@ seeds, because one seed may be luck.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,6 +90,7 @@ class TrialScheduler:
     Attributes:
         present: Coordinates of the present settings.
         deadline: Value of ``time.monotonic()`` at the end of the budget.
+        core_groups: Cores of each trial that runs at a time; one empty set for all cores.
     """
 
     def __init__(
@@ -109,6 +111,7 @@ class TrialScheduler:
         self.reserve, self.is_reached, self.failures = LEAST_RESERVE, False, 0
         self.active: set[tuple[str, int]] = set()
         self.lock = threading.Lock()
+        self.core_groups = core_groups(options.parallel) if options.parallel > 1 else [set()]
 
     def run(self) -> None:
         """Runs trials until the search ends.
@@ -119,10 +122,10 @@ class TrialScheduler:
         self.study.enqueue(self.space)
         self._run_present()
         if self.options.parallel == 1:
-            self._work()
+            self._work(set())
             return
         with ThreadPoolExecutor(self.options.parallel) as pool:
-            slots = [pool.submit(self._work, own) for own in core_groups(self.options.parallel)]
+            slots = [pool.submit(self._work, own) for own in self.core_groups]
             for slot in slots:
                 slot.result()
 
@@ -176,20 +179,19 @@ class TrialScheduler:
         """End of the search; until a trial has reached the score there is nothing to reserve time for."""
         return self.deadline - (self.reserve if self.is_reached else 0.0) * self.options.seconds
 
-    def _work(self, own_cores: set[int] | None = None) -> None:
-        """Runs jobs until the search ends, on `own_cores` if they are given; child processes inherit them."""
-        if own_cores:
-            os.sched_setaffinity(0, own_cores)  # of this thread alone
-        while time.monotonic() < self.search_end:
-            with self.lock:
-                goal = self.goal()
-                job = self._next_job(goal)
-                self.active.add((setting_key(job.params), job.seed))
-            try:
-                self._run(job, goal)
-            finally:
+    def _work(self, own_cores: set[int]) -> None:
+        """Runs jobs on `own_cores` until the search ends."""
+        with pinned(own_cores):
+            while time.monotonic() < self.search_end:
                 with self.lock:
-                    self.active.discard((setting_key(job.params), job.seed))
+                    goal = self.goal()
+                    job = self._next_job(goal)
+                    self.active.add((setting_key(job.params), job.seed))
+                try:
+                    self._run(job, goal)
+                finally:
+                    with self.lock:
+                        self.active.discard((setting_key(job.params), job.seed))
 
     def _next_job(self, goal: Goal) -> Job:
         """Returns the next start: another seed of a good setting, a promotion, or a new setting."""
@@ -268,6 +270,19 @@ class TrialScheduler:
             folder = trials / f"{number:04d}"
             folder.mkdir(parents=True)
             return folder
+
+
+@contextlib.contextmanager
+def pinned(own_cores: set[int]) -> Iterator[None]:
+    """Pins this thread, and the processes that it starts, to cores; an empty set changes nothing."""
+    before = os.sched_getaffinity(0) if own_cores else set()
+    if own_cores:
+        os.sched_setaffinity(0, own_cores)
+    try:
+        yield
+    finally:
+        if own_cores:
+            os.sched_setaffinity(0, before)
 
 
 def core_groups(parallel: int) -> list[set[int]]:

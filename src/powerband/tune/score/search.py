@@ -11,7 +11,7 @@ from typing import Any
 
 from powerband.tune.score.curve import best_score
 from powerband.tune.score.rungs import Goal, SettingResult, TrialRecord, settings_of
-from powerband.tune.score.scheduler import TrialScheduler
+from powerband.tune.score.scheduler import TrialScheduler, pinned
 from powerband.tune.score.setting_space import SettingSpace
 from powerband.tune.score.trial import TrialRun, run_trial
 from powerband.tune.score.verification import Runner, Verification, verified
@@ -60,11 +60,13 @@ def search_and_verify(trials: TrialScheduler) -> ScoreResult:
     Raises:
         ConfigError: The present settings cannot be trained, or the study cannot be used.
     """
-    trials.run()
-    goal, records = trials.goal(), trials.study.records()
-    results, unfinished = settings_of(records, goal), settings_of(records, goal, done=False)
-    verification = compare(trials, results, goal)
-    chosen = best_of(trials, results).params if verification is not None and verification.is_faster else None
+    with pinned(trials.core_groups[0]):  # the present settings and the verification have as many cores as any trial
+        trials.run()
+        goal, records = trials.goal(), trials.study.records()
+        results, unfinished = settings_of(records, goal), settings_of(records, goal, done=False)
+        verification = compare(trials, results, goal)
+    best = best_of(trials, results)
+    chosen = best.params if best is not None and verification is not None and verification.is_faster else None
     scores = [score for each in records if (score := best_score(each.curve)) is not None]
     return ScoreResult(
         score=trials.score,
