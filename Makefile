@@ -16,7 +16,7 @@ $(STAMP): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -c 'import torch' 2>/dev/null || $(BIN)/pip install --quiet $(TORCH)
 	$(BIN)/python -c 'import torch; print("torch==" + torch.__version__)' > $(VENV)/constraints.txt
-	$(BIN)/pip install --quiet --constraint $(VENV)/constraints.txt --editable '.[gym,atari,agents,metaworld,pool,diffusion,libero,deepspeed,encoders,cuda,peers,dev]'
+	$(BIN)/pip install --quiet --constraint $(VENV)/constraints.txt --editable '.[gym,atari,agents,metaworld,pool,diffusion,libero,deepspeed,encoders,cuda,tune,peers,dev]'
 	@$(call rendering)
 	touch $(STAMP)
 

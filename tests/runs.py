@@ -12,7 +12,7 @@ import torch
 from powerband.cli import main as cli
 from powerband.core.run.checkpoint import load_checkpoint, resolve_resume
 
-CLOCKS = {"time_s", "charts/SPS", "charts/updates_per_s"}
+CLOCKS = {"time_s", "time/training_s", "charts/SPS", "charts/updates_per_s"}
 """Figures that hold seconds: no two runs have the same."""
 MEASURED = ("perf/share", "perf/idle", "perf/cpu", "perf/memory", "perf/gpu")
 """Beginnings of figures that are measured on the machine."""
@@ -73,7 +73,9 @@ def state(run_dir: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for shard in sorted(file.stem for file in path.glob("*.safetensors")):
         found.update(leaves(load_checkpoint(path, shard)[0], shard))
-    return {name: leaf for name, leaf in found.items() if not name.endswith("elapsed_s")}
+    return {
+        name: leaf for name, leaf in found.items() if not name.endswith(("elapsed_s", "evaluation_s", "evaluated_at_s"))
+    }
 
 
 def differences(first: Path, second: Path) -> list[str]:

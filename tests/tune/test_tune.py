@@ -9,21 +9,20 @@ import pytest
 
 import runs
 from powerband.cli import main as cli
-from powerband.core.config.presets import user_presets
-from powerband.tune.search import fitting, search, verification
+from powerband.core.config.presets import TunedKey, hardware_fingerprint, user_presets
+from powerband.tune.search import fitting, options, search, verification
 
 ARGUMENTS = [*runs.SMALL["cartpole"][1:], "num_workers=0", "tensorboard=false", "gpus=none"]
 
 
 @pytest.fixture
 def preset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Writes a preset for gym algo=ppo as `tune` does on this machine."""
-    from powerband.core.config.presets import hardware_fingerprint
-
+    """Writes a preset for gym env_id=Pendulum-v1 algo=ppo as `tune` does on this machine."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
     user_presets().mkdir(parents=True)
-    path = user_presets() / "tuned-gym-ppo.yaml"
-    header = {"recipe": "gym", "algo": "ppo", "words": "gym algo=ppo", "gain": "1.5 times", **hardware_fingerprint()}
+    path = user_presets() / "tuned-gym-Pendulum-v1-ppo.yaml"
+    header = {"words": "gym algo=ppo", "gain": "1.5 times", **hardware_fingerprint()}
+    header |= TunedKey("gym", "Pendulum-v1", "ppo").header()
     lines = ["tuned:", *(f"  {name}: {json.dumps(value)}" for name, value in header.items()), "run:", "  threads: 1"]
     path.write_text("\n".join([*lines, "on_policy:", "  minibatches: 8"]) + "\n")
     return path
@@ -37,7 +36,7 @@ def show(capsys, *arguments: str) -> dict:
 def test_search_writes_a_preset_and_a_page(tmp_path: Path, capsys, monkeypatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
-    for module, name in ((search, "BASE_S"), (fitting, "PROBE_S"), (search, "VERIFY_S"), (search, "MIN_WINDOW_S")):
+    for module, name in ((search, "BASE_S"), (fitting, "PROBE_S"), (search, "VERIFY_S"), (options, "MIN_WINDOW_S")):
         monkeypatch.setattr(module, name, 0.5)
     monkeypatch.setattr(verification, "MAX_ROUNDS", 2)
     report = tmp_path / "tuning.json"
@@ -50,7 +49,9 @@ def test_search_writes_a_preset_and_a_page(tmp_path: Path, capsys, monkeypatch) 
     assert best["steps_per_s"] >= result["present"]["steps_per_s"]
     assert "<svg" in Path(result["map"]).read_text()
     text = Path(result["preset"]).read_text()
-    use = text.splitlines()[0].removeprefix("# powerband train gym ").split()
+    command = next(line for line in text.splitlines() if line.startswith("# powerband train gym "))
+    use = command.removeprefix("# powerband train gym ").split()
+    assert text.startswith("# Learning was not measured") == result["best"]["changes_learning"]
     assert use[-1] == "setup=tuned" and ("minibatches" in result["best"]["setting"]) != ("minibatches=2" in use)
     config = show(capsys, *use)["config"]
     for knob, value in result["best"]["setting"].items():
@@ -61,7 +62,9 @@ def test_search_writes_a_preset_and_a_page(tmp_path: Path, capsys, monkeypatch) 
     assert not list(tmp_path.glob("runs*"))
 
 
-@pytest.mark.parametrize("arguments", [["setup=tuned"], ["--tuned"], ["tuned=true"], ["setup=tuned-gym-ppo"]])
+@pytest.mark.parametrize(
+    "arguments", [["setup=tuned"], ["--tuned"], ["tuned=true"], ["setup=tuned-gym-Pendulum-v1-ppo"]]
+)
 def test_preset_is_loaded_and_the_command_line_overrides_it(preset: Path, capsys, arguments: list[str]) -> None:
     result = show(capsys, "algo=ppo", *arguments, "threads=2")
     assert result["config"]["on_policy"]["minibatches"] == 8 and result["config"]["run"]["threads"] == 2
@@ -71,9 +74,41 @@ def test_preset_is_loaded_and_the_command_line_overrides_it(preset: Path, capsys
 
 def test_preset_of_another_algorithm_is_refused(preset: Path, capsys) -> None:
     assert cli.main(["show", "gym", "algo=sac", "setup=tuned"]) == 2
-    assert "powerband tune gym algo=sac" in capsys.readouterr().err
-    assert cli.main(["show", "gym", "algo=sac", "setup=tuned-gym-ppo"]) == 2
-    assert "was tuned for gym algo=ppo, but this run is gym algo=sac" in capsys.readouterr().err
+    assert "powerband tune gym env_id=Pendulum-v1 algo=sac" in capsys.readouterr().err
+    assert cli.main(["show", "gym", "algo=sac", "setup=tuned-gym-Pendulum-v1-ppo"]) == 2
+    assert "was tuned for gym env_id=Pendulum-v1 algo=ppo, but this run is gym env_id=Pendulum-v1 algo=sac" in (
+        capsys.readouterr().err
+    )
+
+
+@pytest.mark.parametrize("name", ["env_id", "env"])
+def test_preset_of_another_task_is_refused(preset: Path, capsys, name: str) -> None:
+    other = [f"{name}=Hopper-v5", "algo=ppo"]
+    assert cli.main(["show", "gym", *other, "setup=tuned"]) == 2
+    assert "powerband tune gym env_id=Hopper-v5 algo=ppo first" in capsys.readouterr().err
+    assert cli.main(["show", "gym", *other, "setup=tuned-gym-Pendulum-v1-ppo"]) == 2
+    assert "was tuned for gym env_id=Pendulum-v1 algo=ppo" in capsys.readouterr().err
+
+
+def test_preset_of_an_earlier_version_is_refused_because_it_has_no_task(preset: Path, capsys) -> None:
+    earlier = preset.rename(preset.with_name("tuned-gym-ppo.yaml"))
+    earlier.write_text("".join(line for line in earlier.open() if not line.startswith("  task:")))
+    for name in ("tuned", "tuned-gym-ppo"):
+        assert cli.main(["show", "gym", "algo=ppo", f"setup={name}"]) == 2
+        message = capsys.readouterr().err
+        assert "earlier version" in message and "powerband tune gym env_id=Pendulum-v1 algo=ppo" in message
+
+
+def test_preset_for_a_score_chooses_the_algorithm_of_its_task(preset: Path, capsys) -> None:
+    lines = preset.read_text().replace('objective: "throughput"', 'objective: "score"').splitlines()
+    score = preset.with_name("tuned-gym-Pendulum-v1-score.yaml")
+    score.write_text("\n".join([*lines, "algo: ppo"]) + "\n")
+    config = show(capsys, "setup=tuned-score")["config"]
+    assert config["algo"] == "ppo" and config["on_policy"]["minibatches"] == 8
+    assert cli.main(["show", "gym", "algo=sac", "setup=tuned-score"]) == 2
+    assert "was tuned for gym env_id=Pendulum-v1 algo=ppo, but this run is" in capsys.readouterr().err
+    assert cli.main(["show", "gym", "env_id=Hopper-v5", "setup=tuned-score"]) == 2
+    assert "powerband tune gym env_id=Hopper-v5 objective=score first" in capsys.readouterr().err
 
 
 def test_preset_of_other_hardware_is_refused(preset: Path, capsys) -> None:
@@ -82,7 +117,7 @@ def test_preset_of_other_hardware_is_refused(preset: Path, capsys) -> None:
     preset.write_text(text.replace(cores, "  cores: 4096"))
     assert cli.main(["show", "gym", "algo=ppo", "setup=tuned"]) == 2
     message = capsys.readouterr().err
-    assert "other hardware (cores: 4096 then" in message and "powerband tune gym algo=ppo" in message
+    assert "other hardware (cores: 4096 then" in message and "powerband tune gym algo=ppo again" in message
     assert message.count("\n") == 1
 
 

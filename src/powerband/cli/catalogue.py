@@ -111,6 +111,7 @@ def configure(name: str, arguments: list[str]) -> tuple[Recipe, str, ResolvedCon
         help_command=f"powerband train {name} --help",
         recipe=name,
         task_settings=load_object(recipe.task_settings) if recipe.task_settings is not None else None,
+        task=recipe.task,
     )
     notices = [*resolved.notices, *notices, *recipe.notices_about(resolved.config)]
     resolved = replace(resolved, config=recipe.finalized(resolved.config, stage), notices=tuple(notices))

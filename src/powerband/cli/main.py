@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 
 from powerband import __version__
-from powerband.cli import measure_commands, run_commands, view_commands
+from powerband.cli import measure_commands, run_commands, tune_command, view_commands
 from powerband.cli.arguments import RECIPE_USAGE
 from powerband.cli.catalogue import recipe_lines
 from powerband.core.config.command_line import checked_choice
@@ -23,9 +23,9 @@ COMMANDS: dict[str, tuple[Callable[[list[str]], int], str, str]] = {
         "run a recipe for some seconds: where the time goes, the cause, the gain of each setting",
     ),
     "tune": (
-        measure_commands.tune,
-        measure_commands.USAGE["tune"],
-        "find the fastest settings of this machine; setup=tuned loads them",
+        tune_command.tune,
+        "RECIPE [objective=throughput] [seconds=60] [NAME=VALUE ...]",
+        "find the fastest settings of this machine, by throughput or by the time to a score",
     ),
     "estimate": (
         measure_commands.estimate,

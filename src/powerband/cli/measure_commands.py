@@ -1,10 +1,9 @@
-"""Commands that measure: profile, tune, estimate, bench and doctor."""
+"""Commands that measure: profile, estimate, bench and doctor."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib
-import json
 import sys
 from dataclasses import fields
 from functools import partial
@@ -25,7 +24,6 @@ from powerband.core.recipe import load_object
 
 USAGE = {
     "profile": "RECIPE [seconds=20] [probe=true] [--apply] [NAME=VALUE ...]",
-    "tune": "RECIPE [seconds=60] [learning=fixed] [memory_gib=0] [NAME=VALUE ...]",
     "estimate": "RECIPE [ranks=1,2,4,8] [price_per_hour=0] [NAME=VALUE ...]",
     "bench": "NAME [RECIPE] [NAME=VALUE ...]",
     "doctor": "[SECTION ...]",
@@ -89,51 +87,6 @@ def profile(arguments: list[str]) -> int:
         return 0
     print_or_write(result.to_dict() if target else str(result), target)
     return result.diagnosis.exit_code
-
-
-def tune(arguments: list[str]) -> int:
-    """Searches for the fastest settings of a recipe on this machine and writes them as a preset.
-
-    Args:
-        arguments: Command line after ``powerband tune``.
-
-    Returns:
-        Exit status, 0 for success.
-    """
-    target, arguments = split_json_option(arguments)
-    name, arguments = take_recipe("tune", USAGE["tune"], arguments)
-    if name is None:
-        return 0
-    own_arguments, arguments = split_named_options(arguments, ("seconds", "learning", "memory_gib"))
-    from powerband.core.ranks import launch
-    from powerband.tune.search import preset, search
-
-    options = resolve(search.SearchOptions, own_arguments, help_command=f"powerband tune {name} --help").config
-    recipe, stage, resolved = configure(name, arguments)
-    settings = resolved.config.run
-    if launch.is_rank() or settings.resume or settings.nnodes != "1":
-        given = "a launcher" if launch.is_rank() else "resume" if settings.resume else f"nnodes={settings.nnodes}"
-        raise ConfigError(
-            f"tune does not support {given}: it starts short runs itself. Run powerband tune {name} without {given}."
-        )
-    recipe.check_sizes(resolved.config, launch.world_size(settings))
-    for line in resolved.notices:
-        print(f"powerband: {line}", file=sys.stderr)
-    from powerband.core.telemetry.console import budget_progress_bar
-
-    with budget_progress_bar(options.seconds) as progress:
-        result = search.Search(recipe, stage, resolved.config, options, progress).run()
-    path = preset.write_preset(result, name, arguments)
-    from powerband.report.page import write_map
-
-    page = write_map(path)
-    if target:
-        measured = json.loads(path.with_suffix(".tuning.json").read_text(encoding="utf-8"))
-        print_or_write({**measured, "preset": str(path), "map": str(page)}, target)
-        return 0
-    print(f"{preset.table(result)}\n\npreset: {path}\nmap: {page}")
-    print(f"use it: powerband train {' '.join([name, *preset.remaining_arguments(result, arguments)])} setup=tuned")
-    return 0
 
 
 def estimate(arguments: list[str]) -> int:

@@ -68,6 +68,10 @@ class Recipe:
         finalize: ``(config, stage) -> config`` that resolves every automatic choice.
         notices: ``(config) -> list of messages`` for the user, called before `finalize`.
         check: ``(config, world_size) -> None``; raises ConfigError for invalid sizes.
+        task: Option that names the task, such as ``env_id``; tuned presets are valid for its value only. Empty for a
+            recipe with one task.
+        score: Figure of the evaluation during training (`RunHooks.evaluate`) that measures the policy; larger is
+            better. ``powerband tune objective=score`` needs it. Empty for none.
         Evaluation: Frozen dataclass of the options of ``powerband eval``, or a reference to it.
         evaluate: ``(config, run_folder, options) -> list of result rows``; None if the recipe has no evaluation.
         build_learner: ``(config, context) -> (learner, env_spec, loop_settings)`` without environments. ``powerband
@@ -88,6 +92,8 @@ class Recipe:
     finalize: Reference | None = None
     notices: Reference | None = None
     check: Reference | None = None
+    task: str = ""
+    score: str = ""
     Evaluation: Reference | None = None
     evaluate: Reference | None = None
     build_learner: Reference | None = None
@@ -97,6 +103,7 @@ class Recipe:
         object.__setattr__(self, "default_stage", self.default_stage or next(iter(self.stages)))
         assert self.default_stage in self.stages, self.default_stage
         object.__setattr__(self, "Config", with_algorithms(self.Config, self.algorithms))
+        assert not self.task or self.task in {each.name for each in dataclasses.fields(self.Config)}, self.task
 
     @property
     def sections(self) -> dict[str, tuple[str, ...]]:
@@ -106,6 +113,10 @@ class Recipe:
     def algorithm_of(self, config: Any) -> str:
         """Name of the algorithm that a configuration chooses; empty if the recipe has one algorithm only."""
         return config.algo if self.algorithms else ""
+
+    def task_of(self, config: Any) -> str:
+        """Name of the task that a configuration chooses; empty for a recipe with one task."""
+        return str(getattr(config, self.task)) if self.task else ""
 
     def run_stage(self, stage: str, config: Any, run: Any) -> dict[str, Any]:
         """Runs the function of one stage, such as train.

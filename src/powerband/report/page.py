@@ -9,7 +9,7 @@ import mimetypes
 from pathlib import Path
 
 from powerband.core.telemetry.console import duration_text, si_text
-from powerband.report import tuning
+from powerband.report import score_study, tuning
 from powerband.report.chart import Line, line_chart
 from powerband.report.curves import (
     BOUND_SUFFIXES,
@@ -83,8 +83,8 @@ def write_page(run_dir: Path, path: Path | None = None) -> Path:
     return save_page(path or record.dir / "report.html", document(title, head, sections))
 
 
-def write_map(preset: Path) -> Path:
-    """Writes an HTML page about a preset of ``powerband tune``: heat map of rates, fastest settings and preset.
+def write_tuning_page(preset: Path) -> Path:
+    """Writes the page of a preset of ``powerband tune``: the map of a search for throughput, or the study of a score.
 
     Args:
         preset: File ``NAME.yaml`` of the preset; ``NAME.tuning.json`` must be in the same folder.
@@ -95,11 +95,16 @@ def write_map(preset: Path) -> Path:
     tuning_file = preset.with_suffix(".tuning.json")
     result = json.loads(tuning_file.read_text(encoding="utf-8"))
     settings = "".join(f"{html.escape(line)}\n" for line in preset.read_text(encoding="utf-8").splitlines())
-    sections = {"Map": tuning.map_and_table(tuning.read_rows(tuning_file)), "Preset": f"<pre>{settings}</pre>"}
+    if result["objective"] == "score":
+        sections = score_study.sections(result)
+    else:
+        learning = result.get("learning_sentence", "")
+        sections = {"Map": tuning.map_and_table(tuning.read_rows(tuning_file), learning)}
     head = (
         f"<p class=state>{html.escape(result['gain'])}</p><code class=command>powerband tune {result['words']}</code>"
     )
-    return save_page(preset.with_suffix(".html"), document(f"tuned: {result['words']}", head, sections))
+    page = document(f"tuned: {result['words']}", head, {**sections, "Preset": f"<pre>{settings}</pre>"})
+    return save_page(preset.with_suffix(".html"), page)
 
 
 def command_of(record: RunRecord) -> str:

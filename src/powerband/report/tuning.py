@@ -13,7 +13,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from powerband.core.config.presets import TUNED, presets, tuned_name
+from powerband.core.config.presets import OBJECTIVES, TUNED, presets
+from powerband.report import score_study
 from powerband.report.chart import number
 from powerband.report.run_record import RunRecord, read_json
 from powerband.report.tables import rows_table, text
@@ -23,32 +24,41 @@ SHOWN_ROWS = 12
 
 
 def section(record: RunRecord) -> str:
-    """Returns the heat map and the fastest settings of the search that tuned a run, as HTML.
+    """Returns the heat map and the fastest settings of a run, or its study of a score; empty without a tuning file."""
+    for path in tuning_files(record):
+        result = read_json(path)
+        if result.get("objective") == "score":
+            parts = score_study.sections(result)
+            return "".join(f"<h3>{html.escape(name)}</h3>{body}" for name, body in parts.items() if body)
+        if rows := read_rows(path):
+            return map_and_table(rows, result.get("learning_sentence", ""))
+    return ""
 
-    Empty if the run has no tuning file.
-    """
-    return map_and_table(next(filter(None, map(read_rows, tuning_files(record))), []))
 
-
-def map_and_table(rows: list[dict[str, Any]]) -> str:
-    """Returns the heat map and a table of the fastest settings, as HTML; empty if `rows` is empty.
+def map_and_table(rows: list[dict[str, Any]], learning: str = "") -> str:
+    """Returns the heat map and a table of the fastest settings; empty if `rows` is empty.
 
     Args:
-        rows: Result of `read_rows`, one dict per setting.
+        rows: Result of `read_rows`.
+        learning: What is known about learning; shown first if a setting changes it.
     """
     if not rows:
         return ""
+    changing = any(row.get("changes_learning") for row in rows)
     fastest = sorted(rows, key=lambda row: -row["steps_per_s"])[:SHOWN_ROWS]
+    fastest.sort(key=lambda row: bool(row.get("changes_learning")))
     cells = [
         [
             html.escape(", ".join(f"{name} {text(value)}" for name, value in row["knobs"].items())),
             number(row["steps_per_s"]),
             "measured" if row.get("measured") else "predicted",
+            *(["changed" if row.get("changes_learning") else "unchanged"] * changing),
         ]
         for row in fastest
     ]
-    table = rows_table(["settings", "env steps/s", "source"], cells)
-    note = "The colour shows environment steps per second. A dot marks a measured cell; the others are predicted."
+    table = rows_table(["settings", "env steps/s", "source", *(["learning"] * changing)], cells)
+    note = f"{learning} " if learning and changing else ""
+    note += "The colour shows environment steps per second. A dot marks a measured cell; the others are predicted."
     return f"<p class=note>{note}</p><div class=columns>{heat_map(rows)}<div>{table}</div></div>"
 
 
@@ -57,10 +67,22 @@ def tuning_files(record: RunRecord) -> list[Path]:
     command = record.facts.get("command", "")
     setup = re.search(r"\bsetup[= ](\S+)", command)
     name = setup[1] if setup else TUNED if re.search(r"--tuned\b|\btuned=true", command) else ""
-    if name == TUNED:
-        name = tuned_name(record.facts.get("recipe", ""), record.config.get("algo", ""))
-    preset = presets().get(name)
-    return [record.dir / "tuning.json", *([preset.with_suffix(".tuning.json")] if preset else [])]
+    if name in OBJECTIVES:
+        files = [path.with_suffix(".tuning.json") for stem, path in presets().items() if stem.startswith(TUNED)]
+        found = [path for path in files if _is_for(read_json(path), record, OBJECTIVES[name])]
+    else:
+        found = [presets()[name].with_suffix(".tuning.json")] if name in presets() else []
+    return [record.dir / "tuning.json", *found]
+
+
+def _is_for(header: dict[str, Any], record: RunRecord, objective: str) -> bool:
+    """Returns whether a tuning file is for the recipe, task and algorithm of a run and for `objective`."""
+    values = {str(value) for value in record.config.values()}
+    return (
+        (header.get("recipe"), header.get("objective")) == (record.facts.get("recipe"), objective)
+        and header.get("algo", "") == record.config.get("algo", "")
+        and (not header.get("task") or header["task"] in values)
+    )
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:

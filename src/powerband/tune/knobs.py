@@ -68,7 +68,7 @@ class Knobs:
             KeyError: The chosen algorithm reads no setting of that name.
             ConfigError, ValueError: The configuration refuses the value.
         """
-        return _replaced(self.config, self.paths[knob].split("."), value)
+        return replaced(self.config, self.paths[knob], value)
 
     def for_measurement(self, run_dir: str, seconds: float) -> Any:
         """Returns the configuration of a short measured run: a time limit, and fewer steps before the first update.
@@ -83,7 +83,7 @@ class Knobs:
         config = dataclasses.replace(config, run=dataclasses.replace(config.run, **budget))
         for knob in ("learning_starts", "random_steps"):
             if knob in self:
-                config = _replaced(config, self.paths[knob].split("."), min(int(self.get(knob)), 2 * envs))
+                config = replaced(config, self.paths[knob], min(int(self.get(knob)), 2 * envs))
         return config
 
     @property
@@ -107,7 +107,9 @@ def _is_section(value: Any) -> bool:
     return dataclasses.is_dataclass(value) and not isinstance(value, type)
 
 
-def _replaced(config: Any, path: list[str], value: Any) -> Any:
-    if len(path) > 1:
-        value = _replaced(getattr(config, path[0]), path[1:], value)
-    return dataclasses.replace(config, **{path[0]: value})
+def replaced(config: Any, path: str, value: Any) -> Any:
+    """Returns a configuration with the setting of a qualified name changed; its dataclass validates the value."""
+    section, _, rest = path.partition(".")
+    if rest:
+        value = replaced(getattr(config, section), rest, value)
+    return dataclasses.replace(config, **{section: value})

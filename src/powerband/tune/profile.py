@@ -9,7 +9,7 @@ from typing import Any
 from powerband.core.errors import ConfigError
 from powerband.core.machine.device import device_names
 from powerband.core.recipe import Recipe
-from powerband.tune.advise.advice import Advice
+from powerband.tune.advise.advice import LEARNING_NOT_MEASURED, Advice
 from powerband.tune.advise.advise import advise
 from powerband.tune.diagnose.diagnosis import Diagnosis, diagnose
 from powerband.tune.knobs import Knobs
@@ -103,9 +103,10 @@ class Profile:
         lines.append(f"{measured.steps_per_s:,.0f} env steps/s")
         lines += [line] if (line := _arithmetic(diagnosis.ledger, measured.facts[0])) else []
         lines += diagnosis.lines()
-        if self.advice:
-            lines += ["", f"{'knob':<22}{'now':>10}{'value':>10}{'steps/s':>12}{'gain':>8}  why"]
-            lines += [str(each) for each in self.advice]
+        head = f"{'knob':<22}{'now':>10}{'value':>10}{'steps/s':>12}{'gain':>8}  why"
+        for changes, first in ((False, []), (True, [LEARNING_NOT_MEASURED])):
+            rows = [str(each) for each in self.advice if each.learning == changes]
+            lines += ["", *first, head, *rows] if rows else []
         if self.applied:
             a = self.applied
             lines += [

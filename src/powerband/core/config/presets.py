@@ -1,12 +1,15 @@
 """Presets: settings for a machine as YAML files, in the package and in the user's folder.
 
-`powerband tune` writes one preset per recipe and algorithm. Its ``tuned`` section states the recipe, the hardware and
-the measurement; the preset is accepted on that hardware only.
+`powerband tune` writes one preset per recipe, task and objective. A preset of the objective throughput is for one
+algorithm; a preset of the objective score contains the algorithm. Its ``tuned`` section states these, the hardware and
+the measurement. The preset is accepted for the same task on the same hardware only.
 """
 
 from __future__ import annotations
 
 import os
+import re
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,12 @@ from powerband.core.errors import ConfigError
 
 PRESETS = Path(__file__).parents[2] / "presets" / "setup"
 TUNED = "tuned"
-"""``setup=tuned`` selects the tuned preset of the recipe and algorithm. The section ``tuned`` holds no settings."""
+"""``setup=tuned`` selects the preset for throughput of the recipe, task and algorithm. The section ``tuned`` holds no
+settings."""
+TUNED_SCORE = "tuned-score"
+"""``setup=tuned-score`` selects the preset for the time to a score of the recipe and task."""
+OBJECTIVES = {TUNED: "throughput", TUNED_SCORE: "score"}
+"""Value of ``setup=`` -> objective of the search that wrote the preset."""
 HARDWARE = ("cpu", "cores", "gpus")
 
 
@@ -29,9 +37,42 @@ def presets() -> dict[str, Path]:
     return {path.stem: path for folder in (PRESETS, user_presets()) for path in sorted(folder.glob("*.yaml"))}
 
 
-def tuned_name(recipe: str, algo: str) -> str:
-    """Name of the tuned preset of a recipe and an algorithm ("" for a recipe with a single algorithm)."""
-    return "-".join(filter(None, (TUNED, recipe, algo)))
+@dataclass(frozen=True)
+class TunedKey:
+    """What a tuned preset is for.
+
+    Attributes:
+        recipe: Name of the recipe.
+        task: Name of the task; "" for a recipe with one task.
+        algo: Algorithm; "" for a recipe with one algorithm.
+        option: Option of the recipe that names the task; "" for none.
+        objective: Objective of the search: throughput or score.
+    """
+
+    recipe: str
+    task: str = ""
+    algo: str = ""
+    option: str = ""
+    objective: str = "throughput"
+
+    @property
+    def name(self) -> str:
+        """Name of the preset, without characters that are special in paths."""
+        task = re.sub(r"[^\w.]+", "-", self.task)
+        last = self.objective if self.objective == "score" else self.algo
+        return "-".join(filter(None, (TUNED, self.recipe, task, last)))
+
+    @property
+    def arguments(self) -> str:
+        """Arguments of ``powerband tune`` that search for this preset."""
+        parts = [self.recipe, f"{self.option}={self.task}" * bool(self.task), f"algo={self.algo}" * bool(self.algo)]
+        if self.objective == "score":
+            parts[2:] = ["objective=score"]
+        return " ".join(filter(None, parts))
+
+    def header(self) -> dict[str, str]:
+        """Entries of the ``tuned`` section, which `check_tuned_preset` verifies."""
+        return {"recipe": self.recipe, "task": self.task, "algo": self.algo, "objective": self.objective}
 
 
 def hardware_fingerprint() -> dict[str, Any]:
@@ -61,27 +102,27 @@ def split_tuned_section(flags: list[Flag]) -> tuple[list[Flag], dict[str, str]]:
     return [flag for flag in flags if not flag.name.startswith(prefix)], header
 
 
-def check_tuned_preset(header: dict[str, str], path: Path, recipe: str, algo: str) -> str:
-    """Checks that a tuned preset is for this recipe, this algorithm and this machine.
+def check_tuned_preset(header: dict[str, str], path: Path, key: TunedKey) -> str:
+    """Checks that a tuned preset is for this recipe, this task, this algorithm and this machine.
 
     Args:
         header: The ``tuned`` section of the preset, name -> text.
         path: File of the preset, for messages.
-        recipe: Name of the recipe of this run.
-        algo: Algorithm of this run; "" for a recipe with a single algorithm.
+        key: Recipe, task and algorithm of this run. An empty algorithm accepts that of the preset.
 
     Returns:
         A notice for the user with the date and the gain of the measurement.
 
     Raises:
-        ConfigError: The preset was measured for another recipe or algorithm, or on other hardware.
+        ConfigError: The preset was measured for another recipe, task or algorithm, or on other hardware.
     """
-    if (header.get("recipe"), header.get("algo", "")) != (recipe, algo):
-        tuned_for = f"{header.get('recipe')} algo={header.get('algo')}"
-        raise ConfigError(
-            f"{path} was tuned for {tuned_for}, but this run is {recipe} algo={algo}. "
-            f"Run powerband tune {recipe} algo={algo}, or leave setup= out."
-        )
+    again = f"Run powerband tune {key.arguments}, or leave setup= out."
+    if key.task and header.get("recipe") == key.recipe and "task" not in header:
+        raise ConfigError(f"{path} is from an earlier version, which did not record the task it was tuned for. {again}")
+    measured = TunedKey(header.get("recipe", ""), header.get("task", ""), header.get("algo", ""), key.option)
+    wanted = replace(key, algo=key.algo or measured.algo, objective=measured.objective)
+    if measured != wanted:
+        raise ConfigError(f"{path} was tuned for {measured.arguments}, but this run is {wanted.arguments}. {again}")
     here = {name: str(value) for name, value in hardware_fingerprint().items()}
     changed = [
         f"{name}: {header.get(name)} then, {here[name]} now" for name in HARDWARE if header.get(name) != here[name]
@@ -89,6 +130,6 @@ def check_tuned_preset(header: dict[str, str], path: Path, recipe: str, algo: st
     if changed:
         raise ConfigError(
             f"{path} was measured on other hardware ({'; '.join(changed)}). "
-            f"Run powerband tune {header.get('words', recipe)} again, or leave setup= out."
+            f"Run powerband tune {header.get('words', key.recipe)} again, or leave setup= out."
         )
     return f"{path.name}: measured {header.get('date')} by powerband tune {header.get('words')}, {header.get('gain')}."

@@ -11,7 +11,7 @@ import dataclasses
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,15 @@ from powerband.core.config.flags import (
     from_yaml,
     parse_value,
 )
-from powerband.core.config.presets import TUNED, check_tuned_preset, presets, split_tuned_section, tuned_name
+from powerband.core.config.presets import (
+    OBJECTIVES,
+    TUNED,
+    TunedKey,
+    check_tuned_preset,
+    presets,
+    split_tuned_section,
+    user_presets,
+)
 from powerband.core.config.schema import SOURCES, FieldLookup, fields_of
 from powerband.core.errors import ConfigError
 from powerband.core.run_folder import find_run
@@ -61,6 +69,7 @@ def resolve(
     help_command: str = "powerband list",
     recipe: str = "",
     task_settings: Callable[[Any], Mapping[str, Any]] | None = None,
+    task: str = "",
 ) -> ResolvedConfig:
     """Builds a configuration from a variant, a preset, a YAML file, a resumed run and the command line.
 
@@ -77,6 +86,7 @@ def resolve(
         recipe: Name of the recipe, for ``setup=tuned``.
         task_settings: ``(config) -> settings by qualified name`` for the task that the configuration names. They are
             read before all other sources; an empty mapping changes nothing.
+        task: Option that names the task of the recipe, for ``setup=tuned``; "" for a recipe with one task.
 
     Raises:
         ConfigError: An option is unknown, ambiguous or given twice, or its value has a wrong type or is out of range.
@@ -95,13 +105,17 @@ def resolve(
     variant = from_variant(*_variant(named["variant"], variants or {})) if "variant" in text else []
     file = from_yaml(Path(text["config"]).expanduser()) if "config" in text else []
     sources: list[list[Flag]] = [variant]
+    targets = {old: new if isinstance(new, str) else new[0] for old, new in (old_names or {}).items()}
     if "setup" in text:
-        names.choose_algo([*variant, *file, *own])
-        setup, notice = _preset(named["setup"], recipe, names.algo)
+        given = [replace(flag, name=targets.get(flag.name) or flag.name) for flag in (*variant, *file, *own)]
+        names.choose_algo(given)
+        chosen = [str(flag.value) for flag in given if task and flag.name == task]
+        here = (chosen or [str(names.fields[task].default)])[-1] if task else ""
+        key = TunedKey(recipe, here, names.algo, task)
+        setup, notice = _preset(named["setup"], key, any(flag.name == "algo" for flag in given))
         sources.append(setup)
         names.notices += [notice] * bool(notice)
     sources.append(file)
-    targets = {old: new if isinstance(new, str) else new[0] for old, new in (old_names or {}).items()}
     resume = [flag for flag in own if targets.get(flag.name, flag.name) in ("resume", "run.resume") and flag.value]
     if resume and "run.resume" in names.fields:
         if named:
@@ -166,19 +180,32 @@ def _checked_name(flag: Flag, known: list[str]) -> str:
     return str(flag.value)
 
 
-def _preset(flag: Flag, recipe: str, algo: str) -> tuple[list[Flag], str]:
-    """Returns (settings, notice for the user) of the preset that ``setup=`` names; the notice may be ""."""
+def _preset(flag: Flag, key: TunedKey, algo_given: bool) -> tuple[list[Flag], str]:
+    """Returns (settings, notice for the user) of the preset that ``setup=`` names; the notice may be "".
+
+    Args:
+        flag: The option ``setup=``.
+        key: Recipe, task and algorithm of this run.
+        algo_given: Whether the user chose the algorithm; otherwise a preset for the time to a score chooses it.
+    """
     known = presets()
-    if flag.value == TUNED:
-        flag = dataclasses.replace(flag, value=tuned_name(recipe, algo))
-        if flag.value not in known:
-            target = " ".join(filter(None, (recipe, f"algo={algo}" * bool(algo))))
+    if flag.value in OBJECTIVES:
+        key = replace(key, objective=OBJECTIVES[str(flag.value)])
+        earlier = user_presets() / f"{replace(key, task='').name}.yaml"
+        if key.name not in known and key.task and earlier.exists():  # its header explains why it is refused
+            flag = replace(flag, value=earlier.stem)
+        elif key.name not in known:
             raise ConfigError(
-                f"setup=tuned ({flag.source}): {target} has no tuned preset yet. Run powerband tune {target} first."
+                f"setup={flag.value} ({flag.source}): {key.arguments} has no tuned preset yet. "
+                f"Run powerband tune {key.arguments} first."
             )
+        else:
+            flag = replace(flag, value=key.name)
     path = known[_checked_name(flag, list(known))]
     settings, header = split_tuned_section(from_yaml(path))
-    return settings, check_tuned_preset(header, path, recipe, algo) if header else ""
+    if header.get("objective") == "score":
+        key = replace(key, objective="score", algo=key.algo if algo_given else "")
+    return settings, check_tuned_preset(header, path, key) if header else ""
 
 
 def _is_tuned_flag(flag: Flag) -> bool:

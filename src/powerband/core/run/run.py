@@ -108,6 +108,7 @@ class Run:
         self._elapsed_before_s = 0.0
         self._stop = StopRequest(settings.time_limit_s)
         self._eval_every = Every(settings.eval_interval)
+        self._evaluated_at_s = 0.0
         self._save_every = Every(settings.save_interval)
         self._agreement = RankAgreement(ranks, self.clock)
         self._registry = StateRegistry(ranks)
@@ -244,6 +245,7 @@ class Run:
             "env_steps": self.env_steps,
             "grad_steps": self.grad_steps,
             "elapsed_s": self.elapsed_s,
+            "evaluated_at_s": self._evaluated_at_s,
             "eval_every": self._eval_every.state_dict(),
             "save_every": self._save_every.state_dict(),
             **self.journal.state_dict(),
@@ -255,6 +257,7 @@ class Run:
         self.grad_steps = self.guard.updates = state["grad_steps"]
         self.journal.load_state_dict(state)
         self._elapsed_before_s = state["elapsed_s"]
+        self._evaluated_at_s = state.get("evaluated_at_s", 0.0)  # checkpoints of earlier versions do not contain it
         self._eval_every.load_state_dict(state["eval_every"])
         self._save_every.load_state_dict(state["save_every"])
 
@@ -287,6 +290,11 @@ class Run:
         return self._elapsed_before_s + time.perf_counter() - self._started
 
     @property
+    def training_s(self) -> float:
+        """Seconds of training without evaluations, including those before a resume."""
+        return self.elapsed_s - self.journal.evaluation_s
+
+    @property
     def progress(self) -> float:
         """Spent share of the budget, 0 to 1: of the environment steps or of the time limit, whichever is larger."""
         limit = self.settings.time_limit_s
@@ -316,11 +324,12 @@ class Run:
         self.grad_steps += grad_steps
         self.journal.step(self.env_steps, self.grad_steps, self.elapsed_s)
         self.guard.tick()
-        stop, log = self._agree()
-        if self.journal.line_due(self.env_steps, log):
-            self.log()
-        if self.hooks.evaluate is not None and self._eval_every.ready(self.env_steps):
+        stop, log, evaluate = self._agree()
+        evaluate = (self._eval_every.ready(self.env_steps) or evaluate) and self.hooks.evaluate is not None
+        if evaluate:
             self.run_evaluation()
+        if self.journal.line_due(self.env_steps, log) or evaluate:  # each evaluation has its own line at its own step
+            self.log()
         if self._save_every.ready(self.env_steps):
             self.save()
         self.journal.trace(env_steps, grad_steps)
@@ -338,25 +347,30 @@ class Run:
         self.log()
         self.journal.finish()
 
-    def _agree(self) -> tuple[bool, bool]:
-        """Agrees with the other ranks and returns two bools: (end the run, write a log line).
+    def _agree(self) -> tuple[bool, bool, bool]:
+        """Agrees with the other ranks and returns three bools: (end the run, write a log line, evaluate).
 
         Ends the run at once if a loss on any rank is not finite.
         """
         if not self._agreement.due():
-            return False, False
-        stop, log, bad = self._agreement.any_rank_wants(
-            self._stop.pending(self.elapsed_s), self.journal.wants_line(), self.guard.fault is not None
+            return False, False, False
+        every_s = self.settings.eval_interval_s
+        stop, log, bad, evaluate = self._agreement.any_rank_wants(
+            self._stop.pending(self.elapsed_s),
+            self.journal.wants_line(),
+            self.guard.fault is not None,
+            every_s > 0 and self.training_s - self._evaluated_at_s >= every_s,
         )
         if bad:
             end_if_not_finite(self)
         if stop:
             self._stop.accept()
-        return stop, log
+        return stop, log, evaluate
 
     def run_evaluation(self) -> None:
         """Runs the evaluation of the recipe on rank 0 and logs its figures under ``eval/``; other ranks wait."""
         end_if_not_finite(self)
+        self._evaluated_at_s = self.training_s
         with self.clock("eval"):
             if self.ranks.leads and self.hooks.evaluate is not None:
                 for name, value in self.hooks.evaluate().items():

@@ -33,6 +33,7 @@ class Journal:
         metrics: Accumulators of the current log interval.
         console: Output for the user, and ``train.log``.
         logged: (environment steps, updates) over all ranks at the end of the last log interval.
+        evaluation_s: Seconds of evaluations up to the last log line, including those before a resume.
 
     Args:
         folder: The run folder, which contains the logs.
@@ -55,6 +56,7 @@ class Journal:
         self.metrics = Metrics(sinks, ranks)
         self.utilisation = Utilisation(ranks.device)
         self.logged = (0, 0)
+        self.evaluation_s = 0.0
         self._trace = Trace(folder / "trace.json", self.clock) if ranks.leads else None
         self._first: FirstRate | None = FirstRate() if ranks.leads else None
         self._every = Every(settings.log_interval)
@@ -139,10 +141,12 @@ class Journal:
     def write(self, env_steps: int, grad_steps: int, elapsed_s: float) -> dict[str, Any]:
         """Ends the log interval and writes its rates, time shares and means to every output. All ranks must call it.
 
+        ``time/training_s`` in it is the duration of the run without its evaluations.
+
         Args:
             env_steps: Environment steps so far, over all ranks.
             grad_steps: Updates so far.
-            elapsed_s: Seconds of training so far.
+            elapsed_s: Seconds of the run so far, with evaluations.
 
         Returns:
             The written line, name of a metric -> value; empty if the interval has no steps.
@@ -153,7 +157,9 @@ class Journal:
         if steps == 0:
             return {}
         phases = self.clock.read()
-        figures = {"charts/SPS": steps / seconds, "charts/updates_per_s": updates / seconds}
+        self.evaluation_s += phases.host.get("eval", 0.0)
+        figures = {"time/training_s": elapsed_s - self.evaluation_s}
+        figures |= {"charts/SPS": steps / seconds, "charts/updates_per_s": updates / seconds}
         figures["perf/updates_per_env_step"] = updates / steps
         figures |= {f"perf/share/{name}": phases.share(name) for name in phases.host}
         figures |= self.utilisation.read() if self.ranks.leads else {}
@@ -179,8 +185,13 @@ class Journal:
 
     def state_dict(self) -> dict:
         """State with which a resumed run continues the current log interval."""
-        return {"logged": list(self.logged), "log_every": self._every.state_dict()}
+        return {
+            "logged": list(self.logged),
+            "log_every": self._every.state_dict(),
+            "evaluation_s": self.evaluation_s,
+        }
 
     def load_state_dict(self, state: dict) -> None:
         self.logged = tuple(state["logged"])
         self._every.load_state_dict(state["log_every"])
+        self.evaluation_s = state.get("evaluation_s", 0.0)  # checkpoints of earlier versions do not contain it

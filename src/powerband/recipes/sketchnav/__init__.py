@@ -18,6 +18,7 @@ RECIPE = Recipe(
     variants=VARIANTS,
     old_names=OLD_NAMES,
     check=check,
+    score="success",
     Evaluation=Evaluation,
     evaluate="powerband.recipes.sketchnav.evaluation:evaluate_checkpoint",
     build_learner="powerband.recipes.sketchnav.learners:build_learner",

@@ -13,6 +13,7 @@ RECIPE = Recipe(
     old_names=OLD_NAMES,
     finalize=finalize,
     check=check,
+    score="win_greedy",
     Evaluation=Evaluation,
     evaluate="powerband.recipes.snakes.train:evaluate",
     build_learner="powerband.recipes.snakes.train:build_learner",

@@ -14,6 +14,7 @@ RECIPE = Recipe(
     config_variable="CONFIG_FILE_PATH",
     finalize=finalize,
     check=check,
+    score="f1_end",
     Evaluation=Evaluation,
     evaluate="powerband.recipes.uav.comparison:evaluate",
     build_learner="powerband.recipes.uav.learner:build_learner",

@@ -8,6 +8,11 @@ from typing import Any
 MIN_GAIN = 1.03
 """Smallest advised factor on the rate; smaller gains disappear in the noise of a short run."""
 
+LEARNING_NOT_MEASURED = (
+    "Learning was not measured: settings that change what is learned may need more steps to a score, or never reach it."
+)
+"""Sentence that precedes every gain of such a setting whose score was not measured."""
+
 
 @dataclass(frozen=True)
 class Advice:
@@ -45,10 +50,10 @@ class Advice:
             "predicted_gain": self.gain,
             "why": self.why,
             "changes_learning": self.learning,
+            "learning_measured": False if self.learning else None,
             "probed": self.probed,
         }
 
     def __str__(self) -> str:
-        tags = ["changes learning"] * self.learning + ["from a short run"] * self.probed
-        why = f"{self.why} ({', '.join(tags)})" if tags else self.why
+        why = f"{self.why} (from a short run)" if self.probed else self.why
         return f"{self.knob:<22}{self.now!s:>10}{self.value!s:>10}{self.steps_per_s:>12,.0f}{self.gain:>7.2f}x  {why}"

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 from typing import Any
 
 from powerband.core.config.command_line import split_named_options
-from powerband.core.config.presets import hardware_fingerprint, tuned_name, user_presets
-from powerband.core.config.schema import value_text
-from powerband.core.errors import ConfigError
+from powerband.core.config.presets import TunedKey, hardware_fingerprint
 from powerband.core.machine.device import host_facts
 from powerband.tune.search.candidates import Candidate, as_command_line
+from powerband.tune.search.preset_file import write_preset_file
+from powerband.tune.search.score_comparison import learning_sentence
 from powerband.tune.search.search import TuningResult
 from powerband.tune.search.space import by_qualified_name
 
 
 def write_preset(result: TuningResult, recipe: str, arguments: list[str]) -> Path:
-    """Writes the result of a search as a preset, and its measurements as JSON.
-
-    The files are ``tuned-RECIPE-ALGO.yaml`` and ``tuned-RECIPE-ALGO.tuning.json`` in the user's folder of presets.
+    """Writes ``tuned-RECIPE-TASK-ALGO.yaml`` and, in the same folder, ``tuned-RECIPE-TASK-ALGO.tuning.json``.
 
     Args:
         result: Result of the search.
@@ -33,30 +30,16 @@ def write_preset(result: TuningResult, recipe: str, arguments: list[str]) -> Pat
     Raises:
         ConfigError: The folder is not writable.
     """
-    settings = by_qualified_name(result.space, result.best.setting)
     header = preset_header(result, recipe, arguments)
-    path = user_presets() / f"{tuned_name(recipe, header['algo'])}.yaml"
-    lines = [
-        f"# powerband train {' '.join([recipe, *remaining_arguments(result, arguments)])} setup=tuned",
-        "# Measured in alternating runs, env steps/s:",
+    learning = learning_sentence(result.comparison, result.best.learning)
+    comments = [
+        *filter(None, [learning]),
+        f"powerband train {' '.join([recipe, *remaining_arguments(result, arguments)])} setup=tuned",
+        "Measured in alternating runs, env steps/s:",
+        *(f"  {each.measured:>12,.0f}  {as_command_line(each.setting)}" for each in result.verified),
     ]
-    lines += [f"#   {each.measured:>12,.0f}  {as_command_line(each.setting)}" for each in result.verified]
-    lines += ["tuned:", *(f"  {name}: {json.dumps(value)}" for name, value in header.items())]
-    sections: dict[str, list[str]] = {}
-    for qualified, value in settings.items():
-        section, _, name = qualified.rpartition(".")
-        sections.setdefault(section, []).append(f"{'  ' * bool(section)}{name}: {value_text(value)}")
-    for section, section_lines in sections.items():
-        lines += [f"{section}:"] * bool(section) + section_lines
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        path.with_suffix(".tuning.json").write_text(json.dumps(to_dict(result, header), indent=2), encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(
-            f"Writing {path} failed ({error.strerror}). Make the folder writable, or set XDG_CONFIG_HOME."
-        ) from error
-    return path
+    settings = by_qualified_name(result.space, result.best.setting)
+    return write_preset_file(preset_key(result, recipe), header, settings, comments, to_dict(result, header))
 
 
 def remaining_arguments(result: TuningResult, arguments: list[str]) -> list[str]:
@@ -75,23 +58,25 @@ def remaining_arguments(result: TuningResult, arguments: list[str]) -> list[str]
 
 
 def preset_header(result: TuningResult, recipe: str, arguments: list[str]) -> dict[str, Any]:
-    """Returns the description of a preset: how it was found, and for which recipe, algorithm and machine.
+    """Returns the description of a preset: how it was found, and for which recipe, task, algorithm and machine.
 
     `check_tuned_preset` compares it with a later run. The arguments are those of `write_preset`.
-
-    Returns:
-        {"recipe", "algo", "words": arguments after ``powerband tune``, "date", "learning": rule for knobs that change
-        learning, "gain": gain as text, "cpu", "cores", "gpus"}.
     """
+    rates = f"{result.gain:.2f} times the {result.baseline.measured:,.0f} env steps/s without it"
     return {
-        "recipe": recipe,
-        "algo": result.space.recipe.algorithm_of(result.space.config),
+        **preset_key(result, recipe).header(),
         "words": " ".join([recipe, *arguments]),
         "date": time.strftime("%Y-%m-%d"),
         "learning": result.space.rule,
-        "gain": f"{result.gain:.2f} times the {result.baseline.measured:,.0f} env steps/s without it",
+        "gain": " ".join(filter(None, [learning_sentence(result.comparison, result.best.learning), rates])),
         **hardware_fingerprint(),
     }
+
+
+def preset_key(result: TuningResult, recipe: str) -> TunedKey:
+    """Returns the recipe, task and algorithm that the preset of a search is for."""
+    definition, config = result.space.recipe, result.space.config
+    return TunedKey(recipe, definition.task_of(config), definition.algorithm_of(config), definition.task)
 
 
 def to_dict(result: TuningResult, header: dict[str, Any]) -> dict[str, Any]:
@@ -121,6 +106,8 @@ def to_dict(result: TuningResult, header: dict[str, Any]) -> dict[str, Any]:
         "best": row(result.best),
         "present": row(result.baseline),
         "gain_measured": result.gain,
+        "learning_sentence": learning_sentence(result.comparison, any(each.learning for each in result.candidates)),
+        "scores": result.comparison.to_dict() if result.comparison is not None else None,
         "verified": [row(each) for each in result.verified],
         "rows": result.rows(),
         "notes": result.notes,
@@ -130,16 +117,19 @@ def to_dict(result: TuningResult, header: dict[str, Any]) -> dict[str, Any]:
 def table(result: TuningResult) -> str:
     """Formats the result of a search as text for the user.
 
-    The text has the verified settings, the best settings that were not verified, notes and the number of settings.
+    The text has the verified settings, the best settings that were not verified, notes and numbers of settings. If a
+    setting changes what is learned, the first line states what is known about learning; such settings come last.
     """
-    lines = [f"{'measured':>12}{'predicted':>12}{'gain':>8}  setting (env steps/s, measured in alternating runs)"]
+    others = [each for each in result.candidates if each not in result.verified][:8]
+    changing = any(each.learning for each in [*result.verified, *others])
+    lines = list(filter(None, [learning_sentence(result.comparison, changing)]))
+    lines.append(f"{'measured':>12}{'predicted':>12}{'gain':>8}  setting (env steps/s, measured in alternating runs)")
     base = result.baseline.measured
-    for each in sorted(result.verified, key=lambda each: -each.measured):
+    for each in sorted(result.verified, key=lambda each: (each.learning, -each.measured)):
         figures = f"{each.measured:>12,.0f}{each.predicted:>12,.0f}{each.measured / base:>7.2f}x"
         lines.append(f"{figures}  {as_command_line(each.setting)}{' (changes learning)' * each.learning}")
-    others = [each for each in result.candidates if each not in result.verified][:8]
     lines += ["", "others, the fastest first (m: measured once, p: predicted):"] if others else []
-    for each in others:
+    for each in sorted(others, key=lambda each: each.learning):
         rate, source = (each.measured, "m") if each.rates else (each.predicted, "p")
         lines.append(f"{rate:>12,.0f} {source}{rate / base:>17.2f}x  {as_command_line(each.setting)}")
     lines += ["", *(f"note: {note}" for note in result.notes)] if result.notes else []

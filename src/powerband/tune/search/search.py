@@ -23,10 +23,11 @@ from powerband.tune.measure.in_process import Measurement, with_measured_precisi
 from powerband.tune.measure.in_subprocesses import short_run
 from powerband.tune.search.candidates import Candidate, as_command_line
 from powerband.tune.search.fitting import ModelFitter
-from powerband.tune.search.space import LearningRule, SearchSpace, Setting, knob_values
+from powerband.tune.search.options import SearchOptions
+from powerband.tune.search.score_comparison import ScoreComparison
+from powerband.tune.search.space import SearchSpace, Setting, knob_values
 from powerband.tune.search.verification import Verification
 
-MIN_WINDOW_S, MAX_WINDOW_S = 20.0, 3600.0
 BASE_S, VERIFY_S = 2.0, 2.0
 """Length of a window in seconds: for the first run of the present setting, and for a verification."""
 COLD_S = 12.0
@@ -36,30 +37,6 @@ VERIFY_ITERATIONS, LONGEST_VERIFY_S = 3, 5.0
 would be too noisy."""
 MEMORY_SHARE = 0.9
 """Share of the free memory that a setting may use if the user sets no limit."""
-
-
-@dataclass(frozen=True)
-class SearchOptions:
-    """Options of ``powerband tune`` besides the settings of the recipe."""
-
-    seconds: float = 60.0
-    """Budget of the search, without a first compilation; a measurement in progress is finished."""
-    learning: LearningRule = "fixed"
-    """fixed changes nothing that affects learning; constant-reuse changes environments and batch; sqrt-lr also changes
-    learning rates."""
-    memory_gib: float = 0.0
-    """Memory limit of a setting, for one GPU or for all ranks on the CPU; 0 is 90 % of the free memory."""
-
-    def __post_init__(self) -> None:
-        if not MIN_WINDOW_S <= self.seconds <= MAX_WINDOW_S:
-            raise ConfigError(
-                f"seconds={self.seconds:g} is outside {MIN_WINDOW_S:g} to {MAX_WINDOW_S:g}. A search measures several "
-                f"settings, some of them repeatedly. Write seconds=60."
-            )
-        if self.memory_gib < 0:
-            raise ConfigError(
-                f"memory_gib={self.memory_gib:g} is below 0. Write memory_gib=8, or 0 for 90 % of the free memory."
-            )
 
 
 @dataclass(frozen=True)
@@ -74,6 +51,8 @@ class TuningResult:
         candidates: All settings, the fastest first.
         notes: Remarks, such as settings that were not tried, with reasons.
         seconds: Duration of the search.
+        comparison: Scores with the fastest setting and with the present one, if the fastest changes learning and its
+            score was measured.
     """
 
     space: SearchSpace
@@ -83,6 +62,7 @@ class TuningResult:
     candidates: list[Candidate]
     notes: list[str]
     seconds: float
+    comparison: ScoreComparison | None = None
 
     @property
     def gain(self) -> float:
@@ -173,8 +153,7 @@ class Search:
         # Only alternating runs are compared: the load of the machine may differ between the windows of the probes. A
         # setting with fewer runs than the present one is excluded, because a single run is too noisy.
         repeated = [each for each in verified if len(each.rates) >= len(baseline.rates)]
-        best = max(repeated, key=lambda each: each.measured)
-        best = best if best.measured >= MIN_GAIN * baseline.measured else baseline
+        best = preferred(repeated, baseline)
         ranked = sorted([baseline, *candidates], key=lambda each: -(each.measured or each.predicted))
         self.progress("done", 1.0)
         return TuningResult(
@@ -224,3 +203,20 @@ class Search:
         """Measures a candidate in a short run and returns its environment steps per second; None if that fails."""
         result = self.measure(candidate.setting, self.verify_s(candidate))
         return result.steps_per_s if result is not None and result.facts[0].iterations else None
+
+
+def preferred(verified: list[Candidate], baseline: Candidate) -> Candidate:
+    """Returns the setting to choose: the fastest, but one that changes learning only if it is faster by `MIN_GAIN`.
+
+    Args:
+        verified: Settings that were measured in alternating runs, `baseline` included.
+        baseline: Present setting; any other must be faster by `MIN_GAIN`.
+    """
+    best = baseline
+    for learning in (False, True):
+        fastest = max(
+            (each for each in verified if each.learning == learning), key=lambda each: each.measured, default=best
+        )
+        if fastest.measured >= MIN_GAIN * best.measured:
+            best = fastest
+    return best

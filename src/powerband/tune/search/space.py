@@ -15,14 +15,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, Literal
+from typing import Any
 
 from powerband.core.errors import ConfigError
 from powerband.core.recipe import Recipe
 from powerband.tune.knobs import Knobs
 from powerband.tune.measure.facts import WindowFacts
+from powerband.tune.search.options import LearningRule
 
-LearningRule = Literal["fixed", "constant-reuse", "sqrt-lr"]
 Setting = Mapping[str, Any]
 """Knob -> value, for the knobs that differ from the present setting."""
 GROWTH = (0.5, 2, 4, 8)

@@ -1,0 +1,126 @@
+"""Score study: draws a search for the time to a score, with its Pareto front, importances and verification.
+
+The data come from the ``.tuning.json`` next to a preset of ``powerband tune objective=score``.
+"""
+
+from __future__ import annotations
+
+import html
+from typing import Any
+
+from powerband.core.config.schema import value_text
+from powerband.report.chart import Line, line_chart, number
+from powerband.report.tables import rows_table
+
+FRONT, PRESENT, CHOSEN, OTHERS = 0, 1, 2, 9
+"""Colours of the lines, indices into the page's palette."""
+SHOWN_SETTINGS = 12
+
+
+def sections(study: dict[str, Any]) -> dict[str, str]:
+    """Returns heading -> HTML of each section of the page of a study; a section without data is empty.
+
+    Args:
+        study: Contents of the tuning file.
+    """
+    return {
+        "Score over time": curves(study),
+        "Verification": verification(study),
+        "Settings": settings_table(study),
+        "Importance": importances(study),
+        "Cost": cost(study),
+    }
+
+
+def curves(study: dict[str, Any]) -> str:
+    """Draws the score of every trial over its seconds of training, and the Pareto front over all trials."""
+    newest = {(setting_text(trial["setting"]), trial["seed"]): trial for trial in study["trials"] if trial["curve"]}
+    lines, points = [], []
+    for (setting, seed), trial in newest.items():
+        curve = [(seconds, score) for _, seconds, score in trial["curve"] if score is not None]
+        points += curve
+        colour, name = OTHERS, f"{setting}, seed {seed}"
+        if trial["present"]:
+            colour, name = PRESENT, f"present settings, seed {seed}"
+        elif study["chosen"] is not None and trial["setting"] == study["chosen"]:
+            colour, name = CHOSEN, f"chosen, seed {seed}"
+        lines.append(Line(name, [x for x, _ in curve], [y for _, y in curve], colour=colour))
+    if not points:
+        return ""
+    front = pareto_front(points)
+    lines.append(Line("Pareto front", [x for x, _ in front], [y for _, y in front], colour=FRONT))
+    drawn = line_chart(study["score"], sorted(lines, key=lambda line: -line.colour), unit="s")
+    note = (
+        f"Seconds are seconds of training, without evaluations. The Pareto front joins the evaluations that no other "
+        f"one beats in both time and score. The target is {study['target']:g}."
+    )
+    return f"<p class=note>{note}</p>{drawn}"
+
+
+def pareto_front(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Returns the points (seconds, score) that no other point beats in both, in the order of their seconds."""
+    front: list[tuple[float, float]] = []
+    for seconds, score in sorted(points, key=lambda point: (point[0], -point[1])):
+        if not front or score > front[-1][1]:
+            front.append((seconds, score))
+    return front
+
+
+def verification(study: dict[str, Any]) -> str:
+    """Returns the times of the best and of the present settings on fresh seeds, with the ratio and its interval."""
+    check = study["verification"]
+    if check is None or not check["seeds"]:
+        return ""
+
+    def cell(time_s: float | None) -> str:
+        return number(time_s) if time_s is not None else f"&gt; {number(check['budget_s'])}"
+
+    rows = [
+        [str(seed), cell(present), cell(best)]
+        for seed, present, best in zip(check["seeds"], check["present_times"], check["times"], strict=True)
+    ]
+    ratio = check["ratio"]
+    text = "Fewer than three seeds fitted into the budget."
+    if ratio is not None:
+        text = (
+            f"The best setting needs {ratio['value']:.2f} times the time of the present ones "
+            f"[{ratio['low']:.2f}, {ratio['high']:.2f}], a bootstrap interval over seeds."
+        )
+    return f"<p class=note>{text}</p>{rows_table(['seed', 'present settings, s', 'best setting, s'], rows)}"
+
+
+def settings_table(study: dict[str, Any]) -> str:
+    """Returns the best settings of the search with their seeds."""
+    rows = [
+        [
+            html.escape(setting_text(each["setting"])),
+            number(each["seconds"]),
+            f"{sum(time is not None for time in each['times'])} of {len(each['times'])}",
+            number(each["best_score"]),
+            number(each["steps_per_s"]),
+        ]
+        for each in study["settings"][:SHOWN_SETTINGS]
+    ]
+    return rows_table(["setting", "seconds", "reached", f"best {study['score']}", "env steps/s"], rows) if rows else ""
+
+
+def importances(study: dict[str, Any]) -> str:
+    """Returns the share of each dimension in the differences between good and bad settings."""
+    rows = [[html.escape(name), number(share, percent=True)] for name, share in study["importances"].items()]
+    return rows_table(["dimension", "importance (PED-ANOVA)"], rows) if rows else ""
+
+
+def cost(study: dict[str, Any]) -> str:
+    """States what the search cost, and after how many runs it pays off."""
+    failed = [trial for trial in study["trials"] if trial["outcome"] == "failed"]
+    lines = [f"The search took {number(study['seconds'])} s with {len(study['trials'])} starts of trials."]
+    if study["pays_off_after"]:
+        saved = number(study["verification"]["saved_s"])
+        lines.append(f"A training run saves {saved} s, so it pays off after {study['pays_off_after']} runs.")
+    lines += [f"Failed: {setting_text(trial['setting'])}: {trial['message']}" for trial in failed]
+    return "".join(f"<p>{html.escape(line)}</p>" for line in lines)
+
+
+def setting_text(setting: dict[str, Any]) -> str:
+    """Formats a setting as command line arguments."""
+    return " ".join(f"{name}={value_text(value)}" for name, value in setting.items()) or "present settings"

@@ -1,0 +1,235 @@
+"""Learning space: the settings that a search for the time to a score may change, as factors on their present values.
+
+Whole numbers change by powers of two, so that mini-batches keep dividing the rollout. A setting that the user wrote on
+the command line is fixed. This file knows the settings by their plain names, for any recipe with the usual loops.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from powerband.core.errors import ConfigError
+from powerband.core.recipe import Recipe
+from powerband.tune.knobs import Knobs, replaced
+
+Params = Mapping[str, Any]
+"""Name of a dimension -> its coordinate: an exponent of two, a factor, or a choice."""
+Values = dict[str, Any]
+"""Plain name of a setting -> its value."""
+FINEST_HORIZON = 0.9999
+"""Largest discount factor."""
+
+
+class Suggests(Protocol):
+    """The part of an Optuna trial that this file uses."""
+
+    def suggest_int(self, name: str, low: int, high: int) -> int: ...
+    def suggest_float(self, name: str, low: float, high: float, *, log: bool) -> float: ...
+    def suggest_categorical(self, name: str, choices: list[Any]) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """One dimension of the space.
+
+    Attributes:
+        name: Name of the dimension.
+        needs: Plain names of the settings of which a configuration must have the first; all that exist are changed.
+        values: ``(knobs, factor) -> values``; an empty result means that the factor has no effect.
+        low, high: Range of the exponents of two, or of the factor if `continuous`.
+        promising: Coordinate that is tried early; None for none.
+        continuous: Whether any factor on a logarithmic scale is allowed.
+    """
+
+    name: str
+    needs: tuple[str, ...]
+    values: Callable[[Knobs, float], Values]
+    low: float
+    high: float
+    promising: float | None = None
+    continuous: bool = False
+
+    @property
+    def present(self) -> float:
+        """Coordinate of the present value."""
+        return 1.0 if self.continuous else 0
+
+    def factor(self, coordinate: float) -> float:
+        """Factor on the present value that a coordinate stands for."""
+        return coordinate if self.continuous else 2.0**coordinate
+
+
+def _whole(name: str) -> Callable[[Knobs, float], Values]:
+    """Multiplies a whole number; a result below 1 has no effect."""
+
+    def values(knobs: Knobs, factor: float) -> Values:
+        value = knobs.get(name) * factor
+        return {name: round(value)} if value >= 1 else {}
+
+    return values
+
+
+def _update_ratio(knobs: Knobs, factor: float) -> Values:
+    """Multiplies the updates per transition; whole numbers of updates per interval stay whole."""
+    interval = knobs.get("update_interval")
+    updates = (knobs.get("updates_per_interval") or interval) * factor
+    if updates < 1:
+        return {"update_interval": round(interval / updates), "updates_per_interval": 1}
+    return {"update_interval": interval, "updates_per_interval": round(updates)}
+
+
+def _learning_rates(knobs: Knobs, factor: float) -> Values:
+    """Multiplies all learning rates of one section; sections of other stages may have rates too."""
+    rates = {
+        name: knobs.get(name)
+        for name in knobs.paths
+        if (name == "lr" or name.endswith("_lr")) and isinstance(knobs.get(name), float)
+    }
+    first = min(rates, key=lambda name: name == "lr", default="")  # actor_lr and critic_lr before lr
+    section = knobs.paths[first].rpartition(".")[0] if rates else ""
+    own = {name: rate for name, rate in rates.items() if knobs.paths[name].rpartition(".")[0] == section}
+    return {name: float(f"{rate * factor:.4g}") for name, rate in own.items()}
+
+
+def _widths(knobs: Knobs, factor: float) -> Values:
+    """Multiplies the widths of the hidden layers."""
+    name = "hidden" if "hidden" in knobs else "width"
+    width = knobs.get(name)
+    if isinstance(width, tuple):
+        return {name: tuple(max(1, round(each * factor)) for each in width)}
+    return {name: max(1, round(width * factor))}
+
+
+def _discount(knobs: Knobs, factor: float) -> Values:
+    """Multiplies the horizon 1 / (1 - gamma)."""
+    gamma = 1 - (1 - knobs.get("gamma")) / factor
+    return {"gamma": round(gamma, 5)} if 0 < gamma <= FINEST_HORIZON else {}
+
+
+def _annealing(knobs: Knobs, factor: float) -> Values:
+    """Switches annealing of the learning rate off; the coordinate 1 means off."""
+    return {"anneal_lr": False} if factor == 2 else {}
+
+
+DIMENSIONS = (
+    Dimension("learning_rate", ("actor_lr", "lr", "critic_lr"), _learning_rates, 0.25, 4.0, 2.0, continuous=True),
+    Dimension("num_envs", ("num_envs",), _whole("num_envs"), -2, 2, 1),
+    Dimension("num_steps", ("num_steps",), _whole("num_steps"), -2, 2, -1),
+    Dimension("epochs", ("epochs",), _whole("epochs"), -1, 1, -1),
+    Dimension("minibatches", ("minibatches",), _whole("minibatches"), -2, 2, -1),
+    Dimension("minibatch_rows", ("minibatch_rows",), _whole("minibatch_rows"), -2, 2, 1),
+    Dimension("update_ratio", ("update_interval", "updates_per_interval"), _update_ratio, -3, 1, -1),
+    Dimension("batch", ("global_batch_size",), _whole("global_batch_size"), -1, 2),
+    Dimension("width", ("hidden", "width"), _widths, -1, 1, -1),
+    Dimension("horizon", ("gamma",), _discount, -1, 1),
+    Dimension("constant_lr", ("anneal_lr",), _annealing, 0, 1),
+)
+"""All dimensions; a configuration has those whose settings it has and whose values the user has not fixed."""
+
+
+class LearningSpace:
+    """Dimensions of one algorithm.
+
+    Args:
+        recipe: Recipe of the configuration.
+        stage: Stage that is tuned.
+        config: Present configuration; it chooses the algorithm.
+        fixed: Qualified names of the settings that must not change.
+    """
+
+    def __init__(self, recipe: Recipe, stage: str, config: Any, fixed: Collection[str]) -> None:
+        self.recipe, self.stage, self.knobs = recipe, stage, Knobs(recipe, config)
+        self.dimensions: dict[str, tuple[Dimension, float, float]] = {}
+        for each in DIMENSIONS:
+            if not any(name in self.knobs for name in each.needs) or any(
+                self.knobs.paths[name] in fixed for name in each.needs if name in self.knobs
+            ):
+                continue
+            if each.name == "constant_lr" and not self.knobs.get("anneal_lr"):
+                continue
+            if self.knobs.get("graph_updates") and each.name == "update_ratio":
+                continue  # a captured graph has a fixed number of updates
+            low, high = self._range(each)
+            if low < high:
+                self.dimensions[each.name] = each, low, high
+
+    def suggest(self, trial: Suggests, prefix: str = "") -> None:
+        """Lets a trial choose a coordinate of every dimension; `prefix` precedes the names of the dimensions."""
+        for name, (dimension, low, high) in self.dimensions.items():
+            if dimension.continuous:
+                trial.suggest_float(prefix + name, low, high, log=True)
+            else:
+                trial.suggest_int(prefix + name, int(low), int(high))
+
+    def present(self) -> dict[str, Any]:
+        """Coordinates of the present configuration."""
+        return {name: dimension.present for name, (dimension, _, _) in self.dimensions.items()}
+
+    def promising(self) -> list[dict[str, Any]]:
+        """Coordinates that are tried early: each differs from the present configuration in one dimension."""
+        return [
+            {**self.present(), name: dimension.promising}
+            for name, (dimension, low, high) in self.dimensions.items()
+            if dimension.promising is not None and low <= dimension.promising <= high
+        ]
+
+    def settings(self, params: Params, only: Dimension | None = None) -> dict[str, Any]:
+        """Returns qualified name -> value of the settings that coordinates change.
+
+        Mini-batches are chosen such that they divide the rollout, whatever the other coordinates are.
+
+        Args:
+            params: Coordinates, without a prefix.
+            only: Dimension to apply; None applies all dimensions of the space.
+        """
+        values: Values = {}
+        for dimension in [only] if only else [each for each, _, _ in self.dimensions.values()]:
+            if params.get(dimension.name, dimension.present) != dimension.present:
+                values |= dimension.values(self.knobs, dimension.factor(params[dimension.name]))
+        if "minibatches" in self.knobs:
+            envs = values.get("num_envs", self.knobs.get("num_envs"))
+            steps = 1 if self.knobs.get("gru") else values.get("num_steps", self.knobs.get("num_steps"))
+            wanted = values.get("minibatches", self.knobs.get("minibatches"))
+            values["minibatches"] = nearest_divisor(envs * steps, wanted)
+        return {
+            self.knobs.paths[name]: value
+            for name, value in values.items()
+            if value != self.knobs.get(name) and not (name == "updates_per_interval" and self._is_same_ratio(values))
+        }
+
+    def _is_same_ratio(self, values: Values) -> bool:
+        interval, updates = self.knobs.get("update_interval"), self.knobs.get("updates_per_interval")
+        return (values["update_interval"], values["updates_per_interval"]) == (interval, updates or interval)
+
+    def _range(self, dimension: Dimension) -> tuple[float, float]:
+        """Returns the largest range of coordinates around the present one that the recipe accepts."""
+        if dimension.continuous:
+            has_effect = bool(dimension.values(self.knobs, 2.0))
+            return (dimension.low, dimension.high) if has_effect else (1.0, 1.0)
+        low = high = 0
+        while low > dimension.low and self._is_valid(dimension, low - 1):
+            low -= 1
+        while high < dimension.high and self._is_valid(dimension, high + 1):
+            high += 1
+        return low, high
+
+    def _is_valid(self, dimension: Dimension, exponent: int) -> bool:
+        if not dimension.values(self.knobs, dimension.factor(exponent)):
+            return False
+        config = self.knobs.config
+        try:
+            for path, value in self.settings({dimension.name: exponent}, dimension).items():
+                config = replaced(config, path, value)
+            self.recipe.check_sizes(self.recipe.finalized(config, self.stage), config.run.nproc)
+        except (ConfigError, ValueError):
+            return False
+        return True
+
+
+def nearest_divisor(rows: int, wanted: int) -> int:
+    """Returns the divisor of `rows` that is nearest to `wanted` by ratio."""
+    divisors = [count for count in range(1, rows + 1) if rows % count == 0]
+    return min(divisors, key=lambda count: abs(math.log(count / wanted)))

@@ -1,0 +1,70 @@
+"""Options of ``powerband tune objective=score``. This file does not import torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from powerband.core.config import at_least
+from powerband.core.errors import ConfigError
+
+Objective = Literal["throughput", "score"]
+MIN_SECONDS = 60.0
+MIN_VERIFICATION_SEEDS = 3
+"""Fresh seeds per setting below which no preset is written."""
+
+
+@dataclass(frozen=True)
+class ObjectiveOptions:
+    """The option of ``powerband tune`` that decides which others exist."""
+
+    objective: Objective = "throughput"
+    """throughput finds the settings with the most environment steps per second, score those with the shortest time to
+    a score."""
+
+
+@dataclass(frozen=True)
+class ScoreOptions:
+    """Options of ``powerband tune objective=score`` besides the settings of the recipe."""
+
+    target: float | None = None
+    """Score to reach: the figure of an evaluation that the recipe names, such as the return. It has no default."""
+    seconds: float = 1800.0
+    """Budget of the command in seconds, with starting processes, evaluations and the verification."""
+    trial_seconds: float = 0.0
+    """Largest number of training seconds of a trial; 0 is a twelfth of the budget, and 1.5 times what the present
+    settings need once they have reached the score."""
+    seeds: int = 5
+    """Fresh seeds of each setting in the verification, 3 or more; fewer run if the budget ends."""
+    parallel: int = 1
+    """Trials at a time, each on its own cores; at most cores / threads, so write threads= too."""
+    storage: str = ""
+    """Study to share: a file of Optuna's journal on a shared disk, or a URL such as postgresql://user@host/name. Every
+    machine runs the same command. Empty uses a SQLite file in study_dir."""
+    study_dir: str = ""
+    """Folder of the study with the run folders of its trials; empty is a new one under runs. An existing study goes
+    on."""
+
+    def __post_init__(self) -> None:
+        if self.seconds < MIN_SECONDS:
+            raise ConfigError(
+                f"seconds={self.seconds:g} is below {MIN_SECONDS:g}. A search trains several settings with several "
+                f"seeds. Write seconds=1800."
+            )
+        at_least(self, trial_seconds=0, seeds=MIN_VERIFICATION_SEEDS, parallel=1)
+
+    def goal(self, score: str) -> float:
+        """Returns the target.
+
+        Args:
+            score: Name of the score, for the message.
+
+        Raises:
+            ConfigError: The target is missing.
+        """
+        if self.target is None:
+            raise ConfigError(
+                f"objective=score needs a target: the {score} of an evaluation that a policy must reach. Write "
+                f"target=VALUE."
+            )
+        return self.target

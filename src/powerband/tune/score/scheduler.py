@@ -1,0 +1,311 @@
+"""TrialScheduler: decides which trial starts next, runs it and stores its result.
+
+The present settings run first. What they need sets the budget of every other trial. New settings start on the lowest
+rung and are paused there; promising ones continue. In the second half of the search, the best settings repeat with more
+seeds, because one seed may be luck.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from powerband.core.errors import ConfigError
+from powerband.core.machine.device import cores
+from powerband.tune.score.curve import time_to_score
+from powerband.tune.score.options import ScoreOptions
+from powerband.tune.score.rungs import (
+    RUNGS,
+    Goal,
+    TrialRecord,
+    promotable,
+    rung_seconds,
+    setting_key,
+    settings_of,
+)
+from powerband.tune.score.setting_space import SettingSpace
+from powerband.tune.score.study import SharedStudy
+from powerband.tune.score.trial import TrialRun, resume_command, run_trial, train_command
+
+TRIAL_SHARE = 1 / 12
+"""Largest share of the budget that one trial may train, unless the user states a number of seconds."""
+SLACK = 1.5
+"""Once the present settings have reached the score, no trial trains longer than this multiple of their time."""
+EVALUATIONS = 20
+"""Evaluations within the budget of a trial, at equal distances in seconds of training for all settings."""
+MIN_BUDGET_S = 2.0
+"""Smallest budget of a trial; evaluations would otherwise follow each other without training."""
+VERIFICATION_RUNS = 8
+"""The search ends while this number of runs of the present settings still fits into the budget."""
+LEAST_RESERVE, LARGEST_RESERVE = 0.3, 0.6
+"""Smallest and largest share of the budget that is reserved for the verification."""
+REPEATED, SEARCH_SEEDS = 2, 3
+"""Number of best settings that repeat with more seeds in the second half of the search, and seeds of each."""
+SEARCH_SEED = 100
+"""Offset of the seeds of the search; those of the verification differ (`verification.VERIFICATION_SEED`)."""
+MAX_FAILURES = 20
+"""Successive trials that fail before the search ends."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One start of a trial.
+
+    Attributes:
+        params: Coordinates of the setting.
+        seed: Seed of the run.
+        rung: Rung at which it is paused.
+        trial: Trial of Optuna that asks for it; None for another start or seed of a known setting.
+        paused: Record of the trial to continue; None starts a new one.
+    """
+
+    params: Mapping[str, Any]
+    seed: int
+    rung: int
+    trial: Any = None
+    paused: TrialRecord | None = None
+
+
+class TrialScheduler:
+    """Runs the trials of one machine.
+
+    Args:
+        space: Settings that the search may try.
+        arguments: Arguments of the user, without those that the search sets (`trial.OWN_OPTIONS`).
+        options: Options of the search.
+        study: Study that stores the trials.
+        folder: Folder of the study.
+        seed: Seed of the user.
+        progress: Called with the current step and the share of the budget that is spent, 0 to 1.
+        began: Value of ``time.monotonic()`` at the start of the command.
+
+    Attributes:
+        present: Coordinates of the present settings.
+        deadline: Value of ``time.monotonic()`` at the end of the budget.
+        core_groups: Cores of each trial that runs at a time; one empty set for all cores.
+    """
+
+    def __init__(
+        self,
+        space: SettingSpace,
+        arguments: list[str],
+        options: ScoreOptions,
+        study: SharedStudy,
+        folder: Path,
+        seed: int,
+        progress: Callable[[str, float], object],
+        began: float,
+    ) -> None:
+        self.space, self.arguments, self.options, self.study, self.folder = space, arguments, options, study, folder
+        self.seed, self.progress, self.began, self.deadline = seed, progress, began, began + options.seconds
+        self.score, self.target = space.recipe.score, options.goal(space.recipe.score)
+        self.present = space.present()
+        self.reserve, self.is_reached, self.failures = LEAST_RESERVE, False, 0
+        self.active: set[tuple[str, int]] = set()
+        self.lock = threading.Lock()
+        self.core_groups = core_groups(options.parallel) if options.parallel > 1 else [set()]
+
+    def run(self) -> None:
+        """Runs trials until the search ends.
+
+        Raises:
+            ConfigError: The present settings cannot be trained, or the study cannot be used.
+        """
+        self.study.enqueue(self.space)
+        self._run_present()
+        if self.options.parallel == 1:
+            self._work(set())
+            return
+        with ThreadPoolExecutor(self.options.parallel) as pool:
+            slots = [pool.submit(self._work, own) for own in self.core_groups]
+            for slot in slots:
+                slot.result()
+
+    def goal(self) -> Goal:
+        """Returns what trials are compared by at present, in seconds of this machine."""
+        shared = self.study.attributes()
+        own = self.options.trial_seconds or TRIAL_SHARE * self.options.seconds
+        budget = self.study.own_seconds(shared["trial_seconds"]) if "trial_seconds" in shared else own
+        return Goal(self.target, shared.get("start_score", self.target - 1.0), budget)
+
+    def command(self, settings: Mapping[str, Any], folder: Path, seed: int, goal: Goal) -> list[str]:
+        """Returns the arguments of ``powerband`` that train a setting (qualified name -> value) in `folder`."""
+        recipe, stage = self.space.recipe.name, self.space.stage
+        return train_command(recipe, stage, self.arguments, settings, folder, seed, goal.budget / EVALUATIONS)
+
+    def report(self, text: str) -> None:
+        """Shows the current step."""
+        self.progress(text, min(1.0, (time.monotonic() - self.began) / self.options.seconds))
+
+    def _run_present(self) -> None:
+        """Trains the present settings to the score or the budget of a trial, unless the study has them already."""
+        records = self.study.records()
+        self.is_reached = any(each.outcome == "reached" for each in records)
+        for each in records:
+            if each.params == self.present and each.is_done:
+                self._reserve_for(each)
+                return
+        goal = self.goal()
+        trial = self.study.ask(self.space)
+        if trial.params != self.present:  # another machine runs them at this moment
+            self._run(Job(dict(trial.params), self.seed + SEARCH_SEED, 0, trial), goal)
+            return
+        record = self._run(Job(self.present, self.seed + SEARCH_SEED, RUNGS - 1, trial), goal)
+        if record.outcome == "failed":
+            raise ConfigError(f"The present settings cannot be trained: {record.message}")
+        reached = time_to_score(record.curve, self.target)
+        budget = goal.budget if reached is None else min(goal.budget, max(SLACK * reached, MIN_BUDGET_S))
+        self.study.set(
+            start_score=record.curve[0].score if record.curve else self.target - 1.0,
+            trial_seconds=self.study.shared_seconds(budget),
+        )
+        self._reserve_for(record)
+
+    def _reserve_for(self, present: TrialRecord) -> None:
+        """Reserves time for the verification, by the duration of a run of the present settings."""
+        share = VERIFICATION_RUNS * present.wall_s / self.options.seconds
+        self.reserve = min(LARGEST_RESERVE, max(LEAST_RESERVE, share))
+
+    @property
+    def search_end(self) -> float:
+        """End of the search; until a trial has reached the score there is nothing to reserve time for."""
+        return self.deadline - (self.reserve if self.is_reached else 0.0) * self.options.seconds
+
+    def _work(self, own_cores: set[int]) -> None:
+        """Runs jobs on `own_cores` until the search ends."""
+        with pinned(own_cores):
+            while time.monotonic() < self.search_end:
+                with self.lock:
+                    goal = self.goal()
+                    job = self._next_job(goal)
+                    self.active.add((setting_key(job.params), job.seed))
+                try:
+                    self._run(job, goal)
+                finally:
+                    with self.lock:
+                        self.active.discard((setting_key(job.params), job.seed))
+
+    def _next_job(self, goal: Goal) -> Job:
+        """Returns the next start: another seed of a good setting, a promotion, or a new setting."""
+        records = self.study.records()
+        if time.monotonic() > self.began + (self.search_end - self.began) / 2:
+            others = [each for each in settings_of(records, goal) if each.params != self.present]
+            for result in others[:REPEATED]:
+                seed = self._fresh_seed(result.params, records)
+                if seed < self.seed + SEARCH_SEED + SEARCH_SEEDS and result.value < goal.budget:
+                    return Job(result.params, seed, RUNGS - 1)
+        idle = [each for each in records if (each.setting_key, each.seed) not in self.active]
+        paused = promotable(idle, goal, self.study.machine)
+        if paused is not None:
+            return Job(paused.params, paused.seed, paused.rung + 1, paused=paused)
+        trial = self.study.ask(self.space)
+        return Job(dict(trial.params), self._fresh_seed(trial.params, records), 0, trial)
+
+    def _fresh_seed(self, params: Mapping[str, Any], records: list[TrialRecord]) -> int:
+        """Returns the first seed of the search with which no trial of a setting has been started."""
+        started = {(each.setting_key, each.seed) for each in records} | self.active
+        return next(
+            seed for seed in range(self.seed + SEARCH_SEED, 2**31) if (setting_key(params), seed) not in started
+        )
+
+    def _run(self, job: Job, goal: Goal) -> TrialRecord:
+        """Runs a job and stores its result."""
+        settings = self.space.settings(job.params)
+        changed = [f"{name.rpartition('.')[2]}={value}" for name, value in settings.items()]
+        self.report(" ".join(changed) or "present settings")
+        limit = rung_seconds(goal.budget)[job.rung]
+        if job.paused is not None:
+            folder = Path(job.paused.folder)
+            command = resume_command(self.space.recipe.name, self.space.stage, folder)
+        else:
+            folder = self._new_folder()
+            command = self.command(settings, folder, job.seed, goal)
+        try:
+            self.space.config(job.params)
+            run = run_trial(command, folder, self.score, self.target, limit, self._deadline(job))
+        except (ConfigError, ValueError) as error:
+            run = TrialRun("failed", [], 0, 0.0, 0.0, str(error))
+        record = TrialRecord(
+            job.params,
+            job.seed,
+            job.rung - (run.outcome == "stopped"),
+            run.outcome,
+            run.curve,
+            run.env_steps,
+            run.seconds,
+            run.wall_s,
+            self.study.machine,
+            str(folder),
+            run.message,
+        )
+        with self.lock:
+            self.is_reached = self.is_reached or record.outcome == "reached"
+            self.failures = self.failures + 1 if record.outcome == "failed" else 0
+            if job.trial is not None:
+                self.study.tell(job.trial, record, goal)
+            else:
+                self.study.add(record, goal)
+        if record.outcome != "paused" or record.is_done:
+            shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+        if self.failures >= MAX_FAILURES:
+            raise ConfigError(f"The last {MAX_FAILURES} trials failed, so the search ends. The last: {record.message}")
+        return record
+
+    def _deadline(self, job: Job) -> float:
+        """The present settings may use the time of the verification, because they set the budget of all others."""
+        return self.deadline if job.params == self.present else self.search_end
+
+    def _new_folder(self) -> Path:
+        with self.lock:
+            trials = self.folder / "trials"
+            number = 1 + max((int(path.name) for path in trials.glob("[0-9]*")), default=0)
+            folder = trials / f"{number:04d}"
+            folder.mkdir(parents=True)
+            return folder
+
+
+@contextlib.contextmanager
+def pinned(own_cores: set[int]) -> Iterator[None]:
+    """Pins this thread, and the processes that it starts, to cores; an empty set changes nothing."""
+    before = os.sched_getaffinity(0) if own_cores else set()
+    if own_cores:
+        os.sched_setaffinity(0, own_cores)
+    try:
+        yield
+    finally:
+        if own_cores:
+            os.sched_setaffinity(0, before)
+
+
+def core_groups(parallel: int) -> list[set[int]]:
+    """Divides the cores of this process into `parallel` groups of equal size."""
+    own = sorted(os.sched_getaffinity(0))
+    each = len(own) // parallel
+    return [set(own[index * each : (index + 1) * each]) for index in range(parallel)]
+
+
+def check_parallel(parallel: int, threads: int) -> None:
+    """Checks that timed trials run alone on their cores.
+
+    Args:
+        parallel: Trials at a time.
+        threads: Threads of a trial; 0 uses all cores.
+
+    Raises:
+        ConfigError: There are not enough cores.
+    """
+    available = cores()
+    most = max(1, available // (threads or available))
+    if parallel > most:
+        raise ConfigError(
+            f"parallel={parallel} is above {most}: {available} cores divided by threads={threads or available}. Trials "
+            f"are timed, so each needs its own cores. Write parallel={most}, or fewer threads."
+        )

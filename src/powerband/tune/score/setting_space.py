@@ -1,0 +1,149 @@
+"""Setting space: what a trial of a search for the time to a score chooses: algorithm, learning settings and layout.
+
+Coordinates ("params") are what Optuna sees. A setting is qualified name -> value, in addition to what the user wrote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from powerband.core.config.flags import COMMAND_LINE
+from powerband.core.config.resolve import ResolvedConfig
+from powerband.core.errors import ConfigError
+from powerband.core.rank_context import RankContext
+from powerband.core.recipe import Recipe, load_object
+from powerband.tune.knobs import replaced
+from powerband.tune.score.learning_space import LearningSpace, Params, Suggests
+
+Configure = Callable[[str, list[str]], tuple[Recipe, str, ResolvedConfig]]
+"""``(recipe name, arguments) -> (recipe, stage, configuration)``, as the command line resolves them."""
+ALGO, LAYOUT = "algo", "layout"
+"""Dimensions besides those of the algorithms."""
+
+
+class SettingSpace:
+    """All settings that a search may try.
+
+    Args:
+        recipe: Recipe to tune.
+        stage: Stage to tune.
+        configs: Algorithm -> configuration that chooses it and is otherwise as the user wrote it; the present one
+            first. The only key is "" for a recipe with one algorithm.
+        fixed: Qualified names of the settings that must not change.
+        layout: Qualified name -> value of settings that leave learning unchanged and that made this machine faster.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        stage: str,
+        configs: Mapping[str, Any],
+        fixed: Sequence[str],
+        layout: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.recipe, self.stage, self.configs = recipe, stage, dict(configs)
+        self.layout = {name: value for name, value in (layout or {}).items() if name not in fixed}
+        self.spaces = {algo: LearningSpace(recipe, stage, config, fixed) for algo, config in configs.items()}
+        self.algorithms = list(self.configs)
+
+    def suggest(self, trial: Suggests) -> None:
+        """Lets a trial choose all coordinates."""
+        algo = self.algorithms[0]
+        if len(self.algorithms) > 1:
+            algo = trial.suggest_categorical(ALGO, self.algorithms)
+        if self.layout:
+            trial.suggest_categorical(LAYOUT, ["present", "faster"])
+        self.spaces[algo].suggest(trial, self._prefix(algo))
+
+    def present(self) -> dict[str, Any]:
+        """Coordinates of the settings that the user wrote."""
+        return self._params(self.algorithms[0], self.spaces[self.algorithms[0]].present(), "present")
+
+    def first(self) -> list[dict[str, Any]]:
+        """Coordinates that are tried before any other: the present ones with the faster layout, the other algorithms,
+        then one promising change at a time."""
+        layout = "faster" if self.layout else "present"
+        own, *others = self.algorithms
+        firsts = [self._params(own, self.spaces[own].present(), layout)] if self.layout else []
+        firsts += [self._params(algo, self.spaces[algo].present(), layout) for algo in others]
+        return firsts + [self._params(own, params, layout) for params in self.spaces[own].promising()]
+
+    def settings(self, params: Params) -> dict[str, Any]:
+        """Returns qualified name -> value of the settings that coordinates change.
+
+        The layout is adapted to the number of environments, and left out if it does not suit the other settings.
+        """
+        algo = params.get(ALGO, self.algorithms[0])
+        prefix = self._prefix(algo)
+        own = {name.removeprefix(prefix): value for name, value in params.items() if name.startswith(prefix)}
+        chosen = self.spaces[algo].settings(own)
+        if params.get(LAYOUT) == "faster" and self._is_valid(algo, {**chosen, **self.layout}):
+            chosen |= self.layout
+        return ({ALGO: algo} if algo != self.algorithms[0] else {}) | chosen
+
+    def config(self, params: Params) -> Any:
+        """Returns the configuration of coordinates.
+
+        Raises:
+            ConfigError, ValueError: The recipe refuses it.
+        """
+        algo = params.get(ALGO, self.algorithms[0])
+        return self._config(algo, {k: v for k, v in self.settings(params).items() if k != ALGO})
+
+    def _config(self, algo: str, settings: Mapping[str, Any]) -> Any:
+        config = self.configs[algo]
+        for path, value in settings.items():
+            config = replaced(config, path, value)
+        self.recipe.check_sizes(self.recipe.finalized(config, self.stage), config.run.nproc)
+        return config
+
+    def _is_valid(self, algo: str, settings: Mapping[str, Any]) -> bool:
+        try:
+            self._config(algo, settings)
+        except (ConfigError, ValueError):
+            return False
+        return True
+
+    def _params(self, algo: str, params: Mapping[str, Any], layout: str) -> dict[str, Any]:
+        chosen: dict[str, Any] = {ALGO: algo} if len(self.algorithms) > 1 else {}
+        chosen |= {LAYOUT: layout} if self.layout else {}
+        return chosen | {self._prefix(algo) + name: value for name, value in params.items()}
+
+    def _prefix(self, algo: str) -> str:
+        return f"{algo}." if len(self.algorithms) > 1 else ""
+
+
+def fixed_settings(resolved: ResolvedConfig) -> list[str]:
+    """Returns the qualified names of the settings that the user wrote on the command line."""
+    return [path for path, source in resolved.sources.items() if source == COMMAND_LINE]
+
+
+def usable_algorithms(
+    recipe: Recipe, stage: str, resolved: ResolvedConfig, arguments: list[str], configure: Configure
+) -> dict[str, Any]:
+    """Returns algorithm -> configuration for the algorithms that support the spaces of the task, the present one first.
+
+    An algorithm that the user wrote on the command line is the only one. An algorithm is tried by building its learner.
+
+    Args:
+        recipe: Recipe to tune.
+        stage: Stage to tune.
+        resolved: Present configuration.
+        arguments: Arguments of the user.
+        configure: Resolves arguments.
+    """
+    present = recipe.algorithm_of(resolved.config)
+    configs = {present: resolved.config}
+    if recipe.build_learner is None or resolved.sources.get(ALGO) == COMMAND_LINE:
+        return configs
+    for algo in recipe.algorithms:
+        if algo == present:
+            continue
+        try:
+            config = configure(recipe.name, [*arguments, f"algo={algo}"])[2].config
+            load_object(recipe.build_learner)(config, RankContext.single())
+        except (ConfigError, ValueError, TypeError, AttributeError, AssertionError):
+            continue  # it does not support these spaces or settings
+        configs[algo] = config
+    return configs

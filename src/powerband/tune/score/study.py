@@ -1,0 +1,249 @@
+"""Study: stores the trials of a search in Optuna, and asks it for new settings.
+
+One process uses a SQLite file. Several machines share an Optuna journal on a shared disk, or a database. Curves are
+stored over environment steps with the seconds of the machine that ran them; every reader converts these seconds to its
+own by the rates that both machines measured for the present settings.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from powerband.core.errors import ConfigError
+from powerband.tune.score.curve import CurvePoint
+from powerband.tune.score.rungs import Goal, TrialRecord
+from powerband.tune.score.setting_space import SettingSpace
+
+START_TRIALS = 8
+"""Finished trials before the sampler proposes settings by its model; before that it draws them at random."""
+LOCK_TIMEOUT_S = 30.0
+RECORD = "record"
+"""Attribute of a trial of Optuna that holds its `TrialRecord`; one value, because each one is a transaction."""
+
+
+class SharedStudy:
+    """One Optuna study.
+
+    Args:
+        storage: Journal file or database URL; empty uses ``study.db`` in `folder`.
+        folder: Folder of the study.
+        name: Name of the study; machines that use the same name and storage work on the same study.
+        rate: Environment steps per second of training that this machine measured for the present settings.
+        machine: Name of this machine.
+        seed: Seed of the sampler.
+
+    Raises:
+        ConfigError: Optuna is missing, or the storage cannot be used.
+    """
+
+    def __init__(self, storage: str, folder: Path, name: str, rate: float, machine: str, seed: int = 0) -> None:
+        try:
+            import optuna
+        except ImportError:
+            raise ConfigError("objective=score needs the package optuna. Run pip install 'powerband[tune]'.") from None
+        self.optuna, self.place, self.machine = optuna, storage or str(folder / "study.db"), machine
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        with self._errors(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            sampler = optuna.samplers.TPESampler(
+                n_startup_trials=START_TRIALS, multivariate=True, group=True, constant_liar=True, seed=seed
+            )
+            self._study = optuna.create_study(
+                storage=self._storage(storage, folder), study_name=name, sampler=sampler, load_if_exists=True
+            )
+        attributes = self.attributes()
+        if "reference_rate" not in attributes:
+            self.set(reference_rate=rate, reference_machine=machine)
+            attributes = self.attributes()
+        same = attributes["reference_machine"] == machine  # two measurements of one machine differ by noise alone
+        self.pace = 1.0 if same else rate / attributes["reference_rate"]
+        """Speed of this machine as a multiple of the machine that started the study."""
+        if not storage:  # no other process works on the study, so a running trial is one that was killed
+            self._fail_running()
+
+    def _storage(self, storage: str, folder: Path) -> Any:
+        from optuna.storages import JournalStorage, RDBStorage
+        from optuna.storages.journal import JournalFileBackend
+
+        if "://" in storage:
+            options = {"connect_args": {"timeout": LOCK_TIMEOUT_S}} if storage.startswith("sqlite") else {}
+            return RDBStorage(storage, engine_kwargs=options)
+        if storage:
+            return JournalStorage(JournalFileBackend(storage))
+        folder.mkdir(parents=True, exist_ok=True)
+        path = (folder / "study.db").absolute()
+        return RDBStorage(f"sqlite:///{path}", engine_kwargs={"connect_args": {"timeout": LOCK_TIMEOUT_S}})
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Turns errors of the storage into errors for the user."""
+        from sqlalchemy.exc import SQLAlchemyError
+
+        try:
+            yield
+        except ImportError as error:
+            raise ConfigError(
+                f"storage={self.place} needs a database driver that is missing ({error}). For PostgreSQL, run pip "
+                f"install psycopg2-binary."
+            ) from error
+        except (SQLAlchemyError, self.optuna.exceptions.StorageInternalError, OSError) as error:
+            reason = str(error.__cause__ or error).splitlines()[0]
+            raise ConfigError(
+                f"The study {self.place} cannot be used: {reason}. Check that the file or the database exists, that it "
+                f"can be reached and written, and that no other process has locked it."
+            ) from error
+
+    # -- what all machines share ------------------------------------------------------------------------------------
+
+    def attributes(self) -> dict[str, Any]:
+        """Figures that the machines of the study share."""
+        with self._errors():
+            return dict(self._study.user_attrs)
+
+    def set(self, **attributes: Any) -> None:
+        """Stores figures that the machines of the study share."""
+        with self._errors():
+            for name, value in attributes.items():
+                self._study.set_user_attr(name, value)
+
+    def own_seconds(self, seconds: float) -> float:
+        """Converts seconds of the machine that started the study to seconds of this machine."""
+        return seconds / self.pace
+
+    def shared_seconds(self, seconds: float) -> float:
+        """Converts seconds of this machine to seconds of the machine that started the study."""
+        return seconds * self.pace
+
+    # -- trials -----------------------------------------------------------------------------------------------------
+
+    def enqueue(self, space: SettingSpace) -> None:
+        """Lets the first trials of a new study be the present settings and those of `SettingSpace.first`."""
+        with self._errors():
+            if not self._study.get_trials(deepcopy=False):
+                for params in [space.present(), *space.first()]:
+                    self._study.enqueue_trial(params, skip_if_exists=True)
+
+    def ask(self, space: SettingSpace) -> Any:
+        """Returns a new trial of Optuna, whose ``params`` are the coordinates of a setting."""
+        with self._errors(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a queued trial with coordinates outside of a changed range
+            trial = self._study.ask()
+            space.suggest(trial)
+            return trial
+
+    def tell(self, trial: Any, record: TrialRecord, goal: Goal) -> None:
+        """Stores the first start of a trial.
+
+        Args:
+            trial: Result of `ask`.
+            record: Result of the trial, in seconds of this machine.
+            goal: What trials are compared by.
+        """
+        with self._errors():
+            trial.set_user_attr(RECORD, self._stored(record))
+            state, value = self._state(record, goal)
+            if state == self.optuna.trial.TrialState.PRUNED:
+                trial.report(value, record.rung + 1)
+            self._study.tell(trial, value if state == self.optuna.trial.TrialState.COMPLETE else None, state=state)
+
+    def add(self, record: TrialRecord, goal: Goal) -> None:
+        """Stores another start of a trial, or another seed of a setting. The arguments are those of `tell`."""
+        with self._errors():
+            state, value = self._state(record, goal)
+            pruned = state == self.optuna.trial.TrialState.PRUNED
+            same = [each for each in self._study.get_trials(deepcopy=False) if each.params == dict(record.params)]
+            self._study.add_trial(
+                self.optuna.trial.create_trial(
+                    state=state,
+                    value=value if state == self.optuna.trial.TrialState.COMPLETE else None,
+                    params=dict(record.params),
+                    distributions=same[0].distributions,
+                    intermediate_values={record.rung + 1: value} if pruned else {},
+                    user_attrs={RECORD: self._stored(record)},
+                )
+            )
+
+    def records(self) -> list[TrialRecord]:
+        """Returns all starts of trials in the order in which they began, in seconds of this machine."""
+        with self._errors():
+            trials = self._study.get_trials(deepcopy=False)
+        found = []
+        for trial in trials:
+            if RECORD not in trial.user_attrs:
+                continue
+            saved = trial.user_attrs[RECORD]
+            factor = saved["pace"] / self.pace
+            curve = [
+                CurvePoint(steps, seconds * factor, -math.inf if score is None else score)
+                for steps, seconds, score in saved["curve"]
+            ]
+            same = {name: saved[name] for name in ("seed", "rung", "outcome", "env_steps", "machine")}
+            texts = {name: saved[name] for name in ("folder", "message")}
+            found.append(
+                TrialRecord(
+                    params=trial.params,
+                    curve=curve,
+                    seconds=saved["seconds"] * factor,
+                    wall_s=saved["wall_s"] * factor,
+                    **same,
+                    **texts,
+                )
+            )
+        return found
+
+    def _stored(self, record: TrialRecord) -> dict[str, Any]:
+        curve = [
+            [point.env_steps, point.seconds, point.score if math.isfinite(point.score) else None]
+            for point in record.curve
+        ]
+        names = ("seed", "rung", "outcome", "env_steps", "seconds", "wall_s", "folder", "message")
+        own: Mapping[str, Any] = {name: getattr(record, name) for name in names}
+        return {**own, "curve": curve, "pace": self.pace, "machine": self.machine}
+
+    def _state(self, record: TrialRecord, goal: Goal) -> tuple[Any, float]:
+        """Returns Optuna's state of a record and its value, in seconds of the machine that started the study."""
+        states = self.optuna.trial.TrialState
+        value = self.shared_seconds(goal.value(record))
+        if record.outcome == "failed" or not math.isfinite(value):
+            return states.FAIL, value
+        return states.COMPLETE if record.is_done else states.PRUNED, value
+
+    def _fail_running(self) -> None:
+        states = self.optuna.trial.TrialState
+        with self._errors():
+            for trial in self._study.get_trials(deepcopy=False, states=(states.RUNNING,)):
+                self._study.tell(trial.number, state=states.FAIL)
+
+    # -- importance -------------------------------------------------------------------------------------------------
+
+    def importances(self, values: list[tuple[Mapping[str, Any], float]]) -> dict[str, float]:
+        """Returns dimension -> share of its importance for the value, the largest first; empty with few settings.
+
+        Args:
+            values: Coordinates and value of each setting.
+        """
+        with self._errors(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", self.optuna.exceptions.ExperimentalWarning)
+            distributions = {
+                name: distribution
+                for trial in self._study.get_trials(deepcopy=False)
+                for name, distribution in trial.distributions.items()
+            }
+            study = self.optuna.create_study()
+            for params, value in values:
+                own = {name: distributions[name] for name in params}
+                study.add_trial(self.optuna.trial.create_trial(params=dict(params), distributions=own, value=value))
+            varied = [
+                name
+                for name in (values[0][0] if values else {})
+                if all(name in params for params, _ in values) and len({params[name] for params, _ in values}) > 1
+            ]
+            if len(values) < START_TRIALS or not varied:
+                return {}
+            evaluator = self.optuna.importance.PedAnovaImportanceEvaluator()
+            return dict(self.optuna.importance.get_param_importances(study, evaluator=evaluator, params=varied))

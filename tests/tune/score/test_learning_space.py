@@ -1,0 +1,101 @@
+"""The learning space proposes valid settings only, and never a setting that the user fixed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from powerband.cli.catalogue import configure
+from powerband.tune.score.learning_space import LearningSpace, nearest_divisor
+
+CASES = {
+    "ppo": ["gym", "algo=ppo"],
+    "sac": ["gym"],
+    "cartpole": ["gym", "variant=cartpole"],
+    "snakes": ["snakes"],
+    "ddpg": ["snakes", "algo=ddpg"],
+    "uav": ["uav"],
+    "recurrent": ["sketchnav"],
+    "metaworld": ["metaworld"],
+}
+
+
+def space_of(words: list[str], fixed: tuple[str, ...] = ()) -> LearningSpace:
+    recipe, stage, resolved = configure(words[0], words[1:])
+    return LearningSpace(recipe, stage, resolved.config, fixed)
+
+
+class Drawn:
+    """Draws coordinates with hypothesis, as a trial of Optuna does."""
+
+    def __init__(self, data: st.DataObject) -> None:
+        self.data, self.params = data, {}
+
+    def suggest_int(self, name: str, low: int, high: int) -> int:
+        return self.params.setdefault(name, self.data.draw(st.integers(low, high)))
+
+    def suggest_float(self, name: str, low: float, high: float, *, log: bool) -> float:
+        assert log
+        return self.params.setdefault(name, self.data.draw(st.floats(low, high)))
+
+    def suggest_categorical(self, name: str, choices: list[Any]) -> Any:
+        return self.params.setdefault(name, self.data.draw(st.sampled_from(choices)))
+
+
+@pytest.mark.parametrize("case", CASES)
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_every_proposal_is_a_valid_configuration(case: str, data: st.DataObject) -> None:
+    words = CASES[case]
+    space, trial = space_of(words), Drawn(data)
+    space.suggest(trial)
+    changed = space.settings(trial.params)
+    arguments = [f"{name}={','.join(map(str, v)) if isinstance(v, tuple) else v}" for name, v in changed.items()]
+    recipe, _, resolved = configure(words[0], [*words[1:], *arguments])
+    recipe.check_sizes(resolved.config, 1)
+    loop = resolved.config.on_policy if "on_policy.num_steps" in space.knobs.paths.values() else None
+    if loop is not None:
+        loop.split(loop.num_envs * (1 if space.knobs.get("gru") else loop.num_steps), 1)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_present_coordinates_change_nothing_and_promising_ones_change_one_thing(case: str) -> None:
+    space = space_of(CASES[case])
+    assert space.settings(space.present()) == {}
+    assert len(space.dimensions) >= 4 and "learning_rate" in space.dimensions
+    for params in space.promising():
+        assert space.settings(params)
+
+
+def test_settings_of_the_user_are_fixed() -> None:
+    space = space_of(CASES["ppo"], fixed=("ppo.lr", "on_policy.num_envs"))
+    assert not {"learning_rate", "num_envs"} & set(space.dimensions) and "epochs" in space.dimensions
+
+
+def test_factors_are_applied() -> None:
+    space = space_of(CASES["sac"])
+    assert space.settings({"update_ratio": -1}) == {
+        "off_policy.update_interval": 2,
+        "off_policy.updates_per_interval": 1,
+    }
+    assert space.settings({"update_ratio": 1}) == {"off_policy.updates_per_interval": 2}
+    assert space.settings({"learning_rate": 2.0}) == {"sac.actor_lr": 6e-4, "sac.critic_lr": 6e-4}
+    assert space.settings({"horizon": 1, "width": -1}) == {"sac.gamma": 0.995, "sac.hidden": (128, 128)}
+    ppo = space_of(CASES["ppo"])
+    assert ppo.settings({"constant_lr": 1, "num_envs": -2}) == {"on_policy.anneal_lr": False, "on_policy.num_envs": 2}
+    assert ppo.settings({"learning_rate": 0.5}) == {"ppo.lr": 1.5e-4}
+    few = space_of(["gym", "off_policy.num_envs=1"])
+    assert few.dimensions["num_envs"][1:] == (0, 2)
+
+
+def test_learning_rates_of_other_stages_stay() -> None:
+    assert set(space_of(CASES["metaworld"]).settings({"learning_rate": 2.0})) == {"sac.actor_lr", "sac.critic_lr"}
+
+
+@given(st.integers(1, 3000), st.integers(1, 64))
+def test_nearest_divisor_divides(rows: int, wanted: int) -> None:
+    found = nearest_divisor(rows, wanted)
+    assert rows % found == 0 and (rows % wanted or found == wanted)

@@ -1,0 +1,176 @@
+"""The search for the time to a score on simulated training: what it chooses, what it refuses, and when it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from optuna.storages import InMemoryStorage
+
+from powerband.cli.catalogue import configure
+from powerband.core.errors import ConfigError
+from powerband.tune.score import preset, scheduler, search, verification
+from powerband.tune.score.options import ScoreOptions
+from powerband.tune.score.scheduler import TrialScheduler, check_parallel, core_groups
+from powerband.tune.score.search import ScoreResult, search_and_verify
+from powerband.tune.score.setting_space import SettingSpace
+from powerband.tune.score.study import SharedStudy
+from tune.score.simulated_training import SimulatedTraining
+
+ARGUMENTS = ["env_id=CartPole-v1", "algo=ppo"]
+
+
+@pytest.fixture
+def found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def run(world: SimulatedTraining, machine: str = "one", rate: float = 1000.0, **options: Any) -> ScoreResult:
+        for module in (scheduler, search, verification):
+            monkeypatch.setattr(module, "time", world)
+        for module in (scheduler, search):
+            monkeypatch.setattr(module, "run_trial", world.run_trial)
+        recipe, stage, resolved = configure("gym", ARGUMENTS)
+        space = SettingSpace(recipe, stage, {"ppo": resolved.config}, [], options.pop("layout", None))
+        if not options.pop("on_disk", "storage" in options):
+            monkeypatch.setattr(SharedStudy, "_storage", lambda *_: InMemoryStorage())
+        settings = ScoreOptions(**{"target": 80.0, "seconds": 600.0, **options})
+        study = SharedStudy(settings.storage, tmp_path, "study", rate, machine, seed=1)
+        folder, began = tmp_path / machine, world.monotonic()
+        return search_and_verify(TrialScheduler(space, ARGUMENTS, settings, study, folder, 0, lambda *_: None, began))
+
+    return run
+
+
+def test_the_choice_is_faster_and_its_interval_is_below_one(found, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
+    world = SimulatedTraining()
+    result = found(world, seconds=1000.0)
+    assert result.verification is not None and result.verification.ratio is not None
+    assert result.verification.ratio.high < 1 and result.verification.ratio.value < 0.75
+    assert result.seconds <= 1001
+    chosen = result.space.settings(result.chosen)
+    assert 6e-4 < chosen["ppo.lr"] < 2.4e-3
+    best = next(each for each in result.settings if each.params == result.chosen)
+    assert len(best.records) >= 2  # no setting is verified on one seed of the search
+    seeds = {each.seed for each in result.records}
+    assert not seeds & set(result.verification.seeds) and len(result.verification.seeds) >= 3
+    path = preset.write_preset(result, ARGUMENTS)
+    header = json.loads(path.with_suffix(".tuning.json").read_text())
+    assert header["task"] == "CartPole-v1" and header["chosen"]["ppo.lr"] == chosen["ppo.lr"]
+    assert header["pays_off_after"] == -(-header["seconds"] // header["verification"]["saved_s"])
+    assert preset.table(result).startswith("Training takes ")
+    loaded = configure("gym", [*ARGUMENTS, "setup=tuned-score"])[2].config
+    assert loaded.ppo.lr == chosen["ppo.lr"] and loaded.algo == "ppo"
+
+
+def test_promoted_trials_continue_from_their_checkpoint(found) -> None:
+    world = SimulatedTraining()
+    result = found(world)
+    resumed = [command for command in world.commands if any(word.startswith("run.resume=") for word in command)]
+    assert resumed and all(len(command) == 4 for command in resumed)
+    assert len({each.folder for each in result.records}) < len(result.records)
+
+
+def test_settings_that_are_not_better_leave_an_empty_preset(found, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
+    preset.write_preset(found(SimulatedTraining()), ARGUMENTS)
+    world = SimulatedTraining(optimum=3e-4, noise=0.3)
+    result = found(world)
+    path = preset.write_preset(result, ARGUMENTS)
+    if result.chosen is None:
+        assert "present ones" in preset.verdict(result)
+        assert configure("gym", [*ARGUMENTS, "setup=tuned-score"])[2].config.ppo.lr == 3e-4
+        assert json.loads(path.with_suffix(".tuning.json").read_text())["chosen"] is None
+    else:
+        chosen = [f"{name}={value}" for name, value in result.space.settings(result.chosen).items()]
+        assert world.true_scale(chosen) <= world.true_scale([])
+
+
+def test_a_target_that_is_never_reached_ends_at_the_budget_and_names_the_best(found) -> None:
+    world = SimulatedTraining(best=60.0)
+    result = found(world, seconds=400.0)
+    assert result.chosen is None and result.verification is None
+    assert 380 <= result.seconds <= 405
+    text = preset.verdict(result)
+    assert text.startswith("No trial reached return 80 within the budget; the best was ")
+    assert result.best_score is not None and 40 < result.best_score < 80
+
+
+def test_a_trial_that_fails_is_recorded_and_does_not_end_the_search(found) -> None:
+    result = found(SimulatedTraining(fails="on_policy.num_envs=16"))
+    failed = [each for each in result.records if each.outcome == "failed"]
+    assert failed and failed[0].message == "a loss is not finite" and result.chosen is not None
+    assert "failed: on_policy.num_envs=16" in preset.table(result)
+
+
+def test_a_search_goes_on_in_its_folder(found) -> None:
+    world = SimulatedTraining()
+    first = found(world, seconds=120.0, on_disk=True)
+    second = found(world, seconds=120.0, on_disk=True)
+    assert len(second.records) > len(first.records)
+    assert [each.params for each in second.records[: len(first.records)]] == [each.params for each in first.records]
+
+
+def test_machines_of_different_speed_share_a_study(found, tmp_path: Path) -> None:
+    """The second machine is half as fast: the same curves take twice its seconds."""
+    shared = str(tmp_path / "journal.log")
+    first = found(SimulatedTraining(), seconds=600.0, storage=shared)
+    slow = SimulatedTraining(scale=20.0)
+    second = found(slow, machine="two", rate=500.0, seconds=1200.0, storage=shared)
+    assert second.goal.budget == pytest.approx(2 * first.goal.budget)
+    borrowed = [each for each in second.records if each.machine == "one"]
+    assert [each.seconds for each in borrowed] == pytest.approx([2 * each.seconds for each in first.records])
+    assert all(each.folder.startswith(str(tmp_path / each.machine)) for each in second.records)
+    assert not any(str(tmp_path / "one") in word for command in slow.commands for word in command)
+    assert second.verification is not None and second.verification.is_faster
+
+
+def test_the_faster_layout_is_tried_right_after_the_present_settings(found) -> None:
+    world = SimulatedTraining()
+    result = found(world, layout={"run.threads": 1, "num_workers": 0})
+    assert not any("run.threads" in word for word in world.commands[0])
+    assert {"run.threads=1", "num_workers=0"} <= set(world.commands[1])
+    assert result.records[0].params["layout"] == "present" and result.records[1].params["layout"] == "faster"
+
+
+def test_parallel_trials_need_their_own_cores(monkeypatch) -> None:
+    monkeypatch.setattr(scheduler, "cores", lambda: 4)
+    check_parallel(4, 1)
+    check_parallel(1, 0)
+    for parallel, threads in ((5, 1), (2, 0), (3, 2)):
+        with pytest.raises(ConfigError, match=f"parallel={parallel} is above"):
+            check_parallel(parallel, threads)
+    monkeypatch.setattr(scheduler.os, "sched_getaffinity", lambda _: {0, 1, 2, 5})
+    assert core_groups(2) == [{0, 1}, {2, 5}]
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+def test_parallel_trials_are_different_and_pinned(found, monkeypatch) -> None:
+    before = os.sched_getaffinity(0)
+    world, used = SimulatedTraining(), []
+    train = world.run_trial
+    monkeypatch.setattr(
+        world, "run_trial", lambda *words: (used.append(frozenset(os.sched_getaffinity(0))), train(*words))[1]
+    )
+    result = found(world, parallel=2, seconds=400.0)
+    started = [(each.setting_key, each.seed, each.rung) for each in result.records if each.outcome != "stopped"]
+    assert len(set(started)) == len(started) and len({each.folder for each in result.records}) > 2
+    assert len(set(used)) == 2 and not frozenset.intersection(*set(used))
+    assert os.sched_getaffinity(0) == before
+
+
+def test_a_search_in_which_every_trial_fails_ends(found) -> None:
+    with pytest.raises(ConfigError, match="present settings cannot be trained: a loss is not finite"):
+        found(SimulatedTraining(fails="run.seed"))
+    world = SimulatedTraining()
+    train, starts = world.run_trial, []
+
+    def only_first(*words: Any) -> Any:
+        starts.append(words)
+        world.fails = "run.seed" if len(starts) > 1 else ""
+        return train(*words)
+
+    world.run_trial = only_first  # type: ignore[method-assign]
+    with pytest.raises(ConfigError, match="The last 20 trials failed"):
+        found(world, seconds=5000.0, machine="two")

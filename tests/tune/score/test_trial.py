@@ -1,0 +1,57 @@
+"""A trial is a real training run: it is paused at its limit, continues from its checkpoint, and reaches its score."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from pathlib import Path
+
+from powerband.tune.score.trial import Metrics, resume_command, run_trial, train_command
+
+SMALL = ["env_id=CartPole-v1", "algo=ppo", "ppo.hidden=16", "on_policy.num_envs=4", "num_steps=16", "minibatches=2"]
+SMALL += ["num_workers=0", "gpus=none", "threads=1", "eval_episodes=2"]
+
+
+def soon() -> float:
+    return time.monotonic() + 120
+
+
+def test_a_trial_is_paused_continued_and_ends_at_its_score(tmp_path: Path) -> None:
+    folder = tmp_path / "trial"
+    command = train_command("gym", "train", SMALL, {"ppo.lr": 1e-3, "on_policy.gamma": 0.98}, folder, 7, 0.1)
+    first = run_trial(command, folder, "return", math.inf, 0.3, soon())
+    assert (first.outcome, first.message) == ("paused", "") and first.seconds >= 0.3 and first.curve
+    gaps = [b.seconds - a.seconds for a, b in zip(first.curve, first.curve[1:], strict=False)]
+    assert all(gap >= 0.1 for gap in gaps)
+    config = json.loads((folder / "config.json").read_text())
+    assert config["on_policy"]["gamma"] == 0.98 and config["run"]["seed"] == 7
+    resume = resume_command("gym", "train", folder)
+    second = run_trial(resume, folder, "return", math.inf, first.seconds + 0.3, soon())
+    assert second.outcome == "paused" and second.seconds > first.seconds and second.rate > 0
+    assert list(second.curve[: len(first.curve)]) == list(first.curve) and len(second.curve) > len(first.curve)
+    assert run_trial(resume, folder, "return", 1.0, 60.0, soon()).outcome == "reached"  # any return is above 1
+    lines = [json.loads(text) for text in (folder / "metrics.jsonl").read_text().splitlines()]
+    seconds = [line["time/training_s"] for line in lines]
+    assert seconds == sorted(seconds) and all(s <= line["time_s"] for s, line in zip(seconds, lines, strict=True))
+
+
+def test_a_trial_that_fails_states_why_and_one_without_the_figure_is_refused(tmp_path: Path) -> None:
+    command = train_command("gym", "train", [*SMALL, "on_policy.minibatches=7"], {}, tmp_path / "a", 0, 0.1)
+    failed = run_trial([word for word in command if word != "minibatches=2"], tmp_path / "a", "return", 1, 9, soon())
+    assert failed.outcome == "failed" and "minibatches=7 does not divide" in failed.message
+    command = train_command("gym", "train", SMALL, {}, tmp_path / "b", 0, 0.1)
+    refused = run_trial(command, tmp_path / "b", "success", 1.0, 60.0, soon())
+    assert refused.outcome == "failed" and "no figure success, only return" in refused.message
+
+
+def test_metrics_ignore_a_line_that_is_not_complete(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    metrics = Metrics(path, "return")
+    metrics.read()
+    assert metrics.curve == [] and metrics.seconds == 0
+    lines = [{"env_steps": 10, "time/training_s": 1.5}, {"env_steps": 20, "time/training_s": 3.0, "eval/return": 5.0}]
+    path.write_text("\n".join(map(json.dumps, lines)) + '\n{"env_steps": 3')
+    metrics.read()
+    assert (metrics.env_steps, metrics.seconds, metrics.missing) == (20, 3.0, "")
+    assert [(point.seconds, point.score) for point in metrics.curve] == [(3.0, 5.0)]

@@ -1,0 +1,89 @@
+"""`powerband tune objective=score` on the command line: a real search that ends at its budget, and invalid input."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from powerband.cli import main as cli
+from powerband.core.config.presets import user_presets
+from powerband.core.errors import ConfigError
+from powerband.tune.score import options, study
+from powerband.tune.score.study import SharedStudy
+
+SMALL = ["env_id=CartPole-v1", "algo=ppo", "ppo.hidden=16", "on_policy.num_envs=4", "num_steps=16", "minibatches=2"]
+SMALL += ["num_workers=0", "gpus=none", "threads=1", "eval_episodes=2", "env_steps=1000000"]
+
+
+def test_a_search_without_success_ends_at_its_budget_and_replaces_the_preset(tmp_path, capsys, monkeypatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(options, "MIN_SECONDS", 5.0)
+    user_presets().mkdir(parents=True)
+    old = user_presets() / "tuned-gym-CartPole-v1-score.yaml"
+    old.write_text("run:\n  threads: 1\n")
+    words = ["objective=score", "target=1e6", "seconds=16", "trial_seconds=0.6", "study_dir=study"]
+    assert cli.main(["tune", "gym", *SMALL, *words, f"--json={tmp_path / 'result.json'}"]) == 0
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert result["chosen"] is None and result["verification"] is None and 15 < result["seconds"] < 60
+    assert result["gain"].startswith("No trial reached return 1e+06 within the budget; the best was ")
+    assert result["trials"][0]["present"] and result["trials"][0]["curve"] and result["best_score"] > 5
+    assert "\nrun:" not in old.read_text() and 'objective: "score"' in old.read_text()
+    page = Path(result["map"]).read_text()
+    assert "Pareto front" in page and "present settings" in page and "The search took" in page
+    assert (tmp_path / "study" / "study.db").exists() and (tmp_path / "study" / "trials" / "0001").is_dir()
+    assert not list((tmp_path / "study").glob("trials/*/checkpoints/.saving*"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["objective=score"], "objective=score needs a target"),
+        (["objective=speed"], "objective=speed"),
+        (["target=5"], "target=5 needs objective=score"),
+        (["objective=score", "target=5", "learning=fixed"], "learning=fixed needs objective=throughput"),
+        (["objective=score", "target=5", "seconds=1"], "seconds=1 is below 60"),
+        (["objective=score", "target=5", "seeds=2"], "seeds=2 is below 3"),
+        (["objective=score", "target=5", "parallel=1000"], "parallel=1000 is above"),
+        (["objective=score", "target=5", "resume=last"], "runs"),
+    ],
+)
+def test_invalid_input_gives_one_line_and_status_2(arguments: list[str], part: str, capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["tune", "gym", *arguments]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == "" and printed.err.count("\n") == 1 and part in printed.err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_recipe_without_a_score_is_refused(capsys, monkeypatch) -> None:
+    from dataclasses import replace
+
+    from powerband.cli import catalogue
+    from powerband.recipes.gym import RECIPE
+
+    monkeypatch.setattr(catalogue, "load", lambda name: replace(RECIPE, score=""))
+    assert cli.main(["tune", "gym", "objective=score", "target=5"]) == 2
+    assert "names no score" in capsys.readouterr().err
+
+
+def test_a_locked_or_unreachable_storage_is_a_user_error(tmp_path: Path, monkeypatch) -> None:
+    with pytest.raises(ConfigError, match="cannot be used"):
+        SharedStudy(str(tmp_path / "no" / "such" / "journal.log"), tmp_path, "a", 1.0, "one")
+    with pytest.raises(ConfigError, match="cannot be used"):
+        SharedStudy("sqlite:////no/such/folder/a.db", tmp_path, "a", 1.0, "one")
+    with pytest.raises(ConfigError, match="psycopg2|cannot be used"):
+        SharedStudy("postgresql://nobody@127.0.0.1:9/nothing", tmp_path, "a", 1.0, "one")
+    monkeypatch.setattr(study, "LOCK_TIMEOUT_S", 0.2)
+    shared = SharedStudy("", tmp_path, "a", 1.0, "one")
+    with sqlite3.connect(tmp_path / "study.db", isolation_level=None) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(ConfigError, match="locked"):
+            shared.set(start_score=1.0)
+        other.execute("ROLLBACK")
+    shared.set(start_score=1.0)
+    assert shared.attributes()["start_score"] == 1.0
