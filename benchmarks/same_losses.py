@@ -22,7 +22,10 @@ ROOT = Path(__file__).resolve().parents[1]
 COMMON = "gpus=none threads=1 precision=fp32 tensorboard=false log_interval=1 seed=3".split()
 CASES: dict[str, list[str]] = {
     "gym/sac": ["gym env_id=Pendulum-v1 algo=sac env_steps=600 num_workers=0 sac.hidden=32,32 off_policy.warmup=100"],
-    "gym/ppo": ["gym env_id=CartPole-v1 algo=ppo env_steps=4096 num_workers=0"],
+    "gym/ppo": [
+        "gym env_id=CartPole-v1 algo=ppo env_steps=4096 num_workers=0 on_policy.num_steps=64 minibatches=4 "
+        "anneal_lr=true shared_trunk=true"  # the former defaults
+    ],
     "snakes/ddpg": ["snakes algo=ddpg env_steps=600 off_policy.num_envs=4 off_policy.warmup=64 update_interval=8"],
     "snakes/ppo": ["snakes algo=ppo variant=smoke env_steps=8192"],
     "uav/coma": ["uav algo=coma variant=smoke iterations=6"],

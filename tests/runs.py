@@ -33,7 +33,10 @@ SMALL = {
         "metaworld variant=smoke backend=workers num_workers=0 sac.hidden=16 learning_starts=60 random_steps=60 "
         "collect.interval=100 collect.samples=40 final_episodes=0 horizon=30 project={run_dir}"
     ).split(),
-    "cartpole": "gym env_id=CartPole-v1 algo=ppo ppo.hidden=16 on_policy.num_envs=4 num_steps=16 minibatches=2".split(),
+    "cartpole": (
+        "gym env_id=CartPole-v1 algo=ppo ppo.hidden=16 shared_trunk=true on_policy.num_envs=4 "
+        "num_steps=16 minibatches=2"
+    ).split(),
     "fused": (
         "gym env_id=CartPole-v1 algo=ppo ppo.hidden=16 shared_trunk=false on_policy.num_envs=4 "
         "num_steps=16 minibatches=4"

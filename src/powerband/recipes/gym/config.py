@@ -21,7 +21,11 @@ ALGORITHMS = {
     "sac": Algorithm("powerband.algos.sac:SAC", SACConfig(), "off_policy"),
     "td3": Algorithm("powerband.algos.td3:TD3", TD3Config(), "off_policy"),
     "dqn": Algorithm("powerband.algos.dqn:DQN", DQNConfig(), "off_policy"),
-    "ppo": Algorithm("powerband.algos.ppo:PPO", PPOConfig(hidden=(64, 64), entropy_coef=0.0, fused=True), "on_policy"),
+    "ppo": Algorithm(
+        "powerband.algos.ppo:PPO",
+        PPOConfig(hidden=(64, 64), entropy_coef=0.0, shared_trunk=False, fused=True),
+        "on_policy",
+    ),
 }
 
 
@@ -52,7 +56,9 @@ class Config:
     wrap: Wrapping = field(default_factory=Wrapping)
     run: RunConfig = field(default_factory=lambda: RunConfig(env_steps=20_000))
     off_policy: OffPolicyConfig = field(default_factory=lambda: OffPolicyConfig(num_envs=4, random_steps=1_000))
-    on_policy: OnPolicyConfig = field(default_factory=lambda: OnPolicyConfig(num_envs=8, num_steps=64, epochs=10))
+    on_policy: OnPolicyConfig = field(
+        default_factory=lambda: OnPolicyConfig(num_envs=8, num_steps=256, epochs=10, minibatches=32, anneal_lr=False)
+    )
 
     def __post_init__(self) -> None:
         self.env_arguments()
@@ -156,6 +162,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "on_policy.num_steps": 32,
         "on_policy.epochs": 20,
         "on_policy.minibatches": 1,
+        "on_policy.anneal_lr": True,
+        "ppo.shared_trunk": True,
         "on_policy.gamma": 0.98,
         "on_policy.gae_lambda": 0.8,
         "ppo.lr": 1e-3,
