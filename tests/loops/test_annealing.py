@@ -19,7 +19,7 @@ def rates(run_dir):
 
 
 def test_rates_fall_to_the_end_of_the_budget(tmp_path):
-    options = ["sac.actor_lr=1e-3", "sac.critic_lr=2e-3", "env_steps=200"]
+    options = ["sac.actor_lr=1e-3", "sac.critic_lr=2e-3", "env_steps=200", "num_workers=0"]
     constant = rates(runs.train("sac", tmp_path / "constant", *options))
     annealed = rates(runs.train("sac", tmp_path / "annealed", *options, "anneal_from=0.5"))
     assert sorted(constant.values()) == [1e-3, 2e-3]
@@ -29,9 +29,9 @@ def test_rates_fall_to_the_end_of_the_budget(tmp_path):
 
 
 def test_a_resume_continues_with_the_rate_of_its_step(tmp_path):
-    options = ["anneal_from=0.2", "log_interval=50"]
+    options = ["anneal_from=0.2", "log_interval=50", "num_workers=0"]
     one = runs.train("sac", tmp_path / "one", "env_steps=200", *options)
-    two = runs.train("sac", tmp_path / "two", "env_steps=120", "off_policy.anneal_from=1", "log_interval=50")
+    two = runs.train("sac", tmp_path / "two", "env_steps=120", "off_policy.anneal_from=1", *options[1:])
     runs.resume("sac", two, "env_steps=200", "anneal_from=0.2")
     assert rates(one) == rates(two)
 

@@ -190,18 +190,19 @@ def test_workers_do_not_outlive_a_killed_parent(fault: str, tmp_path: Path) -> N
 
 
 def test_a_script_needs_a_main_guard_only_for_its_own_functions(tmp_path: Path) -> None:
+    others, own = tmp_path / "others", tmp_path / "own"
+    for folder in (others, own):
+        folder.mkdir()
     process = script(
-        tmp_path,
+        others,
         """
         env = WorkerVecEnv([Counting] * 2, num_workers=2)
         print(env.reset(0).tolist())
         print("stepped", env.step(torch.zeros(2, 1)).obs.tolist())
     """,
     )
-    out, errors = process.communicate(timeout=60)
-    assert out.splitlines() == ["[[0.0], [0.0]]", "stepped [[1.5], [1.5]]"] and process.returncode == 0, errors
     refused = script(
-        tmp_path,
+        own,
         """
         def make():
             return Counting()
@@ -209,6 +210,8 @@ def test_a_script_needs_a_main_guard_only_for_its_own_functions(tmp_path: Path) 
         WorkerVecEnv([make] * 2, num_workers=1)
     """,
     )
+    out, errors = process.communicate(timeout=60)
+    assert out.splitlines() == ["[[0.0], [0.0]]", "stepped [[1.5], [1.5]]"] and process.returncode == 0, errors
     _, errors = refused.communicate(timeout=60)
     assert (
         refused.returncode == 1

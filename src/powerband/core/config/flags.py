@@ -14,6 +14,7 @@ import shlex
 import types
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -238,20 +239,25 @@ def parse_value(flag: Flag, kind: Any, example: Any = None) -> Any:
         parts = [str(int(float(parts[0])))]
     if bool in (kind, *get_args(kind)):
         parts = [str(BOOLEANS.get(part.lower(), part)) for part in parts]
-    value = _by_tyro(kind, parts, refuse)
+    try:
+        value = _by_tyro(kind, tuple(parts))
+    except SystemExit:
+        raise refuse() from None
     if any(isinstance(part, float) and math.isnan(part) for part in (value if _is_list(kind) and value else (value,))):
         raise refuse("nan is not a valid number")
     return value
 
 
-def _by_tyro(kind: Any, parts: list[str], refuse: Any) -> Any:
+@cache
+def _by_tyro(kind: Any, parts: tuple[str, ...]) -> Any:
+    """Converts `parts` to an immutable value of type `kind`; raises SystemExit if they are invalid.
+
+    tyro takes a millisecond for a value, and a saved configuration has a hundred, many of them alike.
+    """
     import tyro
 
-    try:
-        with contextlib.redirect_stderr(io.StringIO()):
-            return tyro.cli(kind, args=parts, add_help=False, console_outputs=False)
-    except SystemExit:
-        raise refuse() from None
+    with contextlib.redirect_stderr(io.StringIO()):
+        return tyro.cli(kind, args=parts, add_help=False, console_outputs=False)
 
 
 def _is_list(kind: Any) -> bool:

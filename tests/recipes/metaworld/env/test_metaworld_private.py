@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib.metadata import version
+from operator import attrgetter
 
 import numpy as np
 import pytest
@@ -36,6 +37,19 @@ def test_a_reset_sets_the_positions_that_rewards_read(task: str) -> None:
     }
     np.testing.assert_allclose(positions["goal"], obs[36:39])
     assert np.isfinite(np.concatenate([np.ravel(position) for position in positions.values()])).all()
+
+
+def test_a_shared_model_is_the_packages_own_and_a_copy() -> None:
+    from metaworld.env_dict import ALL_V3_ENVIRONMENTS
+
+    own_class = ALL_V3_ENVIRONMENTS["door-open-v3"]
+    own, first, second = own_class(width=900), *(MetaWorldEnv("door-open", render_size=900).env for _ in range(2))
+    assert isinstance(first, own_class) and first.model is not second.model
+    for name in ("body_pos", "geom_size", "mesh_vert", "opt.timestep", "vis.global_.offwidth"):
+        for model in (first.model, second.model):
+            np.testing.assert_array_equal(attrgetter(name)(model), attrgetter(name)(own.model), err_msg=name)
+    first.model.body_pos[1] += 1.0
+    np.testing.assert_array_equal(second.model.body_pos, own.model.body_pos)
 
 
 def test_the_first_observation_repeats_the_current_entries() -> None:

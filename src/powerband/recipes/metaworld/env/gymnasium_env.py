@@ -61,7 +61,8 @@ class MetaWorldEnv:
             raise ConfigError(
                 f"horizon={horizon} is outside 1 to {MAX_HORIZON}, the limit of Meta-World. Write horizon=400."
             )
-        self.env = env_classes[f"{task}-v3"](**(_render_options(render_size) if render_size else {}))
+        env_class = metaworld_private.with_shared_model(env_classes[f"{task}-v3"])
+        self.env = env_class(**(_render_options(render_size) if render_size else {}))
         self.task, self.horizon, self.goals = task, horizon, goals
         self.next_goal, self.goal_stride = first_goal, goal_stride
         if not metaworld_private.supports_reward_version(self.env, reward_version):

@@ -6,7 +6,7 @@ Visual parts cost time in each step and do not change it.
 from __future__ import annotations
 
 import copy
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -47,17 +47,25 @@ def lean_env(task: str, horizon: int, one_hot_tasks: tuple[str, ...]) -> MetaWor
     env = MetaWorldEnv(
         task, horizon, one_hot=(one_hot_tasks.index(task), len(one_hot_tasks)) if one_hot_tasks else None
     )
-    spec = mujoco.MjSpec.from_file(env.env.model_name)
+    model = copy.copy(_lean_model(task, env.env.model_name))
+    model.eq_data[:] = env.env.model.eq_data
+    env.env.model, env.env.data = model, mujoco.MjData(model)
+    env.env.mujoco_renderer = None
+    return env
+
+
+@cache
+def _lean_model(task: str, file: str) -> Any:
+    """Compiles the model of a task in `file` without visual parts, once per process."""
+    import mujoco
+
+    spec = mujoco.MjSpec.from_file(file)
     spec.compiler.discardvisual = True
     for number, place in enumerate({place for place in OBJECT_PLACES[task] if place.startswith("geom:")}):
         reference = spec.add_tuple()  # the compiler keeps elements that another element names
         reference.name, reference.objtype, reference.objprm = f"kept{number}", [mujoco.mjtObj.mjOBJ_GEOM], [0.0]
         reference.objname = [place.removeprefix("geom:")]
-    model = spec.compile()
-    model.eq_data[:] = env.env.model.eq_data
-    env.env.model, env.env.data = model, mujoco.MjData(model)
-    env.env.mujoco_renderer = None
-    return env
+    return spec.compile()
 
 
 def copy_env(env: MetaWorldEnv, home_state: dict[bytes, np.ndarray]) -> MetaWorldEnv:
