@@ -317,10 +317,11 @@ class Run:
         self.journal.step(self.env_steps, self.grad_steps, self.elapsed_s)
         self.guard.tick()
         stop, log = self._agree()
-        if self.journal.line_due(self.env_steps, log):
-            self.log()
-        if self.hooks.evaluate is not None and self._eval_every.ready(self.env_steps):
+        evaluate = self.hooks.evaluate is not None and self._eval_every.ready(self.env_steps)
+        if evaluate:
             self.run_evaluation()
+        if self.journal.line_due(self.env_steps, log) or evaluate:  # each evaluation has its own line at its own step
+            self.log()
         if self._save_every.ready(self.env_steps):
             self.save()
         self.journal.trace(env_steps, grad_steps)

@@ -55,6 +55,7 @@ class Journal:
         self.metrics = Metrics(sinks, ranks)
         self.utilisation = Utilisation(ranks.device)
         self.logged = (0, 0)
+        self._evaluation_s = 0.0
         self._trace = Trace(folder / "trace.json", self.clock) if ranks.leads else None
         self._first: FirstRate | None = FirstRate() if ranks.leads else None
         self._every = Every(settings.log_interval)
@@ -139,6 +140,8 @@ class Journal:
     def write(self, env_steps: int, grad_steps: int, elapsed_s: float) -> dict[str, Any]:
         """Ends the log interval and writes its rates, time shares and means to every output. All ranks must call it.
 
+        ``time/training_s`` is the duration of the run without its evaluations.
+
         Args:
             env_steps: Environment steps so far, over all ranks.
             grad_steps: Updates so far.
@@ -153,7 +156,9 @@ class Journal:
         if steps == 0:
             return {}
         phases = self.clock.read()
-        figures = {"charts/SPS": steps / seconds, "charts/updates_per_s": updates / seconds}
+        self._evaluation_s += phases.host.get("eval", 0.0)
+        figures = {"time/training_s": elapsed_s - self._evaluation_s}
+        figures |= {"charts/SPS": steps / seconds, "charts/updates_per_s": updates / seconds}
         figures["perf/updates_per_env_step"] = updates / steps
         figures |= {f"perf/share/{name}": phases.share(name) for name in phases.host}
         figures |= self.utilisation.read() if self.ranks.leads else {}
@@ -179,8 +184,13 @@ class Journal:
 
     def state_dict(self) -> dict:
         """State with which a resumed run continues the current log interval."""
-        return {"logged": list(self.logged), "log_every": self._every.state_dict()}
+        return {
+            "logged": list(self.logged),
+            "log_every": self._every.state_dict(),
+            "evaluation_s": self._evaluation_s,
+        }
 
     def load_state_dict(self, state: dict) -> None:
         self.logged = tuple(state["logged"])
         self._every.load_state_dict(state["log_every"])
+        self._evaluation_s = state.get("evaluation_s", 0.0)  # checkpoints of earlier versions do not contain it
