@@ -86,9 +86,7 @@ def median_curve(curves: Sequence[Sequence[dict[str, float]]], steps: np.ndarray
         steps: Environment steps.
     """
     tables = {
-        key: np.array(
-            [np.interp(steps, [p["env_steps"] for p in curve], [p[key] for p in curve]) for curve in curves]
-        )
+        key: np.array([np.interp(steps, [p["env_steps"] for p in curve], [p[key] for p in curve]) for curve in curves])
         for key in ("cpu_s", "return")
     }
     return np.median(tables["cpu_s"], 0), np.median(tables["return"], 0)

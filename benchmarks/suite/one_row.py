@@ -28,9 +28,9 @@ def run(row: Row, folder: Path) -> dict[str, Any]:
 
         shutil.rmtree(folder, ignore_errors=True)
         return train_powerband(task.env_id, task.algo, task.steps, row.seed, powerband_settings(row), folder)
-    from sb3_row import train_sb3, zoo_settings
+    from sb3_row import train_sb3, zoo
 
-    settings = zoo_settings(task.name, task.algo) if row.system == "sb3-zoo" else {}
+    settings = zoo()[task.algo][task.name] if row.system == "sb3-zoo" else {}
     return train_sb3(task.env_id, task.algo, task.steps, row.seed, settings)
 
 
@@ -48,6 +48,7 @@ def main() -> None:
     times = os.times()
     result["row_wall_s"] = round(time.perf_counter() - began, 1)
     result["row_cpu_s"] = round(times.user + times.system + times.children_user + times.children_system, 1)
+    result["load"] = round(os.getloadavg()[2], 1)  # of the last quarter of an hour: others disturb the times
     host = host_facts()
     result["host"] = {key: host[key] for key in ("cpu", "cores", "python", "torch")}
     packages = ("gymnasium", "stable_baselines3", "numpy")

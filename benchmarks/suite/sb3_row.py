@@ -6,6 +6,7 @@ and returns that no wrapper has normalised. Its time does not count.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import time
 from pathlib import Path
@@ -25,7 +26,6 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize
 
 from rows import EPISODES, EVAL_SEED, FINAL_EPISODES, FINAL_SEED, POINTS
 
-ZOO = Path(__file__).parent / "zoo.yaml"
 EVAL_ENVS = 10
 
 
@@ -43,9 +43,10 @@ class MinAtarNetwork(BaseFeaturesExtractor):
         return torch.relu(self.linear(maps.flatten(1)))
 
 
-def zoo_settings(task: str, algo: str) -> dict[str, Any]:
-    """Returns the Zoo's hyper-parameters of a task and an algorithm."""
-    return yaml.safe_load(ZOO.read_text())[algo][task]
+@functools.cache
+def zoo() -> dict[str, Any]:
+    """Returns the Zoo's hyper-parameters: algorithm -> task -> settings."""
+    return yaml.safe_load((Path(__file__).parent / "zoo.yaml").read_text())
 
 
 def make_envs(env_id: str, number: int, seed: int) -> VecEnv:
@@ -57,7 +58,7 @@ def make_envs(env_id: str, number: int, seed: int) -> VecEnv:
 
 
 def make_model(env_id: str, algo: str, seed: int, settings: dict[str, Any]) -> BaseAlgorithm:
-    """Creates the model with its environments. `settings` are arguments of the algorithm and some of the Zoo's words."""
+    """Creates the model with its environments; `settings` is an entry of `zoo.yaml`."""
     settings = dict(settings)
     env = make_envs(env_id, settings.pop("n_envs", 1), seed)
     if settings.pop("normalize", False):
