@@ -88,7 +88,7 @@ TASKS = (
     _task("LunarLander-v3", "ppo", 500_000, 10, 5),
     *(_task(name, "ppo", 1_000_000, 5, 12) for name in LOCOMOTION),
     Task("CameraReach", "camera_reach:CameraReach-v0", "ppo", 200_000, 3, 15, zoo=False),
-    Task("CameraReach", "camera_reach:CameraReach-v0", "sac", 20_000, 3, 15, zoo=False),
+    Task("CameraReach", "camera_reach:CameraReach-v0", "sac", 10_000, 3, 15, zoo=False),
     *(_task(name, algo, 100_000, 3, 20) for name in LOCOMOTION for algo in ("sac", "td3")),
     *(
         Task(f"MinAtar-{game}", f"minatar_planes:MinAtar/{game}-v1", algo, 1_000_000, 3, 25)
