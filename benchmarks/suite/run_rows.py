@@ -82,6 +82,7 @@ class Queue:
             if self.paused != was_paused:
                 was_paused = not was_paused
                 self.signal(signal.SIGSTOP if was_paused else signal.SIGCONT)
+                print(f"{time.strftime('%H:%M:%S')} {'paused' if was_paused else 'continued'}", flush=True)
             time.sleep(0.5)
 
     def signal(self, number: int) -> None:
