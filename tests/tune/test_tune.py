@@ -49,7 +49,9 @@ def test_search_writes_a_preset_and_a_page(tmp_path: Path, capsys, monkeypatch) 
     assert best["steps_per_s"] >= result["present"]["steps_per_s"]
     assert "<svg" in Path(result["map"]).read_text()
     text = Path(result["preset"]).read_text()
-    use = text.splitlines()[0].removeprefix("# powerband train gym ").split()
+    command = next(line for line in text.splitlines() if line.startswith("# powerband train gym "))
+    use = command.removeprefix("# powerband train gym ").split()
+    assert text.startswith("# Learning was not measured") == result["best"]["changes_learning"]
     assert use[-1] == "setup=tuned" and ("minibatches" in result["best"]["setting"]) != ("minibatches=2" in use)
     config = show(capsys, *use)["config"]
     for knob, value in result["best"]["setting"].items():
