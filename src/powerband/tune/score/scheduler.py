@@ -47,7 +47,8 @@ VERIFICATION_RUNS = 6
 LEAST_RESERVE, LARGEST_RESERVE = 0.3, 0.5
 """Smallest and largest share of the budget that is reserved for the verification."""
 REPEATED, SEARCH_SEEDS = 2, 3
-"""Number of best settings that repeat with more seeds in the second half of the search, and seeds of each."""
+"""Number of best settings that repeat with more seeds in the second half of the search, and seeds of each. The present
+settings repeat, too, once another setting looks better."""
 SEARCH_SEED = 100
 """Offset of the seeds of the search; those of the verification differ (`verification.VERIFICATION_SEED`)."""
 MAX_FAILURES = 20
@@ -212,10 +213,12 @@ class TrialScheduler:
         records = self.study.records()
         if time.monotonic() > self.began + (self.search_end - self.began) / 2:
             others = [each for each in settings_of(records, goal) if each.params != self.present]
-            for result in others[:REPEATED]:
-                seed = self._fresh_seed(result.params, records)
-                if seed < self.seed + SEARCH_SEED + SEARCH_SEEDS and result.value < goal.budget:
-                    return Job(result.params, seed, RUNGS - 1)
+            repeated = [each.params for each in others[:REPEATED] if each.value < goal.budget]
+            repeated += [self.present] if self.has_candidate else []  # its first seed may be luck, too
+            for params in repeated:
+                seed = self._fresh_seed(params, records)
+                if seed < self.seed + SEARCH_SEED + SEARCH_SEEDS:
+                    return Job(params, seed, RUNGS - 1)
         idle = [each for each in records if (each.setting_key, each.seed) not in self.active]
         paused = promotable(idle, goal, self.study.machine)
         if paused is not None:
@@ -275,7 +278,7 @@ class TrialScheduler:
 
     def _deadline(self, job: Job) -> float:
         """The present settings may use the time of the verification, because they set the budget of all others."""
-        return self.deadline if job.params == self.present else self.search_end
+        return self.deadline if job.params == self.present and job.trial is not None else self.search_end
 
     def _new_folder(self) -> Path:
         with self.lock:
