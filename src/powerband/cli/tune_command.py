@@ -108,7 +108,8 @@ def _score(
     from powerband.core.telemetry.console import budget_progress_bar
     from powerband.tune.measure.in_subprocesses import short_run
     from powerband.tune.score import layout, preset
-    from powerband.tune.score.scheduler import TrialScheduler, check_parallel
+    from powerband.tune.score.own_cores import check_parallel
+    from powerband.tune.score.scheduler import TrialScheduler
     from powerband.tune.score.search import search_and_verify
     from powerband.tune.score.setting_space import SettingSpace, fixed_settings, usable_algorithms
     from powerband.tune.score.study import SharedStudy

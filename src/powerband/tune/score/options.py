@@ -32,8 +32,8 @@ class ScoreOptions:
     seconds: float = 1800.0
     """Budget of the command in seconds, with starting processes, evaluations and the verification."""
     trial_seconds: float = 0.0
-    """Largest number of training seconds of a trial; 0 is a twelfth of the budget, and 1.5 times what the present
-    settings need once they have reached the score."""
+    """Largest number of training seconds of a trial; 0 is a twelfth of the budget, and what the present settings
+    need once they have reached the score."""
     seeds: int = 5
     """Fresh seeds of each setting in the verification, 3 or more; fewer run if the budget ends."""
     parallel: int = 1

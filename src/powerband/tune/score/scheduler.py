@@ -7,24 +7,23 @@ seeds, because one seed may be luck.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from powerband.core.errors import ConfigError
-from powerband.core.machine.device import cores
 from powerband.tune.score.curve import time_to_score
 from powerband.tune.score.options import ScoreOptions
+from powerband.tune.score.own_cores import core_groups, pinned
 from powerband.tune.score.rungs import (
     RUNGS,
     Goal,
+    SettingResult,
     TrialRecord,
     promotable,
     rung_seconds,
@@ -37,18 +36,19 @@ from powerband.tune.score.trial import TrialRun, resume_command, run_trial, trai
 
 TRIAL_SHARE = 1 / 12
 """Largest share of the budget that one trial may train, unless the user states a number of seconds."""
-SLACK = 1.5
-"""Once the present settings have reached the score, no trial trains longer than this multiple of their time."""
+MARGIN = 0.9
+"""A setting looks better than the present one below this multiple of its time; smaller gains disappear in the noise."""
 EVALUATIONS = 20
 """Evaluations within the budget of a trial, at equal distances in seconds of training for all settings."""
 MIN_BUDGET_S = 2.0
 """Smallest budget of a trial; evaluations would otherwise follow each other without training."""
-VERIFICATION_RUNS = 8
-"""The search ends while this number of runs of the present settings still fits into the budget."""
-LEAST_RESERVE, LARGEST_RESERVE = 0.3, 0.6
+VERIFICATION_RUNS = 6
+"""Once a setting looks better, the search ends while this number of runs of the present settings still fits."""
+LEAST_RESERVE, LARGEST_RESERVE = 0.3, 0.5
 """Smallest and largest share of the budget that is reserved for the verification."""
 REPEATED, SEARCH_SEEDS = 2, 3
-"""Number of best settings that repeat with more seeds in the second half of the search, and seeds of each."""
+"""Number of best settings that repeat with more seeds in the second half of the search, and seeds of each. The present
+settings repeat, too, once another setting looks better."""
 SEARCH_SEED = 100
 """Offset of the seeds of the search; those of the verification differ (`verification.VERIFICATION_SEED`)."""
 MAX_FAILURES = 20
@@ -108,7 +108,7 @@ class TrialScheduler:
         self.seed, self.progress, self.began, self.deadline = seed, progress, began, began + options.seconds
         self.score, self.target = space.recipe.score, options.goal(space.recipe.score)
         self.present = space.present()
-        self.reserve, self.is_reached, self.failures = LEAST_RESERVE, False, 0
+        self.reserve, self.has_candidate, self.failures = LEAST_RESERVE, False, 0
         self.active: set[tuple[str, int]] = set()
         self.lock = threading.Lock()
         self.core_groups = core_groups(options.parallel) if options.parallel > 1 else [set()]
@@ -148,7 +148,7 @@ class TrialScheduler:
     def _run_present(self) -> None:
         """Trains the present settings to the score or the budget of a trial, unless the study has them already."""
         records = self.study.records()
-        self.is_reached = any(each.outcome == "reached" for each in records)
+        self.has_candidate = self.candidate(records, self.goal()) is not None
         for each in records:
             if each.params == self.present and each.is_done:
                 self._reserve_for(each)
@@ -162,7 +162,7 @@ class TrialScheduler:
         if record.outcome == "failed":
             raise ConfigError(f"The present settings cannot be trained: {record.message}")
         reached = time_to_score(record.curve, self.target)
-        budget = goal.budget if reached is None else min(goal.budget, max(SLACK * reached, MIN_BUDGET_S))
+        budget = goal.budget if reached is None else min(goal.budget, max(reached, MIN_BUDGET_S))
         self.study.set(
             start_score=record.curve[0].score if record.curve else self.target - 1.0,
             trial_seconds=self.study.shared_seconds(budget),
@@ -176,8 +176,23 @@ class TrialScheduler:
 
     @property
     def search_end(self) -> float:
-        """End of the search; until a trial has reached the score there is nothing to reserve time for."""
-        return self.deadline - (self.reserve if self.is_reached else 0.0) * self.options.seconds
+        """End of the search; until a setting looks better there is nothing to reserve time for."""
+        return self.deadline - (self.reserve if self.has_candidate else 0.0) * self.options.seconds
+
+    def candidate(self, records: list[TrialRecord], goal: Goal) -> SettingResult | None:
+        """Returns the best setting that looks better than the present one; None if there is none.
+
+        Settings with several seeds come first, because a single seed may be luck.
+
+        Args:
+            records: All records of the study.
+            goal: What trials are compared by.
+        """
+        results = settings_of(records, goal)
+        limit = min([goal.budget, *(each.value for each in results if each.params == self.present)])
+        better = [each for each in results if each.params != self.present and each.value < MARGIN * limit]
+        repeated = [each for each in better if len(each.records) > 1]
+        return next(iter(repeated or better), None)
 
     def _work(self, own_cores: set[int]) -> None:
         """Runs jobs on `own_cores` until the search ends."""
@@ -198,10 +213,12 @@ class TrialScheduler:
         records = self.study.records()
         if time.monotonic() > self.began + (self.search_end - self.began) / 2:
             others = [each for each in settings_of(records, goal) if each.params != self.present]
-            for result in others[:REPEATED]:
-                seed = self._fresh_seed(result.params, records)
-                if seed < self.seed + SEARCH_SEED + SEARCH_SEEDS and result.value < goal.budget:
-                    return Job(result.params, seed, RUNGS - 1)
+            repeated = [each.params for each in others[:REPEATED] if each.value < goal.budget]
+            repeated += [self.present] if self.has_candidate else []  # its first seed may be luck, too
+            for params in repeated:
+                seed = self._fresh_seed(params, records)
+                if seed < self.seed + SEARCH_SEED + SEARCH_SEEDS:
+                    return Job(params, seed, RUNGS - 1)
         idle = [each for each in records if (each.setting_key, each.seed) not in self.active]
         paused = promotable(idle, goal, self.study.machine)
         if paused is not None:
@@ -247,12 +264,12 @@ class TrialScheduler:
             run.message,
         )
         with self.lock:
-            self.is_reached = self.is_reached or record.outcome == "reached"
             self.failures = self.failures + 1 if record.outcome == "failed" else 0
             if job.trial is not None:
                 self.study.tell(job.trial, record, goal)
             else:
                 self.study.add(record, goal)
+            self.has_candidate = self.candidate(self.study.records(), goal) is not None
         if record.outcome != "paused" or record.is_done:
             shutil.rmtree(folder / "checkpoints", ignore_errors=True)
         if self.failures >= MAX_FAILURES:
@@ -261,7 +278,7 @@ class TrialScheduler:
 
     def _deadline(self, job: Job) -> float:
         """The present settings may use the time of the verification, because they set the budget of all others."""
-        return self.deadline if job.params == self.present else self.search_end
+        return self.deadline if job.params == self.present and job.trial is not None else self.search_end
 
     def _new_folder(self) -> Path:
         with self.lock:
@@ -270,42 +287,3 @@ class TrialScheduler:
             folder = trials / f"{number:04d}"
             folder.mkdir(parents=True)
             return folder
-
-
-@contextlib.contextmanager
-def pinned(own_cores: set[int]) -> Iterator[None]:
-    """Pins this thread, and the processes that it starts, to cores; an empty set changes nothing."""
-    before = os.sched_getaffinity(0) if own_cores else set()
-    if own_cores:
-        os.sched_setaffinity(0, own_cores)
-    try:
-        yield
-    finally:
-        if own_cores:
-            os.sched_setaffinity(0, before)
-
-
-def core_groups(parallel: int) -> list[set[int]]:
-    """Divides the cores of this process into `parallel` groups of equal size."""
-    own = sorted(os.sched_getaffinity(0))
-    each = len(own) // parallel
-    return [set(own[index * each : (index + 1) * each]) for index in range(parallel)]
-
-
-def check_parallel(parallel: int, threads: int) -> None:
-    """Checks that timed trials run alone on their cores.
-
-    Args:
-        parallel: Trials at a time.
-        threads: Threads of a trial; 0 uses all cores.
-
-    Raises:
-        ConfigError: There are not enough cores.
-    """
-    available = cores()
-    most = max(1, available // (threads or available))
-    if parallel > most:
-        raise ConfigError(
-            f"parallel={parallel} is above {most}: {available} cores divided by threads={threads or available}. Trials "
-            f"are timed, so each needs its own cores. Write parallel={most}, or fewer threads."
-        )

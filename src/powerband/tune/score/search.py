@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from powerband.tune.score.curve import best_score
+from powerband.tune.score.own_cores import pinned
 from powerband.tune.score.rungs import Goal, SettingResult, TrialRecord, settings_of
-from powerband.tune.score.scheduler import TrialScheduler, pinned
+from powerband.tune.score.scheduler import TrialScheduler
 from powerband.tune.score.setting_space import SettingSpace
 from powerband.tune.score.trial import TrialRun, run_trial
 from powerband.tune.score.verification import Runner, Verification, verified
@@ -64,8 +65,9 @@ def search_and_verify(trials: TrialScheduler) -> ScoreResult:
         trials.run()
         goal, records = trials.goal(), trials.study.records()
         results, unfinished = settings_of(records, goal), settings_of(records, goal, done=False)
-        verification = compare(trials, results, goal)
-    best = best_of(trials, results)
+        best = trials.candidate(records, goal)
+        present = next((each for each in results if each.params == trials.present), None)
+        verification = compare(trials, best, present, goal) if best is not None else None
     chosen = best.params if best is not None and verification is not None and verification.is_faster else None
     scores = [score for each in records if (score := best_score(each.curve)) is not None]
     return ScoreResult(
@@ -84,26 +86,15 @@ def search_and_verify(trials: TrialScheduler) -> ScoreResult:
     )
 
 
-def best_of(trials: TrialScheduler, results: list[SettingResult]) -> SettingResult | None:
-    """Returns the best setting besides the present one; one with several seeds comes first, because a single seed may
-    be luck. None if there is no other setting."""
-    others = [each for each in results if each.params != trials.present]
-    repeated = [each for each in others if len(each.records) > 1]
-    return next(iter(repeated or others), None)
-
-
-def compare(trials: TrialScheduler, results: list[SettingResult], goal: Goal) -> Verification | None:
-    """Runs the best and the present setting on fresh seeds; None if no setting looks better.
+def compare(trials: TrialScheduler, best: SettingResult, present: SettingResult | None, goal: Goal) -> Verification:
+    """Runs the best and the present setting on fresh seeds.
 
     Args:
         trials: Scheduler of the search.
-        results: Settings whose trials ended, the best first.
+        best: Setting that looks better than the present one.
+        present: Result of the present setting; None if its trial did not end.
         goal: What trials are compared by.
     """
-    present = next((each for each in results if each.params == trials.present), None)
-    best = best_of(trials, results)
-    if best is None or best.value >= min(goal.budget, present.value if present else goal.budget):
-        return None
 
     def runner(params: Mapping[str, Any], name: str) -> Runner:
         settings = trials.space.settings(params)

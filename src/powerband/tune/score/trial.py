@@ -28,6 +28,8 @@ budget of the search is spent; failed."""
 POLL_S = 0.2
 SAVE_S = 120.0
 """Seconds that a run may take to save after a signal."""
+PAUSED_STATUS = (0, 128 + signal.SIGTERM)
+"""Exit status of a run that saved after the signal: of one rank, and of a launcher of several ranks."""
 SILENT_S = 600.0
 """A run that writes no metrics for more seconds than this has failed."""
 MAX_ERROR_CHARS = 300
@@ -156,7 +158,7 @@ def run_trial(
     finally:
         kill_session(process)
     metrics.read()
-    if outcome is None or (outcome == "paused" and status):
+    if outcome is None or (outcome == "paused" and status not in PAUSED_STATUS):
         outcome, message = ("failed", _error(output, status)) if status else ("ended", "")
         if time_to_score(metrics.curve, target) is not None:
             outcome, message = "reached", ""

@@ -44,7 +44,7 @@ class Verification:
 
     @property
     def is_faster(self) -> bool:
-        """Whether the interval of the ratio lies entirely below 1."""
+        """Whether the setting is faster with non-overlapping intervals (`restricted_mean.Ratio.is_faster`)."""
         return self.ratio is not None and self.ratio.is_faster
 
     @property
