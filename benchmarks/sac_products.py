@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+
 from updates import measure, powerband_sac, sb3_sac
 
 BATCH, WIDTH = 256, 256
@@ -84,7 +85,9 @@ def main() -> None:
         print(label)
         for name, milliseconds in times.items():
             share = times["sb3 update"] / milliseconds
-            print(f"  {name:26s} {milliseconds:7.2f} ms   {share:5.2f}x of sb3   {flop / milliseconds / 1e6:6.1f} GFLOP/s")
+            print(
+                f"  {name:26s} {milliseconds:7.2f} ms   {share:5.2f}x of sb3   {flop / milliseconds / 1e6:6.1f} GFLOP/s"
+            )
     if arguments.json:
         machine = platform.processor() or platform.machine()
         result = {"machine": machine, "torch": torch.__version__, "threads": 1, "cases": cases}
