@@ -57,11 +57,17 @@ def take(values, rows):
 
 @cache
 def kernels() -> tuple[Any, Any, Any]:
-    """Returns the compiled functions (act, gradient, epoch).
+    """Returns three compiled functions: act, gradient and epoch.
 
-    Their common arguments are the parameters theta (P,); (begin, end) of log_std in it; the layers of the two networks,
-    see `compiled_mlp.forward`; mean and variance (F,) and clip of `RunningNorm`, with empty arrays without one;
-    features x (R, F); mask (R, K) bool, empty if all actions are allowed.
+    ``act`` chooses actions, ``gradient`` computes the gradient of one mini-batch, and ``epoch`` takes one optimiser
+    step on each mini-batch of a rollout. Their common arguments, in order:
+
+    - ``theta`` (P,): all P parameters.
+    - ``log_std_at``: first and last position of log_std in ``theta``; equal for discrete actions.
+    - ``policy``, ``critic``: layers of the two networks, see `compiled_mlp.forward`.
+    - ``norm``: mean and variance (F,) and clip of `RunningNorm`; empty arrays if observations are not normalised.
+    - ``x`` (R, F): F features of R rows.
+    - ``mask`` (R, K) bool: allowed ones of K actions; empty if all are allowed.
     """
     stamp = source_checksum(compiled_adam, compiled_mlp, compiled_distributions)
 

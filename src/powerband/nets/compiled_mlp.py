@@ -28,7 +28,10 @@ TANH_LIMIT = np.float32(7.90531110763549805)
 
 @compiled
 def add_product(c, a, b):
-    """Adds a b to c, for c (M, N), a (M, J) and b (J, N). Blocks of 4 x 4 entries of `a` stay in registers."""
+    """Adds the matrix product a b to c in place, for c (M, N), a (M, J) and b (J, N).
+
+    Blocks of 4 x 4 entries of `a` stay in registers.
+    """
     rows, inner = a.shape
     columns = b.shape[1]
     for m in range(0, rows - 3, 4):

@@ -291,7 +291,7 @@ def named_policy(
     if name != "likeliest":
         raise ConfigError(f"Unknown policy {name!r}. Available: random, forward-and-turn, likeliest, policy, expert.")
     if not isinstance(learner, PPO):
-        raise ConfigError("policies=likeliest needs algo=ppo. Write policies=policy.")
+        raise ConfigError("policies=likeliest needs algo=ppo. Write policies=policy, which samples actions.")
     return as_policy(learner, episodes, 0), learner.initial_carry
 
 

@@ -1,4 +1,4 @@
-"""Defines arrays and terms of Meta-World's rewards, as scalar functions that numba compiles, without a simulator.
+"""Terms of Meta-World's rewards as scalar functions that numba compiles, and the arrays that they read.
 
 In all functions, `s` are the arrays of all simulations (`RewardArrays`) and `n` is the index of a simulation.
 
