@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from powerband.core.run.checkpoint import resolve_resume
 COMMON = "gym num_workers=0 gpus=none threads=1 tensorboard=false supervise=false".split()
 LONG = "env_steps=1000000"
 SAC = "algo=sac sac.hidden=16,16 off_policy.num_envs=4 learning_starts=40 random_steps=40 global_batch_size=32".split()
-PPO = "algo=ppo ppo.hidden=16 on_policy.num_envs=4 num_steps=16 minibatches=2".split()
+PPO = "algo=ppo ppo.hidden=16 shared_trunk=true on_policy.num_envs=4 num_steps=16 minibatches=2".split()
 
 
 def train_on_two_ranks(folder: Path, *words: str, **variables: str) -> tuple[list[int], str]:
@@ -53,6 +54,15 @@ def test_an_environment_that_gave_them_is_named_with_its_leaf(algo, env, leaf, t
     if found["environment"] == [leaf]:
         assert not batch[leaf].isfinite().all() or batch[leaf].abs().max() > 1e18
     assert not (run / "checkpoints").exists() and not (run / "policy").exists()
+
+
+def test_an_epoch_in_one_call_names_its_updates_and_the_environment(tmp_path, capsys):
+    words = [*COMMON, *PPO, "shared_trunk=false", "env_id=faults.failing_envs:InfObsDiscrete-v0", LONG]
+    words.remove("shared_trunk=true")
+    assert cli.main(["train", *words, f"run_dir={tmp_path / 'run'}"]) == 2
+    said = capsys.readouterr().err
+    assert re.search(r"nan at updates \d+ to \d+", said) and "An environment produced them: obs (" in said, said
+    assert len(load_file(tmp_path / "run" / "nan" / "rank0.safetensors")["reward"]) == 16, "steps of the rollout"
 
 
 @pytest.mark.parametrize(("algo", "rates"), [(SAC, ("actor_lr", "critic_lr")), (PPO, ("lr",))])

@@ -16,7 +16,7 @@ COMMON = "gym env_id=faults.failing_envs:Healthy-v0 num_workers=0 gpus=none thre
 SAC_WORDS = (
     "algo=sac sac.hidden=16,16 off_policy.num_envs=4 learning_starts=40 random_steps=40 global_batch_size=32".split()
 )
-PPO_WORDS = "algo=ppo ppo.hidden=16 on_policy.num_envs=4 num_steps=16 minibatches=2".split()
+PPO_WORDS = "algo=ppo ppo.hidden=16 shared_trunk=true on_policy.num_envs=4 num_steps=16 minibatches=2".split()
 
 
 def ends(capsys, *words: str) -> str:

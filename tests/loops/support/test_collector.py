@@ -27,7 +27,7 @@ def train(folder, *options: str) -> dict[str, torch.Tensor]:
     "options",
     [
         ("env_id=CartPole-v1", "env_steps=512"),
-        ("env_id=CartPole-v1", "env_steps=512", "ppo.gru=8"),
+        ("env_id=CartPole-v1", "env_steps=512", "ppo.gru=8", "shared_trunk=true"),
         ("env_id=Pendulum-v1", "ppo.normalize_obs=true"),
     ],
     ids=["terminated", "with memory", "truncated"],

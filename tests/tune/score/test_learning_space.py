@@ -85,7 +85,9 @@ def test_factors_are_applied() -> None:
     assert space.settings({"learning_rate": 2.0}) == {"sac.actor_lr": 6e-4, "sac.critic_lr": 6e-4}
     assert space.settings({"horizon": 1, "width": -1}) == {"sac.gamma": 0.995, "sac.hidden": (128, 128)}
     ppo = space_of(CASES["ppo"])
-    assert ppo.settings({"constant_lr": 1, "num_envs": -2}) == {"on_policy.anneal_lr": False, "on_policy.num_envs": 2}
+    assert ppo.settings({"annealing": 1, "num_envs": -2}) == {"on_policy.anneal_lr": True, "on_policy.num_envs": 2}
+    annealed = space_of([*CASES["ppo"], "anneal_lr=true"])
+    assert annealed.settings({"annealing": 1}) == {"on_policy.anneal_lr": False}
     assert ppo.settings({"learning_rate": 0.5}) == {"ppo.lr": 1.5e-4}
     few = space_of(["gym", "off_policy.num_envs=1"])
     assert few.dimensions["num_envs"][1:] == (0, 2)

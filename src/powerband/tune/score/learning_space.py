@@ -110,8 +110,8 @@ def _discount(knobs: Knobs, factor: float) -> Values:
 
 
 def _annealing(knobs: Knobs, factor: float) -> Values:
-    """Switches annealing of the learning rate off; the coordinate 1 means off."""
-    return {"anneal_lr": False} if factor == 2 else {}
+    """Switches annealing of the learning rate; the coordinate 1 means the opposite of the present value."""
+    return {"anneal_lr": not knobs.get("anneal_lr")} if factor == 2 else {}
 
 
 DIMENSIONS = (
@@ -125,7 +125,7 @@ DIMENSIONS = (
     Dimension("batch", ("global_batch_size",), _whole("global_batch_size"), -1, 2),
     Dimension("width", ("hidden", "width"), _widths, -1, 1, -1),
     Dimension("horizon", ("gamma",), _discount, -1, 1),
-    Dimension("constant_lr", ("anneal_lr",), _annealing, 0, 1),
+    Dimension("annealing", ("anneal_lr",), _annealing, 0, 1),
 )
 """All dimensions; a configuration has those whose settings it has and whose values the user has not fixed."""
 

@@ -242,5 +242,5 @@ def test_sizes_are_those_of_their_names(name: str, low: float, high: float) -> N
 
 
 def test_widths_that_do_not_divide_are_refused() -> None:
-    with pytest.raises(ValueError, match="width=18 with heads=2 must be a multiple of 4"):
+    with pytest.raises(ValueError, match="width=18 is not a multiple of 4 and of heads=2"):
         RDT(RDTSize(18, 1, 2), SHAPE)
