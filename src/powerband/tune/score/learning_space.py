@@ -148,8 +148,6 @@ class LearningSpace:
                 self.knobs.paths[name] in fixed for name in each.needs if name in self.knobs
             ):
                 continue
-            if each.name == "constant_lr" and not self.knobs.get("anneal_lr"):
-                continue
             if self.knobs.get("graph_updates") and each.name == "update_ratio":
                 continue  # a captured graph has a fixed number of updates
             low, high = self._range(each)
