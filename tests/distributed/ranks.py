@@ -19,8 +19,8 @@ import torch
 import torch.multiprocessing as mp
 
 import powerband
-from powerband.core.recipe import load_object
 from powerband.core.ranks.ranks import Ranks
+from powerband.core.recipe import load_object
 
 WORLD_SIZE = 2
 TIMEOUT_S = 150
@@ -46,9 +46,7 @@ class CommandOnRanks:
         variables: Environment variables of the ranks.
     """
 
-    def __init__(
-        self, words: list[str], folder: Path, main: str = "powerband.cli.main:main", **variables: str
-    ) -> None:
+    def __init__(self, words: list[str], folder: Path, main: str = "powerband.cli.main:main", **variables: str) -> None:
         folder.mkdir()
         self.folder, port, context = folder, _free_port(), multiprocessing.get_context("forkserver")
         _start_server()
