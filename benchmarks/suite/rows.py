@@ -6,25 +6,20 @@ short runs come first. A run that is stopped early therefore leaves whole seeds 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+
+from powerband.recipes.gym.tuned import TUNED
 
 SYSTEMS = ("powerband", "powerband-tuned", "sb3-zoo", "sb3")
 """powerband with its general defaults and with the settings tuned for the task; Stable-Baselines3 with the
 hyper-parameters of its Zoo and with its defaults."""
-HYPER_OPTION = False
-"""True once the recipe gym has the option hyper, which then selects the settings of powerband's two systems."""
 POINTS = 20
 """Evaluations of a run, at equal distances; the last one is at the end of the budget."""
 EPISODES, FINAL_EPISODES = 20, 100
 """Episodes of an evaluation, and of the final one."""
 EVAL_SEED, FINAL_SEED = 10_000, 20_000
 """Seeds of the environments of evaluations; training uses other seeds."""
-
-TUNED = json.loads((Path(__file__).parent / "tuned_candidates.json").read_text())
-"""Task -> algorithm -> option -> value: settings of powerband-tuned, found on other seeds than those of the suite."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +100,7 @@ def all_rows() -> Iterator[Row]:
             for system in SYSTEMS:
                 if system == "sb3-zoo" and not task.zoo:
                     continue
-                if system == "powerband-tuned" and task.algo not in TUNED.get(task.name, {}):
+                if system == "powerband-tuned" and (task.env_id, task.algo) not in TUNED:
                     continue
                 yield Row(task, system, seed)
 
@@ -117,8 +112,4 @@ def find_row(name: str) -> Row:
 
 def powerband_settings(row: Row) -> list[str]:
     """Returns the arguments of ``powerband train gym`` that select the hyper-parameters of a row."""
-    if HYPER_OPTION:
-        return ["hyper=tuned" if row.system == "powerband-tuned" else "hyper=default"]
-    if row.system == "powerband":
-        return []
-    return [f"{option}={value}" for option, value in TUNED[row.task.name][row.task.algo].items()]
+    return ["hyper=tuned" if row.system == "powerband-tuned" else "hyper=default"]

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 import powerband
-from powerband.cli.catalogue import configure
 
 SUITE = Path(powerband.__file__).parents[2] / "benchmarks" / "suite"
 
@@ -77,17 +76,13 @@ def test_cpu_seconds_of_a_run_exclude_its_evaluations() -> None:
 
 
 def test_rows_come_by_seed_and_have_their_hyper_parameters() -> None:
-    from rows import TASKS, TUNED, Row, all_rows, powerband_settings
+    from rows import TASKS, all_rows
     from sb3_row import zoo
 
     rows = list(all_rows())
     assert [row.seed for row in rows] == sorted(row.seed for row in rows)
     assert len({row.name for row in rows}) == len(rows)
     assert all(zoo()[task.algo][task.name] for task in TASKS if task.zoo)
-    for task in TASKS:
-        if task.algo in TUNED.get(task.name, {}):
-            settings = powerband_settings(Row(task, "powerband-tuned", 0))
-            configure("gym", [f"env_id={task.env_id}", f"algo={task.algo}", *settings])
 
 
 @pytest.mark.parametrize("algo", ["ppo", "sac", "td3", "dqn"])
