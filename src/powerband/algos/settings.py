@@ -80,6 +80,59 @@ class TD3Config:
 
 
 @dataclass(frozen=True)
+class FastTD3Config:
+    actor_lr: float = 3e-4
+    """AdamW learning rate of the actor."""
+    critic_lr: float = 3e-4
+    """AdamW learning rate of the critics."""
+    weight_decay: float = 0.0
+    """Weight decay of AdamW; the authors use 0.1 for humanoids."""
+    gamma: float = 0.99
+    """Discount per step."""
+    tau: float = 0.05
+    """Share of the online networks in the target networks at each of their updates."""
+    hidden: tuple[int, ...] = (256, 256)
+    """Widths of the actor's hidden layers."""
+    critic_hidden: tuple[int, ...] = (256, 256)
+    """Widths of the critics' hidden layers."""
+    atoms: int = 101
+    """Values whose probabilities the critics learn."""
+    value_limit: float = 0.0
+    """Largest absolute value of the atoms, in units of the rewards that the critics receive; 0 is 2 / (1 - gamma)."""
+    normalize_obs: bool = True
+    """Normalise observations with running statistics, which are part of the policy."""
+    normalize_reward: bool = True
+    """Divide rewards by their root mean square in all batches, so that `value_limit` suits rewards of any size."""
+    policy_interval: int = 2
+    """Critic updates per update of the actor."""
+    min_noise: float = 0.05
+    """Smallest standard deviation of an environment's exploration noise, in units of half the action range."""
+    max_noise: float = 0.4
+    """Largest standard deviation; the environments are spread evenly over the range."""
+    target_noise: float = 0.2
+    """Standard deviation of the noise on the target policy's actions."""
+    target_noise_clip: float = 0.5
+    """Largest absolute noise on the target policy's actions."""
+    compile: bool = False
+    """Compile the losses with torch.compile."""
+
+    def __post_init__(self) -> None:
+        at_least(self, policy_interval=1, atoms=2, value_limit=0, weight_decay=0, target_noise=0, target_noise_clip=0)
+        if not 0 <= self.min_noise <= self.max_noise:
+            raise ConfigError(
+                f"fast_td3.min_noise={self.min_noise:g}, fast_td3.max_noise={self.max_noise:g}: both must be at least "
+                f"0, and the minimum must not exceed the maximum. Write fast_td3.min_noise=0.05 and max_noise=0.4."
+            )
+        if not 0 < self.gamma < 1:
+            raise ConfigError(f"fast_td3.gamma={self.gamma:g} is not between 0 and 1. Write fast_td3.gamma=0.99.")
+
+    @property
+    def update_period(self) -> int:
+        """Number of updates in one cycle; every cycle updates the same networks in the same order."""
+        return self.policy_interval
+
+
+@dataclass(frozen=True)
 class DQNConfig:
     lr: float = 5e-4
     """Adam learning rate."""

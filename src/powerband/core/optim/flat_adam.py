@@ -147,6 +147,7 @@ class FlatAdam:
         precision: Precision,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
+        weight_decay: float = 0.0,
         max_grad_norm: float | None = None,
         average: Callable[[Tensor], object] | None = None,
     ):
@@ -157,6 +158,7 @@ class FlatAdam:
             precision: Decides if gradients need loss scaling (fp16 on CUDA).
             betas: Decay rates of the two moments.
             eps: Constant added to the root of the second moment.
+            weight_decay: Decoupled weight decay (AdamW, Loshchilov and Hutter 2019), times the learning rate per step.
             max_grad_norm: Largest 2-norm of the gradient over all parameters; None disables clipping.
             average: Function that replaces a flat gradient by its mean over ranks, in place; None averages nothing.
 
@@ -172,7 +174,7 @@ class FlatAdam:
         self.grad = self.flat.grad = torch.zeros_like(values)
         for parameter, view in zip(self.parameters, views_of(self.grad, self.parameters), strict=True):
             parameter.grad = view
-        self.max_grad_norm = max_grad_norm
+        self.max_grad_norm, self.weight_decay = max_grad_norm, weight_decay
         self.average = average
         self.scaler = precision.scaler()
         # On CUDA the rate is a tensor, so that a captured graph reads the current value at each replay.
@@ -223,6 +225,8 @@ class FlatAdam:
         norm = torch.linalg.vector_norm(self.grad)
         if self.max_grad_norm is not None:
             self.grad.mul_((self.max_grad_norm / (norm + 1e-6)).clamp(max=1.0))
+        if self.weight_decay:
+            self.flat.mul_(1 - self.lr * self.weight_decay)
         if self.scaler is None:
             self.adam.step()
         else:

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from powerband.algos.settings import DQNConfig, PPOConfig, SACConfig, TD3Config
+from powerband.algos.settings import DQNConfig, FastTD3Config, PPOConfig, SACConfig, TD3Config
 from powerband.core.config import RunConfig, at_least
 from powerband.core.errors import ConfigError
 from powerband.core.recipe import Algorithm
@@ -20,6 +20,7 @@ Hyper = Literal["tuned", "default"]
 ALGORITHMS = {
     "sac": Algorithm("powerband.algos.sac:SAC", SACConfig(), "off_policy"),
     "td3": Algorithm("powerband.algos.td3:TD3", TD3Config(), "off_policy"),
+    "fast_td3": Algorithm("powerband.algos.fast_td3:FastTD3", FastTD3Config(), "off_policy"),
     "dqn": Algorithm("powerband.algos.dqn:DQN", DQNConfig(), "off_policy"),
     "ppo": Algorithm(
         "powerband.algos.ppo:PPO",
@@ -37,7 +38,7 @@ class Config:
     env_kwargs: str = ""
     """Keyword arguments of the environment as a JSON object, for example '{"continuous": true}'."""
     algo: str = "sac"
-    """Algorithm: sac and td3 need continuous actions, dqn needs discrete ones; ppo supports both."""
+    """Algorithm: sac, td3 and fast_td3 need continuous actions, dqn needs discrete ones; ppo supports both."""
     num_workers: int = -1
     """Worker processes of each rank; 0 steps in the training process, -1 starts one per core (two with double_buffer),
     at most one per environment."""

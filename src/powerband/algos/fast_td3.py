@@ -1,0 +1,262 @@
+"""FastTD3: TD3 with distributional critics, large batches and few updates, for many environments.
+
+The critics learn the distribution of the return as probabilities of fixed values (atoms). Observations and rewards are
+divided by running statistics, so that one range of values suits most tasks. Each environment explores with noise of its
+own scale. The replay buffer and the environments hold actions in the environment's units; the networks use [-1, 1].
+
+Sources: Seo et al. 2025, "FastTD3: Simple, Fast, and Capable Reinforcement Learning for Humanoid Control"; Bellemare,
+Dabney and Munos 2017, "A Distributional Perspective on Reinforcement Learning", algorithm 1.
+Suffixes: B rows, E critics, Z atoms.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from powerband.algos.settings import FastTD3Config
+from powerband.core.errors import ConfigError
+from powerband.core.optim.compile import compile_if
+from powerband.core.optim.flat_adam import FlatAdam, FlatTarget
+from powerband.core.rank_context import RankContext
+from powerband.core.schedule import UpdateCycle
+from powerband.data.n_step import bootstrap_discount
+from powerband.data.types import EnvSpec, Tree
+from powerband.nets.encoders import ObsEncoder, encode
+from powerband.nets.features import features, num_features
+from powerband.nets.mlp import MLP, TwinMLP
+from powerband.nets.normalise import RunningNorm
+
+GOLDEN_RATIO = 0.6180339887498949
+"""Successive multiples of it, without their integer parts, spread evenly over 0..1."""
+
+
+class FastTD3:
+    """FastTD3 learner for continuous actions within finite bounds, for one agent.
+
+    An encoder learns from the loss of the critics alone; the actor reads its features without a gradient.
+
+    Shapes: N environments, B rows of a batch, D entries of an action, F features of an observation, Z atoms.
+    """
+
+    def __init__(
+        self, spec: EnvSpec, config: FastTD3Config, context: RankContext, encoder: ObsEncoder | None = None
+    ) -> None:
+        """
+        Args:
+            spec: Spaces of the environments.
+            config: Hyper-parameters.
+            context: Device, precision, random numbers and gradient averaging of this rank.
+            encoder: Encoder of observations with images or categories, whose features are not normalised; None joins
+                all entries.
+
+        Raises:
+            ConfigError: The actions are discrete or unbounded, or are not one vector per environment.
+        """
+        if spec.low is None or spec.high is None or not bool(torch.isfinite(torch.stack([spec.low, spec.high])).all()):
+            raise ConfigError("algo=fast_td3 needs continuous actions with finite bounds. Write algo=ppo.")
+        if spec.num_agents is not None or len(spec.action.shape) != 1:
+            raise ConfigError(
+                f"algo=fast_td3 needs one action vector per environment, not shape {spec.action.shape}. Write algo=ppo."
+            )
+        self.config, self.precision, self.noise, self.ranks = config, context.precision, context.noise, context.ranks
+        device, self.average = context.device, context.average
+        self.dim = spec.action.shape[0]
+        self.centre = ((spec.high + spec.low) / 2).to(device, torch.float32)
+        self.scale = ((spec.high - spec.low) / 2).to(device, torch.float32)
+        self.encoder = None if encoder is None else encoder.to(device)
+        inputs = num_features(spec.obs, None) if encoder is None else encoder.width
+        self.obs_norm = RunningNorm(inputs).to(device) if config.normalize_obs and encoder is None else None
+        self.reward_norm = RunningNorm(1).to(device)
+        limit = config.value_limit or 2 / (1 - config.gamma)
+        self.atoms_Z = torch.linspace(-limit, limit, config.atoms, device=device)
+        self.actor = MLP(inputs, config.hidden, self.dim, exact_inputs=True, output_gain=0.01).to(device)
+        self.critic = TwinMLP(inputs + self.dim, config.critic_hidden, config.atoms, exact_inputs=True).to(device)
+        self.target_actor, self.target_critic = copy.deepcopy(self.actor), copy.deepcopy(self.critic)
+        self.target_encoder = copy.deepcopy(self.encoder)
+        shared: dict[str, Any] = {"precision": context.precision, "average": context.average}
+        shared["weight_decay"] = config.weight_decay
+        self.actor_adam = FlatAdam([self.actor], config.actor_lr, **shared)
+        critics = [net for net in (self.critic, self.encoder) if net is not None]
+        targets = [net for net in (self.target_critic, self.target_encoder) if net is not None]
+        self.critic_adam = FlatAdam(critics, config.critic_lr, **shared)
+        self.follow_actor = FlatTarget(self.actor_adam, [self.target_actor], config.tau)
+        self.follow_critic = FlatTarget(self.critic_adam, targets, config.tau)
+        self.updates = torch.zeros((), dtype=torch.int64, device=device)
+        self.cycle = UpdateCycle(config.policy_interval)
+        self._critic_loss_fn = compile_if(self._critic_loss, config.compile)
+        self._actor_loss_fn = compile_if(self._actor_loss, config.compile)
+
+    @property
+    def lr(self) -> float | Tensor:
+        """Learning rate of the actor; an assignment scales the critics' learning rate by the same factor."""
+        return self.actor_adam.lr
+
+    @lr.setter
+    def lr(self, lr: float) -> None:
+        self.actor_adam.lr = lr
+        self.critic_adam.lr = lr * (self.config.critic_lr / self.config.actor_lr)
+
+    @torch.no_grad()
+    def act(self, obs: Tree, carry: Tensor | None, explore: bool) -> tuple[Tensor, dict[str, Tensor], None]:
+        """Computes actions, with Gaussian noise if `explore`.
+
+        Args:
+            obs: Tensor or nested dict of tensors (N, ...): observations of N environments.
+            carry: Not used; the policy has no recurrent state.
+            explore: Adds noise if true, with a scale that each environment keeps for the whole training.
+
+        Returns:
+            Actions (N, D) float32 of D entries in the environment's units; an empty dict; None, because the policy has
+            no recurrent state.
+        """
+        rows = self._features(obs, self.encoder)
+        with self.precision.autocast(rows.shape[0]):
+            action = torch.tanh(self.actor(rows)).float()
+        if explore:
+            noise = self.noise("fast_td3/act", rows.shape[0]).normal(self.dim)
+            action = (action + self._noise_scales(rows.shape[0]) * noise).clamp(-1, 1)
+        return torch.addcmul(self.centre, self.scale, action), {}, None
+
+    def _noise_scales(self, rows: int) -> Tensor:
+        """Returns the exploration noise (N, 1) of `rows` environments, which depends on their global ids only."""
+        low, high = self.config.min_noise, self.config.max_noise
+        return low + (high - low) * ((self.ranks.ids(rows) + 1) * GOLDEN_RATIO).frac().float().unsqueeze(1)
+
+    def update(self, batch: dict[str, Tree]) -> dict[str, Tensor]:
+        """Takes one step of the critics and, at every `policy_interval`-th update, of the actor.
+
+        Args:
+            batch: B transitions: ``obs`` and ``next_obs`` (B, ...), ``action`` (B, D) of D entries in the environment's
+                units, ``reward`` (B,) and ``terminated`` (B,) bool.
+
+        Returns:
+            Losses and statistics of the update by name, detached 0-d tensors.
+        """
+        self._update_statistics(batch)
+        obs = self._features(batch["obs"], self.encoder)
+        with torch.no_grad():
+            next_obs = self._features(batch["next_obs"], self.target_encoder)
+        action = (batch["action"] - self.centre) / self.scale
+        reward = batch["reward"] * self._reward_factor()
+        discount = bootstrap_discount(batch, self.config.gamma)
+        normal = self.noise("fast_td3/update", obs.shape[0]).normal(self.dim)
+        with self.precision.autocast():
+            critic_loss, q_mean = self._critic_loss_fn(obs, action, reward, next_obs, discount, normal)
+        figures = {
+            "losses/critic": critic_loss.detach(),
+            "losses/q": q_mean,
+            "losses/critic_grad_norm": self.critic_adam.step(critic_loss),
+        }
+        obs = obs.detach()
+        self.updates += 1
+        if self.cycle.advance() == self.cycle.period:
+            with self.critic_adam.frozen():
+                with self.precision.autocast():
+                    loss = self._actor_loss_fn(obs)
+                figures["losses/actor_grad_norm"] = self.actor_adam.step(loss)
+            figures["losses/actor"] = loss.detach()
+            self.follow_actor.update()
+        self.follow_critic.update()
+        return figures
+
+    def _update_statistics(self, batch: dict[str, Tree]) -> None:
+        """Adds the observations and rewards of a batch to the running statistics, over all ranks."""
+        if self.obs_norm is not None:
+            self.obs_norm.update_statistics(features(batch["obs"], 1), self.average, self.ranks.world_size)
+        if self.config.normalize_reward:
+            self.reward_norm.update_statistics(batch["reward"].unsqueeze(1), self.average, self.ranks.world_size)
+
+    def _reward_factor(self) -> Tensor:
+        """Returns 1 / the root mean square of the rewards, 0-d; 1 without ``normalize_reward``."""
+        norm = self.reward_norm
+        square = (norm.var + norm.mean.square()).squeeze(0)
+        return torch.where(norm.count > 0, torch.rsqrt(square + 1e-8), 1.0)
+
+    def _features(self, obs: Tree, encoder: ObsEncoder | None) -> Tensor:
+        """Computes the inputs (B, F) of the networks; without `encoder` all entries of `obs` are joined."""
+        if encoder is not None:
+            return encode(encoder, obs, self.precision)
+        rows = features(obs, 1)
+        return rows if self.obs_norm is None else self.obs_norm(rows)
+
+    def _critic_loss(
+        self, obs: Tensor, action: Tensor, reward: Tensor, next_obs: Tensor, discount: Tensor, normal: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Returns (loss, mean Q). The loss is the sum over critics of the mean cross-entropy with the target.
+
+        The target is the distribution of r + discount Z'(s', clip(mu'(s') + noise)), where Z' is that of the two target
+        critics with the lower mean. `discount` is gamma (1 - terminated), see `bootstrap_discount`. `normal` contains
+        standard normal numbers (B, D) for the noise.
+        """
+        config = self.config
+        with torch.no_grad():
+            noise = (config.target_noise * normal).clamp(-config.target_noise_clip, config.target_noise_clip)
+            next_action = (torch.tanh(self.target_actor(next_obs)) + noise).clamp(-1, 1)
+            probs_EBZ = self.target_critic(torch.cat([next_obs, next_action], -1)).softmax(-1)
+            first_B, second_B = self._mean(probs_EBZ).unbind()
+            probs_BZ = torch.where((first_B < second_B).unsqueeze(1), probs_EBZ[0], probs_EBZ[1])
+            target_BZ = project(probs_BZ, reward, discount, self.atoms_Z)
+        log_probs_EBZ = self.critic(torch.cat([obs, action], -1)).log_softmax(-1)
+        loss = -(target_BZ * log_probs_EBZ).sum(-1).mean(1).sum()
+        return loss, self._mean(log_probs_EBZ.detach().exp()).mean()
+
+    def _actor_loss(self, obs: Tensor) -> Tensor:
+        """Computes -mean min Q(s, mu(s)) over the two critics, which get no gradient; Q is the mean of the atoms."""
+        action = torch.tanh(self.actor(obs))
+        return -self._mean(self.critic(torch.cat([obs, action], -1)).softmax(-1)).amin(0).mean()
+
+    def _mean(self, probs: Tensor) -> Tensor:
+        """Computes the means (...) of distributions (..., Z)."""
+        return (probs * self.atoms_Z).sum(-1)  # a matrix product would be bfloat16 under autocast
+
+    def initial_carry(self, num_envs: int) -> None:
+        """Returns None: the policy has no recurrent state."""
+
+    def policy_state(self) -> dict[str, Tensor]:
+        """Returns the tensors of the exported policy.
+
+        They are the parameters of the actor, those of the encoder and the statistics of the observations with the
+        prefixes ``encoder.`` and ``obs_norm.``, and ``centre`` and ``scale``, which map actions from [-1, 1] to the
+        environment's units.
+        """
+        encoder = {} if self.encoder is None else self.encoder.state_dict(prefix="encoder.")
+        norm = {} if self.obs_norm is None else self.obs_norm.state_dict(prefix="obs_norm.")
+        return {**self.actor.state_dict(), **encoder, **norm, "centre": self.centre, "scale": self.scale}
+
+    def _parts(self) -> dict[str, Any]:
+        """Returns the parts with state by name."""
+        names = "actor critic target_actor target_critic actor_adam critic_adam reward_norm noise".split()
+        optional = {name: getattr(self, name) for name in ("encoder", "target_encoder", "obs_norm")}
+        present = {name: part for name, part in optional.items() if part is not None}
+        return {**{name: getattr(self, name) for name in names}, **present}
+
+    def state_dict(self) -> dict:
+        """Returns the complete training state for a checkpoint: the tensors themselves, not copies."""
+        return {**{name: part.state_dict() for name, part in self._parts().items()}, "updates": self.updates}
+
+    def load_state_dict(self, state: dict) -> None:
+        """Restores a result of `state_dict` in place."""
+        for name, part in self._parts().items():
+            part.load_state_dict(state[name])
+        self.updates.copy_(state["updates"])
+        self.cycle.restore(int(state["updates"]))
+
+
+def project(probs_BZ: Tensor, reward_B: Tensor, discount_B: Tensor, atoms_Z: Tensor) -> Tensor:
+    """Returns the probabilities (B, Z) of reward + discount * value at evenly spaced atoms.
+
+    The values have the probabilities `probs_BZ` at the atoms. A result between two atoms is split between them in
+    proportion to its nearness; one beyond the last atom is moved to it.
+    """
+    last = len(atoms_Z) - 1
+    values_BZ = reward_B.unsqueeze(1) + discount_B.unsqueeze(1) * atoms_Z
+    position_BZ = ((values_BZ - atoms_Z[0]) * (last / (atoms_Z[-1] - atoms_Z[0]))).clamp(0, last)
+    lower_BZ = position_BZ.floor().clamp(max=last - 1)
+    upper_share_BZ = position_BZ - lower_BZ
+    index_BZ = lower_BZ.long()
+    projected_BZ = torch.zeros_like(probs_BZ).scatter_add_(1, index_BZ, probs_BZ * (1 - upper_share_BZ))
+    return projected_BZ.scatter_add_(1, index_BZ + 1, probs_BZ * upper_share_BZ)
