@@ -92,4 +92,4 @@ def test_a_recipe_that_cannot_be_imported_does_not_stop_the_others() -> None:
     context = CheckContext(recipes={"broken": broken_import, "gym": lambda: GYM})
     context.__dict__["devices"] = [CPU]
     names = [name for name, _ in recipes.checks(context)]
-    assert names == ["broken cpu", "gym sac cpu", "gym td3 cpu", "gym dqn cpu", "gym ppo cpu"]
+    assert names == ["broken cpu", *(f"gym {algo} cpu" for algo in ("sac", "td3", "fast_td3", "dqn", "ppo"))]
