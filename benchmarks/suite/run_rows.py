@@ -72,7 +72,7 @@ class Queue:
             child.wait()
         self.children.discard(child)
         seconds = time.perf_counter() - began
-        state = "done" if child.returncode == 0 else f"FAILED, see {log}"
+        state = "done" if child.returncode == 0 else f"FAILED with status {child.returncode}, see {log}"
         print(f"{time.strftime('%H:%M:%S')} {row.name}: {state}, {seconds:.0f} s", flush=True)
 
     def watch(self) -> None:
