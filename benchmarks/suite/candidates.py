@@ -12,11 +12,11 @@ import argparse
 import json
 import os
 import shutil
-import time
 from fnmatch import fnmatch
 from pathlib import Path
 
 from powerband_row import train_powerband
+from work_queue import WorkQueue, add_options
 
 RESULTS = Path(__file__).parents[1] / "results" / "tuned"
 
@@ -79,30 +79,36 @@ def show(path: Path) -> None:
     print(f"{path.stem}: {returns}; final {result['final']['return']:,.1f}; {result['curve'][-1]['cpu_s']:.0f} CPU s")
 
 
+def run(name: str, seed: int, folder: Path) -> None:
+    """Trains a candidate in the run folder `folder` and writes its result."""
+    task, algo, steps, settings = candidates()[name]
+    shutil.rmtree(folder, ignore_errors=True)
+    result = train_powerband(task, algo, steps, seed, settings, folder)
+    load = round(os.getloadavg()[2], 1)
+    path = RESULTS / f"{name}-{seed}.json"
+    path.write_text(json.dumps({"candidate": name, "seed": seed, "load": load, **result}) + "\n")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--runs", type=Path, help="folder of run folders, outside of the checkout")
-    parser.add_argument("--only", nargs="+", default=["*"], help="patterns of candidate names")
+    add_options(parser)
     parser.add_argument("--seeds", type=int, nargs="+", default=[100, 101])
-    parser.add_argument("--pause-file", type=Path, help="start no run while this file exists")
+    parser.add_argument("--one", nargs=3, metavar=("NAME", "SEED", "FOLDER"), help="run one candidate in this process")
     options = parser.parse_args()
     RESULTS.mkdir(parents=True, exist_ok=True)
-    for name, (task, algo, steps, settings) in candidates().items():
-        if options.runs is None or not any(fnmatch(name, pattern) for pattern in options.only):
-            continue
-        for seed in options.seeds:
-            path = RESULTS / f"{name}-{seed}.json"
-            if path.exists():
-                continue
-            while options.pause_file and options.pause_file.exists():
-                time.sleep(1)
-            folder = options.runs / f"{name}-{seed}"
-            shutil.rmtree(folder, ignore_errors=True)
-            result = train_powerband(task, algo, steps, seed, settings, folder)
-            load = round(os.getloadavg()[2], 1)
-            path.write_text(json.dumps({"candidate": name, "seed": seed, "load": load, **result}) + "\n")
-            show(path)
-    if options.runs is None:
+    if options.one:
+        name, seed, folder = options.one
+        run(name, int(seed), Path(folder))
+    elif options.runs:
+        names = [f"{name}-{seed}" for seed in options.seeds for name in candidates()]
+        missing = [
+            name
+            for name in names
+            if any(fnmatch(name, pattern) for pattern in options.only) and not (RESULTS / f"{name}.json").exists()
+        ]
+        work = [(name, ["candidates.py", "--one", *name.rsplit("-", 1), str(options.runs / name)]) for name in missing]
+        WorkQueue(options).run_all(work)
+    else:
         for path in sorted(RESULTS.glob("*.json")):
             show(path)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
@@ -143,7 +144,7 @@ def test_table_names_what_is_missing(tmp_path: Path) -> None:
 
 
 def test_pause_file_stops_running_rows(tmp_path: Path) -> None:
-    from run_rows import Queue
+    from work_queue import WorkQueue, add_options
 
     def state() -> str:
         return Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[0]
@@ -154,7 +155,9 @@ def test_pause_file_stops_running_rows(tmp_path: Path) -> None:
             time.sleep(0.05)
         return state() == letter
 
-    queue = Queue(tmp_path, 1e9, tmp_path / "pause")
+    parser = argparse.ArgumentParser()
+    add_options(parser)
+    queue = WorkQueue(parser.parse_args([f"--pause-file={tmp_path / 'pause'}"]))
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
     queue.children.add(child)
     thread = threading.Thread(target=queue.watch)
