@@ -29,6 +29,10 @@ SMALL = {
         "gym env_id=CartPole-v1 algo=dqn dqn.hidden=32 dqn.epsilon_steps=300 off_policy.num_envs=3 n_step=3 "
         "global_batch_size=32 replay_size=200 learning_starts=40 random_steps=40 num_workers=0"
     ).split(),
+    "fast_td3": (
+        "gym algo=fast_td3 hidden=16 critic_hidden=16 off_policy.num_envs=4 global_batch_size=32 update_interval=4 "
+        "updates_per_interval=2 learning_starts=40 random_steps=40"
+    ).split(),
     "metaworld": (
         "metaworld variant=smoke backend=workers num_workers=0 sac.hidden=16 learning_starts=60 random_steps=60 "
         "collect.interval=100 collect.samples=40 final_episodes=0 horizon=30 project={run_dir}"

@@ -7,8 +7,9 @@ import copy
 import pytest
 import torch
 
+from powerband.algos.fast_td3 import FastTD3
 from powerband.algos.sac import SAC
-from powerband.algos.settings import SACConfig, TD3Config
+from powerband.algos.settings import FastTD3Config, SACConfig, TD3Config
 from powerband.algos.td3 import TD3
 from powerband.core.rank_context import RankContext
 from powerband.data.types import EnvSpec, TensorSpec
@@ -34,12 +35,15 @@ def batch(rows: int = 8) -> dict:
     }
 
 
-@pytest.fixture(params=["sac", "td3"])
+@pytest.fixture(params=["sac", "td3", "fast_td3"])
 def learner(request):
     torch.manual_seed(0)
     encoder = ObsEncoder(OBS)
     if request.param == "sac":
         return SAC(SPEC, SACConfig(hidden=(16,), tau=0.5), RankContext.single(), encoder)
+    if request.param == "fast_td3":
+        settings = FastTD3Config(hidden=(16,), critic_hidden=(16,), tau=0.5, policy_interval=1)
+        return FastTD3(SPEC, settings, RankContext.single(), encoder)
     return TD3(SPEC, TD3Config(hidden=(16,), tau=0.5, policy_interval=1), RankContext.single(), encoder)
 
 

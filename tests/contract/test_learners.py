@@ -40,6 +40,7 @@ ROWS, SEED = 8, 3
 SMALL: dict[tuple[str, str], tuple[str, ...]] = {
     ("gym", "sac"): ("env_id=Pendulum-v1",),
     ("gym", "td3"): ("env_id=Pendulum-v1",),
+    ("gym", "fast_td3"): ("env_id=Pendulum-v1",),
     ("gym", "dqn"): ("env_id=CartPole-v1",),
     ("gym", "ppo"): ("env_id=CartPole-v1",),
     ("libero", ""): ("variant=smoke",),

@@ -16,9 +16,10 @@ from powerband.algos.action_chunks import ActionChunkLearner
 from powerband.algos.coma import COMA
 from powerband.algos.ddpg import DDPG
 from powerband.algos.dqn import DQN
+from powerband.algos.fast_td3 import FastTD3
 from powerband.algos.ppo import PPO
 from powerband.algos.sac import SAC
-from powerband.algos.settings import ChunkConfig, COMAConfig, DDPGConfig, DQNConfig, PPOConfig, SACConfig
+from powerband.algos.settings import ChunkConfig, COMAConfig, DDPGConfig, DQNConfig, FastTD3Config, PPOConfig, SACConfig
 from powerband.core.noise import NoiseSource
 from powerband.core.optim.precision import Precision
 from powerband.core.rank_context import RankContext
@@ -41,13 +42,13 @@ BATCH, UPDATES = 64, 5
 ITERATIONS = 3_000
 STEPS, PIXELS, SKETCHES = 6, 36, 9
 CHUNKS = ("clone", "diffusion")
-LEARNERS = ("sac", "dqn", "ddpg", "ppo", "fused", "coma", "sketchnav", *CHUNKS)
+LEARNERS = ("sac", "fast_td3", "dqn", "ddpg", "ppo", "fused", "coma", "sketchnav", *CHUNKS)
 
 
 def make_env_spec(name: str) -> EnvSpec:
     if name == "coma":
         return uav_spec(World())
-    if name == "sac":
+    if name in ("sac", "fast_td3"):
         low, high = torch.tensor([-2.0, -1.0]), torch.tensor([2.0, 1.0])
         return EnvSpec(TensorSpec((7,)), TensorSpec((2,)), low=low, high=high)
     if name == "dqn":
@@ -94,14 +95,14 @@ def joint_batch(name: str, index: int) -> dict[str, torch.Tensor]:
         action = torch.randint(6, (BATCH,), generator=generator)
         mask = (torch.rand(BATCH, 6, generator=generator) < 0.7).scatter(1, action.unsqueeze(1), True)
         return {"inputs": inputs, "action": action, "mask": mask, "returns": torch.randn(BATCH, generator=generator)}
-    agents = () if name in ("sac", "dqn") else (3,)
+    agents = () if name in ("sac", "fast_td3", "dqn") else (3,)
 
     def normal(*tail: int) -> torch.Tensor:
         return torch.randn(BATCH, *agents, *tail, generator=generator)
 
     batch = {"obs": normal(7), "next_obs": normal(7), "reward": normal()}
     batch["terminated"] = torch.rand(BATCH, generator=generator) < 0.1
-    if name == "sac":
+    if name in ("sac", "fast_td3"):
         return batch | {"action": normal(2).clamp(-1, 1)}
     if name == "dqn":
         return batch | {"action": torch.randint(4, (BATCH,), generator=generator)}
@@ -135,6 +136,7 @@ def learner_of(ranks: Ranks, name: str) -> object:
     kinds = {
         "coma": (COMA, COMAConfig(width=16, actor_lr=1e-3, critic_lr=1e-3)),
         "sac": (SAC, SACConfig(hidden=(32, 32))),
+        "fast_td3": (FastTD3, FastTD3Config(hidden=(32,), critic_hidden=(32,))),
         "dqn": (DQN, DQNConfig(hidden=(32, 32), dueling=True, quantiles=5, target_interval=2)),
         "ddpg": (DDPG, DDPGConfig(hidden=32)),
         "ppo": (PPO, PPOConfig(hidden=(32,))),

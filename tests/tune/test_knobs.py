@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from powerband.algos.dqn import DQN
+from powerband.algos.fast_td3 import FastTD3
 from powerband.algos.sac import SAC
-from powerband.algos.settings import DQNConfig, SACConfig, TD3Config
+from powerband.algos.settings import DQNConfig, FastTD3Config, SACConfig, TD3Config
 from powerband.algos.td3 import TD3
 from powerband.core.rank_context import RankContext
 from powerband.data.types import EnvSpec, TensorSpec
@@ -27,6 +28,7 @@ DISCRETE = EnvSpec(TensorSpec((3,)), TensorSpec((), torch.int64), num_actions=2)
         ("sac", SAC, SACConfig(hidden=(8,)), 1),
         ("sac", SAC, SACConfig(hidden=(8,), policy_interval=2, target_interval=3), 6),
         ("td3", TD3, TD3Config(hidden=(8,), policy_interval=2), 2),
+        ("fast_td3", FastTD3, FastTD3Config(hidden=(8,), policy_interval=3), 3),
         ("dqn", DQN, DQNConfig(hidden=(8,), target_interval=4), 4),
     ],
 )

@@ -38,7 +38,7 @@ def test_a_synthetic_batch_fits_recurrent_and_multi_agent_learners(gru: int, age
     assert all(bool(torch.isfinite(value).all()) for value in learner.update(batch).values())
 
 
-@pytest.mark.parametrize("algo", ["sac", "td3", "ppo"])
+@pytest.mark.parametrize("algo", ["sac", "td3", "fast_td3", "ppo"])
 def test_a_recipe_is_timed_at_the_sizes_of_its_loop(algo: str) -> None:
     row = recipes.recipe_row("gym cpu", lambda: GYM, algo, CPU)
     loop = GYM.Config(algo=algo).loop

@@ -153,6 +153,14 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "sac.critic_lr": 1e-3,
         "sac.hidden": (64, 64),  # an update takes a third of the time of 256 x 256
     },
+    "fast_td3": {
+        "algo": "fast_td3",
+        "off_policy.num_envs": 32,
+        "off_policy.global_batch_size": 512,
+        "off_policy.update_interval": 32,
+        "off_policy.updates_per_interval": 4,
+        "off_policy.replay_size": 500_000,
+    },
     "cartpole": {
         "hyper": "default",
         "env_id": "CartPole-v1",
