@@ -1,4 +1,4 @@
-"""gym: the recipe that trains SAC, TD3, DQN or PPO on any Gymnasium environment, including your own."""
+"""gym: the recipe that trains SAC, TD3, FastTD3, DQN or PPO on any Gymnasium environment, including your own."""
 
 from powerband.core.recipe import Recipe
 from powerband.recipes.gym.config import (
@@ -14,7 +14,7 @@ from powerband.recipes.gym.config import (
 
 RECIPE = Recipe(
     name="gym",
-    summary="any Gymnasium environment id, including your own: sac, td3, dqn, ppo",
+    summary="any Gymnasium environment id, including your own: sac, td3, fast_td3, dqn, ppo",
     Config=Config,
     stages={"train": "powerband.recipes.gym.train:train"},
     algorithms=ALGORITHMS,
