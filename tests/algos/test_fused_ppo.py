@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import runs
+from powerband.algos.fused_ppo import kernels
 from powerband.algos.ppo import PPO
 from powerband.algos.settings import PPOConfig
 from powerband.core.rank_context import RankContext
@@ -139,6 +140,12 @@ def test_small_moments_become_zero():
     ours.update_epoch(data, torch.arange(8), 8)
     at = (ours.net.head.bias.data_ptr() - ours.adam.flat.data_ptr()) // 4
     assert ours.adam.adam.state["exp_avg"][at + gap] == 0 != ours.adam.adam.state["exp_avg"][at]
+
+
+def test_compiled_functions_match_their_cache_in_the_next_process():
+    """numba's key of a cached function contains its closure, and a function in it has another key in each process."""
+    for kernel in kernels():
+        assert [type(cell.cell_contents) for cell in kernel.py_func.__closure__] == [int], kernel
 
 
 def test_updates_repeat_their_bits():

@@ -55,6 +55,57 @@ def take(values, rows):
     return taken
 
 
+@compiled
+def loss_gradient(theta, log_std_at, policy, critic, norm, x, mask, action, old, settings, grad, figures):
+    """Writes the gradient of `PPO._loss` to grad (P,), and its first `FIGURES` to figures (5,).
+
+    The columns of old (R, 4) are log_prob, value, advantages and returns of the rollout. `settings` are clip,
+    value_coef, entropy_coef, value_clip and the largest KL divergence; infinite means no limit.
+    """
+    clip, value_coef, entropy_coef, value_clip, max_kl = settings
+    x = normalised(x, norm[0], norm[1], norm[2])
+    rows = np.float32(len(x))
+    log_std = theta[log_std_at[0] : log_std_at[1]]
+    policy_activations, outputs = forward(theta, policy, x)
+    critic_activations, value = forward(theta, critic, x)
+    if not log_std.size:
+        log_softmax_(outputs, mask)
+    log_prob, entropy = distribution(outputs, log_std, action)
+    log_prob_grad, value_grad = np.zeros(len(x), np.float32), np.zeros((len(x), 1), np.float32)
+    figures[:] = 0
+    for r in range(len(x)):
+        old_log_prob, old_value, advantage, returns = old[r, 0], old[r, 1], old[r, 2], old[r, 3]
+        log_ratio = log_prob[r] - old_log_prob
+        ratio = math.exp(log_ratio)
+        clipped = ONE + clip if ratio > ONE + clip else ratio
+        clipped = ONE - clip if ratio < ONE - clip else clipped
+        gain, clipped_gain = ratio * advantage, clipped * advantage
+        if clipped_gain < gain:
+            figures[0] -= clipped_gain / rows
+        else:
+            figures[0] -= gain / rows
+            log_prob_grad[r] = -gain / rows
+        error, change = value[r, 0] - returns, value[r, 0] - old_value
+        square, value_grad[r, 0] = error * error, value_coef * error / rows
+        if abs(change) > value_clip:
+            clipped_error = old_value + math.copysign(value_clip, change) - returns
+            if clipped_error * clipped_error > square:
+                square, value_grad[r, 0] = clipped_error * clipped_error, np.float32(0)
+        figures[1] += HALF * square / rows
+        figures[2] += entropy[r] / rows
+        figures[3] += (ratio - ONE - log_ratio) / rows
+        figures[4] += np.float32(clipped != ratio) / rows
+    entropy_grad = -entropy_coef / rows
+    if figures[3] > max_kl:  # this mini-batch trains the value only
+        log_prob_grad[:] = 0
+        entropy_grad = np.float32(0)
+    grad[:] = 0
+    log_std_grad = grad[log_std_at[0] : log_std_at[1]]
+    distribution_backward(outputs, log_std, action, log_prob_grad, entropy_grad, log_std_grad)
+    backward(theta, policy, x, policy_activations, outputs, grad)
+    backward(theta, critic, x, critic_activations, value_grad, grad)
+
+
 @cache
 def kernels() -> tuple[Any, Any, Any]:
     """Returns three compiled functions: act, gradient and epoch.
@@ -69,6 +120,7 @@ def kernels() -> tuple[Any, Any, Any]:
     - ``x`` (R, F): F features of R rows.
     - ``mask`` (R, K) bool: allowed ones of K actions; empty if all are allowed.
     """
+    # A cached function may close over numbers only: a compiled function in its closure would never match the cache.
     stamp = source_checksum(compiled_adam, compiled_mlp, compiled_distributions)
 
     @njit(cache=True, **OPTIONS)
@@ -90,54 +142,10 @@ def kernels() -> tuple[Any, Any, Any]:
             value[r], log_prob[r] = values[r, 0], chosen[r]
 
     @njit(cache=True, **OPTIONS)
-    def gradient(theta, log_std_at, policy, critic, norm, x, mask, action, old, settings, grad, figures):
-        """Writes the gradient of `PPO._loss` to grad (P,), and its first `FIGURES` to figures (5,).
-
-        The columns of old (R, 4) are log_prob, value, advantages and returns of the rollout. `settings` are clip,
-        value_coef, entropy_coef, value_clip and the largest KL divergence; infinite means no limit.
-        """
-        clip, value_coef, entropy_coef, value_clip, max_kl = settings
-        x = normalised(x, norm[0], norm[1], norm[2])
-        rows = np.float32(len(x) + 0 * stamp)
-        log_std = theta[log_std_at[0] : log_std_at[1]]
-        policy_activations, outputs = forward(theta, policy, x)
-        critic_activations, value = forward(theta, critic, x)
-        if not log_std.size:
-            log_softmax_(outputs, mask)
-        log_prob, entropy = distribution(outputs, log_std, action)
-        log_prob_grad, value_grad = np.zeros(len(x), np.float32), np.zeros((len(x), 1), np.float32)
-        figures[:] = 0
-        for r in range(len(x)):
-            old_log_prob, old_value, advantage, returns = old[r, 0], old[r, 1], old[r, 2], old[r, 3]
-            log_ratio = log_prob[r] - old_log_prob
-            ratio = math.exp(log_ratio)
-            clipped = ONE + clip if ratio > ONE + clip else ratio
-            clipped = ONE - clip if ratio < ONE - clip else clipped
-            gain, clipped_gain = ratio * advantage, clipped * advantage
-            if clipped_gain < gain:
-                figures[0] -= clipped_gain / rows
-            else:
-                figures[0] -= gain / rows
-                log_prob_grad[r] = -gain / rows
-            error, change = value[r, 0] - returns, value[r, 0] - old_value
-            square, value_grad[r, 0] = error * error, value_coef * error / rows
-            if abs(change) > value_clip:
-                clipped_error = old_value + math.copysign(value_clip, change) - returns
-                if clipped_error * clipped_error > square:
-                    square, value_grad[r, 0] = clipped_error * clipped_error, np.float32(0)
-            figures[1] += HALF * square / rows
-            figures[2] += entropy[r] / rows
-            figures[3] += (ratio - ONE - log_ratio) / rows
-            figures[4] += np.float32(clipped != ratio) / rows
-        entropy_grad = -entropy_coef / rows
-        if figures[3] > max_kl:  # this mini-batch trains the value only
-            log_prob_grad[:] = 0
-            entropy_grad = np.float32(0)
-        grad[:] = 0
-        log_std_grad = grad[log_std_at[0] : log_std_at[1]]
-        distribution_backward(outputs, log_std, action, log_prob_grad, entropy_grad, log_std_grad)
-        backward(theta, policy, x, policy_activations, outputs, grad)
-        backward(theta, critic, x, critic_activations, value_grad, grad)
+    def gradient(*arguments):
+        """Calls `loss_gradient`."""
+        loss_gradient(*arguments)
+        return 0 * stamp
 
     @njit(cache=True, **OPTIONS)
     def epoch(
@@ -160,8 +168,8 @@ def kernels() -> tuple[Any, Any, Any]:
     ):
         """Takes one step of Adam per mini-batch of `size` rows, and writes the means of `FIGURES` to means (6,).
 
-        The arrays of `gradient` have B rows here. `order` (B,) int64 is a permutation. `adam` is
-        explained at `adam_step`.
+        The arrays of `loss_gradient` have B rows here. `order` (B,) int64 is a permutation. `adam` is explained at
+        `adam_step`.
         """
         figures = np.empty(means.size, np.float32)
         count = np.float32(-(-len(order) // size) + 0 * stamp)
@@ -169,7 +177,9 @@ def kernels() -> tuple[Any, Any, Any]:
         for first in range(0, len(order), size):
             rows = order[first : first + size]
             part, allowed, chosen, before = take(x, rows), take(mask, rows), take(action, rows), take(old, rows)
-            gradient(theta, log_std_at, policy, critic, norm, part, allowed, chosen, before, settings, grad, figures)
+            loss_gradient(
+                theta, log_std_at, policy, critic, norm, part, allowed, chosen, before, settings, grad, figures
+            )
             figures[5] = clip_grad_(grad, max_norm)
             adam_step(theta, grad, adam)
             for i in range(means.size):
