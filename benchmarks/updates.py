@@ -155,7 +155,7 @@ def sac_on_device(
     return lambda: learner.update(replay.sample(batch, noise)), learner
 
 
-def sb3_sac(inputs: int, actions: int, batch: int) -> Update:
+def sb3_sac(inputs: int, actions: int, batch: int, width: int = 256) -> Update:
     """Returns ``train()`` of Stable-Baselines3's SAC, which samples from its replay buffer."""
     import gymnasium
     from stable_baselines3 import SAC as SB3SAC
@@ -168,7 +168,8 @@ def sb3_sac(inputs: int, actions: int, batch: int) -> Update:
         def reset(self, *, seed=None, options=None):
             return np.zeros(inputs, np.float32), {}
 
-    model = SB3SAC("MlpPolicy", StaticEnv(), buffer_size=ROWS, device="cpu", policy_kwargs={"net_arch": [256, 256]})
+    networks = {"net_arch": [width, width]}
+    model = SB3SAC("MlpPolicy", StaticEnv(), buffer_size=ROWS, device="cpu", policy_kwargs=networks)
     model.set_logger(Logger(None, []))
     generator = np.random.default_rng(0)
     for _ in range(ROWS):

@@ -210,7 +210,11 @@ class FusedPPO:
 
         def layers(hidden: nn.ModuleList, head: nn.Module) -> np.ndarray:
             linear = [layer for layer in (*hidden, head) if isinstance(layer, nn.Linear)]
-            rows = [(position(layer.weight), position(layer.bias), *layer.weight.shape) for layer in linear]
+            activations = [compiled_mlp.TANH] * (len(linear) - 1) + [compiled_mlp.LINEAR]
+            rows = [
+                (position(layer.weight), position(layer.bias), *layer.weight.shape, activation)
+                for layer, activation in zip(linear, activations, strict=True)
+            ]
             return np.array(rows, np.int64)
 
         self.layers = layers(net.trunk.hidden, net.head), layers(net.value_trunk.hidden, net.value_head)

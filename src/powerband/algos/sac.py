@@ -96,6 +96,15 @@ class SAC:
         self._policy_fn = compile_if(self._policy, config.compile)
         self._critic_loss_fn = compile_if(self._critic_loss, config.compile)
         self._actor_loss_fn = compile_if(self._actor_loss, config.compile)
+        self.fused = None
+        plain = context.device.type == "cpu" and context.precision.name == "fp32" and encoder is None
+        if config.can_be_fused and plain:
+            from powerband.algos.fused_sac import FusedSAC  # imports numba, which takes half a second
+
+            self.fused = FusedSAC(
+                self.actor, self.critic, self.actor_adam, self.critic_adam, self.target, self.temperature.log_alpha,
+                (self.centre, self.scale),
+            )  # fmt: skip
 
     @property
     def lr(self) -> float | Tensor:
@@ -121,6 +130,8 @@ class SAC:
             no recurrent state.
         """
         obs = self._features(obs, self.encoder)
+        if self.fused is not None:
+            return self.fused.act(obs, self.noise("sac/act", obs.shape[0]) if explore else None), {}, None
         with self.precision.autocast(obs.shape[0]):
             if explore:
                 action, _ = self._policy_fn(obs, self.noise("sac/act", obs.shape[0]).normal(self.dim))
@@ -146,25 +157,33 @@ class SAC:
             next_obs = self._features(batch["next_obs"], self.target_encoder)
         action = (batch["action"] - self.centre) / self.scale
         discount = bootstrap_discount(batch, self.config.gamma)
-        normal = self.noise("sac/update", obs.shape[0]).normal(2, self.dim)
+        noise = self.noise("sac/update", obs.shape[0])
         alpha = self.temperature.log_alpha.detach().exp()
-        with self.precision.autocast():
-            critic_loss, q_mean = self._critic_loss_fn(
-                obs, action, batch["reward"], next_obs, discount, normal[:, 0], alpha
-            )
-        figures = {
-            "losses/critic": critic_loss.detach(),
-            "losses/q": q_mean,
-            "losses/critic_grad_norm": self.critic_adam.step(critic_loss),
-        }
+        if self.fused is not None:
+            rows = obs, action, batch["reward"], next_obs, discount
+            critic_loss, q_mean, numbers = self.fused.critic_gradient(rows, noise, float(alpha))
+            normal = numbers.view(-1, 2, self.dim)
+            grad_norm = self.critic_adam.apply()
+        else:
+            normal = noise.normal(2, self.dim)
+            with self.precision.autocast():
+                critic_loss, q_mean = self._critic_loss_fn(
+                    obs, action, batch["reward"], next_obs, discount, normal[:, 0], alpha
+                )
+            grad_norm = self.critic_adam.step(critic_loss)
+        figures = {"losses/critic": critic_loss.detach(), "losses/q": q_mean, "losses/critic_grad_norm": grad_norm}
         obs = obs.detach()
         self.updates += 1
         number = self.cycle.advance()
         if number % self.config.policy_interval == 0:
-            with self.critic_adam.frozen():
-                with self.precision.autocast():
-                    loss, log_prob = self._actor_loss_fn(obs, normal[:, 1], alpha)
-                figures["losses/actor_grad_norm"] = self.actor_adam.step(loss)
+            if self.fused is not None:
+                loss, log_prob = self.fused.actor_gradient(obs, normal[:, 1], float(alpha), self.target_entropy)
+                figures["losses/actor_grad_norm"] = self.actor_adam.apply()
+            else:
+                with self.critic_adam.frozen():
+                    with self.precision.autocast():
+                        loss, log_prob = self._actor_loss_fn(obs, normal[:, 1], alpha)
+                    figures["losses/actor_grad_norm"] = self.actor_adam.step(loss)
             figures |= {"losses/actor": loss.detach(), "losses/entropy": -log_prob, "losses/alpha": alpha}
         if number % self.config.target_interval == 0:
             self.target.update()

@@ -13,6 +13,10 @@ from powerband.nets.choices import Activation
 Communication = Literal["none", "lstm"]
 
 
+FUSED_SAC_WIDTH = 128
+"""Units of a hidden layer up to which SAC's compiled functions are faster than PyTorch."""
+
+
 @dataclass(frozen=True)
 class SACConfig:
     actor_lr: float = 3e-4
@@ -37,9 +41,17 @@ class SACConfig:
     """Factor on observations before the networks; raise it for small values, such as positions in metres."""
     compile: bool = False
     """Compile the losses with torch.compile."""
+    fused: bool = True
+    """Compute actions and gradients in compiled functions, several times as fast as PyTorch for narrow layers. Used on
+    a CPU in fp32 if no hidden layer has more than 128 units and observations need no encoder."""
 
     def __post_init__(self) -> None:
         at_least(self, policy_interval=1, target_interval=1)
+
+    @property
+    def can_be_fused(self) -> bool:
+        """Whether these settings allow the compiled functions of `FusedSAC`."""
+        return self.fused and not self.compile and max(self.hidden) <= FUSED_SAC_WIDTH
 
     @property
     def update_period(self) -> int:

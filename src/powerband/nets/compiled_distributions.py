@@ -105,20 +105,29 @@ def random_bits(keys, counter, count):
 
 
 @compiled
+def draw_normal(numbers, keys, counter):
+    """Fills numbers (n, count) float32 with standard normal numbers, as `Noise.normal`."""
+    count = numbers.shape[1]
+    half = (count + 1) // 2
+    bits = random_bits(keys, counter, half)
+    for n in range(len(numbers)):
+        for number in range(count):
+            drawn = bits[n, number % half]
+            radius = math.sqrt(-TWO * math.log(np.float32((drawn >> np.uint64(32)) + np.uint64(1)) * UNIT_32))
+            angle = np.float32(drawn & np.uint64(2**24 - 1)) * ANGLE_UNIT
+            numbers[n, number] = radius * (math.cos(angle) if number < half else math.sin(angle))
+
+
+@compiled
 def sample_normal(action, means, log_std, keys, counter):
     """Samples actions (R, D) around the means (R, D), with the draws of `Noise.normal`."""
     rows, width = action.shape
-    per_key = rows // len(keys) * width
-    half = (per_key + 1) // 2
-    bits = random_bits(keys, counter, half)
+    numbers = np.empty((len(keys), rows // len(keys) * width), np.float32)
+    draw_normal(numbers, keys, counter)
+    normal = numbers.reshape(rows, width)
     for r in range(rows):
         for d in range(width):
-            key, number = divmod(r * width + d, per_key)
-            drawn = bits[key, number % half]
-            radius = math.sqrt(-TWO * math.log(np.float32((drawn >> np.uint64(32)) + np.uint64(1)) * UNIT_32))
-            angle = np.float32(drawn & np.uint64(2**24 - 1)) * ANGLE_UNIT
-            normal = radius * (math.cos(angle) if number < half else math.sin(angle))
-            action[r, d] = means[r, d] + math.exp(log_std[d]) * normal
+            action[r, d] = means[r, d] + math.exp(log_std[d]) * normal[r, d]
 
 
 @compiled

@@ -1,4 +1,4 @@
-"""Compiled MLP: forward and backward pass of a small tanh network on a CPU, for use inside functions of numba.
+"""Compiled MLP: forward and backward pass of a small tanh or ReLU network on a CPU, for use inside functions of numba.
 
 A compiled function has no overhead per operator. With up to some hundred rows and narrow layers it is therefore several
 times as fast as operators of PyTorch. No sum is reordered at run time, so a machine repeats its results bit for bit.
@@ -6,6 +6,9 @@ The functions are not cached on disk themselves: the cached function that uses t
 `source_checksum`.
 
 Shapes: R rows, F features, I inputs and O outputs of a layer, L layers, P parameters with the gaps of `FlatAdam`.
+
+A network is described by layers (L, 5) int64: positions of weight and bias in the parameters, outputs, inputs, and
+`LINEAR`, `TANH` or `RELU`.
 """
 
 from __future__ import annotations
@@ -16,7 +19,9 @@ import numpy as np
 
 from powerband.core.optim.compiled_adam import compiled
 
-ONE, EPSILON = np.float32(1), np.float32(1e-8)
+LINEAR, TANH, RELU = range(3)
+"""Activation of a layer."""
+NOUGHT, ONE, EPSILON = np.float32(0), np.float32(1), np.float32(1e-8)
 # Rational approximation of tanh with an error below 3e-7. Source: Eigen 3.4, generic_fast_tanh_float.
 A1, A3, A5, A7, A9, A11, A13 = map(
     np.float32,
@@ -73,20 +78,38 @@ def tanh_(x):
 
 
 @compiled
+def activate_(x, activation):
+    """Applies an activation to each entry of x (n,) in place."""
+    if activation == TANH:
+        tanh_(x)
+    elif activation == RELU:
+        for i in range(x.size):
+            x[i] = NOUGHT if x[i] < NOUGHT else x[i]  # NaN stays NaN
+
+
+@compiled
+def scale_by_derivative_(grad, outputs, activation):
+    """Multiplies grad (n,) by the derivative of an activation, given its outputs (n,)."""
+    if activation == TANH:
+        for i in range(grad.size):
+            grad[i] *= ONE - outputs[i] * outputs[i]
+    elif activation == RELU:
+        for i in range(grad.size):
+            grad[i] = grad[i] if outputs[i] > NOUGHT else NOUGHT
+
+
+@compiled
 def forward(theta, layers, x):
     """Returns the activations of all layers in one array (rows * sum of O,), and the outputs (R, O) at its end.
 
-    Args:
-        theta: Parameters (P,).
-        layers: (L, 4) int64: positions of weight and bias in `theta`, outputs and inputs of each layer.
-        x: Features (R, F).
+    `theta` are the parameters (P,), and x (R, F) the features.
     """
     rows, size = len(x), 0
     for layer in range(len(layers)):
         size += rows * layers[layer, 2]
     activations, start, inputs = np.empty(size, np.float32), 0, x
     for layer in range(len(layers)):
-        weight_at, bias_at, num_outputs, num_inputs = layers[layer]
+        weight_at, bias_at, num_outputs, num_inputs, activation = layers[layer]
         weight = theta[weight_at : weight_at + num_outputs * num_inputs].reshape(num_outputs, num_inputs)
         transposed = np.empty((num_inputs, num_outputs), np.float32)
         for i in range(num_inputs):
@@ -98,8 +121,7 @@ def forward(theta, layers, x):
             for o in range(num_outputs):
                 out[r, o] = theta[bias_at + o]
         add_product(out, inputs, transposed)
-        if layer + 1 < len(layers):
-            tanh_(flat)
+        activate_(flat, activation)
         inputs, start = out, start + rows * num_outputs
     return activations, inputs
 
@@ -109,7 +131,7 @@ def backward(theta, layers, x, activations, out_grad, grad):
     """Adds the gradient of all layers to grad (P,), from the gradient of the outputs out_grad (R, O)."""
     rows, end = len(x), activations.size - out_grad.size
     for layer in range(len(layers) - 1, -1, -1):
-        weight_at, bias_at, num_outputs, num_inputs = layers[layer]
+        weight_at, bias_at, num_outputs, num_inputs, _ = layers[layer]
         weights = slice(weight_at, weight_at + num_outputs * num_inputs)
         inputs = activations[end - rows * num_inputs : end].reshape(rows, num_inputs) if layer else x
         add_product(grad[weights].reshape(num_outputs, num_inputs), out_grad.T, inputs)
@@ -120,10 +142,26 @@ def backward(theta, layers, x, activations, out_grad, grad):
         if layer:
             in_grad = np.zeros((rows, num_inputs), np.float32)
             add_product(in_grad, out_grad, theta[weights].reshape(num_outputs, num_inputs))
-            flat, outputs = in_grad.reshape(in_grad.size), inputs.reshape(in_grad.size)
-            for i in range(flat.size):
-                flat[i] *= ONE - outputs[i] * outputs[i]
+            scale_by_derivative_(in_grad.reshape(in_grad.size), inputs.reshape(in_grad.size), layers[layer - 1, 4])
             out_grad, end = in_grad, end - rows * num_inputs
+
+
+@compiled
+def input_gradient(theta, layers, activations, out_grad):
+    """Returns the gradient of the features (R, F), from the gradient of the outputs out_grad (R, O)."""
+    rows, end = len(out_grad), activations.size - out_grad.size
+    for layer in range(len(layers) - 1, -1, -1):
+        weight_at, _, num_outputs, num_inputs, _ = layers[layer]
+        in_grad = np.zeros((rows, num_inputs), np.float32)
+        weight = theta[weight_at : weight_at + num_outputs * num_inputs].reshape(num_outputs, num_inputs)
+        add_product(in_grad, out_grad, weight)
+        if layer:
+            end -= rows * num_inputs
+            scale_by_derivative_(
+                in_grad.reshape(in_grad.size), activations[end : end + in_grad.size], layers[layer - 1, 4]
+            )
+        out_grad = in_grad
+    return out_grad
 
 
 @compiled

@@ -1,0 +1,135 @@
+"""Fused SAC: losses, gradients, parameters and draws equal those of PyTorch; updates repeat their bits."""
+
+import pytest
+import torch
+
+from powerband.algos.fused_sac import kernels
+from powerband.algos.sac import SAC
+from powerband.algos.settings import SACConfig
+from powerband.core.rank_context import RankContext
+from powerband.data.types import EnvSpec, TensorSpec
+
+SPEC = EnvSpec(
+    TensorSpec((5,)), TensorSpec((3,)), low=torch.tensor([0.0, -1.0, -2.0]), high=torch.tensor([4.0, 1.0, 2.0])
+)
+ROWS = 27  # neither rows nor widths are multiples of the blocks of the matrix product
+
+
+def learner(fused: bool, precision: str = "fp32", **options) -> SAC:
+    torch.manual_seed(0)
+    return SAC(
+        SPEC, SACConfig(**{"hidden": (30, 17), "fused": fused, **options}), RankContext.single(precision=precision)
+    )
+
+
+def pair(**options) -> tuple[SAC, SAC]:
+    """The same learner with PyTorch and with compiled functions."""
+    plain, fused = learner(False, **options), learner(True, **options)
+    assert plain.fused is None and fused.fused is not None
+    return plain, fused
+
+
+def batch(seed: int = 0, scale: float = 1.0) -> dict[str, torch.Tensor]:
+    draw = torch.Generator().manual_seed(seed)
+    action = SPEC.low + (SPEC.high - SPEC.low) * torch.rand(ROWS, 3, generator=draw)
+    obs, next_obs = scale * torch.randn(2, ROWS, 5, generator=draw)
+    return {
+        "obs": obs,
+        "action": action,
+        "reward": torch.randn(ROWS, generator=draw),
+        "terminated": torch.rand(ROWS, generator=draw) < 0.2,
+        "next_obs": next_obs,
+    }
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"policy_interval": 2, "target_interval": 3, "actor_lr": 1e-3, "critic_lr": 3e-3},
+        {"hidden": (16,), "obs_scale": 3.0, "target_entropy": -1.0, "initial_alpha": 0.1},
+        {"hidden": (16, 8, 12)},
+    ],
+    ids=str,
+)
+def test_losses_gradients_and_parameters_equal_those_of_autograd(options):
+    plain, fused = pair(**options)
+    for number in range(40):
+        data = batch(number)
+        expected, figures = plain.update(data), fused.update(data)
+        assert expected.keys() == figures.keys()
+        for name, value in expected.items():
+            torch.testing.assert_close(figures[name], value, rtol=1e-4, atol=1e-5, msg=f"{name}, update {number}")
+        for own, other in ((fused.critic_adam, plain.critic_adam), (fused.actor_adam, plain.actor_adam)):
+            assert (own.grad - other.grad).norm() <= 1e-4 * other.grad.norm(), f"update {number}"
+    for name in ("actor", "critic", "target_critic", "temperature"):
+        for own, other in zip(getattr(fused, name).parameters(), getattr(plain, name).parameters(), strict=True):
+            torch.testing.assert_close(own, other, rtol=1e-4, atol=1e-5, msg=name)
+    assert fused.noise.state_dict() == plain.noise.state_dict()
+
+
+def test_gradients_of_a_saturated_policy_equal_those_of_autograd():
+    """Large outputs reach both bounds of the log standard deviation, and actions at the ends of their range."""
+    plain, fused = pair()
+    with torch.no_grad():
+        for each in (plain, fused):
+            each.actor_adam.flat.mul_(4)
+    data = batch(scale=5.0)
+    log_std = plain.actor(data["obs"])[:, 3:]
+    assert (log_std > 2).any() and (log_std < -20).any() and (log_std.abs() < 2).any()
+    plain.update(data), fused.update(data)
+    for own, other in ((fused.critic_adam, plain.critic_adam), (fused.actor_adam, plain.actor_adam)):
+        assert (own.grad - other.grad).norm() < 1e-4 * other.grad.norm()
+
+
+@pytest.mark.parametrize("explore", [True, False])
+def test_actions_equal_those_of_pytorch_and_use_the_same_draws(explore):
+    plain, fused = pair()
+    for seed in range(3):
+        obs = batch(seed)["obs"]
+        (action, _, _), (own, _, _) = plain.act(obs, None, explore), fused.act(obs, None, explore)
+        torch.testing.assert_close(own, action, rtol=1e-5, atol=1e-5)
+    assert fused.noise.state_dict() == plain.noise.state_dict()
+
+
+def test_halves_of_the_environments_draw_the_numbers_of_all():
+    together, halves = learner(True), learner(True)
+    obs = batch()["obs"][:8]
+    for _ in range(2):
+        expected, parts = together.act(obs, None, True)[0], []
+        for rows in (slice(0, 3), slice(3, 8)):
+            with halves.noise.row_slice(rows, 8):
+                parts.append(halves.act(obs[rows], None, True)[0])
+        torch.testing.assert_close(torch.cat(parts), expected)
+
+
+def test_updates_repeat_their_bits_and_average_both_gradients():
+    first, second = learner(True), learner(True)
+    averaged: list[int] = []
+    second.critic_adam.average = second.actor_adam.average = lambda grad: averaged.append(grad.numel())
+    for number in range(5):
+        first.update(batch(number)), second.update(batch(number))
+    assert torch.equal(first.actor_adam.flat, second.actor_adam.flat)
+    assert torch.equal(first.critic_adam.flat, second.critic_adam.flat)
+    assert averaged == [second.critic_adam.grad.numel(), second.actor_adam.grad.numel()] * 5
+
+
+@pytest.mark.parametrize("name", ["obs", "action", "reward", "next_obs"])
+def test_values_that_are_not_finite_are_not_hidden(name):
+    data = batch()
+    data[name].view(ROWS, -1)[3, 0] = torch.nan
+    data["terminated"][:] = False
+    assert not torch.isfinite(torch.stack(list(learner(True).update(data).values()))).all()
+
+
+def test_compiled_functions_match_their_cache_in_the_next_process():
+    """numba's key of a cached function contains its closure, and a function in it has another key in each process."""
+    for kernel in kernels():
+        assert [type(cell.cell_contents) for cell in kernel.py_func.__closure__] == [int], kernel
+
+
+@pytest.mark.parametrize(
+    ("options", "precision"), [({"hidden": (16, 129)}, "fp32"), ({"compile": True}, "fp32"), ({}, "bf16")], ids=str
+)
+def test_unsupported_settings_use_pytorch(options, precision):
+    assert learner(True, precision, **options).fused is None
