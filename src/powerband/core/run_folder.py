@@ -77,6 +77,15 @@ def claim_run_folder(resume: str, run_dir: str, recipe: str) -> tuple[Path, bool
     return folder, created
 
 
+def run_id(folder: Path) -> str:
+    """Id of the run in `folder`, which its checkpoints contain; "" for a run of an earlier version."""
+    try:
+        facts = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+        return facts["id"] if isinstance(facts["id"], str) else ""
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
 RUN_FILES = ("config.json", "run.json", "processes.json", "train.log", "metrics.jsonl", "trace.json")
 """Files that a run writes before its first update, in addition to TensorBoard's event files."""
 

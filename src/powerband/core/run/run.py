@@ -27,6 +27,7 @@ from powerband.core.ranks.ranks import Ranks
 from powerband.core.run import checkpoint
 from powerband.core.run.failures import end_if_not_finite, final_error
 from powerband.core.run.nan_guard import NanGuard
+from powerband.core.run.save_timer import SaveTimer
 from powerband.core.run.startup import prepare_run
 from powerband.core.run.state_registry import Stateful, StateRegistry
 from powerband.core.run.stop_request import StopRequest
@@ -110,6 +111,7 @@ class Run:
         self._eval_every = Every(settings.eval_interval)
         self._evaluated_at_s = 0.0
         self._save_every = Every(settings.save_interval)
+        self._save_timer = SaveTimer(settings.save_interval_s)
         self._agreement = RankAgreement(ranks, self.clock)
         self._registry = StateRegistry(ranks)
         self.register("noise", self.noise)
@@ -161,6 +163,7 @@ class Run:
         `restore` calls it before the first step, to exclude compilation and loading of data.
         """
         self._started = time.perf_counter()
+        self._save_timer.restart()
         self._agreement.restart()
         self.journal.restart(self.env_steps, self.grad_steps)
 
@@ -181,8 +184,13 @@ class Run:
 
     @property
     def received_signal(self) -> str:
-        """Name of the signal that this rank received; "" without one."""
+        """Name of the signal that ends the run, on this rank or on another one; "" without one."""
         return self._stop.received_signal
+
+    @property
+    def exit_status(self) -> int:
+        """Exit status of the command: 128 + its number after a signal, otherwise 0."""
+        return self._stop.exit_status
 
     @property
     def context(self) -> RankContext:
@@ -231,6 +239,8 @@ class Run:
         path, notices = checkpoint.resolve_resume(self.settings.resume)
         for notice in notices:
             self.console.note(notice)
+        if newer := [each.name for each in checkpoint.newer_checkpoints(path)]:
+            self.console.note(f"the next checkpoint replaces those after {path.name}: {', '.join(reversed(newer))}")
         self.load_state_dict(self._registry.load(path))
         if self.ranks.leads:
             (self.dir / "config.json").write_text(to_json(self.config))
@@ -275,7 +285,7 @@ class Run:
         Raises:
             NonFiniteError: A value of the checkpoint is not finite; nothing is written.
         """
-        with self.clock("save"):
+        with self.clock("save"), self._save_timer:
             end_if_not_finite(self, inspect=True)
             if self.hooks.before_save is not None:
                 self.hooks.before_save()
@@ -324,13 +334,13 @@ class Run:
         self.grad_steps += grad_steps
         self.journal.step(self.env_steps, self.grad_steps, self.elapsed_s)
         self.guard.tick()
-        stop, log, evaluate = self._agree()
+        stop, log, evaluate, save = self._agree()
         evaluate = (self._eval_every.ready(self.env_steps) or evaluate) and self.hooks.evaluate is not None
         if evaluate:
             self.run_evaluation()
         if self.journal.line_due(self.env_steps, log) or evaluate:  # each evaluation has its own line at its own step
             self.log()
-        if self._save_every.ready(self.env_steps):
+        if self._save_every.ready(self.env_steps) or save:
             self.save()
         self.journal.trace(env_steps, grad_steps)
         self.running = not stop and self.env_steps < self.settings.env_steps
@@ -347,25 +357,26 @@ class Run:
         self.log()
         self.journal.finish()
 
-    def _agree(self) -> tuple[bool, bool, bool]:
-        """Agrees with the other ranks and returns three bools: (end the run, write a log line, evaluate).
+    def _agree(self) -> tuple[bool, bool, bool, bool]:
+        """Agrees with the other ranks and returns four bools: (end the run, write a log line, evaluate, save).
 
         Ends the run at once if a loss on any rank is not finite.
         """
         if not self._agreement.due():
-            return False, False, False
+            return False, False, False, False
         every_s = self.settings.eval_interval_s
-        stop, log, bad, evaluate = self._agreement.any_rank_wants(
+        stop, log, bad, evaluate, save = self._agreement.any_rank_wants(
             self._stop.pending(self.elapsed_s),
             self.journal.wants_line(),
             self.guard.fault is not None,
             every_s > 0 and self.training_s - self._evaluated_at_s >= every_s,
+            self._save_timer.due(),
         )
         if bad:
             end_if_not_finite(self)
         if stop:
-            self._stop.accept()
-        return stop, log, evaluate
+            self._stop.accept(self.ranks.gather(self._stop.own_reason()))
+        return stop, log, evaluate, save and not stop
 
     def run_evaluation(self) -> None:
         """Runs the evaluation of the recipe on rank 0 and logs its figures under ``eval/``; other ranks wait."""

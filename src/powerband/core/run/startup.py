@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,7 @@ def prepare_run(config: Any, recipe: str, stage: str, argv: list[str]) -> RunSta
     claimed, created = claim_run_folder(settings.resume, settings.run_dir, recipe) if ranks.leads else ("", False)
     folder = Path(ranks.gather(str(claimed))[0])
     facts = {
+        "id": uuid.uuid4().hex,
         "recipe": recipe,
         "stage": stage,
         "command": "powerband " + " ".join(argv),
