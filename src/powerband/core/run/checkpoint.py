@@ -128,7 +128,8 @@ def load_checkpoint(path: Path, shard: str) -> tuple[Any, Manifest]:
             )
         verify_file(path / name, manifest.files[name])
     try:
-        tensors = load_file(path / names[0])  # maps the file, so that it is in memory once
+        # Copies of the mapped file are aligned, as new tensors are: products of unaligned ones may round differently.
+        tensors = {name: tensor.clone() for name, tensor in load_file(path / names[0]).items()}
         return _unpack(json.loads((path / names[1]).read_bytes()), tensors, ""), manifest
     except (OSError, ValueError, KeyError, TypeError, RecursionError, SafetensorError) as error:
         raise CheckpointError(

@@ -27,6 +27,7 @@ from powerband.core.ranks.ranks import Ranks
 from powerband.core.run import checkpoint
 from powerband.core.run.failures import end_if_not_finite, final_error
 from powerband.core.run.nan_guard import NanGuard
+from powerband.core.run.run_lock import RunLock
 from powerband.core.run.save_timer import SaveTimer
 from powerband.core.run.startup import prepare_run
 from powerband.core.run.state_registry import Stateful, StateRegistry
@@ -104,6 +105,7 @@ class Run:
         if observer is not None:
             ranks.on_average = observer.on_average
         self.recipe, self._created_folder = "", False
+        self._lock: RunLock | None = None
         self._processes_written = False
         self._saved_at = -1
         self._elapsed_before_s = 0.0
@@ -133,11 +135,11 @@ class Run:
             observer: Measurement of the run; None for a normal run.
 
         Raises:
-            ConfigError: The run folder contains another run, or cannot be written.
+            ConfigError: The run folder contains another run, is in use, or cannot be written.
         """
         startup = prepare_run(config, recipe, stage, argv)
         run = cls(startup.config, startup.folder, startup.ranks, observer)
-        run.recipe, run._created_folder = recipe, startup.created_folder
+        run.recipe, run._created_folder, run._lock = recipe, startup.created_folder, startup.lock
         run.describe(startup.banner)
         for notice in sorted({line for lines in run.ranks.gather(startup.notices) for line in lines}):
             run.console.note(notice)
@@ -175,7 +177,11 @@ class Run:
         reason = f"{type(final).__name__}: {final}" if final else self._stop.reason or "budget reached"
         if self._processes_written:
             write_end_reason(self.dir, reason)
-        self.journal.close("" if final else f"{reason}; run folder: {self.dir}")
+        try:
+            self.journal.close("" if final else f"{reason}; run folder: {self.dir}")
+        finally:
+            if self._lock is not None:
+                self._lock.release()
         if isinstance(final, ConfigError) and self.ranks.leads and not self.settings.resume and not self.env_steps:
             remove_unused_run(self.dir, self._created_folder)
         self.ranks.close()
@@ -334,6 +340,11 @@ class Run:
         self.grad_steps += grad_steps
         self.journal.step(self.env_steps, self.grad_steps, self.elapsed_s)
         self.guard.tick()
+        if self._lock is not None and self._lock.lost:
+            raise ConfigError(
+                f"{self.dir} has been taken by another process while this one did not run. Nothing more is written; the "
+                f"last checkpoint is complete."
+            )
         stop, log, evaluate, save = self._agree()
         evaluate = (self._eval_every.ready(self.env_steps) or evaluate) and self.hooks.evaluate is not None
         if evaluate:
