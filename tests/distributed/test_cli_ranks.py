@@ -106,7 +106,9 @@ def test_the_launcher_resumes_on_policy_ranks_and_a_signal_to_it_saves_on_both_a
     process.send_signal(signal.SIGTERM)
     said = "".join(lines) + finish(process)
     assert "ranks" in said, said
-    assert runs.state(run)["shared/run/env_steps"] > reached, said
+    state = runs.state(run)
+    assert state["shared/run/env_steps"] > reached, said
+    assert any(name.startswith("rank1/") for name in state), "the run went on without its second rank"
 
 
 def shares_sizes(said: str, state: dict) -> None:
