@@ -68,21 +68,35 @@ def endless(name: str, run: Path) -> list[str]:
     return ["train", *words, "env_steps=100000000", "log_interval_s=0.5"]
 
 
-def resumed(launcher: list[str], run: Path) -> dict:
-    """The state of a run that ended at a signal, after 480 more steps on two ranks."""
+def stopped(name: str, run: Path, tmp_path: Path) -> str:
+    """What the ranks of an endless run printed, which save at a signal."""
+    command = CommandOnRanks(endless(name, run), tmp_path / "printed")
+    command.wait_for_line("steps/s")
+    time.sleep(0.5)
+    command.send_signal(signal.SIGTERM)
+    command.finish()
+    return command.printed()
+
+
+def test_a_signal_to_ranks_saves_and_torchrun_resumes(tmp_path):
+    run = tmp_path / "run"
+    printed = stopped("ddpg", run, tmp_path)
     reached = runs.state(run)["shared/run/env_steps"]
     assert reached > 0
-    process = start(launcher, "train", "snakes", f"resume={run}", f"env_steps={reached + 480}")
+    process = start(TORCHRUN, "train", "snakes", f"resume={run}", f"env_steps={reached + 480}")
     said = finish(process)
     assert process.returncode == 0 and "ranks" in said, said
     state = runs.state(run)
     assert state["shared/run/env_steps"] >= reached + 480
-    return state
+    shares_sizes(printed, state)
 
 
-def test_a_signal_to_the_launcher_saves_on_both_ranks_and_torchrun_resumes(tmp_path):
+def test_the_launcher_resumes_on_policy_ranks_and_a_signal_to_it_saves_on_both_again(tmp_path):
     run = tmp_path / "run"
-    process = start(POWERBAND, *endless("ddpg", run))
+    stopped("ppo", run, tmp_path)
+    reached = runs.state(run)["shared/run/env_steps"]
+    assert reached > 0
+    process = start(POWERBAND, "train", "snakes", f"resume={run}", "env_steps=100000000")
     lines = []
     for line in process.stdout:
         lines.append(line)
@@ -90,18 +104,11 @@ def test_a_signal_to_the_launcher_saves_on_both_ranks_and_torchrun_resumes(tmp_p
             break
     time.sleep(0.5)
     process.send_signal(signal.SIGTERM)
-    finish(process)
-    shares_sizes("".join(lines), resumed(TORCHRUN, run))
-
-
-def test_a_signal_to_on_policy_ranks_saves_and_the_launcher_resumes(tmp_path):
-    run = tmp_path / "run"
-    command = CommandOnRanks(endless("ppo", run), tmp_path / "printed")
-    command.wait_for_line("steps/s")
-    time.sleep(0.5)
-    command.send_signal(signal.SIGTERM)
-    command.finish()
-    resumed(POWERBAND, run)
+    said = "".join(lines) + finish(process)
+    assert "ranks" in said, said
+    state = runs.state(run)
+    assert state["shared/run/env_steps"] > reached, said
+    assert any(name.startswith("rank1/") for name in state), "the run went on without its second rank"
 
 
 def shares_sizes(said: str, state: dict) -> None:
