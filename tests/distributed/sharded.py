@@ -62,38 +62,31 @@ def assert_same(shards: list[dict], alone: dict, figures: float, state: float) -
     return whole
 
 
-def assert_resumes(
-    folder: Path, start: Callable[[list[str]], str], environment: dict[str, str], said: str
-) -> tuple[Path, list[str]]:
-    """A run that `start` starts with its words, and the same resumed from its middle by ranks with the variables
-    `environment`, end in the same state. `start` returns what was printed. Returns the run and its words."""
+def assert_resumes(folder: Path, launch: str, environment: dict[str, str], said: str) -> tuple[Path, list[str]]:
+    """A run under `accelerate launch`, and the same resumed from its middle by ranks with the variables `environment`,
+    end in the same state. Returns the run and its words."""
     run, again = folder / "run", folder / "again"
     words = ["variant=smoke", *runs.COMMON, f"demos_dir={record(folder / 'demos')}", f"run_dir={run}"]
     words += [f"updates={UPDATES}", "save_interval=8", "keep_checkpoints=3", LATE]
-    heard = start(["train", "libero", *words])
+    launcher = ["accelerate.commands.launch", *LAUNCH.split(), *launch.split(), "-m", "powerband"]
+    heard = launched([*launcher, "train", "libero", *words])
     assert said in heard and SIZES in heard
 
     shutil.copytree(run, again)
     words_again = ["train", "libero", f"resume={again / 'checkpoints' / '8'}", "nproc=2"]
-    heard = forked(words_again, folder / "resumed", environment)
+    command = CommandOnRanks(words_again, folder / "printed", **environment)
+    assert command.finish() == [0, 0], command.errors()
+    heard = command.printed()
     assert said in heard and SIZES in heard and " 2 updates" in heard
     assert runs.state(run)["shared/learner/updates"] == UPDATES
     assert runs.differences(run, again) == []
     return run, words
 
 
-def forked(words: list[str], folder: Path, environment: dict[str, str]) -> str:
-    """What two ranks with these variables printed, which have to end well."""
-    command = CommandOnRanks(words, folder, **environment)
-    assert command.finish() == [0, 0], command.errors()
-    return command.printed()
-
-
-def launched(launch: str, words: list[str]) -> str:
-    """What powerband printed under `accelerate launch`, which has to end well."""
+def launched(module: list[str]) -> str:
+    """What a module with these words printed, which has to end well."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    module = ["accelerate.commands.launch", *LAUNCH.split(), *launch.split(), "-m", "powerband"]
-    command = [sys.executable, "-m", *module, *words]
+    command = [sys.executable, "-m", *module]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

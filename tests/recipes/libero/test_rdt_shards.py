@@ -1,11 +1,7 @@
-"""A run of two gloo ranks with weights in shards (FSDP 2): it resumes, and its files are those of any other run.
-
-The ranks have the variables that `accelerate launch` makes of the words; test_rdt_zero.py starts the launcher itself.
-"""
+"""A run of two gloo ranks with weights in shards (FSDP 2): it resumes, and its files are those of any other run."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -14,12 +10,9 @@ import torch
 pytest.importorskip("diffusers")
 pytest.importorskip("accelerate")
 
-from accelerate.commands.launch import _validate_launch_command, launch_command_parser
-from accelerate.utils.launch import prepare_multi_gpu_env
 from safetensors.torch import load_file
 
-from distributed.sharded import LATE, UPDATES, assert_resumes, forked
-from distributed.sharded import LAUNCH as TWO_RANKS
+from distributed.sharded import LATE, UPDATES, assert_resumes
 from powerband.cli.catalogue import configure
 from powerband.core.run.checkpoint import load_checkpoint, resolve_resume
 from powerband.recipes.libero.learners import make_evaluation_learner
@@ -33,22 +26,8 @@ LAUNCH = (
 """As on the page of libero."""
 
 
-def launch_variables() -> dict[str, str]:
-    """Variables that `accelerate launch` sets in each rank."""
-    words = [*TWO_RANKS.split(), *LAUNCH.split(), "-m", "powerband"]
-    options, *_ = _validate_launch_command(launch_command_parser().parse_args(words))
-    return {name: value for name, value in prepare_multi_gpu_env(options).items() if os.environ.get(name) != value}
-
-
 def test_a_run_in_shards_goes_on_as_if_it_had_not_stopped_and_is_read_as_any_other(tmp_path: Path) -> None:
-    variables = {**launch_variables(), "CUDA_VISIBLE_DEVICES": ""}
-    assert SHARDS.items() <= variables.items()
-    run, words = assert_resumes(
-        tmp_path,
-        lambda words: forked([*words, "nproc=2"], tmp_path / "begun", variables),
-        SHARDS,
-        "in shards on 2 rank(s)",
-    )
+    run, words = assert_resumes(tmp_path, LAUNCH, SHARDS, "in shards on 2 rank(s)")
     alone = train(tmp_path / "alone", tmp_path / "demos", f"updates={UPDATES}", LATE)
     assert losses(run) == pytest.approx(losses(alone), rel=1e-4), "one rank learns the joint batch of two"
     config = configure("libero", words)[2].config

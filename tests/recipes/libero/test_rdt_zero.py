@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,10 +10,9 @@ pytest.importorskip("diffusers")
 pytest.importorskip("accelerate")
 pytest.importorskip("deepspeed", reason="pip install 'powerband[deepspeed]'")
 
-from distributed.sharded import assert_resumes, launched
+from distributed.sharded import assert_resumes
 from recipes.libero.test_two_ranks import ZERO
 
 
 def test_a_run_in_shards_goes_on_as_if_it_had_not_stopped(tmp_path: Path) -> None:
-    start = partial(launched, "--use_deepspeed --zero_stage 2")
-    assert_resumes(tmp_path, start, ZERO, "moments in shards on 2 rank(s)")
+    assert_resumes(tmp_path, "--use_deepspeed --zero_stage 2", ZERO, "moments in shards on 2 rank(s)")
