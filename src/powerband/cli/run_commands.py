@@ -38,6 +38,7 @@ def train(arguments: list[str]) -> int:
     from powerband.core.ranks import launch
 
     notice = launch.set_rank_from_slurm()
+    launch.end_with_launcher()
     settings = resolved.config.run
     recipe.check_sizes(resolved.config, launch.world_size(settings))
     status = launch.launch(settings, typed)

@@ -1,4 +1,4 @@
-"""Damaged and hostile checkpoints: every change is found, nothing outside of the folder is opened, none is a traceback."""
+"""Damaged and hostile checkpoints: every change is found, and nothing outside of the folder is opened."""
 
 from __future__ import annotations
 

@@ -16,6 +16,7 @@ from collections.abc import MutableMapping
 from powerband.core.config import RunConfig
 from powerband.core.errors import ConfigError
 from powerband.core.machine.device import ranks_on_this_machine, thread_environment
+from powerband.core.machine.parent_death import signal_at_parent_death
 from powerband.core.run.stop_request import SIGNALS
 
 SHUTDOWN_S = "120"
@@ -29,6 +30,12 @@ REPORTED = (2, *(128 + number for number in SIGNALS))
 def is_rank(environment: MutableMapping[str, str] = os.environ) -> bool:
     """True if a launcher such as torchrun has started this process as a rank, and set RANK and WORLD_SIZE."""
     return "RANK" in environment and "WORLD_SIZE" in environment
+
+
+def end_with_launcher(environment: MutableMapping[str, str] = os.environ) -> None:
+    """Lets a rank of an elastic launcher save and end if the launcher is killed, instead of going on without it."""
+    if "TORCHELASTIC_RUN_ID" in environment:
+        signal_at_parent_death(signal.SIGTERM)
 
 
 def is_leading_process(environment: MutableMapping[str, str] = os.environ) -> bool:

@@ -2,8 +2,8 @@
 
 ``checkpoints/<step>/`` contains one shard per rank and one shared shard. Each shard is a ``<shard>.safetensors`` with
 tensors and a ``<shard>.json`` with the structure and plain values. ``manifest.json`` contains the size and SHA-256 of
-each file, the run and the step. A checkpoint is written to a hidden folder, synced and renamed, so that incomplete checkpoints are never
-visible. ``checkpoints/last`` names the newest checkpoint.
+each file, the run and the step. A checkpoint is written to a hidden folder, synced and renamed, so that incomplete
+checkpoints are never visible. ``checkpoints/last`` names the newest checkpoint.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def _own_manifest(path: Path) -> Manifest:
     """Reads the manifest of a checkpoint, which must be of the run whose folder contains it."""
     manifest, own = Manifest.read(path), run_id(path.parent.parent)
     if manifest.run and own and manifest.run != own:
-        raise CheckpointError(f"{path} is a checkpoint of another run ({manifest.run[:40]}). Use the previous checkpoint.")
+        raise CheckpointError(f"{path} is a checkpoint of another run, {manifest.run[:40]}. Use the previous checkpoint.")
     return manifest
 
 

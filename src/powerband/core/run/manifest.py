@@ -7,6 +7,7 @@ followed, a size is compared before anything is read, and files are hashed in bl
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import re
@@ -15,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from powerband.core.errors import ConfigError
 
@@ -121,11 +122,11 @@ def verify_file(path: Path, facts: FileFacts) -> None:
         except OSError as error:
             raise _damaged(path, str(error.strerror)) from error
     if digest != facts.sha256:
-        raise _damaged(path, f"it has changed since it was saved (SHA-256 {digest[:12]}..., not {facts.sha256[:12]}...)")
+        raise _damaged(path, f"it has changed since it was saved (SHA-256 {digest[:8]}..., not {facts.sha256[:8]}...)")
 
 
 @contextmanager
-def open_regular(path: Path) -> Iterator[BinaryIO]:
+def open_regular(path: Path) -> Iterator[io.BufferedReader]:
     """Opens a file of a checkpoint for reading.
 
     Raises:

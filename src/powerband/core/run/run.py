@@ -342,8 +342,8 @@ class Run:
         self.guard.tick()
         if self._lock is not None and self._lock.lost:
             raise ConfigError(
-                f"{self.dir} has been taken by another process while this one did not run. Nothing more is written; the "
-                f"last checkpoint is complete."
+                f"{self.dir} has been taken by another process while this one did not run. Nothing more is written; "
+                f"the last checkpoint is complete."
             )
         stop, log, evaluate, save = self._agree()
         evaluate = (self._eval_every.ready(self.env_steps) or evaluate) and self.hooks.evaluate is not None

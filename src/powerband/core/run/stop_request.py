@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import signal
+import time
 from types import FrameType
 
 SIGNALS = tuple(
     getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR1", "SIGHUP") if hasattr(signal, name)
 )
-"""Signals after which a run saves and ends. Slurm and other schedulers announce a preemption with SIGTERM or SIGUSR1."""
+"""Signals after which a run saves and ends. Schedulers announce a preemption with SIGTERM or SIGUSR1."""
+
+REPEATED_S = 1.0
+"""Seconds within which one Ctrl-C may arrive twice: from the terminal, and from the launcher, which forwards it."""
 
 
 class StopRequest:
@@ -27,11 +31,11 @@ class StopRequest:
     def __init__(self, time_limit_s: float) -> None:
         self.time_limit_s = time_limit_s
         self.received_signal = self.reason = self._requested = ""
-        self._own_signal = False
+        self._interrupted_at: float | None = None
         self._previous_handlers: dict[signal.Signals, object] = {}
 
     def handle_signals(self) -> None:
-        """Installs handlers for `SIGNALS`. A second signal raises KeyboardInterrupt until the ranks have agreed."""
+        """Installs handlers for `SIGNALS`. A second SIGINT, as by a second Ctrl-C, raises KeyboardInterrupt at once."""
         for number in SIGNALS:
             if number == signal.SIGINT or signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
                 self._previous_handlers[number] = signal.signal(number, self._on_signal)
@@ -77,8 +81,10 @@ class StopRequest:
         return 128 + signal.Signals[self.received_signal] if self.received_signal else 0
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        # The launcher sends SIGTERM to the other ranks as soon as one has ended; these must finish saving.
-        if self._own_signal and not (self.reason and number == signal.SIGTERM):
-            raise KeyboardInterrupt
-        self._own_signal = True
+        # The others come several times: from a scheduler, from the launcher, and from the kernel if the launcher dies.
+        if number == signal.SIGINT:
+            now, before = time.monotonic(), self._interrupted_at
+            if before is not None and now - before > REPEATED_S:
+                raise KeyboardInterrupt
+            self._interrupted_at = now if before is None else before
         self.received_signal = self.received_signal or signal.Signals(number).name
