@@ -68,14 +68,24 @@ def pytest_collection_finish() -> None:
     gc.freeze()  # each collection would look at the 600,000 objects of the modules again
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """For timed tests alone, only files that have some are imported: to import all others takes ten seconds."""
+    if config.option.markexpr not in ("timed", "not slow and timed") or not collection_path.name.startswith("test_"):
+        return None
+    timed = _first(collection_path, TIMED) < len(TIMED) or "pytest.mark.timed" in collection_path.read_text()
+    return None if timed else True
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if _first(item, TIMED) < len(TIMED):
+        if _first(item.path, TIMED) < len(TIMED):
             item.add_marker(pytest.mark.timed)
-    items.sort(key=lambda item: _first(item, LONG))
+    items.sort(key=lambda item: _first(item.path, LONG))
 
 
-def _first(item: pytest.Item, among: tuple[str, ...]) -> int:
-    """Index of the first folder or file in `among` that holds the test, and their number where none does."""
-    where = item.path.relative_to(HERE)
+def _first(path: Path, among: tuple[str, ...]) -> int:
+    """Index of the first folder or file in `among` that holds the file of a test, and their number where none does."""
+    if not path.is_relative_to(HERE):
+        return len(among)
+    where = path.relative_to(HERE)
     return next((number for number, each in enumerate(among) if where.is_relative_to(each)), len(among))

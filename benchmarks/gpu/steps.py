@@ -106,7 +106,7 @@ STEPS = (
         ("benchmarks/rdt_features.py", *"--models rdt-1b --ledger --rounds 3".split()),
         (
             "benchmarks/rdt_features.py",
-            *"--models rdt-tiny --ledger --rows 2 --recorded 2 --repeats 2 --rounds 1 --steps 1".split(),
+            *"--models rdt-tiny --ledger --rows 1 --recorded 1 --repeats 1 --rounds 1 --steps 1".split(),
         ),
         ("torch", "numpy", "accelerate", "diffusers", *DIFFUSERS_NEEDS),
         figures=rdt_figures,

@@ -72,6 +72,7 @@ class FakeRun:
     """Stands for core.run.Run: records what it was started with."""
 
     started: dict[str, Any] = {}
+    exit_status = 0
 
     def __init__(self, config: Config) -> None:
         self.config, self.dir = config, Path(config.run.run_dir)

@@ -25,7 +25,8 @@ from powerband.core.recipe import load_object
 WORLD_SIZE = 2
 TIMEOUT_S = 150
 PATHS = [str(Path(powerband.__file__).parents[1]), str(Path(__file__).parents[1])]
-multiprocessing.set_forkserver_preload([__name__, "powerband.recipes.gym.train", "powerband.recipes.snakes.train"])
+RECIPES = [f"powerband.recipes.{name}.train" for name in ("gym", "snakes", "libero")]
+multiprocessing.set_forkserver_preload([__name__, *RECIPES, "accelerate", "diffusers.schedulers"])
 
 
 def on_ranks(work: Callable, world_size: int, folder: Path, *args) -> list[dict]:

@@ -16,6 +16,7 @@ import runs
 from distributed.ranks import CommandOnRanks
 from powerband.cli import main as cli
 from powerband.core.ranks import launch
+from powerband.core.run_folder import process_start_ticks
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "powerband"]
 POWERBAND = [sys.executable, "-m", "powerband"]
@@ -68,40 +69,59 @@ def endless(name: str, run: Path) -> list[str]:
     return ["train", *words, "env_steps=100000000", "log_interval_s=0.5"]
 
 
-def resumed(launcher: list[str], run: Path) -> dict:
-    """The state of a run that ended at a signal, after 480 more steps on two ranks."""
-    reached = runs.state(run)["shared/run/env_steps"]
-    assert reached > 0
-    process = start(launcher, "train", "snakes", f"resume={run}", f"env_steps={reached + 480}")
-    said = finish(process)
-    assert process.returncode == 0 and "ranks" in said, said
-    state = runs.state(run)
-    assert state["shared/run/env_steps"] >= reached + 480
-    return state
-
-
-def test_a_signal_to_the_launcher_saves_on_both_ranks_and_torchrun_resumes(tmp_path):
-    run = tmp_path / "run"
-    process = start(POWERBAND, *endless("ddpg", run))
+def wait_for_rates(process: subprocess.Popen) -> str:
+    """What a started run printed until it trains."""
     lines = []
     for line in process.stdout:
         lines.append(line)
         if "steps/s" in line:
             break
     time.sleep(0.5)
-    process.send_signal(signal.SIGTERM)
-    finish(process)
-    shares_sizes("".join(lines), resumed(TORCHRUN, run))
+    return "".join(lines)
 
 
-def test_a_signal_to_on_policy_ranks_saves_and_the_launcher_resumes(tmp_path):
-    run = tmp_path / "run"
-    command = CommandOnRanks(endless("ppo", run), tmp_path / "printed")
+def stopped(name: str, run: Path, tmp_path: Path) -> str:
+    """What the ranks of an endless run printed, which save at a signal."""
+    command = CommandOnRanks(endless(name, run), tmp_path / "printed")
     command.wait_for_line("steps/s")
     time.sleep(0.5)
     command.send_signal(signal.SIGTERM)
-    command.finish()
-    resumed(POWERBAND, run)
+    assert command.finish() == [128 + signal.SIGTERM] * 2, command.errors()
+    return command.printed()
+
+
+def test_a_signal_to_ranks_saves_and_ranks_of_a_killed_torchrun_save_too(tmp_path):
+    run = tmp_path / "run"
+    printed = stopped("ddpg", run, tmp_path)
+    reached = runs.state(run)["shared/run/env_steps"]
+    assert reached > 0
+    process = start(TORCHRUN, "train", "snakes", f"resume={run}", "env_steps=100000000")
+    wait_for_rates(process)
+    processes = json.loads((run / "processes.json").read_text())["ranks"]
+    assert len(processes) == 2
+    process.kill()
+    deadline = time.monotonic() + 60
+    while any(process_start_ticks(each["pid"]) == each["began"] for each in processes):
+        assert time.monotonic() < deadline, "the ranks go on without their launcher"
+        time.sleep(0.1)
+    state = runs.state(run)
+    assert state["shared/run/env_steps"] > reached, finish(process)
+    shares_sizes(printed, state)
+
+
+def test_the_launcher_resumes_on_policy_ranks_and_a_signal_to_it_saves_on_both_again(tmp_path):
+    run = tmp_path / "run"
+    stopped("ppo", run, tmp_path)
+    reached = runs.state(run)["shared/run/env_steps"]
+    assert reached > 0
+    process = start(POWERBAND, "train", "snakes", f"resume={run}", "env_steps=100000000")
+    said = wait_for_rates(process)
+    process.send_signal(signal.SIGTERM)
+    said += finish(process)
+    assert "ranks" in said and process.returncode == 128 + signal.SIGTERM, said
+    state = runs.state(run)
+    assert state["shared/run/env_steps"] > reached, said
+    assert any(name.startswith("rank1/") for name in state), "the run went on without its second rank"
 
 
 def shares_sizes(said: str, state: dict) -> None:

@@ -179,6 +179,7 @@ def together(ranks: Ranks) -> dict:
 
 @pytest.fixture(scope="module")
 def two_ranks(tmp_path_factory):
+    train(Ranks(), "fused")  # compiles the kernels, which each rank would compile at the same time
     return on_ranks(together, 2, tmp_path_factory.mktemp("ranks"))
 
 

@@ -126,7 +126,8 @@ def build_small(reference, load_object=recipes.load_object):
     build = load_object(reference)
     def small(config, context):
         if "chunks" in vars(config):
-            config = replace(config, chunks=replace(config.chunks, unet=(8, 16)))
+            net = replace(config.net, width=16, channels=0.25, blocks=0.25)
+            config = replace(config, chunks=replace(config.chunks, unet=(8, 16), sample_steps=2), net=net)
         return build(config, context)
     return small
 
@@ -137,7 +138,7 @@ recipes.load_object = build_small
 recipes.seconds_per_call = lambda call, device: timeit.timeit(call, number=1)
 raise SystemExit(cli.main(sys.argv[1:]))
 """
-"""The command with updates of four rows, each timed once, and a small U-Net: those of sketchnav take a minute."""
+"""The command with updates of four rows, each timed once, and small networks of sketchnav: its own take a minute."""
 
 
 @pytest.fixture(scope="module")

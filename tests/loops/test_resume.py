@@ -8,7 +8,7 @@ import runs
 
 # (steps before the break, steps in all, log interval): the break falls inside a log interval and inside an episode.
 PLANS = {
-    "ddpg": (260, 600, 100),
+    "ddpg": (140, 300, 100),
     "bicnet": (140, 240, 100),
     "sac": (150, 460, 100),
     "fast_td3": (150, 460, 100),

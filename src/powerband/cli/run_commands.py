@@ -27,7 +27,7 @@ def train(arguments: list[str]) -> int:
         arguments: Command line after ``powerband train``.
 
     Returns:
-        Exit status, 0 for success.
+        Exit status: 0 for success, and 128 + its number if a signal ended the run after it had saved.
     """
     typed = ["train", *arguments]
     target, arguments = split_json_option(arguments)
@@ -38,6 +38,7 @@ def train(arguments: list[str]) -> int:
     from powerband.core.ranks import launch
 
     notice = launch.set_rank_from_slurm()
+    launch.end_with_launcher()
     settings = resolved.config.run
     recipe.check_sizes(resolved.config, launch.world_size(settings))
     status = launch.launch(settings, typed)
@@ -67,7 +68,7 @@ def train(arguments: list[str]) -> int:
     if target and launch.is_leading_process():
         counters = {"env_steps": run.env_steps, "grad_steps": run.grad_steps}
         print_or_write({"recipe": name, "stage": stage, "run_dir": str(run.dir), **counters, **figures}, target)
-    return 0
+    return run.exit_status
 
 
 def evaluate(arguments: list[str]) -> int:

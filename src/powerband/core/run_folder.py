@@ -77,6 +77,30 @@ def claim_run_folder(resume: str, run_dir: str, recipe: str) -> tuple[Path, bool
     return folder, created
 
 
+def run_id(folder: Path) -> str:
+    """Id of the run in `folder`, which its checkpoints contain; "" for a run of an earlier version."""
+    try:
+        facts = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+        return facts["id"] if isinstance(facts["id"], str) else ""
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
+def refuse_links(folder: Path) -> None:
+    """Refuses a run folder with symbolic links, through which a run would write or read somewhere else.
+
+    Raises:
+        ConfigError: A file of the folder, or of its folders checkpoints, policy, videos and nan, is a link.
+    """
+    inside = [folder, *(folder / name for name in ("checkpoints", "policy", "videos", "nan"))]
+    for path in (path for each in inside if each.is_dir() for path in each.iterdir()):
+        if path.is_symlink():
+            raise ConfigError(
+                f"{path} is a symbolic link. A run neither reads nor writes through links in its folder. Replace the "
+                f"link by what it points to, or remove it."
+            )
+
+
 RUN_FILES = ("config.json", "run.json", "processes.json", "train.log", "metrics.jsonl", "trace.json")
 """Files that a run writes before its first update, in addition to TensorBoard's event files."""
 

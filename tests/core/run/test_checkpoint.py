@@ -37,8 +37,8 @@ def test_a_saved_tree_is_restored_unchanged(run_dir):
         "array": np.array([[1.5, 2.5]]),
         "plain": [1, 0.1, "text", None, True, -math.inf],
     }
-    loaded, meta = load_checkpoint(save(run_dir, 3, tree), "shared")
-    assert meta["world_size"] == 1
+    loaded, manifest = load_checkpoint(save(run_dir, 3, tree), "shared")
+    assert (manifest.step, manifest.world_size) == (3, 1)
     for key in ("view", "other view", "t"):
         assert torch.equal(loaded["weights"][key], tree["weights"][key])
     for key in ("bf16", "flags", "counter", "empty"):

@@ -19,7 +19,6 @@ ROW = {
 }  # fmt: skip
 
 
-@pytest.mark.timed
 def test_json_has_every_row_and_its_assumptions(tmp_path: Path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     report = tmp_path / "estimate.json"

@@ -49,7 +49,10 @@ class RunConfig:
     eval_interval_s: float = 0.0
     """Seconds of training between two evaluations, whose own time does not count; 0 uses eval_interval alone."""
     save_interval: int = 0
-    """Environment steps between two checkpoints; 0 saves at the end only."""
+    """Environment steps between two checkpoints, in addition to save_interval_s; 0 uses save_interval_s alone."""
+    save_interval_s: float = 120.0
+    """Seconds between two checkpoints; the first one is due after half of them. They are stretched so that saving takes
+    at most 1 % of the time. 0 saves by save_interval and at the end only."""
     keep_checkpoints: int = 2
     """Number of newest checkpoints to keep."""
     tensorboard: bool = True
@@ -67,7 +70,7 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         at_least(self, threads=0, time_limit_s=0, log_interval=0, log_interval_s=0, eval_interval=0, save_interval=0)
-        at_least(self, nproc=1, env_steps=0, keep_checkpoints=1, eval_interval_s=0)
+        at_least(self, nproc=1, env_steps=0, keep_checkpoints=1, eval_interval_s=0, save_interval_s=0)
         if not re.fullmatch(r"auto|all|none|cpu|cuda(:\d+)?|\d+(,\d+)*,?", self.gpus.replace(" ", "")):
             raise ConfigError(f"gpus={self.gpus} is not valid. Write gpus=0,2, gpus=all, gpus=none or gpus=auto.")
         nodes = re.fullmatch(r"(\d+)(?::(\d+))?", self.nnodes)

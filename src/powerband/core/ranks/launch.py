@@ -16,14 +16,26 @@ from collections.abc import MutableMapping
 from powerband.core.config import RunConfig
 from powerband.core.errors import ConfigError
 from powerband.core.machine.device import ranks_on_this_machine, thread_environment
+from powerband.core.machine.parent_death import signal_at_parent_death
+from powerband.core.run.stop_request import SIGNALS
 
 SHUTDOWN_S = "120"
 """Time limit in seconds for ranks to save after a signal, before they are killed."""
+FORWARDED_SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"
+"""Signals after which the launcher lets the ranks save; torch alone leaves out SIGUSR1."""
+REPORTED = (2, *(128 + number for number in SIGNALS))
+"""Exit statuses of a rank that has printed the reason: a user error, or a signal after which it has saved."""
 
 
 def is_rank(environment: MutableMapping[str, str] = os.environ) -> bool:
     """True if a launcher such as torchrun has started this process as a rank, and set RANK and WORLD_SIZE."""
     return "RANK" in environment and "WORLD_SIZE" in environment
+
+
+def end_with_launcher(environment: MutableMapping[str, str] = os.environ) -> None:
+    """Lets a rank of an elastic launcher save and end if the launcher is killed, instead of going on without it."""
+    if "TORCHELASTIC_RUN_ID" in environment:
+        signal_at_parent_death(signal.SIGTERM)
 
 
 def is_leading_process(environment: MutableMapping[str, str] = os.environ) -> bool:
@@ -98,6 +110,7 @@ def launch(settings: RunConfig, arguments: list[str]) -> int | None:
         )
     os.environ.update(thread_environment(settings.threads, here))
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", SHUTDOWN_S)
+    os.environ.setdefault("TORCHELASTIC_SIGNALS_TO_HANDLE", FORWARDED_SIGNALS)
     return _elastic(settings, here, int(least), machines, ["-u", "-m", "powerband", *arguments])
 
 
@@ -122,7 +135,7 @@ def _elastic(settings: RunConfig, here: int, least: int, most: int, arguments: l
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
         status = failure.exitcode if failure.exitcode > 0 else 128 - failure.exitcode
-        if status != 2:  # status 2 is a user error, whose message the rank has printed
+        if status not in REPORTED:
             name = f"signal {signal.Signals(-failure.exitcode).name}" if failure.exitcode < 0 else f"status {status}"
             print(f"powerband: rank {rank} (process {failure.pid}) ended with {name}.", file=sys.stderr)
         return status

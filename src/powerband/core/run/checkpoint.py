@@ -2,8 +2,8 @@
 
 ``checkpoints/<step>/`` contains one shard per rank and one shared shard. Each shard is a ``<shard>.safetensors`` with
 tensors and a ``<shard>.json`` with the structure and plain values. ``manifest.json`` contains the size and SHA-256 of
-each file. A checkpoint is written to a hidden folder, synced and renamed, so that incomplete checkpoints are never
-visible. ``checkpoints/last`` names the newest checkpoint.
+each file, the run and the step. A checkpoint is written to a hidden folder, synced and renamed, so that incomplete
+checkpoints are never visible. ``checkpoints/last`` names the newest checkpoint.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,15 +23,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from powerband.core.errors import ConfigError
-from powerband.core.run_folder import find_run
+from powerband.core.run.manifest import CheckpointError, FileFacts, Manifest, verify_file
+from powerband.core.run_folder import find_run, run_id
 
-FORMAT = 1
 TENSOR, ARRAY, NUMBER = "__tensor__", "__array__", "__float__"
-
-
-class CheckpointError(ConfigError):
-    """A checkpoint cannot be written, or is damaged. The message names the file and the fix."""
+STEP = re.compile(r"0|[1-9][0-9]{0,18}")
+"""Name of the folder of a checkpoint."""
 
 
 class CheckpointWriter:
@@ -71,21 +69,23 @@ class CheckpointWriter:
             contents = {f"{shard}.safetensors": save(tensors), f"{shard}.json": structure.encode()}
             return {name: _write_synced(self.hidden / name, data) for name, data in contents.items()}
 
-    def commit(self, files: dict[str, dict], meta: dict, keep: int = 2) -> Path:
+    def commit(self, files: dict[str, dict], meta: dict[str, int], keep: int = 2) -> Path:
         """Makes the checkpoint visible, updates the file ``last``, and removes old checkpoints.
 
         Args:
-            files: Results of `write` for all shards, merged.
-            meta: JSON values that `load_checkpoint` returns.
+            files: The results of `write` of all ranks, merged.
+            meta: ``world_size`` and further counters.
             keep: Number of newest checkpoints to keep, at least 1.
 
         Returns:
             Folder of the checkpoint.
         """
-        target = self.folder / str(self.step)
+        target, counters = self.folder / str(self.step), dict(meta)
+        world_size = counters.pop("world_size")
+        facts = {name: FileFacts(**each) for name, each in files.items()}
+        manifest = Manifest(run_id(self.folder.parent), self.step, world_size, counters, facts)
         with _checkpoint_errors(self.folder):
-            manifest = {"format": FORMAT, "step": self.step, "meta": meta, "files": files}
-            _write_synced(self.hidden / "manifest.json", json.dumps(manifest, indent=1).encode())
+            _write_synced(self.hidden / "manifest.json", manifest.to_json())
             if target.exists():  # a resumed run reached the same step again
                 shutil.rmtree(target)
             os.replace(self.hidden, target)
@@ -94,9 +94,8 @@ class CheckpointWriter:
             os.replace(self.folder / ".last", self.folder / "last")
             _sync_folder(self.folder)
         # A run resumed from an older step has newer checkpoints of its abandoned continuation.
-        for path in _checkpoints(self.folder):
-            if int(path.name) > self.step:
-                shutil.rmtree(path, ignore_errors=True)
+        for path in newer_checkpoints(target):
+            shutil.rmtree(path, ignore_errors=True)
         for path in _checkpoints(self.folder)[max(keep, 1) :]:
             shutil.rmtree(path, ignore_errors=True)
         for path in self.folder.glob(".saving-*"):
@@ -104,7 +103,7 @@ class CheckpointWriter:
         return target
 
 
-def load_checkpoint(path: Path, shard: str) -> tuple[Any, dict]:
+def load_checkpoint(path: Path, shard: str) -> tuple[Any, Manifest]:
     """Reads one shard of a checkpoint, after its files were verified with the sizes and hashes in the manifest.
 
     Args:
@@ -112,31 +111,53 @@ def load_checkpoint(path: Path, shard: str) -> tuple[Any, dict]:
         shard: Name of the shard, the part of the state that one rank saved.
 
     Returns:
-        The saved tree with tensors on the CPU, and the `meta` values that `CheckpointWriter.commit` received.
+        The saved tree with tensors on the CPU, and the manifest.
 
     Raises:
         CheckpointError: A file is missing, truncated or changed. The message names the file.
     """
-    from safetensors.torch import load
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
 
-    manifest = _manifest(path)
+    manifest = _own_manifest(path)
     names = (f"{shard}.safetensors", f"{shard}.json")
-    if missing := [name for name in names if name not in manifest["files"]]:
+    for name in names:
+        if name not in manifest.files:
+            raise CheckpointError(
+                f"{path} has no {name}: a run with another number of ranks saved it. Resume with that number."
+            )
+        verify_file(path / name, manifest.files[name])
+    try:
+        # Copies of the mapped file are aligned, as new tensors are: products of unaligned ones may round differently.
+        tensors = {name: tensor.clone() for name, tensor in load_file(path / names[0]).items()}
+        return _unpack(json.loads((path / names[1]).read_bytes()), tensors, ""), manifest
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, SafetensorError) as error:
         raise CheckpointError(
-            f"{path} has no {missing[0]}: a run with another number of ranks saved it. Resume with that number."
-        )
-    data = [_verified(path / name, manifest["files"][name]) for name in names]
-    return _unpack(json.loads(data[1]), load(data[0]), ""), manifest["meta"]
+            f"{path}: {names[0]} cannot be read ({str(error)[:200]}). Use the previous checkpoint."
+        ) from error
 
 
 def verify(path: Path) -> None:
     """Checks every file of the checkpoint in the folder `path` against the sizes and hashes in its manifest.
 
     Raises:
-        CheckpointError: A file is missing, truncated or changed. The message names the file.
+        CheckpointError: A file is missing, truncated or changed, or another run saved it. The message names the file.
     """
-    for name, facts in _manifest(path)["files"].items():
-        _verified(path / name, facts)
+    for name, facts in _own_manifest(path).files.items():
+        verify_file(path / name, facts)
+
+
+def _own_manifest(path: Path) -> Manifest:
+    """Reads the manifest of a checkpoint, which must be of the run whose folder contains it."""
+    manifest, own = Manifest.read(path), run_id(path.parent.parent)
+    if manifest.run and own and manifest.run != own:
+        raise CheckpointError(f"{path} is a checkpoint of another run, {manifest.run[:40]}. Use the previous checkpoint.")
+    return manifest
+
+
+def newer_checkpoints(path: Path) -> list[Path]:
+    """Complete checkpoints of the same run after the checkpoint in the folder `path`, newest first."""
+    return [each for each in _checkpoints(path.parent) if int(each.name) > int(path.name)]
 
 
 def resolve_resume(target: str) -> tuple[Path, list[str]]:
@@ -211,42 +232,9 @@ def _named(target: str, checkpoints: list[Path]) -> Path | None:
 
 
 def _checkpoints(folder: Path) -> list[Path]:
-    """Complete checkpoints, newest first."""
-    folders = [path for path in folder.glob("*") if path.name.isdigit() and path.is_dir()] if folder.is_dir() else []
+    """Complete checkpoints, newest first. Whatever else has the name of one is found to be damaged."""
+    folders = [path for path in folder.glob("*") if STEP.fullmatch(path.name)] if folder.is_dir() else []
     return sorted(folders, key=lambda path: int(path.name), reverse=True)
-
-
-def _manifest(path: Path) -> dict:
-    try:
-        manifest = json.loads((path / "manifest.json").read_text())
-        if manifest["format"] == FORMAT:
-            return manifest
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(
-            f"{path / 'manifest.json'} cannot be read ({error}). Use the previous checkpoint."
-        ) from error
-    raise CheckpointError(
-        f"{path} has format {manifest['format']}, but this version of powerband reads {FORMAT}. "
-        f"Use the version that saved it."
-    )
-
-
-def _verified(path: Path, facts: dict) -> bytes:
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be read ({error.strerror}). Use the previous checkpoint.") from error
-    if len(data) != facts["size"]:
-        raise CheckpointError(
-            f"{path} has {len(data)} bytes, but was saved with {facts['size']}. Use the previous checkpoint."
-        )
-    digest = hashlib.sha256(data).hexdigest()
-    if digest != facts["sha256"]:
-        raise CheckpointError(
-            f"{path} has changed since it was saved (SHA-256 {digest[:12]}..., saved as {facts['sha256'][:12]}...). "
-            f"Use the previous checkpoint."
-        )
-    return data
 
 
 def _write_synced(path: Path, data: bytes) -> dict:

@@ -27,6 +27,8 @@ from powerband.core.ranks.ranks import Ranks
 from powerband.core.run import checkpoint
 from powerband.core.run.failures import end_if_not_finite, final_error
 from powerband.core.run.nan_guard import NanGuard
+from powerband.core.run.run_lock import RunLock
+from powerband.core.run.save_timer import SaveTimer
 from powerband.core.run.startup import prepare_run
 from powerband.core.run.state_registry import Stateful, StateRegistry
 from powerband.core.run.stop_request import StopRequest
@@ -103,6 +105,7 @@ class Run:
         if observer is not None:
             ranks.on_average = observer.on_average
         self.recipe, self._created_folder = "", False
+        self._lock: RunLock | None = None
         self._processes_written = False
         self._saved_at = -1
         self._elapsed_before_s = 0.0
@@ -110,6 +113,7 @@ class Run:
         self._eval_every = Every(settings.eval_interval)
         self._evaluated_at_s = 0.0
         self._save_every = Every(settings.save_interval)
+        self._save_timer = SaveTimer(settings.save_interval_s)
         self._agreement = RankAgreement(ranks, self.clock)
         self._registry = StateRegistry(ranks)
         self.register("noise", self.noise)
@@ -131,11 +135,11 @@ class Run:
             observer: Measurement of the run; None for a normal run.
 
         Raises:
-            ConfigError: The run folder contains another run, or cannot be written.
+            ConfigError: The run folder contains another run, is in use, or cannot be written.
         """
         startup = prepare_run(config, recipe, stage, argv)
         run = cls(startup.config, startup.folder, startup.ranks, observer)
-        run.recipe, run._created_folder = recipe, startup.created_folder
+        run.recipe, run._created_folder, run._lock = recipe, startup.created_folder, startup.lock
         run.describe(startup.banner)
         for notice in sorted({line for lines in run.ranks.gather(startup.notices) for line in lines}):
             run.console.note(notice)
@@ -161,6 +165,7 @@ class Run:
         `restore` calls it before the first step, to exclude compilation and loading of data.
         """
         self._started = time.perf_counter()
+        self._save_timer.restart()
         self._agreement.restart()
         self.journal.restart(self.env_steps, self.grad_steps)
 
@@ -172,7 +177,11 @@ class Run:
         reason = f"{type(final).__name__}: {final}" if final else self._stop.reason or "budget reached"
         if self._processes_written:
             write_end_reason(self.dir, reason)
-        self.journal.close("" if final else f"{reason}; run folder: {self.dir}")
+        try:
+            self.journal.close("" if final else f"{reason}; run folder: {self.dir}")
+        finally:
+            if self._lock is not None:
+                self._lock.release()
         if isinstance(final, ConfigError) and self.ranks.leads and not self.settings.resume and not self.env_steps:
             remove_unused_run(self.dir, self._created_folder)
         self.ranks.close()
@@ -181,8 +190,13 @@ class Run:
 
     @property
     def received_signal(self) -> str:
-        """Name of the signal that this rank received; "" without one."""
+        """Name of the signal that ends the run, on this rank or on another one; "" without one."""
         return self._stop.received_signal
+
+    @property
+    def exit_status(self) -> int:
+        """Exit status of the command: 128 + its number after a signal, otherwise 0."""
+        return self._stop.exit_status
 
     @property
     def context(self) -> RankContext:
@@ -231,6 +245,8 @@ class Run:
         path, notices = checkpoint.resolve_resume(self.settings.resume)
         for notice in notices:
             self.console.note(notice)
+        if newer := [each.name for each in checkpoint.newer_checkpoints(path)]:
+            self.console.note(f"the next checkpoint replaces those after {path.name}: {', '.join(reversed(newer))}")
         self.load_state_dict(self._registry.load(path))
         if self.ranks.leads:
             (self.dir / "config.json").write_text(to_json(self.config))
@@ -275,7 +291,7 @@ class Run:
         Raises:
             NonFiniteError: A value of the checkpoint is not finite; nothing is written.
         """
-        with self.clock("save"):
+        with self.clock("save"), self._save_timer:
             end_if_not_finite(self, inspect=True)
             if self.hooks.before_save is not None:
                 self.hooks.before_save()
@@ -324,13 +340,18 @@ class Run:
         self.grad_steps += grad_steps
         self.journal.step(self.env_steps, self.grad_steps, self.elapsed_s)
         self.guard.tick()
-        stop, log, evaluate = self._agree()
+        if self._lock is not None and self._lock.lost:
+            raise ConfigError(
+                f"{self.dir} has been taken by another process while this one did not run. Nothing more is written; "
+                f"the last checkpoint is complete."
+            )
+        stop, log, evaluate, save = self._agree()
         evaluate = (self._eval_every.ready(self.env_steps) or evaluate) and self.hooks.evaluate is not None
         if evaluate:
             self.run_evaluation()
         if self.journal.line_due(self.env_steps, log) or evaluate:  # each evaluation has its own line at its own step
             self.log()
-        if self._save_every.ready(self.env_steps):
+        if self._save_every.ready(self.env_steps) or save:
             self.save()
         self.journal.trace(env_steps, grad_steps)
         self.running = not stop and self.env_steps < self.settings.env_steps
@@ -347,25 +368,26 @@ class Run:
         self.log()
         self.journal.finish()
 
-    def _agree(self) -> tuple[bool, bool, bool]:
-        """Agrees with the other ranks and returns three bools: (end the run, write a log line, evaluate).
+    def _agree(self) -> tuple[bool, bool, bool, bool]:
+        """Agrees with the other ranks and returns four bools: (end the run, write a log line, evaluate, save).
 
         Ends the run at once if a loss on any rank is not finite.
         """
         if not self._agreement.due():
-            return False, False, False
+            return False, False, False, False
         every_s = self.settings.eval_interval_s
-        stop, log, bad, evaluate = self._agreement.any_rank_wants(
+        stop, log, bad, evaluate, save = self._agreement.any_rank_wants(
             self._stop.pending(self.elapsed_s),
             self.journal.wants_line(),
             self.guard.fault is not None,
             every_s > 0 and self.training_s - self._evaluated_at_s >= every_s,
+            self._save_timer.due(),
         )
         if bad:
             end_if_not_finite(self)
         if stop:
-            self._stop.accept()
-        return stop, log, evaluate
+            self._stop.accept(self.ranks.gather(self._stop.own_reason()))
+        return stop, log, evaluate, save and not stop
 
     def run_evaluation(self) -> None:
         """Runs the evaluation of the recipe on rank 0 and logs its figures under ``eval/``; other ranks wait."""

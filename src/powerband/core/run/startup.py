@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ from powerband.core.machine import rendering
 from powerband.core.machine.device import device_names, host_facts, set_backend_flags, set_threads
 from powerband.core.optim.precision import resolve_precision
 from powerband.core.ranks.ranks import Ranks
-from powerband.core.run_folder import claim_run_folder
+from powerband.core.run.run_lock import RunLock
+from powerband.core.run_folder import claim_run_folder, refuse_links
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,7 @@ class RunStartup:
         config: The configuration, with a measured precision in place of ``auto``.
         folder: The run folder.
         created_folder: True if this rank created the folder.
+        lock: Lock of the folder on rank 0; None on other ranks.
         ranks: Process group, with the rank and device of this process.
         banner: Lines of the banner that the run prints at its start, label -> text.
         notices: Notices of this rank for the user.
@@ -34,6 +37,7 @@ class RunStartup:
     config: Any
     folder: Path
     created_folder: bool
+    lock: RunLock | None
     ranks: Ranks
     banner: dict[str, str]
     notices: list[str]
@@ -51,7 +55,7 @@ def prepare_run(config: Any, recipe: str, stage: str, argv: list[str]) -> RunSta
         argv: The command line after ``powerband``.
 
     Raises:
-        ConfigError: The run folder contains another run, or cannot be written.
+        ConfigError: The run folder contains another run, is in use, or cannot be written.
     """
     settings: RunConfig = config.run
     ranks = Ranks.from_environment(device_names(settings))
@@ -60,8 +64,13 @@ def prepare_run(config: Any, recipe: str, stage: str, argv: list[str]) -> RunSta
     config, choices = resolve_precision(config, ranks)
     renders = rendering.prepare(ranks.device)  # before any simulator is imported; worker processes inherit it
     claimed, created = claim_run_folder(settings.resume, settings.run_dir, recipe) if ranks.leads else ("", False)
+    lock = None
+    if isinstance(claimed, Path):
+        refuse_links(claimed)
+        lock = RunLock(claimed)
     folder = Path(ranks.gather(str(claimed))[0])
     facts = {
+        "id": uuid.uuid4().hex,
         "recipe": recipe,
         "stage": stage,
         "command": "powerband " + " ".join(argv),
@@ -80,4 +89,4 @@ def prepare_run(config: Any, recipe: str, stage: str, argv: list[str]) -> RunSta
         banner["switches"] = switches
     if renders.line:
         banner["rendering"] = renders.line
-    return RunStartup(config, folder, created, ranks, banner, list(renders.notices))
+    return RunStartup(config, folder, created, lock, ranks, banner, list(renders.notices))

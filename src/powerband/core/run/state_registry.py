@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from powerband.core.ranks.ranks import Ranks
-from powerband.core.run.checkpoint import CheckpointError, CheckpointWriter, load_checkpoint
+from powerband.core.run.checkpoint import CheckpointWriter, load_checkpoint
+from powerband.core.run.manifest import CheckpointError
 
 
 class Stateful(Protocol):
@@ -72,17 +73,17 @@ class StateRegistry:
         Raises:
             CheckpointError: A file is damaged, or the number of ranks or the shapes differ from those of this run.
         """
-        shared, meta = load_checkpoint(path, "shared")
-        if meta["world_size"] != self.ranks.world_size:
+        shared, manifest = load_checkpoint(path, "shared")
+        if manifest.world_size != self.ranks.world_size:
             raise CheckpointError(
-                f"{path} was saved by {meta['world_size']} ranks, but this run has {self.ranks.world_size}. The state "
-                f"of replay and environments is per rank. Resume with {meta['world_size']} ranks."
+                f"{path} was saved by {manifest.world_size} ranks, but this run has {self.ranks.world_size}. The state "
+                f"of replay and environments is per rank. Resume with {manifest.world_size} ranks."
             )
         own, _ = load_checkpoint(path, f"rank{self.ranks.rank}")
         for name, (part, is_shared) in self._parts.items():
             try:
                 part.load_state_dict((shared if is_shared else own)[name])
-            except (RuntimeError, KeyError, ValueError) as error:
+            except (RuntimeError, KeyError, ValueError, TypeError) as error:
                 raise CheckpointError(
                     f"{path}: the saved {name} does not fit this configuration ({' '.join(str(error).split())[:300]}). "
                     f"Resume with the sizes and shapes of the saved run, or choose a new run_dir."

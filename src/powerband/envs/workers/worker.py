@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import os
 import pickle
@@ -13,14 +12,12 @@ import sys
 import traceback
 from typing import Any
 
+from powerband.core.machine.parent_death import signal_at_parent_death
 from powerband.envs.workers import channel
 from powerband.envs.workers.channel import Channel
 from powerband.envs.workers.group import EnvGroup
 from powerband.envs.workers.shared_arrays import Layout, SharedArrays
 from powerband.envs.workers.supervision import EnvError
-
-PR_SET_PDEATHSIG = 1
-"""Option of Linux's prctl that sets the signal which a process receives when its parent dies."""
 
 importing_main = False
 """True while a worker imports the user's script for its functions; the script must not start workers then."""
@@ -38,8 +35,8 @@ def serve(sock_fd: int, memory_fd: int, parent_pid: int, die_with_parent: bool) 
     # Only the parent ends a run. A signal to all processes of a job must not end the simulators before it has saved.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    if die_with_parent and sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # also ends a worker that hangs in C code
+    if die_with_parent:
+        signal_at_parent_death(signal.SIGKILL)  # also ends a worker that hangs in C code
         if os.getppid() != parent_pid:
             return
     parent = Channel(socket.socket(fileno=sock_fd))

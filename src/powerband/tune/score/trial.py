@@ -41,6 +41,7 @@ OWN_OPTIONS = (
         "eval_interval",
         "eval_interval_s",
         "save_interval",
+        "save_interval_s",
         "keep_checkpoints",
         "tensorboard",
     ),
@@ -97,8 +98,8 @@ def train_command(
     """
     changed = [f"{name}={value_text(value)}" for name, value in settings.items()]
     own = [f"run.run_dir={folder}", f"run.seed={seed}", "run.eval_interval=0", f"run.eval_interval_s={every_s:.4g}"]
-    own += ["run.tensorboard=false", "run.save_interval=0", "run.keep_checkpoints=1", "run.log_interval=0"]
-    own += ["run.log_interval_s=1"]
+    own += ["run.tensorboard=false", "run.save_interval=0", "run.save_interval_s=0", "run.keep_checkpoints=1"]
+    own += ["run.log_interval=0", "run.log_interval_s=1"]
     return ["train", recipe, stage, *arguments, *changed, *own]
 
 

@@ -1,0 +1,16 @@
+"""Parent death: lets the kernel signal this process when its parent ends, so that nothing goes on without it."""
+
+from __future__ import annotations
+
+import ctypes
+import signal
+import sys
+
+PR_SET_PDEATHSIG = 1
+"""Option of Linux's prctl that sets the signal which a process receives when its parent dies."""
+
+
+def signal_at_parent_death(number: signal.Signals) -> None:
+    """Requests the signal `number` for the end of the parent's thread that started this process; Linux only."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
