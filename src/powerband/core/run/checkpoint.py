@@ -151,7 +151,7 @@ def _own_manifest(path: Path) -> Manifest:
     """Reads the manifest of a checkpoint, which must be of the run whose folder contains it."""
     manifest, own = Manifest.read(path), run_id(path.parent.parent)
     if manifest.run and own and manifest.run != own:
-        raise CheckpointError(f"{path} is a checkpoint of another run, {manifest.run[:40]}. Use the previous checkpoint.")
+        raise CheckpointError(f"{path} belongs to another run, {manifest.run[:40]}. Use the previous checkpoint.")
     return manifest
 
 
