@@ -41,8 +41,9 @@ def run_kernel(
     """Runs one kernel on all environments of a state, on CPU threads or on torch's current CUDA stream.
 
     Args:
-        cpu_loops: Function of a bool that returns the CPU versions, {name: loop(arrays, tables, *arguments)}. True
-            selects loops that run on numba's threads, False those that run on the calling thread.
+        cpu_loops: Function of a bool that returns the CPU versions by name. False selects loops over the rows first,
+            first + 1, ... last - 1 on the calling thread, ``loop(arrays, tables, first, last, *arguments)``. True
+            selects ``loop(arrays, tables, parts, *arguments)``, which splits all rows into parts for numba's threads.
         cuda_module: Name of the module with the CUDA versions, ``LAUNCHES``, a dict {name: launcher(state, tables,
             *arguments)}. It is imported on first use, because it needs numba-cuda.
         name: Name of the kernel.
@@ -53,8 +54,10 @@ def run_kernel(
     """
     converted = [device_array(value) if isinstance(value, Tensor) else value for value in arguments]
     if state.device.type == "cpu":
+        rows: tuple[int, ...] = (0, state.num_rows)
         if threads > 1:
             numba.set_num_threads(threads)
-        cpu_loops(threads > 1)[name](state.arrays, tables, *converted)
+            rows = (threads,)
+        cpu_loops(threads > 1)[name](state.arrays, tables, *rows, *converted)
     else:
         importlib.import_module(cuda_module).LAUNCHES[name](state, tables, *converted)

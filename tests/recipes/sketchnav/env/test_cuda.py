@@ -67,7 +67,7 @@ if device:
         kernel[-(-N * each // 16), 16](s, w, *arguments)
 else:
     from powerband.recipes.sketchnav.env.kernels import cpu_loops
-    run = lambda name, *arguments: cpu_loops(False)[name](s, w, *arguments)
+    run = lambda name, *arguments: cpu_loops(False)[name](s, w, 0, N, *arguments)
 
 rng = np.random.default_rng(0)
 run("begin", SEED, N, False)

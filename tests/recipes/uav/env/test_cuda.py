@@ -67,7 +67,7 @@ if device:
 else:
     from powerband.recipes.uav.env.kernels import cpu_loops
     s, w = missions.arrays, tables
-    run = lambda name, *arguments: cpu_loops(False)[name](s, w, *arguments)
+    run = lambda name, *arguments: cpu_loops(False)[name](s, w, 0, N, *arguments)
 
 rng = np.random.default_rng(0)
 run("begin", SEED, True)

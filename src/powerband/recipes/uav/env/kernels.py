@@ -74,12 +74,69 @@ def count_map(s, w, n, k, counts):
         counts[n, 3] += entropy
 
 
+# The checksum of everything that the loops are compiled from.
+NAMES = ("begin", "step", "write", "choose", "count", "greedy")
+CHECKSUM = source_checksum(
+    hashing, settings, world, moves, starts, footprints, mapping, features, information_gain, map_metrics
+)
+
+
+def _row_loops(checksum: int) -> tuple[Any, ...]:
+    """Compiles a loop over the missions first, first + 1, ... last - 1 for each of `NAMES`, for the calling thread.
+
+    As a closure, the checksum is part of the key in numba's disk cache.
+    """
+
+    @njit(nogil=True, cache=True)
+    def begin(s, w, first, last, seed, drawn):
+        for n in range(first, last + 0 * checksum):
+            start(s, w, n, seed)
+            if drawn:
+                draw_split(s, w, n, seed)
+            for k in range(w.agents + 1):
+                begin_sums(s, w, n, k)
+            measure_and_fuse(s, w, n, seed)
+
+    @njit(nogil=True, cache=True)
+    def step(s, w, first, last, seed, action):
+        for n in range(first, last + 0 * checksum):
+            move_team(s, w, n, action)
+            measure_and_fuse(s, w, n, seed)
+
+    @njit(nogil=True, cache=True)
+    def write(s, w, first, last, moves_made, uav, team):
+        for n in range(first, last + 0 * checksum):
+            for i in range(w.agents):
+                write_uav(s, w, n, i, moves_made, uav[n, i])
+            write_team(s, w, n, team[n])
+
+    @njit(nogil=True, cache=True)
+    def choose(s, w, first, last, probability, noise, explore, chosen, mask):
+        for n in range(first, last + 0 * checksum):
+            for i in range(w.agents):
+                sample_move(s, w, n, i, probability, noise, explore, chosen, mask)
+
+    @njit(nogil=True, cache=True)
+    def count(s, w, first, last, k, counts):
+        for n in range(first, last + 0 * checksum):
+            count_map(s, w, n, k, counts)
+
+    @njit(nogil=True, cache=True)
+    def greedy(s, w, first, last, gains, shared, chosen, mask, value):
+        for n in range(first, last + 0 * checksum):
+            for i in range(w.agents):
+                choose_greedy_move(s, w, n, i, gains, shared, chosen, mask, value)
+
+    return begin, step, write, choose, count, greedy
+
+
+# Global, because a compiled function in the closure of another one would never match the cache.
+begin_rows, step_rows, write_rows, choose_rows, count_rows, greedy_rows = SERIAL = _row_loops(CHECKSUM)
+
+
 @cache
 def cpu_loops(parallel: bool) -> dict[str, Any]:
-    """Compiles the kernels for the CPU, which are loops over missions, and returns them by name.
-
-    The loops call functions for everything that they write. In the loop itself, numba would treat ``s.tick[n] += 1`` as
-    a sum over the missions: each thread would add to a private copy, and the result would be lost.
+    """Returns the kernels for the CPU, which are loops over missions, by name; `run_kernel` explains their parameters.
 
     Args:
         parallel: Run on numba's threads, instead of the calling thread. Only loops on the calling thread may run in two
@@ -90,53 +147,47 @@ def cpu_loops(parallel: bool) -> dict[str, Any]:
         writes the observations; ``choose`` samples moves; ``count`` compares a map with the hidden map; ``greedy``
         chooses the moves of `GreedyPlanner`. The CUDA kernels in `cuda` explain their parameters.
     """
-    # The checksum also separates the two kinds of loops in numba's disk cache.
-    checksum = source_checksum(
-        hashing, settings, world, moves, starts, footprints, mapping, features, information_gain, map_metrics
-    )
-    stamp = 2 * checksum + parallel
+    if not parallel:
+        return dict(zip(NAMES, SERIAL, strict=True))
+    checksum = CHECKSUM
 
-    @njit(nogil=True, cache=True, parallel=parallel)
-    def begin(s, w, seed, drawn):
-        for n in prange(s.position.shape[0] + 0 * stamp):
-            start(s, w, n, seed)
-            if drawn:
-                draw_split(s, w, n, seed)
-            for k in range(w.agents + 1):
-                begin_sums(s, w, n, k)
-            measure_and_fuse(s, w, n, seed)
+    @njit(nogil=True, cache=True, parallel=True)
+    def begin(s, w, parts, seed, drawn):
+        rows = s.position.shape[0] + 0 * checksum
+        for p in prange(parts):
+            begin_rows(s, w, p * rows // parts, (p + 1) * rows // parts, seed, drawn)
 
-    @njit(nogil=True, cache=True, parallel=parallel)
-    def step(s, w, seed, action):
-        for n in prange(s.position.shape[0] + 0 * stamp):
-            move_team(s, w, n, action)
-            measure_and_fuse(s, w, n, seed)
+    @njit(nogil=True, cache=True, parallel=True)
+    def step(s, w, parts, seed, action):
+        rows = s.position.shape[0] + 0 * checksum
+        for p in prange(parts):
+            step_rows(s, w, p * rows // parts, (p + 1) * rows // parts, seed, action)
 
-    @njit(nogil=True, cache=True, parallel=parallel)
-    def write(s, w, moves_made, uav, team):
-        for n in prange(s.position.shape[0] + 0 * stamp):
-            for i in range(w.agents):
-                write_uav(s, w, n, i, moves_made, uav[n, i])
-            write_team(s, w, n, team[n])
+    @njit(nogil=True, cache=True, parallel=True)
+    def write(s, w, parts, moves_made, uav, team):
+        rows = s.position.shape[0] + 0 * checksum
+        for p in prange(parts):
+            write_rows(s, w, p * rows // parts, (p + 1) * rows // parts, moves_made, uav, team)
 
-    @njit(nogil=True, cache=True, parallel=parallel)
-    def choose(s, w, probability, noise, explore, chosen, mask):
-        for n in prange(s.position.shape[0] + 0 * stamp):
-            for i in range(w.agents):
-                sample_move(s, w, n, i, probability, noise, explore, chosen, mask)
+    @njit(nogil=True, cache=True, parallel=True)
+    def choose(s, w, parts, probability, noise, explore, chosen, mask):
+        rows = s.position.shape[0] + 0 * checksum
+        for p in prange(parts):
+            choose_rows(s, w, p * rows // parts, (p + 1) * rows // parts, probability, noise, explore, chosen, mask)
 
-    @njit(nogil=True, cache=True, parallel=parallel)
-    def count(s, w, k, counts):
-        for n in prange(s.position.shape[0] + 0 * stamp):
-            count_map(s, w, n, k, counts)
+    @njit(nogil=True, cache=True, parallel=True)
+    def count(s, w, parts, k, counts):
+        rows = s.position.shape[0] + 0 * checksum
+        for p in prange(parts):
+            count_rows(s, w, p * rows // parts, (p + 1) * rows // parts, k, counts)
 
-    @njit(nogil=True, cache=True, parallel=parallel)
-    def greedy(s, w, gains, shared, chosen, mask, value):
-        for n in prange(s.position.shape[0] + 0 * stamp):
-            for i in range(w.agents):
-                choose_greedy_move(s, w, n, i, gains, shared, chosen, mask, value)
+    @njit(nogil=True, cache=True, parallel=True)
+    def greedy(s, w, parts, gains, shared, chosen, mask, value):
+        rows = s.position.shape[0] + 0 * checksum
+        for p in prange(parts):
+            greedy_rows(s, w, p * rows // parts, (p + 1) * rows // parts, gains, shared, chosen, mask, value)
 
-    return {"begin": begin, "step": step, "write": write, "choose": choose, "count": count, "greedy": greedy}
+    return dict(zip(NAMES, (begin, step, write, choose, count, greedy), strict=True))
 
 
 def run(name: str, missions: Missions, tables: WorldArrays, threads: int, *arguments: Any) -> None:
