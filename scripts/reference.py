@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from powerband.cli.catalogue import RECIPES, load
-from powerband.core.config.flags import describe_kind
 from powerband.core.config.run_config import RunConfig
 from powerband.core.config.schema import Field, fields_of, value_text
+from powerband.core.config.values import describe_kind
 from powerband.core.recipe import Recipe, load_object
 
 PAGES = Path(__file__).parents[1] / "docs" / "reference"

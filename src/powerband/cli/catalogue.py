@@ -13,11 +13,11 @@ from typing import Any
 from powerband.core.config import ResolvedConfig, resolve
 from powerband.core.config.command_line import checked_choice, wants_help
 from powerband.core.config.presets import presets
+from powerband.core.config.resolve import named_run
 from powerband.core.config.run_config import RunConfig
 from powerband.core.config.schema import fields_table
 from powerband.core.errors import ConfigError
 from powerband.core.recipe import Recipe, load_object
-from powerband.core.run_folder import find_run
 
 RECIPES = ("uav", "snakes", "metaworld", "sketchnav", "libero", "gym")
 """Built-in recipes: sub-packages of ``powerband.recipes``."""
@@ -118,7 +118,7 @@ def configure(name: str, arguments: list[str]) -> tuple[Recipe, str, ResolvedCon
     if resolved.config.run.env_steps < 1:
         raise ConfigError("env_steps=0 is below 1. Write env_steps=1 or more.")
     if resolved.config.run.resume:
-        folder = find_run(resolved.config.run.resume)
+        folder = named_run(resolved.config.run.resume)
         trained = json.loads((folder / "run.json").read_text(encoding="utf-8")).get("recipe")
         if trained != name:
             raise ConfigError(f"{folder} is a run of {trained}, not of {name}. Write powerband train {trained} ...")

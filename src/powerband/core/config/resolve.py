@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -23,7 +24,6 @@ from powerband.core.config.flags import (
     from_mapping,
     from_variant,
     from_yaml,
-    parse_value,
 )
 from powerband.core.config.presets import (
     OBJECTIVES,
@@ -35,6 +35,8 @@ from powerband.core.config.presets import (
     user_presets,
 )
 from powerband.core.config.schema import SOURCES, FieldLookup, fields_of
+from powerband.core.config.texts import SHOWN_PATH, shortened, some_of
+from powerband.core.config.values import parse_value
 from powerband.core.errors import ConfigError
 from powerband.core.run_folder import find_run
 
@@ -103,7 +105,7 @@ def resolve(
     names = FieldLookup(fields_of(schema), old_names, sections, help_command)
 
     variant = from_variant(*_variant(named["variant"], variants or {})) if "variant" in text else []
-    file = from_yaml(Path(text["config"]).expanduser()) if "config" in text else []
+    file = from_yaml(Path(text["config"])) if "config" in text else []
     sources: list[list[Flag]] = [variant]
     targets = {old: new if isinstance(new, str) else new[0] for old, new in (old_names or {}).items()}
     if "setup" in text:
@@ -120,7 +122,7 @@ def resolve(
     if resume and "run.resume" in names.fields:
         if named:
             names.notices.append(f"{', '.join(named)}: no effect with resume, which keeps the settings of its run.")
-        sources.append(_saved_flags(find_run(parse_value(resume[-1], str, "last"))))
+        sources.append(_saved_flags(named_run(parse_value(resume[-1], str, "last"))))
     sources.append(own)
     config, origin = _read(schema(), names, sources)
     known = task_settings(config) if task_settings is not None else {}
@@ -167,16 +169,19 @@ def _replace(section: Any, prefix: str, values: dict[str, Any], origin: dict[str
     try:
         return dataclasses.replace(section, **changes)
     except ValueError as error:
-        sources = ", ".join(f"{prefix}{name}: {origin[prefix + name]}" for name in changes if prefix + name in origin)
-        raise ConfigError(f"{error} ({sources})" if sources else str(error)) from error
+        named = set(re.findall(r"\w+", str(error)))
+        given = [name for name in changes if prefix + name in values]
+        sources = [f"{prefix}{name}: {origin[prefix + name]}" for name in given if name in named or len(given) == 1]
+        raise ConfigError(f"{error} ({some_of(sources, 3)})" if sources else str(error)) from error
 
 
 def _checked_name(flag: Flag, known: list[str]) -> str:
     if flag.value not in known:
-        near = get_close_matches(str(flag.value), known, n=1)
+        written = shortened(flag.value)
+        near = get_close_matches(written, known, n=1)
         hint = f" Did you mean '{near[0]}'?" if near else ""
         kind = "preset" if flag.name == "setup" else flag.name
-        raise ConfigError(f"{flag}: unknown {kind} '{flag.value}'.{hint} Available: {', '.join(known) or 'none'}.")
+        raise ConfigError(f"{flag}: unknown {kind} '{written}'.{hint} Available: {some_of(known) or 'none'}.")
     return str(flag.value)
 
 
@@ -221,20 +226,49 @@ def _variant(flag: Flag, known: Mapping[str, Any]) -> tuple[Any, str]:
 # -- saved configurations -----------------------------------------------------------------------------------------
 
 
+def named_run(target: str) -> Path:
+    """Finds the folder of the run that the user names, with `find_run`; every failure is one short message.
+
+    Raises:
+        ConfigError: `target` names no run, or is no possible path.
+    """
+    try:
+        return find_run(target)
+    except ConfigError as error:
+        raise ConfigError(str(error).replace(target, shortened(target)) if target else str(error)) from error
+    except (OSError, RuntimeError, ValueError) as error:  # too long, a NUL byte, an unknown user after "~"
+        problem = getattr(error, "strerror", None) or shortened(error)
+        raise ConfigError(
+            f"resume={shortened(target)} names no run ({problem}). Name a run folder, a checkpoint, a file in either, "
+            f"or last."
+        ) from error
+
+
 def _saved_flags(folder: Path) -> list[Flag]:
     """Flags of a saved configuration, without ``resume`` and ``run_dir``, which belong to the new run."""
     path = folder / "config.json"
-    flags = from_mapping(_mapping(path.read_text(encoding="utf-8"), str(path)), str(path))
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        problem = getattr(error, "strerror", None) or "it is not a text"
+        raise ConfigError(
+            f"{shortened(path, SHOWN_PATH)} cannot be read ({problem}). Name another run or checkpoint."
+        ) from error
+    flags = from_mapping(_mapping(text, str(path)), str(path))
     return [flag for flag in flags if flag.name not in ("run.resume", "run.run_dir")]
 
 
 def _mapping(text: str, source: str) -> dict[str, Any]:
     try:
         saved = json.loads(text)
-    except ValueError as error:
-        raise ConfigError(f"{source} is not valid JSON ({error}). Name another run or checkpoint.") from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(
+            f"{shortened(source, SHOWN_PATH)} is not valid JSON ({shortened(error)}). Name another run or checkpoint."
+        ) from error
     if not isinstance(saved, dict):
-        raise ConfigError(f"{source} is not a mapping of settings. Name another run or checkpoint.")
+        raise ConfigError(
+            f"{shortened(source, SHOWN_PATH)} is not a mapping of settings. Name another run or checkpoint."
+        )
     return saved
 
 
