@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from powerband.core.config.resolve import named_run
+from powerband.core.config.saved import named_run
 from powerband.core.errors import ConfigError
 
 RECIPE_USAGE = "RECIPE [STAGE] [NAME=VALUE ...]"

@@ -18,7 +18,7 @@ from typing import Annotated, Any, TypeVar
 from powerband.core.config.texts import shortened
 from powerband.core.errors import ConfigError
 
-Class = TypeVar("Class", bound=type)
+Class = TypeVar("Class")
 
 MAX_COUNT = 2**63 - 1
 """Largest counter or seed: the largest number of a 64-bit tensor."""
@@ -34,7 +34,7 @@ MAX_THREADS = 4096
 
 @dataclass(frozen=True)
 class Range:
-    """Allowed numbers: at most one lower and one upper limit, closed (`at_least`, `at_most`) or open (`above`, `below`).
+    """Allowed numbers, between a lower and an upper limit that are closed (`at_least`, `at_most`) or open.
 
     Attributes:
         at_least: Smallest allowed number.
@@ -143,10 +143,10 @@ def length_of(kind: Any) -> Length | None:
 @functools.cache
 def _declared(kind: Any) -> tuple[Range | None, Length | None]:
     marks = list(_marks(kind))
-    ranges = [mark for mark in marks if isinstance(mark, Range)]
-    lengths = [mark for mark in marks if isinstance(mark, Length)]
-    assert len(set(ranges)) <= 1 and len(lengths) <= 1, f"{kind} declares several ranges"
-    return (ranges or [None])[0], (lengths or [None])[0]
+    ranges = {mark for mark in marks if isinstance(mark, Range)}
+    lengths = {mark for mark in marks if isinstance(mark, Length)}
+    assert len(ranges) <= 1 and len(lengths) <= 1, f"{kind} declares several ranges"
+    return next(iter(ranges), None), next(iter(lengths), None)
 
 
 def _marks(kind: Any) -> Iterator[Any]:
@@ -174,19 +174,19 @@ def refusal(kind: Any, value: Any) -> str:
 
 
 @functools.cache
-def kinds_of(schema: type) -> dict[str, Any]:
+def kinds_of(schema: Any) -> dict[str, Any]:
     """Field -> its type with declared ranges, for the dataclass `schema`."""
     return typing.get_type_hints(schema, include_extras=True)
 
 
 @functools.cache
-def _ranged(schema: type) -> tuple[tuple[str, Any], ...]:
+def _ranged(schema: Any) -> tuple[tuple[str, Any], ...]:
     kinds = kinds_of(schema)
     names = [field.name for field in dataclasses.fields(schema)]
     return tuple((name, kinds[name]) for name in names if _declared(kinds[name]) != (None, None))
 
 
-def check_ranges(settings: Class) -> Class:
+def check_ranges(settings: type[Class]) -> type[Class]:
     """Class decorator: makes the constructor of a dataclass check its declared ranges before ``__post_init__``.
 
         @dataclass(frozen=True)
@@ -198,7 +198,8 @@ def check_ranges(settings: Class) -> Class:
     relations = getattr(settings, "__post_init__", None)
 
     def check(self: Any) -> None:
-        for name, kind in _ranged(type(self)):
+        schema: Any = type(self)
+        for name, kind in _ranged(schema):
             value = getattr(self, name)
             if problem := refusal(kind, value):
                 default = next(f for f in dataclasses.fields(self) if f.name == name).default
@@ -206,7 +207,7 @@ def check_ranges(settings: Class) -> Class:
         if relations is not None:
             relations(self)
 
-    settings.__post_init__ = check
+    settings.__post_init__ = check  # type: ignore[attr-defined]
     return settings
 
 

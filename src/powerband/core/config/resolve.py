@@ -8,8 +8,6 @@ command line. A later source overrides an earlier one.
 from __future__ import annotations
 
 import dataclasses
-import json
-import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -34,11 +32,11 @@ from powerband.core.config.presets import (
     split_tuned_section,
     user_presets,
 )
+from powerband.core.config.saved import named_run, saved_flags, saved_mapping
 from powerband.core.config.schema import SOURCES, FieldLookup, fields_of
-from powerband.core.config.texts import SHOWN_PATH, shortened, some_of
+from powerband.core.config.texts import shortened, some_of
 from powerband.core.config.values import parse_value
 from powerband.core.errors import ConfigError
-from powerband.core.run_folder import find_run
 
 DEFAULT = "default"
 
@@ -111,8 +109,8 @@ def resolve(
     if "setup" in text:
         given = [replace(flag, name=targets.get(flag.name) or flag.name) for flag in (*variant, *file, *own)]
         names.choose_algo(given)
-        chosen = [str(flag.value) for flag in given if task and flag.name == task]
-        here = (chosen or [str(names.fields[task].default)])[-1] if task else ""
+        chosen = [flag for flag in given if task and flag.name == task]
+        here = str(parse_value(chosen[-1], str, "...") if chosen else names.fields[task].default) if task else ""
         key = TunedKey(recipe, here, names.algo, task)
         setup, notice = _preset(named["setup"], key, any(flag.name == "algo" for flag in given))
         sources.append(setup)
@@ -122,7 +120,7 @@ def resolve(
     if resume and "run.resume" in names.fields:
         if named:
             names.notices.append(f"{', '.join(named)}: no effect with resume, which keeps the settings of its run.")
-        sources.append(_saved_flags(named_run(parse_value(resume[-1], str, "last"))))
+        sources.append(saved_flags(named_run(parse_value(resume[-1], str, "last"))))
     sources.append(own)
     config, origin = _read(schema(), names, sources)
     known = task_settings(config) if task_settings is not None else {}
@@ -201,8 +199,8 @@ def _preset(flag: Flag, key: TunedKey, algo_given: bool) -> tuple[list[Flag], st
             flag = replace(flag, value=earlier.stem)
         elif key.name not in known:
             raise ConfigError(
-                f"setup={flag.value} ({flag.source}): {key.arguments} has no tuned preset yet. "
-                f"Run powerband tune {key.arguments} first."
+                f"setup={flag.value} ({flag.source}): {shortened(key.arguments, 120)} has no tuned preset yet. "
+                f"Run powerband tune {shortened(key.arguments, 120)} first."
             )
         else:
             flag = replace(flag, value=key.name)
@@ -223,72 +221,6 @@ def _variant(flag: Flag, known: Mapping[str, Any]) -> tuple[Any, str]:
     return known[name], name
 
 
-# -- saved configurations -----------------------------------------------------------------------------------------
-
-
-def named_run(target: str) -> Path:
-    """Finds the folder of the run that the user names, with `find_run`; every failure is one short message.
-
-    Raises:
-        ConfigError: `target` names no run, or is no possible path.
-    """
-    try:
-        return find_run(target)
-    except ConfigError as error:
-        raise ConfigError(str(error).replace(target, shortened(target)) if target else str(error)) from error
-    except (OSError, RuntimeError, ValueError) as error:  # too long, a NUL byte, an unknown user after "~"
-        problem = getattr(error, "strerror", None) or shortened(error)
-        raise ConfigError(
-            f"resume={shortened(target)} names no run ({problem}). Name a run folder, a checkpoint, a file in either, "
-            f"or last."
-        ) from error
-
-
-def _saved_flags(folder: Path) -> list[Flag]:
-    """Flags of a saved configuration, without ``resume`` and ``run_dir``, which belong to the new run."""
-    path = folder / "config.json"
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        problem = getattr(error, "strerror", None) or "it is not a text"
-        raise ConfigError(
-            f"{shortened(path, SHOWN_PATH)} cannot be read ({problem}). Name another run or checkpoint."
-        ) from error
-    flags = from_mapping(_mapping(text, str(path)), str(path))
-    return [flag for flag in flags if flag.name not in ("run.resume", "run.run_dir")]
-
-
-def _mapping(text: str, source: str) -> dict[str, Any]:
-    try:
-        saved = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(
-            f"{shortened(source, SHOWN_PATH)} is not valid JSON ({shortened(error)}). Name another run or checkpoint."
-        ) from error
-    if not isinstance(saved, dict):
-        raise ConfigError(
-            f"{shortened(source, SHOWN_PATH)} is not a mapping of settings. Name another run or checkpoint."
-        )
-    return saved
-
-
-def to_json(config: Any) -> str:
-    """`config` as JSON text. `from_json` restores an equal configuration from it."""
-    return json.dumps(to_dict(config), indent=2, allow_nan=False)
-
-
-def to_dict(value: Any) -> Any:
-    """Converts a configuration to JSON types.
-
-    Dataclasses become dicts, tuples become lists, and infinities become the texts inf and -inf.
-    """
-    if dataclasses.is_dataclass(value):
-        return {field.name: to_dict(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    if isinstance(value, (tuple, list)):
-        return [to_dict(part) for part in value]
-    return str(value) if isinstance(value, float) and math.isinf(value) else value
-
-
 def from_json(schema: type, text: str, source: str = "config.json", old_names: Mapping[str, Any] | None = None) -> Any:
     """Reads an instance of `schema` from the text of `to_json`. Missing settings keep their defaults.
 
@@ -302,4 +234,4 @@ def from_json(schema: type, text: str, source: str = "config.json", old_names: M
         ConfigError: The text is not a JSON object, or a setting is unknown, has a wrong type or is out of range.
     """
     lookup = FieldLookup(fields_of(schema), old_names)
-    return _read(schema(), lookup, [from_mapping(_mapping(text, source), source)])[0]
+    return _read(schema(), lookup, [from_mapping(saved_mapping(text, source), source)])[0]

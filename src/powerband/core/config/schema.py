@@ -114,10 +114,14 @@ class FieldLookup:
         self.algo = ""
 
     def choose_algo(self, flags: list[Flag]) -> None:
-        """Sets `algo` and `preferred` from the last ``algo=`` in `flags`, or from the default."""
+        """Sets `algo` and `preferred` from the last ``algo=`` in `flags`, or from the default.
+
+        Raises:
+            ConfigError: The algorithm is unknown.
+        """
         if "algo" in self.fields:
-            given = [flag.value for flag in flags if flag.name == "algo"]
-            algo = str(given[-1] if given else self.fields["algo"].default)
+            field, given = self.fields["algo"], [flag for flag in flags if flag.name == "algo"]
+            algo = str(parse_value(given[-1], field.kind, field.default) if given else field.default)
             self.algo, self.preferred = algo, tuple(self.sections.get(algo, (algo,)))
 
     def is_unused(self, path: str) -> bool:

@@ -18,7 +18,6 @@ from powerband.core.config.ranges import (
     Size,
     SizeOrZero,
     Threads,
-    True,
     WeightDecay,
     Workers,
     check_ranges,
