@@ -219,6 +219,6 @@ def _shown(number: Any) -> str:
     """A number as briefly as it can be written without loss: 1000000000000 is 1e12."""
     if isinstance(number, float):
         number = int(number) if number.is_integer() and abs(number) < 1e16 else number
-    digits = str(number) if not isinstance(number, int) or abs(number) < 10**40 else f"{float(number):g}"
+    digits = str(number) if not isinstance(number, int) or abs(number) < 10**20 else f"{float(number):g}"
     zeros = len(digits) - len(digits.rstrip("0")) if isinstance(number, int) else 0
     return f"{digits[:-zeros]}e{zeros}" if zeros >= 6 and len(digits) - zeros <= 4 else digits

@@ -177,13 +177,13 @@ class FieldLookup:
             inside = [path for path in self.fields if path.startswith(f"{flag.name}.")]
             return ConfigError(f"{flag}: {flag.name} is a section. Set one of {some_of(inside, 10)}.")
         near: dict[str, None] = {}
-        written = shortened(flag.name)  # matching takes quadratic time
+        written = shortened(flag.name).lower()  # matching takes quadratic time
         for name in dict.fromkeys((written, written.rsplit(".", 1)[-1])):
             pool = [*self.fields, *(path.rsplit(".", 1)[-1] for path in self.fields), *self.old_names, *SOURCES]
             for match in get_close_matches(name, dict.fromkeys(pool), n=3, cutoff=0.6):
                 near |= dict.fromkeys(self._ending(match) or [match])
         hint = f"Nearest: {', '.join(list(near)[:5])}." if near else f"'{self.help_command}' lists all names."
-        return ConfigError(f"{flag}: unknown option '{written}'. {hint}")
+        return ConfigError(f"{flag}: unknown option '{shortened(flag.name)}'. {hint}")
 
 
 def _gpu_option(flag: Flag) -> Flag:

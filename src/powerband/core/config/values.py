@@ -48,27 +48,31 @@ def parse_value(flag: Flag, kind: Any, example: Any = None) -> Any:
 
 def _value(given: str | tuple[str, ...] | None, kind: Any) -> Any:
     """Converts `given`, the value of a flag; a ValueError has the problem as its text."""
+    wanted = f"expected {describe_kind(kind)}"
     if given is None:
         if bare(kind) is bool:
             return True
-        raise ValueError(f"the value is missing, expected {describe_kind(kind)}")
-    if not is_list(kind):
-        if isinstance(given, tuple):
-            raise ValueError(f"{len(given)} values were given, expected {describe_kind(kind)}")
-        return _scalar(given, kind)
+        raise ValueError(f"the value is missing, {wanted}")
+    if isinstance(given, tuple) and not is_list(kind):
+        raise ValueError(f"{len(given)} values were given, {wanted}")
+    try:
+        return _list(given, kind) if is_list(kind) else _scalar(str(given), kind)
+    except ValueError as error:
+        reason = str(error)
+        raise ValueError(reason if reason and kind is str else f"{reason}; {wanted}".removeprefix("; ")) from None
+
+
+def _list(given: str | tuple[str, ...], kind: Any) -> Any:
+    """Converts `given` to a tuple or a list; a ValueError has the reason as its text, if there is a special one."""
     if given == "None" and type(None) in alternatives(kind):
         return None
-    listing = next((part for part in alternatives(kind) if is_list(part)), kind)
-    members = get_args(bare(listing))
-    parts = list(given) if isinstance(given, tuple) else _split(given)
-    if get_origin(bare(listing)) is tuple and Ellipsis not in members:
-        if len(parts) != len(members):
-            raise ValueError(f"{len(parts)} values were given, expected {describe_kind(kind)}")
-        return tuple(_scalar(part, member) for part, member in zip(parts, members, strict=True))
-    try:
-        return get_origin(bare(listing))(_scalar(part, members[0]) for part in parts)
-    except ValueError as error:
-        raise ValueError(f"{error}, in {describe_kind(kind)}") from None
+    listing = bare(next((part for part in alternatives(kind) if is_list(part)), kind))
+    members, parts = get_args(listing), list(given) if isinstance(given, tuple) else _split(given)
+    if get_origin(listing) is list or Ellipsis in members:
+        return get_origin(listing)(_scalar(part, members[0]) for part in parts)
+    if len(parts) != len(members):
+        raise ValueError(f"the list has {len(parts)} of {len(members)} values")
+    return tuple(_scalar(part, member) for part, member in zip(parts, members, strict=True))
 
 
 def _split(text: str) -> list[str]:
@@ -87,19 +91,16 @@ def _split(text: str) -> list[str]:
 
 
 def _scalar(text: str, kind: Any) -> Any:
-    """Converts `text` to a value of type `kind`, which is no list; a ValueError has the problem as its text."""
+    """Converts `text` to a value of type `kind`, which is no list; a ValueError has the reason as its text, or ""."""
     kind = bare(kind)
-    choices = alternatives(kind)
-    if choices:
-        if type(None) in choices and text == "None":
-            return None
-        problems = []
-        for choice in choices:
-            try:
-                return _scalar(text, choice)
-            except ValueError as error:
-                problems.append(str(error))
-        raise ValueError(problems[0] if type(None) in choices and len(choices) == 2 else expected(text, kind))
+    reasons = [""]
+    for choice in alternatives(kind):
+        try:
+            return _scalar(text, choice)
+        except ValueError as error:
+            reasons.append(str(error))
+    if kind is type(None) and text == "None":
+        return None
     if kind is str:
         return _text(text)
     if kind is bool and text.lower() in BOOLEANS:
@@ -110,7 +111,7 @@ def _scalar(text: str, kind: Any) -> Any:
         for choice in get_args(kind):
             if str(choice) == text:
                 return choice
-    raise ValueError(expected(text, kind))
+    raise ValueError(max(reasons, key=len))
 
 
 def _text(text: str) -> str:
@@ -128,30 +129,33 @@ def _number(text: str, kind: type) -> float:
         raise ValueError(f"the number has {len(text):,} characters, and at most {MAX_DIGITS} are allowed")
     if kind is int and INTEGER.fullmatch(text):
         return int(text)
-    if kind is int and INTEGER_IN_E_NOTATION.fullmatch(text):
-        number = float(text)
-        if math.isinf(number) or number.is_integer():
-            return number if math.isinf(number) else int(number)
-    if kind is float and (NUMBER.fullmatch(text) or text.lower() in INFINITIES):
+    if kind is float and text.lower() in INFINITIES:
         return float(text)
-    raise ValueError(expected(text, kind))
+    if not NUMBER.fullmatch(text):
+        raise ValueError(_number_problem(text))
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"{text} is too large for a number of 64 bits")
+    if kind is float:
+        return number
+    if not number.is_integer():
+        raise ValueError(f"{text} is not a whole number")
+    if not INTEGER_IN_E_NOTATION.fullmatch(text):
+        raise ValueError("an integer has no decimal point")
+    return int(number)
 
 
-def expected(text: str, kind: Any) -> str:
-    """States what an invalid text should be, with the reason if `kind` is numeric and the text looks like a number."""
-    wanted = f"expected {describe_kind(kind)}"
-    if kind is not int and kind is not float:
-        return wanted
-    reasons = (
-        (not text, "the value is empty"),
-        (text.lower().lstrip("+-") == "nan", "nan is not a number"),
-        (text != text.strip(), "there are blanks around the number"),
-        ("_" in text, "a number has no underscores"),
-        (not text.isascii(), "only the digits 0 to 9 are allowed"),
-        ("," in text, "a number has no commas"),
-        (kind is int and bool(NUMBER.fullmatch(text)), f"{shortened(text)} is not a whole number"),
-    )
-    return "; ".join([next((reason for applies, reason in reasons if applies), ""), wanted]).removeprefix("; ")
+def _number_problem(text: str) -> str:
+    """Returns why `text`, which a user may take for a number, is none; "" for other texts."""
+    reasons = {
+        "the value is empty": not text,
+        "nan is not a number": text.lower().lstrip("+-") == "nan",
+        "there are blanks around the number": text != text.strip(),
+        "a number has no underscores": "_" in text,
+        "only the digits 0 to 9 are allowed": not text.isascii(),
+        "a number has no commas": "," in text,
+    }
+    return next((reason for reason, applies in reasons.items() if applies), "")
 
 
 def bare(kind: Any) -> Any:
