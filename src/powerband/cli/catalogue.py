@@ -121,7 +121,7 @@ def configure(name: str, arguments: list[str]) -> tuple[Recipe, str, ResolvedCon
     if resolved.config.run.env_steps < 1:
         raise ConfigError("env_steps=0 is below 1. Write env_steps=1 or more.")
     if resolved.config.run.resume:
-        folder = named_run(resolved.config.run.resume)
+        folder = named_run(resolved.config.run.resume, "resume")
         trained = _recipe_of(folder)
         if trained != name:
             raise ConfigError(f"{folder} is a run of {trained}, not of {name}. Write powerband train {trained} ...")

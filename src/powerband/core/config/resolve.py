@@ -120,7 +120,7 @@ def resolve(
     if resume and "run.resume" in names.fields:
         if named:
             names.notices.append(f"{', '.join(named)}: no effect with resume, which keeps the settings of its run.")
-        sources.append(saved_flags(named_run(parse_value(resume[-1], str, "last"))))
+        sources.append(saved_flags(named_run(parse_value(resume[-1], str, "last"), "resume")))
     sources.append(own)
     config, origin = _read(schema(), names, sources)
     known = task_settings(config) if task_settings is not None else {}

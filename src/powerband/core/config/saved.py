@@ -9,26 +9,31 @@ from pathlib import Path
 from typing import Any
 
 from powerband.core.config.flags import Flag, from_mapping
-from powerband.core.config.texts import SHOWN_PATH, shortened
+from powerband.core.config.texts import SHOWN_PATH, path_problem, shortened
 from powerband.core.errors import ConfigError
 from powerband.core.run_folder import find_run
 
 
-def named_run(target: str) -> Path:
+def named_run(target: str, option: str = "") -> Path:
     """Finds the folder of the run that the user names, with `find_run`; every failure is one short message.
+
+    Args:
+        target: Text from the user.
+        option: Option that has the text as its value, for the message; "" for an argument without a name.
 
     Raises:
         ConfigError: `target` names no run, or is no possible path.
     """
+    shown = f"{option}={shortened(target)}" if option else f"'{shortened(target)}'"
     try:
         return find_run(target)
     except ConfigError as error:
-        raise ConfigError(str(error).replace(target, shortened(target)) if target else str(error)) from error
+        message = str(error).removeprefix(f"'{target}'")
+        raise ConfigError(f"{shown}{message.removeprefix(target)}") from error
     except (OSError, RuntimeError, ValueError) as error:  # too long, a NUL byte, an unknown user after "~"
-        problem = getattr(error, "strerror", None) or shortened(error)
+        problem = path_problem(target) or getattr(error, "strerror", None) or shortened(error)
         raise ConfigError(
-            f"resume={shortened(target)} names no run ({problem}). Name a run folder, a checkpoint, a file in either, "
-            f"or last."
+            f"{shown} names no run: {problem}. Name a run folder, a checkpoint, a file in either, or last."
         ) from error
 
 
