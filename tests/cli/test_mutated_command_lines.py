@@ -38,7 +38,9 @@ def check(seed: int, count: int) -> tuple[int, int]:
     accepted = refused = 0
     for recipe, arguments in command_lines(seed, count):
         try:
-            config = configure(recipe, arguments)[2].config
+            definition, _, resolved = configure(recipe, arguments)
+            config = resolved.config
+            definition.check_sizes(config, 1)
         except ConfigError as error:
             refused += 1
             _check_message(str(error), arguments)

@@ -26,7 +26,7 @@ from powerband.bench.harness import (
     result,
 )
 from powerband.bench.plot import save_plot
-from powerband.core.config.ranges import Range, check_ranges
+from powerband.core.config.ranges import FilePath, Range, check_ranges
 from powerband.core.errors import ConfigError
 from powerband.core.machine.device import cores
 
@@ -42,7 +42,7 @@ class Options:
     """Seconds per measurement, after the first updates."""
     rounds: Annotated[int, Range(at_least=1, at_most=10000)] = 3
     """Measurements per value."""
-    plot: str = ""
+    plot: FilePath = ""
     """PNG file for a plot; empty for none."""
 
 

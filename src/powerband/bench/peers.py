@@ -27,7 +27,7 @@ from powerband.bench.harness import (
     result,
 )
 from powerband.bench.plot import save_plot
-from powerband.core.config.ranges import Count, Range, Size, Threads, Widths, check_ranges
+from powerband.core.config.ranges import Count, FilePath, Range, Size, Threads, Widths, check_ranges
 from powerband.core.config.texts import shortened
 from powerband.core.errors import ConfigError
 
@@ -61,7 +61,7 @@ class Options:
     """Seconds per measurement, after the first updates."""
     rounds: Annotated[int, Range(at_least=1, at_most=10000)] = 3
     """Measurements per algorithm and package."""
-    plot: str = ""
+    plot: FilePath = ""
     """PNG file for a plot; empty for none."""
 
     def __post_init__(self) -> None:

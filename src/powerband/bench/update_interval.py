@@ -24,7 +24,7 @@ from powerband.algos.sac import SAC
 from powerband.algos.settings import SACConfig
 from powerband.bench.slow_envs import make_slow
 from powerband.core.config import RunConfig, resolve
-from powerband.core.config.ranges import Interval, Length, Range, Size, Threads, Widths, check_ranges
+from powerband.core.config.ranges import FilePath, Interval, Length, Range, Size, Threads, Widths, check_ranges
 from powerband.core.machine.device import host_facts, set_threads
 from powerband.core.run.run import Run
 from powerband.envs.workers.vector import WorkerVecEnv
@@ -54,7 +54,7 @@ class Options:
     """Widths of actor and critics; an update with the default takes about 20 ms on two cores."""
     threads: Threads = 0
     """CPU threads of the learner; 0 uses all cores."""
-    plot: str = ""
+    plot: FilePath = ""
     """PNG file for a plot; empty for none."""
 
 

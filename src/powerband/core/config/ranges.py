@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
-from powerband.core.config.texts import shortened
+from powerband.core.config.texts import path_problem, shortened
 from powerband.core.errors import ConfigError
 
 Class = TypeVar("Class")
@@ -93,6 +93,12 @@ class Length:
     at_least: int
 
 
+@dataclass(frozen=True)
+class PossiblePath:
+    """Allowed texts: paths that a file system can have. The file need not exist."""
+
+
+FilePath = Annotated[str, PossiblePath()]
 Finite = Annotated[float, Range()]
 Positive = Annotated[float, Range(above=0, at_most=MAX_SIZE)]
 NonNegative = Annotated[float, Range(at_least=0, at_most=MAX_SIZE)]
@@ -141,12 +147,13 @@ def length_of(kind: Any) -> Length | None:
 
 
 @functools.cache
-def _declared(kind: Any) -> tuple[Range | None, Length | None]:
+def _declared(kind: Any) -> tuple[Range | None, Length | None, bool]:
+    """(range, least length, whether the text is a path) that `kind` declares."""
     marks = list(_marks(kind))
     ranges = {mark for mark in marks if isinstance(mark, Range)}
     lengths = {mark for mark in marks if isinstance(mark, Length)}
     assert len(ranges) <= 1 and len(lengths) <= 1, f"{kind} declares several ranges"
-    return next(iter(ranges), None), next(iter(lengths), None)
+    return next(iter(ranges), None), next(iter(lengths), None), any(isinstance(mark, PossiblePath) for mark in marks)
 
 
 def _marks(kind: Any) -> Iterator[Any]:
@@ -157,13 +164,15 @@ def _marks(kind: Any) -> Iterator[Any]:
 
 
 def refusal(kind: Any, value: Any) -> str:
-    """Returns why a value is outside the range or the length that its type declares; "" if it is allowed.
+    """Returns why a value is not one that its type declares as allowed, such as "-8 is below 0"; "" if it is allowed.
 
     Args:
         kind: Type of the setting, such as ``Annotated[float, Range(above=0)]``.
         value: A value of this type.
     """
-    allowed, length = _declared(kind)
+    allowed, length, is_path = _declared(kind)
+    if is_path:
+        return path_problem(value)
     if length is not None and len(value) < length.at_least:
         return f"{len(value)} values are given, but {length.at_least} or more are needed"
     if allowed is not None:
@@ -183,7 +192,7 @@ def kinds_of(schema: Any) -> dict[str, Any]:
 def _ranged(schema: Any) -> tuple[tuple[str, Any], ...]:
     kinds = kinds_of(schema)
     names = [field.name for field in dataclasses.fields(schema)]
-    return tuple((name, kinds[name]) for name in names if _declared(kinds[name]) != (None, None))
+    return tuple((name, kinds[name]) for name in names if _declared(kinds[name]) != (None, None, False))
 
 
 def check_ranges(settings: type[Class]) -> type[Class]:
@@ -203,7 +212,9 @@ def check_ranges(settings: type[Class]) -> type[Class]:
             value = getattr(self, name)
             if problem := refusal(kind, value):
                 default = next(f for f in dataclasses.fields(self) if f.name == name).default
-                raise ConfigError(f"{name}={_listed(value)}: {problem}. Write {name}={_listed(default)}, for example.")
+                allowed = f" Allowed: {range_of(kind)}." if str(range_of(kind) or "") else ""
+                fix = f"Write {name}={_listed(default)}, for example."
+                raise ConfigError(f"{name}={_listed(value)}: {problem}.{allowed} {fix}")
         if relations is not None:
             relations(self)
 

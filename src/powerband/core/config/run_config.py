@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from powerband.core.config.ranges import (
     MAX_PROCESSES,
     Count,
+    FilePath,
     PositiveCount,
     Range,
     Seconds,
@@ -16,7 +17,7 @@ from powerband.core.config.ranges import (
     Threads,
     check_ranges,
 )
-from powerband.core.config.texts import path_problem, shortened
+from powerband.core.config.texts import shortened
 from powerband.core.errors import ConfigError
 
 GPUS = re.compile(r"auto|all|none|cpu|cuda(:[0-9]{1,4})?|[0-9]{1,4}(,[0-9]{1,4})*,?")
@@ -46,9 +47,9 @@ class RunConfig:
     """CPU threads of each rank; 0 divides all cores among the ranks of this machine."""
     overlap: bool = False
     """Run due updates while simulators in worker processes step. Updates stay the same; the policy lags one step."""
-    run_dir: str = ""
+    run_dir: FilePath = ""
     """Run folder; empty means runs/<recipe>-<variant>-<time>."""
-    resume: str = ""
+    resume: FilePath = ""
     """Run to continue: its folder, a checkpoint, any file in either, or last for the newest run."""
     env_steps: Count = 1_000_000
     """Budget in environment steps over all ranks; 0 uses the budget of the stage, in recipes with several stages."""
@@ -84,9 +85,6 @@ class RunConfig:
             raise ConfigError(
                 f"gpus={shortened(self.gpus)} is not valid. Write gpus=0,2, gpus=all, gpus=none or gpus=auto."
             )
-        for name, path in (("run_dir", self.run_dir), ("resume", self.resume)):
-            if problem := path_problem(path):
-                raise ConfigError(f"{name}={shortened(path)}: {problem}. Write another path, such as runs/mine.")
         nodes = NODES.fullmatch(self.nnodes)
         if not nodes or not 1 <= int(nodes[1]) <= int(nodes[2] or nodes[1]):
             raise ConfigError(

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal, cast
 
 from powerband.core.config import RunConfig
-from powerband.core.config.ranges import Frames, NoiseScale, Range, Size, SizeOrZero, Workers, check_ranges
+from powerband.core.config.ranges import FilePath, Frames, NoiseScale, Range, Size, SizeOrZero, Workers, check_ranges
 from powerband.core.errors import ConfigError
 from powerband.core.ranks import launch
 from powerband.loops.config import OfflineConfig
@@ -33,10 +33,10 @@ class Config:
     """Benchmark of `tasks`: libero_spatial, libero_object, libero_goal, libero_90 or libero_10."""
     tasks: tuple[str, ...] = ("close the top drawer of the cabinet",)
     """Tasks by number, name or instruction; empty is all tasks of the benchmark."""
-    data: str = ""
+    data: FilePath = ""
     """Demonstrations to learn from: a folder of recordings, a LIBERO HDF5 file or a folder of them, or a
     LeRobotDataset v3; empty is `demos_dir`."""
-    demos_dir: str = ""
+    demos_dir: FilePath = ""
     """Folder in which the stage `demos` records, one sub-folder per task; empty is ``demos`` in the run folder."""
     demo_episodes: SizeOrZero = 50
     """Episodes of each task that `demos` records, and the largest number of episodes per task that training reads from
@@ -44,7 +44,7 @@ class Config:
     demo_noise: NoiseScale = 0.0
     """Standard deviation of the noise on executed actions while `demos` records. The recorded actions have no noise, so
     they show how to recover from errors."""
-    cache_dir: str = ""
+    cache_dir: FilePath = ""
     """Folder of decoded frames and of features of frozen encoders; empty is ``NAME-cache`` next to the demonstrations
     in NAME."""
     pixels: Annotated[int, Range(at_least=32, at_most=4096)] = 128
@@ -58,12 +58,12 @@ class Config:
     """Observe the camera images; false observes the state of the robot and the instruction only."""
     size: Literal["rdt-tiny", "rdt-170m", "rdt-1b"] = "rdt-tiny"
     """Width, depth and heads of the transformer."""
-    text_encoder: str = ""
+    text_encoder: FilePath = ""
     """Folder of a T5 encoder; empty is a built-in encoder that gives every word a fixed vector."""
-    vision_encoder: str = ""
+    vision_encoder: FilePath = ""
     """Folder of a frozen SigLIP vision encoder, whose features are cached; empty is a small encoder that is trained
     with the policy."""
-    pretrained: str = ""
+    pretrained: FilePath = ""
     """Folder of a published RDT checkpoint that training starts from."""
     max_steps: Annotated[int, Range(at_least=1, at_most=100000)] = 300
     """Largest number of actions of an episode in the simulator."""

@@ -9,6 +9,7 @@ from powerband.core.config.ranges import (
     MAX_WIDTH,
     ChunkLength,
     DiffusionSteps,
+    FilePath,
     LearningRate,
     Positive,
     Range,
@@ -144,11 +145,11 @@ class Evaluation:
     """Simulators in parallel, each in its own process; -1 starts one per core."""
     record_video: bool = False
     """Record a video of the first episode of each task."""
-    video_output_dir: str = ""
+    video_output_dir: FilePath = ""
     """Folder of the videos; empty is ``videos`` in the run folder."""
-    text_encoder: str = ""
+    text_encoder: FilePath = ""
     """Folder of the text encoder, if it has moved since training."""
-    vision_encoder: str = ""
+    vision_encoder: FilePath = ""
     """Folder of the vision encoder, if it has moved since training."""
     threads: Threads = 0
     """CPU threads of the policy; 0 leaves the number to torch."""

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from powerband.algos.settings import SACConfig
 from powerband.core.config import RunConfig
-from powerband.core.config.ranges import Pixels, Range, Size, SizeOrZero, Workers, check_ranges
+from powerband.core.config.ranges import FilePath, Pixels, Range, Size, SizeOrZero, Workers, check_ranges
 from powerband.core.errors import ConfigError
 from powerband.loops.config import OfflineConfig, OffPolicyConfig
 from powerband.recipes.metaworld.env.tasks import MT10, MT10_TASKS, Backend, TaskConfig, resolve_task
@@ -45,7 +45,7 @@ class Config:
     one-hot code."""
     tasks: tuple[str, ...] = MT10_TASKS
     """Tasks of the stages that use several tasks: represent, distill, evaluate and pipeline."""
-    project: str = "runs/metaworld"
+    project: FilePath = "runs/metaworld"
     """Project folder: each stage saves its output there, and later stages read it."""
     backend: Backend = "auto"
     """Backend that steps the simulations: threads (MuJoCo in threads of this process, for the ten tasks of MT10;

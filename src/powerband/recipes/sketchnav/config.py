@@ -10,6 +10,7 @@ from powerband.algos.settings import ChunkConfig, PPOConfig
 from powerband.core.config import RunConfig
 from powerband.core.config.ranges import (
     MAX_COUNT,
+    FilePath,
     Positive,
     Range,
     ShareBelowOne,
@@ -71,9 +72,9 @@ class Config:
     """Episodes of an evaluation during training (eval_interval), in plans that training does not use."""
     eval_plans: Size = 50
     """Floor plans of each evaluation split; scenes.goals and scenes.starts set the episodes in each."""
-    episode_file: str = ""
+    episode_file: FilePath = ""
     """File of training episodes, written by the stage `episodes`; empty generates them from scenes and seed."""
-    demos_dir: str = ""
+    demos_dir: FilePath = ""
     """Folder of the demonstrations that the stage `demos` records; empty is ``demos`` in the run folder. An unfinished
     recording is continued. diffusion and clone learn from it."""
     demo_episodes: SizeOrZero = 0
@@ -132,7 +133,7 @@ class Evaluation:
     """Splits of episodes: val_seen (new episodes in training plans), val_unseen (new plans), train."""
     sketches: tuple[Level, ...] = ()
     """Levels of the sketches: smooth, abstract, true, blank; empty is the level of the run."""
-    drawings: str = ""
+    drawings: FilePath = ""
     """Folder of your own sketches, PNGs named by the number of their episode (0.png). Only these episodes are played,
     with your sketches. Draw over the images in plans-SPLIT/ that `powerband train sketchnav episodes` writes."""
     policies: tuple[PolicyName, ...] = ()

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Literal
 
-from powerband.core.config.ranges import Length, Range, Share, check_ranges
+from powerband.core.config.ranges import FilePath, Length, Range, Share, check_ranges
 from powerband.core.config.texts import shortened
 from powerband.core.errors import ConfigError
 
@@ -62,7 +62,7 @@ class World:
     truth: Literal["split", "field"] = "split"
     """Hidden map: split is a half plane from one of four sides, field is a Gaussian random field; the region of
     interest covers 30 to 60 % of it."""
-    map_file: str = ""
+    map_file: FilePath = ""
     """File with a hidden map for all missions: .npy of 0 and 1, or a black and white .png, of map_cells squared."""
 
     centred_maps: bool = False

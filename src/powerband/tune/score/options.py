@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from powerband.core.config.ranges import MAX_PROCESSES, Finite, Range, Seconds, check_ranges
+from powerband.core.config.ranges import MAX_PROCESSES, FilePath, Finite, Range, Seconds, check_ranges
 from powerband.core.errors import ConfigError
 
 Objective = Literal["throughput", "score"]
@@ -42,7 +42,7 @@ class ScoreOptions:
     storage: str = ""
     """Study to share: a file of Optuna's journal on a shared disk, or a URL such as postgresql://user@host/name. Every
     machine runs the same command. Empty uses a SQLite file in study_dir."""
-    study_dir: str = ""
+    study_dir: FilePath = ""
     """Folder of the study with the run folders of its trials; empty is a new one under runs. An existing study goes
     on."""
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Literal
 
+from powerband.core.config.texts import SHOWN, shortened
 from powerband.core.errors import ConfigError
 
 Backend = Literal["auto", "envpool", "threads", "workers"]
@@ -64,9 +65,9 @@ def resolve_task(name: str) -> tuple[str, str]:
     base, _, version = name.rpartition("-v")
     task = base if version.isdigit() and base else name
     if task not in ALL_TASKS:
-        near = difflib.get_close_matches(task, ALL_TASKS, n=3, cutoff=0.4)
+        near = difflib.get_close_matches(task[:SHOWN], ALL_TASKS, n=3, cutoff=0.4)
         raise UnknownTask(
-            f"task={name}: Meta-World has no such task. Nearest: {', '.join(near) or ', '.join(MT10_TASKS)}."
+            f"task={shortened(name)}: Meta-World has no such task. Nearest: {', '.join(near) or ', '.join(MT10_TASKS)}."
         )
     older = version.isdigit() and version != "3"
     return task, f"task={name}: Meta-World 3 has {task}-v3 only, whose rewards are those of v2." if older else ""
