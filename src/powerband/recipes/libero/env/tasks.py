@@ -87,7 +87,7 @@ def find_benchmark(text: str) -> str:
     if name not in BENCHMARKS:
         near = difflib.get_close_matches(name[:SHOWN], BENCHMARKS, n=2, cutoff=0.4)
         raise ConfigError(
-            f"Unknown benchmark={shortened(text)}. "
+            f"benchmark={shortened(text)} is unknown. "
             + (f"Nearest: {', '.join(near)}." if near else f"Available: {', '.join(BENCHMARKS)}.")
         )
     return name
