@@ -124,7 +124,7 @@ def finalize(config: Config, stage: str) -> Config:
         ConfigError: A task is unknown.
     """
     task = config.task if config.task == MT10 else resolve_task(config.task)[0]
-    tasks = tuple(resolve_task(each)[0] for each in config.tasks)
+    tasks = tuple(resolve_task(each, "tasks")[0] for each in config.tasks)
     batch = config.offline.global_batch_size
     budgets = {
         "expert": config.expert_steps or EXPERT_STEPS.get(task, OTHER_EXPERT_STEPS),
@@ -146,8 +146,8 @@ def notices(config: Config) -> list[str]:
     Args:
         config: Configuration as the user wrote it, before `finalize` removes the versions.
     """
-    names = [name for name in (config.task, *config.tasks) if name != MT10]
-    messages = dict.fromkeys(resolve_task(name)[1] for name in names)
+    named = [("task", config.task), *(("tasks", name) for name in config.tasks)]
+    messages = dict.fromkeys(resolve_task(name, option)[1] for option, name in named if name != MT10)
     return [message for message in messages if message]
 
 

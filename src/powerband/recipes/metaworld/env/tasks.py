@@ -50,10 +50,11 @@ class MetaWorldNotInstalled(ConfigError):
     """Meta-World is not installed; the message contains the command that installs it."""
 
 
-def resolve_task(name: str) -> tuple[str, str]:
+def resolve_task(name: str, option: str = "task") -> tuple[str, str]:
     """Resolves the name of a task as a user wrote it.
 
     Args:
+        option: Option that contains the name, for the message.
         name: "reach", "reach-v3", or "reach-v2" as in older code.
 
     Returns:
@@ -67,7 +68,7 @@ def resolve_task(name: str) -> tuple[str, str]:
     if task not in ALL_TASKS:
         near = difflib.get_close_matches(task[:SHOWN], ALL_TASKS, n=3, cutoff=0.4)
         raise UnknownTask(
-            f"task={shortened(name)}: Meta-World has no such task. Nearest: {', '.join(near) or ', '.join(MT10_TASKS)}."
+            f"{option}={shortened(name)}: Meta-World has no such task. Nearest: {', '.join(near) or ', '.join(MT10_TASKS)}."
         )
     older = version.isdigit() and version != "3"
     return task, f"task={name}: Meta-World 3 has {task}-v3 only, whose rewards are those of v2." if older else ""
