@@ -54,8 +54,8 @@ def resolve_task(name: str, option: str = "task") -> tuple[str, str]:
     """Resolves the name of a task as a user wrote it.
 
     Args:
-        option: Option that contains the name, for the message.
         name: "reach", "reach-v3", or "reach-v2" as in older code.
+        option: Option that contains the name, for the message.
 
     Returns:
         The name without a version, and a notice for the user, which may be empty.
@@ -68,7 +68,8 @@ def resolve_task(name: str, option: str = "task") -> tuple[str, str]:
     if task not in ALL_TASKS:
         near = difflib.get_close_matches(task[:SHOWN], ALL_TASKS, n=3, cutoff=0.4)
         raise UnknownTask(
-            f"{option}={shortened(name)}: Meta-World has no such task. Nearest: {', '.join(near) or ', '.join(MT10_TASKS)}."
+            f"{option}={shortened(name)}: Meta-World has no such task. "
+            f"Nearest: {', '.join(near) or ', '.join(MT10_TASKS)}."
         )
     older = version.isdigit() and version != "3"
     return task, f"task={name}: Meta-World 3 has {task}-v3 only, whose rewards are those of v2." if older else ""
