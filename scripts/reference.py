@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from powerband.cli.catalogue import RECIPES, load
-from powerband.core.config.flags import describe_kind
 from powerband.core.config.run_config import RunConfig
 from powerband.core.config.schema import Field, fields_of, value_text
+from powerband.core.config.values import describe_kind
 from powerband.core.recipe import Recipe, load_object
 
 PAGES = Path(__file__).parents[1] / "docs" / "reference"
@@ -43,7 +43,9 @@ ENGLISH = {
     "index_text": (
         "Every option can be written as `a.b=c` or `--a.b c`, with `-` or `_`. You can leave out the section if the "
         "name is unique. `powerband train RECIPE --help` prints the same table, and `powerband show RECIPE` prints "
-        "every value and its source."
+        "every value, its range and its source.\n\nThe type of a number states its range; a value outside is refused, "
+        "whatever its source. Numbers are written with the digits 0 to 9, one decimal point and an exponent such as "
+        "`1e6`; `inf` is valid only where the range says so. A counter without an upper limit ends at 2**63 - 1."
     ),
     "recipes": "Recipes",
     "recipe_columns": ("recipe", "summary"),
@@ -71,7 +73,10 @@ CHINESE = {
     "index": "配置项",
     "index_text": (
         "每个配置项都可以写成 `a.b=c` 或 `--a.b c`，`-` 与 `_` 等价。名称唯一时可以省略节名。"
-        "`powerband train RECIPE --help` 打印同样的表，`powerband show RECIPE` 打印每个值及其来源。"
+        "`powerband train RECIPE --help` 打印同样的表，`powerband show RECIPE` 打印每个值、取值范围及其来源。"
+        "\n\n数值的类型一栏写明取值范围；无论来自命令行、文件还是已保存的运行，超出范围的值都会被拒绝。"
+        "数字只用 0 到 9、一个小数点和 `1e6` 这样的指数；只有范围里写了 `inf` 的配置项才接受无穷大。"
+        "没有写上限的计数器，上限是 2**63 - 1。"
     ),
     "recipes": "配方",
     "recipe_columns": ("配方", "概要"),

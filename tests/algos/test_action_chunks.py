@@ -145,8 +145,8 @@ def test_precisions_follow_one_another_in_one_process() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"exec_horizon": 17}, "exec_horizon=17 is outside 1 to chunks.horizon=16"),
-        ({"frames": 0}, "frames=0 is below 1"),
+        ({"exec_horizon": 17}, "exec_horizon=17 is above chunks.horizon=16"),
+        ({"frames": 0}, "frames=0: 0 is below 1"),
         ({"ema": 1.0}, "ema=1"),
         ({"sample_steps": 1001}, "sample_steps=1001"),
     ],

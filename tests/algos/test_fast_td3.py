@@ -185,7 +185,11 @@ def error(ours: FastTD3) -> float:
 
 @pytest.mark.parametrize(
     ("settings", "message"),
-    [({"gamma": 1.0}, "gamma=1 "), ({"min_noise": 0.5}, "must not exceed"), ({"atoms": 1}, "atoms=1")],
+    [
+        ({"gamma": 1.0}, "gamma=1.0: 1 is not below 1"),
+        ({"min_noise": 0.5}, "min_noise=0.5 is above fast_td3.max_noise=0.4"),
+        ({"atoms": 1}, "atoms=1"),
+    ],
     ids=str,
 )
 def test_invalid_settings_are_refused(settings, message):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import types
@@ -212,9 +213,9 @@ def test_help_lists_only_what_is_there(capsys: pytest.CaptureFixture) -> None:
 
 def test_show_names_the_source_of_each_value(capsys: pytest.CaptureFixture) -> None:
     assert cli.main(["show", "toy", "variant=demo", "seed=4"]) == 0
-    lines = {line.split()[0]: line.split(None, 2)[1:] for line in capsys.readouterr().out.splitlines()}
+    lines = {line.split()[0]: re.split("  +", line)[1:] for line in capsys.readouterr().out.splitlines()}
     assert lines["loop.update_interval"] == ["10", "variant demo"]
-    assert lines["run.seed"] == ["4", "command line"] and lines["run.nproc"] == ["1"]
+    assert lines["run.seed"] == ["4", "0 or more", "command line"] and lines["run.nproc"] == ["1", "1 to 1024"]
     assert cli.main(["show", "toy", "variant=demo", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown["config"]["loop"]["update_interval"] == 10 and shown["sources"]["run.seed"] == "default"

@@ -38,7 +38,7 @@ def test_a_resume_continues_with_the_rate_of_its_step(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "option", "message"),
-    [("ddpg", "anneal_from=-1", "outside 0 to 1"), ("sac", "anneal_from=2", "outside 0 to 1")],
+    [("ddpg", "anneal_from=-1", "-1 is below 0"), ("sac", "anneal_from=2", "2 is above 1")],
 )
 def test_invalid_shares_are_refused(name, option, message, tmp_path, capsys):
     options = [*runs.SMALL[name], *runs.COMMON, f"run_dir={tmp_path / 'run'}", option]

@@ -40,8 +40,8 @@ def test_profile_prints_ledger_cause_and_advice_and_writes_no_files(tmp_path: Pa
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [
-        (["seconds=0"], "seconds=0 is outside"),
-        (["seconds=99999"], "seconds=99999 is outside"),
+        (["seconds=0"], "0 is below 1"),
+        (["seconds=99999"], "99999 is above 600"),
         (["seconds=soon"], "seconds=soon"),
         (["resume=last"], "last"),
         (["updat_interval=3"], "update_interval"),

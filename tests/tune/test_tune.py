@@ -124,7 +124,7 @@ def test_preset_of_other_hardware_is_refused(preset: Path, capsys) -> None:
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [
-        (["seconds=1"], "seconds=1 is outside"),
+        (["seconds=1"], "1 is below 20"),
         (["learning=free"], "learning=free"),
         (["memory_gib=-2"], "memory_gib=-2"),
         (["nnodes=2", "rdzv_endpoint=a:1"], "tune does not support nnodes=2"),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from powerband.algos.settings import PPOConfig, SACConfig
-from powerband.core.config import RunConfig, at_least
+from powerband.core.config import Range, RunConfig, check_ranges
+from powerband.core.config.ranges import Size
 from powerband.core.recipe import Algorithm
 from powerband.loops.config import OffPolicyConfig, OnPolicyConfig
 
@@ -16,19 +18,17 @@ ALGORITHMS = {
 
 
 @dataclass(frozen=True)
+@check_ranges
 class Config:
     algo: str = "ppo"
     """Algorithm: ppo or sac."""
-    horizon: int = 50
+    horizon: Annotated[int, Range(at_least=1, at_most=100_000)] = 50
     """Steps of an episode; its end is a truncation."""
-    speed: float = 0.1
+    speed: Annotated[float, Range(above=0, at_most=1)] = 0.1
     """Largest distance of one step along each axis; the plane reaches from -1 to 1."""
     run: RunConfig = field(default_factory=lambda: RunConfig(env_steps=100_000))
     on_policy: OnPolicyConfig = field(default_factory=lambda: OnPolicyConfig(num_envs=64, num_steps=25, epochs=4))
     off_policy: OffPolicyConfig = field(default_factory=lambda: OffPolicyConfig(num_envs=16, update_interval=16))
-
-    def __post_init__(self) -> None:
-        at_least(self, horizon=1, speed=0)
 
     @property
     def loop(self) -> OnPolicyConfig | OffPolicyConfig:
@@ -37,14 +37,12 @@ class Config:
 
 
 @dataclass(frozen=True)
+@check_ranges
 class Evaluation:
     """Options of ``powerband eval``."""
 
-    episodes: int = 200
+    episodes: Size = 200
     """Episodes to play."""
-
-    def __post_init__(self) -> None:
-        at_least(self, episodes=1)
 
 
 def check(config: Config, world_size: int) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from powerband.bench.harness import (
     Configure,
@@ -26,29 +26,24 @@ from powerband.bench.harness import (
     result,
 )
 from powerband.bench.plot import save_plot
+from powerband.core.config.ranges import FilePath, Range, check_ranges
 from powerband.core.errors import ConfigError
 from powerband.core.machine.device import cores
 
 
 @dataclass(frozen=True)
+@check_ranges
 class Options:
     """Options of the benchmarks num-envs, batch and precision."""
 
     values: tuple[str, ...] = ()
     """Values of the setting; by default a quarter, half, once, twice and four times the recipe's value."""
-    seconds: float = 5.0
+    seconds: Annotated[float, Range(above=0, at_most=86_400)] = 5.0
     """Seconds per measurement, after the first updates."""
-    rounds: int = 3
+    rounds: Annotated[int, Range(at_least=1, at_most=10000)] = 3
     """Measurements per value."""
-    plot: str = ""
+    plot: FilePath = ""
     """PNG file for a plot; empty for none."""
-
-    def __post_init__(self) -> None:
-        if self.seconds <= 0 or self.rounds < 1:
-            raise ConfigError(
-                f"seconds={self.seconds}, rounds={self.rounds}: seconds must be above 0 and rounds at least 1. "
-                f"Write seconds=5 rounds=1 or more."
-            )
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import sys
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from powerband.bench.harness import (
     Configure,
@@ -27,10 +27,13 @@ from powerband.bench.harness import (
     result,
 )
 from powerband.bench.plot import save_plot
+from powerband.core.config.ranges import Count, FilePath, Range, Size, Threads, Widths, check_ranges
+from powerband.core.config.texts import shortened
 from powerband.core.errors import ConfigError
 
 
 @dataclass(frozen=True)
+@check_ranges
 class Options:
     """Options of the benchmark peers."""
 
@@ -38,33 +41,35 @@ class Options:
     """Gymnasium id of an environment with continuous actions."""
     algos: tuple[str, ...] = ("sac", "ppo")
     """Algorithms to measure: sac, ppo."""
-    num_envs: int = 4
+    num_envs: Size = 4
     """Number of environments."""
-    hidden: tuple[int, ...] = (256, 256)
+    hidden: Widths = (256, 256)
     """Widths of actor and critics."""
-    batch: int = 256
+    batch: Size = 256
     """Transitions per update of SAC, which makes one update per transition."""
-    learning_starts: int = 500
+    learning_starts: Count = 500
     """Transitions before SAC's first update."""
-    num_steps: int = 128
+    num_steps: Size = 128
     """Steps of each environment per rollout of PPO."""
-    epochs: int = 10
+    epochs: Size = 10
     """Passes of PPO over a rollout."""
-    minibatches: int = 4
+    minibatches: Size = 4
     """Mini-batches per pass."""
-    threads: int = 0
+    threads: Threads = 0
     """CPU threads; 0 leaves the number to each package."""
-    seconds: float = 8.0
+    seconds: Annotated[float, Range(above=0, at_most=86_400)] = 8.0
     """Seconds per measurement, after the first updates."""
-    rounds: int = 3
+    rounds: Annotated[int, Range(at_least=1, at_most=10000)] = 3
     """Measurements per algorithm and package."""
-    plot: str = ""
+    plot: FilePath = ""
     """PNG file for a plot; empty for none."""
 
     def __post_init__(self) -> None:
         unknown = set(self.algos) - {"sac", "ppo"}
         if unknown or not self.algos:
-            raise ConfigError(f"algos={','.join(self.algos)} is invalid. Write algos=sac, algos=ppo or algos=sac,ppo.")
+            raise ConfigError(
+                f"algos={shortened(','.join(self.algos))} is invalid. Write algos=sac, algos=ppo or algos=sac,ppo."
+            )
 
 
 def peers(arguments: list[str], configure: Configure) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import tempfile
 import time
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 
@@ -24,6 +24,7 @@ from powerband.algos.sac import SAC
 from powerband.algos.settings import SACConfig
 from powerband.bench.slow_envs import make_slow
 from powerband.core.config import RunConfig, resolve
+from powerband.core.config.ranges import FilePath, Interval, Length, Range, Size, Threads, Widths, check_ranges
 from powerband.core.machine.device import host_facts, set_threads
 from powerband.core.run.run import Run
 from powerband.envs.workers.vector import WorkerVecEnv
@@ -31,26 +32,29 @@ from powerband.loops.config import OffPolicyConfig
 from powerband.loops.off_policy import off_policy
 from powerband.report.curves import read_metrics
 
+Milliseconds = Annotated[float, Range(at_least=0, at_most=1e6)]
+
 
 @dataclass(frozen=True)
+@check_ranges
 class Options:
     """Options of the benchmark update-interval."""
 
-    step_ms: tuple[float, ...] = (20.0, 80.0)
+    step_ms: Annotated[tuple[Milliseconds, ...], Length(1)] = (20.0, 80.0)
     """Milliseconds per environment step; the worker sleeps, as if an engine on another machine did the work."""
-    intervals: tuple[int, ...] = (1, 5, 10, 20)
+    intervals: Annotated[tuple[Interval, ...], Length(1)] = (1, 5, 10, 20)
     """Update intervals."""
-    num_envs: tuple[int, ...] = (1, 16)
+    num_envs: Annotated[tuple[Size, ...], Length(1)] = (1, 16)
     """Numbers of environments; each environment has one worker process."""
-    seconds: float = 8.0
+    seconds: Annotated[float, Range(above=0, at_most=86_400)] = 8.0
     """Seconds per setting, after the first update."""
-    batch: int = 512
+    batch: Size = 512
     """Transitions per update."""
-    hidden: tuple[int, ...] = (256, 256)
+    hidden: Widths = (256, 256)
     """Widths of actor and critics; an update with the default takes about 20 ms on two cores."""
-    threads: int = 0
+    threads: Threads = 0
     """CPU threads of the learner; 0 uses all cores."""
-    plot: str = ""
+    plot: FilePath = ""
     """PNG file for a plot; empty for none."""
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from powerband.core.config.saved import named_run
 from powerband.core.errors import ConfigError
-from powerband.core.run_folder import find_run
 
 RECIPE_USAGE = "RECIPE [STAGE] [NAME=VALUE ...]"
 
@@ -27,4 +27,4 @@ def take_run(command: str, arguments: list[str]) -> tuple[Path, list[str]]:
         raise ConfigError(
             f"powerband {command} needs a run folder. Write powerband {command} runs/NAME, or powerband {command} last."
         )
-    return find_run(arguments[0]), arguments[1:]
+    return named_run(arguments[0]), arguments[1:]

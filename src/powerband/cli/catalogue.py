@@ -8,16 +8,18 @@ import json
 import os
 from dataclasses import replace
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import Any
 
 from powerband.core.config import ResolvedConfig, resolve
 from powerband.core.config.command_line import checked_choice, wants_help
 from powerband.core.config.presets import presets
 from powerband.core.config.run_config import RunConfig
+from powerband.core.config.saved import named_run
 from powerband.core.config.schema import fields_table
+from powerband.core.config.texts import shortened
 from powerband.core.errors import ConfigError
 from powerband.core.recipe import Recipe, load_object
-from powerband.core.run_folder import find_run
 
 RECIPES = ("uav", "snakes", "metaworld", "sketchnav", "libero", "gym")
 """Built-in recipes: sub-packages of ``powerband.recipes``."""
@@ -52,7 +54,8 @@ def load(name: str) -> Recipe:
         if not f"{module}.".startswith(f"{error.name}."):
             raise
         raise ConfigError(
-            f"Recipe '{name}': there is no module {error.name}. Install its package, or add its folder to PYTHONPATH."
+            f"Recipe '{shortened(name)}': there is no module {shortened(error.name)}. Install its package, or add its "
+            f"folder to PYTHONPATH."
         ) from None
     if not isinstance(found, Recipe):
         raise ConfigError(
@@ -118,11 +121,25 @@ def configure(name: str, arguments: list[str]) -> tuple[Recipe, str, ResolvedCon
     if resolved.config.run.env_steps < 1:
         raise ConfigError("env_steps=0 is below 1. Write env_steps=1 or more.")
     if resolved.config.run.resume:
-        folder = find_run(resolved.config.run.resume)
-        trained = json.loads((folder / "run.json").read_text(encoding="utf-8")).get("recipe")
+        folder = named_run(resolved.config.run.resume, "resume")
+        trained = _recipe_of(folder)
         if trained != name:
             raise ConfigError(f"{folder} is a run of {trained}, not of {name}. Write powerband train {trained} ...")
     return recipe, stage, resolved
+
+
+def _recipe_of(folder: Path) -> str:
+    """Returns the name of the recipe that trained the run in `folder`.
+
+    Raises:
+        ConfigError: The file ``run.json`` of the run is damaged.
+    """
+    try:
+        return str(json.loads((folder / "run.json").read_text(encoding="utf-8"))["recipe"])
+    except (OSError, ValueError, RecursionError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"{shortened(folder / 'run.json')} is damaged: it does not name the recipe of the run. Name another run."
+        ) from error
 
 
 def _translated(arguments: list[str], recipe: Recipe) -> tuple[list[str], list[str]]:

@@ -13,7 +13,8 @@ from powerband.cli.catalogue import configure, installed, load, take_recipe
 from powerband.core.config import DEFAULT, resolve, to_dict
 from powerband.core.config.command_line import print_or_write, split_json_option, wants_help
 from powerband.core.config.presets import presets
-from powerband.core.config.schema import fields_table, value_text
+from powerband.core.config.ranges import range_of
+from powerband.core.config.schema import fields_of, fields_table, value_text
 from powerband.core.errors import ConfigError
 from powerband.core.run_folder import find_run
 
@@ -97,7 +98,7 @@ def list_recipes(arguments: list[str]) -> int:
 
 
 def show(arguments: list[str]) -> int:
-    """Prints the configuration that `train` would use with the same arguments, each value with its source.
+    """Prints the configuration that `train` would use with the same arguments: each value, its range and its source.
 
     Args:
         arguments: Command line after ``powerband show``.
@@ -109,15 +110,21 @@ def show(arguments: list[str]) -> int:
     name, arguments = take_recipe("show", RECIPE_USAGE, arguments)
     if name is None:
         return 0
-    _, stage, resolved = configure(name, arguments)
+    recipe, stage, resolved = configure(name, arguments)
+    ranges = {path: str(range_of(field.kind) or "") for path, field in fields_of(recipe.Config).items()}
     if target:
         named = {"recipe": name, "stage": stage, "variant": resolved.variant, "notices": list(resolved.notices)}
-        print_or_write({**named, "config": to_dict(resolved.config), "sources": resolved.sources}, target)
+        print_or_write(
+            {**named, "config": to_dict(resolved.config), "sources": resolved.sources, "ranges": ranges}, target
+        )
         return 0
     for line in resolved.notices:
         print(f"powerband: {line}", file=sys.stderr)
-    rows = [(path, value_text(attrgetter(path)(resolved.config)), source) for path, source in resolved.sources.items()]
-    widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
-    for path, value, source in rows:
-        print(f"{path:<{widths[0]}}  {value:<{widths[1]}}  {'' if source == DEFAULT else source}".rstrip())
+    rows = [
+        (path, value_text(attrgetter(path)(resolved.config)), ranges[path], "" if source == DEFAULT else source)
+        for path, source in resolved.sources.items()
+    ]
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    for row in rows:
+        print("  ".join(f"{text:<{width}}" for text, width in zip(row, [*widths, 0], strict=True)).rstrip())
     return 0

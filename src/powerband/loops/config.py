@@ -6,51 +6,43 @@ The strings under the fields are the help texts. Sizes are totals over all ranks
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
-from powerband.core.config import at_least
+from powerband.core.config.ranges import Count, NonNegative, Range, Share, Size, SizeOrZero, Threads, check_ranges
 from powerband.core.config.sizes import per_rank
 from powerband.core.errors import ConfigError
 from powerband.core.schedule import UpdateSchedule
 
 
 @dataclass(frozen=True)
+@check_ranges
 class OffPolicyConfig:
-    num_envs: int = 16
+    num_envs: Size = 16
     """Environments, over all ranks."""
-    global_batch_size: int = 256
+    global_batch_size: Size = 256
     """Transitions per update, over all ranks."""
-    batch_size_per_rank: int = 0
+    batch_size_per_rank: SizeOrZero = 0
     """Transitions per update on each rank, instead of global_batch_size; 0 uses global_batch_size."""
-    replay_size: int = 100_000
+    replay_size: Size = 100_000
     """Transitions in the replay buffer, over all ranks."""
-    update_interval: int = 1
+    update_interval: Size = 1
     """Transitions, over all ranks, after which updates become due."""
-    updates_per_interval: int = 0
+    updates_per_interval: SizeOrZero = 0
     """Updates that become due each time; 0 uses update_interval, which is one update per transition."""
-    learning_starts: int = 1_000
+    learning_starts: Count = 1_000
     """Transitions in the replay buffer before the first update, over all ranks."""
-    random_steps: int = 0
+    random_steps: Count = 0
     """Transitions with uniformly random actions at the start, over all ranks."""
-    clip_reward: float = 0.0
+    clip_reward: NonNegative = 0.0
     """Largest absolute reward that the learner receives; 0 clips nothing. Metrics count unclipped rewards."""
-    n_step: int = 1
+    n_step: Annotated[int, Range(at_least=1, at_most=10_000)] = 1
     """Steps of the return in the targets: rewards of n transitions, then the value. A window is shorter at the end of
     its episode and at the newest transition."""
-    anneal_from: float = 1.0
+    anneal_from: Share = 1.0
     """Share of the budget after which learning rates fall linearly to 0; 1 keeps them constant."""
-    graph_updates: int = 0
+    graph_updates: Annotated[int, Range(at_least=0, at_most=10_000)] = 0
     """Updates, with their sampling, per replay of a CUDA graph; replays are checked against eager updates. 0 uses no
     graph."""
-
-    def __post_init__(self) -> None:
-        at_least(self, num_envs=1, global_batch_size=1, batch_size_per_rank=0, replay_size=1, update_interval=1)
-        at_least(self, updates_per_interval=0, learning_starts=0, random_steps=0, clip_reward=0, graph_updates=0)
-        at_least(self, n_step=1)
-        if not 0 <= self.anneal_from <= 1:
-            raise ConfigError(
-                f"off_policy.anneal_from={self.anneal_from:g} is outside 0 to 1. Write 0.5, or 1 for no annealing."
-            )
 
     def check(self, world_size: int) -> None:
         """Refuses sizes that do not divide by the number of ranks, and a batch larger than the replay buffer.
@@ -100,24 +92,25 @@ class OffPolicyConfig:
 
 
 @dataclass(frozen=True)
+@check_ranges
 class OnPolicyConfig:
-    num_envs: int = 256
+    num_envs: SizeOrZero = 256
     """Environments, over all ranks."""
-    num_steps: int = 32
+    num_steps: SizeOrZero = 32
     """Steps of each environment in one rollout."""
-    epochs: int = 2
+    epochs: Size = 2
     """Passes over a rollout."""
-    minibatches: int = 4
+    minibatches: Size = 4
     """Mini-batches of equal size per pass."""
-    minibatch_rows: int = 0
+    minibatch_rows: SizeOrZero = 0
     """Rows of a mini-batch over all ranks, instead of minibatches; the last one of a pass may be smaller."""
-    gamma: float = 0.99
+    gamma: Share = 0.99
     """Discount per step."""
     normalize_reward: bool = False
     """Divide rewards by the running deviation of the discounted return; metrics count unscaled rewards."""
-    clip_reward: float = 0.0
+    clip_reward: NonNegative = 0.0
     """Largest absolute reward that the learner receives; 0 clips nothing. Metrics count unclipped rewards."""
-    gae_lambda: float = 0.95
+    gae_lambda: Share = 0.95
     """Trace decay: lambda of generalised advantage estimation, or of TD(lambda) targets."""
     normalize_advantage: bool = True
     """Normalise advantages to mean 0 and standard deviation 1 over the rollout of all ranks."""
@@ -126,9 +119,6 @@ class OnPolicyConfig:
     double_buffer: bool = False
     """Choose actions for half of the environments while the workers step the other half. The random numbers and the
     results stay the same."""
-
-    def __post_init__(self) -> None:
-        at_least(self, num_envs=0, num_steps=0, epochs=1, minibatches=1, minibatch_rows=0, clip_reward=0)
 
     def check(self, world_size: int) -> None:
         """Refuses sizes that do not divide by the number of ranks.
@@ -139,7 +129,9 @@ class OnPolicyConfig:
         Raises:
             ConfigError: A size is invalid; the message names the limit and valid values.
         """
-        at_least(self, num_envs=1, num_steps=1)
+        for name in ("num_envs", "num_steps"):
+            if not getattr(self, name):
+                raise ConfigError(f"on_policy.{name}=0 is below 1 in this recipe. Write on_policy.{name}=1 or more.")
         per_rank("on_policy.num_envs", self.num_envs, world_size)
         if self.minibatch_rows:
             per_rank("on_policy.minibatch_rows", self.minibatch_rows, world_size)
@@ -196,19 +188,17 @@ class OnPolicyConfig:
 
 
 @dataclass(frozen=True)
+@check_ranges
 class OfflineConfig:
-    global_batch_size: int = 128
+    global_batch_size: Size = 128
     """Recorded rows per update, over all ranks."""
-    batch_size_per_rank: int = 0
+    batch_size_per_rank: SizeOrZero = 0
     """Recorded rows per update on each rank, instead of global_batch_size; 0 uses global_batch_size."""
     place: Literal["auto", "device", "host"] = "auto"
     """Memory that holds the rows: the device, so that a batch is one gather, or the host; auto is the device if the
     rows fit into half of its free memory."""
-    loader_threads: int = 0
+    loader_threads: Threads = 0
     """Threads that prepare batches ahead of the updates if the rows are in host memory."""
-
-    def __post_init__(self) -> None:
-        at_least(self, global_batch_size=1, batch_size_per_rank=0, loader_threads=0)
 
     def refuse_device(self, reason: str) -> None:
         """Raises an error if `place` is ``device``; called for data that cannot be held on the device.

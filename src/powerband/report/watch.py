@@ -9,9 +9,9 @@ import time
 from collections import deque
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from powerband.core.errors import ConfigError
+from powerband.core.config.ranges import Range, check_ranges
 from powerband.core.machine.utilisation import process_tree, process_usage
 from powerband.core.run_folder import process_facts, process_start_ticks
 from powerband.core.telemetry.console import duration_text, fit_columns, si_text
@@ -28,6 +28,7 @@ COLUMNS = 120
 
 
 @dataclass(frozen=True)
+@check_ranges
 class WatchOptions:
     """Options of ``powerband watch``."""
 
@@ -35,12 +36,8 @@ class WatchOptions:
     """Print readings as CSV with a header."""
     once: bool = False
     """Print the current state and exit."""
-    every: float = 2.0
+    every: Annotated[float, Range(above=0, at_most=86_400)] = 2.0
     """Seconds between two readings."""
-
-    def __post_init__(self) -> None:
-        if self.every <= 0:
-            raise ConfigError(f"every={self.every:g} is not above 0 seconds. Write every=2, for example.")
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
+from powerband.core.config.ranges import Range, check_ranges
 from powerband.core.errors import ConfigError
 from powerband.core.machine.device import device_names
 from powerband.core.recipe import Recipe
@@ -29,22 +30,16 @@ RARE_WINDOWS = 20
 
 
 @dataclass(frozen=True)
+@check_ranges
 class ProfileOptions:
     """Options of ``powerband profile`` besides the settings of the recipe."""
 
-    seconds: float = 20.0
+    seconds: Annotated[float, Range(at_least=MIN_WINDOW_S, at_most=MAX_WINDOW_S)] = 20.0
     """Seconds to measure, counted after the first updates; start-up and probes take additional time."""
     probe: bool = True
     """Time single updates and try changed settings after the measurement; false measures the run alone."""
     apply: bool = False
     """Run the best advice for the same time and compare its rate with the predicted one."""
-
-    def __post_init__(self) -> None:
-        if not MIN_WINDOW_S <= self.seconds <= MAX_WINDOW_S:
-            raise ConfigError(
-                f"seconds={self.seconds:g} is outside {MIN_WINDOW_S:g} to {MAX_WINDOW_S:g}. A profile needs a few "
-                f"iterations and not an hour. Write seconds=20."
-            )
 
 
 @dataclass(frozen=True)

@@ -159,6 +159,8 @@ def test_resume_continues_with_the_saved_settings(tmp_path: Path) -> None:
 # -- saved configurations -----------------------------------------------------------------------------------------
 
 floats = st.floats(allow_nan=False, min_value=1e-300)
+seeds, seconds = st.integers(0, 2**63 - 1), st.floats(0, 1e9)
+paths = st.text("ab./é ", max_size=40)
 texts = st.text(st.characters(codec="utf-8", exclude_categories=("Cs",))).filter(lambda text: text != "None")
 
 
@@ -168,7 +170,9 @@ texts = st.text(st.characters(codec="utf-8", exclude_categories=("Cs",))).filter
         Config,
         algo=st.sampled_from(["sac", "ppo"]),
         note=st.none() | texts,
-        run=st.builds(RunConfig, seed=st.integers(), tensorboard=st.booleans(), run_dir=texts, time_limit_s=floats),
+        run=st.builds(
+            RunConfig, seed=st.integers(0, 2**63 - 1), tensorboard=st.booleans(), run_dir=paths, time_limit_s=seconds
+        ),
         sac=st.builds(Sac, lr=floats, hidden=st.lists(st.integers()).map(tuple), target_entropy=st.none() | floats),
         ppo=st.builds(Ppo, clip_range=st.tuples(floats, floats)),
     )

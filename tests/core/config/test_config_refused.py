@@ -40,7 +40,7 @@ from core.config.toy_schema import Config, read, refused
         (["stray"], ["stray", "name=value"]),
         (["--"], ["names no option"]),
         (["-x=1"], ["names no option"]),
-        (["num_gpus=-1"], ["0 or more"]),
+        (["num_gpus=-1"], ["below 0"]),
         (["gpus=first"], ["gpus=first", "gpus=0,2", "command line"]),
         (["nproc=0"], ["nproc=0", "below 1"]),
         (["nnodes=4:2"], ["nnodes=4:2"]),

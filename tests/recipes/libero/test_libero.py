@@ -180,7 +180,14 @@ class TestWords:
         torch.manual_seed(5)
         there = build_policy(config, 128, None)
         export_published(there, tmp_path / "published")
-        run = train(tmp_path / "run", recorded, "updates=1", "rdt.lr=0", f"pretrained={tmp_path / 'published'}")
+        run = train(
+            tmp_path / "run",
+            recorded,
+            "updates=1",
+            "rdt.lr=1e-30",
+            "rdt.weight_decay=0",
+            f"pretrained={tmp_path / 'published'}",
+        )
         kept = runs.state(run)["shared/learner/policy/model.blocks.0.ffn.fc1.weight"]
         assert torch.equal(kept, there.model.blocks[0].ffn.fc1.weight)
         own = [*SMOKE[1:], f"demos_dir={recorded}", f"run_dir={tmp_path / 'other'}", "rdt.horizon=8"]

@@ -168,7 +168,7 @@ def test_invalid_options_are_refused(capsys):
     with pytest.raises(ConfigError, match="num_workers=9"):
         RECIPE.check_sizes(read("num_workers=9", "off_policy.num_envs=4")[1], 1)
     assert cli.main(["train", "metaworld", "expert", "expert_steps=-1"]) == 2
-    assert "expert_steps=-1 is below 0" in capsys.readouterr().err
+    assert "expert_steps=-1 (command line): -1 is below 0" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from powerband.core.config.texts import shortened, some_of
 from powerband.core.errors import ConfigError
 
 
@@ -65,9 +66,10 @@ def checked_choice(value: str, choices: Any, kind: str) -> str:
     """
     if value in choices:
         return value
-    near = get_close_matches(value, list(choices), n=1)
+    written = shortened(value)
+    near = get_close_matches(written, list(choices), n=1)
     hint = f" Did you mean '{near[0]}'?" if near else ""
-    raise ConfigError(f"Unknown {kind} '{value}'.{hint} Available: {', '.join(choices)}.")
+    raise ConfigError(f"Unknown {kind} '{written}'.{hint} Available: {some_of(choices, 20)}.")
 
 
 def print_or_write(value: Any, target: str) -> None:

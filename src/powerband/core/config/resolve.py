@@ -8,8 +8,7 @@ command line. A later source overrides an earlier one.
 from __future__ import annotations
 
 import dataclasses
-import json
-import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -23,7 +22,6 @@ from powerband.core.config.flags import (
     from_mapping,
     from_variant,
     from_yaml,
-    parse_value,
 )
 from powerband.core.config.presets import (
     OBJECTIVES,
@@ -34,9 +32,11 @@ from powerband.core.config.presets import (
     split_tuned_section,
     user_presets,
 )
+from powerband.core.config.saved import named_run, saved_flags, saved_mapping
 from powerband.core.config.schema import SOURCES, FieldLookup, fields_of
+from powerband.core.config.texts import shortened, some_of
+from powerband.core.config.values import parse_value
 from powerband.core.errors import ConfigError
-from powerband.core.run_folder import find_run
 
 DEFAULT = "default"
 
@@ -103,14 +103,14 @@ def resolve(
     names = FieldLookup(fields_of(schema), old_names, sections, help_command)
 
     variant = from_variant(*_variant(named["variant"], variants or {})) if "variant" in text else []
-    file = from_yaml(Path(text["config"]).expanduser()) if "config" in text else []
+    file = from_yaml(Path(text["config"])) if "config" in text else []
     sources: list[list[Flag]] = [variant]
     targets = {old: new if isinstance(new, str) else new[0] for old, new in (old_names or {}).items()}
     if "setup" in text:
         given = [replace(flag, name=targets.get(flag.name) or flag.name) for flag in (*variant, *file, *own)]
         names.choose_algo(given)
-        chosen = [str(flag.value) for flag in given if task and flag.name == task]
-        here = (chosen or [str(names.fields[task].default)])[-1] if task else ""
+        chosen = [flag for flag in given if task and flag.name == task]
+        here = str(parse_value(chosen[-1], str, "...") if chosen else names.fields[task].default) if task else ""
         key = TunedKey(recipe, here, names.algo, task)
         setup, notice = _preset(named["setup"], key, any(flag.name == "algo" for flag in given))
         sources.append(setup)
@@ -120,7 +120,7 @@ def resolve(
     if resume and "run.resume" in names.fields:
         if named:
             names.notices.append(f"{', '.join(named)}: no effect with resume, which keeps the settings of its run.")
-        sources.append(_saved_flags(find_run(parse_value(resume[-1], str, "last"))))
+        sources.append(saved_flags(named_run(parse_value(resume[-1], str, "last"), "resume")))
     sources.append(own)
     config, origin = _read(schema(), names, sources)
     known = task_settings(config) if task_settings is not None else {}
@@ -167,16 +167,19 @@ def _replace(section: Any, prefix: str, values: dict[str, Any], origin: dict[str
     try:
         return dataclasses.replace(section, **changes)
     except ValueError as error:
-        sources = ", ".join(f"{prefix}{name}: {origin[prefix + name]}" for name in changes if prefix + name in origin)
-        raise ConfigError(f"{error} ({sources})" if sources else str(error)) from error
+        named = set(re.findall(r"\w+", str(error)))
+        given = [name for name in changes if prefix + name in values]
+        sources = [f"{prefix}{name}: {origin[prefix + name]}" for name in given if name in named or len(given) == 1]
+        raise ConfigError(f"{error} ({some_of(sources, 3)})" if sources else str(error)) from error
 
 
 def _checked_name(flag: Flag, known: list[str]) -> str:
     if flag.value not in known:
-        near = get_close_matches(str(flag.value), known, n=1)
+        written = shortened(flag.value)
+        near = get_close_matches(written, known, n=1)
         hint = f" Did you mean '{near[0]}'?" if near else ""
         kind = "preset" if flag.name == "setup" else flag.name
-        raise ConfigError(f"{flag}: unknown {kind} '{flag.value}'.{hint} Available: {', '.join(known) or 'none'}.")
+        raise ConfigError(f"{flag}: unknown {kind} '{written}'.{hint} Available: {some_of(known) or 'none'}.")
     return str(flag.value)
 
 
@@ -196,8 +199,8 @@ def _preset(flag: Flag, key: TunedKey, algo_given: bool) -> tuple[list[Flag], st
             flag = replace(flag, value=earlier.stem)
         elif key.name not in known:
             raise ConfigError(
-                f"setup={flag.value} ({flag.source}): {key.arguments} has no tuned preset yet. "
-                f"Run powerband tune {key.arguments} first."
+                f"setup={flag.value} ({flag.source}): {shortened(key.arguments, 120)} has no tuned preset yet. "
+                f"Run powerband tune {shortened(key.arguments, 120)} first."
             )
         else:
             flag = replace(flag, value=key.name)
@@ -218,43 +221,6 @@ def _variant(flag: Flag, known: Mapping[str, Any]) -> tuple[Any, str]:
     return known[name], name
 
 
-# -- saved configurations -----------------------------------------------------------------------------------------
-
-
-def _saved_flags(folder: Path) -> list[Flag]:
-    """Flags of a saved configuration, without ``resume`` and ``run_dir``, which belong to the new run."""
-    path = folder / "config.json"
-    flags = from_mapping(_mapping(path.read_text(encoding="utf-8"), str(path)), str(path))
-    return [flag for flag in flags if flag.name not in ("run.resume", "run.run_dir")]
-
-
-def _mapping(text: str, source: str) -> dict[str, Any]:
-    try:
-        saved = json.loads(text)
-    except ValueError as error:
-        raise ConfigError(f"{source} is not valid JSON ({error}). Name another run or checkpoint.") from error
-    if not isinstance(saved, dict):
-        raise ConfigError(f"{source} is not a mapping of settings. Name another run or checkpoint.")
-    return saved
-
-
-def to_json(config: Any) -> str:
-    """`config` as JSON text. `from_json` restores an equal configuration from it."""
-    return json.dumps(to_dict(config), indent=2, allow_nan=False)
-
-
-def to_dict(value: Any) -> Any:
-    """Converts a configuration to JSON types.
-
-    Dataclasses become dicts, tuples become lists, and infinities become the texts inf and -inf.
-    """
-    if dataclasses.is_dataclass(value):
-        return {field.name: to_dict(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    if isinstance(value, (tuple, list)):
-        return [to_dict(part) for part in value]
-    return str(value) if isinstance(value, float) and math.isinf(value) else value
-
-
 def from_json(schema: type, text: str, source: str = "config.json", old_names: Mapping[str, Any] | None = None) -> Any:
     """Reads an instance of `schema` from the text of `to_json`. Missing settings keep their defaults.
 
@@ -268,4 +234,4 @@ def from_json(schema: type, text: str, source: str = "config.json", old_names: M
         ConfigError: The text is not a JSON object, or a setting is unknown, has a wrong type or is out of range.
     """
     lookup = FieldLookup(fields_of(schema), old_names)
-    return _read(schema(), lookup, [from_mapping(_mapping(text, source), source)])[0]
+    return _read(schema(), lookup, [from_mapping(saved_mapping(text, source), source)])[0]

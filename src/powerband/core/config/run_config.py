@@ -4,22 +4,37 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
-from powerband.core.config.flags import at_least
+from powerband.core.config.ranges import (
+    MAX_PROCESSES,
+    Count,
+    FilePath,
+    PositiveCount,
+    Range,
+    Seconds,
+    Seed,
+    Threads,
+    check_ranges,
+)
+from powerband.core.config.texts import shortened
 from powerband.core.errors import ConfigError
+
+GPUS = re.compile(r"auto|all|none|cpu|cuda(:[0-9]{1,4})?|[0-9]{1,4}(,[0-9]{1,4})*,?")
+NODES = re.compile(r"([0-9]{1,5})(?::([0-9]{1,5}))?")
 
 
 @dataclass(frozen=True)
+@check_ranges
 class RunConfig:
     """Settings of a run, for all recipes. Sizes and counters are global: summed over ranks."""
 
-    seed: int = 0
+    seed: Seed = 0
     """Seed of the run. The random streams of environments, networks and batches are derived from it."""
     gpus: str = "auto"
     """GPUs: indices within CUDA_VISIBLE_DEVICES, such as 0,2; all; none or cpu; cuda for the first GPU; auto for one
     GPU per rank, or the CPU on a machine without GPUs."""
-    nproc: int = 1
+    nproc: Annotated[int, Range(at_least=1, at_most=MAX_PROCESSES)] = 1
     """Ranks on this machine; with gpus=none they run on the CPU. A list of GPUs implies one rank per GPU."""
     nnodes: str = "1"
     """Number of machines, as in torchrun: 2, or 1:4 for an elastic range. More than one requires rdzv_endpoint."""
@@ -28,32 +43,32 @@ class RunConfig:
     precision: Literal["fp32", "bf16", "fp16", "auto"] = "fp32"
     """Precision of forward and backward passes; parameters stay fp32. auto measures fp32 and bf16 when a new run starts
     and takes the faster one; a resumed run keeps the choice."""
-    threads: int = 0
+    threads: Threads = 0
     """CPU threads of each rank; 0 divides all cores among the ranks of this machine."""
     overlap: bool = False
     """Run due updates while simulators in worker processes step. Updates stay the same; the policy lags one step."""
-    run_dir: str = ""
+    run_dir: FilePath = ""
     """Run folder; empty means runs/<recipe>-<variant>-<time>."""
-    resume: str = ""
+    resume: FilePath = ""
     """Run to continue: its folder, a checkpoint, any file in either, or last for the newest run."""
-    env_steps: int = 1_000_000
+    env_steps: Count = 1_000_000
     """Budget in environment steps over all ranks; 0 uses the budget of the stage, in recipes with several stages."""
-    time_limit_s: float = 0.0
+    time_limit_s: Seconds = 0.0
     """Seconds after which the run saves and ends; 0 is no limit."""
-    log_interval: int = 0
+    log_interval: Count = 0
     """Environment steps between two log lines; 0 uses log_interval_s."""
-    log_interval_s: float = 10.0
+    log_interval_s: Seconds = 10.0
     """Seconds between two log lines."""
-    eval_interval: int = 0
+    eval_interval: Count = 0
     """Environment steps between two evaluations; 0 disables evaluations."""
-    eval_interval_s: float = 0.0
+    eval_interval_s: Seconds = 0.0
     """Seconds of training between two evaluations, whose own time does not count; 0 uses eval_interval alone."""
-    save_interval: int = 0
+    save_interval: Count = 0
     """Environment steps between two checkpoints, in addition to save_interval_s; 0 uses save_interval_s alone."""
-    save_interval_s: float = 120.0
+    save_interval_s: Seconds = 120.0
     """Seconds between two checkpoints; the first one is due after half of them. They are stretched so that saving takes
     at most 1 % of the time. 0 saves by save_interval and at the end only."""
-    keep_checkpoints: int = 2
+    keep_checkpoints: PositiveCount = 2
     """Number of newest checkpoints to keep."""
     tensorboard: bool = True
     """Write TensorBoard events in addition to metrics.jsonl."""
@@ -69,10 +84,12 @@ class RunConfig:
     """Multiply learning rates by the number of ranks (linear), by its square root (sqrt), or not at all (none)."""
 
     def __post_init__(self) -> None:
-        at_least(self, threads=0, time_limit_s=0, log_interval=0, log_interval_s=0, eval_interval=0, save_interval=0)
-        at_least(self, nproc=1, env_steps=0, keep_checkpoints=1, eval_interval_s=0, save_interval_s=0)
-        if not re.fullmatch(r"auto|all|none|cpu|cuda(:\d+)?|\d+(,\d+)*,?", self.gpus.replace(" ", "")):
-            raise ConfigError(f"gpus={self.gpus} is not valid. Write gpus=0,2, gpus=all, gpus=none or gpus=auto.")
-        nodes = re.fullmatch(r"(\d+)(?::(\d+))?", self.nnodes)
+        if not GPUS.fullmatch(self.gpus.replace(" ", "")):
+            raise ConfigError(
+                f"gpus={shortened(self.gpus)} is not valid. Write gpus=0,2, gpus=all, gpus=none or gpus=auto."
+            )
+        nodes = NODES.fullmatch(self.nnodes)
         if not nodes or not 1 <= int(nodes[1]) <= int(nodes[2] or nodes[1]):
-            raise ConfigError(f"nnodes={self.nnodes} is not a valid number of machines. Write nnodes=2, or nnodes=1:4.")
+            raise ConfigError(
+                f"nnodes={shortened(self.nnodes)} is not a valid number of machines. Write nnodes=2, or nnodes=1:4."
+            )

@@ -11,9 +11,12 @@ import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any
+from typing import Annotated, Any
 
-from powerband.core.config.flags import Flag, describe_kind, parse_value
+from powerband.core.config.flags import Flag
+from powerband.core.config.ranges import MAX_PROCESSES, Range, kinds_of
+from powerband.core.config.texts import shortened, some_of
+from powerband.core.config.values import describe_kind, parse_value
 from powerband.core.errors import ConfigError
 
 SOURCES = ("variant", "setup", "config")
@@ -26,7 +29,7 @@ class Field:
 
     Attributes:
         path: Qualified name, such as ``off_policy.update_interval``.
-        kind: Type annotation, such as int.
+        kind: Type annotation with its range, such as ``Annotated[int, Range(at_least=1)]``.
         default: Value if no source sets the field.
         help: Description of the setting: the string under the field in the source code.
     """
@@ -47,7 +50,7 @@ def fields_of(schema: type) -> dict[str, Field]:
 
 def _fields(section: Any, prefix: str) -> dict[str, Field]:
     schema: Any = type(section)
-    kinds = typing.get_type_hints(schema)
+    kinds = kinds_of(schema)
     docs = field_docs(schema)
     found: dict[str, Field] = {}
     for field in dataclasses.fields(section):
@@ -111,10 +114,14 @@ class FieldLookup:
         self.algo = ""
 
     def choose_algo(self, flags: list[Flag]) -> None:
-        """Sets `algo` and `preferred` from the last ``algo=`` in `flags`, or from the default."""
+        """Sets `algo` and `preferred` from the last ``algo=`` in `flags`, or from the default.
+
+        Raises:
+            ConfigError: The algorithm is unknown.
+        """
         if "algo" in self.fields:
-            given = [flag.value for flag in flags if flag.name == "algo"]
-            algo = str(given[-1] if given else self.fields["algo"].default)
+            field, given = self.fields["algo"], [flag for flag in flags if flag.name == "algo"]
+            algo = str(parse_value(given[-1], field.kind, field.default) if given else field.default)
             self.algo, self.preferred = algo, tuple(self.sections.get(algo, (algo,)))
 
     def is_unused(self, path: str) -> bool:
@@ -168,23 +175,22 @@ class FieldLookup:
         sections = {path.rsplit(".", 1)[0] for path in self.fields if "." in path}
         if flag.name in sections:
             inside = [path for path in self.fields if path.startswith(f"{flag.name}.")]
-            return ConfigError(f"{flag}: {flag.name} is a section. Set one of {', '.join(inside)}.")
+            return ConfigError(f"{flag}: {flag.name} is a section. Set one of {some_of(inside, 10)}.")
         near: dict[str, None] = {}
-        for name in dict.fromkeys((flag.name, flag.name.rsplit(".", 1)[-1])):
+        written = shortened(flag.name).lower()  # matching takes quadratic time
+        for name in dict.fromkeys((written, written.rsplit(".", 1)[-1])):
             pool = [*self.fields, *(path.rsplit(".", 1)[-1] for path in self.fields), *self.old_names, *SOURCES]
             for match in get_close_matches(name, dict.fromkeys(pool), n=3, cutoff=0.6):
                 near |= dict.fromkeys(self._ending(match) or [match])
         hint = f"Nearest: {', '.join(list(near)[:5])}." if near else f"'{self.help_command}' lists all names."
-        return ConfigError(f"{flag}: unknown option '{flag.name}'. {hint}")
+        return ConfigError(f"{flag}: unknown option '{shortened(flag.name)}'. {hint}")
 
 
 def _gpu_option(flag: Flag) -> Flag:
     """Translates ``--gpu-ids 0,2`` and ``--num-gpus 2`` to ``run.gpus``, and ``--gpus 0 2`` to ``0,2``."""
     name = flag.name.removeprefix("run.")
     if name == "num_gpus":
-        count = parse_value(flag, int, 1)
-        if count < 0:
-            raise ConfigError(f"{flag}: the number of GPUs must be 0 or more. Write num_gpus=1.")
+        count = parse_value(flag, Annotated[int, Range(at_least=0, at_most=MAX_PROCESSES)], 1)
         return Flag("run.gpus", ",".join(map(str, range(count))) or "none", flag.source)
     if name in ("gpus", "gpu_ids"):
         return Flag("run.gpus", ",".join(flag.value) if isinstance(flag.value, tuple) else flag.value, flag.source)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
-from powerband.core.config.flags import at_least
+from powerband.core.config.ranges import Frames, Range, ShareBelowOne, check_ranges
 from powerband.core.errors import ConfigError
 
 ATARI_SCREEN = 84
@@ -17,17 +17,18 @@ ATARI_SCREEN = 84
 
 
 @dataclass(frozen=True)
+@check_ranges
 class Wrapping:
     """Wrappers of the training and the evaluation environments."""
 
     atari: bool = False
     """Atari preprocessing (Machado et al. 2018): up to 30 no-op actions after a reset, 4 repeats of each action, grey
     frames of 84 x 84 pixels."""
-    sticky_actions: float = 0.0
+    sticky_actions: ShareBelowOne = 0.0
     """Probability that the environment repeats the previous action instead of the chosen one."""
-    action_repeat: int = 1
+    action_repeat: Annotated[int, Range(at_least=1, at_most=10_000)] = 1
     """Steps of the environment per action; their rewards are added."""
-    image_size: int = 0
+    image_size: Annotated[int, Range(at_least=0, at_most=4096)] = 0
     """Side to which images are resized, in pixels; 0 keeps their size."""
     grayscale: bool = False
     """Convert RGB images to grey images."""
@@ -38,15 +39,8 @@ class Wrapping:
     the entry action_mask of its info."""
     time_aware: bool = False
     """Add the elapsed share of the time limit to the observation."""
-    frame_stack: int = 1
+    frame_stack: Frames = 1
     """Newest observations that one observation contains."""
-
-    def __post_init__(self) -> None:
-        at_least(self, action_repeat=1, image_size=0, frame_stack=1)
-        if not 0 <= self.sticky_actions < 1:
-            raise ConfigError(
-                f"wrap.sticky_actions={self.sticky_actions:g} must be at least 0 and below 1. Write 0.25 or 0."
-            )
 
     def apply(self, env: Any) -> Any:
         """Wraps a Gymnasium environment.

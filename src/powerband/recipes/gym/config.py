@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from powerband.algos.settings import DQNConfig, FastTD3Config, PPOConfig, SACConfig, TD3Config
-from powerband.core.config import RunConfig, at_least
+from powerband.core.config import RunConfig
+from powerband.core.config.ranges import Range, Seed, Size, Workers, check_ranges
+from powerband.core.config.texts import shortened
 from powerband.core.errors import ConfigError
 from powerband.core.recipe import Algorithm
 from powerband.envs.adapters.wrapping import Wrapping
@@ -31,6 +33,7 @@ ALGORITHMS = {
 
 
 @dataclass(frozen=True)
+@check_ranges
 class Config:
     env_id: str = "Pendulum-v1"
     """Gymnasium id, module:EnvId-v0 if the import of the module registers it, or module:parallel_env for a parallel
@@ -39,12 +42,12 @@ class Config:
     """Keyword arguments of the environment as a JSON object, for example '{"continuous": true}'."""
     algo: str = "sac"
     """Algorithm: sac, td3 and fast_td3 need continuous actions, dqn needs discrete ones; ppo supports both."""
-    num_workers: int = -1
+    num_workers: Workers = -1
     """Worker processes of each rank; 0 steps in the training process, -1 starts one per core (two with double_buffer),
     at most one per environment."""
     supervise: bool = True
     """Restart a simulator that fails, count the failure and end its episode; false ends the run instead."""
-    worker_deadline_s: float = 60.0
+    worker_deadline_s: Annotated[float, Range(above=0, at_most=1e9)] = 60.0
     """Seconds without an answer after which a worker is restarted; needs supervise=true."""
     hyper: Hyper = "tuned"
     """Hyper-parameters: tuned uses those of the task if powerband has an entry for it and the algorithm; default uses
@@ -52,7 +55,7 @@ class Config:
     image_net: ImageNet = "auto"
     """Network for images in observations: auto is nature for sides of 36 pixels or more and small for smaller ones;
     flat joins the pixels to the other features."""
-    eval_episodes: int = 20
+    eval_episodes: Size = 20
     """Episodes of an evaluation."""
     wrap: Wrapping = field(default_factory=Wrapping)
     run: RunConfig = field(default_factory=lambda: RunConfig(env_steps=20_000))
@@ -72,11 +75,11 @@ class Config:
         """
         try:
             arguments = json.loads(self.env_kwargs or "{}")
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             arguments = error
         if not isinstance(arguments, dict):
             raise ConfigError(
-                f"env_kwargs={self.env_kwargs!r} is not a JSON object. Write for example "
+                f"env_kwargs={shortened(self.env_kwargs)} is not a JSON object. Write for example "
                 f"env_kwargs='{{\"continuous\": true}}', with double quotes around the names."
             )
         return arguments
@@ -88,16 +91,14 @@ class Config:
 
 
 @dataclass(frozen=True)
+@check_ranges
 class Evaluation:
     """Options of ``powerband eval`` for a run of gym."""
 
-    episodes: int = 100
+    episodes: Size = 100
     """Episodes to play."""
-    seed: int = 10_000
+    seed: Seed = 10_000
     """Seed of the environments; training uses other seeds."""
-
-    def __post_init__(self) -> None:
-        at_least(self, episodes=1)
 
 
 def task_settings(config: Config) -> dict[str, Any]:

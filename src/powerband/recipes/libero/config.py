@@ -9,9 +9,10 @@ from __future__ import annotations
 import contextlib
 import os
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
-from powerband.core.config import RunConfig, at_least
+from powerband.core.config import RunConfig
+from powerband.core.config.ranges import FilePath, Frames, NoiseScale, Range, Size, SizeOrZero, Workers, check_ranges
 from powerband.core.errors import ConfigError
 from powerband.core.ranks import launch
 from powerband.loops.config import OfflineConfig
@@ -26,61 +27,58 @@ from powerband.recipes.libero.settings import ImageEncoderConfig, Quality, RDTCo
 
 
 @dataclass(frozen=True)
+@check_ranges
 class Config:
     benchmark: str = "libero_90"
     """Benchmark of `tasks`: libero_spatial, libero_object, libero_goal, libero_90 or libero_10."""
     tasks: tuple[str, ...] = ("close the top drawer of the cabinet",)
     """Tasks by number, name or instruction; empty is all tasks of the benchmark."""
-    data: str = ""
+    data: FilePath = ""
     """Demonstrations to learn from: a folder of recordings, a LIBERO HDF5 file or a folder of them, or a
     LeRobotDataset v3; empty is `demos_dir`."""
-    demos_dir: str = ""
+    demos_dir: FilePath = ""
     """Folder in which the stage `demos` records, one sub-folder per task; empty is ``demos`` in the run folder."""
-    demo_episodes: int = 50
+    demo_episodes: SizeOrZero = 50
     """Episodes of each task that `demos` records, and the largest number of episodes per task that training reads from
     `data`; 0 reads all."""
-    demo_noise: float = 0.0
+    demo_noise: NoiseScale = 0.0
     """Standard deviation of the noise on executed actions while `demos` records. The recorded actions have no noise, so
     they show how to recover from errors."""
-    cache_dir: str = ""
+    cache_dir: FilePath = ""
     """Folder of decoded frames and of features of frozen encoders; empty is ``NAME-cache`` next to the demonstrations
     in NAME."""
-    pixels: int = 128
+    pixels: Annotated[int, Range(at_least=32, at_most=4096)] = 128
     """Side of a frame in pixels, a multiple of net.patch."""
     quality: Quality = "coarse"
     """Rendering quality of frames, in demonstrations and evaluations. coarse simplifies meshes to the detail that a
     frame can show, plain keeps them, and full adds shadows, reflections and multisampling, as LIBERO does."""
-    frames: int = 2
+    frames: Frames = 2
     """Newest frames of each camera in an observation."""
     use_images: bool = True
     """Observe the camera images; false observes the state of the robot and the instruction only."""
     size: Literal["rdt-tiny", "rdt-170m", "rdt-1b"] = "rdt-tiny"
     """Width, depth and heads of the transformer."""
-    text_encoder: str = ""
+    text_encoder: FilePath = ""
     """Folder of a T5 encoder; empty is a built-in encoder that gives every word a fixed vector."""
-    vision_encoder: str = ""
+    vision_encoder: FilePath = ""
     """Folder of a frozen SigLIP vision encoder, whose features are cached; empty is a small encoder that is trained
     with the policy."""
-    pretrained: str = ""
+    pretrained: FilePath = ""
     """Folder of a published RDT checkpoint that training starts from."""
-    max_steps: int = 300
+    max_steps: Annotated[int, Range(at_least=1, at_most=100000)] = 300
     """Largest number of actions of an episode in the simulator."""
-    num_workers: int = -1
+    num_workers: Workers = -1
     """Simulators in parallel while demonstrations are recorded, each in its own process; -1 starts one per core."""
-    updates: int = 20_000
+    updates: Size = 20_000
     """Updates of the run; run.env_steps, if it is given, is the budget instead."""
-    sample_batch_size: int = 32
+    sample_batch_size: Size = 32
     """Rows for which an evaluation (eval_interval) samples chunks, to log their error."""
-    eval_episodes: int = 0
+    eval_episodes: SizeOrZero = 0
     """Episodes of each task that an evaluation during training plays in the simulator; 0 plays none."""
     run: RunConfig = field(default_factory=lambda: RunConfig(env_steps=0))
     offline: OfflineConfig = field(default_factory=lambda: OfflineConfig(global_batch_size=32))
     rdt: RDTConfig = field(default_factory=RDTConfig)
     net: ImageEncoderConfig = field(default_factory=ImageEncoderConfig)
-
-    def __post_init__(self) -> None:
-        at_least(self, demo_episodes=0, demo_noise=0, frames=1, max_steps=1, num_workers=-1)
-        at_least(self, updates=1, sample_batch_size=1, eval_episodes=0)
 
     def selected_tasks(self) -> tuple[LiberoTask, ...]:
         """Returns the tasks that `tasks` names.
@@ -157,10 +155,10 @@ def check(config: Config, world_size: int) -> None:
             f"Write rdt.gradient_accumulation_steps=1, or an offline.global_batch_size that gives each rank a multiple "
             f"of {parts} rows."
         )
-    if config.pixels % config.net.patch or config.pixels < 32:
+    if config.pixels % config.net.patch:
         raise ConfigError(
             f"pixels={config.pixels} is not valid. Write a multiple of the {config.net.patch} pixels of a patch "
-            f"(net.patch), at least 32."
+            f"(net.patch)."
         )
     config.offline.refuse_device("chunks are read from frames in memory-mapped files")
 

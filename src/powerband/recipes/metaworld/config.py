@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Annotated, Literal
 
 from powerband.algos.settings import SACConfig
-from powerband.core.config import RunConfig, at_least
+from powerband.core.config import RunConfig
+from powerband.core.config.ranges import FilePath, Pixels, Range, Size, SizeOrZero, Workers, check_ranges
 from powerband.core.errors import ConfigError
 from powerband.loops.config import OfflineConfig, OffPolicyConfig
 from powerband.recipes.metaworld.env.tasks import MT10, MT10_TASKS, Backend, TaskConfig, resolve_task
@@ -37,41 +38,42 @@ OTHER_EXPERT_STEPS = 1_000_000
 
 
 @dataclass(frozen=True)
+@check_ranges
 class Config:
     task: str = "reach"
     """A task of Meta-World, such as door-open. The stage expert also accepts mt10: ten tasks at once, each with its
     one-hot code."""
     tasks: tuple[str, ...] = MT10_TASKS
     """Tasks of the stages that use several tasks: represent, distill, evaluate and pipeline."""
-    project: str = "runs/metaworld"
+    project: FilePath = "runs/metaworld"
     """Project folder: each stage saves its output there, and later stages read it."""
     backend: Backend = "auto"
     """Backend that steps the simulations: threads (MuJoCo in threads of this process, for the ten tasks of MT10;
     bit-identical to the metaworld package), envpool (the EnvPool package), workers (the metaworld package in worker
     processes), or auto: the first of these that is installed and has the task."""
-    num_workers: int = -1
+    num_workers: Workers = -1
     """Worker processes or threads of each rank; -1 starts one per core; 0 with backend=workers steps in the training
     process."""
-    horizon: int = 400
+    horizon: Annotated[int, Range(at_least=1, at_most=100000)] = 400
     """Steps of an episode, at which it is truncated."""
     reward_version: Literal["v1", "v2"] = "v2"
     """Version of Meta-World's rewards; v1 needs backend=workers and does not exist for every task."""
-    eval_episodes: int = 10
+    eval_episodes: Size = 10
     """Episodes of an evaluation during training; run.eval_interval sets how often."""
-    final_episodes: int = 100
+    final_episodes: SizeOrZero = 100
     """Episodes of the evaluation at the end of a stage, which cycles through the 50 goals."""
-    stop_after_successes: int = 80
+    stop_after_successes: SizeOrZero = 80
     """An expert stops early after this many successful training episodes in a row, over all environments; 0 never
     stops early."""
     teacher: Literal["expert", "scripted"] = "expert"
     """Policy that labels the transitions of the stage online_distill: the expert, or Meta-World's scripted policy."""
-    expert_steps: int = 0
+    expert_steps: SizeOrZero = 0
     """Environment steps of the stage expert; 0 uses the published number of the task."""
-    online_steps: int = 60_000
+    online_steps: Size = 60_000
     """Environment steps of the stage online_distill."""
-    represent_updates: int = 10_000
+    represent_updates: Size = 10_000
     """Updates of the stage represent."""
-    student_steps: int = 100_000
+    student_steps: Size = 100_000
     """Environment steps of the stages student and student_finetune."""
     run: RunConfig = field(default_factory=lambda: RunConfig(env_steps=0))
     off_policy: OffPolicyConfig = field(
@@ -87,29 +89,24 @@ class Config:
     offline: OfflineConfig = field(default_factory=OfflineConfig)
     student: StudentConfig = field(default_factory=StudentConfig)
 
-    def __post_init__(self) -> None:
-        at_least(self, num_workers=-1, eval_episodes=1, final_episodes=0, stop_after_successes=0, expert_steps=0)
-
     def simulated_tasks(self) -> TaskConfig:
         """Returns the part of this configuration that determines the environments, such as task and episode length."""
         return TaskConfig(self.task, self.horizon, self.reward_version, self.backend)
 
 
 @dataclass(frozen=True)
+@check_ranges
 class Evaluation:
     """Options of ``powerband eval`` for a run of the stage expert or student."""
 
-    episodes: int = 100
+    episodes: Size = 100
     """Episodes per task, which cycle through the 50 goals."""
     policies: tuple[Literal["policy", "random", "scripted"], ...] = ("policy",)
     """Policies to evaluate: the run's policy, uniformly random actions, Meta-World's scripted policies."""
     video: bool = True
     """Record a video of one episode per task with Meta-World's renderer, and save its last frame as an image."""
-    size: int = 256
+    size: Pixels = 256
     """Width and height of a frame in pixels."""
-
-    def __post_init__(self) -> None:
-        at_least(self, episodes=1, size=16)
 
 
 def finalize(config: Config, stage: str) -> Config:
@@ -127,7 +124,7 @@ def finalize(config: Config, stage: str) -> Config:
         ConfigError: A task is unknown.
     """
     task = config.task if config.task == MT10 else resolve_task(config.task)[0]
-    tasks = tuple(resolve_task(each)[0] for each in config.tasks)
+    tasks = tuple(resolve_task(each, "tasks")[0] for each in config.tasks)
     batch = config.offline.global_batch_size
     budgets = {
         "expert": config.expert_steps or EXPERT_STEPS.get(task, OTHER_EXPERT_STEPS),
@@ -149,8 +146,8 @@ def notices(config: Config) -> list[str]:
     Args:
         config: Configuration as the user wrote it, before `finalize` removes the versions.
     """
-    names = [name for name in (config.task, *config.tasks) if name != MT10]
-    messages = dict.fromkeys(resolve_task(name)[1] for name in names)
+    named = [("task", config.task), *(("tasks", name) for name in config.tasks)]
+    messages = dict.fromkeys(resolve_task(name, option)[1] for option, name in named if name != MT10)
     return [message for message in messages if message]
 
 

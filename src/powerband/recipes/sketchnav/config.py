@@ -4,16 +4,30 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from powerband.algos.settings import ChunkConfig, PPOConfig
-from powerband.core.config import RunConfig, at_least
+from powerband.core.config import RunConfig
+from powerband.core.config.ranges import (
+    MAX_COUNT,
+    FilePath,
+    Positive,
+    Range,
+    ShareBelowOne,
+    Size,
+    SizeOrZero,
+    Threads,
+    Workers,
+    check_ranges,
+)
 from powerband.core.errors import ConfigError
 from powerband.core.recipe import Algorithm, load_object
 from powerband.loops.config import OfflineConfig, OnPolicyConfig
 from powerband.recipes.sketchnav.settings import (
     DEFAULT_SHADING,
     MAP_SQUARES,
+    MAX_PIXELS,
+    MIN_PIXELS,
     EpisodeConfig,
     Level,
     Rules,
@@ -42,35 +56,36 @@ ALGORITHMS = {
 
 
 @dataclass(frozen=True)
+@check_ranges
 class Config:
     algo: str = "ppo"
     """Algorithm: ppo has a GRU and learns from the environment; diffusion and clone learn chunks of actions from
     demonstrations."""
     renderer: Literal["caster", "mujoco"] = "caster"
     """Renderer of the camera in training: the ray caster, or MuJoCo by OpenGL in worker processes (ppo)."""
-    num_workers: int = -1
+    num_workers: Workers = -1
     """Worker processes of each rank with renderer=mujoco; -1 starts one per core (two with double_buffer), 0 renders in
     the training process."""
-    pixels: int = 64
+    pixels: Annotated[int, Range(at_least=MIN_PIXELS, at_most=MAX_PIXELS)] = 64
     """Side of the camera image in pixels, even, 36 to 512."""
-    eval_episodes: int = 100
+    eval_episodes: Size = 100
     """Episodes of an evaluation during training (eval_interval), in plans that training does not use."""
-    eval_plans: int = 50
+    eval_plans: Size = 50
     """Floor plans of each evaluation split; scenes.goals and scenes.starts set the episodes in each."""
-    episode_file: str = ""
+    episode_file: FilePath = ""
     """File of training episodes, written by the stage `episodes`; empty generates them from scenes and seed."""
-    demos_dir: str = ""
+    demos_dir: FilePath = ""
     """Folder of the demonstrations that the stage `demos` records; empty is ``demos`` in the run folder. An unfinished
     recording is continued. diffusion and clone learn from it."""
-    demo_episodes: int = 0
+    demo_episodes: SizeOrZero = 0
     """Episodes that `demos` records, spread evenly over the plans; 0 records all."""
-    demo_noise: float = 0.0
+    demo_noise: ShareBelowOne = 0.0
     """Share of the recorded steps that execute a random move while the action of the shortest-path follower is
     recorded, so that the demonstrations show how to recover."""
     cache_episodes: bool = True
     """Keep generated episodes in the user's cache folder (XDG_CACHE_HOME/powerband/episodes), so that the next start
     with the same scenes and seed reads them."""
-    scene_seed: int = -1
+    scene_seed: Annotated[int, Range(at_least=-1, at_most=MAX_COUNT)] = -1
     """Seed of plans, episodes and sketches; -1 uses the seed of the run. Runs with the same seed have the same
     plans, episodes and sketches."""
     scenes: EpisodeConfig = field(default_factory=EpisodeConfig)
@@ -110,6 +125,7 @@ class Config:
 
 
 @dataclass(frozen=True)
+@check_ranges
 class Evaluation:
     """Options of ``powerband eval`` for a run of sketchnav."""
 
@@ -117,29 +133,21 @@ class Evaluation:
     """Splits of episodes: val_seen (new episodes in training plans), val_unseen (new plans), train."""
     sketches: tuple[Level, ...] = ()
     """Levels of the sketches: smooth, abstract, true, blank; empty is the level of the run."""
-    drawings: str = ""
+    drawings: FilePath = ""
     """Folder of your own sketches, PNGs named by the number of their episode (0.png). Only these episodes are played,
     with your sketches. Draw over the images in plans-SPLIT/ that `powerband train sketchnav episodes` writes."""
     policies: tuple[PolicyName, ...] = ()
     """Policies: random, forward-and-turn, policy (the run's; ppo samples its actions, as in training), likeliest (the
     same with the likeliest action; ppo), expert (the shortest-path follower). Empty is all."""
-    temperature: float = 1.0
+    temperature: Positive = 1.0
     """Temperature of ppo's policy: actions are sampled by probabilities to the power of 1 / temperature; values below 1
-    make rare actions rarer."""
-    plans: int = 0
+    make rare actions rarer. policies=likeliest is the limit of 0."""
+    plans: SizeOrZero = 0
     """Plans of a split; 0 uses eval_plans of the run."""
     video: bool = True
     """Write images of three episodes of policy (or of likeliest if policy is not played), and a video of the first."""
-    threads: int = 0
+    threads: Threads = 0
     """CPU threads; 0 leaves the number to torch."""
-
-    def __post_init__(self) -> None:
-        at_least(self, plans=0, threads=0)
-        if self.temperature <= 0:
-            raise ConfigError(
-                f"temperature={self.temperature:g} is not above 0. Write temperature=1, or policies=likeliest for the "
-                f"likeliest actions, which are the limit of 0."
-            )
 
 
 def check(config: Config, world_size: int) -> None:
@@ -156,19 +164,15 @@ def check(config: Config, world_size: int) -> None:
     check_pixels(config.pixels)
     if config.algo != "ppo":
         config.offline.refuse_device("chunks are read from demonstrations that are mapped from files")
-    if not 0 <= config.demo_noise < 1:
-        raise ConfigError(
-            f"demo_noise={config.demo_noise:g} is outside the range from 0 to below 1. Write demo_noise=0.15."
-        )
     if config.net.goal and (config.algo != "ppo" or config.renderer == "mujoco"):
         raise ConfigError(
             f"net.goal=true is not supported with algo={config.algo} renderer={config.renderer}: the prediction is "
             f"trained on the ray caster's ground truth. Write algo=ppo renderer=caster, or net.goal=false."
         )
-    if config.ppo.expert_coef < 0 or (config.ppo.expert_coef and config.renderer == "mujoco"):
+    if config.ppo.expert_coef and config.renderer == "mujoco":
         raise ConfigError(
-            f"ppo.expert_coef={config.ppo.expert_coef:g} with renderer={config.renderer}: the coefficient must "
-            f"be 0 or more, and only the ray caster has an expert. Write renderer=caster, or ppo.expert_coef=0."
+            f"ppo.expert_coef={config.ppo.expert_coef:g} with renderer={config.renderer}: only the ray caster has an "
+            f"expert. Write renderer=caster, or ppo.expert_coef=0."
         )
     if config.renderer == "mujoco" and config.sensors.shading != DEFAULT_SHADING:
         raise ConfigError(

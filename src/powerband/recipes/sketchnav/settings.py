@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
+from powerband.core.config.ranges import Range, Share, Width, check_ranges
 from powerband.core.errors import ConfigError
 
 Split = Literal["train", "val_seen", "val_unseen"]
@@ -32,6 +33,7 @@ MAP_SQUARES = 96
 
 
 @dataclass(frozen=True)
+@check_ranges
 class Rules:
     """Rules of an episode: success, moves and reward.
 
@@ -39,34 +41,26 @@ class Rules:
         ConfigError: A value is out of range.
     """
 
-    success_m: float = 1.0
+    success_m: Annotated[float, Range(at_least=0.1, at_most=5)] = 1.0
     """STOP succeeds if the shortest path to the goal is at most this long, in metres."""
-    forward_m: float = 0.25
+    forward_m: Annotated[float, Range(above=0, at_most=2)] = 0.25
     """Length of the action FORWARD in metres; 1.0 in the code that this recipe replaces."""
-    max_steps: int = 500
+    max_steps: Annotated[int, Range(at_least=1, at_most=100000)] = 500
     """Actions after which an episode is truncated."""
-    expert_bonus: float = 0.0
+    expert_bonus: Annotated[float, Range(at_least=0, at_most=10)] = 0.0
     """Reward for the action that the shortest-path follower would take; 0.1 in the code that this recipe
     replaces."""
 
     def __post_init__(self) -> None:
-        if not 0.1 <= self.success_m <= 5:
-            raise ConfigError(f"rules.success_m={self.success_m:g} is outside 0.1 to 5 m. Write rules.success_m=1.")
         substeps = self.forward_m / SUBSTEP_M
-        if not 0 < self.forward_m <= 2 or abs(substeps - round(substeps)) > 1e-6:
+        if abs(substeps - round(substeps)) > 1e-6 or not round(substeps):
             raise ConfigError(
-                f"rules.forward_m={self.forward_m:g} is not a multiple of {SUBSTEP_M:g} m up to 2 m. Write "
-                f"rules.forward_m=0.25."
-            )
-        if not 1 <= self.max_steps <= 100_000:
-            raise ConfigError(f"rules.max_steps={self.max_steps} is outside 1 to 100000. Write rules.max_steps=500.")
-        if not 0 <= self.expert_bonus <= 10:
-            raise ConfigError(
-                f"rules.expert_bonus={self.expert_bonus:g} is outside 0 to 10. Write rules.expert_bonus=0.1."
+                f"rules.forward_m={self.forward_m:g} is not a multiple of {SUBSTEP_M:g} m. Write rules.forward_m=0.25."
             )
 
 
 @dataclass(frozen=True)
+@check_ranges
 class Sensors:
     """Light and sensor noise. All noise is off by default.
 
@@ -74,26 +68,17 @@ class Sensors:
         ConfigError: A value is out of range.
     """
 
-    shading: float = DEFAULT_SHADING
+    shading: Share = DEFAULT_SHADING
     """Light falls with depth as 1 / (1 + shading z), z in metres; 0 lights all distances equally (renderer=caster)."""
-    depth_noise: float = 0.0
+    depth_noise: Annotated[float, Range(at_least=0, at_most=0.1)] = 0.0
     """Standard deviation of depth at 1 m, in metres. It grows with the square of depth and is added before depth is
     clipped to 0.5 to 5 m. 0.001425 is a Kinect's (Khoshelham and Elberink 2012): 36 mm at 5 m."""
-    rgb_noise: float = 0.0
+    rgb_noise: Annotated[float, Range(at_least=0, at_most=128)] = 0.0
     """Standard deviation of each colour of each pixel, in levels of 255."""
-    gps_noise_m: float = 0.0
+    gps_noise_m: Annotated[float, Range(at_least=0, at_most=5)] = 0.0
     """Standard deviation of both GPS coordinates of each reading, in metres; it does not accumulate."""
-    compass_noise_deg: float = 0.0
+    compass_noise_deg: Annotated[float, Range(at_least=0, at_most=60)] = 0.0
     """Standard deviation of the compass at each reading, in degrees."""
-
-    def __post_init__(self) -> None:
-        limits = {"shading": 1.0, "depth_noise": 0.1, "rgb_noise": 128.0, "gps_noise_m": 5.0, "compass_noise_deg": 60.0}
-        for name, limit in limits.items():
-            value = getattr(self, name)
-            if not 0 <= value <= limit:
-                raise ConfigError(
-                    f"sensors.{name}={value:g} is outside 0 to {limit:g}. Write sensors.{name}=0 to turn it off."
-                )
 
     @property
     def image_noise(self) -> bool:
@@ -107,6 +92,7 @@ class Sensors:
 
 
 @dataclass(frozen=True)
+@check_ranges
 class EpisodeConfig:
     """Distribution of floor plans, episodes and sketches.
 
@@ -114,49 +100,38 @@ class EpisodeConfig:
         ConfigError: A value is out of range, or a range is empty.
     """
 
-    min_size_m: float = 8.0
-    """Smallest width and height of a plan, in metres (8 to 24)."""
-    max_size_m: float = 24.0
+    min_size_m: Annotated[float, Range(at_least=MIN_SIZE_M, at_most=MAX_SIZE_M)] = 8.0
+    """Smallest width and height of a plan, in metres."""
+    max_size_m: Annotated[float, Range(at_least=MIN_SIZE_M, at_most=MAX_SIZE_M)] = 24.0
     """Largest width and height of a plan, in metres."""
-    plans: int = 200
+    plans: Annotated[int, Range(at_least=1, at_most=10_000_000)] = 200
     """Plans of a split."""
-    goals: int = 5
+    goals: Annotated[int, Range(at_least=1, at_most=10_000_000)] = 5
     """Goals in each plan."""
-    starts: int = 4
+    starts: Annotated[int, Range(at_least=1, at_most=10_000_000)] = 4
     """Starts for each goal; each start is one episode."""
-    min_path_m: float = 2.0
+    min_path_m: Annotated[float, Range(above=0, at_most=1000)] = 2.0
     """Smallest length of the shortest path from start to goal, in metres."""
-    max_path_m: float = 30.0
+    max_path_m: Annotated[float, Range(above=0, at_most=1000)] = 30.0
     """Largest length of the shortest path, in metres."""
-    min_path_ratio: float = 1.0
+    min_path_ratio: Annotated[float, Range(at_least=1, at_most=3)] = 1.0
     """Smallest ratio of the length of the shortest path to the straight-line distance."""
     sketch: Literal["smooth", "abstract", "mixed", "true", "blank"] = "mixed"
     """Level of the sketches: mixed alternates smooth and abstract, true is the plan itself, blank is an empty page."""
-    sketch_px: int = 64
+    sketch_px: Annotated[int, Range(at_least=16, at_most=512)] = 64
     """Side of the sketch that the policy sees, in pixels."""
 
     def __post_init__(self) -> None:
-        if not MIN_SIZE_M <= self.min_size_m <= self.max_size_m <= MAX_SIZE_M:
+        if self.min_size_m > self.max_size_m:
             raise ConfigError(
-                f"scenes.min_size_m={self.min_size_m:g} and scenes.max_size_m={self.max_size_m:g} do not form a range "
-                f"within {MIN_SIZE_M:g} to {MAX_SIZE_M:g} m. Write scenes.min_size_m=8 scenes.max_size_m=24."
+                f"scenes.min_size_m={self.min_size_m:g} and scenes.max_size_m={self.max_size_m:g} do not form a range. "
+                f"Write scenes.min_size_m=8 scenes.max_size_m=24."
             )
-        if min(self.plans, self.goals, self.starts) < 1:
+        if self.min_path_m >= self.max_path_m:
             raise ConfigError(
-                f"scenes.plans={self.plans}, scenes.goals={self.goals}, scenes.starts={self.starts}: each must be 1 "
-                f"or more. Write scenes.plans=200 scenes.goals=5 scenes.starts=4, for example."
+                f"scenes.min_path_m={self.min_path_m:g} and scenes.max_path_m={self.max_path_m:g} do not form a range. "
+                f"Write scenes.min_path_m=2 scenes.max_path_m=30."
             )
-        if not 0 < self.min_path_m < self.max_path_m:
-            raise ConfigError(
-                f"scenes.min_path_m={self.min_path_m:g} and scenes.max_path_m={self.max_path_m:g} do not form a range "
-                f"above 0. Write scenes.min_path_m=2 scenes.max_path_m=30."
-            )
-        if not 1 <= self.min_path_ratio <= 3:
-            raise ConfigError(
-                f"scenes.min_path_ratio={self.min_path_ratio:g} is outside 1 to 3. Write scenes.min_path_ratio=1."
-            )
-        if not 16 <= self.sketch_px <= 512:
-            raise ConfigError(f"scenes.sketch_px={self.sketch_px} is outside 16 to 512. Write scenes.sketch_px=64.")
 
     @property
     def count(self) -> int:
@@ -179,6 +154,7 @@ class EpisodeConfig:
 
 
 @dataclass(frozen=True)
+@check_ranges
 class SketchNetConfig:
     """Settings of the network that encodes observations.
 
@@ -189,11 +165,11 @@ class SketchNetConfig:
     image_encoder: Literal["auto", "plain", "efficient"] = "auto"
     """Encoder of images: plain is three convolutions, efficient is EfficientNet-B0 with group norms; auto is plain for
     ppo and efficient for diffusion and clone."""
-    width: int = 512
+    width: Width = 512
     """Features per image."""
-    channels: float = 1.0
+    channels: Annotated[float, Range(at_least=0.125, at_most=8)] = 1.0
     """Factor on the channels of the convolutions."""
-    blocks: float = 1.0
+    blocks: Annotated[float, Range(above=0, at_most=4)] = 1.0
     """Factor on the number of blocks of each stage of EfficientNet."""
     use_rgb: bool = True
     """Observe the colours of the camera."""
@@ -201,11 +177,11 @@ class SketchNetConfig:
     """Observe the depth of the camera."""
     use_pose: bool = True
     """Observe position and heading since the start (GPS and compass)."""
-    crop_m: float = 8.0
+    crop_m: Annotated[float, Range(at_least=0, at_most=100)] = 8.0
     """Side, in metres, of the crop of the sketch around the agent's estimated position, with its heading up; 0 shows
     the page alone. Needs net.use_pose=true."""
-    crop_px: int = 52
-    """Side of the crop in pixels, 36 or more."""
+    crop_px: Annotated[int, Range(at_least=36, at_most=512)] = 52
+    """Side of the crop in pixels."""
     learn_page_size: bool = True
     """Learn the size of a page in metres from its image; false takes the size of a medium plan, and is faster."""
     goal: bool = False
@@ -213,17 +189,6 @@ class SketchNetConfig:
     net.crop_m above 0."""
 
     def __post_init__(self) -> None:
-        if self.width < 1 or not 0.125 <= self.channels <= 8:
-            raise ConfigError(
-                f"net.width={self.width}, net.channels={self.channels}: net.width must be 1 or more and "
-                f"net.channels 0.125 to 8. Write net.width=512 net.channels=1."
-            )
-        if not 0 < self.blocks <= 4:
-            raise ConfigError(f"net.blocks={self.blocks:g} must be above 0 and at most 4. Write net.blocks=1.")
-        if not 0 <= self.crop_m <= 100:
-            raise ConfigError(
-                f"net.crop_m={self.crop_m:g} is outside 0 to 100 m. Write net.crop_m=8, or net.crop_m=0 for no crop."
-            )
         if self.crop_m and not self.use_pose:
             raise ConfigError(
                 f"net.crop_m={self.crop_m:g} needs net.use_pose=true. Write net.crop_m=0 if net.use_pose is false."

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from powerband.algos.settings import DDPGConfig, PPOConfig
-from powerband.core.config import RunConfig, at_least
+from powerband.core.config import RunConfig
+from powerband.core.config.ranges import Interval, Range, Seed, Share, SizeOrZero, Threads, check_ranges
 from powerband.core.errors import ConfigError
 from powerband.core.recipe import Algorithm
 from powerband.loops.config import OffPolicyConfig, OnPolicyConfig
 
 EPISODE_STEPS = 200
 """Number of moves after which a game ends."""
+
+Games = Annotated[int, Range(at_least=2, at_most=10_000_000)]
 
 ALGORITHMS = {
     "ddpg": Algorithm("powerband.algos.ddpg:DDPG", DDPGConfig(), "off_policy"),
@@ -22,6 +25,7 @@ ALGORITHMS = {
 
 
 @dataclass(frozen=True)
+@check_ranges
 class Config:
     algo: str = "ppo"
     """Algorithm: ddpg and bicnet as in the guide, or ppo, which supports self-play and is the strongest."""
@@ -31,15 +35,15 @@ class Config:
     """Reward: mixed is 0.8 own + 0.1 team difference; auto is mixed for ppo, shaped for ddpg and bicnet."""
     opponent: Literal["auto", "self", "random", "greedy", "greedy_torus"] = "auto"
     """Player of the other team in training; auto is self for ppo, random for ddpg and bicnet."""
-    mirrored: float = 0.75
+    mirrored: Share = 0.75
     """Share of the boards on which the learner plays both teams (opponent=self); past policies play on the others."""
-    pool_size: int = 4
+    pool_size: Annotated[int, Range(at_least=1, at_most=10_000)] = 4
     """Past policies in the pool (opponent=self)."""
-    snapshot_interval: int = 20
+    snapshot_interval: Interval = 20
     """Rollouts between two snapshots for the pool."""
-    episodes: int = 0
+    episodes: SizeOrZero = 0
     """Budget in episodes of 200 steps over all ranks, instead of env_steps; 0 uses env_steps."""
-    eval_games: int = 100
+    eval_games: Games = 100
     """Games against random and against greedy in an evaluation during training (eval_interval)."""
     run: RunConfig = field(
         default_factory=lambda: RunConfig(env_steps=100_000_000, precision="auto", save_interval=5_000_000)
@@ -50,14 +54,9 @@ class Config:
     ppo: PPOConfig = field(default_factory=lambda: PPOConfig(lr=1e-3, activation="relu"))
 
     def __post_init__(self) -> None:
-        at_least(self, pool_size=1, snapshot_interval=1, episodes=0)
-        if not 0 <= self.mirrored <= 1:
+        if self.eval_games % 2:
             raise ConfigError(
-                f"mirrored={self.mirrored} is outside 0 to 1. Write a share of the boards, for example mirrored=0.75."
-            )
-        if self.eval_games < 2 or self.eval_games % 2:
-            raise ConfigError(
-                f"eval_games={self.eval_games} is not an even number above 0. The teams swap sides after half of the "
+                f"eval_games={self.eval_games} is not an even number. The teams swap sides after half of the "
                 f"games. Write an even number of games, for example eval_games=100."
             )
         if self.algo != "ppo" and self.opponent == "self":
@@ -106,25 +105,25 @@ def check(config: Config, world_size: int) -> None:
 
 
 @dataclass(frozen=True)
+@check_ranges
 class Evaluation:
     """Options of ``powerband eval`` for a run of snakes."""
 
-    episodes: int = 100
+    episodes: Games = 100
     """Games against each opponent; the sides are swapped half way."""
     opponents: tuple[str, ...] = ("random", "greedy", "greedy_torus")
     """Opponents: random, greedy, greedy_torus, or the folder of another run or checkpoint."""
-    seed: int = 10_000
+    seed: Seed = 10_000
     """Seed of the games."""
     video: bool = True
     """Record the first game against each opponent."""
-    threads: int = 0
+    threads: Threads = 0
     """CPU threads; 0 leaves the number to torch."""
 
     def __post_init__(self) -> None:
-        at_least(self, episodes=2, threads=0)
         if self.episodes % 2:
             raise ConfigError(
-                f"episodes={self.episodes} is not an even number above 0. The teams swap sides after half of the "
+                f"episodes={self.episodes} is not an even number. The teams swap sides after half of the "
                 f"games. Write an even number of games, for example episodes=100."
             )
 

@@ -6,11 +6,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from powerband.algos.settings import COMAConfig
-from powerband.core.config import RunConfig, at_least
+from powerband.core.config import RunConfig
+from powerband.core.config.ranges import Count, Seed, Size, SizeOrZero, Threads, check_ranges
 from powerband.core.errors import ConfigError
 from powerband.core.recipe import Algorithm
 from powerband.loops.config import OnPolicyConfig
-from powerband.recipes.uav.settings import World
+from powerband.recipes.uav.settings import Agents, CommRange, World
 
 ALGORITHMS = {
     "coma": Algorithm("powerband.algos.coma:COMA", COMAConfig(), "on_policy"),
@@ -19,20 +20,21 @@ ALGORITHMS = {
 
 
 @dataclass(frozen=True)
+@check_ranges
 class Config:
     algo: str = "coma"
     """Algorithm: coma has a central critic and a counterfactual baseline; iac has neither."""
-    batches: int = 5
+    batches: Size = 5
     """Mini-batches of transitions (one per UAV and step) that a rollout collects at least, in complete missions."""
-    iterations: int = 0
+    iterations: SizeOrZero = 0
     """Budget in rollouts, instead of env_steps; 0 uses episodes or env_steps."""
-    episodes: int = 0
+    episodes: SizeOrZero = 0
     """Budget in missions over all ranks, instead of env_steps; 0 uses env_steps."""
-    eval_missions: int = 50
+    eval_missions: Size = 50
     """Missions per evaluation during training (eval_interval)."""
-    figure_interval: int = 0
+    figure_interval: Count = 0
     """Rollouts between two images of a mission in TensorBoard, drawn in a background thread; 0 draws none."""
-    histogram_interval: int = 0
+    histogram_interval: Count = 0
     """Rollouts between two sets of histograms of the weights in TensorBoard; 0 writes none."""
     world: World = field(default_factory=World)
     run: RunConfig = field(default_factory=lambda: RunConfig(precision="auto", env_steps=1454 * 11 * 15))
@@ -42,9 +44,6 @@ class Config:
         )
     )
     coma: COMAConfig = field(default_factory=COMAConfig)
-
-    def __post_init__(self) -> None:
-        at_least(self, batches=1, iterations=0, episodes=0, eval_missions=1, figure_interval=0, histogram_interval=0)
 
 
 def finalize(config: Config, stage: str) -> Config:
@@ -107,26 +106,24 @@ def check(config: Config, world_size: int) -> None:
 
 
 @dataclass(frozen=True)
+@check_ranges
 class Evaluation:
     """Options of ``powerband eval`` for a run of uav."""
 
-    missions: int = 100
+    missions: Size = 100
     """Missions of each policy and planner; all of them fly the same missions."""
     planners: tuple[str, ...] = ("random", "lawnmower", "greedy")
     """Planners for comparison: random, lawnmower (once per altitude), greedy, the folder of another run, or none."""
-    n_agents: tuple[int, ...] = ()
+    n_agents: tuple[Agents, ...] = ()
     """Numbers of UAVs per team; empty uses the number of the run."""
-    comm_range_m: tuple[float, ...] = ()
+    comm_range_m: tuple[CommRange, ...] = ()
     """Communication ranges in metres; empty uses the range of the run."""
-    seed: int = 10_000
+    seed: Seed = 10_000
     """Seed of the missions; training uses other seeds."""
     video: bool = True
     """Draw the first mission of the run's policy as an image and a video."""
-    threads: int = 0
+    threads: Threads = 0
     """CPU threads; 0 leaves the number to torch."""
-
-    def __post_init__(self) -> None:
-        at_least(self, missions=1, n_agents=1, comm_range_m=0, threads=0)
 
 
 VARIANTS: dict[str, dict[str, Any]] = {

@@ -12,9 +12,10 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Annotated, Literal
 
-from powerband.core.config import at_least
+from powerband.core.config.ranges import FilePath, Length, Range, Share, check_ranges
+from powerband.core.config.texts import shortened
 from powerband.core.errors import ConfigError
 
 AREA_M, LATTICE, SPACING_M = 50.0, 11, 5.0
@@ -22,6 +23,10 @@ FIELD_OF_VIEW = math.radians(60)
 NUM_ACTIONS = 6
 UP, BACK_X, BACK_Y, ON_Y, ON_X, DOWN = range(NUM_ACTIONS)
 MAX_AGENTS, MAX_CELLS = 16, 2048
+Agents = Annotated[int, Range(at_least=1, at_most=MAX_AGENTS)]
+CommRange = Annotated[float, Range(at_least=0, infinite=True)]
+Altitude = Annotated[float, Range(above=0, at_most=AREA_M)]
+NoiseProbability = Annotated[float, Range(at_least=0.0005, below=0.5)]
 RANGES_M = (0.0, 15.0, 25.0, 100.0)
 """Communication ranges that `World.random_comm_range` draws from."""
 
@@ -30,6 +35,7 @@ Spans = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
+@check_ranges
 class World:
     """Settings of the simulated world that all missions share. The constructor checks them.
 
@@ -37,72 +43,49 @@ class World:
         ConfigError: A setting is out of range, or two settings contradict each other.
     """
 
-    n_agents: int = 4
+    n_agents: Agents = 4
     """UAVs per team."""
-    budget: int = 14
+    budget: Annotated[int, Range(at_least=1, at_most=100000)] = 14
     """Moves of each UAV after its first one; a mission has budget + 1 decisions."""
-    map_cells: int = 493
+    map_cells: Annotated[int, Range(at_least=LATTICE, at_most=MAX_CELLS)] = 493
     """Cells along each side of the map of 50 m; with 493 the footprint from 5 m is 57 cells wide."""
-    altitudes_m: tuple[float, ...] = (5.0, 10.0, 15.0)
+    altitudes_m: Annotated[tuple[Altitude, ...], Length(1)] = (5.0, 10.0, 15.0)
     """Flight altitudes in metres, lowest first."""
-    sensor_noise: tuple[float, ...] = (0.01, 0.265, 0.375)
+    sensor_noise: Annotated[tuple[NoiseProbability, ...], Length(1)] = (0.01, 0.265, 0.375)
     """Probability of a wrong measurement of a cell, for each altitude."""
-    comm_range_m: float = 25.0
+    comm_range_m: CommRange = 25.0
     """Largest distance in metres at which UAVs exchange positions and measurements."""
     random_comm_range: bool = False
     """Draw the range of each mission from 0, 15, 25 and 100 m instead."""
-    failure_rate: float = 0.0
+    failure_rate: Share = 0.0
     """Probability that a message within range is lost."""
     truth: Literal["split", "field"] = "split"
     """Hidden map: split is a half plane from one of four sides, field is a Gaussian random field; the region of
     interest covers 30 to 60 % of it."""
-    map_file: str = ""
+    map_file: FilePath = ""
     """File with a hidden map for all missions: .npy of 0 and 1, or a black and white .png, of map_cells squared."""
 
     centred_maps: bool = False
     """Shift all maps of a UAV so that the UAV is in the middle, not only its map of positions."""
 
     def __post_init__(self) -> None:
-        at_least(self, budget=1, comm_range_m=0)
-        if not 1 <= self.n_agents <= MAX_AGENTS:
-            raise ConfigError(
-                f"world.n_agents={self.n_agents} is outside 1 to {MAX_AGENTS} UAVs per team. Write a number "
-                f"in this range."
-            )
-        if not LATTICE <= self.map_cells <= MAX_CELLS:
-            raise ConfigError(
-                f"world.map_cells={self.map_cells} is outside {LATTICE} to {MAX_CELLS}, the cells along a side of the "
-                f"map. Write a number in this range."
-            )
-        if len(self.altitudes_m) != len(self.sensor_noise) or not self.altitudes_m:
+        if len(self.altitudes_m) != len(self.sensor_noise):
             raise ConfigError(
                 f"world.altitudes_m has {len(self.altitudes_m)} values and world.sensor_noise has "
-                f"{len(self.sensor_noise)}. Write at least one altitude, and in sensor_noise one probability for each "
-                f"altitude."
+                f"{len(self.sensor_noise)}. Write in sensor_noise one probability for each altitude."
             )
-        if list(self.altitudes_m) != sorted(set(self.altitudes_m)) or self.altitudes_m[0] <= 0:
-            raise ConfigError(
-                f"world.altitudes_m={self.altitudes_m} is invalid. Write different altitudes above 0 m, lowest first."
-            )
+        altitudes = shortened(",".join(map(str, self.altitudes_m)))
+        if list(self.altitudes_m) != sorted(set(self.altitudes_m)):
+            raise ConfigError(f"world.altitudes_m={altitudes} is invalid. Write different altitudes, the lowest first.")
         highest = AREA_M / 2 / math.tan(FIELD_OF_VIEW / 2)
         if self.altitudes_m[-1] > highest:
             raise ConfigError(
-                f"world.altitudes_m={self.altitudes_m}: from {self.altitudes_m[-1]:g} m, the camera sees more than the "
+                f"world.altitudes_m={altitudes}: from {self.altitudes_m[-1]:g} m, the camera sees more than the "
                 f"map, which is {AREA_M:g} m wide. Write altitudes of {highest:.1f} m or less."
-            )
-        if any(not 0.0005 <= noise < 0.5 for noise in self.sensor_noise):
-            raise ConfigError(
-                f"world.sensor_noise={self.sensor_noise} is invalid. Write probabilities of at least 0.0005 and "
-                f"below 0.5."
-            )
-        if not 0 <= self.failure_rate <= 1:
-            raise ConfigError(
-                f"world.failure_rate={self.failure_rate:g} is outside 0 to 1. Write the probability that a "
-                f"message is lost."
             )
         if min(high - low for low, high in self._footprint_sides()) <= 0:
             raise ConfigError(
-                f"world.map_cells={self.map_cells} is too coarse for world.altitudes_m={self.altitudes_m}: from the "
+                f"world.map_cells={self.map_cells} is too coarse for world.altitudes_m={altitudes}: from the "
                 f"lowest altitude, a camera sees the centre of no cell. Write a larger map_cells or higher altitudes."
             )
 

@@ -9,9 +9,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from powerband.core.config.flags import from_yaml, parse_value
+from powerband.core.config.flags import from_yaml
 from powerband.core.config.presets import TunedKey, check_tuned_preset, presets, split_tuned_section
 from powerband.core.config.schema import fields_of
+from powerband.core.config.values import parse_value
 from powerband.core.errors import ConfigError
 from powerband.core.recipe import Recipe
 from powerband.tune.search.options import SearchOptions

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
-from powerband.core.config import at_least
+from powerband.core.config.ranges import MAX_PROCESSES, FilePath, Finite, Range, Seconds, check_ranges
 from powerband.core.errors import ConfigError
 
 Objective = Literal["throughput", "score"]
@@ -24,34 +24,27 @@ class ObjectiveOptions:
 
 
 @dataclass(frozen=True)
+@check_ranges
 class ScoreOptions:
     """Options of ``powerband tune objective=score`` besides the settings of the recipe."""
 
-    target: float | None = None
+    target: Finite | None = None
     """Score to reach: the figure of an evaluation that the recipe names, such as the return. It has no default."""
-    seconds: float = 1800.0
+    seconds: Annotated[float, Range(at_least=MIN_SECONDS, at_most=1e9)] = 1800.0
     """Budget of the command in seconds, with starting processes, evaluations and the verification."""
-    trial_seconds: float = 0.0
+    trial_seconds: Seconds = 0.0
     """Largest number of training seconds of a trial; 0 is a twelfth of the budget, and what the present settings
     need once they have reached the score."""
-    seeds: int = 5
-    """Fresh seeds of each setting in the verification, 3 or more; fewer run if the budget ends."""
-    parallel: int = 1
+    seeds: Annotated[int, Range(at_least=MIN_VERIFICATION_SEEDS, at_most=1000)] = 5
+    """Fresh seeds of each setting in the verification; fewer run if the budget ends."""
+    parallel: Annotated[int, Range(at_least=1, at_most=MAX_PROCESSES)] = 1
     """Trials at a time, each on its own cores; at most cores / threads, so write threads= too."""
     storage: str = ""
     """Study to share: a file of Optuna's journal on a shared disk, or a URL such as postgresql://user@host/name. Every
     machine runs the same command. Empty uses a SQLite file in study_dir."""
-    study_dir: str = ""
+    study_dir: FilePath = ""
     """Folder of the study with the run folders of its trials; empty is a new one under runs. An existing study goes
     on."""
-
-    def __post_init__(self) -> None:
-        if self.seconds < MIN_SECONDS:
-            raise ConfigError(
-                f"seconds={self.seconds:g} is below {MIN_SECONDS:g}. A search trains several settings with several "
-                f"seeds. Write seconds=1800."
-            )
-        at_least(self, trial_seconds=0, seeds=MIN_VERIFICATION_SEEDS, parallel=1)
 
     def goal(self, score: str) -> float:
         """Returns the target.

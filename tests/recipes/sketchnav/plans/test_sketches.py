@@ -153,7 +153,7 @@ def test_a_file_holds_the_same_episodes_and_others_are_refused(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (dict(min_size_m=3.0), "within 8 to 24 m"),
+        (dict(min_size_m=3.0), "8 to 24|do not form a range"),
         (dict(plans=0), "plans=0"),
         (dict(min_path_m=5.0, max_path_m=4.0), "min_path_m=5"),
         (dict(min_path_ratio=0.5), "min_path_ratio=0.5"),

@@ -17,15 +17,15 @@ from powerband.recipes.uav.settings import World
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"budget": 0}, "budget=1 or more"),
-        ({"n_agents": 0}, "1 to 16"),
-        ({"n_agents": 17}, "n_agents=17 is outside 1 to 16"),
+        ({"budget": 0}, "budget=0: 0 is below 1"),
+        ({"n_agents": 0}, "Allowed: 1 to 16"),
+        ({"n_agents": 17}, "n_agents=17: 17 is above 16"),
         ({"map_cells": 10}, "11 to 2048"),
         ({"altitudes_m": (5.0, 10.0, 50.0)}, "Write altitudes of 43.3 m or less"),
         ({"altitudes_m": (5.0, 10.0)}, "one probability for each altitude"),
         ({"altitudes_m": (15.0, 10.0, 5.0)}, "lowest first"),
         ({"sensor_noise": (0.01, 0.2, 0.5)}, "below 0.5"),
-        ({"comm_range_m": -1.0}, "comm_range_m=0 or more"),
+        ({"comm_range_m": -1.0}, "comm_range_m=-1.0: -1 is below 0"),
         ({"failure_rate": 1.5}, "0 to 1"),
         ({"map_cells": 11, "altitudes_m": (1.0,), "sensor_noise": (0.1,)}, "too coarse"),
     ],
@@ -37,7 +37,7 @@ def test_impossible_worlds_are_refused(settings, message):
 
 def test_the_command_line_prints_the_message(capsys):
     assert cli.main(["train", "uav", "budget=0", "gpus=none"]) == 2
-    assert "Write budget=1 or more" in capsys.readouterr().err
+    assert "budget=0 (command line): 0 is below 1" in capsys.readouterr().err
 
 
 def test_missions_use_the_map_file(tmp_path):

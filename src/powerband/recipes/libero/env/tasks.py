@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from powerband.core.config.texts import SHOWN, shortened
 from powerband.core.errors import ConfigError
 
 BENCHMARKS = {"libero_spatial": 10, "libero_object": 10, "libero_goal": 10, "libero_90": 90, "libero_10": 10}
@@ -84,9 +85,9 @@ def find_benchmark(text: str) -> str:
     name = text.lower().replace("-", "_")
     name = name if name.startswith("libero") else f"libero_{name}"
     if name not in BENCHMARKS:
-        near = difflib.get_close_matches(name, BENCHMARKS, n=2, cutoff=0.4)
+        near = difflib.get_close_matches(name[:SHOWN], BENCHMARKS, n=2, cutoff=0.4)
         raise ConfigError(
-            f"Unknown benchmark={text}. "
+            f"benchmark={shortened(text)} is unknown. "
             + (f"Nearest: {', '.join(near)}." if near else f"Available: {', '.join(BENCHMARKS)}.")
         )
     return name
@@ -116,18 +117,19 @@ def find_task(benchmark: str, text: str) -> LiberoTask:
         LiberoNotInstalled: LIBERO is not installed.
     """
     tasks = benchmark_tasks(benchmark)
-    if text.isdigit():
+    shown = shortened(text)
+    if text.isascii() and text.isdigit():
         if int(text) >= len(tasks):
             raise ConfigError(
-                f"tasks={text}: {benchmark} has {len(tasks)} tasks, numbered from 0. Write {len(tasks) - 1} or less."
+                f"tasks={shown}: {benchmark} has {len(tasks)} tasks, numbered from 0. Write {len(tasks) - 1} or less."
             )
         return tasks[int(text)]
     name = text.replace(" ", "_")
     matches = [task for task in tasks if name in (task.name, task.instruction.replace(" ", "_"))]
     if not matches:
-        near = difflib.get_close_matches(name, [task.name for task in tasks], n=3, cutoff=0.3)
+        near = difflib.get_close_matches(name[:SHOWN], [task.name for task in tasks], n=3, cutoff=0.3)
         fix = f"Nearest: {', '.join(near)}." if near else f"Write a number from 0 to {len(tasks) - 1}."
-        raise ConfigError(f"Unknown task tasks={text} of {benchmark}. {fix}")
+        raise ConfigError(f"Unknown task tasks={shown} of {benchmark}. {fix}")
     return matches[0]
 
 

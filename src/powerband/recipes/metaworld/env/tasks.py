@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Literal
 
+from powerband.core.config.texts import SHOWN, shortened
 from powerband.core.errors import ConfigError
 
 Backend = Literal["auto", "envpool", "threads", "workers"]
@@ -49,11 +50,12 @@ class MetaWorldNotInstalled(ConfigError):
     """Meta-World is not installed; the message contains the command that installs it."""
 
 
-def resolve_task(name: str) -> tuple[str, str]:
+def resolve_task(name: str, option: str = "task") -> tuple[str, str]:
     """Resolves the name of a task as a user wrote it.
 
     Args:
         name: "reach", "reach-v3", or "reach-v2" as in older code.
+        option: Option that contains the name, for the message.
 
     Returns:
         The name without a version, and a notice for the user, which may be empty.
@@ -64,9 +66,10 @@ def resolve_task(name: str) -> tuple[str, str]:
     base, _, version = name.rpartition("-v")
     task = base if version.isdigit() and base else name
     if task not in ALL_TASKS:
-        near = difflib.get_close_matches(task, ALL_TASKS, n=3, cutoff=0.4)
+        near = difflib.get_close_matches(task[:SHOWN], ALL_TASKS, n=3, cutoff=0.4)
         raise UnknownTask(
-            f"task={name}: Meta-World has no such task. Nearest: {', '.join(near) or ', '.join(MT10_TASKS)}."
+            f"{option}={shortened(name)}: Meta-World has no such task. "
+            f"Nearest: {', '.join(near) or ', '.join(MT10_TASKS)}."
         )
     older = version.isdigit() and version != "3"
     return task, f"task={name}: Meta-World 3 has {task}-v3 only, whose rewards are those of v2." if older else ""

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from powerband.core.config.texts import SHOWN_PATH, shortened, some_of
 from powerband.core.errors import ConfigError
 from powerband.recipes.sketchnav.plans.cell_codes import CELL_M
 from powerband.recipes.sketchnav.plans.distance import (
@@ -141,28 +142,30 @@ class Episodes:
         """
         from safetensors import SafetensorError, safe_open
 
+        name = shortened(path, SHOWN_PATH)
         try:
             with safe_open(str(path), framework="pt") as file:
                 metadata = file.metadata() or {}
                 tensors = {name: file.get_tensor(name) for name in file.keys()}
         except (OSError, SafetensorError) as error:
             raise ConfigError(
-                f"{path} cannot be read: {error}. Name a file that `powerband train sketchnav episodes` has written."
+                f"{name} cannot be read: {shortened(error, 120)}. Name a file that `powerband train sketchnav "
+                f"episodes` has written."
             ) from None
         if metadata.get("version") != str(VERSION):
             raise ConfigError(
-                f"{path} has format version {metadata.get('version', 'unknown')}, but powerband reads version "
-                f"{VERSION}. Generate the episodes again with `powerband train sketchnav episodes`."
+                f"{name} has format version {shortened(metadata.get('version', 'unknown'))}, but powerband reads "
+                f"version {VERSION}. Generate the episodes again with `powerband train sketchnav episodes`."
             )
         if tensors.keys() != cls.__dataclass_fields__.keys():
             raise ConfigError(
-                f"{path} is not a file of episodes: it contains {', '.join(sorted(tensors))}. Name a file that "
+                f"{name} is not a file of episodes: it contains {some_of(sorted(tensors), 3)}. Name a file that "
                 f"`powerband train sketchnav episodes` has written."
             )
         episodes = cls(**tensors)
         if "sha256" in metadata and metadata["sha256"] != episodes.digest():  # early files have no digest
             raise ConfigError(
-                f"{path} is damaged: its digest has changed. Generate the episodes again with `powerband train "
+                f"{name} is damaged: its digest has changed. Generate the episodes again with `powerband train "
                 f"sketchnav episodes`."
             )
         return episodes, {**metadata, "scenes": json.loads(metadata["scenes"])}

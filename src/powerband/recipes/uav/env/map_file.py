@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from powerband.core.config.texts import SHOWN_PATH, shortened
 from powerband.core.errors import ConfigError
 from powerband.recipes.uav.settings import World
 
@@ -22,14 +23,15 @@ def load_map_file(world: World) -> np.ndarray | None:
     if not world.map_file:
         return None
     path, size = Path(world.map_file), world.map_cells
+    name = f"world.map_file={shortened(path, SHOWN_PATH)}"
     if not path.is_file() or path.suffix not in (".npy", ".png"):
-        raise ConfigError(f"world.map_file={path} does not exist, or is not a .npy or .png file. Write another path.")
+        raise ConfigError(f"{name} does not exist, or is not a .npy or .png file. Write another path.")
     if path.suffix == ".npy":
         try:
             image = np.load(path, allow_pickle=False)
         except ValueError as error:
             raise ConfigError(
-                f"world.map_file={path} is not an array of numbers ({error}). Save 0 and 1 as uint8 with numpy.save."
+                f"{name} is not an array of numbers ({shortened(error)}). Save 0 and 1 as uint8 with numpy.save."
             ) from None
         allowed = (0, 1)
     else:
@@ -38,19 +40,19 @@ def load_map_file(world: World) -> np.ndarray | None:
         image, allowed = np.asarray(Image.open(path).convert("L")), (0, 255)
     if image.shape != (size, size):
         raise ConfigError(
-            f"world.map_file={path} has the shape {image.shape}, expected {(size, size)}. Resize the map, or, if it is "
+            f"{name} has the shape {image.shape}, expected {(size, size)}. Resize the map, or, if it is "
             f"square, write world.map_cells={image.shape[0]}."
         )
     values = np.unique(image)
     if not np.isin(values, allowed).all():
         shown = ", ".join(f"{value:g}" for value in values[:6])
         raise ConfigError(
-            f"world.map_file={path} contains {shown}{' ...' if len(values) > 6 else ''}: only {allowed} are allowed. "
+            f"{name} contains {shown}{' ...' if len(values) > 6 else ''}: only {allowed} are allowed. "
             f"The larger value marks the region of interest."
         )
     if len(values) < 2:
         raise ConfigError(
-            f"world.map_file={path} contains only {values[0]:g}. A map needs cells inside and outside the region of "
+            f"{name} contains only {values[0]:g}. A map needs cells inside and outside the region of "
             f"interest: {allowed[1]} marks the inside, {allowed[0]} the outside."
         )
     return (image == allowed[1]).astype(np.uint8)

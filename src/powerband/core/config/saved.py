@@ -1,0 +1,82 @@
+"""Saved configurations: finds the run that the user names, reads its settings, and converts settings to JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from powerband.core.config.flags import Flag, from_mapping
+from powerband.core.config.texts import SHOWN_PATH, path_problem, shortened
+from powerband.core.errors import ConfigError
+from powerband.core.run_folder import find_run
+
+
+def named_run(target: str, option: str = "") -> Path:
+    """Finds the folder of the run that the user names, with `find_run`; every failure is one short message.
+
+    Args:
+        target: Text from the user.
+        option: Option that has the text as its value, for the message; "" for an argument without a name.
+
+    Raises:
+        ConfigError: `target` names no run, or is no possible path.
+    """
+    shown = f"{option}={shortened(target)}" if option else f"'{shortened(target)}'"
+    try:
+        return find_run(target)
+    except ConfigError as error:
+        message = str(error).removeprefix(f"'{target}'")
+        raise ConfigError(f"{shown}{message.removeprefix(target)}") from error
+    except (OSError, RuntimeError, ValueError) as error:  # too long, a NUL byte, an unknown user after "~"
+        problem = path_problem(target) or getattr(error, "strerror", None) or shortened(error)
+        raise ConfigError(
+            f"{shown} names no run: {problem}. Name a run folder, a checkpoint, a file in either, or last."
+        ) from error
+
+
+def saved_flags(folder: Path) -> list[Flag]:
+    """Flags of a saved configuration, without ``resume`` and ``run_dir``, which belong to the new run."""
+    path = folder / "config.json"
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        problem = getattr(error, "strerror", None) or "it is not a text"
+        raise ConfigError(
+            f"{shortened(path, SHOWN_PATH)} cannot be read ({problem}). Name another run or checkpoint."
+        ) from error
+    flags = from_mapping(saved_mapping(text, str(path)), str(path))
+    return [flag for flag in flags if flag.name not in ("run.resume", "run.run_dir")]
+
+
+def saved_mapping(text: str, source: str) -> dict[str, Any]:
+    try:
+        saved = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(
+            f"{shortened(source, SHOWN_PATH)} is not valid JSON ({shortened(error)}). Name another run or checkpoint."
+        ) from error
+    if not isinstance(saved, dict):
+        raise ConfigError(
+            f"{shortened(source, SHOWN_PATH)} is not a mapping of settings. Name another run or checkpoint."
+        )
+    return saved
+
+
+def to_json(config: Any) -> str:
+    """`config` as JSON text. `from_json` restores an equal configuration from it."""
+    return json.dumps(to_dict(config), indent=2, allow_nan=False)
+
+
+def to_dict(value: Any) -> Any:
+    """Converts a configuration to JSON types.
+
+    Dataclasses become dicts, tuples become lists, and infinities become the texts inf and -inf.
+    """
+    if dataclasses.is_dataclass(value):
+        return {field.name: to_dict(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, (tuple, list)):
+        return [to_dict(part) for part in value]
+    return str(value) if isinstance(value, float) and math.isinf(value) else value

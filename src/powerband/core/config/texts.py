@@ -1,0 +1,53 @@
+"""Texts: shortens what the user wrote for messages, so that each of them stays one short line."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+SHOWN = 80
+"""Longest text that a message repeats."""
+SHOWN_PATH = 160
+"""Longest path of a file that a message repeats."""
+MAX_TEXT = 10_000
+"""Longest value of an option, in characters."""
+
+
+def shortened(text: object, limit: int = SHOWN) -> str:
+    """Returns `text` as one printable line of at most `limit` characters; a longer one loses its middle.
+
+    Control characters, line breaks and other characters that cannot be printed become escapes such as ``\\x00``.
+    """
+    full = str(text)
+    half = (limit - 3) // 2
+    if len(full) > limit:
+        return f"{_printable(full[:half])[:half]}...{_printable(full[-half:])[-half:]}"
+    line = _printable(full)
+    return line if len(line) <= limit else f"{line[:half]}...{line[-half:]}"
+
+
+def _printable(text: str) -> str:
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+
+
+def some_of(names: Iterable[str], limit: int = 12) -> str:
+    """Joins the first `limit` of `names` and says how many more there are."""
+    listed = [shortened(name) for name in names]
+    more = f" and {len(listed) - limit} more" if len(listed) > limit else ""
+    return ", ".join(listed[:limit]) + more
+
+
+def path_problem(path: str) -> str:
+    """Returns why no file system has the path that the user wrote; "" for a possible path."""
+    if "\0" in path:
+        return "a path contains no NUL character"
+    if len(os.fsencode(path)) >= 4096 or any(len(os.fsencode(part)) > 255 for part in path.split("/")):
+        return "a path has fewer than 4096 bytes, and each of its names at most 255"
+    try:
+        Path(path).expanduser()
+    except RuntimeError:
+        return f"this machine has no user {shortened(path.split('/')[0].removeprefix('~'))}"
+    return ""
