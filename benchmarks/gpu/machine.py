@@ -19,7 +19,7 @@ from powerband.core.machine.device import host_facts
 from powerband.core.optim.precision import peak
 
 PACKAGES = (
-    *"torch numpy numba numba-cuda cuda-bindings triton cupy-cuda13x tyro rich pyyaml gymnasium safetensors".split(),
+    *"torch numpy numba numba-cuda cuda-bindings triton cupy-cuda13x rich pyyaml gymnasium safetensors".split(),
     *"pillow diffusers accelerate pytest".split(),
 )
 """Distributions whose versions are recorded; None stands for one that is not installed."""

@@ -14,7 +14,6 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 
 
 def test_every_section_answers_on_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("tyro", reason="the command line needs tyro")
     monkeypatch.chdir(tmp_path)
     cli.main(["doctor", "accelerator", "precision", "copies", "rendering", "recipes", "--json", "doctor.json"])
     rows = {(row["section"], row["name"]): row for row in json.loads(Path("doctor.json").read_text())["rows"]}

@@ -57,9 +57,10 @@ class OffPolicyConfig:
         capacity = per_rank("off_policy.replay_size", self.replay_size, world_size)
         batch = self.batch_size_per_rank or per_rank("off_policy.global_batch_size", self.global_batch_size, world_size)
         if batch > capacity:
+            option = "batch_size_per_rank" if self.batch_size_per_rank else "global_batch_size"
             raise ConfigError(
                 f"A batch of {batch} transitions per rank is larger than the replay buffer of {capacity}. Lower "
-                f"off_policy.global_batch_size, or write off_policy.replay_size={batch * world_size} or more."
+                f"off_policy.{option}, or write off_policy.replay_size={batch * world_size} or more."
             )
 
     @property
