@@ -17,10 +17,13 @@ from powerband.core.config import RunConfig
 from powerband.core.errors import ConfigError
 from powerband.core.machine.device import ranks_on_this_machine, thread_environment
 from powerband.core.machine.parent_death import signal_at_parent_death
+from powerband.core.ranks.rendezvous import Endpoint, find_endpoint, wait_for_host
 from powerband.core.run.stop_request import SIGNALS
 
 SHUTDOWN_S = "120"
 """Time limit in seconds for ranks to save after a signal, before they are killed."""
+RENDEZVOUS_S = 900
+"""Seconds within which all machines of a run must meet."""
 FORWARDED_SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"
 """Signals after which the launcher lets the ranks save; torch alone leaves out SIGUSR1."""
 REPORTED = (2, *(128 + number for number in SIGNALS))
@@ -108,26 +111,30 @@ def launch(settings: RunConfig, arguments: list[str]) -> int | None:
             f"nnodes={settings.nnodes} requires a rendezvous address. "
             "Write rdzv_endpoint=HOST:29500 on all machines, where HOST is the name of one of them."
         )
+    endpoint = find_endpoint(settings.rdzv_endpoint) if machines > 1 else None
+    if endpoint is not None:
+        wait_for_host(endpoint, RENDEZVOUS_S)
     os.environ.update(thread_environment(settings.threads, here))
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", SHUTDOWN_S)
     os.environ.setdefault("TORCHELASTIC_SIGNALS_TO_HANDLE", FORWARDED_SIGNALS)
-    return _elastic(settings, here, int(least), machines, ["-u", "-m", "powerband", *arguments])
+    return _elastic(endpoint, here, int(least), machines, ["-u", "-m", "powerband", *arguments])
 
 
-def _elastic(settings: RunConfig, here: int, least: int, most: int, arguments: list[str]) -> int:
+def _elastic(endpoint: Endpoint | None, here: int, least: int, most: int, arguments: list[str]) -> int:
     from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.elastic.rendezvous import RendezvousError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    alone = most == 1
     config = LaunchConfig(
         min_nodes=least,
         max_nodes=most,
         nproc_per_node=here,
-        run_id=uuid.uuid4().hex if alone else "powerband",
+        run_id=uuid.uuid4().hex if endpoint is None else "powerband",
         rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0" if alone else settings.rdzv_endpoint,
-        local_addr="localhost" if alone else None,
+        rdzv_endpoint="localhost:0" if endpoint is None else endpoint.numeric,
+        rdzv_configs={} if endpoint is None else {"is_host": str(endpoint.hosted_here), "timeout": RENDEZVOUS_S},
+        local_addr="localhost" if endpoint is None else endpoint.own_address,
         max_restarts=0,
     )
     try:
@@ -141,4 +148,9 @@ def _elastic(settings: RunConfig, here: int, least: int, most: int, arguments: l
         return status
     except SignalException as error:
         return 128 + error.sigval
+    except RendezvousError as error:
+        raise ConfigError(
+            f"The machines of nnodes={least}:{most} did not meet at rdzv_endpoint={endpoint} ({error}). Start the same "
+            f"command on each of them within {RENDEZVOUS_S // 60} minutes, and check that they reach this address."
+        ) from error
     return 0

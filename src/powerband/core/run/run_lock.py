@@ -12,6 +12,7 @@ import errno
 import json
 import os
 import threading
+import time
 import uuid
 from pathlib import Path
 from typing import Any
@@ -114,6 +115,18 @@ class RunLock:
         with contextlib.suppress(OSError):
             if not self.lost and (_holder(self.path) or {}).get("token") == self.token:
                 self.path.unlink()
+
+
+def sees_lock(folder: Path, token: str, patience_s: float = 5.0) -> bool:
+    """True if the lock with this token is in `folder`; a network file system may show it some seconds late."""
+    deadline = time.monotonic() + patience_s
+    while (_holder(folder / NAME) or {}).get("token") != token:
+        if time.monotonic() > deadline:
+            return False
+        with contextlib.suppress(OSError):
+            os.listdir(folder)  # lets a network file system read the folder again
+        time.sleep(0.1)
+    return True
 
 
 def _place() -> list[str]:

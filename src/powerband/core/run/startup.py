@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import platform
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +14,13 @@ import torch
 
 from powerband import __version__
 from powerband.core.config import RunConfig, to_json
+from powerband.core.errors import ConfigError
 from powerband.core.machine import rendering
 from powerband.core.machine.device import device_names, host_facts, set_backend_flags, set_threads
 from powerband.core.optim.precision import resolve_precision
 from powerband.core.ranks.ranks import Ranks
-from powerband.core.run.run_lock import RunLock
-from powerband.core.run_folder import claim_run_folder, refuse_links
+from powerband.core.run.run_lock import RunLock, sees_lock
+from powerband.core.run_folder import claim_run_folder, refuse_links, remove_unused_run
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,28 @@ class RunStartup:
     ranks: Ranks
     banner: dict[str, str]
     notices: list[str]
+
+
+def _common_folder(ranks: Ranks, claimed: Path | str, lock: RunLock | None) -> Path:
+    """Returns the run folder on this rank, after every rank has found the lock of rank 0 in it.
+
+    Raises:
+        ConfigError: A machine does not see the folder of rank 0; on rank 0 and on that machine. Other ranks exit.
+    """
+    own = [str(claimed), os.path.abspath(claimed), "" if lock is None else lock.token, platform.node()]
+    machines = ranks.gather(own)
+    relative, absolute, token, leader = machines[0]
+    folder = Path(relative if own[3] == leader else absolute)
+    found = ranks.gather(lock is not None or sees_lock(folder, token))
+    if all(found):
+        return folder
+    if lock is None and found[ranks.rank]:
+        raise SystemExit(2)
+    blind = sorted({machines[rank][3] for rank, seen in enumerate(found) if not seen})
+    raise ConfigError(
+        f"run_dir={absolute} on {leader} is not the same folder on {', '.join(blind)}. All machines of a run write "
+        f"into one folder. Choose a run_dir on a disk that all of them share, such as NFS."
+    )
 
 
 def prepare_run(config: Any, recipe: str, stage: str, argv: list[str]) -> RunStartup:
@@ -68,7 +93,13 @@ def prepare_run(config: Any, recipe: str, stage: str, argv: list[str]) -> RunSta
     if isinstance(claimed, Path):
         refuse_links(claimed)
         lock = RunLock(claimed)
-    folder = Path(ranks.gather(str(claimed))[0])
+    try:
+        folder = _common_folder(ranks, claimed, lock)
+    except ConfigError:
+        if lock is not None:
+            lock.release()
+            remove_unused_run(lock.folder, created)
+        raise
     facts = {
         "id": uuid.uuid4().hex,
         "recipe": recipe,

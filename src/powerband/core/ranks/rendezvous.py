@@ -1,0 +1,143 @@
+"""Rendezvous: checks the address at which the machines of a run meet, and finds this machine's own address.
+
+torch's launcher guesses from host names whether a machine hosts the rendezvous. Many hosts resolve their own name to a
+loopback address, so the guess fails, and the launchers wait for minutes. Here the addresses themselves decide.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from powerband.core.config.texts import shortened
+from powerband.core.errors import ConfigError
+
+ENDPOINT = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<host>[^\s:\[\]/]+)):(?P<port>[0-9]{1,5})", re.ASCII)
+RESOLVE_S, NOTICE_S, CONNECT_S = 10.0, 15.0, 2.0
+"""Seconds until a host name must be resolved, until the user is told that nothing answers, and of one attempt."""
+OTHER_NETWORK = "192.0.2.1"
+"""An address that no machine has (RFC 5737). The route to it names this machine's own address; nothing is sent."""
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Address of the rendezvous.
+
+    Attributes:
+        host, port: As the user wrote them.
+        address: Numeric address of the host.
+        hosted_here: True if this process must host the rendezvous.
+        own_address: Address of this machine for the other machines.
+    """
+
+    host: str
+    port: int
+    address: str
+    hosted_here: bool
+    own_address: str
+
+    def __str__(self) -> str:
+        return _joined(self.host, self.port)
+
+    @property
+    def numeric(self) -> str:
+        """The endpoint with its numeric address, as torch's launcher expects it."""
+        return _joined(self.address, self.port)
+
+
+def find_endpoint(text: str) -> Endpoint:
+    """Reads and resolves ``rdzv_endpoint``.
+
+    Raises:
+        ConfigError: It is not of the form host:port, or the host cannot be resolved.
+    """
+    match = ENDPOINT.fullmatch(text)
+    if not match or not 1 <= int(match["port"]) <= 65535:
+        name = text if re.fullmatch(r"[\w.-]+", text) else "HOST"
+        raise ConfigError(
+            f"rdzv_endpoint={shortened(text)} is not an address of the form host:port with a port from 1 to 65535. "
+            f"Write rdzv_endpoint={shortened(name)}:29500 on all machines."
+        )
+    host, port = match["v6"] or match["host"], int(match["port"])
+    family, address = _resolved(host, port)
+    here = _can_bind(family, address, 0)
+    return Endpoint(host, port, address, here and _can_bind(family, address, port), _own_address(family, address))
+
+
+def wait_for_host(endpoint: Endpoint, patience_s: float) -> None:
+    """Waits until another machine, or another process of this one, hosts the rendezvous.
+
+    Says after 15 seconds that nothing answers.
+
+    Raises:
+        ConfigError: Nothing answers within `patience_s` seconds.
+    """
+    began, told = time.monotonic(), False
+    while not endpoint.hosted_here:
+        try:
+            socket.create_connection((endpoint.address, endpoint.port), CONNECT_S).close()
+            return
+        except OSError as error:
+            waited, reason = time.monotonic() - began, error.strerror or "no answer"
+        where = f"Nothing answers at rdzv_endpoint={endpoint} ({endpoint.address}: {reason})"
+        fix = f"Start the same command on {endpoint.host}, and check that this machine may connect to its port."
+        if waited > patience_s:
+            raise ConfigError(f"{where} after {waited:.0f} s. {fix}")
+        if waited > NOTICE_S and not told:
+            told = True
+            print(f"powerband: {where}. {fix} Waiting for {patience_s / 60:.0f} min.", file=sys.stderr, flush=True)
+        time.sleep(0.5)
+
+
+def _joined(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _resolved(host: str, port: int) -> tuple[socket.AddressFamily, str]:
+    """Returns the address family and the numeric address of a host; waits at most RESOLVE_S for the name server."""
+    pool = ThreadPoolExecutor(1)
+    try:
+        found = pool.submit(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM).result(RESOLVE_S)
+    except (OSError, UnicodeError, TimeoutError) as error:
+        reason = getattr(error, "strerror", "") or "no answer of the name server"
+        raise ConfigError(
+            f"rdzv_endpoint: the host '{shortened(host)}' cannot be resolved on this machine ({reason}). Write a "
+            f"name or an address of one of the machines that all of them can resolve."
+        ) from error
+    finally:
+        pool.shutdown(wait=False)
+    family, _, _, _, address = min(found, key=lambda each: each[0] != socket.AF_INET)
+    return family, str(address[0])
+
+
+def _can_bind(family: socket.AddressFamily, address: str, port: int) -> bool:
+    """True if this machine has the address and, unless `port` is 0, no process uses the port."""
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((address, port))
+        except OSError:
+            return False
+        return True
+
+
+def _own_address(family: socket.AddressFamily, endpoint: str) -> str:
+    """Returns the address from which this machine reaches the endpoint, or other networks if it is a loopback address.
+
+    Without any network the run is on this machine alone, and the loopback address is right.
+    """
+    own = "localhost"
+    for kind, target in ((family, endpoint), (socket.AF_INET, OTHER_NETWORK)):
+        with socket.socket(kind, socket.SOCK_DGRAM) as probe:
+            try:
+                probe.connect((target, 9))
+            except OSError:
+                continue
+            own = str(probe.getsockname()[0])
+        if not own.startswith("127.") and own != "::1":
+            return own
+    return own

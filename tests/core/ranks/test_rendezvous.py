@@ -1,0 +1,91 @@
+"""Rendezvous: wrong addresses are reported at once, and the machines of a run must share its folder."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from powerband.core.errors import ConfigError
+from powerband.core.ranks import launch, rendezvous
+from powerband.core.ranks.rendezvous import find_endpoint, wait_for_host
+
+SOURCE = Path(launch.__file__).parents[3]
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+@pytest.mark.parametrize("text", ["foo", "foo:", ":29500", "foo:0", "foo:65536", "host:port", "a:1:2", "http://a:1"])
+def test_what_is_no_address_is_refused_with_its_form(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"form host:port .*Write rdzv_endpoint=\S+:29500"):
+        find_endpoint(text)
+
+
+def test_an_unknown_host_is_refused_within_the_patience_with_name_servers(monkeypatch) -> None:
+    began = time.monotonic()
+    with pytest.raises(ConfigError, match="'no-such-host.invalid' cannot be resolved"):
+        find_endpoint("no-such-host.invalid:29500")
+    monkeypatch.setattr(rendezvous, "RESOLVE_S", 0.1)
+    monkeypatch.setattr(rendezvous.socket, "getaddrinfo", lambda *_, **__: time.sleep(1))
+    with pytest.raises(ConfigError, match="no answer of the name server"):
+        find_endpoint("slow.example:29500")
+    assert time.monotonic() - began < 15
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", socket.gethostname()])
+def test_the_first_process_at_an_address_of_this_machine_is_the_host(host: str) -> None:
+    endpoint = find_endpoint(f"{host}:{free_port()}")
+    assert endpoint.hosted_here
+    wait_for_host(endpoint, 0)
+    with socket.create_server((endpoint.address, endpoint.port)):
+        second = find_endpoint(f"{host}:{endpoint.port}")
+        assert not second.hosted_here
+        wait_for_host(second, 0)
+
+
+def test_an_address_without_a_host_is_named_early_and_given_up_late(monkeypatch, capsys) -> None:
+    monkeypatch.setattr(rendezvous, "NOTICE_S", 0.1)
+    monkeypatch.setattr(rendezvous, "_can_bind", lambda *_: False)
+    endpoint = find_endpoint(f"127.0.0.1:{free_port()}")
+    with pytest.raises(ConfigError, match=r"Nothing answers at .*refused\) after 1 s"):
+        wait_for_host(endpoint, 1.0)
+    assert capsys.readouterr().err.count("Waiting for") == 1
+
+
+def machine(folder: Path, port: int, run_dir: Path) -> subprocess.Popen:
+    """A launcher as on one machine of two, with one rank."""
+    folder.mkdir(exist_ok=True)
+    words = "gym env_id=CartPole-v1 algo=ppo ppo.hidden=16 shared_trunk=true on_policy.num_envs=4 num_steps=16".split()
+    words += "minibatches=2 env_steps=256 gpus=none threads=1 num_workers=0 tensorboard=false nnodes=2".split()
+    words += [f"run_dir={run_dir}", f"rdzv_endpoint=127.0.0.1:{port}"]
+    drop = ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+    environment = {name: value for name, value in os.environ.items() if name not in drop}
+    environment |= {"PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "powerband", "train", *words]
+    return subprocess.Popen(
+        command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def test_machines_with_a_common_folder_train_and_those_without_are_refused(tmp_path: Path) -> None:
+    """Two launchers on this machine. With a relative run_dir, each has a folder of its own, as on private disks."""
+    common, port = tmp_path / "run", free_port()
+    both = [machine(tmp_path / name, port, common) for name in ("a", "b")]
+    printed = [process.communicate(timeout=150)[0] for process in both]
+    assert [process.returncode for process in both] == [0, 0], printed
+    assert (common / "checkpoints" / "256" / "rank1.json").exists()
+    assert not any("Traceback" in text for text in printed)
+
+    private = [machine(tmp_path / name, port, Path("own")) for name in ("a", "b")]
+    printed = [process.communicate(timeout=150)[0] for process in private]
+    assert [process.returncode for process in private] == [2, 2], printed
+    assert all("is not the same folder on" in text and "Traceback" not in text for text in printed), printed
+    assert not (tmp_path / "a" / "own").exists() and not (tmp_path / "b" / "own").exists()
