@@ -58,7 +58,7 @@ def test_a_setting_of_the_recipe_is_varied(capsys) -> None:
         (["batch", "gym", "algo=ppo"], ["global_batch_size has no effect with algo=ppo"]),
         (["num-envs", "gmy"], ["'gmy'", "Did you mean 'gym'"]),
         (["num-envs", "gym", "values=0"], ["num_envs"]),
-        (["num-envs", "gym", "rounds=0"], ["rounds=1 or more"]),
+        (["num-envs", "gym", "rounds=0"], ["rounds=0", "0 is below 1"]),
         (["precision", "gym", "values=fp8"], ["fp8", "bf16"]),
         (["scaling", "gym", "values=3"], ["num_envs=4", "3"]),
         (["peers", "algos=td3"], ["algos=sac"]),

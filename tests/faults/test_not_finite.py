@@ -73,7 +73,7 @@ def test_a_divergence_is_told_from_it_and_the_run_goes_on_from_its_checkpoint_at
     env, save = "env_id=faults.failing_envs:Healthy-v0", "save_interval=64"
     assert cli.main(["train", *COMMON, *algo, env, save, f"run_dir={run}", "env_steps=192"]) == 0
     before = runs.state(run)
-    hot, sane = [f"{rate}=1e12" for rate in rates], [f"{rate}=1e-4" for rate in rates]
+    hot, sane = [f"{rate}=10" for rate in rates], [f"{rate}=1e-4" for rate in rates]
     again = ["gym", f"resume={run}", "anneal_lr=false"] if algo is PPO else ["gym", f"resume={run}"]
     capsys.readouterr()
     status, said = cli.main(["train", *again, *hot, LONG]), capsys.readouterr().err
@@ -123,7 +123,7 @@ def test_two_ranks_end_together_and_name_the_rank_whose_environment_it_was(algo,
 )
 def test_two_ranks_that_diverge_end_together(algo, rates, tmp_path):
     run = tmp_path / "run"
-    hot = [f"{rate}=1e12" for rate in rates]
+    hot = [f"{rate}=10" for rate in rates]
     env = "env_id=faults.failing_envs:Healthy-v0"
     statuses, said = train_on_two_ranks(tmp_path, *COMMON, *algo, LONG, env, f"run_dir={run}", *hot)
     assert statuses == [2, 2] and "Traceback" not in said and said.count("powerband: ") == 1, said

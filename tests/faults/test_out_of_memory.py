@@ -69,7 +69,7 @@ def test_a_replay_that_the_machine_has_no_memory_for(capsys, tmp_path):
 def test_a_replay_that_the_allocator_refuses(capsys, tmp_path, monkeypatch):
     """Where the machine does not say what is free, the allocator does: the address space ends before this size."""
     monkeypatch.setattr("powerband.loops.support.guarded_learner.free_bytes", lambda device: 0)
-    said = ends(capsys, *SAC_WORDS, f"run_dir={tmp_path / 'run'}", "replay_size=1000000000000000")
+    said = ends(capsys, *SAC_WORDS, f"run_dir={tmp_path / 'run'}", "replay_size=1000000000000", "wrap.frame_stack=512")
     assert "can't allocate memory" in said and "Not even one row fits" in said
 
 

@@ -118,7 +118,7 @@ def test_eval_of_a_named_checkpoint_is_of_that_one(tmp_path, capsys):
     assert (first / "eval-episodes.json").exists() and not (last / "eval-episodes.json").exists()
     (first / "shared.safetensors").write_bytes(b"cut")
     assert cli.main(["eval", str(first), "episodes=2"]) == 2
-    assert "shared.safetensors has 3 bytes" in capsys.readouterr().err
+    assert "shared.safetensors cannot be used: it has 3 bytes" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("observation", ["features", "planes", "fork35", "baseline26"])

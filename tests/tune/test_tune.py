@@ -10,7 +10,7 @@ import pytest
 import runs
 from powerband.cli import main as cli
 from powerband.core.config.presets import TunedKey, hardware_fingerprint, user_presets
-from powerband.tune.search import fitting, options, search, verification
+from powerband.tune.search import fitting, search, verification
 
 ARGUMENTS = [*runs.SMALL["cartpole"][1:], "num_workers=0", "tensorboard=false", "gpus=none"]
 
@@ -33,10 +33,11 @@ def show(capsys, *arguments: str) -> dict:
     return json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.usefixtures("short_budgets")
 def test_search_writes_a_preset_and_a_page(tmp_path: Path, capsys, monkeypatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
-    for module, name in ((search, "BASE_S"), (fitting, "PROBE_S"), (search, "VERIFY_S"), (options, "MIN_WINDOW_S")):
+    for module, name in ((search, "BASE_S"), (fitting, "PROBE_S"), (search, "VERIFY_S")):
         monkeypatch.setattr(module, name, 0.5)
     monkeypatch.setattr(verification, "MAX_ROUNDS", 2)
     report = tmp_path / "tuning.json"

@@ -104,11 +104,16 @@ def heat_map(rows: list[dict[str, Any]]) -> str:
 
     Args:
         rows: Result of `read_rows`, one dict per setting; not empty.
+
+    Returns:
+        The figure; "" if the search had time for the present setting only.
     """
     values = {
         knob: sorted({row["knobs"][knob] for row in rows if knob in row["knobs"]}, key=_sort_key)
         for knob in _knobs(rows)
     }
+    if not values:
+        return ""
     across, *others = sorted(values, key=lambda knob: -len(values[knob]))
     down = others[0] if others else ""
     lines = values[down] if down else [None]

@@ -14,10 +14,12 @@ from powerband.core.run.stop_request import StopRequest
 @pytest.fixture
 def request_(monkeypatch):
     monkeypatch.setattr(stop_request, "REPEATED_S", 0.05)
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup around the tests would ignore it
     stop = StopRequest(time_limit_s=60)
     stop.handle_signals()
     yield stop
     stop.restore_handlers()
+    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1", "SIGINT", "SIGHUP"])

@@ -11,17 +11,17 @@ import pytest
 from powerband.cli import main as cli
 from powerband.core.config.presets import user_presets
 from powerband.core.errors import ConfigError
-from powerband.tune.score import options, study
+from powerband.tune.score import study
 from powerband.tune.score.study import SharedStudy
 
 SMALL = ["env_id=CartPole-v1", "algo=ppo", "ppo.hidden=16", "on_policy.num_envs=4", "num_steps=16", "minibatches=2"]
 SMALL += ["num_workers=0", "gpus=none", "threads=1", "eval_episodes=2", "env_steps=1000000"]
 
 
+@pytest.mark.usefixtures("short_budgets")
 def test_a_search_without_success_ends_at_its_budget_and_replaces_the_preset(tmp_path, capsys, monkeypatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(options, "MIN_SECONDS", 5.0)
     user_presets().mkdir(parents=True)
     old = user_presets() / "tuned-gym-CartPole-v1-score.yaml"
     old.write_text("run:\n  threads: 1\n")

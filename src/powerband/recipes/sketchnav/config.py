@@ -11,7 +11,6 @@ from powerband.core.config import RunConfig
 from powerband.core.config.ranges import (
     MAX_COUNT,
     FilePath,
-    Positive,
     Range,
     ShareBelowOne,
     Size,
@@ -139,7 +138,7 @@ class Evaluation:
     policies: tuple[PolicyName, ...] = ()
     """Policies: random, forward-and-turn, policy (the run's; ppo samples its actions, as in training), likeliest (the
     same with the likeliest action; ppo), expert (the shortest-path follower). Empty is all."""
-    temperature: Positive = 1.0
+    temperature: Annotated[float, Range(at_least=0, at_most=1e12)] = 1.0
     """Temperature of ppo's policy: actions are sampled by probabilities to the power of 1 / temperature; values below 1
     make rare actions rarer. policies=likeliest is the limit of 0."""
     plans: SizeOrZero = 0
@@ -148,6 +147,13 @@ class Evaluation:
     """Write images of three episodes of policy (or of likeliest if policy is not played), and a video of the first."""
     threads: Threads = 0
     """CPU threads; 0 leaves the number to torch."""
+
+    def __post_init__(self) -> None:
+        if self.temperature == 0:
+            raise ConfigError(
+                "temperature=0 is not above 0. Write temperature=1, or policies=likeliest for the likeliest actions, "
+                "which are the limit of 0."
+            )
 
 
 def check(config: Config, world_size: int) -> None:
