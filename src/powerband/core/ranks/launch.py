@@ -12,6 +12,7 @@ import signal
 import sys
 import uuid
 from collections.abc import MutableMapping
+from dataclasses import replace
 
 from powerband.core.config import RunConfig
 from powerband.core.errors import ConfigError
@@ -149,6 +150,8 @@ def _elastic(endpoint: Endpoint | None, here: int, least: int, most: int, argume
     except SignalException as error:
         return 128 + error.sigval
     except RendezvousError as error:
+        if endpoint is not None and endpoint.hosted_here:  # another process of this machine was faster
+            return _elastic(replace(endpoint, hosted_here=False), here, least, most, arguments)
         raise ConfigError(
             f"The machines of nnodes={least}:{most} did not meet at rdzv_endpoint={endpoint} ({error}). Start the same "
             f"command on each of them within {RENDEZVOUS_S // 60} minutes, and check that they reach this address."

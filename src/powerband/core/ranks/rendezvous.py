@@ -19,6 +19,8 @@ from powerband.core.errors import ConfigError
 ENDPOINT = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<host>[^\s:\[\]/]+)):(?P<port>[0-9]{1,5})", re.ASCII)
 RESOLVE_S, NOTICE_S, CONNECT_S = 10.0, 15.0, 2.0
 """Seconds until a host name must be resolved, until the user is told that nothing answers, and of one attempt."""
+ALONE = ("localhost", "127.0.0.1", "::1")
+"""Hosts with which all "machines" of a run are on this one, for tests."""
 OTHER_NETWORK = "192.0.2.1"
 """An address that no machine has (RFC 5737). The route to it names this machine's own address; nothing is sent."""
 
@@ -65,7 +67,8 @@ def find_endpoint(text: str) -> Endpoint:
     host, port = match["v6"] or match["host"], int(match["port"])
     family, address = _resolved(host, port)
     here = _can_bind(family, address, 0)
-    return Endpoint(host, port, address, here and _can_bind(family, address, port), _own_address(family, address))
+    own = host if host in ALONE else _own_address(family, address)
+    return Endpoint(host, port, address, here and _can_bind(family, address, port), own)
 
 
 def wait_for_host(endpoint: Endpoint, patience_s: float) -> None:
@@ -76,7 +79,7 @@ def wait_for_host(endpoint: Endpoint, patience_s: float) -> None:
     Raises:
         ConfigError: Nothing answers within `patience_s` seconds.
     """
-    began, told = time.monotonic(), False
+    began, noticed = time.monotonic(), False
     while not endpoint.hosted_here:
         try:
             socket.create_connection((endpoint.address, endpoint.port), CONNECT_S).close()
@@ -87,8 +90,8 @@ def wait_for_host(endpoint: Endpoint, patience_s: float) -> None:
         fix = f"Start the same command on {endpoint.host}, and check that this machine may connect to its port."
         if waited > patience_s:
             raise ConfigError(f"{where} after {waited:.0f} s. {fix}")
-        if waited > NOTICE_S and not told:
-            told = True
+        if waited > NOTICE_S and not noticed:
+            noticed = True
             print(f"powerband: {where}. {fix} Waiting for {patience_s / 60:.0f} min.", file=sys.stderr, flush=True)
         time.sleep(0.5)
 
