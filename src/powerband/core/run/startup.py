@@ -95,10 +95,12 @@ def prepare_run(config: Any, recipe: str, stage: str, argv: list[str]) -> RunSta
         lock = RunLock(claimed)
     try:
         folder = _common_folder(ranks, claimed, lock)
-    except ConfigError:
+    except (ConfigError, SystemExit):  # on all ranks
         if lock is not None:
             lock.release()
             remove_unused_run(lock.folder, created)
+        ranks.barrier()  # a rank that still ends its part of the group aborts if the others are gone
+        ranks.close()
         raise
     facts = {
         "id": uuid.uuid4().hex,
