@@ -265,3 +265,13 @@ def test_the_module_is_the_command() -> None:
 def test_the_package_gives_the_phase_clock_lazily() -> None:
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
         _ = powerband.Nothing
+
+
+def test_modules_of_the_current_folder_are_not_imported(tmp_path: Path) -> None:
+    """A run folder from someone else may contain a file with the name of a module."""
+    for name in ("json", "yaml", "numpy"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('imported from the current folder')")
+    command = [sys.executable, "-m", "powerband", "list"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(powerband.__file__).parents[1])}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and "snakes" in done.stdout, done.stderr

@@ -16,6 +16,7 @@ from powerband.core.config.command_line import print_or_write, split_json_option
 from powerband.core.config.schema import fields_table
 from powerband.core.errors import ConfigError
 from powerband.core.recipe import load_object
+from powerband.core.run_folder import refuse_links
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -83,6 +84,7 @@ def evaluate(arguments: list[str]) -> int:
     target, arguments = split_json_option(arguments)
     named = arguments[:1]
     folder, arguments = take_run("eval", arguments)
+    refuse_links(folder)
     trust, arguments = "--trust" in arguments, [word for word in arguments if word != "--trust"]
     facts = json.loads((folder / "run.json").read_text(encoding="utf-8"))
     recipe = load_stored(facts["recipe"], folder, trust)

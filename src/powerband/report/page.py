@@ -8,6 +8,7 @@ import json
 import mimetypes
 from pathlib import Path
 
+from powerband.core.run_folder import refuse_links
 from powerband.core.telemetry.console import duration_text, si_text
 from powerband.report import score_study, tuning
 from powerband.report.chart import Line, line_chart
@@ -67,6 +68,8 @@ def write_page(run_dir: Path, path: Path | None = None) -> Path:
         ConfigError: `run_dir` is not a run folder, or the page cannot be written.
     """
     record = RunRecord.read(run_dir)
+    if path is None:
+        refuse_links(record.dir)
     sections = {
         "Learning": learning(record),
         "Evaluation": evaluation(record),

@@ -126,6 +126,7 @@ def test_a_run_folder_with_links_is_refused(tmp_path: Path, name: str, capsys) -
         link.rename(tmp_path / "moved")
         target = tmp_path / "moved"
     link.symlink_to(target)
-    assert cli.main(["train", "gym", f"resume={run}", "env_steps=128"]) == 2
-    assert "is a symbolic link" in capsys.readouterr().err
+    for command in (["train", "gym", f"resume={run}", "env_steps=128"], ["eval", str(run)], ["report", str(run)]):
+        assert cli.main(command) == 2
+        assert "is a symbolic link" in capsys.readouterr().err
     assert list((tmp_path / "outside").iterdir()) == []
