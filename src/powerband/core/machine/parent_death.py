@@ -1,4 +1,4 @@
-"""Parent death: lets the kernel signal this process when its parent ends, so that nothing goes on without it."""
+"""Parent death: lets the kernel signal this process when its parent ends, so that it does not become an orphan."""
 
 from __future__ import annotations
 

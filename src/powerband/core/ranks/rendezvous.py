@@ -18,7 +18,7 @@ from powerband.core.errors import ConfigError
 
 ENDPOINT = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<host>[^\s:\[\]/]+)):(?P<port>[0-9]{1,5})", re.ASCII)
 RESOLVE_S, NOTICE_S, CONNECT_S = 10.0, 15.0, 2.0
-"""Seconds until a host name must be resolved, until the user is told that nothing answers, and of one attempt."""
+"""Time limits in seconds: to resolve a host name, to report that nothing answers, and of one connection attempt."""
 ALONE = ("localhost", "127.0.0.1", "::1")
 """Hosts with which all "machines" of a run are on this one, for tests."""
 OTHER_NETWORK = "192.0.2.1"

@@ -6,7 +6,7 @@ import signal
 import time
 from types import FrameType
 
-SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR1", "SIGHUP") if hasattr(signal, name))
+SIGNALS = tuple(number for number in signal.Signals if number.name in ("SIGTERM", "SIGINT", "SIGUSR1", "SIGHUP"))
 """Signals after which a run saves and ends. Schedulers announce a preemption with SIGTERM or SIGUSR1."""
 
 REPEATED_S = 1.0
