@@ -28,7 +28,7 @@ from powerband.core.optim.precision import PrecisionName
 from powerband.core.rank_context import RankContext
 from powerband.data.replay import Replay
 from powerband.data.types import EnvSpec, TensorSpec
-from powerband.nets.encoders import ObsEncoder
+from powerband.nets.observations.encoders import ObsEncoder
 from updates import ROWS, Update, measure
 
 ACTIONS, INPUTS, PLANES = 6, 8, 4

@@ -27,7 +27,7 @@ from powerband.cli.catalogue import configure
 from powerband.core.machine.device import host_facts
 from powerband.core.run.run import Run
 from powerband.core.telemetry.phase_clock import PhaseClock
-from powerband.report.curves import read_metrics
+from powerband.report.sections.curves import read_metrics
 
 TEAM = 3
 """Agents per environment step."""

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from powerband.core.machine.device import host_facts
-from powerband.report.curves import read_metrics
+from powerband.report.sections.curves import read_metrics
 
 RESULTS = Path(__file__).parent / "results" / "learning"
 T_95 = {1: 12.71, 2: 4.303, 3: 3.182, 4: 2.776}

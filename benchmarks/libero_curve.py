@@ -21,7 +21,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 from powerband.core.machine.device import host_facts
-from powerband.report.curves import read_metrics
+from powerband.report.sections.curves import read_metrics
 
 COLORS = ("#1f6f8b", "#e0a458", "#b5446e", "#5aa9a3")
 

@@ -30,7 +30,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 
-from powerband.report.curves import read_metrics
+from powerband.report.sections.curves import read_metrics
 
 RESULTS = Path(__file__).parent / "results" / "learning"
 CASES = {

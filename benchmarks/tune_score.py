@@ -26,8 +26,8 @@ from powerband.cli.catalogue import load
 from powerband.core.machine.device import host_facts
 from powerband.tune.score.curve import time_to_score
 from powerband.tune.score.restricted_mean import ratio_of_means, restricted_mean
-from powerband.tune.score.scheduler import EVALUATIONS
-from powerband.tune.score.trial import run_trial, train_command
+from powerband.tune.score.trials.scheduler import EVALUATIONS
+from powerband.tune.score.trials.trial import run_trial, train_command
 
 FRESH_SEED = 20_000
 WALL_FACTOR, START_S = 10.0, 120.0

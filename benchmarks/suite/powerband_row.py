@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from powerband.report.curves import read_metrics
+from powerband.report.sections.curves import read_metrics
 from rows import EPISODES, FINAL_EPISODES, FINAL_SEED, POINTS
 
 ALONE = ("gpus=none", "threads=1", "num_workers=0", "tensorboard=false")

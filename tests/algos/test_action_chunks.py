@@ -10,7 +10,7 @@ from powerband.algos.settings import ChunkConfig
 from powerband.core.errors import ConfigError
 from powerband.core.rank_context import RankContext
 from powerband.data.types import EnvSpec, TensorSpec
-from powerband.nets.chunk_policy import ChunkPolicy, nearest
+from powerband.nets.chunks.policy import ChunkPolicy, nearest
 from powerband.recipes.sketchnav.learners import ACTION_CODES
 
 pytest.importorskip("diffusers")

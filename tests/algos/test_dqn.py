@@ -11,7 +11,7 @@ from powerband.algos.settings import DQNConfig
 from powerband.core.errors import ConfigError
 from powerband.core.rank_context import RankContext
 from powerband.data.types import EnvSpec, TensorSpec
-from powerband.nets.encoders import ObsEncoder
+from powerband.nets.observations.encoders import ObsEncoder
 
 K = 4
 ACTION = TensorSpec((), torch.int64)

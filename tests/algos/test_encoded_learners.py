@@ -13,7 +13,7 @@ from powerband.algos.settings import FastTD3Config, SACConfig, TD3Config
 from powerband.algos.td3 import TD3
 from powerband.core.rank_context import RankContext
 from powerband.data.types import EnvSpec, TensorSpec
-from powerband.nets.encoders import ObsEncoder
+from powerband.nets.observations.encoders import ObsEncoder
 
 OBS = {"camera": TensorSpec((10, 10, 3), torch.uint8, high=255.0), "speed": TensorSpec((2,))}
 SPEC = EnvSpec(OBS, TensorSpec((2,)), low=-torch.ones(2), high=torch.ones(2))

@@ -51,8 +51,8 @@ PER_CALL = {
     "nets/recurrent.py": {"forward"},
     "recipes/snakes/nets/team.py": {"forward"},
     "nets/actor_critic.py": {"forward"},
-    "nets/normalise.py": {"forward", "update_statistics"},
-    "nets/features.py": {"features", "feature_leaves", "action_mask"},
+    "nets/observations/normalise.py": {"forward", "update_statistics"},
+    "nets/observations/features.py": {"features", "feature_leaves", "action_mask"},
     "nets/distributions.py": {
         *("softmax", "inverse_cdf_sample", "uniform_actions"),
         *("sample", "mode", "log_prob", "entropy"),

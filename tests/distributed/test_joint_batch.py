@@ -28,7 +28,7 @@ from powerband.core.ranks.ranks import Ranks
 from powerband.core.telemetry.idle_causes import causes_of_idleness
 from powerband.core.telemetry.phase_clock import PhaseClock, PhaseTimes
 from powerband.data.types import EnvSpec, TensorSpec, Tree, tree_map
-from powerband.nets.chunk_policy import ChunkPolicy
+from powerband.nets.chunks.policy import ChunkPolicy
 from powerband.recipes.sketchnav.env.env import make_env_spec as sketchnav_spec
 from powerband.recipes.sketchnav.env.world import Rules
 from powerband.recipes.sketchnav.learners import ACTION_CODES

@@ -25,8 +25,8 @@ from powerband.data.types import Learner, Step
 from powerband.envs.workers.vector import WorkerVecEnv
 from powerband.loops.config import OffPolicyConfig
 from powerband.loops.off_policy import off_policy
-from powerband.nets.encoders import ObsEncoder
 from powerband.nets.mlp import MLP
+from powerband.nets.observations.encoders import ObsEncoder
 
 
 @dataclass(frozen=True)

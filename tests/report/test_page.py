@@ -13,12 +13,12 @@ import pytest
 
 from powerband.cli import main as cli
 from powerband.report.chart import Line, line_chart, ticks
-from powerband.report.curves import downsample, exponential_mean, is_constant, read_metrics
-from powerband.report.ledger import account_colours, ledger_chart, seconds_by_account
 from powerband.report.page import tiles
 from powerband.report.run_record import RunRecord, shown_cause
-from powerband.report.tables import evaluation_table
-from powerband.report.tuning import heat_map
+from powerband.report.sections.curves import downsample, exponential_mean, is_constant, read_metrics
+from powerband.report.sections.ledger import account_colours, ledger_chart, seconds_by_account
+from powerband.report.sections.tables import evaluation_table
+from powerband.report.sections.tuning import heat_map
 from powerband.report.watch import RunStatus
 
 

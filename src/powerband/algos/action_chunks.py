@@ -17,7 +17,7 @@ from powerband.algos.settings import ChunkConfig
 from powerband.core.optim.accelerate import AcceleratedAdam
 from powerband.core.rank_context import RankContext
 from powerband.data.types import EnvSpec, Tree, tree_leaves
-from powerband.nets.chunk_policy import ChunkPolicy, nearest
+from powerband.nets.chunks.policy import ChunkPolicy, nearest
 
 
 class ActionChunkLearner:

@@ -25,7 +25,7 @@ from powerband.core.schedule import UpdateCycle
 from powerband.data.n_step import bootstrap_discount
 from powerband.data.types import EnvSpec, Tree, broadcast_rows
 from powerband.nets.distributions import inverse_cdf_sample, softmax
-from powerband.nets.features import features, num_features
+from powerband.nets.observations.features import features, num_features
 
 
 class DDPG:

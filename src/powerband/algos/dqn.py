@@ -27,8 +27,8 @@ from powerband.core.schedule import UpdateCycle
 from powerband.data.n_step import bootstrap_discount
 from powerband.data.types import EnvSpec, Tree
 from powerband.nets.distributions import MASKED, uniform_actions
-from powerband.nets.encoders import ObsEncoder, encode
-from powerband.nets.features import action_mask, features, num_features
+from powerband.nets.observations.encoders import ObsEncoder, encode
+from powerband.nets.observations.features import action_mask, features, num_features
 from powerband.nets.q_network import QNetwork
 
 

@@ -25,10 +25,10 @@ from powerband.core.rank_context import RankContext
 from powerband.core.schedule import UpdateCycle
 from powerband.data.n_step import bootstrap_discount
 from powerband.data.types import EnvSpec, Tree
-from powerband.nets.encoders import ObsEncoder, encode
-from powerband.nets.features import features, num_features
 from powerband.nets.mlp import MLP, TwinMLP
-from powerband.nets.normalise import RunningNorm
+from powerband.nets.observations.encoders import ObsEncoder, encode
+from powerband.nets.observations.features import features, num_features
+from powerband.nets.observations.normalise import RunningNorm
 
 GOLDEN_RATIO = 0.6180339887498949
 """Successive multiples of it, without their integer parts, spread evenly over 0..1."""

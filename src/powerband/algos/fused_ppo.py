@@ -26,9 +26,9 @@ from powerband.core.noise import Noise
 from powerband.core.optim import compiled_adam
 from powerband.core.optim.compiled_adam import OPTIONS, adam_step, clip_grad_, compiled
 from powerband.core.optim.flat_adam import FlatAdam
-from powerband.nets import compiled_distributions, compiled_mlp
 from powerband.nets.actor_critic import ActorCritic
-from powerband.nets.compiled_distributions import (
+from powerband.nets.compiled import distributions, mlp
+from powerband.nets.compiled.distributions import (
     distribution,
     distribution_backward,
     likeliest,
@@ -36,7 +36,7 @@ from powerband.nets.compiled_distributions import (
     sample_index,
     sample_normal,
 )
-from powerband.nets.compiled_mlp import backward, forward, normalised
+from powerband.nets.compiled.mlp import backward, forward, normalised
 
 HALF, ONE = np.float32(0.5), np.float32(1)
 NO_COUNTER = np.zeros(1, np.int64)
@@ -115,13 +115,13 @@ def kernels() -> tuple[Any, Any, Any]:
 
     - ``theta`` (P,): all P parameters.
     - ``log_std_at``: first and last position of log_std in ``theta``; equal for discrete actions.
-    - ``policy``, ``critic``: layers of the two networks, see `compiled_mlp.forward`.
+    - ``policy``, ``critic``: layers of the two networks, see `mlp.forward`.
     - ``norm``: mean and variance (F,) and clip of `RunningNorm`; empty arrays if observations are not normalised.
     - ``x`` (R, F): F features of R rows.
     - ``mask`` (R, K) bool: allowed ones of K actions; empty if all are allowed.
     """
     # A cached function may close over numbers only: a compiled function in its closure would never match the cache.
-    stamp = source_checksum(compiled_adam, compiled_mlp, compiled_distributions)
+    stamp = source_checksum(compiled_adam, mlp, distributions)
 
     @njit(cache=True, **OPTIONS)
     def act(theta, log_std_at, policy, critic, norm, x, mask, keys, counter, explore, action, log_prob, value):
@@ -210,7 +210,7 @@ class FusedPPO:
 
         def layers(hidden: nn.ModuleList, head: nn.Module) -> np.ndarray:
             linear = [layer for layer in (*hidden, head) if isinstance(layer, nn.Linear)]
-            activations = [compiled_mlp.TANH] * (len(linear) - 1) + [compiled_mlp.LINEAR]
+            activations = [mlp.TANH] * (len(linear) - 1) + [mlp.LINEAR]
             rows = [
                 (position(layer.weight), position(layer.bias), *layer.weight.shape, activation)
                 for layer, activation in zip(linear, activations, strict=True)

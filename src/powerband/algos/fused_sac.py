@@ -6,7 +6,7 @@ compares the two. The first use on a machine compiles for some seconds and store
 or in ``NUMBA_CACHE_DIR``.
 
 Shapes: B rows of a batch, N environments, F features, D entries of an action, P parameters with the gaps of `FlatAdam`.
-Numbers are float32 unless a type is named. Layers are explained in `compiled_mlp`.
+Numbers are float32 unless a type is named. Layers are explained in `mlp`.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from powerband.core.noise import Noise
 from powerband.core.optim import compiled_adam
 from powerband.core.optim.compiled_adam import OPTIONS, compiled
 from powerband.core.optim.flat_adam import FlatAdam, FlatTarget
-from powerband.nets import compiled_distributions, compiled_mlp
-from powerband.nets.compiled_distributions import draw_normal
-from powerband.nets.compiled_mlp import LINEAR, RELU, backward, forward, input_gradient, tanh_
+from powerband.nets.compiled import distributions, mlp
+from powerband.nets.compiled.distributions import draw_normal
+from powerband.nets.compiled.mlp import LINEAR, RELU, backward, forward, input_gradient, tanh_
 from powerband.nets.mlp import MLP, TwinMLP
 
 LOG_STD_MIN, LOG_STD_MAX = np.float32(-20), np.float32(2)
@@ -97,7 +97,7 @@ def kernels() -> tuple[Any, Any, Any]:
     - ``keys`` (B,), ``counter`` (1,) int64: the noise stream that draws the numbers (B, 2 D) of an update.
     """
     # A cached function may close over numbers only: a compiled function in its closure would never match the cache.
-    stamp = source_checksum(compiled_adam, compiled_mlp, compiled_distributions)
+    stamp = source_checksum(compiled_adam, mlp, distributions)
 
     @njit(cache=True, **OPTIONS)
     def act(policy, obs, keys, counter, explore, centre, scale, action):

@@ -19,9 +19,9 @@ from powerband.core.rank_context import RankContext
 from powerband.core.schedule import UpdateCycle
 from powerband.data.types import EnvSpec, Tree
 from powerband.nets.actor_critic import ActorCritic
-from powerband.nets.auxiliary import AuxiliaryLosses
 from powerband.nets.distributions import Categorical, DiagGaussian
-from powerband.nets.features import action_mask, features, num_features
+from powerband.nets.observations.auxiliary import AuxiliaryLosses
+from powerband.nets.observations.features import action_mask, features, num_features
 
 
 class PPO:

@@ -24,9 +24,9 @@ from powerband.core.rank_context import RankContext
 from powerband.core.schedule import UpdateCycle
 from powerband.data.n_step import bootstrap_discount
 from powerband.data.types import EnvSpec, Tree
-from powerband.nets.encoders import ObsEncoder, encode
-from powerband.nets.features import features, num_features
 from powerband.nets.mlp import MLP, TwinMLP
+from powerband.nets.observations.encoders import ObsEncoder, encode
+from powerband.nets.observations.features import features, num_features
 
 LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0
 LOG_2 = math.log(2.0)

@@ -23,9 +23,9 @@ from powerband.core.rank_context import RankContext
 from powerband.core.schedule import UpdateCycle
 from powerband.data.n_step import bootstrap_discount
 from powerband.data.types import EnvSpec, Tree
-from powerband.nets.encoders import ObsEncoder, encode
-from powerband.nets.features import features, num_features
 from powerband.nets.mlp import MLP, TwinMLP
+from powerband.nets.observations.encoders import ObsEncoder, encode
+from powerband.nets.observations.features import features, num_features
 
 
 class TD3:

@@ -130,5 +130,8 @@ def _sb3(sb3_options: dict[str, Any]) -> dict[str, Any]:
     command = [sys.executable, "-m", "powerband.bench.sb3", json.dumps(sb3_options)]
     process = subprocess.run(command, capture_output=True, text=True, env=environment())
     if process.returncode:
-        raise ConfigError(f"Stable-Baselines3 failed: {' '.join(process.stderr.strip().splitlines()[-2:])[-500:]}")
+        raise ConfigError(
+            f"The comparison run with Stable-Baselines3 failed. Leave this comparison out, or repair what its output "
+            f"names: {' '.join(process.stderr.strip().splitlines()[-2:])[-500:]}"
+        )
     return json.loads(process.stdout.strip().splitlines()[-1])

@@ -30,7 +30,7 @@ from powerband.core.run.run import Run
 from powerband.envs.workers.vector import WorkerVecEnv
 from powerband.loops.config import OffPolicyConfig
 from powerband.loops.off_policy import off_policy
-from powerband.report.curves import read_metrics
+from powerband.report.sections.curves import read_metrics
 
 Milliseconds = Annotated[float, Range(at_least=0, at_most=1e6)]
 

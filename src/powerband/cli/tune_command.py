@@ -82,7 +82,7 @@ def _throughput(
 ) -> tuple[Path, str]:
     """Searches for throughput. Returns the preset and the summary, with ``{preset}`` and ``{page}`` for the paths."""
     from powerband.core.telemetry.console import budget_progress_bar
-    from powerband.tune.score.short_runs import with_scores
+    from powerband.tune.score.trials.short_runs import with_scores
     from powerband.tune.search import preset, search
 
     with budget_progress_bar(options.seconds) as progress:
@@ -108,11 +108,11 @@ def _score(
     from powerband.core.telemetry.console import budget_progress_bar
     from powerband.tune.measure.in_subprocesses import short_run
     from powerband.tune.score import layout, preset
-    from powerband.tune.score.own_cores import check_parallel
-    from powerband.tune.score.scheduler import TrialScheduler
     from powerband.tune.score.search import search_and_verify
     from powerband.tune.score.setting_space import SettingSpace, fixed_settings, usable_algorithms
     from powerband.tune.score.study import SharedStudy
+    from powerband.tune.score.trials.own_cores import check_parallel
+    from powerband.tune.score.trials.scheduler import TrialScheduler
 
     config = resolved.config
     check_parallel(options.parallel, config.run.threads)
@@ -144,7 +144,7 @@ def _score(
 
 def own_settings(recipe: Recipe, arguments: list[str]) -> list[str]:
     """Returns the arguments of the user for a trial: without the stage and without the options that `tune` sets."""
-    from powerband.tune.score.trial import OWN_OPTIONS
+    from powerband.tune.score.trials.trial import OWN_OPTIONS
 
     arguments = arguments[1:] if arguments and arguments[0] in recipe.stages else arguments
     return split_named_options(arguments, (*OWN_OPTIONS, *(f"run.{name}" for name in OWN_OPTIONS)))[1]

@@ -52,7 +52,10 @@ def watch(arguments: list[str]) -> int:
     """
     target, arguments = split_json_option(arguments)
     if target not in ("", "-"):
-        raise ConfigError(f"watch --json prints one JSON value per line. Write powerband watch RUN --json > {target}.")
+        raise ConfigError(
+            f"watch --json={target} is not supported: watch prints one JSON value per line to standard output. Write "
+            f"powerband watch RUN --json > {target}."
+        )
     folder, arguments = take_run("watch", arguments)
     from powerband.report import watch as watching
 

@@ -37,11 +37,17 @@ def find_run(target: str, root: Path = Path("runs")) -> Path:
             f"Name a run folder of powerband; its checkpoints are safetensors."
         )
     if not path.exists():
-        raise ConfigError(f"{target} does not exist. Name a run folder, a checkpoint, a file in either, or last.")
+        raise ConfigError(
+            f"{target} does not exist. Name a run folder, a checkpoint or a file in one of these, or write last for "
+            f"the newest run."
+        )
     for folder in (path.absolute(), *path.absolute().parents):
         if (folder / "run.json").exists() and (folder / "config.json").exists():
             return folder
-    raise ConfigError(f"{target} is not inside a run folder (a folder with a run.json). Name a run folder, or last.")
+    raise ConfigError(
+        f"{target} is not inside a run folder (a folder with a run.json). Name a run folder, or write last for the "
+        f"newest run."
+    )
 
 
 def claim_run_folder(resume: str, run_dir: str, recipe: str) -> tuple[Path, bool]:

@@ -29,7 +29,7 @@ from powerband.loops.config import OffPolicyConfig
 from powerband.loops.support.guarded_learner import GuardedLearner
 from powerband.loops.support.loop_state import LoopState, env_accounts
 from powerband.nets.distributions import uniform_actions
-from powerband.nets.features import action_mask
+from powerband.nets.observations.features import action_mask
 
 
 def off_policy(

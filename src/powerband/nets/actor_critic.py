@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from powerband.nets.choices import Activation
 from powerband.nets.mlp import MLP, linear_fp32, orthogonal_
-from powerband.nets.normalise import RunningNorm
+from powerband.nets.observations.normalise import RunningNorm
 from powerband.nets.recurrent import GRU
 
 

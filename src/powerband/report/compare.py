@@ -8,12 +8,12 @@ from pathlib import Path
 from powerband.core.errors import ConfigError
 from powerband.core.telemetry.console import duration_text, si_text
 from powerband.report.chart import COLOURS, legend_of, line_chart
-from powerband.report.curves import LEARNING_PREFIXES, LOSS_PREFIXES, curve_tags, is_constant
 from powerband.report.document import document, save_page
-from powerband.report.ledger import account_colours, ledger_strip, seconds_by_account
 from powerband.report.page import HEADLINE_TAGS, UTILISATION, metric_line
 from powerband.report.run_record import RunRecord, shown_cause
-from powerband.report.tables import evaluation_table, flatten, rows_table, text
+from powerband.report.sections.curves import LEARNING_PREFIXES, LOSS_PREFIXES, curve_tags, is_constant
+from powerband.report.sections.ledger import account_colours, ledger_strip, seconds_by_account
+from powerband.report.sections.tables import evaluation_table, flatten, rows_table, text
 
 IGNORED_SETTINGS = ("run.run_dir", "run.resume")
 """Settings that differ between any two runs, and that the page therefore omits."""

@@ -10,9 +10,11 @@ from pathlib import Path
 
 from powerband.core.run_folder import refuse_links
 from powerband.core.telemetry.console import duration_text, si_text
-from powerband.report import score_study, tuning
 from powerband.report.chart import Line, line_chart
-from powerband.report.curves import (
+from powerband.report.document import document, save_page
+from powerband.report.run_record import RunRecord, shown_cause
+from powerband.report.sections import score_study, tuning
+from powerband.report.sections.curves import (
     BOUND_SUFFIXES,
     LEARNING_PREFIXES,
     LOSS_PREFIXES,
@@ -24,11 +26,9 @@ from powerband.report.curves import (
     series,
     smoothing_points,
 )
-from powerband.report.document import document, save_page
-from powerband.report.ledger import ledger_chart, ledger_table
-from powerband.report.run_record import RunRecord, shown_cause
-from powerband.report.tables import evaluation_table, facts_table, flatten
-from powerband.report.timeline import timeline_charts, timeline_text
+from powerband.report.sections.ledger import ledger_chart, ledger_table
+from powerband.report.sections.tables import evaluation_table, facts_table, flatten
+from powerband.report.sections.timeline import timeline_charts, timeline_text
 
 EMBEDDED_BYTES = 48 * 2**20
 """Bytes of videos and images inside the page; the page links to the files of the run folder beyond that."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from powerband.core.run_folder import process_facts, process_start_ticks
 from powerband.core.telemetry.idle_causes import IDLE_PREFIX, SHARE_PREFIX, idle_share
-from powerband.report.curves import read_metrics, series
+from powerband.report.sections.curves import read_metrics, series
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".svg")
 VIDEO_SUFFIXES = (".mp4", ".webm")

@@ -10,7 +10,7 @@ import pytest
 
 import runs
 from powerband.core.telemetry.trace import STEPS, WARMUP_STEPS, ReusableSpan, Trace, TracedClock
-from powerband.report.timeline import spans_of, timeline_charts, timeline_text
+from powerband.report.sections.timeline import spans_of, timeline_charts, timeline_text
 
 
 def record(path: Path, steps: int, updates_every: int = 1) -> tuple[Trace, TracedClock, bool]:

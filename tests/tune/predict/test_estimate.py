@@ -9,6 +9,7 @@ import pytest
 
 import runs
 from powerband.cli import main as cli
+from powerband.core.machine import memory
 from powerband.tune.predict import estimate as estimating
 
 COMMON = ["gpus=none", "threads=1", "tensorboard=false"]
@@ -36,6 +37,7 @@ def test_json_has_every_row_and_its_assumptions(tmp_path: Path, monkeypatch):
     assert (result["recipe"], result["stage"], result["currency"]) == ("gym", "train", "EUR")
     assert result["budget"] == {"env_steps": 4000, "time_limit_s": 0.0}
     assert result["comm"]["source"] == "given" and result["comm"]["latency_s"] == pytest.approx(50e-6)
+    most_bytes = memory.peak() + 2**30  # this process may have run other tests before
     one, two, three = result["rows"]
     assert set(one) == set(two) == ROW
     assert three == {"ranks": 3, "skipped": three["skipped"]} and "not divisible by 3 ranks" in three["skipped"]
@@ -49,7 +51,7 @@ def test_json_has_every_row_and_its_assumptions(tmp_path: Path, monkeypatch):
         assert evaluating < row["seconds"] < evaluating + 4000 / row["steps_per_s"]  # no updates before learning_starts
         assert row["hours"] == pytest.approx(row["seconds"] / 3600)
         assert row["cost"] == pytest.approx(row["seconds"])  # 3600 per hour, for the machine
-        assert 100 * 2**20 < row["memory_bytes"] < 4 * 2**30 and row["fits"] is True
+        assert 100 * 2**20 < row["memory_bytes"] <= most_bytes and row["fits"] is True
         assert iteration["env_steps"] == 2  # both environments, over all ranks
     assert one["iteration"]["parts"]["comm"] == 0 < two["iteration"]["parts"]["comm"]
     assert not [path for path in tmp_path.iterdir() if path != report]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from powerband.tune.score.curve import CurvePoint, time_to_score
-from powerband.tune.score.trial import TrialRun
+from powerband.tune.score.trials.trial import TrialRun
 
 START_S = 4.0
 """Seconds that a process takes to start and to evaluate."""

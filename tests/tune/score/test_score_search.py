@@ -12,13 +12,14 @@ from optuna.storages import InMemoryStorage
 
 from powerband.cli.catalogue import configure
 from powerband.core.errors import ConfigError
-from powerband.tune.score import own_cores, preset, scheduler, search, verification
+from powerband.tune.score import preset, search, verification
 from powerband.tune.score.options import ScoreOptions
-from powerband.tune.score.own_cores import check_parallel, core_groups
-from powerband.tune.score.scheduler import TrialScheduler
 from powerband.tune.score.search import ScoreResult, search_and_verify
 from powerband.tune.score.setting_space import SettingSpace
 from powerband.tune.score.study import SharedStudy
+from powerband.tune.score.trials import own_cores, scheduler
+from powerband.tune.score.trials.own_cores import check_parallel, core_groups
+from powerband.tune.score.trials.scheduler import TrialScheduler
 from tune.score.simulated_training import SimulatedTraining
 
 ARGUMENTS = ["env_id=CartPole-v1", "algo=ppo"]

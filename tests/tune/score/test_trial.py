@@ -7,7 +7,7 @@ import math
 import time
 from pathlib import Path
 
-from powerband.tune.score.trial import Metrics, resume_command, run_trial, train_command
+from powerband.tune.score.trials.trial import Metrics, resume_command, run_trial, train_command
 
 SMALL = ["env_id=CartPole-v1", "algo=ppo", "ppo.hidden=16", "on_policy.num_envs=4", "num_steps=16", "minibatches=2"]
 SMALL += ["num_workers=0", "gpus=none", "threads=1", "eval_episodes=2"]

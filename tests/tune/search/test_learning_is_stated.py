@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from powerband.report.tuning import map_and_table
+from powerband.report.sections.tuning import map_and_table
 from powerband.tune.advise.advice import LEARNING_NOT_MEASURED, Advice
 from powerband.tune.diagnose.diagnosis import Diagnosis
 from powerband.tune.measure.facts import WindowFacts
 from powerband.tune.measure.in_process import Measurement
 from powerband.tune.measure.ledger import Ledger
 from powerband.tune.profile import Profile
-from powerband.tune.score import short_runs
 from powerband.tune.score.curve import CurvePoint
-from powerband.tune.score.trial import TrialRun
+from powerband.tune.score.trials import short_runs
+from powerband.tune.score.trials.trial import TrialRun
 from powerband.tune.search import preset
 from powerband.tune.search.candidates import Candidate
 from powerband.tune.search.search import TuningResult, preferred

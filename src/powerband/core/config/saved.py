@@ -33,7 +33,8 @@ def named_run(target: str, option: str = "") -> Path:
     except (OSError, RuntimeError, ValueError) as error:  # too long, a NUL byte, an unknown user after "~"
         problem = path_problem(target) or getattr(error, "strerror", None) or shortened(error)
         raise ConfigError(
-            f"{shown} names no run: {problem}. Name a run folder, a checkpoint, a file in either, or last."
+            f"{shown} names no run: {problem}. Name a run folder, a checkpoint or a file in one of these, "
+            f"or write last for the newest run."
         ) from error
 
 

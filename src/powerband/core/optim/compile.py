@@ -172,9 +172,9 @@ class GraphedUpdates:
         if not (moved > 0 and error <= self.tolerance * moved):
             self.graph, self.k = None, 0
             warnings.warn(
-                f"A CUDA graph and the same updates without it led to states {error:.3g} apart. The limit is "
-                f"{self.tolerance:g} of the {moved:.3g} by which the updates moved the state. Updates continue without "
-                f"a graph.",
+                f"A CUDA graph and the same updates without it led to states that differ by {error:.3g}. Allowed is "
+                f"{self.tolerance:g} times the change by these updates, which is {moved:.3g}. Updates continue "
+                f"without a graph.",
                 stacklevel=2,
             )
 

@@ -22,18 +22,14 @@ from powerband.core.errors import ConfigError
 from powerband.core.noise import NoiseSource
 from powerband.core.optim.precision import Precision
 from powerband.core.rank_context import RankContext
-from powerband.core.ranks.agreement import RankAgreement
 from powerband.core.ranks.ranks import Ranks
 from powerband.core.run import checkpoint
+from powerband.core.run.due_actions import DueActions
 from powerband.core.run.failures import end_if_not_finite, final_error
 from powerband.core.run.nan_guard import NanGuard
-from powerband.core.run.run_lock import RunLock
-from powerband.core.run.save_timer import SaveTimer
+from powerband.core.run.owned_folder import OwnedFolder
 from powerband.core.run.startup import prepare_run
 from powerband.core.run.state_registry import Stateful, StateRegistry
-from powerband.core.run.stop_request import StopRequest
-from powerband.core.run_folder import process_facts, remove_unused_run, write_end_reason, write_processes
-from powerband.core.schedule import Every
 from powerband.core.telemetry.journal import Journal
 
 
@@ -104,17 +100,11 @@ class Run:
         self._banner: dict[str, str] = {}
         if observer is not None:
             ranks.on_average = observer.on_average
-        self.recipe, self._created_folder = "", False
-        self._lock: RunLock | None = None
-        self._processes_written = False
+        self.recipe = ""
+        self._folder = OwnedFolder(folder, ranks)
         self._saved_at = -1
         self._elapsed_before_s = 0.0
-        self._stop = StopRequest(settings.time_limit_s)
-        self._eval_every = Every(settings.eval_interval)
-        self._evaluated_at_s = 0.0
-        self._save_every = Every(settings.save_interval)
-        self._save_timer = SaveTimer(settings.save_interval_s)
-        self._agreement = RankAgreement(ranks, self.clock)
+        self._due = DueActions(settings, ranks, self.journal, self.guard)
         self._registry = StateRegistry(ranks)
         self.register("noise", self.noise)
         self.register("metrics", self.metrics)
@@ -139,23 +129,17 @@ class Run:
         """
         startup = prepare_run(config, recipe, stage, argv)
         run = cls(startup.config, startup.folder, startup.ranks, observer)
-        run.recipe, run._created_folder, run._lock = recipe, startup.created_folder, startup.lock
+        run.recipe = recipe
+        run._folder = OwnedFolder(startup.folder, startup.ranks, startup.created_folder, startup.lock)
         run.describe(startup.banner)
         for notice in sorted({line for lines in run.ranks.gather(startup.notices) for line in lines}):
             run.console.note(notice)
         if not run.settings.resume:
-            run._write_processes()
+            run._folder.write_processes()
         return run
 
-    def _write_processes(self) -> None:
-        """Writes the processes of this run for other commands. All ranks must call it."""
-        processes = self.ranks.gather(process_facts())
-        if self.ranks.leads:
-            write_processes(self.dir, processes)
-        self._processes_written = self.ranks.leads
-
     def __enter__(self) -> Run:
-        self._stop.handle_signals()
+        self._due.stop_request.handle_signals()
         self.restart_clocks()
         return self
 
@@ -165,25 +149,22 @@ class Run:
         `restore` calls it before the first step, to exclude compilation and loading of data.
         """
         self._started = time.perf_counter()
-        self._save_timer.restart()
-        self._agreement.restart()
+        self._due.restart()
         self.journal.restart(self.env_steps, self.grad_steps)
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: Any) -> None:
         # With several ranks the handlers stay: when one rank ends, the launcher signals the others, which must finish.
         if self.ranks.world_size == 1:
-            self._stop.restore_handlers()
+            self._due.stop_request.restore_handlers()
         final = final_error(self, error)
-        reason = f"{type(final).__name__}: {final}" if final else self._stop.reason or "budget reached"
-        if self._processes_written:
-            write_end_reason(self.dir, reason)
+        reason = f"{type(final).__name__}: {final}" if final else self._due.stop_request.reason or "budget reached"
+        self._folder.write_end(reason)
         try:
             self.journal.close("" if final else f"{reason}; run folder: {self.dir}")
         finally:
-            if self._lock is not None:
-                self._lock.release()
-        if isinstance(final, ConfigError) and self.ranks.leads and not self.settings.resume and not self.env_steps:
-            remove_unused_run(self.dir, self._created_folder)
+            self._folder.release()
+        if isinstance(final, ConfigError) and not self.settings.resume and not self.env_steps:
+            self._folder.remove()
         self.ranks.close()
         if final is not None and final is not error:
             raise final from error
@@ -191,12 +172,12 @@ class Run:
     @property
     def received_signal(self) -> str:
         """Name of the signal that ends the run, on this rank or on another one; "" without one."""
-        return self._stop.received_signal
+        return self._due.stop_request.received_signal
 
     @property
     def exit_status(self) -> int:
         """Exit status of the command: 128 + its number after a signal, otherwise 0."""
-        return self._stop.exit_status
+        return self._due.stop_request.exit_status
 
     @property
     def context(self) -> RankContext:
@@ -212,7 +193,7 @@ class Run:
 
         The run saves a checkpoint and prints `reason`; of several reasons, the first.
         """
-        self._stop.request(reason)
+        self._due.stop_request.request(reason)
 
     # -- state --------------------------------------------------------------------------------------------------
 
@@ -246,11 +227,14 @@ class Run:
         for notice in notices:
             self.console.note(notice)
         if newer := [each.name for each in checkpoint.newer_checkpoints(path)]:
-            self.console.note(f"the next checkpoint replaces those after {path.name}: {', '.join(reversed(newer))}")
+            self.console.note(
+                f"{path.name} is not the newest checkpoint; the next save deletes the newer ones: "
+                f"{', '.join(reversed(newer))}"
+            )
         self.load_state_dict(self._registry.load(path))
         if self.ranks.leads:
             (self.dir / "config.json").write_text(to_json(self.config))
-        self._write_processes()
+        self._folder.write_processes()
         self.metrics.rewind(self.journal.logged[0])
         self.console.note(f"resumed from {path} at {self.env_steps} env steps, {self.grad_steps} updates")
         return True
@@ -261,9 +245,7 @@ class Run:
             "env_steps": self.env_steps,
             "grad_steps": self.grad_steps,
             "elapsed_s": self.elapsed_s,
-            "evaluated_at_s": self._evaluated_at_s,
-            "eval_every": self._eval_every.state_dict(),
-            "save_every": self._save_every.state_dict(),
+            **self._due.state_dict(),
             **self.journal.state_dict(),
         }
 
@@ -273,9 +255,7 @@ class Run:
         self.grad_steps = self.guard.updates = state["grad_steps"]
         self.journal.load_state_dict(state)
         self._elapsed_before_s = state["elapsed_s"]
-        self._evaluated_at_s = state.get("evaluated_at_s", 0.0)  # checkpoints of earlier versions do not contain it
-        self._eval_every.load_state_dict(state["eval_every"])
-        self._save_every.load_state_dict(state["save_every"])
+        self._due.load_state_dict(state)
 
     def export_policy(self, tensors: dict[str, Tensor]) -> None:
         """Writes the weights of the policy and the configuration of the run to ``policy/`` in the run folder.
@@ -291,7 +271,7 @@ class Run:
         Raises:
             NonFiniteError: A value of the checkpoint is not finite; nothing is written.
         """
-        with self.clock("save"), self._save_timer:
+        with self.clock("save"), self._due.save_timer:
             end_if_not_finite(self, inspect=True)
             if self.hooks.before_save is not None:
                 self.hooks.before_save()
@@ -335,26 +315,24 @@ class Run:
         """
         grad_steps, self._new_updates = self._new_updates, 0
         if grad_steps and not self.grad_steps:  # iterations with updates take many times as long
-            self._agreement.restart()
+            self._due.iterations_change()
         self.env_steps += env_steps
         self.grad_steps += grad_steps
         self.journal.step(self.env_steps, self.grad_steps, self.elapsed_s)
         self.guard.tick()
-        if self._lock is not None and self._lock.lost:
-            raise ConfigError(
-                f"{self.dir} has been taken by another process while this one did not run. Nothing more is written; "
-                f"the last checkpoint is complete."
-            )
-        stop, log, evaluate, save = self._agree()
-        evaluate = (self._eval_every.ready(self.env_steps) or evaluate) and self.hooks.evaluate is not None
+        self._folder.check_lock()
+        due = self._due.after_iteration(self.env_steps, self.elapsed_s, self.training_s)
+        if due.not_finite:
+            end_if_not_finite(self)
+        evaluate = due.evaluate and self.hooks.evaluate is not None
         if evaluate:
             self.run_evaluation()
-        if self.journal.line_due(self.env_steps, log) or evaluate:  # each evaluation has its own line at its own step
+        if self.journal.line_due(self.env_steps, due.log) or evaluate:  # each evaluation has its own line at its step
             self.log()
-        if self._save_every.ready(self.env_steps) or save:
+        if due.save:
             self.save()
         self.journal.trace(env_steps, grad_steps)
-        self.running = not stop and self.env_steps < self.settings.env_steps
+        self.running = not due.end and self.env_steps < self.settings.env_steps
         if self.observer is not None:
             self.observer.on_tick(self)
 
@@ -368,31 +346,10 @@ class Run:
         self.log()
         self.journal.finish()
 
-    def _agree(self) -> tuple[bool, bool, bool, bool]:
-        """Agrees with the other ranks and returns four bools: (end the run, write a log line, evaluate, save).
-
-        Ends the run at once if a loss on any rank is not finite.
-        """
-        if not self._agreement.due():
-            return False, False, False, False
-        every_s = self.settings.eval_interval_s
-        stop, log, bad, evaluate, save = self._agreement.any_rank_wants(
-            self._stop.pending(self.elapsed_s),
-            self.journal.wants_line(),
-            self.guard.fault is not None,
-            every_s > 0 and self.training_s - self._evaluated_at_s >= every_s,
-            self._save_timer.due(),
-        )
-        if bad:
-            end_if_not_finite(self)
-        if stop:
-            self._stop.accept(self.ranks.gather(self._stop.own_reason()))
-        return stop, log, evaluate, save and not stop
-
     def run_evaluation(self) -> None:
         """Runs the evaluation of the recipe on rank 0 and logs its figures under ``eval/``; other ranks wait."""
         end_if_not_finite(self)
-        self._evaluated_at_s = self.training_s
+        self._due.evaluated(self.training_s)
         with self.clock("eval"):
             if self.ranks.leads and self.hooks.evaluate is not None:
                 for name, value in self.hooks.evaluate().items():

@@ -168,7 +168,8 @@ def start_workers(
     """
     if worker.importing_main:
         raise ConfigError(
-            "This script starts environments while a worker imports it for the function that creates them. "
+            "A worker imports this script to find the function that creates environments, and this import starts them "
+            "again. "
             'Put the code that runs under `if __name__ == "__main__":`, or move the function into a module.'
         )
     group_kwargs = {"first_env": first_env, "episode_metrics": episode_metrics, "supervised": supervised}

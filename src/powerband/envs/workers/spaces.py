@@ -164,8 +164,9 @@ def _action_leaf(
         low, high = (tuple(np.asarray(bound, np.float64).ravel().tolist()) for bound in (space.low, space.high))
         return Leaf(tuple(space.shape), "float32"), None, low, high
     raise ConfigError(
-        f"The action space {space} is not supported. Supported are Box of floats, Discrete, and MultiDiscrete with one "
-        f"number of choices for all of `num_agents` agents. Wrap the environment so that it has one of these."
+        f"The action space {space} is not supported. Supported are Box of floats, Discrete, and, with `num_agents`, "
+        f"MultiDiscrete with an equal number of choices for each agent. Wrap the environment so that it has one of "
+        f"these."
     )
 
 

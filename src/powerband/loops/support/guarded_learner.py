@@ -181,9 +181,9 @@ class GuardedLearner:
         if ranks.device.type == "cuda":
             if torch.cuda.is_current_stream_capturing():
                 return OutOfMemory(
-                    f"{start} A captured CUDA graph cannot be repeated with fewer rows to find a size that fits. Write "
-                    f"off_policy.graph_updates=0 for an error that names one, or a smaller "
-                    f"off_policy.global_batch_size."
+                    f"{start} The updates are a captured CUDA graph, which cannot run with fewer rows to find a size "
+                    f"that fits. Write a smaller off_policy.global_batch_size, or off_policy.graph_updates=0 once: "
+                    f"the error then names the largest size that fits."
                 )
             torch.cuda.empty_cache()
         with ranks.without_collectives():

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from powerband.core.ranks.ranks import Ranks
 from powerband.data.types import Step, broadcast_rows
-from powerband.nets.normalise import RunningNorm
+from powerband.nets.observations.normalise import RunningNorm
 
 MAX_SCALED = 10.0
 """Largest absolute reward after normalisation."""

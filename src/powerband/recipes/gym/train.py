@@ -23,7 +23,7 @@ from powerband.envs.workers.vector import WorkerVecEnv
 from powerband.loops import evaluate as evaluation
 from powerband.loops.off_policy import off_policy
 from powerband.loops.on_policy import on_policy
-from powerband.nets.encoders import ObsEncoder, needs_encoder
+from powerband.nets.observations.encoders import ObsEncoder, needs_encoder
 from powerband.recipes.gym.config import ALGORITHMS, Config, Evaluation
 
 

@@ -93,4 +93,4 @@ def load_demonstration_data(config: Config, run: Run) -> DemonstrationData:
 def export(config: Config, run: Run) -> None:
     """Stage export: writes the demonstrations as a LeRobotDataset v3 to ``lerobot`` in the run folder."""
     episodes = read_episodes(demonstrations_path(config, run.dir), config.demo_episodes or None)
-    run.console.note(f"LeRobotDataset v3: {write_lerobot(run.dir / 'lerobot', episodes)}")
+    run.console.note(f"wrote a LeRobotDataset v3 to {write_lerobot(run.dir / 'lerobot', episodes)}")

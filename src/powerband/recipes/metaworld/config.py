@@ -170,5 +170,5 @@ def check(config: Config, world_size: int) -> None:
     if config.num_workers > num_envs:
         raise ConfigError(
             f"num_workers={config.num_workers} is too large: it counts per rank, and each of {world_size} rank(s) has "
-            f"{num_envs} environments. Write num_workers={num_envs} or less, or -1."
+            f"{num_envs} environments. Write num_workers={num_envs} or less, or -1 for the automatic choice."
         )

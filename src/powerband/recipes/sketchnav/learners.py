@@ -12,7 +12,7 @@ from powerband.algos.action_chunks import ActionChunkLearner
 from powerband.algos.ppo import PPO
 from powerband.core.rank_context import RankContext
 from powerband.data.types import EnvSpec, TensorSpec
-from powerband.nets.chunk_policy import ChunkPolicy
+from powerband.nets.chunks.policy import ChunkPolicy
 from powerband.recipes.sketchnav.config import Config
 from powerband.recipes.sketchnav.env.spec import make_env_spec
 from powerband.recipes.sketchnav.nets.sketch_net import SketchNet

@@ -76,7 +76,10 @@ class World:
             )
         altitudes = shortened(",".join(map(str, self.altitudes_m)))
         if list(self.altitudes_m) != sorted(set(self.altitudes_m)):
-            raise ConfigError(f"world.altitudes_m={altitudes} is invalid. Write different altitudes, the lowest first.")
+            raise ConfigError(
+                f"world.altitudes_m={altitudes} is invalid: the altitudes must increase. Write the lowest "
+                f"first, each once."
+            )
         highest = AREA_M / 2 / math.tan(FIELD_OF_VIEW / 2)
         if self.altitudes_m[-1] > highest:
             raise ConfigError(

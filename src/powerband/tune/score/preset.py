@@ -13,8 +13,8 @@ from powerband.core.config.schema import value_text
 from powerband.core.machine.device import host_facts
 from powerband.tune.score.curve import best_score, time_to_score
 from powerband.tune.score.restricted_mean import restricted_mean
-from powerband.tune.score.rungs import SettingResult
 from powerband.tune.score.search import ScoreResult
+from powerband.tune.score.trials.rungs import SettingResult
 from powerband.tune.search.preset_file import write_preset_file
 
 SHOWN = 8

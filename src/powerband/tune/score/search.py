@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from powerband.tune.score.curve import best_score
-from powerband.tune.score.own_cores import pinned
-from powerband.tune.score.rungs import Goal, SettingResult, TrialRecord, settings_of
-from powerband.tune.score.scheduler import TrialScheduler
 from powerband.tune.score.setting_space import SettingSpace
-from powerband.tune.score.trial import TrialRun, run_trial
+from powerband.tune.score.trials.own_cores import pinned
+from powerband.tune.score.trials.rungs import Goal, SettingResult, TrialRecord, settings_of
+from powerband.tune.score.trials.scheduler import TrialScheduler
+from powerband.tune.score.trials.trial import TrialRun, run_trial
 from powerband.tune.score.verification import Runner, Verification, verified
 
 VERIFICATION_SLACK = 2

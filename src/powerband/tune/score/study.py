@@ -16,8 +16,8 @@ from typing import Any
 
 from powerband.core.errors import ConfigError
 from powerband.tune.score.curve import CurvePoint
-from powerband.tune.score.rungs import Goal, TrialRecord
 from powerband.tune.score.setting_space import SettingSpace
+from powerband.tune.score.trials.rungs import Goal, TrialRecord
 
 START_TRIALS = 8
 """Finished trials before the sampler proposes settings by its model; before that it draws them at random."""

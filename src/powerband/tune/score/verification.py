@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from powerband.tune.score.curve import time_to_score
 from powerband.tune.score.options import MIN_VERIFICATION_SEEDS
 from powerband.tune.score.restricted_mean import Ratio, ratio_of_means, restricted_mean
-from powerband.tune.score.trial import TrialRun
+from powerband.tune.score.trials.trial import TrialRun
 
 VERIFICATION_SEED = 10_000
 """Offset of the seeds of the verification, which no trial of the search uses."""

@@ -147,8 +147,8 @@ class RDTPolicy(nn.Module):
             if name.endswith("std") and not bool((statistics[name] > 0).all()):
                 entries = (~(statistics[name] > 0)).nonzero()[:, 0].tolist()
                 raise ConfigError(
-                    f"{name} is not above 0 at {entries}, the indices in the {name.split('_')[0]} vector. Pass 1 for "
-                    f"entries that the robot does not have or that never change."
+                    f"{name} must be above 0, but is not at these indices of the {name.split('_')[0]} vector: "
+                    f"{entries}. Pass 1 for entries that the robot does not have or that never change."
                 )
             getattr(self, name).copy_(statistics[name])
 

@@ -1,4 +1,4 @@
-"""Imitation: a temporary policy learns the actions of a teacher while it acts, so that the data contain its states.
+"""Imitation: trains a temporary policy on a teacher's actions while it acts, so that the data contain its states.
 
 The stage online_distill records these data: first actions are random, then the policy acts, then the teacher.
 

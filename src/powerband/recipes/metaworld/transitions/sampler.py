@@ -1,4 +1,4 @@
-"""TransitionSampler: stores a sample of an expert's newest transitions while it trains, and stops when it succeeds."""
+"""TransitionSampler: keeps a sample of the newest transitions of an expert, and ends its training at success."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from powerband.core.errors import ConfigError
-from powerband.nets.auxiliary import AuxiliaryLosses
+from powerband.nets.observations.auxiliary import AuxiliaryLosses
 from powerband.recipes.sketchnav.nets.efficient_net import EfficientNet
 from powerband.recipes.sketchnav.nets.goal_net import POLAR, GoalNet, polar_features
 from powerband.recipes.sketchnav.nets.sketch_view import SketchCrop, find_dots, to_unit_range

@@ -98,7 +98,8 @@ def with_user_sketches(episodes: Episodes, folder: Path) -> tuple[Episodes, Tens
         )
     if max(files) >= len(episodes):
         raise ConfigError(
-            f"{files[max(files)]} has no episode; this split has the episodes 0 to {len(episodes) - 1}. Rename it."
+            f"{files[max(files)]} belongs to no episode: a file is named by the number of its episode, and this split "
+            f"has the episodes 0 to {len(episodes) - 1}. Rename the file."
         )
     sketch, side = episodes.sketch.clone(), episodes.sketch.shape[-1]
     for number, path in files.items():

@@ -217,9 +217,10 @@ class SnakesEnv:
         """Executes the move that `send` stored, and starts a new game on each board whose game ended.
 
         Returns:
-            The step, with one row per team that the learner plays and a reward (N + M, 3) per snake. `Step.episode`
-            contains the results of games that ended: ``score`` and ``opponent_score``, which are sums of the game
-            rewards of a team, and ``win``, ``draw`` and ``loss``, which are 0 or 1.
+            The step, with one row per team that the learner plays: N games, and M of them again for the other team.
+            The reward (N + M, 3) has one column per snake. `Step.episode` contains the results of games that ended:
+            ``score`` and ``opponent_score``, sums of a team's rewards by the rules of the game, and
+            ``win``, ``draw`` and ``loss``, which are 0 or 1.
 
         Raises:
             RuntimeError: `send` was not called.

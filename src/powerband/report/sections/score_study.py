@@ -10,7 +10,7 @@ from typing import Any
 
 from powerband.core.config.schema import value_text
 from powerband.report.chart import Line, line_chart, number
-from powerband.report.tables import rows_table
+from powerband.report.sections.tables import rows_table
 
 FRONT, PRESENT, CHOSEN, OTHERS = 0, 1, 2, 9
 """Colours of the lines, indices into the page's palette."""

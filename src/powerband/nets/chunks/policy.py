@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from powerband.core.errors import ConfigError
 from powerband.data.types import Tree
-from powerband.nets.chunk_unet import ChunkUNet
+from powerband.nets.chunks.unet import ChunkUNet
 
 WIDTH = 512
 """Number of features of an encoded observation."""

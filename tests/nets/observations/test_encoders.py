@@ -7,7 +7,7 @@ import torch
 
 from powerband.core.errors import ConfigError
 from powerband.data.types import TensorSpec
-from powerband.nets.encoders import ObsEncoder, image_layout, needs_encoder
+from powerband.nets.observations.encoders import ObsEncoder, image_layout, needs_encoder
 
 BYTES = torch.uint8
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from powerband.tune.advise.advice import MIN_GAIN
-from powerband.tune.score.trial import run_trial, train_command
+from powerband.tune.score.trials.trial import run_trial, train_command
 from powerband.tune.search.candidates import as_command_line
 from powerband.tune.search.score_comparison import ScoreComparison
 from powerband.tune.search.search import TuningResult

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from powerband.core.config.presets import OBJECTIVES, TUNED, presets
-from powerband.report import score_study
 from powerband.report.chart import number
 from powerband.report.run_record import RunRecord, read_json
-from powerband.report.tables import rows_table, text
+from powerband.report.sections import score_study
+from powerband.report.sections.tables import rows_table, text
 
 CELL, LEFT, TOP = 78, 110, 12
 SHOWN_ROWS = 12

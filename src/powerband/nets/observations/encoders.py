@@ -19,7 +19,7 @@ from powerband.core.errors import ConfigError
 from powerband.core.optim.precision import Precision
 from powerband.data.types import TensorSpec, Tree, tree_paths
 from powerband.nets.choices import ImageNet
-from powerband.nets.features import RESERVED
+from powerband.nets.observations.features import RESERVED
 
 NATURE_MIN_SIDE = 36
 """Smallest side of an image, in pixels, that the three strided layers of the Nature network accept."""

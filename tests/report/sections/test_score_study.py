@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 
-from powerband.report.score_study import pareto_front, sections
+from powerband.report.sections.score_study import pareto_front, sections
 
 STUDY = {
     "score": "return",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from powerband.report.chart import ticks
-from powerband.report.ledger import account_colours
+from powerband.report.sections.ledger import account_colours
 
 WIDTH, LEFT, ROW, TOP, BOTTOM = 1100, 118, 20, 20, 22
 DETAIL_SPANS = 220

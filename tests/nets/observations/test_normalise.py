@@ -2,7 +2,7 @@
 
 import torch
 
-from powerband.nets.normalise import RunningNorm
+from powerband.nets.observations.normalise import RunningNorm
 
 
 def test_merged_statistics_equal_those_of_all_rows():

@@ -19,8 +19,10 @@ from typing import Any
 from powerband.core.errors import ConfigError
 from powerband.tune.score.curve import time_to_score
 from powerband.tune.score.options import ScoreOptions
-from powerband.tune.score.own_cores import core_groups, pinned
-from powerband.tune.score.rungs import (
+from powerband.tune.score.setting_space import SettingSpace
+from powerband.tune.score.study import SharedStudy
+from powerband.tune.score.trials.own_cores import core_groups, pinned
+from powerband.tune.score.trials.rungs import (
     RUNGS,
     Goal,
     SettingResult,
@@ -30,9 +32,7 @@ from powerband.tune.score.rungs import (
     setting_key,
     settings_of,
 )
-from powerband.tune.score.setting_space import SettingSpace
-from powerband.tune.score.study import SharedStudy
-from powerband.tune.score.trial import TrialRun, resume_command, run_trial, train_command
+from powerband.tune.score.trials.trial import TrialRun, resume_command, run_trial, train_command
 
 TRIAL_SHARE = 1 / 12
 """Largest share of the budget that one trial may train, unless the user states a number of seconds."""

@@ -1,0 +1,55 @@
+"""OwnedFolder: the run folder while this run writes to it, with its lock, its processes and the reason for its end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from powerband.core.errors import ConfigError
+from powerband.core.ranks.ranks import Ranks
+from powerband.core.run.run_lock import RunLock
+from powerband.core.run_folder import process_facts, remove_unused_run, write_end_reason, write_processes
+
+
+class OwnedFolder:
+    """The run folder as one rank holds it. Rank 0 alone writes; the lock is None on the other ranks.
+
+    Args:
+        path: The folder.
+        ranks: Ranks of the run.
+        created: True if this run created the folder.
+        lock: Lock on the folder; None on ranks without it.
+    """
+
+    def __init__(self, path: Path, ranks: Ranks, created: bool = False, lock: RunLock | None = None) -> None:
+        self.path, self.ranks, self.created, self.lock = path, ranks, created, lock
+        self._processes_written = False
+
+    def write_processes(self) -> None:
+        """Writes the processes of this run for other commands. All ranks must call it."""
+        processes = self.ranks.gather(process_facts())
+        if self.ranks.leads:
+            write_processes(self.path, processes)
+        self._processes_written = self.ranks.leads
+
+    def check_lock(self) -> None:
+        """Raises ConfigError if another process has taken the folder while this one did not run."""
+        if self.lock is not None and self.lock.lost:
+            raise ConfigError(
+                f"Another process took over {self.path} while this process was suspended. This process ends and writes "
+                f"nothing more; the last checkpoint is complete."
+            )
+
+    def write_end(self, reason: str) -> None:
+        """Writes why the run ended, unless the folder still describes an earlier run."""
+        if self._processes_written:
+            write_end_reason(self.path, reason)
+
+    def release(self) -> None:
+        """Releases the lock."""
+        if self.lock is not None:
+            self.lock.release()
+
+    def remove(self) -> None:
+        """Removes what this run has written, after a user error before its first step."""
+        if self.ranks.leads:
+            remove_unused_run(self.path, self.created)
