@@ -34,7 +34,7 @@ class GRU(nn.Module):
             x_TBI: Inputs (T, B, I).
             carry_BH: Recurrent state (B, H) float32 before the first step.
             starts_TB: Bools (T, B), True at inputs that start an episode, before which the state becomes zero; None if
-                none does.
+                no episode starts.
 
         Returns:
             Outputs (T, B, H) and the last recurrent state (B, H), float32.
