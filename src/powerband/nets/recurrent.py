@@ -57,6 +57,10 @@ class BiLSTM(nn.Module):
     """Bidirectional LSTM across the agents, the communication of BiCNet. Each batched product computes both directions.
 
     Source: Hochreiter and Schmidhuber 1997, gates as in `nn.LSTM`; Peng et al. 2017, BiCNet.
+
+    Args:
+        inputs: Width of the input of each agent.
+        width: Width of the recurrent state in each direction.
     """
 
     def __init__(self, inputs: int, width: int):

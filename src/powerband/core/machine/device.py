@@ -96,7 +96,7 @@ SIMD = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "neon", "asimd")
 
 
 def simd(cpuinfo: Path) -> list[str]:
-    """Vector instruction sets that the processor supports, such as avx2, as far as `SIMD` lists them.
+    """Vector instruction sets of the processor, out of the known ones in `SIMD` such as avx2 and avx512_bf16.
 
     `cpuinfo` is the path of ``/proc/cpuinfo``. The list is empty if it cannot be read.
     """

@@ -84,7 +84,9 @@ class TimeLeftEstimator:
 
 
 class FirstRate:
-    """Measures the first rate of a run, from the iteration after the first update, which excludes compilation.
+    """Measures the first rate of a run, in environment steps and updates per second.
+
+    The measurement starts one iteration after the first update, to exclude compilation.
 
     Attributes:
         env_steps, grad_steps: Counters at the start of the measurement.

@@ -169,7 +169,7 @@ class ImageNetwork(nn.Module):
 
 
 class Residual(nn.Module):
-    """Two 3x3 convolutions around which the input (B, channels, H, W) is added to the output."""
+    """Residual block: adds the result of two 3x3 convolutions to its input, B images or maps (B, channels, H, W)."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
