@@ -16,7 +16,10 @@ EPISODE_METRICS = ("success", "steps")
 
 
 def num_simulators(num_workers: int) -> int:
-    """Returns the number of simulators in parallel for the option `num_workers`: -1 is one per core, 0 is one."""
+    """Returns the number of parallel simulators for the option `num_workers`.
+
+    It is the number of CPU cores for -1, and 1 for 0, which runs the simulator in this process.
+    """
     return cores() if num_workers < 0 else max(1, num_workers)
 
 

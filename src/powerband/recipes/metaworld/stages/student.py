@@ -76,7 +76,7 @@ def finetuned_sac(collective: CollectiveActorCritic, spec: EnvSpec, settings: SA
 
     Args:
         collective: The collective network; its layer widths replace ``settings.hidden``.
-        spec: Spaces of the encoded environments.
+        spec: Observation and action spaces of the environments.
         settings: Hyper-parameters of SAC.
         run: The run, which provides device, precision and random numbers.
     """

@@ -44,7 +44,7 @@ class WorldArrays(NamedTuple):
         substeps: Substeps of the action FORWARD.
         radius_m: Largest path length to the goal at which STOP succeeds, in metres.
         max_steps: Actions after which an episode is truncated.
-        bonus: Reward for the action of the shortest-path follower.
+        bonus: Additional reward for the action that follows the shortest path.
         sequential: True if agents play the episodes in order, False if they draw episodes.
         shading: Light falls as 1 / (1 + shading z) with a depth of z metres.
         order: Numbers (E',) int64 of the E' episodes that are played, in the order in which agents play them.

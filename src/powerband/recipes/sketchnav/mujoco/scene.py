@@ -113,8 +113,8 @@ class RenderContext:
             scene: MuJoCo scene.
 
         Returns:
-            Copies of the colours (S, S, 3) uint8 and the depth buffer (S, S) float32, 1 at `NEAR_CLIP_M` and 0 at
-            `FAR_CLIP_M`.
+            Copies of the colours (S, S, 3) uint8 and of the depth buffer (S, S) float32, with S x S pixels. A depth of
+            1 is the near clipping plane, 0 the far one.
         """
         self.gl.make_current()
         self._draw(self.rect, scene, self.context)

@@ -49,8 +49,8 @@ MAX_GOAL_TRIES = 200
 class Episodes:
     """E episodes in P plans with F goals. Coordinates are in 1/64 mm.
 
-    A plan has H x W cells, a shortest path L corners, and a sketch s x s pixels. Arrays whose size differs between
-    plans or paths are concatenated, and an array of offsets has the first index of each.
+    A plan has H x W cells, a shortest path has L corners, and a sketch has s x s pixels. Arrays whose size differs
+    between plans or paths are concatenated. An array of offsets has the first index of each plan, goal or path.
 
     The names of the fields are the names of the tensors in files.
 
