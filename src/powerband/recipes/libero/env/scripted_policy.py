@@ -125,7 +125,7 @@ class ScriptedDemonstrator:
         self.reset()
 
     def reset(self) -> None:
-        """Starts an episode."""
+        """Prepares for a new episode: returns to the first waypoint and draws new random shifts."""
         self.index, self.steps_at_target, self.steps = 0, 0, 0
         self.initial_rotation: np.ndarray | None = None
         self.target: np.ndarray | None = None

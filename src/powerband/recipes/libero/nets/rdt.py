@@ -27,7 +27,7 @@ NUM_PREFIX_TOKENS = 3
 
 @dataclass(frozen=True)
 class RDTSize:
-    """Size of the transformer."""
+    """Size of the transformer: width, number of blocks, and heads."""
 
     width: int
     """Features of a token."""

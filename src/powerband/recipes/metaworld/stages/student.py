@@ -23,7 +23,7 @@ from powerband.recipes.metaworld.stages.rank_setup import make_training_env, sca
 
 
 def student(config: Config, run: Run) -> dict[str, Any]:
-    """Trains SAC with a reward bonus for actions of the collective policy.
+    """Trains SAC with a reward bonus for actions of the collective policy, which is distilled from all experts.
 
     Returns:
         Success rate and mean return of the final evaluation, as `GoalEvaluator.final` returns them; empty if a signal
@@ -33,7 +33,7 @@ def student(config: Config, run: Run) -> dict[str, Any]:
 
 
 def student_finetune(config: Config, run: Run) -> dict[str, Any]:
-    """Trains SAC from the weights of the collective network.
+    """Trains SAC from the weights of the collective network, which is distilled from all experts.
 
     Returns:
         Success rate and mean return of the final evaluation, as `GoalEvaluator.final` returns them; empty if a signal

@@ -77,7 +77,10 @@ class TransitionSampler:
             self.take(replay)
 
     def take(self, replay: Replay) -> None:
-        """Copies the newest transitions as one sample, and discards the oldest samples beyond ``collect.size``."""
+        """Copies the newest transitions as one sample, and discards the oldest samples if there are too many.
+
+        The limit for the transitions in all samples is ``collect.size``.
+        """
         count = min(self.steps, replay.size // self.num_envs) * self.num_envs
         if not count:
             return

@@ -22,7 +22,8 @@ def merge_into_boxes(cells: np.ndarray) -> list[tuple[int, int, int, int, int]]:
     """Covers a plan with rectangles that do not overlap, so that a scene has fewer boxes.
 
     Args:
-        cells: Cell codes (H rows, W columns) uint8 of the plan. All cells of a rectangle have the same code.
+        cells: Codes (H rows, W columns) uint8 of the contents of the plan's cells, 0 for a free cell. All cells of a
+            rectangle have the same code.
 
     Returns:
         (code, x0, y0, x1, y1) of each rectangle, in cells; x1 and y1 are exclusive.
@@ -48,7 +49,7 @@ def scene_xml(cells: np.ndarray) -> str:
     The y axis of the scene points up, so the y of the plan is negated.
 
     Args:
-        cells: Cell codes (H rows, W columns) uint8 of the plan.
+        cells: Codes (H rows, W columns) uint8 of the contents of the plan's cells, 0 for a free cell.
     """
     tall, colour = heights(), colours()
     height, width = (side * CELL_M for side in cells.shape)
@@ -130,7 +131,7 @@ class MujocoRenderer:
     """Renderer of one plan by MuJoCo.
 
     Args:
-        cells: Cell codes (H, W) uint8 of the plan: H rows, W columns.
+        cells: Codes (H rows, W columns) uint8 of the contents of the plan's cells, 0 for a free cell.
         pixels: S, side of the images.
 
     Attributes:
