@@ -22,8 +22,8 @@ def merge_into_boxes(cells: np.ndarray) -> list[tuple[int, int, int, int, int]]:
     """Covers a plan with rectangles that do not overlap, so that a scene has fewer boxes.
 
     Args:
-        cells: Codes (H rows, W columns) uint8 of the contents of the plan's cells, 0 for a free cell. All cells of a
-            rectangle have the same code.
+        cells: Codes of the plan's cells (H rows, W columns) uint8: numbers for floor, wall, door frame or furniture.
+            All cells of a rectangle have the same code.
 
     Returns:
         (code, x0, y0, x1, y1) of each rectangle, in cells; x1 and y1 are exclusive.
@@ -49,7 +49,7 @@ def scene_xml(cells: np.ndarray) -> str:
     The y axis of the scene points up, so the y of the plan is negated.
 
     Args:
-        cells: Codes (H rows, W columns) uint8 of the contents of the plan's cells, 0 for a free cell.
+        cells: Codes of the plan's cells (H rows, W columns) uint8: numbers for floor, wall, door frame or furniture.
     """
     tall, colour = heights(), colours()
     height, width = (side * CELL_M for side in cells.shape)
@@ -131,7 +131,7 @@ class MujocoRenderer:
     """Renderer of one plan by MuJoCo.
 
     Args:
-        cells: Codes (H rows, W columns) uint8 of the contents of the plan's cells, 0 for a free cell.
+        cells: Codes of the plan's cells (H rows, W columns) uint8: numbers for floor, wall, door frame or furniture.
         pixels: S, side of the images.
 
     Attributes:

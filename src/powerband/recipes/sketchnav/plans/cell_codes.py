@@ -52,7 +52,10 @@ _FURNITURE_HEIGHTS_M = (0.42, 0.5, 0.45, 0.75, 0.72, 1.1, 1.4, 1.9)
 
 
 def heights() -> np.ndarray:
-    """Returns heights (32,) float32 in metres above the floor, indexed by the code of a cell's content; 0 is free."""
+    """Returns heights (32,) float32 in metres above the floor, indexed by the code of a cell.
+
+    The code says what the cell contains. A cell of height 0 is free.
+    """
     metres = np.zeros(NUM_CODES, np.float32)
     metres[list(WALLS + FRAMES)] = CEILING_M
     metres[list(FURNITURE)] = _FURNITURE_HEIGHTS_M
@@ -60,9 +63,9 @@ def heights() -> np.ndarray:
 
 
 def colours() -> np.ndarray:
-    """Returns RGB colours (33, 3) float32 in 0..255, indexed by the code of a cell's content.
+    """Returns RGB colours (33, 3) float32 in 0..255, indexed by the code of a cell.
 
-    The last row is the colour of the ceiling.
+    The code says what the cell contains. The last row is the colour of the ceiling.
     """
     rgb = np.zeros((NUM_CODES + 1, 3), np.float32)
     for code, colour in _COLOURS.items():

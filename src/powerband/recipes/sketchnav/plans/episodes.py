@@ -55,7 +55,7 @@ class Episodes:
     The names of the fields are the names of the tensors in files.
 
     Attributes:
-        cells: Codes of the contents of the cells of all plans (sum of H W,) uint8, 0 for a free cell.
+        cells: Codes of the cells of all plans (sum of H W,) uint8: numbers for floor, wall, door frame or furniture.
         field: Length of the shortest path from each cell to each goal (sum of H W,) int16, in units of 2 mm; -1 for
             cells without a path.
         cells_at: Offsets of the plans in `cells` (P,) int64.
@@ -95,7 +95,7 @@ class Episodes:
         return Episodes(**{name: value.to(device) for name, value in vars(self).items()})
 
     def plan_cells(self, plan: int) -> np.ndarray:
-        """Returns the codes of the contents of cells (H rows, W columns) uint8 of plan number `plan`; 0 is free."""
+        """Returns the cells (H rows, W columns) uint8 of plan number `plan`: codes for floor, wall, furniture."""
         height, width = self.size[plan].tolist()
         first = int(self.cells_at[plan])
         return self.cells[first : first + height * width].view(height, width).cpu().numpy()

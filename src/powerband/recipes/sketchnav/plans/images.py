@@ -31,7 +31,7 @@ class EpisodeFrame:
     Points are (x, y).
 
     Attributes:
-        cells: Codes of the contents of the plan's cells (H, W) uint8, 0 for a free cell.
+        cells: Codes of the plan's cells (H, W) uint8: numbers for floor, wall, door frame or furniture.
         sketch: Sketch (s, s, 3) uint8.
         rgb: Colours of the camera (S, S, 3) uint8.
         depth: Depth (S, S) float32 in metres.
