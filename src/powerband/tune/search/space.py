@@ -1,7 +1,8 @@
-"""SearchSpace: lists the alternatives that a search combines, as axes. A setting is a set of changed knobs.
+"""SearchSpace: lists the alternative settings that a search combines, one axis for each subject, such as precision.
 
-The search always considers knobs that leave learning unchanged. Knobs that change learning (environments, batch, and
-with them the update ratio and the learning rates) change only under a rule that the user chooses:
+A setting is a set of changes to the present configuration: knob (name of a configuration field) -> value. The search
+always considers knobs that leave learning unchanged. Knobs that change learning (environments, batch, and with them the
+update ratio and the learning rates) change only under a rule that the user chooses:
 
     fixed           they do not change
     constant-reuse  environments and batch change; the number of samples per collected transition stays the same
@@ -151,7 +152,7 @@ class SearchSpace:
         return Axis("precision", tuple({"precision": name} for name in names if name != now))
 
     def overlap(self) -> Axis:
-        """Returns an axis with overlap (updates while simulators step); empty if overlap is impossible or already on."""
+        """Returns an axis with overlap (updates while simulators step); empty if overlap is impossible or on."""
         possible = self.facts.can_overlap and not self.facts.overlap
         return Axis("overlap", ({"overlap": True},) if possible else ())
 
@@ -165,7 +166,7 @@ class SearchSpace:
         return Axis("double buffering", ({"double_buffer": True},) if possible else ())
 
     def workers(self) -> Axis:
-        """Returns the alternative numbers of worker processes per rank; 0 steps the simulators in the training process."""
+        """Returns the alternative numbers of worker processes per rank; 0 steps simulators in the training process."""
         if "num_workers" not in self.knobs:
             return Axis("workers", ())
         now, cores = len(self.facts.worker_rows), max(self.facts.cores, 1)
