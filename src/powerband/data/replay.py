@@ -168,8 +168,8 @@ class Replay:
 
         Returns:
             Name -> tensor or nested dict of tensors (n, ...), as in `fields`; all are views of one gathered tensor.
-            With n_step above 1, ``reward`` is the discounted sum over a window, ``next_obs`` and ``terminated`` are
-            those of its last transition, and ``steps`` (n,) int64 is its length.
+            With n_step above 1, a row is a window of transitions: ``reward`` is their discounted sum, and ``next_obs``
+                and ``terminated`` are those of the last one. ``steps`` (n,) int64 is their number.
 
         Raises:
             ConfigError: The replay is empty, or its capacity is below n.

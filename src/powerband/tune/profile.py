@@ -32,7 +32,7 @@ RARE_WINDOWS = 20
 @dataclass(frozen=True)
 @check_ranges
 class ProfileOptions:
-    """Options of ``powerband profile`` besides the settings of the recipe."""
+    """Options of ``powerband profile``, such as the length of the measurement in seconds."""
 
     seconds: Annotated[float, Range(at_least=MIN_WINDOW_S, at_most=MAX_WINDOW_S)] = 20.0
     """Seconds to measure, counted after the first updates; start-up and probes take additional time."""

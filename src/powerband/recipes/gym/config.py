@@ -93,7 +93,7 @@ class Config:
 @dataclass(frozen=True)
 @check_ranges
 class Evaluation:
-    """Options of ``powerband eval`` for a run of gym."""
+    """Options of ``powerband eval`` for a run of the recipe gym: number of episodes and seed."""
 
     episodes: Size = 100
     """Episodes to play."""

@@ -166,8 +166,8 @@ def fit(ledger: Ledger, facts: WindowFacts, other: tuple[Ledger, WindowFacts] | 
 
     Args:
         ledger: Wall time of the window per account (category of time).
-        facts: Other figures of the window. If they contain the seconds of updates with two batch sizes, these
-            determine how the seconds of an update grow with the rows of its batch.
+        facts: Other figures of the window. If updates with two batch sizes were timed, they determine
+            how the seconds of an update grow with its batch.
         other: Ledger and facts of a window with another number of environments, which give the slope over
             environments. If None, the costs per step do not depend on the number of environments.
     """

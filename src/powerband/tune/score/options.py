@@ -26,7 +26,7 @@ class ObjectiveOptions:
 @dataclass(frozen=True)
 @check_ranges
 class ScoreOptions:
-    """Options of ``powerband tune objective=score`` besides the settings of the recipe."""
+    """Options of ``powerband tune objective=score``, such as the target score and the time budget of the search."""
 
     target: Finite | None = None
     """Score to reach: the figure of an evaluation that the recipe names, such as the return. It has no default."""

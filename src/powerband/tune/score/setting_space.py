@@ -67,8 +67,7 @@ class SettingSpace:
     def first(self) -> list[dict[str, Any]]:
         """Returns the points to try before the sampler chooses any.
 
-        They are the present settings with the faster layout, then the other algorithms, then one promising change at a
-        time.
+        They are the present settings with the faster layout, the other algorithms, and then single promising changes.
         """
         layout = "faster" if self.layout else "present"
         own, *others = self.algorithms

@@ -72,9 +72,9 @@ class ModelFitter:
         """Fits the model of the present configuration and measures every alternative that the model does not predict.
 
         Returns:
-            The model, and a dict: `key` of each measured alternative -> its effect on the parts of an environment step,
-                as `part_factors` returns it. The additional entry ``rest`` of an effect is a factor on the seconds of
-                the whole step, for the part of the change that the parts do not explain.
+            The model, and the effects of the measured alternatives. The effects are a dict: `key` of an alternative ->
+            factors on the parts of an environment step, as `part_factors` returns them. The additional factor ``rest``
+            applies to the whole step, and covers the change that the parts do not explain.
         """
         base = self.base
         model = fit(base.ledgers[0], base.facts[0])

@@ -56,7 +56,8 @@ class SearchSpace:
         recipe: Recipe of the configuration.
         config: Present configuration.
         facts: Figures of a short run of the present configuration.
-        rule: Rule for knobs that change learning: fixed, constant-reuse or sqrt-lr, see the text of this module.
+        rule: Rule for knobs that change learning. fixed: they keep their values. constant-reuse: environments and batch
+            change. sqrt-lr: as constant-reuse, and learning rates grow with the square root of the batch.
         gpus: Number of GPUs of this machine; with 0, ranks run on the CPU.
 
     Attributes:
@@ -97,7 +98,7 @@ class SearchSpace:
     def complete(self, alternatives: list[Setting]) -> dict[str, Any] | None:
         """Combines alternatives of different axes into one setting (knob -> value); returns None if it is invalid.
 
-        Under the rule sqrt-lr, the learning rates are changed with the square root of the batch size.
+        Under the rule sqrt-lr, the learning rates are multiplied by the square root of the growth of the batch.
         """
         setting = {knob: value for part in alternatives for knob, value in part.items()}
         try:

@@ -95,7 +95,7 @@ class Goal:
     def value(self, record: TrialRecord, limit: float = math.inf) -> float:
         """Returns the seconds by which a trial is compared; smaller is better.
 
-        They are the time to the score, or above the budget if the trial did not reach it.
+        They are the time to the score, or one to two times the budget if the trial did not reach it.
 
         Args:
             record: Newest record of the trial.

@@ -162,7 +162,7 @@ def nearness(moves):
 
 @inlined
 def insert(order, key, size, item, value):
-    """Inserts `item` with the sort key `value` into the sorted array `order`, which has `size` entries before.
+    """Inserts `item` with the sort key `value` into the sorted array `order`, of which `size` entries are in use.
 
     `key` contains the sort keys of `order`. Items with the same key keep the order of their insertion.
     """
@@ -238,8 +238,8 @@ def write_move(i, m, cell, code, sets, lanes, numbers, row, at):
 def write_bean(i, j, course, aside, numbers, row, at):
     """Writes the 5 features of bean `j` (0..4), as snake `i` (0..5) sees it, to row[at : at + 5].
 
-    They are its offset from the head, forward and to the right, the nearness in moves, and the moves by which the
-    nearest enemy and the nearest team mate arrive later.
+    The first three are its offset from the head, forward and to the right, and its nearness in moves. The others are
+    the moves by which the nearest enemy and the nearest team mate arrive later.
 
     `course` and `aside`: directions forward and right of the snake; `numbers`: moves of each snake to each bean, as
     `flood` computes them.

@@ -185,9 +185,8 @@ def bean_distances(lanes, flood, numbers, row):
 def flood_from_heads(s, b, sets, lanes, numbers):
     """Computes which cells each snake on board `b` can reach with 0 to 16 moves.
 
-    It writes to the scratch arrays `sets`, `lanes` and `numbers`, see `Scratch`: the cells that are free at each move,
-    the cells that each snake can reach, and the head, length, direction and distances to beans of each snake. `s`:
-    arrays of all boards.
+    It fills the scratch arrays, see `Scratch`. `sets`: cells that are free at each move; `lanes`: cells that each snake
+    can reach; `numbers`: head, length, direction and distances to beans of each snake. `s`: arrays of all boards.
     """
     for t in range(MOVES):
         for k in range(4):
@@ -234,11 +233,11 @@ def flood_from_heads(s, b, sets, lanes, numbers):
 def mark_contested(i, sets, lanes):
     """Computes, for each number t of moves, the cells that other snakes reach before snake `i`.
 
-    A cell counts if an opponent or a mate with a lower number reaches it with at most t moves, or a mate with a higher
-    number with at most t - 1 moves. So only one of two mates that would arrive together can claim a cell.
+    An opponent, or a mate with a lower number, is first if it reaches the cell with at most t moves; a mate with a
+    higher number needs at most t - 1. So only one of two mates that would arrive together can claim a cell.
 
-    `lanes`: the cells that each snake can reach, from `flood_from_heads`; `sets`: receives the result, in row TAKEN +
-    t.
+    `lanes`: the cells that each snake can reach, from `flood_from_heads`; `sets`: its rows TAKEN + t receive the
+    result.
     """
     first = i // TEAM * TEAM
     for t in range(1, MOVES):
@@ -274,10 +273,10 @@ def count_reachable(lanes, numbers):
 def explore(forward, left, right, sets, lanes, numbers):
     """Computes which cells a snake can reach after each of its three next moves; call `mark_contested` before.
 
-    `forward`, `left` and `right` are the cells after the move; a blocked one leads nowhere. The reached cells are
-    written to `lanes`, twice: all of them, and those that no other snake reaches before. `numbers` receives, for both,
-    their counts, the moves until the snake is trapped, and the moves to each bean. `sets`: cells that are free at each
-    move.
+    The reached cells are written to `lanes`, twice: all of them, and those that no other snake reaches before.
+    `numbers` receives, for both, the number of cells, the moves until the snake is trapped, and the moves to each bean.
+
+    `forward`, `left`, `right`: cells after the three moves; `sets`: cells that are free or contested at each move.
     """
     for lane in range(lanes.shape[2]):
         for k in range(4):
