@@ -73,7 +73,7 @@ class WorkerPool:
         return [payload for _, payload in self.replies()]
 
     def step(self, part: slice) -> None:
-        """Starts a step of some workers; `part` is their slice in the list of workers."""
+        """Starts a step of some workers; `part` is the slice of the list of workers."""
         for worker in self.workers[part]:
             assert worker.index not in self.in_flight, "send twice without recv"
             self.in_flight.add(worker.index)
@@ -81,7 +81,7 @@ class WorkerPool:
             worker.send(channel.STEP)
 
     def wait_for_step(self, part: slice) -> bool:
-        """Waits for the step of some workers; `part` is their slice in the list of workers.
+        """Waits for the step of some workers; `part` is the slice of the list of workers.
 
         Returns:
             True if an episode ended or was truncated.
@@ -103,7 +103,7 @@ class WorkerPool:
         """Collects one reply per worker. All workers have replied before a failure is handled.
 
         Args:
-            part: Slice of the workers that owe a reply.
+            part: Slice of the workers whose replies are pending.
             recover: Restart workers that failed; false raises an error.
 
         Returns:
