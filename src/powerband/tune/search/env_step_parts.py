@@ -1,4 +1,4 @@
-"""Parts of an environment step: predicts their seconds and applies the effects of measured alternative settings."""
+"""Parts of an environment step: predicts their seconds, also under other settings whose effect was measured."""
 
 from __future__ import annotations
 

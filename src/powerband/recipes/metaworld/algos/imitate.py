@@ -1,4 +1,4 @@
-"""Imitation: trains a temporary policy on a teacher's actions while it acts, so that the data contain its states.
+"""Imitation: a temporary policy acts and learns the teacher's actions in the states that it visits (DAgger).
 
 The stage online_distill records these data: first actions are random, then the policy acts, then the teacher.
 

@@ -54,7 +54,7 @@ class SensorArrays(NamedTuple):
 
 
 def sensor_arrays(sensors: Sensors, device: torch.device) -> SensorArrays:
-    """Builds the tables and the standard deviations of the noise of `sensors` on a device."""
+    """Returns what the kernels need to draw the noise of `sensors`, with its tables on `device`."""
     count = 1 << LANE_BITS
     table = np.array([NormalDist().inv_cdf((k + 0.5) / count) for k in range(count)])
     table /= table.std()

@@ -62,7 +62,7 @@ class Job:
     Attributes:
         params: Settings as coordinates of the search space: name of a dimension -> value.
         seed: Seed of the run.
-        rung: Index of the rung of successive halving at which the trial is paused.
+        rung: Index of the rung of successive halving up to which this job trains the policy; then the trial is paused.
         trial: Optuna trial for new settings; None if the settings have been tried before.
         paused: Record of the paused trial to continue; None starts a new run.
     """
