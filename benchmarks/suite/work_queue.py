@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import resource
 import signal
@@ -80,6 +81,8 @@ class WorkQueue:
                 start_new_session=True,
             )
             self.children.add(child)
+            with contextlib.suppress(OSError):  # Linux weighs whole sessions, and the child leads one
+                Path(f"/proc/{child.pid}/autogroup").write_text("19")
             child.wait()
         self.children.discard(child)
         state = "done" if child.returncode == 0 else f"FAILED with status {child.returncode}, see {log}"
