@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 import runs
 from distributed.ranks import CommandOnRanks
@@ -107,6 +108,7 @@ def test_a_signal_to_ranks_saves_and_ranks_of_a_killed_torchrun_save_too(tmp_pat
     state = runs.state(run)
     assert state["shared/run/env_steps"] > reached, finish(process)
     shares_sizes(printed, state)
+    continues_on_one_rank(run, state)
 
 
 def test_the_launcher_resumes_on_policy_ranks_and_a_signal_to_it_saves_on_both_again(tmp_path):
@@ -122,6 +124,28 @@ def test_the_launcher_resumes_on_policy_ranks_and_a_signal_to_it_saves_on_both_a
     state = runs.state(run)
     assert state["shared/run/env_steps"] > reached, said
     assert any(name.startswith("rank1/") for name in state), "the run went on without its second rank"
+    continues_on_one_rank(run, state)
+
+
+def continues_on_one_rank(run: Path, saved: dict) -> None:
+    """A resume on one rank keeps counters, sizes over all ranks, random streams and every stored transition."""
+    env_steps = saved["shared/run/env_steps"]
+    assert cli.main(["train", "snakes", f"resume={run}", "nproc=1", f"env_steps={env_steps + 8}"]) == 0
+    assert "saved by 2 rank(s), continued by 1" in (run / "train.log").read_text()
+    state = runs.state(run)
+    assert not any(name.startswith("rank1/") for name in state)
+    assert state["shared/run/env_steps"] > env_steps
+    assert len(state["rank0/env/board_id"]) == len(saved["rank0/env/board_id"]) + len(saved["rank1/env/board_id"])
+    done = state["shared/run/grad_steps"] - saved["shared/run/grad_steps"]
+    if "rank0/replay/rows" not in state:
+        assert done > 0
+        return
+    assert done == state["shared/run/env_steps"] - env_steps, "an update per step"
+    rows = {tuple(row) for row in state["rank0/replay/rows"].view(torch.int32).tolist()}
+    before = torch.cat([saved["rank0/replay/rows"], saved["rank1/replay/rows"]]).view(torch.int32).tolist()
+    assert len(before) == env_steps and all(tuple(row) in rows for row in before)
+    steps = (state["shared/run/env_steps"] - env_steps) // 4
+    assert state["rank0/noise/ddpg/act:4"] == saved["rank0/noise/ddpg/act:2"] + steps
 
 
 def shares_sizes(said: str, state: dict) -> None:
