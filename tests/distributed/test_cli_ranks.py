@@ -70,12 +70,12 @@ def endless(name: str, run: Path) -> list[str]:
     return ["train", *words, "env_steps=100000000", "log_interval_s=0.5"]
 
 
-def wait_for_rates(process: subprocess.Popen) -> str:
-    """What a started run printed until it trains."""
+def wait_for_rates(process: subprocess.Popen, text: str = "steps/s") -> str:
+    """What a started run printed until it trains, or until it prints another text."""
     lines = []
     for line in process.stdout:
         lines.append(line)
-        if "steps/s" in line:
+        if text in line:
             break
     time.sleep(0.5)
     return "".join(lines)
@@ -111,13 +111,19 @@ def test_a_signal_to_ranks_saves_and_ranks_of_a_killed_torchrun_save_too(tmp_pat
     continues_on_one_rank(run, state)
 
 
-def test_the_launcher_resumes_on_policy_ranks_and_a_signal_to_it_saves_on_both_again(tmp_path):
+def test_the_launcher_resumes_and_restarts_on_policy_ranks_and_a_signal_to_it_saves_on_both_again(tmp_path):
     run = tmp_path / "run"
     stopped("ppo", run, tmp_path)
     reached = runs.state(run)["shared/run/env_steps"]
     assert reached > 0
-    process = start(POWERBAND, "train", "snakes", f"resume={run}", "env_steps=100000000")
+    words = ["train", "snakes", f"resume={run}", "env_steps=100000000", "max_restarts=1", "save_interval_s=1"]
+    process = start(POWERBAND, *words)
     said = wait_for_rates(process)
+    processes = json.loads((run / "processes.json").read_text())["ranks"]
+    os.kill(processes[1]["pid"], signal.SIGKILL)
+    said += wait_for_rates(process, "resumed from")
+    said += wait_for_rates(process)
+    assert json.loads((run / "processes.json").read_text())["ranks"] != processes
     process.send_signal(signal.SIGTERM)
     said += finish(process)
     assert "ranks" in said and process.returncode == 128 + signal.SIGTERM, said

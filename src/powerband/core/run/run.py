@@ -114,7 +114,14 @@ class Run:
 
     @classmethod
     def start(
-        cls, config: Any, *, recipe: str, stage: str, argv: list[str], observer: RunObserver | None = None
+        cls,
+        config: Any,
+        *,
+        recipe: str,
+        stage: str,
+        argv: list[str],
+        observer: RunObserver | None = None,
+        restarted: bool = False,
     ) -> Run:
         """Starts a run: joins the ranks, creates or finds the run folder, and writes the configuration.
 
@@ -124,14 +131,15 @@ class Run:
             stage: Name of the stage (function of the recipe) that runs, such as train.
             argv: The command line after ``powerband``.
             observer: Measurement of the run; None for a normal run.
+            restarted: True if a launcher has started the ranks again, so that they continue the run in their folder.
 
         Raises:
             ConfigError: The run folder contains another run, is in use, or cannot be written.
         """
-        startup = prepare_run(config, recipe, stage, argv)
+        startup = prepare_run(config, recipe, stage, argv, restarted)
         run = cls(startup.config, startup.folder, startup.ranks, observer)
         run.recipe = recipe
-        run._folder = OwnedFolder(startup.folder, startup.ranks, startup.created_folder, startup.lock)
+        run._folder = OwnedFolder(startup.folder, startup.ranks, startup.created_folder, startup.lock, startup.jobs)
         run.describe(startup.banner)
         for notice in sorted({line for lines in run.ranks.gather(startup.notices) for line in lines}):
             run.console.note(notice)
