@@ -97,6 +97,11 @@ class DQN:
     def act(self, obs: Tree, carry: Tensor | None, explore: bool) -> tuple[Tensor, dict[str, Tensor], None]:
         """Chooses the best allowed actions; if `explore`, with probability epsilon uniformly random allowed ones.
 
+        Args:
+            obs: Tensor or nested dict of tensors (N, ...): observations of N environments.
+            carry: Not used; the policy has no recurrent state.
+            explore: Explores if true, and counts the steps, by which epsilon falls.
+
         Returns:
             Actions (N,) int64; an empty dict; None, because the policy has no recurrent state.
         """
@@ -114,7 +119,8 @@ class DQN:
         """Takes one step of the network and, at every `target_interval`-th update, of the target network.
 
         Args:
-            batch: obs, next_obs (B, ...), action (B,), reward (B,), terminated (B,).
+            batch: B transitions: ``obs`` and ``next_obs`` (B, ...), ``action`` (B,) int64, ``reward`` (B,) and
+                ``terminated`` (B,) bool.
 
         Returns:
             Losses and statistics of the update by name, detached 0-d tensors.
@@ -209,15 +215,18 @@ class DQN:
 
 
 def best_action(values_BKQ: Tensor, mask: Tensor | None) -> Tensor:
-    """Returns the actions (B,) int64 with the largest mean over quantiles that `mask` (B, K) allows; None allows all.
+    """Returns the allowed actions (B,) int64 with the largest mean value over Q quantiles.
 
-    A row whose mask allows nothing, such as after a terminal state, gets action 0.
+    Args:
+        values_BKQ: Values (B, K, Q) of B rows, K actions and Q quantiles.
+        mask: Bools (B, K), True for allowed actions; None allows all. A row without allowed actions, such as after a
+            terminal state, gets action 0.
     """
     q_BK = values_BKQ.mean(2)
     return (q_BK if mask is None else q_BK.masked_fill(~mask, MASKED)).argmax(1)
 
 
 def of_action(values_BKQ: Tensor, action: Tensor) -> Tensor:
-    """Selects the values (B, Q) of one action (B,) per row."""
+    """Selects the values (B, Q) of the action (B,) of each row from values (B, K, Q) of K actions and Q quantiles."""
     index = action.view(-1, 1, 1).expand(-1, 1, values_BKQ.shape[2])
     return values_BKQ.gather(1, index).squeeze(1)

@@ -39,7 +39,8 @@ class FastTD3:
 
     An encoder learns from the loss of the critics alone; the actor reads its features without a gradient.
 
-    Shapes: N environments, B rows of a batch, D entries of an action, F features of an observation, Z atoms.
+    Shapes: N environments, B rows of a batch, D entries of an action, F features of an observation, Z atoms (the fixed
+    values of the return to which critics assign probabilities).
     """
 
     def __init__(
@@ -247,10 +248,19 @@ class FastTD3:
 
 
 def project(probs_BZ: Tensor, reward_B: Tensor, discount_B: Tensor, atoms_Z: Tensor) -> Tensor:
-    """Returns the probabilities (B, Z) of reward + discount * value at evenly spaced atoms.
+    """Projects the distribution of reward + discount * value onto evenly spaced atoms (fixed values of the return).
 
-    The values have the probabilities `probs_BZ` at the atoms. A result between two atoms is split between them in
-    proportion to its nearness; one beyond the last atom is moved to it.
+    A result between two atoms is split between them in proportion to its nearness. One beyond the first or last atom is
+    moved to this atom. Source: Bellemare, Dabney and Munos 2017, algorithm 1.
+
+    Args:
+        probs_BZ: Probabilities (B, Z) with which the value equals each of the Z atoms, for B rows.
+        reward_B: Rewards (B,).
+        discount_B: Discounts (B,), 0 after a terminal state.
+        atoms_Z: Atoms (Z,) in ascending order.
+
+    Returns:
+        Probabilities (B, Z) of the atoms.
     """
     last = len(atoms_Z) - 1
     values_BZ = reward_B.unsqueeze(1) + discount_B.unsqueeze(1) * atoms_Z

@@ -45,7 +45,10 @@ FIGURES = tuple(f"losses/{name}" for name in ("policy", "value", "entropy", "kl"
 
 @compiled
 def take(values, rows):
-    """Returns the `rows` (R,) int64 of values (B, ...) as (R, ...); values without rows unchanged."""
+    """Returns the rows of values (B, ...) with the indices rows (R,) int64, as (R, ...).
+
+    Empty `values`, such as the mask if all actions are allowed, are returned unchanged.
+    """
     if not len(values):
         return values
     taken = np.empty((len(rows), values.shape[1]), values.dtype)
@@ -57,10 +60,17 @@ def take(values, rows):
 
 @compiled
 def loss_gradient(theta, log_std_at, policy, critic, norm, x, mask, action, old, settings, grad, figures):
-    """Writes the gradient of `PPO._loss` to grad (P,), and its first `FIGURES` to figures (5,).
+    """Computes the gradient of the loss `PPO._loss` and statistics for a mini-batch of R rows.
 
-    The columns of old (R, 4) are log_prob, value, advantages and returns of the rollout. `settings` are clip,
-    value_coef, entropy_coef, value_clip and the largest KL divergence; infinite means no limit.
+    Args:
+        theta, log_std_at, policy, critic, norm, x, mask: Network and observations, as `kernels` explains.
+        action: Actions (R, 1) int64 if discrete, else (R, D) with D entries.
+        old: Log-probability, value, advantage and return of each row in the rollout (R, 4).
+        settings: Clip range, value and entropy coefficients, value clip range, and largest KL divergence. Infinity
+            disables either of the last two.
+        grad: Gradient (P,) of all P parameters, overwritten.
+        figures: The first five entries of `FIGURES`: policy and value loss, entropy, KL divergence and clipped
+            fraction.
     """
     clip, value_coef, entropy_coef, value_clip, max_kl = settings
     x = normalised(x, norm[0], norm[1], norm[2])
@@ -113,19 +123,25 @@ def kernels() -> tuple[Any, Any, Any]:
     ``act`` chooses actions, ``gradient`` computes the gradient of one mini-batch, and ``epoch`` takes one optimiser
     step on each mini-batch of a rollout. Their common arguments, in order:
 
-    - ``theta`` (P,): all P parameters.
-    - ``log_std_at``: first and last position of log_std in ``theta``; equal for discrete actions.
+    - ``theta`` (P,): all P parameters as one array.
+    - ``log_std_at``: position of the first entry of log_std in ``theta`` and the position after its last entry; both
+      are equal for discrete actions.
     - ``policy``, ``critic``: layers of the two networks, see `mlp.forward`.
     - ``norm``: mean and variance (F,) and clip of `RunningNorm`; empty arrays if observations are not normalised.
     - ``x`` (R, F): F features of R rows.
-    - ``mask`` (R, K) bool: allowed ones of K actions; empty if all are allowed.
+    - ``mask`` (R, K) bool: True for allowed actions out of K; empty if all are allowed.
     """
     # A cached function may close over numbers only: a compiled function in its closure would never match the cache.
     stamp = source_checksum(compiled_adam, mlp, distributions)
 
     @njit(cache=True, **OPTIONS)
     def act(theta, log_std_at, policy, critic, norm, x, mask, keys, counter, explore, action, log_prob, value):
-        """Writes actions, log_prob (R,) and value (R,), with the noise of keys (n,) and counter (1,) if `explore`."""
+        """Writes the actions, log-probabilities (R,) and values (R,) of R rows to `action`, `log_prob` and `value`.
+
+        `kernels` explains the arguments up to `mask`. If `explore`, actions are sampled with the `Noise` of keys (n,)
+        and counter (1,); otherwise they are the likeliest ones. Actions are (R, 1) int64 if discrete, else (R, D
+        entries).
+        """
         x = normalised(x, norm[0], norm[1], norm[2])
         log_std = theta[log_std_at[0] : log_std_at[1] + 0 * stamp]
         outputs, values = forward(theta, policy, x)[1], forward(theta, critic, x)[1]
@@ -143,7 +159,7 @@ def kernels() -> tuple[Any, Any, Any]:
 
     @njit(cache=True, **OPTIONS)
     def gradient(*arguments):
-        """Calls `loss_gradient`."""
+        """Calls `loss_gradient` with the same arguments."""
         loss_gradient(*arguments)
         return 0 * stamp
 
@@ -166,10 +182,17 @@ def kernels() -> tuple[Any, Any, Any]:
         adam,
         means,
     ):
-        """Takes one step of Adam per mini-batch of `size` rows, and writes the means of `FIGURES` to means (6,).
+        """Takes one step of Adam on each mini-batch of `size` rows of a rollout.
 
-        The arrays of `loss_gradient` have B rows here. `order` (B,) int64 is a permutation. `adam` is explained at
-        `adam_step`.
+        Args:
+            theta, log_std_at, policy, critic, norm, x, mask: Network, and observations of B rows, as `kernels`
+                explains.
+            action, old, settings, grad: As in `loss_gradient`, with B rows.
+            order: Order of the rows, a permutation (B,) int64.
+            size: Rows of a mini-batch; the last one may be smaller.
+            max_norm: Largest 2-norm of the gradient.
+            adam: State and settings of Adam, as in `adam_step`.
+            means: Means over mini-batches (6,) of the losses and statistics that `FIGURES` names, overwritten.
         """
         figures = np.empty(means.size, np.float32)
         count = np.float32(-(-len(order) // size) + 0 * stamp)
@@ -233,10 +256,15 @@ class FusedPPO:
         return self.theta.numpy(), self.log_std_at, *self.layers, (*norm, clip), x.contiguous().numpy(), allowed
 
     def act(self, x: Tensor, mask: Tensor | None, noise: Noise | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Samples actions from features x (R, F) with `noise`; None takes the likeliest actions.
+        """Samples actions with the numbers of `noise`, or takes the likeliest actions if `noise` is None.
+
+        Args:
+            x: Features (R, F numbers) of R rows.
+            mask: Allowed actions (R, K actions) bool; None allows all.
+            noise: Source of the random numbers of these rows, or None.
 
         Returns:
-            Actions (R,) int64 or (R, D), log-probabilities (R,) and values (R,).
+            Actions (R,) int64 if discrete, else (R, D entries); log-probabilities (R,); values (R,).
         """
         dtype, width = self.action_type
         action, log_prob, value = torch.empty(len(x), width, dtype=dtype), torch.empty(len(x)), torch.empty(len(x))
@@ -248,16 +276,16 @@ class FusedPPO:
         return action if dtype.is_floating_point else action.view(-1), log_prob, value
 
     def gradient(self, x: Tensor, mask: Tensor | None, action: Tensor, old: Tensor) -> dict[str, Tensor]:
-        """Writes the gradient of a mini-batch to that of the optimiser.
+        """Computes the gradient of the PPO loss of a mini-batch, and writes it to the ``grad`` of the optimiser.
 
         Args:
-            x: Features (R, F).
-            mask: Allowed actions (R, K) bool; None allows all.
-            action: Actions.
-            old: log_prob, value, advantages and returns of the rollout (R, 4).
+            x: Features (R, F numbers) of R rows.
+            mask: Allowed actions (R, K actions) bool; None allows all.
+            action: Actions (R,) int64 if discrete, else (R, D entries).
+            old: Log-probability, value, advantage and return of each row in the rollout (R, 4).
 
         Returns:
-            Figures of the loss by name, 0-d tensors.
+            Losses and statistics by name, 0-d tensors.
         """
         figures = torch.empty(len(FIGURES) - 1)
         kernels()[1](*self._arguments(x, mask), *self._learning(action, old), figures.numpy())
@@ -266,9 +294,15 @@ class FusedPPO:
     def epoch(
         self, x: Tensor, mask: Tensor | None, action: Tensor, old: Tensor, order: Tensor, size: int
     ) -> dict[str, Tensor]:
-        """Takes one step of the optimiser on each mini-batch of `size` rows, in the order (B,) int64 of the rows.
+        """Takes one optimiser step on each mini-batch of a rollout.
 
-        The other arguments are those of `gradient`, with B rows. Returns the means of the figures over mini-batches.
+        Args:
+            x, mask, action, old: As in `gradient`, with all B rows of the rollout.
+            order: Order of the rows, a permutation (B,) int64.
+            size: Rows of a mini-batch.
+
+        Returns:
+            Means over the mini-batches of the losses and statistics by name, 0-d tensors.
         """
         figures, adam = torch.empty(len(FIGURES)), self.adam.adam
         state = tuple(adam.state[name].view(-1).numpy() for name in ("exp_avg", "exp_avg_sq", "step"))

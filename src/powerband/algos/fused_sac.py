@@ -39,10 +39,12 @@ LOG_2, HALF_LOG_2PI = np.float32(math.log(2)), np.float32(0.5 * math.log(2 * mat
 
 @compiled
 def squashed(outputs, normal):
-    """Returns actions (B, D) in (-1, 1) and log-probabilities (B,), as `SAC._policy`.
+    """Samples actions (B, D) in (-1, 1), the tanh of normally distributed numbers, and computes log-probabilities (B,).
+
+    The results equal those of `SAC._policy`.
 
     Args:
-        outputs: Means and log standard deviations (B, 2 D) of the policy.
+        outputs: Outputs (B, 2 D) of the policy: means, then log standard deviations of D entries of an action, B rows.
         normal: Standard normal numbers (B, D).
     """
     rows, width = normal.shape
@@ -60,9 +62,14 @@ def squashed(outputs, normal):
 
 @compiled
 def squashed_backward(outputs, normal, action, action_grad, log_prob_grad):
-    """Replaces outputs (B, 2 D) by its gradient.
+    """Backward pass of `squashed`; replaces `outputs` by their gradient.
 
-    `action_grad` (B, D) is the gradient of the actions, and the number `log_prob_grad` that of each log-probability.
+    Args:
+        outputs: Outputs (B, 2 D) of the policy for B rows and D entries of an action.
+        normal: Standard normal numbers (B, D) that `squashed` received.
+        action: Actions (B, D) that `squashed` returned.
+        action_grad: Gradient (B, D) of the actions.
+        log_prob_grad: Gradient of each log-probability, one number for all rows.
     """
     rows, width = normal.shape
     for r in range(rows):
@@ -78,7 +85,7 @@ def squashed_backward(outputs, normal, action, action_grad, log_prob_grad):
 
 @compiled
 def joined(obs, action):
-    """Returns the inputs (B, F + D) of a critic."""
+    """Concatenates features obs (B, F) and action (B, D) to the inputs (B, F + D) of a critic, for B rows."""
     width = obs.shape[1]
     x = np.empty((len(obs), width + action.shape[1]), np.float32)
     x[:, :width], x[:, width:] = obs, action
@@ -89,19 +96,24 @@ def joined(obs, action):
 def kernels() -> tuple[Any, Any, Any]:
     """Returns three compiled functions: act, critic_gradient and actor_gradient.
 
-    Their common arguments:
+    Their common arguments, for B rows, F features and D entries of an action:
 
-    - ``policy``: parameters (P,) and layers of the actor.
-    - ``critics``, ``targets``: parameters (P,) of both critics and of their targets.
-    - ``layers``: layers (2, L, 5) of the two critics.
-    - ``keys`` (B,), ``counter`` (1,) int64: the noise stream that draws the numbers (B, 2 D) of an update.
+    - ``policy``: parameters (P,) of the actor as one array, and its layers, see `mlp.forward`.
+    - ``critics``, ``targets``: parameters (P,) of both critics, and of both target critics, as one array.
+    - ``layers``: layers (2, L, 5) int64 of the two critics with L layers each, see `mlp.forward`.
+    - ``keys`` (B,), ``counter`` (1,) int64: the `Noise` that draws the random numbers (B, 2 D) of an update.
     """
     # A cached function may close over numbers only: a compiled function in its closure would never match the cache.
     stamp = source_checksum(compiled_adam, mlp, distributions)
 
     @njit(cache=True, **OPTIONS)
     def act(policy, obs, keys, counter, explore, centre, scale, action):
-        """Writes actions (N, D) in the environment's units for obs (N, F); sampled if `explore`, otherwise the mean."""
+        """Writes actions (N, D) in the environment's units to `action`, for N environments and D entries of an action.
+
+        `kernels` explains `policy`. `obs` are features (N, F numbers). If `explore`, the `Noise` of keys (N,) and
+        counter (1,) samples the actions; otherwise they are the mean. `centre` and `scale` (D,) are centre and half
+        range of the actions.
+        """
         width = action.shape[1] + 0 * stamp
         outputs = forward(policy[0], policy[1], obs)[1]
         normal = np.zeros((len(obs), width), np.float32)
@@ -117,9 +129,16 @@ def kernels() -> tuple[Any, Any, Any]:
 
     @njit(cache=True, **OPTIONS)
     def critic_gradient(policy, critics, targets, layers, keys, counter, alpha, batch, grad, normal, figures):
-        """Writes the gradient (P,) of the critics' loss, the noise normal (B, 2 D), and figures (2,): loss and mean Q.
+        """Writes the gradient of the critics' loss to `grad`, for B rows, F features and D entries of an action.
 
-        `batch` is obs (B, F), action (B, D) in [-1, 1], reward (B,), next_obs (B, F) and discount (B,).
+        Args:
+            policy, critics, targets, layers, keys, counter: Networks and noise, as `kernels` explains.
+            alpha: Temperature, the weight of the entropy.
+            batch: obs (B, F), action (B, D) in [-1, 1], reward (B,), next_obs (B, F) and discount (B,).
+            grad: Gradient (P,) of the parameters of both critics, overwritten.
+            normal: Standard normal numbers (B, 2 D), overwritten. The first half samples next actions, the second half
+                is for `actor_gradient`.
+            figures: Loss and mean Q (2,), overwritten.
         """
         obs, action, reward, next_obs, discount = batch
         rows, width = np.float32(len(obs) + 0 * stamp), action.shape[1]
@@ -144,9 +163,17 @@ def kernels() -> tuple[Any, Any, Any]:
 
     @njit(cache=True, **OPTIONS)
     def actor_gradient(policy, critics, layers, alpha, log_alpha_at, target_entropy, obs, normal, grad, figures):
-        """Writes the gradient (P,) of the actor and of log_alpha, and figures (2,): loss and mean log-probability.
+        """Writes the gradient of the actor and of log_alpha, the log temperature, to `grad`.
 
-        `log_alpha_at` is the position of log_alpha in the parameters. `normal` (B, D) samples the actions.
+        Args:
+            policy, critics, layers: Networks, as `kernels` explains.
+            alpha: Temperature, the weight of the entropy.
+            log_alpha_at: Position of log_alpha in the parameters of the actor.
+            target_entropy: Entropy that the temperature aims at.
+            obs: Features (B, F numbers) of B rows.
+            normal: Standard normal numbers (B, D entries) that sample the actions.
+            grad: Gradient (P,) of the P parameters, overwritten.
+            figures: Loss and mean log-probability (2,), overwritten.
         """
         rows, width = np.float32(len(obs) + 0 * stamp), normal.shape[1]
         policy_activations, outputs = forward(policy[0], policy[1], obs)
@@ -218,7 +245,15 @@ class FusedSAC:
         self.bounds = tuple(bound.numpy() for bound in bounds)
 
     def act(self, obs: Tensor, noise: Noise | None) -> Tensor:
-        """Samples actions (N, D) in the environment's units with `noise`; None takes the mean. `obs` is (N, F)."""
+        """Samples actions with the numbers of `noise`, or takes the mean if `noise` is None.
+
+        Args:
+            obs: Features (N, F numbers) of N environments.
+            noise: Source of the random numbers, or None.
+
+        Returns:
+            Actions (N, D entries) in the environment's units.
+        """
         action = torch.empty(len(obs), len(self.bounds[0]))
         keys, counter = (NO_NOISE, NO_NOISE) if noise is None else (noise.keys.numpy(), noise.counter.view(1).numpy())
         rows = obs.contiguous().numpy()
@@ -226,15 +261,17 @@ class FusedSAC:
         return action
 
     def critic_gradient(self, batch: tuple[Tensor, ...], noise: Noise, alpha: float) -> tuple[Tensor, Tensor, Tensor]:
-        """Writes the gradient of the critics' loss to that of their optimiser.
+        """Computes the gradient of the critics' loss, and writes it to the ``grad`` of the critics' optimiser.
 
         Args:
-            batch: Features (B, F), actions (B, D) in [-1, 1], rewards (B,), next features (B, F) and discounts (B,).
-            noise: Stream with one id per row.
-            alpha: Temperature.
+            batch: Features (B, F), actions (B, D) in [-1, 1], rewards (B,), next features (B, F) and discounts (B,),
+                for B rows, F features and D entries of an action.
+            noise: Source of the random numbers, with one id per row.
+            alpha: Temperature, the weight of the entropy.
 
         Returns:
-            Loss and mean Q, 0-d tensors, and the noise (B, 2 D), whose second half is for `actor_gradient`.
+            Loss and mean Q, 0-d tensors, and standard normal numbers (B, 2 D), whose second half is for
+            `actor_gradient`.
         """
         arrays = tuple(tensor.contiguous().numpy() for tensor in batch)
         normal, figures = torch.empty(len(batch[0]), 2 * batch[1].shape[1]), torch.empty(2)
@@ -246,13 +283,13 @@ class FusedSAC:
         return figures[0], figures[1], normal
 
     def actor_gradient(self, obs: Tensor, normal: Tensor, alpha: float, target_entropy: float) -> tuple[Tensor, Tensor]:
-        """Writes the gradient of the actor and of log_alpha to that of their optimiser.
+        """Computes the gradient of the actor and of log_alpha, and writes it to the ``grad`` of their optimiser.
 
         Args:
-            obs: Features (B, F).
-            normal: Standard normal numbers (B, D).
-            alpha: Temperature.
-            target_entropy: Target of the entropy.
+            obs: Features (B, F numbers) of B rows.
+            normal: Standard normal numbers (B, D entries) that sample the actions.
+            alpha: Temperature, the weight of the entropy.
+            target_entropy: Entropy that the temperature aims at.
 
         Returns:
             Loss and mean log-probability, 0-d tensors.

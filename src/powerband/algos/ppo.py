@@ -214,14 +214,20 @@ class PPO:
         return figures
 
     def updates_epochs(self, rows: int) -> bool:
-        """Returns whether `update_epoch` supports mini-batches of `rows` rows."""
+        """Returns whether the loop may call `update_epoch` with mini-batches of `rows` rows, in place of `update`."""
         alone = self.world_size == 1 and self.leading == 1
         return alone and self.fused is not None and rows <= self.fused.max_rows
 
     def update_epoch(self, data: dict[str, Tree], order: Tensor, size: int) -> dict[str, Tensor]:
-        """Takes one step on each mini-batch of `size` rows, in the order (T * N,) int64 of the rows of a rollout.
+        """Takes one optimiser step on each mini-batch of a rollout of T steps and N environments.
 
-        `data` has the names of `update`, each (T, N, ...). Returns the means of the figures over the mini-batches.
+        Args:
+            data: Tensors of the rollout (T, N, ...), with the names of the batch of `update`.
+            order: Order of the T * N rows, a permutation (T * N,) int64.
+            size: Rows of a mini-batch.
+
+        Returns:
+            Means over the mini-batches of the losses and statistics by name, 0-d tensors.
         """
         assert self.fused is not None
         figures = self.fused.epoch(*self._fused_inputs(data, 2), order, size)

@@ -69,7 +69,7 @@ class SACConfig:
 
     @property
     def can_be_fused(self) -> bool:
-        """Whether these settings allow the compiled functions of `FusedSAC`."""
+        """Whether these settings allow `FusedSAC`, which computes actions and gradients in compiled functions."""
         return self.fused and not self.compile and max(self.hidden) <= FUSED_SAC_WIDTH
 
     @property
@@ -245,7 +245,7 @@ class PPOConfig:
 
     @property
     def can_be_fused(self) -> bool:
-        """Whether `fused` is set and supports the other settings."""
+        """Whether `fused` is set and the other settings allow `FusedPPO`, which runs updates in a compiled function."""
         return self.fused and not self.shared_trunk and self.activation == "tanh" and not self.compile
 
 

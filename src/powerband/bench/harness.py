@@ -107,10 +107,11 @@ def measure(arguments: list[str], seconds: float) -> dict[str, Any]:
 
 
 def restart_with_cli_environment() -> None:
-    """Restarts this script with the environment variables that the command line sets.
+    """Restarts this script with the OpenMP environment variables that the command line sets.
 
-    Benchmarks that run a recipe in their own process call this function first, because importing torch reads the
-    variables. The function returns if any of them is set, and configures the memory allocator like the command line.
+    Benchmarks that run a recipe in their own process call this function first, because torch reads the variables when
+    it is imported. If one of them is already set, the function only configures the memory allocator like the command
+    line and returns.
     """
     keep_freed_memory()
     if not OPENMP_WAIT_VARIABLES.keys() & os.environ.keys():
@@ -198,12 +199,12 @@ def print_header(bench: str, arguments: Iterable[str], rounds: int, seconds: flo
 
 
 def resolve_knob(configure: Configure, arguments: list[str], knob: str, value: Any) -> tuple[str, Any]:
-    """Finds a setting in the configuration of a recipe.
+    """Finds the qualified name and the present value of a setting of a recipe.
 
     Args:
-        configure: Function that reads the configuration of a recipe, see `Configure`.
+        configure: Function (recipe name, arguments) -> (recipe, stage, configuration).
         arguments: Name of the recipe and its arguments.
-        knob: Name of the setting.
+        knob: Name of the setting, qualified or not.
         value: A valid value of the setting.
 
     Returns:

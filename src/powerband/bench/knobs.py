@@ -59,7 +59,7 @@ def num_envs(arguments: list[str], configure: Configure) -> dict[str, Any]:
 
     Args:
         arguments: Command line after ``powerband bench num-envs``.
-        configure: Function that reads the configuration of a recipe, see `harness.Configure`.
+        configure: Function (recipe name, arguments) -> (recipe, stage, configuration).
     """
     return _compare_values("num-envs", "num_envs", arguments or ["gym"], configure, _multiples)
 
@@ -67,11 +67,11 @@ def num_envs(arguments: list[str], configure: Configure) -> dict[str, Any]:
 def batch(arguments: list[str], configure: Configure) -> dict[str, Any]:
     """Compares the throughput of several batch sizes; returns the JSON result of `harness.result`.
 
-    The setting is ``minibatch_rows`` if the recipe sets it, otherwise ``global_batch_size``.
+    The benchmark varies the setting ``minibatch_rows`` if the recipe sets it, otherwise ``global_batch_size``.
 
     Args:
         arguments: Command line after ``powerband bench batch``.
-        configure: Function that reads the configuration of a recipe, see `harness.Configure`.
+        configure: Function (recipe name, arguments) -> (recipe, stage, configuration).
     """
     arguments = arguments or ["gym"]
     recipe_arguments = _with_recipe(options(Options, arguments, "powerband bench batch")[1])
@@ -85,7 +85,7 @@ def precision(arguments: list[str], configure: Configure) -> dict[str, Any]:
 
     Args:
         arguments: Command line after ``powerband bench precision``.
-        configure: Function that reads the configuration of a recipe, see `harness.Configure`.
+        configure: Function (recipe name, arguments) -> (recipe, stage, configuration).
     """
     return _compare_values("precision", "precision", arguments or ["gym"], configure, lambda _: _precisions())
 
@@ -97,7 +97,7 @@ def scaling(arguments: list[str], configure: Configure) -> dict[str, Any]:
 
     Args:
         arguments: Command line after ``powerband bench scaling``.
-        configure: Function that reads the configuration of a recipe, see `harness.Configure`.
+        configure: Function (recipe name, arguments) -> (recipe, stage, configuration).
     """
     config, rest = options(ScalingOptions, arguments, "powerband bench scaling")
     rest = _with_recipe(rest)

@@ -77,7 +77,7 @@ def peers(arguments: list[str], configure: Configure) -> dict[str, Any]:
 
     Args:
         arguments: Command line after ``powerband bench peers``.
-        configure: Function that reads the configuration of a recipe, see `harness.Configure`.
+        configure: Function (recipe name, arguments) -> (recipe, stage, configuration).
     """
     config, rest = options(Options, arguments, "powerband bench peers")
     if rest:

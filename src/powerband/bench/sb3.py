@@ -56,7 +56,7 @@ def train(options: dict[str, Any]) -> dict[str, Any]:
         updates_per_count = options["minibatches"]  # PPO counts epochs as updates
 
     class Window(BaseCallback):
-        """Records the start of each rollout and ends the run at the end of the window."""
+        """Callback of Stable-Baselines3 that records the start of each rollout, and ends the run after the window."""
 
         def __init__(self) -> None:
             super().__init__()

@@ -75,7 +75,7 @@ def run(arguments: list[str], configure: Any = None) -> dict[str, Any]:
     Returns:
         {"host": facts of the machine, "config": options, "update_ms": milliseconds of one update, "rows": one dict per
         combination}. A row has the keys step_ms, num_envs, update_interval, overlap, steps_per_s, learner_busy (share
-        of time, 0 to 1), updates_per_step and seconds.
+        of time, 0 to 1), updates_per_step and seconds (duration of the measurement).
     """
     config = resolve(Options, arguments, help_command="powerband bench update-interval").config
     threads = set_threads(config.threads, 1)

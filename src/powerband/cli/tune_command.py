@@ -33,7 +33,14 @@ FIRST_RATE_S = 2.0
 
 
 def tune(arguments: list[str]) -> int:
-    """Searches for the fastest settings on this machine and writes them as a preset."""
+    """Searches for the fastest settings on this machine and writes them as a preset, a YAML file with settings.
+
+    Args:
+        arguments: Command line after ``powerband tune``.
+
+    Returns:
+        Exit status, 0 for success.
+    """
     target, arguments = split_json_option(arguments)
     name, arguments = take_recipe("tune", USAGE, arguments)
     if name is None:
@@ -143,7 +150,13 @@ def _score(
 
 
 def own_settings(recipe: Recipe, arguments: list[str]) -> list[str]:
-    """Returns the arguments of the user for a trial: without the stage and without the options that `tune` sets."""
+    """Returns the user's arguments that every trial run of a search receives.
+
+    Args:
+        recipe: Recipe of the search.
+        arguments: Command line after the recipe's name. Its stage, and options that `tune` sets for each trial, are
+            removed.
+    """
     from powerband.tune.score.trials.trial import OWN_OPTIONS
 
     arguments = arguments[1:] if arguments and arguments[0] in recipe.stages else arguments

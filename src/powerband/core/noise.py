@@ -35,7 +35,9 @@ def splitmix64_(x: Tensor) -> Tensor:
 
 
 class Noise:
-    """Random numbers for n ids of environments or samples, one stream per id. Every draw returns n rows, one per id.
+    """Source of random numbers for n environments or samples, each of which has an id and a random stream of its own.
+
+    Every draw returns a tensor with n rows, one per id.
 
     Attributes:
         counter: 0-d int64 on the device, the number of draws so far.
@@ -57,10 +59,10 @@ class Noise:
         self._parts: dict[int, Noise] = {}
 
     def row_slice(self, first: int, rows: int) -> Noise:
-        """The part of this stream for `rows` ids from position `first` on. It draws the numbers of the full stream.
+        """Returns the part of this source for `rows` of its n ids, from position `first` on.
 
-        All parts must draw equally often. The part with the last ids must draw last, because its draws advance the
-        counter of the full stream.
+        The part draws the numbers that the full source would draw for these ids. All parts must draw equally often. The
+        part with the last ids must draw last, because its draws advance the counter of the full source.
         """
         if first not in self._parts:
             row_slice = self._parts[first] = copy.copy(self)
@@ -107,7 +109,7 @@ class Noise:
         return {"counter": self.counter}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Copies the counter in place."""
+        """Restores the counter from a `state_dict`, in place."""
         self.counter.copy_(state["counter"])
         self._parts.clear()
 
@@ -133,11 +135,12 @@ class NoiseSource:
 
     @contextmanager
     def row_slice(self, rows: slice, total_rows: int) -> Iterator[None]:
-        """Context in which the streams of one part of a batch draw the same numbers as the streams of the full batch.
+        """Inside this context, streams for one part of a batch draw the same numbers as those for the full batch.
 
         Args:
-            rows: Rows of the part. Every row belongs to one part, and the parts draw in the order of their rows.
-            total_rows: Rows of all parts together.
+            rows: Positions of the part in the full batch. Every position belongs to one part, and the parts must draw
+                in the order of their positions.
+            total_rows: Size of the full batch.
         """
         self._part = rows.start, total_rows
         try:

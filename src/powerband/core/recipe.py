@@ -64,14 +64,14 @@ class Recipe:
         old_arguments: Old command-line argument -> new argument, a stage, or "" if it is obsolete.
         task_settings: ``(config) -> settings by qualified name`` that suit the task and the algorithm of a
             configuration; every other source overrides them. None if the recipe has none.
-        config_variable: Environment variable with the path of a configuration file; empty for none.
+        config_variable: Environment variable with the path of a configuration file; empty if the recipe reads none.
         finalize: ``(config, stage) -> config`` that resolves every automatic choice.
         notices: ``(config) -> list of messages`` for the user, called before `finalize`.
         check: ``(config, world_size) -> None``; raises ConfigError for invalid sizes.
         task: Option that names the task, such as ``env_id``; tuned presets are valid for its value only. Empty for a
             recipe with one task.
-        score: Figure of the evaluation during training (`RunHooks.evaluate`) that measures the policy; larger is
-            better. ``powerband tune objective=score`` needs it. Empty for none.
+        score: Name of the result of the evaluation during training (`RunHooks.evaluate`) that measures the policy;
+            larger is better. ``powerband tune objective=score`` needs it. Empty if there is no such result.
         Evaluation: Frozen dataclass of the options of ``powerband eval``, or a reference to it.
         evaluate: ``(config, run_folder, options) -> list of result rows``; None if the recipe has no evaluation.
         build_learner: ``(config, context) -> (learner, env_spec, loop_settings)`` without environments. ``powerband

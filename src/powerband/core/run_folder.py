@@ -133,7 +133,8 @@ def process_facts() -> dict[str, Any]:
     """Identifies this process for other processes.
 
     Returns:
-        ``hostname``, ``pid`` and ``began``: its start in clock ticks after boot, because process ids are reused.
+        ``hostname``, ``pid`` and ``began``, the start of the process in clock ticks after boot. The start distinguishes
+        this process from a later one with the same pid.
     """
     return {"hostname": platform.node(), "pid": os.getpid(), "began": process_start_ticks(os.getpid())}
 

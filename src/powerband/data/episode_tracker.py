@@ -11,7 +11,7 @@ from powerband.data.types import Step
 
 
 class MaskedMetrics(Protocol):
-    """Accumulator of metrics that takes values with a mask of the valid ones, such as `Metrics` of a run."""
+    """Interface of an accumulator of metrics, which receives values together with a mask of the valid ones."""
 
     def add_masked(self, name: str, values: Tensor, mask: Tensor) -> None: ...
 
@@ -65,7 +65,7 @@ class EpisodeTracker:
 
     @torch.no_grad()
     def discard(self, rows: Tensor) -> None:
-        """Sets the return and the length of some environments to zero, because their episode was lost by a resume.
+        """Sets the return and the length of some environments to zero, because a resume has discarded their episodes.
 
         Args:
             rows: Mask (N,) bool of these environments.

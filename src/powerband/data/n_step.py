@@ -18,7 +18,10 @@ from powerband.data.types import Tree, broadcast_rows
 
 
 class NStepWindows:
-    """Links between the rows of a replay with `capacity` rows.
+    """Finds n-step windows in a replay buffer, in which each row is one transition.
+
+    For each row it stores the row of the next transition of the same episode. A window is a row and up to n - 1
+    successors.
 
     Attributes:
         following: (capacity,) int64: row of the next transition of the same episode, or the row itself.
@@ -28,23 +31,23 @@ class NStepWindows:
     def __init__(self, n: int, gamma: float, capacity: int, num_envs: int, device: torch.device) -> None:
         """
         Args:
-            n: Largest number of transitions in a window.
-            gamma: Discount per step.
-            capacity: Rows of the replay.
-            num_envs: Environments that fill it.
-            device: Device of the rows.
+        n: Largest number of transitions in a window.
+        gamma: Discount per step.
+        capacity: Number of rows of the replay buffer.
+        num_envs: Number of environments whose transitions are stored.
+        device: Device of the rows.
         """
         self.n, self.gamma, self.capacity = n, gamma, capacity
         self.following = torch.arange(capacity, device=device)
         self.newest = torch.full((num_envs,), -1, device=device)
 
     def add(self, start: int, ended: Tensor, valid: Tensor | None) -> None:
-        """Links the rows from `start` on, in which the replay has just stored one transition per environment.
+        """Registers the rows in which the replay buffer has just stored one transition per environment.
 
         Args:
-            start: First of the new rows; they continue at row 0 after the last.
+            start: First of the new rows; after the last row of the buffer they continue at row 0.
             ended: (num_envs,) bool: the episode ended with this transition.
-            valid: Environments that have a new row, in order; the others lost their transition. None for all.
+            valid: int64 indices of the environments that have a new row, in ascending order; None if all have one.
         """
         ended = ended.to(self.newest.device)
         previous, newest = self.newest, self.newest
@@ -62,18 +65,19 @@ class NStepWindows:
         self.newest = rows if valid is None else newest.index_copy_(0, valid, rows)
 
     def cut(self, envs: Tensor) -> None:
-        """Ends the windows of environments that lost their episode; `envs` is (num_envs,) bool."""
+        """Ends the windows of environments whose episode is discarded: (num_envs,) bool `envs` is True for these."""
         self.newest = self.newest.masked_fill(envs.to(self.newest.device), -1)
 
     def returns(self, first: Tensor, reward: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Computes the discounted rewards of windows, with fixed shapes and no host-device synchronisation.
+        """Computes the sums of discounted rewards of B windows, with fixed shapes and no host-device synchronisation.
 
         Args:
-            first: (B,) int64: first rows of the windows.
+            first: (B,) int64: row of the first transition of each window.
             reward: (capacity,) or (capacity, A) float32: rewards of all rows, per environment or per agent.
 
         Returns:
-            Last rows of the windows (B,); sums of gamma^k times reward k (B,) or (B, A); lengths (B,) int64.
+            Row of the last transition of each window (B,); sums of gamma^k times reward k, (B,) or (B, A); lengths in
+            transitions (B,) int64.
         """
         last, total, steps = first, reward.index_select(0, first), torch.ones_like(first)
         for power in range(1, self.n):
@@ -85,14 +89,14 @@ class NStepWindows:
         return last, total, steps
 
     def state_dict(self, size: int) -> dict[str, Tensor]:
-        """Returns the links of the first `size` rows, which are the filled ones."""
+        """Returns the links of the first `size` rows, where `size` is the number of stored transitions."""
         return {"following": self.following[:size], "newest": self.newest}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Restores a `state_dict`.
+        """Restores a result of `state_dict`.
 
         Raises:
-            ConfigError: The saved replay had no links, because it was filled with n_step=1.
+            ConfigError: The saved replay buffer has no links, because it was filled with n_step=1.
         """
         if "following" not in state:
             raise ConfigError(
@@ -104,10 +108,10 @@ class NStepWindows:
 
 
 def bootstrap_discount(batch: dict[str, Tree], gamma: float) -> Tensor:
-    """Computes the factor (B,) of the value of ``next_obs`` in a target.
+    """Computes the discount factor (B,) of the value of ``next_obs`` in the targets of a batch of B samples.
 
-    It is gamma to the power of ``steps`` (B,), the length of an n-step window; a batch without ``steps`` has windows of
-    one transition. Where ``terminated`` (B,) is True it is 0.
+    It is gamma to the power of ``steps`` (B,), the lengths of n-step windows; without ``steps`` the lengths are 1.
+    Where ``terminated`` (B,) is True it is 0.
     """
     continues = (~batch["terminated"]).float()
     return (gamma ** batch["steps"] if "steps" in batch else gamma) * continues

@@ -30,7 +30,7 @@ class Replay:
     Attributes:
         rows: Storage (capacity, columns) float32, one transition per row; all fields are packed into its columns.
         filled: Number of stored transitions, 0-d int64 on the device of the rows, for sampling inside a CUDA graph.
-        windows: Links between the transitions of an episode; None with n_step=1.
+        windows: Links between successive transitions of an episode, for n-step returns; None with n_step=1.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class Replay:
             self.filled.fill_(self.size)
 
     def cut(self, envs: Tensor) -> None:
-        """Ends the n-step windows of environments whose episode was lost at a resume; `envs` is (num_envs,) bool."""
+        """Ends the n-step windows of environments whose episode a resume has discarded; `envs` is (num_envs,) bool."""
         if self.windows is not None:
             self.windows.cut(envs)
 
@@ -164,13 +164,13 @@ class Replay:
 
         Args:
             n: Rows of the batch on this rank.
-            source: Random numbers: a `Noise` with n streams, which a CUDA graph can capture, or a generator on the
-                device of the rows.
+            source: Random numbers: a `Noise` (powerband's generator, which a CUDA graph can capture) with n streams, or
+                a `torch.Generator` on the device of the rows.
 
         Returns:
             Name -> tensor or nested dict of tensors (n, ...), as in `fields`; all are views of one gathered tensor.
-            With n_step above 1, ``reward`` is the discounted sum over a window, ``next_obs`` and ``terminated`` are
-            those of its last transition, and ``steps`` (n,) int64 is its length.
+            With n_step above 1, a row is a window of transitions: ``reward`` is their discounted sum, and ``next_obs``
+                and ``terminated`` are those of the last one. ``steps`` (n,) int64 is their number.
 
         Raises:
             ConfigError: The replay is empty, or its capacity is below n.
@@ -200,7 +200,7 @@ class Replay:
         return batch | {"reward": reward.to(self.device), "steps": steps.to(self.device)}
 
     def state_dict(self) -> dict:
-        """Returns the state for a checkpoint: the stored rows (a view, not a copy), position, capacity and windows."""
+        """Returns the state for a checkpoint: stored rows (a view, no copy), write position, capacity and windows."""
         links = {} if self.windows is None else self.windows.state_dict(self.size)
         return {"rows": self.rows[: self.size], "position": self.position, "capacity": self.capacity, **links}
 
@@ -218,7 +218,7 @@ class Replay:
         """Restores the exact state of a replay with the same capacity and fields.
 
         Raises:
-            ConfigError: The saved replay had another capacity or other fields, or n_step=1 if it is above 1 here.
+            ConfigError: The saved replay had another capacity or other fields, or n_step=1 while it is above 1 here.
         """
         rows, capacity = state["rows"], int(state["capacity"])
         if capacity != self.capacity or rows.shape[1] != self.rows.shape[1]:

@@ -27,11 +27,11 @@ class Rollout:
     ):
         """
         Args:
-            num_steps: Number of steps T.
-            num_envs: Number of environments N on this rank.
-            device: Device of the storage.
-            fields: Name -> `TensorSpec` or nested dict of them, for one environment and step. None, and every name that
-                is missing here, allocates the memory at the first `store`.
+        num_steps: Number of steps T.
+        num_envs: Number of environments N on this rank.
+        device: Device of the storage.
+        fields: Name -> `TensorSpec` or nested dict of them, for one environment and step. Memory for
+            names that are missing here is allocated at the first `store`; None allocates all of it then.
         """
         self.num_steps, self.num_envs, self.device = num_steps, num_envs, torch.device(device)
         self.data: dict[str, Tree] = {}
@@ -83,12 +83,13 @@ def minibatches(
     Args:
         data: Name -> tensor or nested dict of tensors (T, N, ...) of T steps and N environments.
         size: n, samples per mini-batch.
-        source: Random numbers: a `Noise` with one stream per sample, or a generator on the CPU or the device.
+        source: Random numbers: a `Noise` (powerband's generator) with one stream per sample, or a `torch.Generator` on
+            the CPU or the device.
         sequences: False: a sample is one step of one environment, and mini-batches are (n, ...). True: a sample is the
             sequence of all steps of one environment, and mini-batches are (T, n, ...).
-        carry: Recurrent state (N, ...) before the first step; None without one. Mini-batches of sequences then contain
-            its rows as ``carry``, and ``starts`` (T, n) bool, True at steps that begin an episode. For this, `data`
-            must contain ``terminated`` and ``truncated``.
+        carry: Recurrent state (N, ...) before the first step; None if the policy has none. Mini-batches of sequences
+            then contain its rows as ``carry``, and ``starts`` (T, n) bool, True at steps that begin an episode. For
+            this, `data` must contain ``terminated`` and ``truncated``.
     """
     first = tree_leaves(data)[0]
     total = first.shape[1] if sequences else first.shape[0] * first.shape[1]

@@ -118,8 +118,8 @@ class Step:
         truncated: (N,) bool, True if a limit cut the episode: learners bootstrap from `final_obs`.
         final_obs: Last observations (N, ...) of episodes, valid in rows that ended; None if no row ended.
         episode: Metrics of episodes by name, such as ``success``; (N,) float32 each, valid in rows that ended.
-        lost: (N,) bool, True for rows whose simulator failed in this step; None if none did. They count as truncated
-            and begin a new episode, but are no transitions, and learners must not use them.
+        lost: (N,) bool, True for rows whose simulator failed in this step; None if no simulator failed. These rows
+            count as truncated and begin a new episode, but are no transitions, and learners must not use them.
     """
 
     obs: Tree
@@ -253,7 +253,7 @@ class Learner(OfflineLearner, Protocol):
 
     Attributes:
         lr: Learning rate. Assigning it scales all learning rates in proportion; loops anneal it.
-        cycle: Position in the repeating sequence of updates, for example with an actor update at every second one.
+        cycle: Counter of the position in a repeating sequence of updates, such as critic, then critic and actor.
     """
 
     cycle: UpdateCycle
@@ -268,16 +268,17 @@ class Learner(OfflineLearner, Protocol):
 
         Args:
             obs: Observations of N environments, a tensor or nested dict of tensors (N, ...).
-            carry: Recurrent state (N, ...); None without one. The loop sets its rows to zero when an episode ends.
+            carry: Recurrent state (N, ...); None if the policy has none. The loop sets its rows to zero when an episode
+                ends.
             explore: Sample actions; otherwise choose the best ones.
 
         Returns:
-            Actions (N, ...); a dict of values (N, ...) that the loop stores with the transitions; the next carry, None
-            without a recurrent state.
+            Actions (N, ...); a dict of values (N, ...) that the loop stores with the transitions; the next
+            recurrent state, None if the policy has none.
         """
 
     def initial_carry(self, num_envs: int) -> Tensor | None:
-        """Returns the recurrent state of new episodes (num_envs, ...); None without one."""
+        """Returns the recurrent state of new episodes (num_envs, ...); None if the policy has none."""
 
     def policy_state(self) -> dict[str, Tensor]:
         """Returns the tensors that a policy file needs for acting, by name."""
@@ -285,7 +286,7 @@ class Learner(OfflineLearner, Protocol):
 
 @runtime_checkable
 class OnPolicyLearner(Learner, Protocol):
-    """A learner that updates on rollouts, the newest steps of its current policy."""
+    """A learner that updates on rollouts, the steps that its current policy has just collected."""
 
     def after_rollout(self, obs: Tree) -> None:
         """Updates running statistics, such as those that normalise observations, after the updates of a rollout.
@@ -311,21 +312,27 @@ class EpochLearner(OnPolicyLearner, Protocol):
     """A learner that can update on all mini-batches of an epoch in one call, which saves the overhead of small ones."""
 
     def updates_epochs(self, rows: int) -> bool:
-        """Returns whether `update_epoch` supports mini-batches of `rows` rows; otherwise the loop calls `update`."""
+        """Returns whether `update_epoch` supports mini-batches of `rows` samples; otherwise the loop calls `update`."""
 
     def update_epoch(self, data: dict[str, Tree], order: Tensor, size: int) -> dict[str, Tensor]:
-        """Updates on each mini-batch of `size` rows of a rollout (T, N, ...), in the order (T * N,) of its rows.
+        """Makes one update per mini-batch, for all mini-batches of a rollout of T steps and N environments.
 
-        Returns the means of the metrics over the mini-batches, as `update` returns them.
+        Args:
+            data: Name -> tensor or nested dict of tensors (T, N, ...).
+            order: Order (T * N,) int64 in which the samples (one step of one environment each) are used.
+            size: Samples per mini-batch.
+
+        Returns:
+            Losses and statistics by name, means over the mini-batches, 0-d tensors on the device.
         """
 
 
 @runtime_checkable
 class TargetLearner(OnPolicyLearner, Protocol):
-    """A learner that computes its own targets from rollouts of complete episodes."""
+    """A learner that computes the targets of its updates itself, from rollouts of complete episodes."""
 
     def targets(self, data: dict[str, Tree], gamma: float, td_lambda: float) -> dict[str, Tree]:
-        """Computes the data of the mini-batches from a rollout.
+        """Computes the samples for updates, including their targets, from a rollout.
 
         Args:
             data: Name -> tensor or nested dict of tensors (T, N, ...) of T steps and N environments.
@@ -333,5 +340,5 @@ class TargetLearner(OnPolicyLearner, Protocol):
             td_lambda: Lambda of TD(lambda), 0 to 1.
 
         Returns:
-            Name -> tensor or nested dict of tensors (T, rows per step, ...), from which mini-batches are drawn.
+            Name -> tensor or nested dict of tensors (T, samples per step, ...), from which mini-batches are drawn.
         """

@@ -19,8 +19,8 @@ class CheckResult:
         message: The finding as text; numbers have their units.
         advice: What to do, in one sentence; never empty if the status is ``fail``.
         metrics: Name -> number, for programs: the numbers of `message`. The name ends with the unit of the number.
-        section: Section of the check; set by the checkup.
-        seconds: Duration of the check; set by the checkup.
+        section: Section of ``powerband doctor`` that contains the check; set by `checkup`.
+        seconds: Duration of the check; set by `checkup`.
     """
 
     name: str

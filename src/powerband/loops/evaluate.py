@@ -31,7 +31,7 @@ def evaluate(
         policy: Function (observations, carry) -> (actions, next carry), which should not explore.
         episodes: Number of episodes, rounded up to a multiple of N.
         seed: Seed of the environments.
-        carry: Initial recurrent state (N, ...) of the policy; None for a policy without one.
+        carry: Initial recurrent state (N, ...) of the policy; None for a policy without recurrent state.
         on_progress: Called at each step with the number of episodes played, including fractions of unfinished episodes;
             None calls nothing.
 

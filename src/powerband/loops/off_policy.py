@@ -54,7 +54,7 @@ def off_policy(
 
     Raises:
         ConfigError: A size does not divide by the number of ranks, the batch is larger than the replay buffer, or
-            random_steps is above 0 for a learner that stores more than its actions.
+            random_steps is above 0 for a learner whose `act` returns further values to store with each action.
         OutOfMemory: The replay buffer or a batch does not fit into memory; the message names a size that fits.
     """
     world = run.ranks.world_size

@@ -74,8 +74,8 @@ class ActorCritic(nn.Module):
         Args:
             x: Features (B, F); with a GRU (T, B, F).
             carry: Recurrent state (B, H) before the first step; None without a GRU.
-            starts: Bools (T, B), True at steps that start an episode; None if none does.
-            state: State (B, S), an additional input of the value of a central critic; None without one.
+            starts: Bools (T, B), True at steps that start an episode; None if no episode starts.
+            state: State (B, S), an additional input of a central critic; None without a central critic.
 
         Returns:
             Policy outputs (B, outputs), values (B,) and the last recurrent state (B, H), None without a GRU. With a

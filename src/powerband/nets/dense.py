@@ -32,7 +32,8 @@ def affine(x_RI: Tensor, weight_OI: Tensor, bias_O: Tensor) -> Tensor:
 def relu_(x: Tensor) -> Tensor:
     """Applies ReLU in place and returns `x`.
 
-    For bfloat16 it is max(bits, 0) of the bits as int16, because both types have the same sign bit.
+    A bfloat16 number and its bits read as int16 have the same sign. For bfloat16 the function therefore computes
+    max(bits, 0) on int16, which avoids a conversion to float32.
     """
     if x.dtype == torch.bfloat16:
         x.view(torch.int16).clamp_(min=0)
@@ -77,7 +78,9 @@ def output(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 class Dense(torch.autograd.Function):
-    """Linear layers with ReLU between them: float32 parameters and gradients, inner products in `dtype`.
+    """Autograd function of linear layers with ReLU between them, with parameters and gradients in float32.
+
+    The matrix products of all layers but the last run in a type that the caller chooses, such as bfloat16.
 
     Shapes: R rows, E networks of an ensemble, I inputs and O outputs of a layer.
     """
@@ -92,7 +95,7 @@ class Dense(torch.autograd.Function):
 
         Args:
             x: Inputs (R, I), or (E, R, I) for an ensemble.
-            dtype: Type of the inner matrix products.
+            dtype: Type of the matrix products, except in a last layer with `linear_output`.
             linear_output: If true, the last layer has no ReLU, and its output is float32.
             exact_inputs: If true, the first layer uses the type of `x` instead of `dtype`.
             parameters: Weight and bias of each layer in turn: (O, I) and (O,), or (E, O, I) and (E, 1, O).

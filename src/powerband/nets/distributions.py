@@ -38,7 +38,7 @@ def inverse_cdf_sample(probs_KR: Tensor, uniform_R: Tensor) -> Tensor:
 
 
 def uniform_actions(uniform: Tensor, num_actions: int, mask: Tensor | None = None) -> Tensor:
-    """Samples discrete actions (...) int64 from uniform numbers (...) in [0, 1).
+    """Converts uniform random numbers (...) in [0, 1) to uniformly distributed discrete actions (...) int64.
 
     `mask` (..., num_actions) is True for the allowed actions, at least one per row; None allows all.
     """

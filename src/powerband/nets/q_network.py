@@ -41,7 +41,7 @@ class QNetwork(nn.Module):
         self.advantage = MLP(width, last, num_actions * quantiles, exact_inputs=not shared)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps features (B, F) to values (B, K, Q) float32."""
+        """Maps F features of B rows, (B, F), to values (B, K, Q) float32 of K actions and Q quantiles."""
         x = self.net(x)
         if not self.dueling:
             return x.view(-1, self.num_actions, self.quantiles)

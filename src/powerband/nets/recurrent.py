@@ -34,7 +34,7 @@ class GRU(nn.Module):
             x_TBI: Inputs (T, B, I).
             carry_BH: Recurrent state (B, H) float32 before the first step.
             starts_TB: Bools (T, B), True at inputs that start an episode, before which the state becomes zero; None if
-                none does.
+                no episode starts.
 
         Returns:
             Outputs (T, B, H) and the last recurrent state (B, H), float32.
@@ -57,6 +57,10 @@ class BiLSTM(nn.Module):
     """Bidirectional LSTM across the agents, the communication of BiCNet. Each batched product computes both directions.
 
     Source: Hochreiter and Schmidhuber 1997, gates as in `nn.LSTM`; Peng et al. 2017, BiCNet.
+
+    Args:
+        inputs: Width of the input of each agent.
+        width: Width of the recurrent state in each direction.
     """
 
     def __init__(self, inputs: int, width: int):

@@ -87,7 +87,9 @@ def write_page(run_dir: Path, path: Path | None = None) -> Path:
 
 
 def write_tuning_page(preset: Path) -> Path:
-    """Writes the page of a preset of ``powerband tune``: the map of a search for throughput, or the study of a score.
+    """Writes the HTML page about a preset, a file with settings that ``powerband tune`` found.
+
+    The page shows a heat map of throughput, or for a search for the time to a score its trials and their curves.
 
     Args:
         preset: File ``NAME.yaml`` of the preset; ``NAME.tuning.json`` must be in the same folder.
@@ -247,7 +249,7 @@ def utilisation(record: RunRecord) -> str:
 def media(record: RunRecord) -> str:
     """Returns the videos and images of a run as HTML; empty if there are none.
 
-    The first `EMBEDDED_BYTES` bytes are embedded, the other files are linked.
+    Files are embedded up to a total of 48 MiB. Files that would exceed this total are linked.
     """
     bytes_left, parts = EMBEDDED_BYTES, []
     for path in (*record.videos(), *record.images()):

@@ -93,12 +93,12 @@ class Knobs:
         return math.lcm(*(each.update_period for each in settings if isinstance(each, PeriodicSettings)))
 
     def graph_updates(self, due: int) -> int:
-        """Returns the largest valid value of the setting ``graph_updates``, the updates recorded as one CUDA graph.
+        """Returns the largest valid value of the setting ``graph_updates``, the number of updates in one CUDA graph.
 
-        This is the largest multiple of `update_period` up to `due`; 0 if there is none.
+        This is the largest multiple of `update_period` that is not above `due`; 0 if there is none.
 
         Args:
-            due: Updates that fall due in one iteration of the training loop.
+            due: Number of updates that fall due in one iteration of the training loop.
         """
         return due - due % self.update_period
 

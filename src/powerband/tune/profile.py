@@ -32,7 +32,7 @@ RARE_WINDOWS = 20
 @dataclass(frozen=True)
 @check_ranges
 class ProfileOptions:
-    """Options of ``powerband profile`` besides the settings of the recipe."""
+    """Options of ``powerband profile``, such as the length of the measurement in seconds."""
 
     seconds: Annotated[float, Range(at_least=MIN_WINDOW_S, at_most=MAX_WINDOW_S)] = 20.0
     """Seconds to measure, counted after the first updates; start-up and probes take additional time."""
@@ -47,12 +47,12 @@ class Profile:
     """Result of ``powerband profile``: where the time of a run went, why, and which settings to change.
 
     Attributes:
-        measurement: Measurement of the run with its configured settings.
+        measurement: Measurement of the run with its settings as configured.
         diagnosis: Bottlenecks of the run.
         advice: Knobs (settings) with a predicted gain, the largest gain first, then knobs that are listed only to
             explain why they cannot help. A note of `diagnosis` names the knobs that were considered and left out.
-        applied: Result of running the best advice: knob, value, predicted and realised steps per second. None without
-            ``apply``, or if no advice has a gain.
+        applied: Result of running the best advice: knob, value, predicted and realised steps per second. None
+            without the option ``apply``, or if no advice has a gain.
     """
 
     measurement: Measurement

@@ -131,7 +131,7 @@ def test_a_dead_worker_is_reported_at_once(fault: str, cause: str) -> None:
     with pytest.raises(EnvError, match=cause) as caught:
         env.step(torch.zeros(4, 1))
     assert caught.value.facts["env_id"] == 13 and caught.value.facts["step"] == 4
-    assert "worker 1 (environments 12 to 13)" in str(caught.value)
+    assert "Worker 1 (environments 12 to 13)" in str(caught.value)
     env.close()
     assert time.monotonic() - started < 3
 

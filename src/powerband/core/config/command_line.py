@@ -12,7 +12,9 @@ from powerband.core.errors import ConfigError
 
 
 def split_json_option(arguments: list[str]) -> tuple[str, list[str]]:
-    """Splits off ``--json``, ``--json PATH.json`` or ``--json=PATH``.
+    """Separates the option ``--json``, which selects the output format, from the other command-line arguments.
+
+    The forms are ``--json``, ``--json PATH.json`` and ``--json=PATH``.
 
     Returns:
         The output ("" without the option, "-" for JSON on stdout, or the path of a JSON file), and the other arguments.
@@ -76,8 +78,9 @@ def print_or_write(value: Any, target: str) -> None:
     """Prints `value`, or writes it to a file.
 
     Args:
-        value: A text, or JSON values.
-        target: "" prints a text as it is and other values as JSON; "-" prints JSON; else the path of a new JSON file.
+        value: A text, or a value of JSON types such as a dict.
+        target: "" prints to stdout, a text as it is and any other value as JSON; "-" prints JSON to stdout; anything
+            else is the path of a JSON file to create.
     """
     if target not in ("", "-"):
         Path(target).parent.mkdir(parents=True, exist_ok=True)

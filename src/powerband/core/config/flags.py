@@ -23,10 +23,11 @@ YAML_TAGS = {f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bo
 
 @dataclass(frozen=True)
 class Flag:
-    """One option as the user wrote it, before the text becomes a value.
+    """One option as the user wrote it, before its text is converted to a value.
 
     Attributes:
-        name: Name with underscores, and with dots if the user wrote its section too (``run.seed``).
+        name: Name of the option with underscores; ``section.name`` if the user wrote the section too, such as
+            ``run.seed``.
         value: The text; a tuple of texts for a list; None for a name without a value (``--overlap``).
         source: Place of the text for messages: ``file:line``, ``variant demo`` or ``command line``.
     """

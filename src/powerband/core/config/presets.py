@@ -33,20 +33,23 @@ def user_presets() -> Path:
 
 
 def presets() -> dict[str, Path]:
-    """Name -> file of every preset. A preset of the user replaces the package's preset of the same name."""
+    """Name -> YAML file of every preset, a set of values for settings that suits a machine.
+
+    A preset in the user's folder replaces the package's preset of the same name.
+    """
     return {path.stem: path for folder in (PRESETS, user_presets()) for path in sorted(folder.glob("*.yaml"))}
 
 
 @dataclass(frozen=True)
 class TunedKey:
-    """What a tuned preset is for.
+    """Identifies a preset that ``powerband tune`` writes: the recipe, task, algorithm and objective that it is for.
 
     Attributes:
         recipe: Name of the recipe.
         task: Name of the task; "" for a recipe with one task.
         algo: Algorithm; "" for a recipe with one algorithm.
-        option: Option of the recipe that names the task; "" for none.
-        objective: Objective of the search: throughput or score.
+        option: Option of the recipe that selects the task, such as ``env_id``; "" for a recipe with one task.
+        objective: What the search optimised: ``throughput``, or ``score`` for the time to a score.
     """
 
     recipe: str
@@ -64,14 +67,14 @@ class TunedKey:
 
     @property
     def arguments(self) -> str:
-        """Arguments of ``powerband tune`` that search for this preset."""
+        """Command-line arguments of the ``powerband tune`` call that creates this preset."""
         parts = [self.recipe, f"{self.option}={self.task}" * bool(self.task), f"algo={self.algo}" * bool(self.algo)]
         if self.objective == "score":
             parts[2:] = ["objective=score"]
         return " ".join(filter(None, parts))
 
     def header(self) -> dict[str, str]:
-        """Entries of the ``tuned`` section, which `check_tuned_preset` verifies."""
+        """Entries of the preset's ``tuned`` section by name. `check_tuned_preset` compares them with a run."""
         return {"recipe": self.recipe, "task": self.task, "algo": self.algo, "objective": self.objective}
 
 
@@ -111,7 +114,7 @@ def check_tuned_preset(header: dict[str, str], path: Path, key: TunedKey) -> str
         key: Recipe, task and algorithm of this run. An empty algorithm accepts that of the preset.
 
     Returns:
-        A notice for the user with the date and the gain of the measurement.
+        A notice for the user with the date of the search and the gain that it measured.
 
     Raises:
         ConfigError: The preset was measured for another recipe, task or algorithm, or on other hardware.

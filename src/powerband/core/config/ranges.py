@@ -34,14 +34,15 @@ MAX_THREADS = 4096
 
 @dataclass(frozen=True)
 class Range:
-    """Allowed numbers, between a lower and an upper limit that are closed (`at_least`, `at_most`) or open.
+    """Type annotation of a numeric setting: its allowed numbers, with inclusive or exclusive limits.
 
     Attributes:
-        at_least: Smallest allowed number.
-        above: Limit below all allowed numbers.
-        at_most: Largest allowed number.
-        below: Limit above all allowed numbers.
-        infinite: Allows inf, and -inf without a lower limit. The other numbers must lie within the limits.
+        at_least: Inclusive lower limit, the smallest allowed number; None for no such limit.
+        above: Exclusive lower limit; None for no such limit.
+        at_most: Inclusive upper limit, the largest allowed number; None for no such limit.
+        below: Exclusive upper limit; None for no such limit.
+        infinite: True also allows inf, and -inf if there is no lower limit. Finite numbers must still lie within the
+            limits.
     """
 
     at_least: float | None = None
@@ -88,14 +89,14 @@ class Range:
 
 @dataclass(frozen=True)
 class Length:
-    """Allowed number of members of a list: `at_least` or more."""
+    """Type annotation of a list setting: the list must have `at_least` or more members."""
 
     at_least: int
 
 
 @dataclass(frozen=True)
 class PossiblePath:
-    """Allowed texts: paths that a file system can have. The file need not exist."""
+    """Type annotation of a text setting: the text must be a possible path of a file system. The file need not exist."""
 
 
 FilePath = Annotated[str, PossiblePath()]
@@ -137,12 +138,12 @@ Workers = Annotated[int, Range(at_least=-1, at_most=MAX_PROCESSES)]
 
 
 def range_of(kind: Any) -> Range | None:
-    """Range of the numbers of the type `kind`, or of the members of its list; None if it declares none."""
+    """Returns the `Range` in the type annotation `kind` of a number or of a list's members; None without a `Range`."""
     return _declared(kind)[0]
 
 
 def length_of(kind: Any) -> Length | None:
-    """Least number of members of the list type `kind`; None if it declares none."""
+    """Returns the `Length` (smallest number of members) in the annotation `kind` of a list; None without a `Length`."""
     return _declared(kind)[1]
 
 
@@ -164,7 +165,7 @@ def _marks(kind: Any) -> Iterator[Any]:
 
 
 def refusal(kind: Any, value: Any) -> str:
-    """Returns why a value is not one that its type declares as allowed, such as "-8 is below 0"; "" if it is allowed.
+    """Returns why the annotated type `kind` does not allow `value`, such as "-8 is below 0"; "" for an allowed value.
 
     Args:
         kind: Type of the setting, such as ``Annotated[float, Range(above=0)]``.
@@ -184,7 +185,7 @@ def refusal(kind: Any, value: Any) -> str:
 
 @functools.cache
 def kinds_of(schema: Any) -> dict[str, Any]:
-    """Field -> its type with declared ranges, for the dataclass `schema`."""
+    """Field name -> type annotation with its declared range, for the dataclass `schema`."""
     return typing.get_type_hints(schema, include_extras=True)
 
 

@@ -50,7 +50,7 @@ class ResolvedConfig:
         sources: Qualified name of a setting, such as ``run.seed`` -> its source, such as ``command line``; "default"
             if no source sets it.
         notices: Messages for the user: renamed options, options without effect.
-        variant: Name of the variant, empty for none.
+        variant: Name of the variant (a named group of settings); empty if no variant was chosen.
     """
 
     config: Any
@@ -73,7 +73,8 @@ def resolve(
 ) -> ResolvedConfig:
     """Builds a configuration from a variant, a preset, a YAML file, a resumed run and the command line.
 
-    A later source overrides an earlier one, in this order. The command line names the other sources.
+    A later source overrides an earlier one, in this order. The command line selects the variant, the preset, the YAML
+    file and the resumed run.
 
     Args:
         schema: Frozen dataclass; every field has a default.
@@ -84,9 +85,9 @@ def resolve(
             of the same name.
         help_command: Command that lists all names, for messages.
         recipe: Name of the recipe, for ``setup=tuned``.
-        task_settings: ``(config) -> settings by qualified name`` for the task that the configuration names. They are
-            read before all other sources; an empty mapping changes nothing.
-        task: Option that names the task of the recipe, for ``setup=tuned``; "" for a recipe with one task.
+        task_settings: Function ``(config) -> settings by qualified name`` for the task that the configuration selects.
+            Every other source overrides them. An empty mapping changes nothing.
+        task: Option that selects the task of the recipe, for ``setup=tuned``; "" for a recipe with one task.
 
     Raises:
         ConfigError: An option is unknown, ambiguous or given twice, or its value has a wrong type or is out of range.
@@ -227,7 +228,7 @@ def from_json(schema: type, text: str, source: str = "config.json", old_names: M
     Args:
         schema: Configuration dataclass.
         text: JSON text.
-        source: Path of the text, for messages.
+        source: Path of the file that contains the text, for messages.
         old_names: Old setting -> new setting, for configurations of earlier versions.
 
     Raises:

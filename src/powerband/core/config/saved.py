@@ -15,11 +15,11 @@ from powerband.core.run_folder import find_run
 
 
 def named_run(target: str, option: str = "") -> Path:
-    """Finds the folder of the run that the user names, with `find_run`; every failure is one short message.
+    """Finds the folder of the run that the user names, as `find_run` does. Every failure is one short message.
 
     Args:
         target: Text from the user.
-        option: Option that has the text as its value, for the message; "" for an argument without a name.
+        option: Name of the option that has `target` as its value, for the message; "" for an argument without a name.
 
     Raises:
         ConfigError: `target` names no run, or is no possible path.
@@ -39,7 +39,10 @@ def named_run(target: str, option: str = "") -> Path:
 
 
 def saved_flags(folder: Path) -> list[Flag]:
-    """Flags of a saved configuration, without ``resume`` and ``run_dir``, which belong to the new run."""
+    """Reads the configuration ``config.json`` of the run in `folder` as a list of flags.
+
+    The flags ``resume`` and ``run_dir`` are omitted, because a new run sets them itself.
+    """
     path = folder / "config.json"
     try:
         text = path.read_text(encoding="utf-8")

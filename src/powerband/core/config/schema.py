@@ -43,7 +43,7 @@ class Field:
 def fields_of(schema: type) -> dict[str, Field]:
     """Settings of the configuration dataclass `schema` by qualified name, such as ``run.seed``.
 
-    A field whose default is a dataclass is a section; its own fields are included instead of it.
+    A field whose default is a dataclass is a section. The result has the fields of the section, not the section itself.
     """
     return _fields(schema(), "")
 
@@ -67,7 +67,10 @@ def _fields(section: Any, prefix: str) -> dict[str, Field]:
 
 @functools.cache
 def field_docs(section: type) -> dict[str, str]:
-    """Field name -> string under the field, for a dataclass and its bases; empty without their source code."""
+    """Field name -> string under the field in the source code, for a dataclass and its bases.
+
+    The result is empty if the source code is not available.
+    """
     docs: dict[str, str] = {}
     for owner in reversed(section.__mro__[:-1]):
         try:
@@ -133,7 +136,7 @@ class FieldLookup:
         """Finds the setting that `flag` means.
 
         Returns:
-            The setting, and `flag` after the translation of old names, ``--no-NAME`` and GPU options.
+            The setting, and `flag` after old names, ``--no-NAME`` and GPU options were translated to current settings.
 
         Raises:
             ConfigError: The name is unknown, ambiguous or refused.
@@ -216,5 +219,5 @@ def fields_table(schema: type, only: tuple[str, ...] = (), title: str = "") -> s
 
 
 def value_text(value: Any) -> str:
-    """`value` in command-line notation."""
+    """Formats `value` as it is written on the command line; the members of a list are joined by commas."""
     return ",".join(map(str, value)) if isinstance(value, (tuple, list)) else str(value)

@@ -1,4 +1,4 @@
-"""Texts: shortens what the user wrote for messages, so that each of them stays one short line."""
+"""Texts: shortens user input that a message repeats, so that every message stays one short line."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def _printable(text: str) -> str:
 
 
 def some_of(names: Iterable[str], limit: int = 12) -> str:
-    """Joins the first `limit` of `names` and says how many more there are."""
+    """Joins the first `limit` names by commas, and adds the number of the remaining names, as in "a, b and 3 more"."""
     listed = [shortened(name) for name in names]
     more = f" and {len(listed) - limit} more" if len(listed) > limit else ""
     return ", ".join(listed[:limit]) + more
 
 
 def path_problem(path: str) -> str:
-    """Returns why no file system has the path that the user wrote; "" for a possible path."""
+    """Returns why `path` cannot be the path of a file, such as a name that is too long; "" for a possible path."""
     if "\0" in path:
         return "a path contains no NUL character"
     if len(os.fsencode(path)) >= 4096 or any(len(os.fsencode(part)) > 255 for part in path.split("/")):

@@ -159,7 +159,7 @@ def _number_problem(text: str) -> str:
 
 
 def bare(kind: Any) -> Any:
-    """The type without the range that it declares."""
+    """The type annotation `kind` without its declared range, such as float for ``Annotated[float, Range(above=0)]``."""
     return bare(get_args(kind)[0]) if get_origin(kind) is Annotated else kind
 
 

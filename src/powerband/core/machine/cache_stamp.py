@@ -14,11 +14,11 @@ numba.config.THREADING_LAYER = "workqueue"  # type: ignore[attr-defined]
 
 
 def source_checksum(*modules: ModuleType) -> int:
-    """Computes the CRC-32 checksum of the source files of modules, for use inside a kernel that is cached on disk.
+    """Computes the CRC-32 checksum of the source files of `modules`, on which a cached numba kernel then depends.
 
-    numba's disk cache checks only the file that contains the kernel, and would miss a change in a file whose functions
-    are inlined. The values that a closure uses are part of the cache key. A kernel therefore adds 0 times this number
-    to one of its results.
+    numba recompiles a cached kernel if the kernel's own file or a value in its closure changes. numba does not notice a
+    change in another file whose functions are inlined into the kernel. The kernel therefore refers to this checksum in
+    its closure: it adds 0 times the checksum to one of its results.
 
     Args:
         modules: Every module whose functions or constants the kernel uses, directly or through another one.

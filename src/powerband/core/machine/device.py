@@ -96,7 +96,7 @@ SIMD = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "neon", "asimd")
 
 
 def simd(cpuinfo: Path) -> list[str]:
-    """Vector instruction sets that the processor supports, such as avx2, out of those in `SIMD`.
+    """Vector instruction sets of the processor, out of the known ones in `SIMD` such as avx2 and avx512_bf16.
 
     `cpuinfo` is the path of ``/proc/cpuinfo``. The list is empty if it cannot be read.
     """
@@ -118,9 +118,10 @@ def emulates_bf16(instructions: list[str]) -> bool:
 
 
 def threads_per_rank(threads: int, ranks: int) -> int:
-    """CPU threads of one of `ranks` ranks on this machine: `threads`, or an equal share of the cores if it is 0.
+    """Number of CPU threads for each of `ranks` ranks on this machine.
 
-    OMP_NUM_THREADS replaces the share, except in ranks of a launcher: torchrun sets it to 1 there.
+    It is `threads`, or an equal share of the cores if `threads` is 0. The environment variable OMP_NUM_THREADS replaces
+    the equal share, except in ranks of a launcher, because torchrun sets the variable to 1 there.
     """
     if threads:
         return threads
@@ -195,7 +196,8 @@ def set_threads(threads: int, ranks: int) -> int:
 
     Args:
         threads: Threads of this rank, 0 for an equal share of the cores.
-        ranks: Number of ranks of the run. LOCAL_WORLD_SIZE of a launcher, for this machine only, takes precedence.
+        ranks: Number of ranks of the run. If a launcher has set LOCAL_WORLD_SIZE, the number of ranks on this machine,
+            that number is used instead.
     """
     import torch
 

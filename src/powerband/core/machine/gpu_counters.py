@@ -70,9 +70,11 @@ class GpuCounters:
             return None
 
     def read(self) -> dict[str, float]:
-        """Name of each metric in `METRICS` -> mean share of the GPU's capacity (0 to 1) since the last call.
+        """Metric -> mean share of the GPU's capacity in use since the last call, 0 to 1.
 
-        Empty within MIN_INTERVAL_S seconds after the creation or the last call with a result, and if the driver fails.
+        The metrics are ``perf/gpu_sm`` (multiprocessors with work), ``perf/gpu_occupancy`` (warps on the
+        multiprocessors), ``perf/gpu_tensor`` (tensor cores) and ``perf/gpu_dram`` (memory bandwidth). The result is
+        empty if the driver fails, and within 0.1 s after the creation or after the last call with a result.
         """
         now = time.monotonic()
         if now - self._at < MIN_INTERVAL_S or self._nvml.nvmlGpmSampleGet(self._handle, self._samples[1]):

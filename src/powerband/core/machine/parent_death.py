@@ -11,6 +11,6 @@ PR_SET_PDEATHSIG = 1
 
 
 def signal_at_parent_death(number: signal.Signals) -> None:
-    """Requests the signal `number` for the end of the parent's thread that started this process; Linux only."""
+    """Makes the kernel send `number` to this process when the thread that started it ends; Linux only."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)

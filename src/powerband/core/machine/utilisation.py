@@ -43,7 +43,7 @@ def process_usage(pids: list[int]) -> tuple[float, int]:
 
 
 class Utilisation:
-    """Measures the load of this rank's process, its workers and its GPU between two readings.
+    """Measures the load of this rank's process, its workers and its GPU between two calls of `read`.
 
     Args:
         device: Torch device of the rank; a GPU adds its metrics.
@@ -60,9 +60,9 @@ class Utilisation:
 
         Returns:
             ``perf/cpu_cores`` (busy cores on average) and ``perf/memory_gib``. On a GPU also ``perf/gpu_active`` (share
-            of the driver's last sample window in which any kernel ran; 1 while the ranks wait for each other),
-            ``perf/gpu_memory_gib``, ``perf/gpu_power`` (share of the limit; low while kernels wait), and from Hopper
-            on the metrics of `gpu_counters`.
+            of the driver's last sample window in which any kernel ran, 0 to 1), ``perf/gpu_memory_gib`` and
+            ``perf/gpu_power`` (share of the power limit). A GPU that waits for other ranks counts as active, but its
+            power is low. GPUs from the Hopper generation on add the metrics of `GpuCounters.read`.
         """
         now, pids = time.perf_counter(), process_tree(os.getpid())
         seconds, self._at = max(now - self._at, 1e-9), now

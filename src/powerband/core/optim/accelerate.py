@@ -122,7 +122,7 @@ class AcceleratedAdam:
 
     @contextmanager
     def accumulation_step(self, last: bool) -> Iterator[None]:
-        """Inside the context, `forward` and `step` process one of several parts of a batch; their gradients add up.
+        """Inside the context, `forward` and `step` process one of several parts of a batch. The gradients add up.
 
         Args:
             last: True for the last part. Only then gradients are averaged over ranks and `step` updates the weights.
@@ -163,8 +163,8 @@ class AcceleratedAdam:
     def weights(self) -> dict[str, Tensor]:
         """Returns the state dict of the module: name -> tensor.
 
-        If the weights are sharded, the tensors are full once after `gather` on rank 0, otherwise the shards of this
-        rank.
+        If the weights are sharded, only the first call on rank 0 after `gather` returns full tensors. All other calls
+        return the shards of this rank.
         """
         return self._pop_gathered("net") or local_shards(self.net.state_dict())
 
@@ -178,7 +178,8 @@ class AcceleratedAdam:
     def state_dict(self) -> dict:
         """State of Adam: index of a parameter, as text -> its moments and step count.
 
-        Sharded moments are full once after `gather` on rank 0, otherwise the shards of this rank.
+        If the moments are sharded, only the first call on rank 0 after `gather` returns full tensors. All other calls
+        return the shards of this rank.
         """
         return self._pop_gathered("adam") or local_shards(self._moments())
 

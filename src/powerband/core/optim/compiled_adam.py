@@ -23,7 +23,11 @@ ONE, TINY, SMALL = np.float32(1), np.float32(FLUSH_BELOW), np.float32(1e-6)
 
 @compiled
 def clip_grad_(grad, max_norm):
-    """Scales grad (P,) to a 2-norm of at most `max_norm`, and returns the norm before."""
+    """Scales the flat gradient grad (P,) of P parameters, in place, to a 2-norm of at most `max_norm`.
+
+    Returns:
+        The 2-norm before the scaling.
+    """
     partial = np.zeros(ALIGNMENT, np.float32)
     for start in range(0, grad.size, ALIGNMENT):
         for lane in range(ALIGNMENT):
@@ -41,9 +45,13 @@ def clip_grad_(grad, max_norm):
 
 @compiled
 def adam_step(theta, grad, adam):
-    """Takes one step of Adam on theta (P,), as `FusedAdam` does.
+    """Takes one step of Adam on P parameters in place, with the same arithmetic as `FusedAdam`.
 
-    `adam` is exp_avg (P,), exp_avg_sq (P,), the number of steps (1,), lr, two betas and eps.
+    Args:
+        theta: Parameters (P,).
+        grad: Their gradient (P,).
+        adam: Tuple (exp_avg (P,), exp_avg_sq (P,), number of steps (1,), lr, beta1, beta2, eps). The arrays are updated
+            in place.
     """
     exp_avg, exp_avg_sq, step, lr, beta1, beta2, eps = adam
     step[0] += ONE

@@ -55,7 +55,10 @@ def flatten(modules: Sequence[nn.Module]) -> tuple[Tensor, list[nn.Parameter]]:
 
 
 def views_of(flat: Tensor, parameters: Sequence[nn.Parameter]) -> list[Tensor]:
-    """One view of the tensor `flat` (P,) per parameter, with the shape of the parameter, in the layout of `flatten`."""
+    """Returns one view of the tensor `flat` (P,) per parameter, with the shape of the parameter.
+
+    The P entries of `flat` are ordered as in `flatten`: each parameter is followed by a gap that aligns the next one.
+    """
     views, start = [], 0
     for parameter in parameters:
         views.append(flat[start : start + parameter.numel()].view(parameter.shape))
@@ -133,7 +136,7 @@ class FlatAdam:
     """Adam over all parameters of `modules` as one tensor, with clipping, loss scaling and averaging over ranks.
 
     Attributes:
-        flat: (P,) all parameters of the modules, P numbers with the gaps that `flatten` leaves.
+        flat: (P,) all parameters of the modules, P numbers with the gaps that `flatten` leaves for alignment.
         grad: (P,) their gradients.
 
     Source: Kingma and Ba 2015, algorithm 1.
@@ -216,7 +219,11 @@ class FlatAdam:
 
     @torch.no_grad()
     def apply(self) -> Tensor:
-        """Takes one optimiser step on the gradient in `grad`, for a gradient without autograd; returns as `step`."""
+        """Takes one optimiser step on the gradient already stored in `grad`, for gradients computed without autograd.
+
+        Returns:
+            2-norm (0-d) of the gradient averaged over ranks, before clipping.
+        """
         optimizer: Any = self.adam  # the scaler is typed for optimisers of torch
         if self.average is not None:
             self.average(self.grad)
@@ -246,7 +253,7 @@ class FlatAdam:
         return state
 
     def load_state_dict(self, state: dict) -> None:
-        """Restores a `state_dict`. It is copied in place, so that captured CUDA graphs stay valid.
+        """Restores a `state_dict`. Its tensors are copied in place, so that captured CUDA graphs stay valid.
 
         The learning rate is not restored, because a resume may set another one. A loop that anneals the rate sets it at
         each iteration.

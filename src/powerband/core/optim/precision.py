@@ -67,8 +67,8 @@ class Precision:
         """Context in which matrix products run in `dtype`; does nothing for fp32.
 
         Args:
-            rows: Number of rows of the matrix products. With few rows a CPU computes in float32, which is faster then.
-                None always uses `dtype`.
+            rows: Number of rows of the matrix products. With few rows a CPU computes in float32, because that is
+                faster. None always uses `dtype`.
         """
         if self.name == "fp32" or (rows is not None and rows < MIN_CPU_BF16_ROWS and self.device.type == "cpu"):
             return nullcontext()
@@ -80,15 +80,15 @@ class Precision:
 
 
 def peak(device: torch.device, name: PrecisionName, size: int = 0) -> float:
-    """Measures the rate of a product of square matrices in floating-point operations per second.
+    """Measures the speed of a product of two square matrices, in floating-point operations per second.
 
     Args:
         device: Device of the matrices.
         name: Precision of the matrices.
-        size: Number of rows; 0 means the default size of the device.
+        size: Number of rows and of columns; 0 means 512 on a CPU and 8192 on a GPU.
 
     Returns:
-        The best rate of several products.
+        The highest speed of several products.
     """
     size, best_s, left_s = size or SIZE[device.type], float("inf"), MAX_TRIALS_S
     left, right = (torch.randn(size, size, device=device).to(TYPES[name]) for _ in range(2))

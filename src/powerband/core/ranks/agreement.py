@@ -14,11 +14,10 @@ INTERVAL_S = 0.5
 
 
 class RankAgreement:
-    """Combines the requests of all ranks, such as to stop or to log, at common iterations.
+    """Makes a request of any rank, such as to stop or to log, take effect on all ranks at the same iteration.
 
-    The ranks agree about every INTERVAL_S seconds.
-
-    A rank must not act on its own clock: it would stop or log alone, and the other ranks would wait for it forever.
+    A rank that acted on its own clock would stop or log alone, and the other ranks would wait for it forever. The ranks
+    therefore exchange their requests at common iterations, about every 0.5 s.
 
     Args:
         ranks: Group of the ranks that agree.
@@ -30,17 +29,24 @@ class RankAgreement:
         self.restart()
 
     def restart(self) -> None:
-        """Starts a new measurement of the time per iteration, from which the next agreement is scheduled."""
+        """Starts a new measurement of the time per iteration, which determines the iteration of the next agreement."""
         self._interval = self._remaining = 1
         self._agreed_at = time.perf_counter()
 
     def due(self) -> bool:
-        """Counts an iteration and returns True if `any_rank_wants` must be called in it. A single rank: always True."""
+        """Counts an iteration. True if all ranks must now call `any_rank_wants`; always True for a single rank."""
         self._remaining -= 1
         return self.ranks.world_size == 1 or self._remaining <= 0
 
     def any_rank_wants(self, *wanted: bool) -> list[bool]:
-        """For each request in `wanted`: True if any rank makes it. All ranks must call it after `due` returned True."""
+        """Combines the requests of all ranks. All ranks must call it after `due` returned True.
+
+        Args:
+            *wanted: Whether this rank makes each request, such as to stop or to log.
+
+        Returns:
+            For each request, whether any rank makes it.
+        """
         if self.ranks.world_size == 1:
             return list(wanted)
         now = time.perf_counter()

@@ -42,7 +42,11 @@ def is_rank(environment: MutableMapping[str, str] = os.environ) -> bool:
 
 
 def end_with_launcher(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Lets a rank of an elastic launcher save and end if the launcher is killed, instead of going on without it."""
+    """Makes a rank of torch's elastic launcher save and end if the launcher is killed.
+
+    The kernel then sends SIGTERM to the rank (Linux only). A process that no elastic launcher has started is not
+    changed.
+    """
     if "TORCHELASTIC_RUN_ID" in environment:
         signal_at_parent_death(signal.SIGTERM)
 
@@ -86,7 +90,7 @@ def _first_host(environment: MutableMapping[str, str]) -> str:
 
 
 def world_size(settings: RunConfig) -> int:
-    """Number of ranks of the run: WORLD_SIZE of a launcher, or the maximum that the settings allow."""
+    """Number of ranks of the run: WORLD_SIZE of a launcher, or the largest number that the settings allow."""
     if is_rank():
         return int(os.environ["WORLD_SIZE"])
     return ranks_on_this_machine(settings) * int(settings.nnodes.split(":")[-1])

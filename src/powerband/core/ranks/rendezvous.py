@@ -27,10 +27,10 @@ OTHER_NETWORK = "192.0.2.1"
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Address of the rendezvous.
+    """Address of the rendezvous, at which the launchers of all machines of a run meet.
 
     Attributes:
-        host, port: As the user wrote them.
+        host, port: Host and port as the user wrote them.
         address: Numeric address of the host.
         hosted_here: True if this process must host the rendezvous.
         own_address: Address of this machine for the other machines.
@@ -47,15 +47,15 @@ class Endpoint:
 
     @property
     def numeric(self) -> str:
-        """The endpoint with its numeric address, as torch's launcher expects it."""
+        """The endpoint as "address:port" with the numeric address, as torch's launcher expects it."""
         return _joined(self.address, self.port)
 
 
 def find_endpoint(text: str) -> Endpoint:
-    """Reads and resolves ``rdzv_endpoint``.
+    """Parses the setting ``rdzv_endpoint``, a text host:port, and finds the numeric address of the host.
 
     Raises:
-        ConfigError: It is not of the form host:port, or the host cannot be resolved.
+        ConfigError: `text` is not of the form host:port, or the host cannot be resolved.
     """
     match = ENDPOINT.fullmatch(text)
     if not match or not 1 <= int(match["port"]) <= 65535:
@@ -72,9 +72,14 @@ def find_endpoint(text: str) -> Endpoint:
 
 
 def wait_for_host(endpoint: Endpoint, patience_s: float) -> None:
-    """Waits until another machine, or another process of this one, hosts the rendezvous.
+    """Waits until `endpoint` answers, unless this process must host it.
 
-    Says after 15 seconds that nothing answers.
+    Another machine, or another process on this machine, then hosts the rendezvous. After 15 seconds without an answer
+    the function prints a notice.
+
+    Args:
+        endpoint: Address of the rendezvous.
+        patience_s: Seconds to wait before the error.
 
     Raises:
         ConfigError: Nothing answers within `patience_s` seconds.

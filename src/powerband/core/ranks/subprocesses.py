@@ -61,7 +61,7 @@ def wait_for_ranks(processes: list[subprocess.Popen], timeout_s: float, activity
     Args:
         processes: One process per rank.
         timeout_s: Time limit in seconds.
-        activity: Returns a text with the last activity of a rank, for the message.
+        activity: Function (rank) -> text that describes what this rank did last, for the returned problem.
 
     Returns:
         A text with the problem, or "" on success. The caller must end the remaining processes with `kill_session`.

@@ -64,7 +64,7 @@ class DueActions:
         self._agreement.restart()
 
     def iterations_change(self) -> None:
-        """Schedules agreements from now on, because the duration of an iteration has changed."""
+        """Reschedules the agreements of the ranks; called when the duration of an iteration has changed."""
         self._agreement.restart()
 
     def after_iteration(self, env_steps: int, elapsed_s: float, training_s: float) -> Due:
@@ -73,7 +73,7 @@ class DueActions:
         Args:
             env_steps: Environment steps of the run so far.
             elapsed_s: Seconds of the run so far.
-            training_s: The same without evaluations.
+            training_s: Seconds of the run so far without evaluations.
         """
         end, log, not_finite, evaluate, save = self._agree(elapsed_s, training_s)
         if not_finite:
@@ -85,7 +85,7 @@ class DueActions:
         return Due(end, log, evaluate, save, not_finite=False)
 
     def evaluated(self, training_s: float) -> None:
-        """Starts the next interval of evaluations, after `training_s` seconds of training."""
+        """Records that an evaluation has ended at `training_s` seconds of training, where its next interval starts."""
         self._evaluated_at_s = training_s
 
     def _agree(self, elapsed_s: float, training_s: float) -> list[bool]:

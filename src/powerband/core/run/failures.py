@@ -17,7 +17,7 @@ from powerband.core.run.nan_report import NonFiniteError, non_finite_error
 
 
 class FailedRun(Protocol):
-    """The attributes and methods of `Run` that the functions of this module use."""
+    """Interface of a `Run` for this module: the attributes and methods that its functions use."""
 
     dir: Path
     recipe: str

@@ -58,7 +58,7 @@ class Manifest:
     files: dict[str, FileFacts]
 
     def to_json(self) -> bytes:
-        """The manifest as JSON, with a hash of its own."""
+        """The manifest as JSON text, with a hash of the manifest itself."""
         body = {"format": FORMAT, **asdict(self)}
         digest = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
         return json.dumps({**body, "sha256": digest}, indent=1).encode()

@@ -37,7 +37,7 @@ class UpdateLosses(NamedTuple):
     """Losses and other scalars of an update, or their means over the updates of one CUDA graph replay.
 
     Attributes:
-        update: Number of the update, from 1; of the last update for a replay.
+        update: Number of the update, from 1. For a replay, the number of its last update.
         count: Number of updates of the replay; 1 for a single update.
         names: Names of the n scalars.
         values: Values of the n scalars.
@@ -82,7 +82,7 @@ class NanGuard:
     """Detects the first update of one rank whose losses are not finite, and keeps its batch.
 
     Attributes:
-        fault: The first fault; None without one.
+        fault: The first values that are not finite; None as long as all values are finite.
         updates: Number of updates since the start of the run, including those before a resume.
         saved: Batch of the fault, nested dicts of tensors; None without a fault.
 
@@ -151,7 +151,7 @@ class NanGuard:
     def tick(self) -> None:
         """Ends an iteration of the training loop. On CUDA, checks the losses if that is due.
 
-        A check is due after CHECK_INTERVAL_S seconds, or if the rollout of the batch will be overwritten.
+        A check is due 0.5 s after the last one, or if the rollout of the batch will soon be overwritten.
         """
         if self._fresh and (self._source is not None or time.perf_counter() - self._checked_at >= CHECK_INTERVAL_S):
             self.check()
@@ -315,8 +315,8 @@ def truncate_batch(tree: Any, limit: int) -> dict[str, Tensor]:
 
     Args:
         tree: Nested dicts and lists of tensors (rows, ...).
-        limit: Largest size in bytes. A larger batch keeps the rows with values that are not finite first, or the first
-            rows of each tensor if their numbers of rows differ.
+        limit: Largest size in bytes. Of a larger batch, rows with values that are not finite are kept first. If the
+            tensors have different numbers of rows, the first rows of each tensor are kept.
 
     Returns:
         Path of each tensor, such as "a/b" -> copy.

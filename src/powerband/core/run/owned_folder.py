@@ -12,13 +12,13 @@ from powerband.core.run_folder import process_facts, remove_unused_run, write_en
 
 
 class OwnedFolder:
-    """The run folder as one rank holds it. Rank 0 alone writes; the lock is None on the other ranks.
+    """The run folder as one rank sees it while the run writes to it. Only rank 0 writes.
 
     Args:
         path: The folder.
         ranks: Ranks of the run.
         created: True if this run created the folder.
-        lock: Lock on the folder; None on ranks without it.
+        lock: Lock on the folder on rank 0; None on the other ranks.
         jobs: Ids of the launchers that may restart the ranks of this run.
     """
 
@@ -34,14 +34,14 @@ class OwnedFolder:
         self._processes_written = False
 
     def write_processes(self) -> None:
-        """Writes the processes of this run for other commands. All ranks must call it."""
+        """Writes host and process id of each rank to the folder, for other commands. All ranks must call it."""
         processes = self.ranks.gather(process_facts())
         if self.ranks.leads:
             write_processes(self.path, processes, self.jobs)
         self._processes_written = self.ranks.leads
 
     def check_lock(self) -> None:
-        """Raises ConfigError if another process has taken the folder while this one did not run."""
+        """Raises ConfigError if another process has taken the folder while this process was suspended."""
         if self.lock is not None and self.lock.lost:
             raise ConfigError(
                 f"Another process took over {self.path} while this process was suspended. This process ends and writes "
@@ -49,16 +49,19 @@ class OwnedFolder:
             )
 
     def write_end(self, reason: str) -> None:
-        """Writes why the run ended, unless the folder still describes an earlier run."""
+        """Writes to the folder why the run ended.
+
+        Before `write_processes` this does nothing, because the folder then still describes an earlier run.
+        """
         if self._processes_written:
             write_end_reason(self.path, reason)
 
     def release(self) -> None:
-        """Releases the lock."""
+        """Releases the lock, if this rank holds it."""
         if self.lock is not None:
             self.lock.release()
 
     def remove(self) -> None:
-        """Removes what this run has written, after a user error before its first step."""
+        """Removes the files that this run has written, after a user error before its first step."""
         if self.ranks.leads:
             remove_unused_run(self.path, self.created)

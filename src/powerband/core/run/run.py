@@ -80,7 +80,7 @@ class Run:
         grad_steps: Updates so far.
         running: False once the loop must end.
         hooks: Functions of the recipe that the run calls.
-        observer: Measurement of this run; None for a normal run.
+        observer: Receives batches and iterations for a measurement of this run; None for a normal run.
         ranks_changed: True after a resume with another number of ranks; the loop then starts new episodes.
     """
 
@@ -130,7 +130,7 @@ class Run:
             recipe: Name of the recipe.
             stage: Name of the stage (function of the recipe) that runs, such as train.
             argv: The command line after ``powerband``.
-            observer: Measurement of the run; None for a normal run.
+            observer: Receives batches and iterations for a measurement of the run; None for a normal run.
             restarted: True if a launcher has started the ranks again, so that they continue the run in their folder.
 
         Raises:
@@ -180,7 +180,7 @@ class Run:
 
     @property
     def received_signal(self) -> str:
-        """Name of the signal that ends the run, on this rank or on another one; "" without one."""
+        """Name of the signal that ends the run, received on this rank or another one; "" without a signal."""
         return self._due.stop_request.received_signal
 
     @property
@@ -200,7 +200,7 @@ class Run:
     def stop(self, reason: str) -> None:
         """Requests the end of the run on all ranks, at the next iteration at which they agree.
 
-        The run saves a checkpoint and prints `reason`; of several reasons, the first.
+        The run saves a checkpoint and prints `reason`. If there are several reasons, it prints the first.
         """
         self._due.stop_request.request(reason)
 
@@ -367,7 +367,7 @@ class Run:
         self.journal.finish()
 
     def run_evaluation(self) -> None:
-        """Runs the evaluation of the recipe on rank 0 and logs its figures under ``eval/``; other ranks wait."""
+        """Runs the evaluation of the recipe on rank 0 and logs its results under ``eval/``; other ranks wait."""
         end_if_not_finite(self)
         self._due.evaluated(self.training_s)
         with self.clock("eval"):
@@ -385,7 +385,7 @@ class Run:
 
         Args:
             sizes: Label -> text of the training loop's sizes, for the start banner.
-            hooks: Functions of the recipe that the run calls; None for none.
+            hooks: Functions of the recipe that the run calls, such as an evaluation; None calls nothing.
 
         Returns:
             True if a checkpoint was restored.

@@ -122,7 +122,10 @@ class RunLock:
 
 
 def sees_lock(folder: Path, token: str, patience_s: float = 5.0) -> bool:
-    """True if the lock with this token is in `folder`; a network file system may show it some seconds late."""
+    """True if the lock in `folder` contains `token`, the random id of the lock's holder.
+
+    A network file system may show the lock late, so the function waits up to `patience_s` seconds for it.
+    """
     deadline = time.monotonic() + patience_s
     while (_holder(folder / NAME) or {}).get("token") != token:
         if time.monotonic() > deadline:

@@ -15,7 +15,7 @@ class SaveTimer:
     The first checkpoint is due after half an interval, so that a short run is saved too.
 
     Args:
-        interval_s: Seconds between two checkpoints; 0 makes none due.
+        interval_s: Seconds between two checkpoints. With 0, no checkpoint becomes due.
     """
 
     def __init__(self, interval_s: float) -> None:

@@ -19,7 +19,7 @@ class StopRequest:
     All ranks then agree, and end the run at the same iteration with the same exit status.
 
     Attributes:
-        received_signal: Name of the signal that ends the run, on this rank or on another one; "" without one.
+        received_signal: Name of the signal that ends the run, received here or on another rank; "" without a signal.
         reason: Reason for the end of the run; "" until the ranks have agreed.
 
     Args:
@@ -33,7 +33,10 @@ class StopRequest:
         self._previous_handlers: dict[signal.Signals, object] = {}
 
     def handle_signals(self) -> None:
-        """Installs handlers for `SIGNALS`. A second SIGINT, as by a second Ctrl-C, raises KeyboardInterrupt at once."""
+        """Installs handlers for SIGTERM, SIGINT, SIGUSR1 and SIGHUP, which request the end of the run.
+
+        A second SIGINT, as by a second Ctrl-C, raises KeyboardInterrupt at once.
+        """
         for number in SIGNALS:
             if number == signal.SIGINT or signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
                 self._previous_handlers[number] = signal.signal(number, self._on_signal)
@@ -44,7 +47,7 @@ class StopRequest:
             signal.signal(number, signal.SIG_DFL if handler is None else handler)  # type: ignore[arg-type]
 
     def request(self, reason: str) -> None:
-        """Requests the end of the run. Of several reasons, the first is reported."""
+        """Requests the end of the run. If there are several requests, the reason of the first is reported."""
         self._requested = self._requested or reason
 
     def pending(self, elapsed_s: float) -> bool:
@@ -53,14 +56,18 @@ class StopRequest:
         return bool(self.received_signal or self._requested) or over
 
     def own_reason(self) -> tuple[str, str]:
-        """Returns the signal that this rank received and the reason that it was asked to end for; "" for neither."""
+        """Requests of this rank alone, before the ranks agree.
+
+        Returns:
+            (name of the signal that this rank received, reason passed to `request`); "" for each that is missing.
+        """
         return self.received_signal, self._requested
 
     def accept(self, reasons: list[tuple[str, str]]) -> None:
         """Sets the reason for the end after the ranks have agreed to end.
 
         Args:
-            reasons: Result of `own_reason` of every rank. Without any, the time limit is the reason.
+            reasons: Result of `own_reason` of every rank. If all texts are empty, the time limit is the reason.
         """
         if self.reason:
             return
@@ -75,7 +82,7 @@ class StopRequest:
 
     @property
     def exit_status(self) -> int:
-        """128 + the number of the signal that ended the run, as a shell reports it, so that ``&&`` stops; else 0."""
+        """128 + the number of the signal that ended the run, as a shell reports it; 0 without a signal."""
         return 128 + signal.Signals[self.received_signal] if self.received_signal else 0
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:

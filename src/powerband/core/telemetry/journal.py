@@ -126,11 +126,17 @@ class Journal:
             self._trace = None
 
     def wants_line(self) -> bool:
-        """True if log_interval_s seconds have passed on this rank. The ranks then agree whether to write a log line."""
+        """True if the setting log_interval_s has passed on this rank since the last log line.
+
+        The ranks then agree whether to write a log line.
+        """
         return time.perf_counter() - self._interval_began >= self.settings.log_interval_s
 
     def line_due(self, env_steps: int, agreed: bool) -> bool:
-        """True if a log line is due: every log_interval environment steps, or if log_interval is 0, when `agreed`.
+        """Returns whether a log line is due.
+
+        If the setting log_interval is above 0, a line is due every log_interval environment steps. If it is 0, a line
+        is due when `agreed`.
 
         Args:
             env_steps: Environment steps so far, over all ranks.
@@ -141,7 +147,7 @@ class Journal:
     def write(self, env_steps: int, grad_steps: int, elapsed_s: float) -> dict[str, Any]:
         """Ends the log interval and writes its rates, time shares and means to every output. All ranks must call it.
 
-        ``time/training_s`` in it is the duration of the run without its evaluations.
+        The metric ``time/training_s`` of the log line is the duration of the run without its evaluations.
 
         Args:
             env_steps: Environment steps so far, over all ranks.

@@ -43,7 +43,7 @@ class Metrics:
 
     @torch.no_grad()
     def add(self, figures: dict[str, Tensor], weight: int = 1) -> Tensor:
-        """Adds one value of each figure to its mean, without host-device synchronisation.
+        """Adds one value of each figure (named scalar) to its mean, without host-device synchronisation.
 
         Args:
             figures: Name -> 0-d tensor, n entries.
@@ -79,7 +79,7 @@ class Metrics:
             self._masked[name] = sum_and_count
 
     def set_scalar(self, name: str, value: float) -> None:
-        """Sets a figure of the current log interval, without averaging.
+        """Sets a figure (named scalar) of the current log interval, without averaging.
 
         `value` must be equal on all ranks, or set on rank 0 only.
         """

@@ -43,7 +43,7 @@ class PhaseTimes:
         thread_s: Processor seconds of the thread that reads the clock. For the rest of `wall_s` this thread slept or
             waited.
         worst_s: Longest span by account, seconds.
-        bins: Histogram of span durations by account, `BINS` counts each.
+        bins: Histogram of span durations by account; two bins per doubling of the duration.
     """
 
     wall_s: float

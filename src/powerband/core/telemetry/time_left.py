@@ -37,8 +37,8 @@ class TimeLeftEstimator:
         Args:
             steps: Environment steps of the interval.
             seconds: Wall time of the interval, with evaluations and checkpoints.
-            cadence_costs: "eval" and "save" -> (seconds, count) of evaluations and checkpoints in the interval. None
-                means that there were none.
+            cadence_costs: "eval" -> (seconds, number) of the evaluations in the interval, and "save" -> the same for
+                its checkpoints. None means that there were neither.
         """
         for name, (cost_s, count) in (cadence_costs or {}).items():
             seconds -= cost_s
@@ -84,7 +84,9 @@ class TimeLeftEstimator:
 
 
 class FirstRate:
-    """Measures the first rate of a run, from the iteration after the first update, which excludes compilation.
+    """Measures the first rate of a run, in environment steps and updates per second.
+
+    The measurement starts one iteration after the first update, to exclude compilation.
 
     Attributes:
         env_steps, grad_steps: Counters at the start of the measurement.
@@ -98,7 +100,7 @@ class FirstRate:
         self._since: float | None = None
 
     def ready(self, env_steps: int, grad_steps: int) -> bool:
-        """Ends an iteration. Returns True once the measurement has an update and has lasted FIRST_S seconds.
+        """Ends an iteration. Returns True once the measurement contains an update and has lasted two seconds.
 
         Args:
             env_steps: Environment steps so far, over all ranks.

@@ -29,7 +29,7 @@ class TracedClock(PhaseClock):
     """A `PhaseClock` whose spans (timed sections) a `Trace` can record.
 
     Attributes:
-        trace: The trace that records at present; None without one.
+        trace: The trace that records at present; None while nothing is recorded.
     """
 
     trace: Trace | None = None

@@ -35,8 +35,8 @@ def atomic_folder(folder: Path, mark: str) -> Iterator[Path]:
 
     Args:
         folder: Folder to write; its old content is removed.
-        mark: Path of a file in the folder that identifies content of the same kind. Old content without this file is
-            not removed.
+        mark: Path, relative to the folder, of a file that all content of this kind contains. Old content without this
+            file is not removed; it raises an error.
 
     Raises:
         ShardError: The disk is full, the folder cannot be written, or it has other content.
@@ -67,7 +67,7 @@ def _write_error(folder: Path, error: OSError) -> ShardError:
 def single_writer(folder: Path) -> Iterator[None]:
     """Context in which no other process of this machine writes `folder`, so that concurrent runs share one cache.
 
-    It waits until the other process has finished.
+    Entering the context waits until a process that writes the folder has finished.
 
     Raises:
         ShardError: The parent folder cannot be written.

@@ -58,7 +58,7 @@ class Statistics:
         return names, torch.where(constant, torch.ones_like(self.std), self.std), head + tail
 
     def difference_from(self, other: Statistics) -> str | None:
-        """Returns a clause that describes the first difference from `other`; None if both are equal."""
+        """Returns a phrase, for messages, that describes the first difference from `other`; None if both are equal."""
         if self.task_set != other.task_set:
             return f"these are statistics of {self.task_set}, those of {other.task_set}"
         if self.names != other.names:

@@ -46,14 +46,14 @@ def main() -> None:
 
 
 def measure(ranks: Any) -> dict[str, Any]:
-    """Times a sum over ranks for each of `SIZES`.
+    """Times a sum over ranks for three tensor sizes: 4 bytes, 1 MiB and 64 MiB.
 
     Args:
         ranks: The process group, a `Ranks`.
 
     Returns:
-        {"sizes": [{"bytes": size of the tensor, "us": median microseconds, "gb_s": gigabytes per second}],
-        "correct": whether all sums were right}.
+        {"sizes": [{"bytes": size of the tensor, "us": median microseconds, "gb_s": gigabytes per second}], "correct":
+        whether all sums were right}.
     """
     import torch
 

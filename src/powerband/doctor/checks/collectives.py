@@ -35,7 +35,7 @@ def reduce_row(
     Args:
         backend: ``gloo`` or ``nccl``, also the name of the result.
         devices: One device per rank, or ``["cpu"]`` for all ranks.
-        program: Python code that each rank runs.
+        program: Python source code that each rank runs.
         timeout_s: Seconds after which the ranks are killed.
     """
     with tempfile.TemporaryDirectory() as folder:

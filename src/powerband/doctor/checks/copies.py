@@ -34,7 +34,7 @@ def checks(context: CheckContext) -> list[Check]:
 
 
 def memory_row() -> CheckResult:
-    """Measures a large copy in the host's memory with one thread and with all, in GB/s of reads and writes."""
+    """Measures a large copy in the host's memory with one thread and with all threads, in GB/s read plus written."""
     device, threads = torch.device("cpu"), torch.get_num_threads()
     source = torch.ones(CPU_BYTES // 4)
     target = torch.zeros_like(source)
@@ -80,7 +80,7 @@ def host_rows(gpu: torch.device) -> list[CheckResult]:
 
 
 def device_copy_row(gpu: torch.device) -> CheckResult:
-    """Measures a copy within the memory of one GPU, in GB/s of reads and writes."""
+    """Measures a copy within the memory of one GPU, in GB/s read plus written."""
     source = torch.ones(GPU_BYTES // 4, device=gpu)
     target = torch.empty_like(source)
     rate = 2 * GPU_BYTES / seconds_per_call(lambda: target.copy_(source), gpu) / 1e9

@@ -17,7 +17,7 @@ SCENE = """<mujoco><visual><global offwidth="128" offheight="128"/></visual><ass
 
 
 def render() -> dict[str, Any]:
-    """Renders frames of `SIZE` x `SIZE` pixels for about `BUDGET_S` seconds with the backend that MUJOCO_GL names.
+    """Renders frames of 128 x 128 pixels for about one second with the backend that MUJOCO_GL names.
 
     Returns:
         {"vendor", "renderer", "version": strings of OpenGL, "frames_per_s": frames per second with all effects,

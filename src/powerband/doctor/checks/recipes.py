@@ -43,7 +43,7 @@ def checks(context: CheckContext) -> list[Check]:
 
 
 def recipe_row(title: str, load: Callable[[], Recipe], algo: str | None, device: torch.device) -> CheckResult:
-    """Builds the networks of a recipe in its default sizes, and times one choice of actions and one update.
+    """Builds the networks of a recipe in its default sizes, and times one call of ``act`` and one of ``update``.
 
     Args:
         title: Name of the result.
@@ -122,11 +122,12 @@ def synthetic_batch(learner: Learner, spec: EnvSpec, device: torch.device, rows:
         learner: Learner that chooses the actions; a recurrent learner gets sequences.
         spec: Shapes and types of the environment's observations and actions.
         device: Device of the batch.
-        rows: Rows (transitions) of the batch. For a `TargetLearner`, every agent of a step is a row.
+        rows: Number of transitions. For a `TargetLearner`, which computes its own targets, each agent of a step counts
+            as one transition.
 
     Returns:
-        Tree of tensors of shape (rows, ...), or (steps, rows // steps, ...) for a recurrent learner. Its steps are at
-        most `SEQUENCE_STEPS`.
+        Tree of tensors of shape (rows, ...). For a recurrent learner the shape is (steps, rows // steps, ...), with
+        sequences of at most 16 steps.
     """
     agents = () if spec.num_agents is None else (spec.num_agents,)
     if isinstance(learner, TargetLearner):

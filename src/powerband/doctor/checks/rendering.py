@@ -247,7 +247,7 @@ def gpu_rendering_row(gpu: Any, function: str = FUNCTION) -> CheckResult:
 
 
 def variables_row() -> CheckResult:
-    """Lists the set environment variables that change rendering, with their effects."""
+    """Lists those environment variables of this process that change rendering, with their effects."""
     values = {name: os.environ[name] for name in VARIABLES if os.environ.get(name)}
     text = "; ".join(f"{name}={value}: {VARIABLES[name]}" for name, value in values.items()) or "none is set"
     forced = forced_software(os.environ)
@@ -257,7 +257,7 @@ def variables_row() -> CheckResult:
 
 
 def run_variables_row(context: CheckContext) -> CheckResult:
-    """Lists the environment variables that a training run sets for rendering, and conflicts with the user's."""
+    """Lists the environment variables that a training run sets for rendering, and conflicts with those of the user."""
     no_egl, devices = query_egl()
     plan = settings(os.environ, no_egl, missing_library("osmesa"), 0 if len(context.devices) > 1 else None, "", devices)
     sets = " ".join(f"{name}={value}" for name, value in plan.variables.items())

@@ -59,7 +59,7 @@ def simulator_row(name: str, function: str = FUNCTION, timeout_s: float = TIMEOU
     """Measures how many steps per second one environment of a simulator makes, if the simulator is installed.
 
     Args:
-        name: Key of `SIMULATORS`.
+        name: Name of the simulator, a key of `SIMULATORS` such as mujoco.
         function: Function that the subprocess calls, as ``module:name``.
         timeout_s: Seconds after which the subprocess is killed.
     """
@@ -89,7 +89,7 @@ def failure_advice(name: str, outcome: SubprocessResult) -> str:
     """Returns advice, as text, for a simulator that does not start.
 
     Args:
-        name: Key of `SIMULATORS`.
+        name: Name of the simulator, a key of `SIMULATORS` such as mujoco.
         outcome: Result of the failed subprocess.
     """
     text = f"{outcome.problem}\n{outcome.output}"
@@ -127,10 +127,10 @@ def _version(packages: tuple[str, ...]) -> str:
 
 
 def step(name: str) -> dict[str, Any]:
-    """Creates one environment of a simulator and steps it `STEPS` times with random actions.
+    """Creates one environment of a simulator and steps it 100 times with random actions.
 
     Args:
-        name: Key of `SIMULATORS`.
+        name: Name of the simulator, a key of `SIMULATORS` such as mujoco.
 
     Returns:
         {"steps_per_s": environment steps per second, None for a simulator that is only imported, "start_s": seconds to

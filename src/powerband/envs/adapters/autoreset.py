@@ -25,13 +25,13 @@ from powerband.envs.workers.spaces import Spaces
 
 
 class GymnasiumVector:
-    """A `gymnasium.vector.VectorEnv` as the source of an `ExternalVecEnv`, in any of its three autoreset modes.
+    """A `gymnasium.vector.VectorEnv` of N environments as the source of an `ExternalVecEnv`, in any autoreset mode.
 
     Args:
         vector: The vector environment; closing this source closes it.
 
     Raises:
-        ConfigError: The vector cannot reset single rows, or does not declare its autoreset mode.
+        ConfigError: The vector cannot reset single environments, or does not declare its autoreset mode.
     """
 
     def __init__(self, vector: Any) -> None:
@@ -60,13 +60,13 @@ class GymnasiumVector:
         self._action: np.ndarray | None = None
 
     def reset(self, seeds: list[int]) -> Any:
-        """Resets all environments. A vector that draws all of them from one generator uses the first seed.
+        """Resets all environments. A vector that has one random generator for all environments uses the first seed.
 
         Args:
             seeds: One seed per environment.
 
         Returns:
-            Observations (N, ...).
+            Observations (N, ...) of the N environments.
         """
         obs, _ = self.vector.reset(seed=seeds if self._seeded_by_row else seeds[0])
         self._action = None
@@ -82,7 +82,8 @@ class GymnasiumVector:
         """Waits for the step, and resets the environments whose episode ended.
 
         Args:
-            next_seeds: Function that returns one reset seed per environment for a mask (N,) bool of those that ended.
+            next_seeds: Function that returns one reset seed per environment for a mask (N,) bool, True for those that
+                ended.
 
         Raises:
             ConfigError: The reset of some environments changed others.

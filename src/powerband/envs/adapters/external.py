@@ -60,7 +60,8 @@ class ExternalVector(Protocol):
         """Waits for the step, and resets the environments whose episode ended.
 
         Args:
-            next_seeds: Function that returns one reset seed per environment for a mask (N,) bool of those that ended.
+            next_seeds: Function that returns one reset seed per environment for a mask (N,) bool, True for those that
+                ended.
         """
 
     def close(self) -> None:
@@ -68,17 +69,17 @@ class ExternalVector(Protocol):
 
 
 class ExternalVecEnv:
-    """N environments of another library behind the protocol `VecEnv`. A resume truncates the current episodes.
+    """N environments of another library behind the protocol `VecEnv`. Resuming a run truncates the current episodes.
 
     Args:
         source: Vector of environments, such as `GymnasiumVector` or `EnvPoolVector`.
         device: Device of observations, rewards and flags.
         seed: Seed of the run.
         first_env: Index of the first environment among those of all ranks (processes of the training).
-        episode_metrics: Names of `info` values at the end of an episode, for ``Step.episode``.
+        episode_metrics: Names of `info` values that ``Step.episode`` contains at the end of an episode.
 
     Attributes:
-        resumed: (N,) bool, True for environments whose episode continued after `load_state_dict`; none does.
+        resumed: (N,) bool, True for environments whose episode continued after `load_state_dict`; here always False.
     """
 
     def __init__(

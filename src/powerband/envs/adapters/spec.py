@@ -42,8 +42,8 @@ def nested(leaves: list[tuple[tuple[str, ...], Any]]) -> Tree:
     """Builds a nested dict from (keys, leaf) pairs.
 
     Args:
-        leaves: Keys from the outermost to the innermost, and the leaf. A single leaf with the keys () is returned as it
-            is.
+        leaves: Keys from the outermost to the innermost, and the leaf. A single leaf with the keys () is returned
+            without a dict.
     """
     if leaves[0][0] == ():
         return leaves[0][1]

@@ -19,7 +19,7 @@ ATARI_SCREEN = 84
 @dataclass(frozen=True)
 @check_ranges
 class Wrapping:
-    """Wrappers of the training and the evaluation environments."""
+    """Settings that choose the Gymnasium wrappers of the training and the evaluation environments."""
 
     atari: bool = False
     """Atari preprocessing (Machado et al. 2018): up to 30 no-op actions after a reset, 4 repeats of each action, grey

@@ -14,7 +14,7 @@ from powerband.envs.numba.arrays import device_array
 
 
 class KernelState(Protocol):
-    """State of many environments in tensors on one device, which kernels update in place."""
+    """Interface of the state of many environments, tensors on one device that compiled kernels update in place."""
 
     @property
     def arrays(self) -> Any:
@@ -41,11 +41,11 @@ def run_kernel(
     """Runs one kernel on all environments of a state, on CPU threads or on torch's current CUDA stream.
 
     Args:
-        cpu_loops: Function of a bool that returns the CPU versions by name. False selects loops over the rows first,
-            first + 1, ... last - 1 on the calling thread, ``loop(arrays, tables, first, last, *arguments)``. True
-            selects ``loop(arrays, tables, parts, *arguments)``, which splits all rows into parts for numba's threads.
-        cuda_module: Name of the module with the CUDA versions, ``LAUNCHES``, a dict {name: launcher(state, tables,
-            *arguments)}. It is imported on first use, because it needs numba-cuda.
+        cpu_loops: Function ``(parallel) -> {name: CPU version}``. With parallel=False, a CPU version is
+            ``loop(arrays, tables, first, last, *arguments)``, which runs on the rows first, ... last - 1 in the calling
+            thread. With parallel=True it is ``loop(arrays, tables, threads, *arguments)``, which runs on all rows.
+        cuda_module: Name of the module with the CUDA versions, a dict ``LAUNCHES`` of name -> launcher(state, tables,
+            *arguments). It is imported on first use, because it needs numba-cuda.
         name: Name of the kernel.
         state: State of all environments, which the kernel reads and writes. Its device selects CPU or CUDA.
         tables: Lookup tables on the device of the state.

@@ -32,7 +32,7 @@ def launch_per_row(kernel: Any, threads_per_row: int, state: KernelState, *argum
     """Runs a CUDA kernel of numba with a fixed number of threads for each environment of a state.
 
     Args:
-        kernel: Kernel from ``cuda.jit`` whose first argument is the arrays of the state.
+        kernel: Kernel from ``cuda.jit`` whose first argument is a named tuple of the state's arrays.
         threads_per_row: Threads per environment.
         state: State of all environments.
         arguments: Remaining arguments of the kernel.

@@ -8,7 +8,7 @@ Action = TypeVar("Action")
 
 
 class PendingAction(Generic[Action]):
-    """Holds the action between `send` and `recv`, for an environment that steps inside `recv`."""
+    """Stores the action between `send` and `recv`, for an environment that executes its step inside `recv`."""
 
     def __init__(self) -> None:
         self._action: Action | None = None
@@ -26,11 +26,11 @@ class PendingAction(Generic[Action]):
             raise RuntimeError(f"{call} was called between send and recv. Call recv first.")
 
     def put(self, action: Action) -> None:
-        """Stores the action of `send`."""
+        """Stores the action that `send` received."""
         self._action = action
 
     def take(self) -> Action:
-        """Returns the action for `recv` and forgets it.
+        """Returns the action for `recv`, which is then no longer pending.
 
         Raises:
             RuntimeError: `send` was not called before.
@@ -41,5 +41,5 @@ class PendingAction(Generic[Action]):
         return action
 
     def clear(self) -> None:
-        """Forgets the action, because the environment was reset or restored."""
+        """Discards the action, because the environment was reset or restored."""
         self._action = None

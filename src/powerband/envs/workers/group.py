@@ -141,16 +141,16 @@ class EnvGroup:
         return ended
 
     def restore(self, seed: int, steps: int, failed: int) -> None:
-        """Continues the episodes of a worker that has died, in its successor, and completes the pending step.
+        """Continues, in a new worker, the episodes of a worker that has died, and completes the pending step.
 
         Every current episode is reset with its seed and its logged actions are repeated. The episode continues only if
-        that leads to the stored observation, bit for bit.
+        this leads to the stored observation, bit for bit.
 
         Args:
             seed: Seed of the run.
             steps: Number of steps since the start that each environment has when the pending step is complete.
             failed: Index in this group of the environment that was stepping when the worker died; its episode is
-                truncated. `NO_ROW` for none.
+                truncated. -1 if no environment was stepping.
         """
         self.seed = seed
         actions = self._env_actions(self.action.copy())

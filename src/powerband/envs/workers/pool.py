@@ -73,7 +73,7 @@ class WorkerPool:
         return [payload for _, payload in self.replies()]
 
     def step(self, part: slice) -> None:
-        """Starts a step of some workers; `part` is their slice in the list of workers."""
+        """Starts a step of some workers; `part` is the slice of the list of workers."""
         for worker in self.workers[part]:
             assert worker.index not in self.in_flight, "send twice without recv"
             self.in_flight.add(worker.index)
@@ -81,7 +81,7 @@ class WorkerPool:
             worker.send(channel.STEP)
 
     def wait_for_step(self, part: slice) -> bool:
-        """Waits for the step of some workers; `part` is their slice in the list of workers.
+        """Waits for the step of some workers; `part` is the slice of the list of workers.
 
         Returns:
             True if an episode ended or was truncated.
@@ -103,7 +103,7 @@ class WorkerPool:
         """Collects one reply per worker. All workers have replied before a failure is handled.
 
         Args:
-            part: Slice of the workers that owe a reply.
+            part: Slice of the workers whose replies are pending.
             recover: Restart workers that failed; false raises an error.
 
         Returns:
@@ -168,19 +168,21 @@ class WorkerPool:
             if code < 0:
                 description = f"was killed by {signal.Signals(-code).name}"
         first, last = (self.first_env + row for row in (worker.rows.start, worker.rows.stop - 1))
-        name = f"worker {worker.index} (environments {first} to {last}) {description}"
+        worker_name = f"Worker {worker.index} (environments {first} to {last})"
         if self.shared_arrays is None:
-            return EnvError(f"{name} while it created its environments.", {"env_id": first, "doing": "make"})
+            return EnvError(
+                f"{worker_name} {description} while it created its environments.", {"env_id": first, "doing": "make"}
+            )
         arrays = self.shared_arrays.arrays
         active_row = int(arrays["active_row"][worker.index])
         facts: dict[str, Any] = {"env_id": None, "kind": kind, "description": description, "doing": "step"}
         if active_row == NO_ROW:
-            return EnvError(f"{name} while none of its environments was stepping.", facts)
+            return EnvError(f"{worker_name} {description} while none of its environments was stepping.", facts)
         row = worker.rows.start + active_row
         facts |= {"episode": int(arrays["episode"][row]), "step": int(arrays["length"][row])}
         facts["env_id"] = self.first_env + row
         facts["seed"] = episode_seed(self.seed, facts["env_id"], facts["episode"])
-        return EnvError(f"{name} while it stepped {describe_episode(facts).rstrip(',')}.", facts)
+        return EnvError(f"{worker_name} {description} while it stepped {describe_episode(facts).rstrip(',')}.", facts)
 
     def _logged(self, facts: dict[str, Any]) -> Any:
         """Returns the logged actions (steps + 1, ...) of the episode that failed.

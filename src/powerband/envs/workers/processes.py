@@ -43,7 +43,7 @@ class WorkerProcess:
         memory_fd: File descriptor of the shared memory.
 
     Attributes:
-        pending_failures: Dicts about repaired failures of environments that the pool has not processed yet.
+        pending_failures: Dicts about repaired failures of environments, which the pool has not processed yet.
     """
 
     def __init__(self, setup: dict[str, Any], rows: slice, memory_fd: int) -> None:
@@ -187,7 +187,7 @@ def start_workers(
 
 
 def stop_workers(workers: list[Worker]) -> None:
-    """Ends all workers: sends a close command, waits `CLOSE_TIMEOUT_S` seconds in total, then kills the others."""
+    """Ends all workers: sends a close command, waits up to 3 seconds in total, then kills those that still run."""
     processes = [each for each in workers if isinstance(each, WorkerProcess)]
     for each in workers:
         if isinstance(each, WorkerProcess):

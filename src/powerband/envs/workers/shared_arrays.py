@@ -24,8 +24,8 @@ def layout(spaces: Spaces, num_envs: int, num_workers: int, episode_metrics: tup
     """Returns the layout of the shared memory: name -> (shape, dtype) of each array, in the order of memory.
 
     Most arrays have one row per environment: actions, observations, rewards, flags and counters. ``log`` contains the
-    actions of the current episodes and outlives a worker. It is last, because the system provides only the pages of it
-    that are written.
+    actions of the current episodes, and remains if a worker dies. It is the last array, because the system allocates
+    only those of its pages that are written.
 
     Args:
         spaces: Spaces of one environment.

@@ -125,7 +125,7 @@ class FailureLog:
 
     Args:
         settings: Limits on the number of failures.
-        on_failure: Called with each failure after the recovery; None calls nothing.
+        on_failure: Function that is called with each failure after the recovery; None if there is none.
 
     Attributes:
         recent_failures: The newest failures, at most 1000.

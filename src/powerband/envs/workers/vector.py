@@ -48,8 +48,8 @@ class WorkerVecEnv:
         seed: Seed of the run, unless `reset` receives another one.
         first_env: Index of the first environment among those of all ranks (processes of the training).
         episode_metrics: Names of `info` values of the last step of an episode, for ``Step.episode``.
-        resume: "replayed" for deterministic environments: a resume repeats the actions of the current episodes.
-            "truncated": a resume truncates them.
+        resume: "replayed" for deterministic environments: a resumed run repeats the actions of the current episodes.
+            "truncated": a resumed run truncates the current episodes.
         pin: Page-lock the shared memory for CUDA; None does so if `device` is a CUDA device.
         supervision: Continue after a failure of a simulator in a step (`Step.lost`); None raises EnvError.
         on_failure: Called with each failure that was repaired; needs `supervision`.
@@ -57,7 +57,7 @@ class WorkerVecEnv:
     Attributes:
         failures: Log of the failures so far; None without `supervision`.
         resumed: (N,) bool on the CPU, True for environments whose episode continued after `load_state_dict`. In all
-            others, a new episode begins.
+            other environments, a new episode begins.
         halves: Two halves of the environments that can be stepped alone, for double buffering; empty with fewer than
             two workers.
 
@@ -242,7 +242,7 @@ class WorkerVecEnv:
             )
 
     def close(self) -> None:
-        """Closes the environments and ends the workers within `CLOSE_TIMEOUT_S` seconds; may be called again."""
+        """Closes the environments and ends the workers within about 3 seconds; may be called again."""
         if self._pinned:
             torch.cuda.cudart().cudaHostUnregister(self._tensors["action"].data_ptr())
             self._pinned = False

@@ -24,7 +24,7 @@ importing_main = False
 
 
 def serve(sock_fd: int, memory_fd: int, parent_pid: int, die_with_parent: bool) -> None:
-    """Runs a worker process: executes the commands of the parent until it sends CLOSE or ends.
+    """Runs a worker process: executes the commands of the parent until it sends a close command or ends.
 
     Args:
         sock_fd: File descriptor of this process's end of the socket pair.

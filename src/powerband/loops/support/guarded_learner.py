@@ -29,7 +29,7 @@ RESERVED_SHARE = 0.1
 
 
 class BatchSizes(Protocol):
-    """Configuration of a loop with a setting for the size of its batches, for error messages."""
+    """Interface of a loop's configuration: names the option that sets the batch size, for error messages."""
 
     def batch_size_setting(self, rows: int, world_size: int, sequences: bool = False) -> str: ...
 
@@ -41,7 +41,7 @@ class GuardedLearner:
     fewer rows.
 
     Args:
-        run: Run whose NaN guard is given every batch.
+        run: Run of this rank. Its `NanGuard`, which detects losses that are not finite, receives every batch.
         learner: Learner that updates and, except in the offline loop, acts.
         config: Configuration of the loop, whose settings the error messages name.
     """
@@ -105,8 +105,8 @@ class GuardedLearner:
         """Calls ``learner.update_epoch`` and returns its result, the mean losses and statistics by name.
 
         Args:
-            data: Rollout (T, N, ...) of this rank.
-            order: Order (T * N,) of its rows.
+            data: Rollout of this rank, tensors (T, N, ...) by name for T steps and N environments.
+            order: Order of the T * N rows of the rollout, a permutation (T * N,) int64.
             size: Rows of a mini-batch.
         """
         self.run.guard.set_batch(data, data)

@@ -13,7 +13,7 @@ class LoopState:
 
     Attributes:
         obs: Observations (N, ...) of N environments for the next action.
-        carry: Recurrent state (N, ...) for the next action; None without one.
+        carry: Recurrent state (N, ...) for the next action; None for a policy without recurrent state.
         pending_updates: Number of updates that are due but have not run yet.
     """
 
@@ -25,7 +25,7 @@ class LoopState:
 
         Args:
             step: Newest step of the environments.
-            carry: Recurrent state (N, ...) that `act` returned for N environments; None without one.
+            carry: Recurrent state (N, ...) that `act` returned for N environments; None without recurrent state.
         """
         self.obs = step.obs
         self.carry = None if carry is None else carry * broadcast_rows(~step.ended, carry)

@@ -48,13 +48,13 @@ class GaeReturns:
         """Stores the values that `finish` needs after step `t` of the rollout.
 
         These are the values of the observations after step t - 1, and of the last observations of truncated episodes.
-        On the CPU, values of last observations are computed for the truncated rows only.
+        On the CPU, values of last observations are computed for the truncated environments only.
 
         Args:
             t: Index of the step in the rollout, from 0.
             rollout: Rollout that already contains the step.
             step: Result of the N environments.
-            carry: Recurrent state (N, ...) that `act` returned at this step; None without one.
+            carry: Recurrent state (N, ...) that `act` returned at this step; None without recurrent state.
         """
         if t:
             with self.run.clock("store"):
@@ -87,7 +87,7 @@ class GaeReturns:
         Args:
             rollout: Rollout of T steps and N environments.
             obs: Observations (N, ...) after the last step.
-            carry: Recurrent state (N, ...) after the last step; None without one.
+            carry: Recurrent state (N, ...) after the last step; None without recurrent state.
 
         Returns:
             The data of the rollout, tensors (T, N, ...) by name, with the two new entries.
@@ -135,7 +135,7 @@ class LearnerReturns:
         """Does nothing: the critic evaluates the complete rollout in `finish`."""
 
     def finish(self, rollout: Rollout, obs: Tree, carry: Tensor | None) -> dict[str, Tree]:
-        """Returns the result of the learner's `targets` for the complete rollout: data of the mini-batches by name.
+        """Returns the result of the learner's `targets` for the complete rollout: tensors for mini-batches, by name.
 
         `obs` and `carry` are not used.
         """

@@ -16,15 +16,16 @@ MAX_SCALED = 10.0
 class RewardScale:
     """Scales the rewards of N environments on this rank. Metrics and evaluations count unscaled rewards.
 
-    With `normalize`, rewards are divided by the deviation of the discounted sum of past rewards. The deviation covers
-    all ranks and is constant within a rollout. Source: Engstrom et al. 2020, "Implementation Matters in Deep RL".
+    With `normalize`, rewards are divided by the standard deviation of the discounted sum of past rewards. This
+    deviation covers all ranks and is constant within a rollout. Source: Engstrom et al. 2020, "Implementation Matters
+    in Deep RL".
 
     Args:
-        ranks: Ranks over which the deviation is computed.
+        ranks: Ranks over which the standard deviation is computed.
         like: Rewards of one step (N,) or (N, A agents), for their shape and device.
         gamma: Discount per step.
-        normalize: Divide by the running deviation.
-        clip: Largest absolute reward, applied first; 0 clips nothing.
+        normalize: Divide by the running standard deviation.
+        clip: Largest absolute reward, applied before the division; 0 clips nothing.
     """
 
     def __init__(self, ranks: Ranks, like: Tensor, gamma: float, normalize: bool, clip: float) -> None:
@@ -44,7 +45,7 @@ class RewardScale:
         return (reward * torch.rsqrt(self.norm.var + 1e-8)).clamp(-MAX_SCALED, MAX_SCALED)
 
     def after_rollout(self) -> None:
-        """Adds the discounted returns since the last call to the statistics, on all ranks at the same time."""
+        """Adds the discounted returns since the last call to the statistics. All ranks must call it together."""
         if self._rollout:
             rows = torch.stack(self._rollout).reshape(-1, 1)
             self.norm.update_statistics(rows, self.ranks.average_, self.ranks.world_size)

@@ -57,7 +57,7 @@ class ChunkPolicy(nn.Module):
             self.logits = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.SiLU(), nn.Linear(WIDTH, horizon * actions))
 
     def encode(self, obs: Tree) -> Tensor:
-        """Computes the features (R rows, 512) of observations."""
+        """Computes the features (R, 512) of R observations; `obs` is a tensor or nested dict of tensors (R, ...)."""
         return self.joined(self.encoder(obs))
 
     def classify(self, features: Tensor) -> Tensor:

@@ -26,7 +26,10 @@ BELOW_ONE = np.float32(1 - 2.0**-22)
 
 @compiled
 def log_softmax_(logits, mask):
-    """Replaces logits (R, K) by log-probabilities; `mask` is (R, K) bool, or empty if all actions are allowed."""
+    """Replaces logits (R, K) of R rows and K discrete actions by log-probabilities, in place.
+
+    `mask` is (R, K) bool, True for allowed actions, or empty if all actions are allowed.
+    """
     for r in range(len(logits)):
         row, largest, total = logits[r], MASKED, np.float32(0)
         for k in range(row.size):
@@ -41,9 +44,12 @@ def log_softmax_(logits, mask):
 
 @compiled
 def distribution(outputs, log_std, action):
-    """Returns log-probabilities (R,) of `action`, and entropies (R,).
+    """Returns log-probabilities (R,) and entropies (R,) of R rows.
 
-    `outputs` are log-probabilities (R, K) without log_std (D,), otherwise means (R, D).
+    Args:
+        outputs: Log-probabilities (R, K) of K discrete actions, or means (R, D) of continuous actions with D entries.
+        log_std: Log standard deviations (D,) of continuous actions; empty for discrete actions.
+        action: Actions (R, 1) int64 if discrete, else (R, D), whose log-probabilities are returned.
     """
     rows, width = outputs.shape
     log_prob, entropy = np.zeros(rows, np.float32), np.zeros(rows, np.float32)
@@ -62,9 +68,16 @@ def distribution(outputs, log_std, action):
 
 @compiled
 def distribution_backward(outputs, log_std, action, log_prob_grad, entropy_grad, log_std_grad):
-    """Replaces `outputs` (means, or log-probabilities by the gradient of the logits), and adds to log_std_grad (D,).
+    """Backward pass of `distribution`, which writes its results into `outputs` and `log_std_grad`.
 
-    `log_prob_grad` (R,) and `entropy_grad`, a number, are the gradients of each row's log-probability and entropy.
+    Args:
+        outputs: Input of `distribution`, replaced by the gradient of the means (R, D). For discrete actions,
+            log-probabilities are replaced by the gradient of the logits (R, K).
+        log_std: Log standard deviations (D,) of continuous actions with D entries; empty for K discrete actions.
+        action: Actions (R, 1) int64 if discrete, else (R, D); R rows.
+        log_prob_grad: Gradient (R,) of the log-probabilities.
+        entropy_grad: Gradient of each entropy, one number for all rows.
+        log_std_grad: Gradient (D,) of `log_std`, to which this function adds.
     """
     rows, width = outputs.shape
     for r in range(rows):
@@ -94,7 +107,11 @@ def splitmix64(x):
 
 @compiled
 def random_bits(keys, counter, count):
-    """Returns (n, count) uint64 as `Noise.bits`, for the keys (n,) and the counter (1,) int64, which is increased."""
+    """Returns (n, count) uint64 of 64 random bits each, the same as `Noise.bits`.
+
+    `keys` (n,) int64 are the keys of the n streams. `counter` (1,) int64 is the number of draws so far, and is
+    increased.
+    """
     bits = np.empty((len(keys), count), np.uint64)
     for n in range(len(keys)):
         stream = splitmix64(np.uint64(keys[n]) + np.uint64(counter[0]) * STEP)
@@ -106,7 +123,10 @@ def random_bits(keys, counter, count):
 
 @compiled
 def draw_normal(numbers, keys, counter):
-    """Fills numbers (n, count) float32 with standard normal numbers, as `Noise.normal`."""
+    """Fills numbers (n, count) float32 with standard normal numbers, the same as `Noise.normal`.
+
+    `keys` (n,) and `counter` (1,) int64 are those of `Noise`; the counter is increased.
+    """
     count = numbers.shape[1]
     half = (count + 1) // 2
     bits = random_bits(keys, counter, half)
@@ -120,7 +140,15 @@ def draw_normal(numbers, keys, counter):
 
 @compiled
 def sample_normal(action, means, log_std, keys, counter):
-    """Samples actions (R, D) around the means (R, D), with the draws of `Noise.normal`."""
+    """Writes normally distributed actions (R, D) of R rows and D entries to `action`.
+
+    Args:
+        action: Result (R, D).
+        means: Means (R, D).
+        log_std: Log standard deviations (D,).
+        keys: Keys (n,) int64 of a `Noise`, whose numbers are used. n divides R.
+        counter: Counter (1,) int64 of this `Noise`, which is increased.
+    """
     rows, width = action.shape
     numbers = np.empty((len(keys), rows // len(keys) * width), np.float32)
     draw_normal(numbers, keys, counter)
@@ -132,7 +160,14 @@ def sample_normal(action, means, log_std, keys, counter):
 
 @compiled
 def sample_index(action, log_probs, keys, counter):
-    """Samples actions (R, 1) from log-probabilities (R, K) as `inverse_cdf_sample`, with draws of `Noise.uniform`."""
+    """Samples one of K actions in each of R rows, by the inverse distribution function as `inverse_cdf_sample`.
+
+    Args:
+        action: Result (R, 1) int64.
+        log_probs: Log-probabilities (R, K).
+        keys: Keys (n,) int64 of a `Noise`, whose uniform numbers are used. n divides R.
+        counter: Counter (1,) int64 of this `Noise`, which is increased.
+    """
     rows, width = log_probs.shape
     bits = random_bits(keys, counter, rows // len(keys)).reshape(rows)
     for r in range(rows):
@@ -148,7 +183,11 @@ def sample_index(action, log_probs, keys, counter):
 
 @compiled
 def likeliest(action, outputs, log_std):
-    """Writes the means (R, D), or the index of the largest of the log-probabilities (R, K), to `action`."""
+    """Writes the likeliest action of each of R rows to `action`.
+
+    Continuous actions (R, D) are the means `outputs` (R, D). Discrete actions (R, 1), for which `log_std` is empty, are
+    the indices of the largest of the log-probabilities `outputs` (R, K).
+    """
     for r in range(len(outputs)):
         best = 0
         for k in range(outputs.shape[1]):

@@ -7,8 +7,8 @@ The functions are not cached on disk themselves: the cached function that uses t
 
 Shapes: R rows, F features, I inputs and O outputs of a layer, L layers, P parameters with the gaps of `FlatAdam`.
 
-A network is described by layers (L, 5) int64: positions of weight and bias in the parameters, outputs, inputs, and
-`LINEAR`, `TANH` or `RELU`.
+An array `layers` (L, 5) int64 describes a network. A row has the positions of weight and bias in the parameters, O, I,
+and the activation: `LINEAR`, `TANH` or `RELU`.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ TANH_LIMIT = np.float32(7.90531110763549805)
 
 @compiled
 def add_product(c, a, b):
-    """Adds the matrix product a b to c in place, for c (M, N), a (M, J) and b (J, N).
+    """Adds the matrix product a b to c in place; the shapes are c (M, N), a (M, J) and b (J, N).
 
-    Blocks of 4 x 4 entries of `a` stay in registers.
+    The loop keeps blocks of 4 x 4 entries of `a` in registers, for speed.
     """
     rows, inner = a.shape
     columns = b.shape[1]
@@ -79,7 +79,7 @@ def tanh_(x):
 
 @compiled
 def activate_(x, activation):
-    """Applies an activation to each entry of x (n,) in place."""
+    """Applies an activation (`LINEAR`, `TANH` or `RELU`) to each entry of x (n,) in place."""
     if activation == TANH:
         tanh_(x)
     elif activation == RELU:
@@ -89,7 +89,10 @@ def activate_(x, activation):
 
 @compiled
 def scale_by_derivative_(grad, outputs, activation):
-    """Multiplies grad (n,) by the derivative of an activation, given its outputs (n,)."""
+    """Multiplies grad (n,) in place by the derivative of an activation at each entry.
+
+    `outputs` (n,) are the results of the activation, which is `LINEAR`, `TANH` or `RELU`.
+    """
     if activation == TANH:
         for i in range(grad.size):
             grad[i] *= ONE - outputs[i] * outputs[i]
@@ -100,9 +103,16 @@ def scale_by_derivative_(grad, outputs, activation):
 
 @compiled
 def forward(theta, layers, x):
-    """Returns the activations of all layers in one array (rows * sum of O,), and the outputs (R, O) at its end.
+    """Computes the outputs of a network.
 
-    `theta` are the parameters (P,), and x (R, F) the features.
+    Args:
+        theta: All parameters of the network as one array (P,).
+        layers: Layers of the network (L, 5) int64; a row has the positions of weight and bias in `theta`, numbers of
+            outputs and inputs, and activation.
+        x: Features (R, F) of R rows.
+
+    Returns:
+        (outputs of all layers in one flat array, outputs (R, O) of the last layer). The second is a view of the first.
     """
     rows, size = len(x), 0
     for layer in range(len(layers)):
@@ -128,7 +138,16 @@ def forward(theta, layers, x):
 
 @compiled
 def backward(theta, layers, x, activations, out_grad, grad):
-    """Adds the gradient of all layers to grad (P,), from the gradient of the outputs out_grad (R, O)."""
+    """Computes the gradient of the parameters of a network, and adds it to `grad`.
+
+    Args:
+        theta: All parameters of the network as one array (P,).
+        layers: Layers of the network (L, 5) int64, as in `forward`.
+        x: Features (R, F) of R rows.
+        activations: First result of `forward`.
+        out_grad: Gradient (R, O) of the O outputs.
+        grad: Gradient (P,) of the parameters, changed in place.
+    """
     rows, end = len(x), activations.size - out_grad.size
     for layer in range(len(layers) - 1, -1, -1):
         weight_at, bias_at, num_outputs, num_inputs, _ = layers[layer]
@@ -148,7 +167,14 @@ def backward(theta, layers, x, activations, out_grad, grad):
 
 @compiled
 def input_gradient(theta, layers, activations, out_grad):
-    """Returns the gradient of the features (R, F), from the gradient of the outputs out_grad (R, O)."""
+    """Returns the gradient (R, F) of the features of a network.
+
+    Args:
+        theta: All parameters of the network as one array (P,).
+        layers: Layers of the network (L, 5) int64, as in `forward`.
+        activations: First result of `forward`.
+        out_grad: Gradient (R, O) of the O outputs of R rows.
+    """
     rows, end = len(out_grad), activations.size - out_grad.size
     for layer in range(len(layers) - 1, -1, -1):
         weight_at, _, num_outputs, num_inputs, _ = layers[layer]
@@ -166,7 +192,10 @@ def input_gradient(theta, layers, activations, out_grad):
 
 @compiled
 def normalised(x, mean, var, clip):
-    """Returns x (R, F) as `RunningNorm` normalises it; x itself if `mean` is empty."""
+    """Returns features x (R, F), normalised and clipped as by `RunningNorm`; x itself if `mean` is empty.
+
+    `mean` and `var` (F,) are the statistics. Results are clipped to -clip..clip.
+    """
     if not mean.size:
         return x
     result = np.empty_like(x)

@@ -9,13 +9,13 @@ from torch import Tensor
 
 @runtime_checkable
 class AuxiliaryLosses(Protocol):
-    """An encoder whose own losses a learner adds to its loss."""
+    """Protocol of an encoder that has losses of its own, which a learner adds to its loss."""
 
     def auxiliary(self, obs: Any) -> dict[str, Tensor]:
         """Computes the additional losses of the encoder.
 
         Args:
-            obs: Observations, those of the preceding forward pass of the encoder.
+            obs: Observations. The encoder's last forward pass must have had the same ones.
 
         Returns:
             0-d losses by name, already multiplied by their weights.

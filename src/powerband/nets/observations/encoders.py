@@ -45,10 +45,11 @@ class ImageLayout:
 
 
 def image_layout(spec: TensorSpec) -> ImageLayout | None:
-    """Returns the layout of an image, or None if an entry of this spec is no image.
+    """Returns the axes of the image in an entry of an observation, given its spec; None if the entry is not an image.
 
-    Images are entries of rank 3, such as (H, W, C) or (C, H, W), stacks of frames of rank 4, and byte entries of rank 2
-    with sides of 8 or more. The channels are the first or the last axis of a frame, whichever is shorter.
+    Images are entries of rank 3, such as (height, width, channels) or (channels, height, width), and stacks of such
+    frames (rank 4). Entries of rank 2 are images if they consist of bytes and have sides of 8 or more. The channels are
+    the first or the last axis of a frame, whichever is shorter.
     """
     shape = spec.shape
     if spec.categories or not 2 <= len(shape) <= 4:
@@ -65,12 +66,12 @@ def image_layout(spec: TensorSpec) -> ImageLayout | None:
 
 
 def needs_encoder(obs: Tree) -> bool:
-    """Returns whether observations of the specs `obs` contain images or categories."""
+    """Returns whether observations contain images or categories; `obs` is the tree of their specs."""
     return any(spec.categories or image_layout(spec) for path, spec in tree_paths(obs) if _is_read(path))
 
 
 class ObsEncoder(nn.Module):
-    """Encoder of an observation tree.
+    """Network that maps an observation, a tree of tensors with images or categories, to one feature vector per row.
 
     Attributes:
         width: Number of features per row.
@@ -111,7 +112,7 @@ class ObsEncoder(nn.Module):
                 self.width += math.prod(spec.shape)
 
     def forward(self, obs: Tree) -> Tensor:
-        """Maps observations, whose leaves have shapes (B, ...), to features (B, F) float32."""
+        """Maps observations of B rows, whose leaves have shapes (B, ...), to features (B, width) float32."""
         parts = []
         for path, leaf in tree_paths(obs):
             if not _is_read(path):
@@ -134,7 +135,10 @@ class ObsEncoder(nn.Module):
 
 
 def encode(encoder: ObsEncoder, obs: Tree, precision: Precision) -> Tensor:
-    """Maps observations, whose leaves have shapes (B, ...), to features (B, F) with the products in `precision`."""
+    """Maps observations of B rows, whose leaves have shapes (B, ...), to features (B, F numbers).
+
+    Matrix products and convolutions run in `precision`.
+    """
     with precision.autocast():
         return encoder(obs)
 
@@ -143,8 +147,8 @@ class ImageNetwork(nn.Module):
     """Convolutions, then one linear layer with ReLU.
 
     Args:
-        convolutions: Maps images (B, C, H, W) to maps (B, C', H', W').
-        shape: (C, H, W) of the images.
+        convolutions: Module that maps B images (B, C, H, W) to feature maps (B, C', H', W').
+        shape: (C, H, W) of the images: channels, height and width.
         width: Width of the linear layer.
     """
 
@@ -159,13 +163,13 @@ class ImageNetwork(nn.Module):
         self.linear = nn.Linear(flat, width)
 
     def forward(self, image: Tensor) -> Tensor:
-        """Maps images (B, C, H, W) to features (B, width)."""
+        """Maps B images (B, channels, height, width) to features (B, width of the last layer)."""
         image = image.contiguous() if self.channels_first else image
         return torch.relu(self.linear(self.convolutions(image).flatten(1)))
 
 
 class Residual(nn.Module):
-    """Two 3x3 convolutions around which the input (B, channels, H, W) is added to the output."""
+    """Residual block: adds the result of two 3x3 convolutions to its input, B images or maps (B, channels, H, W)."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()

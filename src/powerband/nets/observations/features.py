@@ -34,7 +34,7 @@ def feature_leaves(obs: Tree) -> list:
     """Lists the tensors (or specs) in `obs` that an actor reads: all except ``state`` and ``action_mask``.
 
     Raises:
-        ConfigError: There are none.
+        ConfigError: `obs` has no such tensor.
     """
     leaves = [leaf for path, leaf in tree_paths(obs) if path.split("/")[0] not in RESERVED]
     if not leaves:

@@ -93,7 +93,7 @@ class Config:
 @dataclass(frozen=True)
 @check_ranges
 class Evaluation:
-    """Options of ``powerband eval`` for a run of gym."""
+    """Options of ``powerband eval`` for a run of the recipe gym: number of episodes and seed."""
 
     episodes: Size = 100
     """Episodes to play."""
@@ -102,12 +102,15 @@ class Evaluation:
 
 
 def task_settings(config: Config) -> dict[str, Any]:
-    """Returns the tuned settings by qualified name for the task and algorithm of `config`; empty without an entry."""
+    """Returns the tuned hyper-parameters for the task and algorithm of `config`: qualified name -> value.
+
+    The dict is empty if there are none, or without ``hyper=tuned``.
+    """
     return TUNED.get((config.env_id, config.algo), {}) if config.hyper == "tuned" else {}
 
 
 def notices(config: Config) -> list[str]:
-    """Returns the message that names the tuned settings of `config`, if there are any."""
+    """Returns a list with one message that names the tuned hyper-parameters in use; empty if there are none."""
     settings = task_settings(config)
     if not settings or config.run.resume:
         return []
@@ -119,9 +122,9 @@ def notices(config: Config) -> list[str]:
 
 
 def check(config: Config, world_size: int) -> None:
-    """Refuses batch sizes and numbers of environments that do not divide by the number of ranks.
+    """Checks that batch sizes and numbers of environments are divisible by the number of ranks.
 
-    More workers than environments on a rank are refused, too.
+    It also checks that a rank has no more worker processes than environments.
 
     Args:
         config: Configuration of the run.

@@ -39,14 +39,14 @@ def make_env(
     """Creates the environments of one rank (a training process of a distributed run).
 
     Args:
-        config: Names the environment and the supervision of workers.
+        config: Configuration of the run, which names the environment and the limits on failures of simulators.
         num_envs: Number of environments on the rank.
         workers: Worker processes of the rank. 0 steps in this process. -1 starts one per core, or two per core for
             double buffering, but at most one per environment.
         seed: Seed of the run.
         rank: Number of the rank.
         device: Device of observations.
-        on_failure: Called for each simulator that failed and was restarted; None reports nothing.
+        on_failure: Function that is called for each simulator that failed and was restarted; None if there is none.
     """
     if workers < 0:
         double_buffered = ALGORITHMS[config.algo].loop == "on_policy" and config.on_policy.double_buffer
@@ -69,7 +69,7 @@ def make_env(
 def make_learner(config: Config, spec: EnvSpec, context: RankContext) -> Learner:
     """Creates the learner (networks and optimisers) of the algorithm ``config.algo``.
 
-    Observations with images or categories pass an encoder; other observations go to the networks unchanged.
+    Observations with images or categories pass through an encoder network; others reach the networks directly.
 
     Args:
         config: Configuration of the run.
@@ -96,7 +96,10 @@ def build_learner(config: Config, context: RankContext) -> tuple[Learner, EnvSpe
 
 
 def train(config: Config, run: Run) -> None:
-    """Trains the algorithm ``config.algo`` on the environment ``config.env_id``, and exports the trained policy."""
+    """Trains the algorithm ``config.algo`` on the environment ``config.env_id``, and exports the trained policy.
+
+    `run` provides the run folder, the device and the ranks.
+    """
     ranks = run.ranks
     num_envs = per_rank("num_envs", config.loop.num_envs, ranks.world_size)
 

@@ -92,10 +92,10 @@ class Config:
         return tuple(find_task(self.benchmark, task) for task in self.tasks)
 
     def rows_per_rank_update(self, world_size: int) -> int:
-        """Returns the number of rows (training samples) of one update on each rank.
+        """Returns the number of rows (training samples) of one update on each of `world_size` ranks.
 
-        `offline.batch_size_per_rank` is the size of one accumulated part, as in the RDT guide.
-        `offline.global_batch_size` is the size of the whole update on all ranks.
+        With ``offline.batch_size_per_rank``, which is the size of one part of gradient accumulation, the result is this
+        size times the number of parts. Otherwise it is the rank's part of ``offline.global_batch_size``.
         """
         per_rank = self.offline.batch_size_per_rank
         return per_rank * self.rdt.gradient_accumulation_steps if per_rank else self.offline.batch(world_size)
@@ -120,7 +120,7 @@ def finalize(config: Config, stage: str) -> Config:
 def launched_precision(config: Config) -> Literal["", "bf16", "fp16"]:
     """Returns the value of ``accelerate launch --mixed_precision`` if it applies to this run, else "".
 
-    It does not apply to a run that is resumed, nor if ``run.precision`` is bf16 or fp16.
+    The value does not apply to a run that is resumed, nor if ``run.precision`` is bf16 or fp16.
     """
     if config.run.precision not in ("fp32", "auto") or config.run.resume:
         return ""

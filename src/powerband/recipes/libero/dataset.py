@@ -27,8 +27,8 @@ class DemonstrationData:
         episodes: Recorded episodes.
         chunks: Creates batches of action chunks (consecutive actions) with their observations.
         statistics: Name -> statistics for normalisation; the names are ``state`` and ``action``.
-        vision: Frozen image encoder whose cached features are in the batches. None if the batches have raw images, or
-            neither images nor features.
+        vision: Frozen image encoder whose cached features are in the batches. None if the batches have raw images or no
+            images at all.
     """
 
     episodes: RobotEpisodes

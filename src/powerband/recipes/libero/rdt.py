@@ -37,7 +37,7 @@ class RDTLearner:
         """
         Args:
             config: Settings of the learner.
-            policy: Policy to train; it has its statistics and instructions, or gets them later.
+            policy: Policy to train; its statistics and instructions may be set later.
             context: Device, precision, random numbers and ranks.
 
         Raises:
@@ -84,7 +84,7 @@ class RDTLearner:
             policy.set_instructions(tokens, token_mask)
 
     def update(self, batch: dict[str, Tree]) -> dict[str, Tensor]:
-        """Takes one step on demonstrated chunks.
+        """Takes one step of the optimiser on demonstrated chunks.
 
         The loss is the mean over all entries that count in the batches of all ranks: entries that an action has, of
         steps before the episode's end. It depends neither on the number of ranks nor on the accumulated parts.

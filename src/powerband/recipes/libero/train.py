@@ -161,6 +161,8 @@ def _describe(config: Config, run: Run, data: DemonstrationData, learner: RDTLea
 class TrainingEvaluation:
     """Evaluates during training: the error of sampled action chunks and, if requested, success in the simulator.
 
+    Call the object without arguments.
+
     Args:
         config: Configuration of the run.
         data: Demonstrations; chunks are sampled for the same rows each time.

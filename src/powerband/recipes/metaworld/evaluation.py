@@ -78,7 +78,7 @@ class GoalEvaluator:
             return evaluate(self.env, policy, episodes, EVAL_SEED, on_progress=on_progress)
 
     def figures(self, policy: Policy, episodes: int) -> dict[str, float]:
-        """Plays `episodes` episodes in total, spread evenly over all tasks.
+        """Computes the success rate of a policy over `episodes` episodes, spread evenly over all tasks.
 
         Returns:
             Success rate, mean return and number of episodes, as `summary` returns them.
@@ -86,7 +86,9 @@ class GoalEvaluator:
         return summary(self.play(policy, episodes))
 
     def by_task(self, policy: Policy, episodes: int, label: str) -> list[dict[str, Any]]:
-        """Plays `episodes` episodes of each task, and shows a progress bar with `label`.
+        """Computes the success rate of a policy for each task, over `episodes` episodes of each.
+
+        A progress bar shows `label`.
 
         Returns:
             One dict per task: ``task``, the name of the task, and the entries that `summary` returns.
@@ -187,9 +189,10 @@ def collective_policy(config: Config) -> tuple[Policy, Callable[[VecEnv], VecEnv
 
 
 def scripted_policies(task: str) -> Policy:
-    """Returns one policy that acts with Meta-World's scripted policy of each environment's task.
+    """Returns one policy for all environments, which uses Meta-World's scripted policy of each environment's task.
 
-    With ``mt10``, each of the ten tasks has an equal share of the environments, in the order of the tasks.
+    With `task` ``mt10``, the first tenth of the environments plays the first task of MT10, the second tenth the second
+    task, and so on.
     """
     scripts = [scripted_policy(name) for name in expand_task(task)]
 
@@ -202,7 +205,7 @@ def scripted_policies(task: str) -> Policy:
 
 
 def random_policy() -> Policy:
-    """Returns a policy whose actions are drawn uniformly from [-1, 1]; each call returns the same random sequence."""
+    """Returns a policy whose actions are drawn uniformly from [-1, 1], always with the same seed."""
     generator = torch.Generator().manual_seed(0)
     return lambda obs, carry: (torch.rand(len(obs), ACTION, generator=generator) * 2 - 1, None)
 

@@ -37,11 +37,11 @@ REWARD_SCALE = 0.1
 
 
 class MissingStage(ConfigError):
-    """The output of an earlier stage does not exist; the message contains the command that creates it."""
+    """Raised if the output of an earlier stage does not exist; the message contains the command that creates it."""
 
 
 def stage_folder(config: Config, what: str, task: str = "") -> Path:
-    """Returns the folder of the project folder in which a stage saves its output.
+    """Returns the subfolder of the project folder in which a stage saves its output.
 
     Args:
         config: Names the project folder.
@@ -82,7 +82,7 @@ def load_policy(folder: Path, command: str) -> tuple[Config, dict[str, Tensor]]:
 
 
 def stage_command(config: Config, stage: str, task: str = "") -> str:
-    """Returns the command line that runs a stage with the project folder of `config`; no task if `task` is ""."""
+    """Returns the command line that runs `stage` with the project folder of `config`; a `task` of "" is left out."""
     own = f" project={config.project}" if config.project != Config().project else ""
     return f"powerband train metaworld {stage}" + (f" task={task}" if task else "") + own
 
@@ -135,9 +135,10 @@ def load_transitions(config: Config, what: str, task: str, stage: str) -> dict[s
 
     Returns:
         Name -> tensor (N, ...) of N transitions: ``obs`` and ``next_obs`` (N, 39), ``action`` (N, 4), ``reward`` (N,),
-        and ``start`` (N,) bool, True for the first transition of a trajectory. ``mu`` and ``log_std`` (N, 4) are
-        the teacher's policy at ``obs``. ``q_target`` (N,) is its value at ``next_obs``, nan if it has none, and
-        ``gamma`` (N,) is the discount of this value.
+        and ``start`` (N,) bool, True for the first transition of a trajectory. ``mu`` and ``log_std`` (N, 4) are the
+        mean and the log standard deviation of the teacher's policy at ``obs``; the teacher is an expert or a scripted
+        policy. ``q_target`` (N,) is the teacher's value at ``next_obs``, nan for a scripted policy, and ``gamma`` (N,)
+        is the discount of this value.
 
     Raises:
         MissingStage: The transitions do not exist.

@@ -119,7 +119,7 @@ def make_evaluation_env(
 
     Args:
         config: Configuration of the run.
-        episodes: Episodes of a split.
+        episodes: Episodes of a split, such as ``val_unseen``.
         num_envs: Number of agents (rows).
         order: Numbers (n,) int64 of the episodes to play, in this order; None plays all.
         first_env: Position in `order` of the first episode that row 0 plays.

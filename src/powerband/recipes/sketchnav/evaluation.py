@@ -48,7 +48,7 @@ EPISODE_METRICS = ("spl", "soft_spl", "distance_to_goal", "length")
 
 
 def no_carry(rows: int) -> None:
-    """Returns None, the initial carry of a policy without memory, for any number of rows."""
+    """Returns None, the initial memory (carry) of a policy without memory, for any number of environments."""
     return None
 
 
@@ -100,8 +100,8 @@ def as_policy(learner: NavigationLearner, episodes: Episodes, temperature: float
     """Turns a learner into a policy that uses the sketches of `episodes`.
 
     Args:
-        learner: Learner; its encoder keeps the sketches.
-        episodes: Episodes of a split.
+        learner: Learner, whose encoder receives the sketches.
+        episodes: Episodes that the policy will play.
         temperature: Temperature of PPO's actions; 0 takes the likeliest action. Other learners ignore it.
 
     Returns:
@@ -142,9 +142,9 @@ def summary(figures: dict[str, Tensor]) -> dict[str, float]:
 
 
 class HeldOutEvaluation:
-    """Evaluation during training, on episodes in plans that training does not use.
+    """Evaluates during training, on episodes in plans that training does not use. Call the object without arguments.
 
-    The evaluation has its own random numbers for actions, so that those of training do not change.
+    The evaluation has its own random numbers for actions, so that the random numbers of training stay the same.
 
     Args:
         config: Configuration of the run. The episodes are generated at the first evaluation.
@@ -258,7 +258,7 @@ def _table_line(row: dict[str, Any]) -> str:
 
 
 def follow_expert(env: SketchNavEnv, obs: Tree, carry: Tensor | None) -> tuple[Tensor, None]:
-    """Returns (actions, None): actions (N,) int64 of the shortest-path follower for N agents, and no memory."""
+    """Policy of the expert: returns actions (N,) int64 along the shortest paths of N agents, and None (no memory)."""
     return env.expert(), None
 
 
@@ -268,7 +268,8 @@ def named_policy(
     """Creates a policy by its name.
 
     Args:
-        name: One of `PolicyName`.
+        name: random, forward-and-turn, expert (follows the shortest path), policy (the run's) or likeliest (the run's,
+            with the likeliest actions).
         learner: Learner of the run.
         episodes: Episodes of a split, whose sketches the learner receives.
         temperature: Temperature of PPO's actions.

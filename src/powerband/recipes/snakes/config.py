@@ -107,7 +107,7 @@ def check(config: Config, world_size: int) -> None:
 @dataclass(frozen=True)
 @check_ranges
 class Evaluation:
-    """Options of ``powerband eval`` for a run of snakes."""
+    """Options of ``powerband eval`` for a run of the recipe snakes, such as the opponents and the number of games."""
 
     episodes: Games = 100
     """Games against each opponent; the sides are swapped half way."""

@@ -46,7 +46,7 @@ def play(first: Any, second: Any, games: int, seed: int, device: Any = "cpu", wa
     Returns:
         Results of `first` by name, float32 (games,) each. ``score`` and ``opponent_score`` are sums of the game rewards
         of a team, which are the changes in the lengths of its snakes. ``win``, ``draw`` and ``loss`` are 0 or 1. The
-        other entries come from `powerband.loops.evaluate.evaluate`.
+        other entries are ``env`` (row of the environment), ``return`` (sum of rewards) and ``length`` (moves).
 
     Raises:
         ConfigError: `games` is odd or below 2.

@@ -26,11 +26,11 @@ def planner_policies(names: tuple[str, ...], world: World) -> dict[str, Act]:
     """Creates the policies with which a run is compared: planners that do not learn, or policies of other runs.
 
     Args:
-        names: Value of the option ``planners``: random, lawnmower, greedy, none, or the folder of another run.
+        names: Names of planners (random, lawnmower, greedy) and folders of other runs; the name none is skipped.
         world: Settings of the missions.
 
     Returns:
-        The policies by the name that the table shows; lawnmower has one policy per altitude of `world`.
+        The policies by their names in the printed table; lawnmower has one policy per altitude of `world`.
 
     Raises:
         ConfigError: A name is neither a planner nor an existing folder.
@@ -62,9 +62,9 @@ def evaluate(config: Config, folder: Path, options: Evaluation) -> list[dict]:
     Writes ``eval-missions.json``, curves, an image and a video to the run folder `folder`.
 
     Returns:
-        One dict per policy, team size and communication range, which are its ``policy``, ``n_agents`` and
-        ``comm_range_m``. It also contains the results of `evaluation.summary` and ``this_run_ahead_f1``: how far this
-        run is ahead of the policy in ``f1_mean``, as [mean, low, high] with a 95 % interval.
+        One dict per combination of policy, team size and communication range, with the keys ``policy``, ``n_agents``
+        and ``comm_range_m``. It also contains the entries of `evaluation.summary`. ``this_run_ahead_f1`` is the
+        ``f1_mean`` of this run minus that of the policy, as [mean, low, high] with a 95 % interval.
     """
     if options.threads:
         torch.set_num_threads(options.threads)

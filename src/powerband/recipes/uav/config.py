@@ -47,16 +47,17 @@ class Config:
 
 
 def finalize(config: Config, stage: str) -> Config:
-    """Returns the configuration with a number of missions per rollout and with the budget in environment steps.
+    """Returns a copy of the configuration with the missions per rollout and the length of training filled in.
 
-    A mission is an episode: a team of UAVs moves over the map for ``world.budget`` + 1 steps.
+    A mission is an episode: a team of UAVs moves over the map for ``world.budget`` + 1 steps. The length of training,
+    given as ``iterations`` or ``episodes``, is converted to environment steps, ``run.env_steps``.
 
     Args:
         config: Configuration as the user wrote it.
-        stage: Name of the stage of the recipe, here always train. It changes nothing.
+        stage: Name of the stage, here always train; not used.
 
     Raises:
-        ConfigError: A rollout does not contain complete missions, two budgets are given, or an option has no effect.
+        ConfigError: A rollout does not contain complete missions, both lengths are given, or an option has no effect.
     """
     mission_steps, loop = config.world.num_steps, config.on_policy
     if loop.num_steps % mission_steps:

@@ -17,7 +17,7 @@ KERNELS = (5, 4, 4)
 class MapNet(nn.Module):
     """Convolutional network from maps of 11 x 11 nodes to a vector: three convolutions, then two linear layers.
 
-    The convolutions reduce a map to one position. Source: Westheider, Rueckin and Popovic 2023, section IV.
+    The convolutions reduce the 11 x 11 nodes to a single one. Source: Westheider, Rueckin and Popovic 2023, section IV.
     """
 
     def __init__(self, channels: int, outputs: int, width: int = 256):
@@ -53,8 +53,8 @@ def critic_inputs(obs: dict[str, Tensor], action: Tensor, num_actions: int) -> T
         num_actions: Number of actions K.
 
     Returns:
-        (T N A, C + C' + 1, H, W): the maps of the agent, the state, and one map that shows the action of each other
-        agent at its node, (action + 1) / K.
+        (T * N * A, C + C' + 1, H, W), one row per agent: its maps, the maps of the team, and one map in which the node
+        of each other agent is (action + 1) / K.
     """
     maps, state = obs["maps"].flatten(0, 1), obs["state"].flatten(0, 1)
     rows, agents, channels, height, width = maps.shape

@@ -74,7 +74,7 @@ class TensorboardFigures:
     def after_update(self) -> None:
         """Passes a copy of the weights to the background thread if an image or a histogram is due at this rollout.
 
-        If an earlier one still waits for the thread, the new one is skipped and counted.
+        If an earlier copy still waits for the thread, the new copy is skipped and counted.
         """
         if self._thread is None:
             return

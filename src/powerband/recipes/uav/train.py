@@ -39,9 +39,9 @@ def train(config: Config, run: Run) -> None:
 
 
 def mission_sizes(config: Config) -> str:
-    """Returns one line of text with the UAVs, the map, the missions per rollout and the budget of the training.
+    """Returns one line of text: number of UAVs, size of the map, missions per rollout and length of the training.
 
-    The console shows it when the training starts. `config` is the result of `finalize`.
+    The console shows this line when the training starts. `config` is the result of `finalize`.
     """
     world, rollout_steps = config.world, config.on_policy.num_envs * config.on_policy.num_steps
     missions = rollout_steps // world.num_steps

@@ -18,10 +18,10 @@ SHOWN_SETTINGS = 12
 
 
 def sections(study: dict[str, Any]) -> dict[str, str]:
-    """Returns heading -> HTML of each section of the page of a study; a section without data is empty.
+    """Returns heading -> HTML of each section of the page about a search; a section without data is empty.
 
     Args:
-        study: Contents of the tuning file.
+        study: Contents of the file ``.tuning.json``, the results of ``powerband tune objective=score``.
     """
     return {
         "Score over time": curves(study),
@@ -33,7 +33,10 @@ def sections(study: dict[str, Any]) -> dict[str, str]:
 
 
 def curves(study: dict[str, Any]) -> str:
-    """Draws the score of every trial over its seconds of training, and the Pareto front over all trials."""
+    """Draws the score of every trial over its seconds of training, and the Pareto front over all trials, as HTML.
+
+    `study` has the contents of the file ``.tuning.json``.
+    """
     newest = {(setting_text(trial["setting"]), trial["seed"]): trial for trial in study["trials"] if trial["curve"]}
     lines, points = [], []
     for (setting, seed), trial in newest.items():
@@ -67,7 +70,11 @@ def pareto_front(points: list[tuple[float, float]]) -> list[tuple[float, float]]
 
 
 def verification(study: dict[str, Any]) -> str:
-    """Returns the times of the best and of the present settings on fresh seeds, with the ratio and its interval."""
+    """Returns a table of the times to the target score with the best and with the user's present settings, as HTML.
+
+    The times are from runs with new seeds. A sentence states the ratio of the times and its confidence interval.
+    `study` has the contents of the file ``.tuning.json``.
+    """
     check = study["verification"]
     if check is None or not check["seeds"]:
         return ""
@@ -90,7 +97,10 @@ def verification(study: dict[str, Any]) -> str:
 
 
 def settings_table(study: dict[str, Any]) -> str:
-    """Returns the best settings of the search with their seeds."""
+    """Returns a table of the best settings of the search, as HTML; `study` has the contents of ``.tuning.json``.
+
+    A row has the mean seconds to the target score, how many seeds reached it, the best score and the throughput.
+    """
     rows = [
         [
             html.escape(setting_text(each["setting"])),
@@ -105,13 +115,19 @@ def settings_table(study: dict[str, Any]) -> str:
 
 
 def importances(study: dict[str, Any]) -> str:
-    """Returns the share of each dimension in the differences between good and bad settings."""
+    """Returns a table of how much each searched setting explains the difference between good and bad trials, as HTML.
+
+    The shares, 0 to 1, come from `study`, the contents of the file ``.tuning.json``.
+    """
     rows = [[html.escape(name), number(share, percent=True)] for name, share in study["importances"].items()]
     return rows_table(["dimension", "importance (PED-ANOVA)"], rows) if rows else ""
 
 
 def cost(study: dict[str, Any]) -> str:
-    """States what the search cost, and after how many runs it pays off."""
+    """States as HTML how long the search took, and after how many training runs the saved time exceeds this.
+
+    `study` has the contents of the file ``.tuning.json``.
+    """
     failed = [trial for trial in study["trials"] if trial["outcome"] == "failed"]
     lines = [f"The search took {number(study['seconds'])} s with {len(study['trials'])} starts of trials."]
     if study["pays_off_after"]:
@@ -122,5 +138,5 @@ def cost(study: dict[str, Any]) -> str:
 
 
 def setting_text(setting: dict[str, Any]) -> str:
-    """Formats a setting as command line arguments."""
+    """Formats settings (name -> value) as command-line arguments; "present settings" if `setting` is empty."""
     return " ".join(f"{name}={value_text(value)}" for name, value in setting.items()) or "present settings"

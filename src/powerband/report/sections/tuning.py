@@ -24,7 +24,10 @@ SHOWN_ROWS = 12
 
 
 def section(record: RunRecord) -> str:
-    """Returns the heat map and the fastest settings of a run, or its study of a score; empty without a tuning file."""
+    """Returns the results of the search (``powerband tune``) that belongs to a run, as HTML; empty if there is none.
+
+    A search for throughput gives a heat map and the fastest settings, a search for the time to a score its trials.
+    """
     for path in tuning_files(record):
         result = read_json(path)
         if result.get("objective") == "score":
@@ -36,11 +39,11 @@ def section(record: RunRecord) -> str:
 
 
 def map_and_table(rows: list[dict[str, Any]], learning: str = "") -> str:
-    """Returns the heat map and a table of the fastest settings; empty if `rows` is empty.
+    """Returns the heat map and a table of the fastest settings, as HTML; empty if `rows` is empty.
 
     Args:
-        rows: Result of `read_rows`.
-        learning: What is known about learning; shown first if a setting changes it.
+        rows: Result of `read_rows`, one dict per combination of settings.
+        learning: Sentence about the effect on learning, shown if some combination changes what the policy learns.
     """
     if not rows:
         return ""
@@ -86,10 +89,11 @@ def _is_for(header: dict[str, Any], record: RunRecord, objective: str) -> bool:
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """Reads the measured and predicted settings of a tuning file; empty if the file is missing or damaged.
+    """Reads the measured and predicted combinations of settings from a tuning file.
 
     Returns:
-        One dict per setting, with at least {"knobs": setting -> value, "steps_per_s": environment steps per second}.
+        One dict per combination, with at least {"knobs": setting -> value, "steps_per_s": environment steps per
+        second}. Empty if the file is missing or damaged.
     """
     rows = read_json(path).get("rows", [])
     return [
@@ -98,15 +102,15 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def heat_map(rows: list[dict[str, Any]]) -> str:
-    """Draws the throughput over the two settings with the most values, as an HTML figure.
+    """Draws the throughput as a heat map over the two settings with the most values, as an HTML figure.
 
-    A cell shows the highest throughput of its two values.
+    If several combinations share the two values of a cell, the cell shows the highest throughput.
 
     Args:
-        rows: Result of `read_rows`, one dict per setting; not empty.
+        rows: Result of `read_rows`, one dict per combination of settings; not empty.
 
     Returns:
-        The figure; "" if the search had time for the present setting only.
+        The figure; "" if the search had time for the present settings only.
     """
     values = {
         knob: sorted({row["knobs"][knob] for row in rows if knob in row["knobs"]}, key=_sort_key)

@@ -41,7 +41,7 @@ class Advice:
     config: Any = field(default=None, repr=False)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the advice as a JSON value; ``predicted_gain`` is a factor on the rate."""
+        """Returns the advice as a JSON value; ``predicted_gain`` is the predicted rate divided by the measured rate."""
         return {
             "knob": self.knob,
             "now": self.now,

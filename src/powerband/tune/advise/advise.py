@@ -45,22 +45,22 @@ def advise(
     with_ranks: bool = False,
     with_compile: bool = False,
 ) -> list[Advice]:
-    """Computes which settings (knobs) of a measured run to change, and the gain of each.
+    """Predicts for each setting (knob) of a measured run how much a change raises the environment steps per second.
 
-    A note is added to `diagnosis` that names the knobs without a gain.
+    A note is added to `diagnosis` that names the knobs whose change does not help.
 
     Args:
         recipe: Recipe of the run.
         config: Configuration of the run.
         measured: Measurement of the run.
         diagnosis: Diagnosis of the measurement.
-        probe: Measures a changed configuration in a short run; None uses the model alone.
-        with_ranks: Also measure two ranks.
-        with_compile: Also measure compiled losses.
+        probe: Measures a changed configuration in a short run; None only predicts, with the throughput model.
+        with_ranks: Also measure a run with two ranks.
+        with_compile: Also measure a run with compiled losses.
 
     Returns:
-        Advice with a gain, then advice without one. Within the first group, knobs that leave learning unchanged come
-        first, sorted by gain.
+        Advice on the changes that help, and then on those that are listed although they do not help. In the first
+        group, changes that leave learning unchanged come first, sorted by gain.
     """
     if diagnosis.cause == "too-short" or not measured.facts[0].iterations:
         return []

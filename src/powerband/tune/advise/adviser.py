@@ -40,8 +40,8 @@ class Adviser:
         ranks: Number of ranks of the run.
         gpus: Number of GPUs of this machine; 0 if the run uses the CPU.
         advice: Advice so far.
-        without_gain: Knob without a gain -> (best value that was considered, rate with this value divided by the
-            rate of the unchanged run).
+        without_gain: Knob whose change does not help -> (best value that was considered, rate with this value
+            divided by the rate of the unchanged run).
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class Adviser:
     def run_with(self, setting: Mapping[str, Any]) -> Measurement | None:
         """Measures the run with changed knobs (`setting`: knob -> value).
 
-        Returns None without `probe`, or if the run fails. A failure adds a note to the diagnosis.
+        Returns None if there is no `probe` or if the run fails. A failure adds a note to the diagnosis.
         """
         if self.probe is None:
             return None
@@ -147,15 +147,16 @@ class Adviser:
     def rate_of(self, result: Measurement) -> float:
         """Returns the environment steps per second of a short run, comparable with the predictions of the model.
 
-        The measured rate is scaled by the error of the model: its predicted rate of the unchanged run divided by the
-        measured one.
+        The measured rate is multiplied by (predicted rate / measured rate) of the unchanged run, the error of the
+        model.
         """
         return result.steps_per_s / self.measured.steps_per_s * self.model.steps_per_s
 
     def floor_s(self, *accounts: str) -> float:
-        """Returns the least seconds per iteration that the processor allows, even if all cores share the work equally.
+        """Returns a lower bound of the seconds per iteration, for work that all cores share equally.
 
-        This is the processor time of the simulators and of `accounts` (categories of time), divided by all cores.
+        It is the processor time of the simulators and of `accounts` (categories of time) per iteration, divided by the
+        number of cores.
         """
         facts = self.facts
         busy = 1 - self.ledger.share("env_wait", "data_wait")  # a waiting process does not compute

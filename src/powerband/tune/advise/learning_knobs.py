@@ -12,7 +12,10 @@ STEPPING_SHARE = 0.15
 
 
 def num_envs(adviser: Adviser) -> None:
-    """Adds advice on more environments. A short run with four times as many refits the throughput model first."""
+    """Adds advice on more environments.
+
+    Before that, a short run with four times as many environments refits the throughput model.
+    """
     n = adviser.knobs.get("num_envs")
     stepping = adviser.ledger.share("env", "env_wait", "act", "store", "other")
     if not n or adviser.probe is None or stepping < STEPPING_SHARE:
@@ -28,7 +31,11 @@ def num_envs(adviser: Adviser) -> None:
 
 
 def update_ratio(adviser: Adviser) -> None:
-    """Adds advice on half the updates per transition, and explains why a longer interval alone cannot help."""
+    """Adds advice on half the updates per transition.
+
+    If each transition causes one update, it also lists the setting ``update_interval``: a longer interval does not
+    help, because more updates are then made at once.
+    """
     k, u = adviser.knobs.get("update_interval"), adviser.knobs.get("updates_per_interval")
     if k is None:
         return
@@ -71,7 +78,7 @@ def batch_size(adviser: Adviser) -> None:
 
 
 def epochs(adviser: Adviser) -> None:
-    """Adds advice on half as many epochs, which are passes over a rollout."""
+    """Adds advice on half as many epochs (passes over a rollout)."""
     passes = adviser.knobs.get("epochs")
     if passes and passes >= 2:
         fewer = replace(adviser.model, updates=adviser.model.updates * (passes // 2) / passes)

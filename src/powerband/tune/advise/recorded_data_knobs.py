@@ -33,8 +33,8 @@ def loader_threads(adviser: Adviser) -> None:
 def place(adviser: Adviser) -> None:
     """Adds advice on the setting ``place=device``, which keeps recorded data in device memory.
 
-    One gather (an indexed copy) on the device then builds a batch, without a copy from the host. The gain is measured
-    in a short run, or predicted without `adviser.probe`.
+    One gather (an indexed copy) on the device then builds a batch, without a copy from the host. A short run
+    measures the gain; if `adviser.probe` is None, the gain is predicted.
     """
     model, now = adviser.model, adviser.knobs.get("place")
     wait = adviser.ledger.share("data_wait", "h2d")

@@ -13,8 +13,8 @@ UPDATES_MATTER = 0.3
 def threads(adviser: Adviser) -> None:
     """Adds advice on as many threads per rank as it has cores.
 
-    The prediction uses updates that were timed with the present and with the advised number of threads. With
-    `adviser.probe`, a short run measures the gain.
+    The prediction uses updates that were timed with the present and with the advised number of threads. Unless
+    `adviser.probe` is None, a short run measures the gain.
     """
     now, fair = adviser.facts.threads, max(1, adviser.facts.cores // adviser.ranks)
     times = adviser.facts.threads_s
@@ -40,7 +40,7 @@ def precision(adviser: Adviser) -> None:
 def compile_losses(adviser: Adviser) -> None:
     """Adds advice on compiled losses, measured in a short run.
 
-    An earlier short run compiles the code, and the measured run finds it in the cache.
+    Earlier short runs compile the code and fill the cache, so the measured run does not include compilation.
     """
     if adviser.knobs.get("compile") is not False or not _updates_matter(adviser):
         return

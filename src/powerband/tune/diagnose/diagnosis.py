@@ -62,13 +62,13 @@ def diagnose(
     """Finds the bottlenecks of a training loop.
 
     Args:
-        measured: Phase clock whose spans cover the loop, or the ledgers of all ranks (wall time per category).
-        facts: Other figures of the measured part of the run. None uses the time per category alone.
+        measured: `PhaseClock` that timed the loop, or one ledger (wall time per category) for each rank.
+        facts: Other figures of the measured part of the run, such as its steps. None uses the times alone.
         notes: Remarks to put before those of the diagnosis.
-        update: Function that makes one update with a batch. It is timed after the clock is read, which separates small
-            batches, host-device synchronisations and too many threads from slow updates. It learns from the batch some
-            dozen times, so call `diagnose` at the end of training. None times no updates.
-        batch: Batch for `update`: a tensor, or nested dicts, lists and tuples of tensors whose first axis has the rows.
+        update: Function that makes one update with a batch. It is timed here, which separates small batches,
+            host-device synchronisations and too many threads from slow updates. It learns from the batch some dozen
+            times, so call `diagnose` at the end of training. None times no updates.
+        batch: Batch for `update`: a tensor, or nested dicts, lists and tuples of tensors whose first axis is the batch.
 
     Returns:
         The diagnosis. Its cause is "too-short" if `measured` has too few iterations or seconds.

@@ -155,7 +155,7 @@ def small_batch(evidence: Evidence) -> Finding | None:
 
 
 def blocking(account: str, cause: str, activity: str, fix: str, knobs: tuple[str, ...]) -> Rule:
-    """Creates the rule that reports an activity during which training stops, such as evaluation.
+    """Creates a rule that returns a finding if an activity that interrupts training, such as evaluation, takes long.
 
     Args:
         account: Account (category of time) of the activity.

@@ -15,7 +15,7 @@ JSON_NAMES = {"steady_state": "settled", "image_obs": "draws"}
 class WindowFacts:
     """Figures of one rank over one window (the measured part of a run), besides the time per category.
 
-    All are optional, because a training loop outside of this package provides few of them.
+    All attributes are optional, because a training loop outside of this package provides few of them.
 
     Attributes:
         iterations: Number of calls of `Run.tick`: steps of all environments, or rollouts.
@@ -36,8 +36,8 @@ class WindowFacts:
         renderer: Name of the renderer of the environments; "" if they do not report one.
         image_obs: Whether observations contain images.
         batch_rows: Rows (transitions) per update on this rank.
-        update_s: Rows -> seconds of a single update of that size, timed right after the window.
-        threads_s: Threads -> seconds of a single update with that many threads and the batch of the run.
+        update_s: Batch size in rows -> seconds of a single update, timed right after the window.
+        threads_s: Number of threads -> seconds of a single update with the batch of the run.
         update_flops: Floating-point operations per update on this rank; 0 if they were not counted.
         peak_flops_s: Floating-point operations per second of a large matrix product on this device, with the
             precision and the threads of the run.
@@ -47,7 +47,7 @@ class WindowFacts:
         steady_state: False if the window includes the first step, because the run ended too early.
         memory_bytes: Memory that this rank needs with a full replay buffer: of its GPU, or of the machine including
             its workers. Includes evaluation and checkpoints if they happened in the window. 0 if unknown.
-        reductions: All-reduces per iteration, also counted with one rank, which does not need to communicate.
+        reductions: All-reduces per iteration. With one rank, those that several ranks would need.
         reduced_bytes: Bytes of the all-reduces of an iteration.
     """
 
@@ -103,9 +103,9 @@ class WindowFacts:
 
     @property
     def fixed_update_share(self) -> float | None:
-        """Share of the time of an update that does not grow with its batch, 0 to 1, from updates of two sizes.
+        """Share of the time of an update that does not grow with its batch, 0 to 1.
 
-        None if fewer sizes were timed.
+        It follows from the times of updates with two batch sizes; None if fewer sizes were timed.
         """
         if len(self.update_s) < 2 or self.batch_rows not in self.update_s:
             return None

@@ -53,7 +53,7 @@ def measure(recipe: Recipe, stage: str, config: Any, seconds: float, probe: bool
         stage: Name of the stage (function of the recipe) to run, such as ``train``.
         config: Configuration of the run.
         seconds: Length of the window.
-        probe: Time updates of other batch sizes after the window.
+        probe: Also time single updates, with several batch sizes, after the window.
 
     Returns:
         The measurement, or None if the run ended before anything was measured.

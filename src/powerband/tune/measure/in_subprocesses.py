@@ -28,7 +28,7 @@ def short_run(recipe: Recipe, stage: str, config: Any, seconds: float, probe: bo
         stage: Name of the stage (function of the recipe) to run, such as ``train``.
         config: Configuration of the run.
         seconds: Length of the measured window.
-        probe: Time updates of other batch sizes after the window; ignored with several ranks.
+        probe: Also time single updates, with several batch sizes, after the window; ignored with several ranks.
 
     Returns:
         The measurement, or None if the run ended before anything was measured.

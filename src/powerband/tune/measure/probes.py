@@ -25,9 +25,11 @@ def measure_loop_update(update: Callable[[Any], object], batch: Any, ledger: Led
     """Times the update of a training loop outside of this package, and counts its host-device synchronisations.
 
     Args:
-        update: Makes one update with a batch. It is called some dozen times, with one and four times the rows.
-        batch: Tensor, or nested dicts, lists and tuples of tensors, whose first axis has the rows.
-        ledger: Time of the loop per account (category of time); its account ``update`` counts the updates.
+        update: Makes one update with a batch. It is called some dozen times, with `batch` and with `batch` repeated
+            four times.
+        batch: Tensor, or nested dicts, lists and tuples of tensors, whose first axis is the batch.
+        ledger: Time of the loop per account (category of time); the number of updates is read from its
+            account ``update``.
 
     Returns:
         Figures of the loop and of its timed updates, as input of the diagnosis.
@@ -83,8 +85,8 @@ SYNC_METHODS = ("item", "__bool__", "__float__", "__int__", "__index__")
 class SyncCounter:
     """Counts conversions of tensors to Python values; on CUDA each one waits for the device. A context manager.
 
-    While active, it replaces the methods `SYNC_METHODS` of `Tensor`. A dispatch mode of PyTorch would find more
-    synchronisations, but importing its compiler takes longer than many windows.
+    While active, it replaces the methods of `Tensor` that make such conversions, such as ``item``. A dispatch mode of
+    PyTorch would find more synchronisations, but importing PyTorch's compiler takes longer than many measurements.
     """
 
     def __init__(self) -> None:
@@ -162,7 +164,7 @@ def tensor_leaves(batch: Any) -> Iterator[Tensor]:
 def repeat_rows(batch: Any, rows: int) -> Any:
     """Repeats the rows of a batch in their order until there are `rows` rows.
 
-    The batch is a tensor, or nested dicts, lists and tuples of tensors, whose first axis has the rows.
+    The batch is a tensor, or nested dicts, lists and tuples of tensors, whose first axis is the batch.
     """
     if isinstance(batch, Tensor):
         return batch[torch.arange(rows, device=batch.device) % len(batch)]

@@ -33,10 +33,10 @@ class RanksReport:
 
 @contextlib.contextmanager
 def ranks_report_file() -> Iterator[RanksReport]:
-    """Yields the report file of a profile.
+    """Context that yields the report file of a profile.
 
-    The process that starts the ranks creates a temporary file and sets `REPORT_VARIABLE` to its path. A rank takes the
-    path from that variable.
+    The process that starts the ranks creates a temporary file and stores its path in the environment variable
+    `REPORT_VARIABLE`. A rank takes the path from that variable.
     """
     if is_rank():
         yield RanksReport(Path(os.environ.get(REPORT_VARIABLE, "")))
@@ -51,7 +51,15 @@ def ranks_report_file() -> Iterator[RanksReport]:
 
 
 def write_ranks_report(text: str, table: dict[str, Any]) -> bool:
-    """Writes a profile, as `text` and JSON `table`, to the report file; returns False if `REPORT_VARIABLE` is unset."""
+    """Writes a profile to the report file for the process that started the ranks.
+
+    Args:
+        text: Printable profile.
+        table: The same profile as a JSON value.
+
+    Returns:
+        False, without writing, if no process waits for a report.
+    """
     path = os.environ.get(REPORT_VARIABLE)
     if not path:
         return False

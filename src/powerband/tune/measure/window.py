@@ -32,8 +32,8 @@ class WindowFinished(Exception):
 class MeasurementWindow:
     """Run observer that measures where the time of a run goes over a window of iterations, and then ends the run.
 
-    All ranks begin and end the window at the same iteration. A decision that depends on a clock is made by all ranks
-    together, in a collective call at the same iteration.
+    All ranks begin and end the window at the same iteration. Decisions that depend on a clock are agreed by
+    all ranks in a collective call.
 
     Args:
         probe: Time updates with other batch sizes and threads after the window.

@@ -53,7 +53,10 @@ class CommunicationModel:
 
     @classmethod
     def pcie(cls) -> CommunicationModel:
-        """Returns a model with the assumed figures of PCIe, for a machine with one GPU, which cannot measure them."""
+        """Returns a model with an assumed latency and bandwidth of PCIe.
+
+        It serves for a machine with one GPU, which cannot measure the communication between two.
+        """
         return cls("nccl", "assumed", PCIE_LATENCY_S, ((1, PCIE_BYTES_PER_S),))
 
     def bytes_per_s(self, size: float) -> float:

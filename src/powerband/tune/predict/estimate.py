@@ -68,9 +68,9 @@ def estimate(
     Args:
         recipe: Recipe to train.
         stage: Name of the stage (function of the recipe) to run, such as ``train``.
-        config: Configuration of the run, after `Recipe.finalized`.
+        config: Configuration of the run, with all automatic choices resolved.
         options: Options of the estimate.
-        time_all_reduces: ``(backend, devices) -> result``; times all-reduces between two ranks of this machine.
+        time_all_reduces: Function ``(backend, devices) -> result`` that times all-reduces between two ranks here.
         progress: Called with the name of each measurement and the share of the work that is done, 0 to 1.
 
     Raises:

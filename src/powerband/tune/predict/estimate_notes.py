@@ -23,7 +23,7 @@ def estimate_notes(
 
     Args:
         knobs: Settings of the run.
-        budget: Budget that ends the run.
+        budget: Environment steps and time limit of the run, with its evaluations and checkpoints.
         forecasts: Number of ranks -> its forecast, or the reason why it was skipped.
         measurements: Number of ranks -> its measurement.
         measurable: Numbers of ranks that this machine can run.

@@ -18,7 +18,7 @@ class Estimate:
 
     Attributes:
         options: Options of the estimate.
-        budget: Budget that ends the run.
+        budget: Environment steps and time limit of the run, with its evaluations and checkpoints.
         forecasts: Number of ranks -> its forecast, or the reason why it was skipped.
         comm: Cost of all-reduces; None if no forecast needs it, or if it could not be measured.
         per_gpu: Whether each rank uses a GPU.

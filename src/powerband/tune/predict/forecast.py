@@ -33,7 +33,7 @@ CADENCES = {"eval": "eval_interval", "save": "save_interval"}
 
 @dataclass(frozen=True)
 class Budget:
-    """What ends a run, and the intervals of its evaluations and checkpoints.
+    """Limits that end a run, and the intervals of its evaluations and checkpoints.
 
     Attributes:
         env_steps: Environment steps of the run, over all ranks.
@@ -56,11 +56,12 @@ class Forecast:
 
     Attributes:
         ranks: Number of ranks.
-        budget: Budget that ends the run.
+        budget: Limits that end the run, and the intervals of its evaluations and checkpoints.
         steps: Environment steps per iteration, over all ranks.
         parts: Part of an iteration -> its seconds per iteration. The parts are env (simulators), act, update, comm
             (all-reduces), cores (waiting for a core) and other (the remaining time).
-        update_s: Seconds per iteration that its updates add.
+        update_s: Seconds by which an iteration is shorter without updates, as before `Budget.learning_starts`. With
+            overlap, updates that run while simulators step do not count.
         cadence_costs: "eval" and "save" -> seconds per evaluation or checkpoint; without entry if unknown.
         memory_bytes: Memory of one rank; 0 if unknown.
     """
@@ -91,9 +92,9 @@ class Forecast:
             ledger: Wall time of the window per account (category of time), on the leading rank (rank 0).
             facts: Figures of the window besides its ledger, on the leading rank.
             comm: Cost of all-reduces; None with one rank, or if the window measured all ranks.
-            budget: Budget of the run.
+            budget: Limits that end the run, and the intervals of its evaluations and checkpoints.
             cadence_costs: Seconds per evaluation and checkpoint measured in another run; used if this window has none.
-            alone: Whether the window measured the share of one rank instead of all ranks.
+            alone: True if the window measured one rank with its share of the work; False if it measured all ranks.
         """
         iterations = max(facts.iterations, 1)
         accounts = {name: seconds / iterations for name, seconds in ledger.seconds.items() if name not in CADENCES}
@@ -154,12 +155,12 @@ class Forecast:
         )
 
     def times(self, env_steps: float) -> dict[str, int]:
-        """Returns "eval" and "save" -> number of evaluations or checkpoints in the first `env_steps` steps."""
+        """Returns {"eval": number of evaluations, "save": number of checkpoints} within the first `env_steps` steps."""
         return {name: int(env_steps // interval) for name, interval in self.budget.intervals.items() if interval}
 
     @property
     def ends_by(self) -> str:
-        """Name of the budget that ends the run: env_steps or time_limit_s."""
+        """Limit that ends the run: "env_steps" or "time_limit_s"."""
         limit = self.budget.time_limit_s
         return "time_limit_s" if 0 < limit < self.seconds_to(self.budget.env_steps) else "env_steps"
 
@@ -182,8 +183,8 @@ class Forecast:
     def to_dict(self) -> dict[str, Any]:
         """Returns the forecast as a JSON value.
 
-        ``limit`` names the largest part of an ``iteration``, and ``apart`` has the number and the cost of evaluations
-        and checkpoints.
+        ``limit`` is the name of the part of an ``iteration`` that takes longest, and ``apart`` has the number and the
+        cost of evaluations and checkpoints.
         """
         part, share = self.limit
         return {

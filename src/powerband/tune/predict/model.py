@@ -24,7 +24,7 @@ UPDATE_ACCOUNTS = ("update", "sample", "launch")
 
 @dataclass(frozen=True)
 class Affine:
-    """Seconds as an affine function a + b n of a size n, which is a number of environments or of rows in a batch."""
+    """Linear model a + b n of a duration in seconds, where n is a number of environments or of rows in a batch."""
 
     a: float
     b: float
@@ -34,7 +34,7 @@ class Affine:
 
     @classmethod
     def from_points(cls, n: float, seconds: float, m: float | None = None, other: float = 0.0) -> Affine:
-        """Returns the function through one or two measured points, with a, b >= 0; one point alone gives a constant.
+        """Returns the linear model through one or two measured points, with a, b >= 0; one point gives a constant.
 
         Args:
             n: First size.
@@ -48,13 +48,13 @@ class Affine:
         return cls(seconds - slope * n, slope)
 
     def scaled(self, factor: float) -> Affine:
-        """Returns `factor` times this function."""
+        """Returns the model of `factor` times this duration."""
         return Affine(self.a * factor, self.b * factor)
 
 
 @dataclass(frozen=True)
 class ThroughputModel:
-    """Seconds of the parts of an iteration of one rank, from which the rate of changed settings follows.
+    """Seconds of the parts of an iteration of one rank; predicts the rate after changes of settings.
 
     An iteration of the training loop is, for example, one step of all environments or one rollout.
     The parts ``env``, ``wait`` and ``act`` are functions of the number of environments.
@@ -65,12 +65,12 @@ class ThroughputModel:
         updates: Updates per iteration.
         rows: Rows (transitions) per batch.
         env: Seconds per iteration of stepping in this process and of sending actions to workers.
-        wait: Seconds per iteration of waiting for workers, which overlap can hide.
+        wait: Seconds per iteration of waiting for worker processes; with overlap, updates run during this time.
         act: Seconds per iteration of all other work per step, such as choosing actions.
         update: Function of the rows: seconds per update, including sampling.
         comm: Seconds of collective calls (all-reduces) per update.
-        fixed: Seconds per iteration that no setting of the model changes: returns, evaluation, checkpoints.
-        overlap: Whether updates run while workers step.
+        fixed: Seconds per iteration that do not depend on the settings: computing returns, evaluation, checkpoints.
+        overlap: Whether updates run while worker processes step the simulators.
     """
 
     num_envs: int
@@ -87,7 +87,7 @@ class ThroughputModel:
 
     @property
     def update_s(self) -> float:
-        """Seconds of the updates of an iteration, including collectives."""
+        """Seconds of the updates of an iteration, including their all-reduces."""
         return self.updates * (self.update(self.rows) + self.comm)
 
     @property
@@ -105,16 +105,19 @@ class ThroughputModel:
     # -- settings ---------------------------------------------------------------------------------------------------
 
     def with_envs(self, num_envs: int) -> ThroughputModel:
-        """Returns the model for another number of environments; steps per environment and the update ratio stay."""
+        """Returns the model for another number of environments.
+
+        The steps per environment and iteration, and the updates per environment step, stay the same.
+        """
         factor = num_envs / self.num_envs
         return replace(self, num_envs=num_envs, steps=self.steps * factor, updates=self.updates * factor)
 
     def with_ranks(self, ranks: float, comm: float) -> ThroughputModel:
-        """Returns the model for another number of ranks, which share environments and batch.
+        """Returns the model for more or fewer ranks, which share the same environments and the same batch.
 
         Args:
-            ranks: Factor on the number of ranks.
-            comm: Seconds of collectives per update.
+            ranks: New number of ranks divided by the present number.
+            comm: Seconds of all-reduces per update, with the new number of ranks.
         """
         rows = max(1, round(self.rows / ranks))
         return replace(self, num_envs=max(1, round(self.num_envs / ranks)), rows=rows, comm=comm)
@@ -135,19 +138,19 @@ class ThroughputModel:
         """Returns the model for another number of mini-batches per rollout.
 
         Args:
-            factor: Factor on the number of mini-batches; their size is divided by it.
+            factor: New number of mini-batches divided by the present number; the size of a mini-batch is divided by it.
         """
         return replace(self, updates=self.updates * factor, rows=max(1, round(self.rows / factor)))
 
     def with_overlap(self) -> ThroughputModel:
-        """Returns the model with overlap, which updates while workers step.
+        """Returns the model for a loop that makes updates while worker processes step the simulators.
 
-        The shorter of waiting and updating then takes no additional time.
+        Of waiting and updating, only the longer one then counts.
         """
         return replace(self, overlap=True)
 
     def with_wait(self, seconds: float) -> ThroughputModel:
-        """Returns the model for `seconds` of waiting for workers per iteration, such as with more workers."""
+        """Returns the model for `seconds` of waiting for worker processes per iteration, such as with more workers."""
         return replace(self, wait=Affine(seconds, 0.0))
 
     def with_update_factor(self, factor: float) -> ThroughputModel:
@@ -163,10 +166,10 @@ def fit(ledger: Ledger, facts: WindowFacts, other: tuple[Ledger, WindowFacts] | 
 
     Args:
         ledger: Wall time of the window per account (category of time).
-        facts: Other figures of the window. If they contain the seconds of updates with two batch sizes, these
-            determine how the seconds of an update grow with the rows of its batch.
+        facts: Other figures of the window. If updates with two batch sizes were timed, they determine
+            how the seconds of an update grow with its batch.
         other: Ledger and facts of a window with another number of environments, which give the slope over
-            environments. Without it, the costs per step do not depend on the number of environments.
+            environments. If None, the costs per step do not depend on the number of environments.
     """
     n, rows, updates = facts.num_envs, facts.batch_rows or 1, facts.grad_steps / max(facts.iterations, 1)
 

@@ -15,7 +15,7 @@ RankCount = Annotated[int, Range(at_least=1, at_most=1024)]
 @dataclass(frozen=True)
 @check_ranges
 class EstimateOptions:
-    """Options of ``powerband estimate`` besides the settings of the recipe."""
+    """Options of ``powerband estimate``, such as the numbers of ranks and the price per hour."""
 
     ranks: Annotated[tuple[RankCount, ...], Length(1)] = (1, 2, 4, 8)
     """Numbers of ranks on one machine: one per GPU, or processes on the CPU."""

@@ -1,4 +1,4 @@
-"""Learning curves: the time to a score, the best score, and the value of a trial that did not reach the score.
+"""Learning curves: the time to a score, the best score, and the seconds that rank a trial that did not reach it.
 
 Seconds are seconds of training, without preparation and without evaluations.
 """
@@ -42,19 +42,20 @@ def time_to_score(curve: Curve, target: float, consecutive: int = CONSECUTIVE) -
 
 
 def best_score(curve: Curve, seconds: float = math.inf) -> float | None:
-    """Returns the best score within the first `seconds` of training; None without an evaluation."""
+    """Returns the best score within the first `seconds` of training; None if there was no evaluation."""
     return max((point.score for point in curve if point.seconds <= seconds), default=None)
 
 
 def unfinished_seconds(budget: float, target: float, best: float | None, start: float) -> float:
-    """Returns the value of a trial that did not reach the target: the budget plus its missing share of the way.
+    """Returns the seconds with which a trial that did not reach the target is compared; smaller is better.
 
-    A trial without progress counts twice the budget, a trial just below the target counts the budget.
+    They are the budget times (1 + the missing share of the way from `start` to `target`). A trial without progress
+    counts twice the budget, a trial just below the target counts the budget.
 
     Args:
         budget: Seconds of training that a trial may take.
         target: Score to reach.
-        best: Best score of the trial; None if it has none, which counts as `start`.
+        best: Best score of the trial; None if there was no evaluation, which counts as `start`.
         start: Score of an untrained or barely trained policy.
     """
     missing = max(0.0, target - (start if best is None else best))
@@ -63,7 +64,7 @@ def unfinished_seconds(budget: float, target: float, best: float | None, start: 
 
 
 def trial_seconds(curve: Curve, budget: float, target: float, start: float, limit: float = math.inf) -> float:
-    """Returns the value of a trial, in seconds; smaller is better.
+    """Returns the seconds with which a trial (training run) is compared with others; smaller is better.
 
     Args:
         curve: Evaluations of the trial.
@@ -83,5 +84,5 @@ def trial_seconds(curve: Curve, budget: float, target: float, start: float, limi
 
 
 def scaled(curve: Curve, factor: float) -> list[CurvePoint]:
-    """Returns a curve with its seconds multiplied by `factor`, for a machine of another speed."""
+    """Returns a curve whose seconds are multiplied by `factor`, as a machine of another speed would measure them."""
     return [replace(point, seconds=point.seconds * factor) for point in curve]

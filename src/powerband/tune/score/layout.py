@@ -1,6 +1,6 @@
-"""Layout: settings that leave learning unchanged and make this machine faster, as a search for throughput found them.
+"""Layout: finds settings that make training faster on this machine and leave learning unchanged, such as threads.
 
-They come from the preset for throughput of the same task, or from a short search.
+They come from the throughput preset (settings of an earlier search) of the same task, or from a short search.
 """
 
 from __future__ import annotations
@@ -30,11 +30,16 @@ MIN_SEARCH_S = 20.0
 
 
 def layout_from_preset(recipe: Recipe, key: TunedKey) -> dict[str, Any] | None:
-    """Returns the layout of the preset for throughput; None if there is no preset for this task and machine.
+    """Returns the settings of a throughput preset that leave learning unchanged, such as the number of threads.
+
+    A throughput preset is a file in which an earlier search stored the fastest settings.
 
     Args:
         recipe: Recipe of the preset.
-        key: Recipe, task and algorithm; its objective does not count.
+        key: Recipe, task and algorithm of the preset; its objective is ignored.
+
+    Returns:
+        Qualified name -> value, such as ``run.threads`` -> 4; None if there is no preset for this task and machine.
     """
     key = replace(key, objective="throughput")
     path = presets().get(key.name)
@@ -56,14 +61,18 @@ def layout_from_preset(recipe: Recipe, key: TunedKey) -> dict[str, Any] | None:
 def layout_from_search(
     recipe: Recipe, stage: str, config: Any, budget_s: float, progress: Callable[[str, float], object]
 ) -> dict[str, Any]:
-    """Returns the layout that a short search finds; empty if the budget is too small for one, or none is faster.
+    """Searches for settings that make training faster on this machine and leave learning unchanged.
 
     Args:
         recipe: Recipe to tune.
-        stage: Stage to tune.
+        stage: Name of the stage (function of the recipe) to tune, such as ``train``.
         config: Present configuration.
-        budget_s: Seconds of the whole command.
-        progress: Called with the name of each step and a share of the budget.
+        budget_s: Time budget of the whole command in seconds; the search takes at most a tenth of it.
+        progress: Called with the name of each step and the share of the budget that is spent, 0 to 1.
+
+    Returns:
+        Qualified name -> value, such as ``run.threads`` -> 4. Empty if the budget is too small for a search, or if no
+        settings are faster.
     """
     seconds = min(SEARCH_S, SEARCH_SHARE * budget_s)
     if seconds < MIN_SEARCH_S:

@@ -24,7 +24,7 @@ FINEST_HORIZON = 0.9999
 
 
 class Suggests(Protocol):
-    """The part of an Optuna trial that this file uses."""
+    """Interface of an Optuna trial, with the methods that let the sampler choose the values of a trial."""
 
     def suggest_int(self, name: str, low: int, high: int) -> int: ...
     def suggest_float(self, name: str, low: float, high: float, *, log: bool) -> float: ...
@@ -33,15 +33,18 @@ class Suggests(Protocol):
 
 @dataclass(frozen=True)
 class Dimension:
-    """One dimension of the space.
+    """One dimension of the learning space: a setting, or a group of settings, that is scaled by a common factor.
+
+    The coordinate in this dimension is the factor itself if `continuous`; otherwise it is the exponent of a power of
+    two.
 
     Attributes:
         name: Name of the dimension.
-        needs: Plain names of the settings of which a configuration must have the first; all that exist are changed.
-        values: ``(knobs, factor) -> values``; an empty result means that the factor has no effect.
-        low, high: Range of the exponents of two, or of the factor if `continuous`.
-        promising: Coordinate that is tried early; None for none.
-        continuous: Whether any factor on a logarithmic scale is allowed.
+        needs: Plain names of the scaled settings, such as ``num_envs``. At least one of them must exist.
+        values: Function ``(knobs, factor) -> {plain name: new value}``; empty if the factor has no effect.
+        low, high: Range of the coordinate.
+        promising: Coordinate that a search tries early; None if there is none.
+        continuous: Whether the factor may be any number between `low` and `high`, on a logarithmic scale.
     """
 
     name: str
@@ -54,11 +57,11 @@ class Dimension:
 
     @property
     def present(self) -> float:
-        """Coordinate of the present value."""
+        """Coordinate of the present value: factor 1 or exponent 0."""
         return 1.0 if self.continuous else 0
 
     def factor(self, coordinate: float) -> float:
-        """Factor on the present value that a coordinate stands for."""
+        """Returns the factor on the present value that belongs to a coordinate."""
         return coordinate if self.continuous else 2.0**coordinate
 
 
@@ -131,13 +134,15 @@ DIMENSIONS = (
 
 
 class LearningSpace:
-    """Dimensions of one algorithm.
+    """Search space over the settings of one algorithm that change learning, such as learning rate and batch size.
+
+    A point is a dict of coordinates: name of a dimension -> exponent of two or factor, relative to the present value.
 
     Args:
         recipe: Recipe of the configuration.
-        stage: Stage that is tuned.
+        stage: Name of the stage (function of the recipe) to tune, such as ``train``.
         config: Present configuration; it chooses the algorithm.
-        fixed: Qualified names of the settings that must not change.
+        fixed: Qualified names of the settings that must not change, such as ``run.seed``.
     """
 
     def __init__(self, recipe: Recipe, stage: str, config: Any, fixed: Collection[str]) -> None:
@@ -155,7 +160,7 @@ class LearningSpace:
                 self.dimensions[each.name] = each, low, high
 
     def suggest(self, trial: Suggests, prefix: str = "") -> None:
-        """Lets a trial choose a coordinate of every dimension; `prefix` precedes the names of the dimensions."""
+        """Lets a trial choose a coordinate for each dimension; `prefix` is put before the names of the dimensions."""
         for name, (dimension, low, high) in self.dimensions.items():
             if dimension.continuous:
                 trial.suggest_float(prefix + name, low, high, log=True)
@@ -163,11 +168,11 @@ class LearningSpace:
                 trial.suggest_int(prefix + name, int(low), int(high))
 
     def present(self) -> dict[str, Any]:
-        """Coordinates of the present configuration."""
+        """Returns the coordinates of the present configuration: factors 1 and exponents 0."""
         return {name: dimension.present for name, (dimension, _, _) in self.dimensions.items()}
 
     def promising(self) -> list[dict[str, Any]]:
-        """Coordinates that are tried early: each differs from the present configuration in one dimension."""
+        """Returns the points that a search tries early; each differs from the present one in one dimension."""
         return [
             {**self.present(), name: dimension.promising}
             for name, (dimension, low, high) in self.dimensions.items()
@@ -175,12 +180,12 @@ class LearningSpace:
         ]
 
     def settings(self, params: Params, only: Dimension | None = None) -> dict[str, Any]:
-        """Returns qualified name -> value of the settings that coordinates change.
+        """Converts coordinates to the settings that they change: qualified name (``off_policy.num_envs``) -> value.
 
-        Mini-batches are chosen such that they divide the rollout, whatever the other coordinates are.
+        The number of mini-batches is adjusted so that it divides the rollout.
 
         Args:
-            params: Coordinates, without a prefix.
+            params: Coordinates: name of a dimension, without a prefix, -> exponent of two or factor.
             only: Dimension to apply; None applies all dimensions of the space.
         """
         values: Values = {}
@@ -228,6 +233,6 @@ class LearningSpace:
 
 
 def nearest_divisor(rows: int, wanted: int) -> int:
-    """Returns the divisor of `rows` that is nearest to `wanted` by ratio."""
+    """Returns the divisor of `rows` whose ratio to `wanted` is closest to 1."""
     divisors = [count for count in range(1, rows + 1) if rows % count == 0]
     return min(divisors, key=lambda count: abs(math.log(count / wanted)))

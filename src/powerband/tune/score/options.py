@@ -16,7 +16,7 @@ MIN_VERIFICATION_SEEDS = 3
 
 @dataclass(frozen=True)
 class ObjectiveOptions:
-    """The option of ``powerband tune`` that decides which others exist."""
+    """Option ``objective`` of ``powerband tune``, which determines the other options of the command."""
 
     objective: Objective = "throughput"
     """throughput finds the settings with the most environment steps per second, score those with the shortest time to
@@ -26,7 +26,7 @@ class ObjectiveOptions:
 @dataclass(frozen=True)
 @check_ranges
 class ScoreOptions:
-    """Options of ``powerband tune objective=score`` besides the settings of the recipe."""
+    """Options of ``powerband tune objective=score``, such as the target score and the time budget of the search."""
 
     target: Finite | None = None
     """Score to reach: the figure of an evaluation that the recipe names, such as the return. It has no default."""
@@ -47,10 +47,10 @@ class ScoreOptions:
     on."""
 
     def goal(self, score: str) -> float:
-        """Returns the target.
+        """Returns the score to reach, the option ``target``.
 
         Args:
-            score: Name of the score, for the message.
+            score: Name of the score, for the error message.
 
         Raises:
             ConfigError: The target is missing.

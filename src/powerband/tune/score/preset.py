@@ -1,4 +1,4 @@
-"""Preset and summary of a search for the time to a score."""
+"""Writes the result of a search for the shortest time to a score as a preset file, and formats it for the user."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ SHOWN = 8
 
 
 def write_preset(result: ScoreResult, arguments: list[str]) -> Path:
-    """Writes ``tuned-RECIPE-TASK-score.yaml`` and its ``.tuning.json``; without a faster setting the preset is empty.
+    """Writes the preset ``tuned-RECIPE-TASK-score.yaml`` and its measurements, a file with the suffix ``.tuning.json``.
+
+    The preset contains no settings if none were faster than the present ones.
 
     Args:
         result: Result of the search.
@@ -49,19 +51,24 @@ def write_preset(result: ScoreResult, arguments: list[str]) -> Path:
 
 
 def preset_key(result: ScoreResult) -> TunedKey:
-    """Returns the recipe, task and algorithm that the preset of a search is for."""
+    """Returns the recipe, task and algorithm for which the preset of a search is valid."""
     recipe = result.space.recipe
     config = result.space.config(result.chosen if result.chosen is not None else result.present)
     return TunedKey(recipe.name, recipe.task_of(config), recipe.algorithm_of(config), recipe.task, "score")
 
 
 def use(result: ScoreResult, arguments: list[str]) -> str:
-    """Returns the arguments of ``powerband train`` with the preset, from those of the search."""
+    """Returns the arguments of ``powerband train`` that use the preset.
+
+    Args:
+        result: Result of the search.
+        arguments: Command line arguments after the recipe, without the options of the search.
+    """
     return " ".join([result.space.recipe.name, *arguments, "setup=tuned-score"])
 
 
 def verdict(result: ScoreResult) -> str:
-    """States in one or two sentences whether a setting is faster to the score, with the evidence."""
+    """States in one or two sentences whether a search found settings that reach the score sooner, with the evidence."""
     score, target, check = result.score, f"{result.goal.target:g}", result.verification
     if not any(time is not None for each in result.settings for time in each.times):
         best = "no evaluation took place" if result.best_score is None else f"the best was {result.best_score:.4g}"
@@ -87,19 +94,31 @@ def verdict(result: ScoreResult) -> str:
 
 
 def pays_off_after(result: ScoreResult) -> int | None:
-    """Returns the number of training runs whose saved time exceeds the cost of the search; None without a gain."""
+    """Returns the number of training runs after which the saved training time exceeds the duration of the search.
+
+    None if the search found no faster settings.
+    """
     if result.chosen is None or result.verification is None or result.verification.saved_s <= 0:
         return None
     return math.ceil(result.seconds / result.verification.saved_s)
 
 
 def setting_text(settings: Mapping[str, Any]) -> str:
-    """Formats a setting as command line arguments."""
+    """Formats settings (qualified name -> value) as command line arguments; empty ones as "present settings"."""
     return " ".join(f"{name}={value_text(value)}" for name, value in settings.items()) or "present settings"
 
 
 def to_dict(result: ScoreResult, header: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a search as a JSON value: verdict, verification, importances, all settings and all trials."""
+    """Returns the result of a search as a JSON value.
+
+    Args:
+        result: Result of the search.
+        header: Entries that the result begins with: how and for what the search was run.
+
+    Returns:
+        The header, the target, the chosen settings, their verification, and the importance of each dimension.
+        ``settings`` and ``trials`` list all settings and all training runs that were tried.
+    """
     goal, check, space = result.goal, result.verification, result.space
 
     def curve(points: Any) -> list[list[float | None]]:
@@ -159,7 +178,7 @@ def to_dict(result: ScoreResult, header: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def table(result: ScoreResult) -> str:
-    """Formats a search for the user; the first line is the verdict."""
+    """Formats the result of a search as text for the user; the first line says whether faster settings were found."""
     goal, check = result.goal, result.verification
     lines = [verdict(result), "", f"{'seconds':>9}{'reached':>9}{'best ' + result.score:>14}  setting (search seeds)"]
     for each in result.settings[:SHOWN]:

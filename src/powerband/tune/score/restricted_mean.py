@@ -17,12 +17,15 @@ Times = Sequence[float | None]
 
 @dataclass(frozen=True)
 class Ratio:
-    """Ratio of two restricted means with bootstrap intervals; below 1 the first setting is faster.
+    """Ratio of the mean times to a score of two settings, with bootstrap intervals; below 1 the first is faster.
+
+    A time above the budget, or of a run that did not reach the score, counts as the budget (restricted mean).
 
     Attributes:
-        value, low, high: The ratio and its interval.
-        mean_high: Upper end of the interval of the first mean, in seconds.
-        baseline_low: Lower end of the interval of the second mean, in seconds.
+        value: Ratio of the restricted means.
+        low, high: Confidence interval of the ratio.
+        mean_high: Upper end of the confidence interval of the first mean, in seconds.
+        baseline_low: Lower end of the confidence interval of the second mean, in seconds.
     """
 
     value: float
@@ -35,20 +38,19 @@ class Ratio:
     def is_faster(self) -> bool:
         """Whether the interval of the ratio lies below 1 and the intervals of the two means do not overlap.
 
-        With few seeds the interval of the ratio is too narrow: in a simulation with log-normal times, equal settings
-        passed it in 11 % of the cases with three seeds and in 6 % with five. Both conditions together passed in 5 % and
-        2 %.
+        The first condition alone is too weak with few seeds. In a simulation with log-normal times, equal settings met
+        it in 11 % of the cases with three seeds and in 6 % with five. They met both in 5 % and 2 %.
         """
         return self.high < 1.0 and self.mean_high < self.baseline_low
 
 
 def restricted(times: Times, budget: float) -> list[float]:
-    """Returns the times with each one above `budget`, or missing, replaced by `budget`."""
+    """Returns the times in seconds, where missing times (None) and times above `budget` are replaced by `budget`."""
     return [budget if time is None else min(time, budget) for time in times]
 
 
 def restricted_mean(times: Times, budget: float) -> float:
-    """Returns the mean of `restricted`, in seconds. At least one time is required."""
+    """Returns the mean time in seconds after `restricted`; `times` must not be empty."""
     values = restricted(times, budget)
     return sum(values) / len(values)
 
@@ -56,17 +58,17 @@ def restricted_mean(times: Times, budget: float) -> float:
 def ratio_of_means(
     times: Times, baseline: Times, budget: float, confidence: float = 0.95, samples: int = 10_000
 ) -> Ratio:
-    """Compares the restricted means of two settings by a percentile bootstrap over seeds.
+    """Compares the mean times to a score of two settings by a percentile bootstrap over seeds.
 
     Args:
-        times: Times of a setting, one per seed.
-        baseline: Times of the setting that it is compared with.
-        budget: Seconds at which both are censored.
-        confidence: Coverage of the interval.
-        samples: Bootstrap samples.
+        times: Seconds to the score with the first setting, one per seed; None if a run did not reach it.
+        baseline: The same with the second setting.
+        budget: Seconds that count for missing and for longer times.
+        confidence: Confidence level of the intervals.
+        samples: Number of bootstrap samples.
 
     Returns:
-        The restricted mean of `times` divided by that of `baseline`.
+        The restricted mean of `times` divided by that of `baseline`, with intervals.
     """
     rng = np.random.default_rng(0)
     means = []

@@ -24,21 +24,23 @@ fully. Without a time of the present settings it is that of a trial."""
 
 @dataclass(frozen=True)
 class ScoreResult:
-    """Result of a search for the time to a score.
+    """Result of a search for the settings that reach a score soonest.
+
+    "Coordinates" are a point of the search space: name of a dimension -> value.
 
     Attributes:
         score: Name of the score.
-        goal: Target, start and budget, in seconds of this machine.
-        space: Settings of the search.
+        goal: Target score, score of an untrained policy, and time budget of a trial (training run).
+        space: Search space.
         present: Coordinates of the present settings.
-        settings: Settings whose trials ended, the best first.
-        records: All starts of trials, in seconds of this machine.
-        verification: Runs on fresh seeds; None if no setting was better than the present one, or none was reached.
-        chosen: Coordinates of the setting that the verification confirmed; None keeps the present settings.
-        importances: Dimension -> share of its importance.
+        settings: Results of each setting whose trials ended, the best first.
+        records: All starts of trials; a continued trial has several.
+        verification: Comparison with the present settings on new seeds; None if no settings looked better.
+        chosen: Coordinates of the settings that the verification confirmed; None if the present ones are kept.
+        importances: Name of a dimension -> share of its influence on the time to the score, 0 to 1.
         best_score: Best score of any trial.
-        seconds: Duration of the search and the verification.
-        folder: Folder of the study.
+        seconds: Duration of the search and the verification in seconds.
+        folder: Folder with the trials of the search.
     """
 
     score: str
@@ -56,10 +58,10 @@ class ScoreResult:
 
 
 def search_and_verify(trials: TrialScheduler) -> ScoreResult:
-    """Runs the trials of a search, compares the best setting with the present one, and returns the result.
+    """Runs the trials (training runs) of a search, and compares the best settings with the present ones on new seeds.
 
     Raises:
-        ConfigError: The present settings cannot be trained, or the study cannot be used.
+        ConfigError: The present settings cannot be trained, or the database of the trials cannot be used.
     """
     with pinned(trials.core_groups[0]):  # the present settings and the verification have as many cores as any trial
         trials.run()
@@ -87,13 +89,13 @@ def search_and_verify(trials: TrialScheduler) -> ScoreResult:
 
 
 def compare(trials: TrialScheduler, best: SettingResult, present: SettingResult | None, goal: Goal) -> Verification:
-    """Runs the best and the present setting on fresh seeds.
+    """Trains with the best and with the present settings on seeds that the search did not use.
 
     Args:
-        trials: Scheduler of the search.
-        best: Setting that looks better than the present one.
-        present: Result of the present setting; None if its trial did not end.
-        goal: What trials are compared by.
+        trials: Scheduler of the search, which knows its options and its deadline.
+        best: Settings that looked better than the present ones in the search.
+        present: Result of the present settings in the search; None if their trial did not end.
+        goal: Target score and time budget of a run.
     """
 
     def runner(params: Mapping[str, Any], name: str) -> Runner:

@@ -1,6 +1,7 @@
-"""Setting space: what a trial of a search for the time to a score chooses: algorithm, learning settings and layout.
+"""Setting space: search space of ``tune objective=score``, over the algorithm and the settings of each algorithm.
 
-Coordinates ("params") are what Optuna sees. A setting is qualified name -> value, in addition to what the user wrote.
+A point is a dict of coordinates, which Optuna calls "params": name of a dimension -> value. A setting is qualified
+name -> value, in addition to what the user wrote. The layout is a group of settings that change only the speed.
 """
 
 from __future__ import annotations
@@ -23,15 +24,18 @@ ALGO, LAYOUT = "algo", "layout"
 
 
 class SettingSpace:
-    """All settings that a search may try.
+    """Search space over algorithms, the settings of each algorithm, and a group of settings that change only the speed.
+
+    A point is a dict of coordinates, which Optuna calls params: name of a dimension -> value.
 
     Args:
         recipe: Recipe to tune.
-        stage: Stage to tune.
-        configs: Algorithm -> configuration that chooses it and is otherwise as the user wrote it; the present one
+        stage: Name of the stage (function of the recipe) to tune, such as ``train``.
+        configs: Algorithm -> configuration that chooses it and is otherwise as the user wrote it; the present algorithm
             first. The only key is "" for a recipe with one algorithm.
-        fixed: Qualified names of the settings that must not change.
-        layout: Qualified name -> value of settings that leave learning unchanged and that made this machine faster.
+        fixed: Qualified names of the settings that must not change, such as ``run.seed``.
+        layout: Qualified name -> value of settings, such as threads, that make training faster on this machine and
+            leave learning unchanged. A trial uses all of them or none.
     """
 
     def __init__(
@@ -48,7 +52,7 @@ class SettingSpace:
         self.algorithms = list(self.configs)
 
     def suggest(self, trial: Suggests) -> None:
-        """Lets a trial choose all coordinates."""
+        """Lets a trial choose all coordinates: algorithm, layout, and the dimensions of the algorithm."""
         algo = self.algorithms[0]
         if len(self.algorithms) > 1:
             algo = trial.suggest_categorical(ALGO, self.algorithms)
@@ -57,12 +61,14 @@ class SettingSpace:
         self.spaces[algo].suggest(trial, self._prefix(algo))
 
     def present(self) -> dict[str, Any]:
-        """Coordinates of the settings that the user wrote."""
+        """Returns the coordinates of the settings that the user wrote."""
         return self._params(self.algorithms[0], self.spaces[self.algorithms[0]].present(), "present")
 
     def first(self) -> list[dict[str, Any]]:
-        """Coordinates that are tried before any other: the present ones with the faster layout, the other algorithms,
-        then one promising change at a time."""
+        """Returns the points to try before the sampler chooses any.
+
+        They are the present settings with the faster layout, the other algorithms, and then single promising changes.
+        """
         layout = "faster" if self.layout else "present"
         own, *others = self.algorithms
         firsts = [self._params(own, self.spaces[own].present(), layout)] if self.layout else []
@@ -70,9 +76,9 @@ class SettingSpace:
         return firsts + [self._params(own, params, layout) for params in self.spaces[own].promising()]
 
     def settings(self, params: Params) -> dict[str, Any]:
-        """Returns qualified name -> value of the settings that coordinates change.
+        """Converts coordinates to the settings that they change: qualified name, such as ``run.threads``, -> value.
 
-        The layout is adapted to the number of environments, and left out if it does not suit the other settings.
+        The faster layout is left out if the recipe refuses it together with the other settings.
         """
         algo = params.get(ALGO, self.algorithms[0])
         prefix = self._prefix(algo)
@@ -83,10 +89,10 @@ class SettingSpace:
         return ({ALGO: algo} if algo != self.algorithms[0] else {}) | chosen
 
     def config(self, params: Params) -> Any:
-        """Returns the configuration of coordinates.
+        """Converts coordinates to a complete configuration.
 
         Raises:
-            ConfigError, ValueError: The recipe refuses it.
+            ConfigError, ValueError: The recipe refuses the settings.
         """
         algo = params.get(ALGO, self.algorithms[0])
         return self._config(algo, {k: v for k, v in self.settings(params).items() if k != ALGO})
@@ -122,16 +128,20 @@ def fixed_settings(resolved: ResolvedConfig) -> list[str]:
 def usable_algorithms(
     recipe: Recipe, stage: str, resolved: ResolvedConfig, arguments: list[str], configure: Configure
 ) -> dict[str, Any]:
-    """Returns algorithm -> configuration for the algorithms that support the spaces of the task, the present one first.
+    """Finds the algorithms of a recipe that support the observation and action spaces of the task.
 
-    An algorithm that the user wrote on the command line is the only one. An algorithm is tried by building its learner.
+    An algorithm is supported if its learner can be built. If the user wrote ``algo=`` on the command line, only this
+    algorithm is returned.
 
     Args:
         recipe: Recipe to tune.
-        stage: Stage to tune.
+        stage: Name of the stage (function of the recipe) to tune, such as ``train``.
         resolved: Present configuration.
-        arguments: Arguments of the user.
-        configure: Resolves arguments.
+        arguments: Command line arguments of the user after the recipe.
+        configure: Function ``(recipe name, arguments) -> (recipe, stage, configuration)``, as the command line does it.
+
+    Returns:
+        Algorithm -> its configuration; the present algorithm first.
     """
     present = recipe.algorithm_of(resolved.config)
     configs = {present: resolved.config}

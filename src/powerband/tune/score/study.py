@@ -27,7 +27,9 @@ RECORD = "record"
 
 
 class SharedStudy:
-    """One Optuna study.
+    """Database of the trials (training runs) of a search, on top of an Optuna study; several machines can share it.
+
+    Times are stored together with the speed of the machine that measured them, and are read in seconds of this machine.
 
     Args:
         storage: Journal file or database URL; empty uses ``study.db`` in `folder`.
@@ -101,12 +103,12 @@ class SharedStudy:
     # -- what all machines share ------------------------------------------------------------------------------------
 
     def attributes(self) -> dict[str, Any]:
-        """Figures that the machines of the study share."""
+        """Returns the values by name that the machines of the study share, see `set`."""
         with self._errors():
             return dict(self._study.user_attrs)
 
     def set(self, **attributes: Any) -> None:
-        """Stores figures that the machines of the study share."""
+        """Stores values by name for all machines of the study, such as the time budget of a trial."""
         with self._errors():
             for name, value in attributes.items():
                 self._study.set_user_attr(name, value)
@@ -122,14 +124,14 @@ class SharedStudy:
     # -- trials -----------------------------------------------------------------------------------------------------
 
     def enqueue(self, space: SettingSpace) -> None:
-        """Lets the first trials of a new study be the present settings and those of `SettingSpace.first`."""
+        """Makes the present settings, then the points of `SettingSpace.first`, the first trials of a new study."""
         with self._errors():
             if not self._study.get_trials(deepcopy=False):
                 for params in [space.present(), *space.first()]:
                     self._study.enqueue_trial(params, skip_if_exists=True)
 
     def ask(self, space: SettingSpace) -> Any:
-        """Returns a new trial of Optuna, whose ``params`` are the coordinates of a setting."""
+        """Returns a new trial of Optuna; its ``params`` are the coordinates of the settings to train with."""
         with self._errors(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a queued trial with coordinates outside of a changed range
             trial = self._study.ask()
@@ -137,12 +139,12 @@ class SharedStudy:
             return trial
 
     def tell(self, trial: Any, record: TrialRecord, goal: Goal) -> None:
-        """Stores the first start of a trial.
+        """Stores the result of the first start of a trial.
 
         Args:
             trial: Result of `ask`.
-            record: Result of the trial, in seconds of this machine.
-            goal: What trials are compared by.
+            record: Result of the start, in seconds of this machine.
+            goal: Target score and time budget, which give the value of the trial.
         """
         with self._errors():
             trial.set_user_attr(RECORD, self._stored(record))
@@ -152,7 +154,12 @@ class SharedStudy:
             self._study.tell(trial, value if state == self.optuna.trial.TrialState.COMPLETE else None, state=state)
 
     def add(self, record: TrialRecord, goal: Goal) -> None:
-        """Stores another start of a trial, or another seed of a setting. The arguments are those of `tell`."""
+        """Stores a further start of a paused trial, or a run of known settings with another seed.
+
+        Args:
+            record: Result of the start, in seconds of this machine.
+            goal: Target score and time budget, which give the value of the trial.
+        """
         with self._errors():
             state, value = self._state(record, goal)
             pruned = state == self.optuna.trial.TrialState.PRUNED
@@ -169,7 +176,7 @@ class SharedStudy:
             )
 
     def records(self) -> list[TrialRecord]:
-        """Returns all starts of trials in the order in which they began, in seconds of this machine."""
+        """Returns the records of all starts of trials in the order in which they began, in seconds of this machine."""
         with self._errors():
             trials = self._study.get_trials(deepcopy=False)
         found = []
@@ -222,10 +229,14 @@ class SharedStudy:
     # -- importance -------------------------------------------------------------------------------------------------
 
     def importances(self, values: list[tuple[Mapping[str, Any], float]]) -> dict[str, float]:
-        """Returns dimension -> share of its importance for the value, the largest first; empty with few settings.
+        """Computes how much each dimension of the search space influences the time to the score, with PED-ANOVA.
 
         Args:
-            values: Coordinates and value of each setting.
+            values: (coordinates, seconds that count for them) of each setting that was tried.
+
+        Returns:
+            Name of a dimension -> share of the influence, 0 to 1, the largest first. Empty if too few settings were
+            tried.
         """
         with self._errors(), warnings.catch_warnings():
             warnings.simplefilter("ignore", self.optuna.exceptions.ExperimentalWarning)

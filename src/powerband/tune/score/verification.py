@@ -1,4 +1,4 @@
-"""Verification: compares a setting with the present one on fresh seeds, in alternating runs of equal budget."""
+"""Verification: compares a setting with the present one in alternating runs of equal budget on new seeds."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ Runner = Callable[[int, float], TrialRun]
 
 @dataclass
 class Verification:
-    """Times to the score of a setting and of the present one, on the same fresh seeds.
+    """Times to the score with a changed setting and with the present one, on seeds that the search did not use.
 
     Attributes:
-        budget: Seconds of training at which both are censored.
-        seeds: Seeds of the complete pairs of runs.
-        times, baseline: Seconds to the score per seed, of the setting and of the present one; None if not reached.
-        messages: Reasons of runs that failed.
+        budget: Seconds of training after which a run ends.
+        seeds: Seeds for which both runs are complete.
+        times, baseline: Seconds to the score for each seed, with the changed and with the present setting; None if the
+            run did not reach it.
+        messages: Reasons why runs failed.
     """
 
     budget: float
@@ -37,19 +38,22 @@ class Verification:
 
     @property
     def ratio(self) -> Ratio | None:
-        """Ratio of the restricted mean times with its interval; None with fewer than three seeds."""
+        """Ratio of the mean times to the score, changed to present setting; None with fewer than three seeds."""
         if len(self.seeds) < MIN_VERIFICATION_SEEDS:
             return None
         return ratio_of_means(self.times, self.baseline, self.budget)
 
     @property
     def is_faster(self) -> bool:
-        """Whether the setting is faster with non-overlapping intervals (`restricted_mean.Ratio.is_faster`)."""
+        """Whether the changed setting is faster and the confidence intervals of the mean times do not overlap."""
         return self.ratio is not None and self.ratio.is_faster
 
     @property
     def saved_s(self) -> float:
-        """Seconds of training that the setting saves per run, by the restricted means."""
+        """Mean seconds of training per run that the changed setting saves.
+
+        A run that does not reach the score counts as `budget`.
+        """
         return restricted_mean(self.baseline, self.budget) - restricted_mean(self.times, self.budget)
 
 
@@ -62,18 +66,18 @@ def verified(
     first_seed: int,
     seconds_left: Callable[[], float],
 ) -> Verification:
-    """Runs pairs of both settings, as many as `seeds` and the time allow. The order within a pair alternates.
+    """Trains with a changed and with the present setting on the same seeds, in alternating order.
 
-    A run that fails counts as one that does not reach the score. A pair that the end of the time interrupts does not
-    count.
+    A run that fails counts as one that does not reach the score. If the time ends within a pair of runs, the pair is
+    discarded.
 
     Args:
-        setting, present: Run one setting with a seed.
+        setting, present: Functions ``(seed, limit in seconds of training) -> run`` that train with one of the settings.
         target: Score to reach.
         budget: Seconds of training of each run.
-        seeds: Largest number of pairs.
-        first_seed: Seed of the user.
-        seconds_left: Returns the remaining seconds.
+        seeds: Largest number of pairs of runs.
+        first_seed: Seed from the user's settings, from which the seeds of the runs are derived.
+        seconds_left: Function that returns the remaining seconds of the time budget.
     """
     result, longest = Verification(budget), 0.0
     for index in range(seeds):

@@ -15,7 +15,7 @@ class Candidate:
     Attributes:
         setting: Knob (name of a setting) -> value, for the knobs that differ from the present configuration; empty for
             the present configuration itself.
-        parts: Alternatives that the setting combines, at most one per `Axis` of the search space.
+        parts: Alternatives (knob -> value) that the setting combines, at most one per `Axis` of the search space.
         predicted: Environment steps per second that the throughput model predicts.
         rates: Measured environment steps per second, one per run.
         learning: Whether the setting changes what is learned.
@@ -39,6 +39,6 @@ def key(setting: Setting) -> tuple:
 
 
 def as_command_line(setting: Setting) -> str:
-    """Formats a setting (knob -> value) as text such as ``nproc=2 threads=4``; "present setting" if it is empty."""
+    """Formats a setting (knob -> value) as ``nproc=2 threads=4``; an empty setting as "present setting"."""
     texts = {knob: f"{value:.4g}" if isinstance(value, float) else value for knob, value in setting.items()}
     return " ".join(f"{knob}={text}" for knob, text in texts.items()) or "present setting"

@@ -1,4 +1,4 @@
-"""Parts of an environment step: predicts their seconds and applies the effects of measured alternative settings."""
+"""Parts of an environment step: predicts their seconds, also under other settings whose effect was measured."""
 
 from __future__ import annotations
 
@@ -40,11 +40,15 @@ def env_step_seconds(seconds: dict[str, float], overlap: bool) -> float:
 
 
 def part_factors(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
-    """Compares the seconds of each part (results of `seconds_by_part`) before and after a change.
+    """Compares the seconds of each part of an environment step before and after a change of settings.
+
+    Args:
+        before: Part of a step -> its seconds before the change, a result of `seconds_by_part`.
+        after: The same after the change.
 
     Returns:
-        Part -> its seconds after the change divided by those before. A part whose share of the step was at most
-        `SMALL` has the key ``+part`` instead, with the difference of its seconds.
+        Part -> its seconds after the change divided by those before. A part that took at most 1 % of the step has
+        the key ``+part`` instead, with the seconds that the change adds.
     """
     least = SMALL * sum(before.values())
     factors: dict[str, float] = {}
@@ -57,7 +61,12 @@ def part_factors(before: dict[str, float], after: dict[str, float]) -> dict[str,
 
 
 def with_factors(seconds: dict[str, float], factors: list[dict[str, float]]) -> dict[str, float]:
-    """Applies several results of `part_factors` to `seconds` (part -> seconds) and returns the changed seconds."""
+    """Applies the effects of several changes to the seconds of each part, and returns the changed seconds.
+
+    Args:
+        seconds: Part of a step -> its seconds, a result of `seconds_by_part`.
+        factors: Results of `part_factors`, one per change.
+    """
     changed = dict(seconds)
     for each in factors:
         for part in PARTS:

@@ -30,17 +30,17 @@ PROBE_BUDGET = 0.5
 class ModelFitter:
     """Fits the throughput model of one search with probes (short runs), and predicts the rate of every setting.
 
-    A setting is a mapping knob -> value with the changes to the present configuration.
+    A setting is a set of changes to the present configuration: knob (name of a configuration field) -> value.
 
     Args:
         space: Alternatives that the search combines.
         base: Measurement of the present configuration.
-        measure: ``(setting, seconds) -> measurement``; returns None if the setting cannot be measured.
-        spent: Returns the spent share of the time budget; 1 if it is used up.
-        limit: Memory limit of a setting in bytes, per GPU or for all ranks on the CPU; 0 is no limit.
+        measure: Function ``(setting, seconds) -> measurement`` that makes a short run; None if that fails.
+        spent: Function that returns the used share of the time budget, 0 to 1.
+        limit: Largest memory of a run in bytes, per GPU or for all ranks on the CPU; 0 is no limit.
 
     Attributes:
-        probes: `key` of a setting -> its measurement.
+        probes: Hashable form of a setting (`key`) -> its measurement.
         notes: Alternative settings that were not tried, with reasons.
     """
 
@@ -57,7 +57,10 @@ class ModelFitter:
         self.notes: list[str] = []
 
     def candidates(self) -> list[Candidate]:
-        """Fits the model and returns every valid setting with its predicted rate, and its measured rate if any."""
+        """Fits the model and returns every valid setting (changed knobs) with its predicted rate.
+
+        Settings that were measured for the fit also have the measured rate.
+        """
         model, factors = self.fitted()
         candidates = self.predicted(model, factors)
         for each in candidates:
@@ -69,9 +72,9 @@ class ModelFitter:
         """Fits the model of the present configuration and measures every alternative that the model does not predict.
 
         Returns:
-            (model, factors). `factors` maps the `key` of each measured alternative to its `part_factors`. The
-            additional entry ``rest`` is a factor on the seconds of the whole step, for the change that its parts do not
-            explain.
+            The model, and the effects of the measured alternatives. The effects are a dict: `key` of an alternative ->
+            factors on the parts of an environment step, as `part_factors` returns them. The additional factor ``rest``
+            applies to the whole step, and covers the change that the parts do not explain.
         """
         base = self.base
         model = fit(base.ledgers[0], base.facts[0])
@@ -105,13 +108,17 @@ class ModelFitter:
         return model, factors
 
     def sized(self, envs: Axis, model: ThroughputModel) -> ThroughputModel:
-        """Measures up to four times as many environments, and returns the model refitted with that run.
+        """Measures a run with up to four times as many environments, and refits the model with it.
 
-        If these do not fit into memory, a bisection finds the largest number that fits, and the axis ends there.
+        If these do not fit into memory, a bisection finds the largest number that fits, and larger alternatives are
+        removed.
 
         Args:
             envs: Axis whose alternatives are numbers of environments.
             model: Model of the present configuration.
+
+        Returns:
+            The refitted model, whose costs depend on the number of environments.
         """
         base, n = self.base, self.space.knobs.get("num_envs")
         size = max((each["num_envs"] for each in envs.settings if n < each["num_envs"] <= 4 * n), default=n)
@@ -135,14 +142,17 @@ class ModelFitter:
         return fit(base.ledgers[0], base.facts[0], (probe.ledgers[0], probe.facts[0]))
 
     def batched(self, batch: Axis, model: ThroughputModel) -> ThroughputModel:
-        """Measures the largest batch, and returns the model with the time of an update as a function of its rows.
+        """Measures a short run with the largest of the alternative batch sizes, and refits the update time with it.
 
-        Rows are the transitions of a batch. Single timed updates, on a batch that stays in the caches, predict the gain
-        of larger batches less accurately.
+        Single timed updates, on a batch that stays in the caches, would predict the gain of larger batches less
+        accurately.
 
         Args:
             batch: Axis whose alternatives are batch sizes.
             model: Model of the present configuration.
+
+        Returns:
+            The model in which the seconds of an update grow linearly with the transitions of its batch.
         """
 
         def scale(setting: Setting) -> float:
@@ -170,7 +180,7 @@ class ModelFitter:
 
         Args:
             model: Model of the present configuration.
-            factors: `key` of a measured alternative -> its `part_factors`, as `fitted` returns them.
+            factors: `key` of a measured alternative -> its effect on the parts of a step, as `fitted` returns them.
         """
         alternatives: list[list[Setting]] = [
             [{}, *(each for each in axis.settings if axis.modelled or key(each) in factors)] for axis in self.space.axes
@@ -190,7 +200,7 @@ class ModelFitter:
         return candidates
 
     def resized(self, model: ThroughputModel, setting: Setting) -> ThroughputModel:
-        """Returns the model for the sizes of a setting: its environments, batch, updates and ranks.
+        """Returns the model after the number of environments, batch size, updates and ranks of a setting are applied.
 
         The effects of measured alternatives, such as another precision, are not included.
 

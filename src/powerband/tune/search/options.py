@@ -14,7 +14,7 @@ MIN_WINDOW_S, MAX_WINDOW_S = 20.0, 3600.0
 @dataclass(frozen=True)
 @check_ranges
 class SearchOptions:
-    """Options of ``powerband tune`` besides the settings of the recipe."""
+    """Options of ``powerband tune objective=throughput``, such as the time budget and memory limit of the search."""
 
     seconds: Annotated[float, Range(at_least=MIN_WINDOW_S, at_most=MAX_WINDOW_S)] = 60.0
     """Budget of the search, without a first compilation; a measurement in progress is finished."""

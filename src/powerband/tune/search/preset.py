@@ -43,9 +43,9 @@ def write_preset(result: TuningResult, recipe: str, arguments: list[str]) -> Pat
 
 
 def remaining_arguments(result: TuningResult, arguments: list[str]) -> list[str]:
-    """Returns the arguments that a user adds to ``setup=tuned``: those that do not set what the preset contains.
+    """Returns the arguments of the search that a user still has to write in addition to ``setup=tuned``.
 
-    Arguments on the command line would override the preset.
+    Arguments whose option the preset contains are left out, because they would override the preset.
 
     Args:
         result: Result of the search.
@@ -60,7 +60,12 @@ def remaining_arguments(result: TuningResult, arguments: list[str]) -> list[str]
 def preset_header(result: TuningResult, recipe: str, arguments: list[str]) -> dict[str, Any]:
     """Returns the description of a preset: how it was found, and for which recipe, task, algorithm and machine.
 
-    `check_tuned_preset` compares it with a later run. The arguments are those of `write_preset`.
+    A run that uses the preset compares this description with its own task and machine.
+
+    Args:
+        result: Result of the search.
+        recipe: Name of the recipe.
+        arguments: Command line arguments after the recipe, without the options of the search.
     """
     rates = f"{result.gain:.2f} times the {result.baseline.measured:,.0f} env steps/s without it"
     return {
@@ -74,7 +79,7 @@ def preset_header(result: TuningResult, recipe: str, arguments: list[str]) -> di
 
 
 def preset_key(result: TuningResult, recipe: str) -> TunedKey:
-    """Returns the recipe, task and algorithm that the preset of a search is for."""
+    """Returns the recipe, task and algorithm for which the preset of a search is valid."""
     definition, config = result.space.recipe, result.space.config
     return TunedKey(recipe, definition.task_of(config), definition.algorithm_of(config), definition.task)
 
@@ -82,8 +87,7 @@ def preset_key(result: TuningResult, recipe: str) -> TunedKey:
 def to_dict(result: TuningResult, header: dict[str, Any]) -> dict[str, Any]:
     """Returns the result of a search as a JSON value.
 
-    It has the header, the chosen and the present setting, the verified settings and the rows of the tuning map (rates
-    of all settings).
+    It contains the header, the chosen and the present setting, the verified settings, and the rates of all settings.
 
     Args:
         result: Result of the search.
@@ -117,8 +121,8 @@ def to_dict(result: TuningResult, header: dict[str, Any]) -> dict[str, Any]:
 def table(result: TuningResult) -> str:
     """Formats the result of a search as text for the user.
 
-    The text has the verified settings, the best settings that were not verified, notes and numbers of settings. If a
-    setting changes what is learned, the first line states what is known about learning; such settings come last.
+    The text lists the verified settings, the best of the other settings, and notes. If a setting changes what is
+    learned, the first line states whether its score was measured; such settings come last.
     """
     others = [each for each in result.candidates if each not in result.verified][:8]
     changing = any(each.learning for each in [*result.verified, *others])

@@ -22,11 +22,11 @@ def write_preset_file(
     """Writes ``NAME.yaml`` and, in the same folder, ``NAME.tuning.json``. Earlier files of the name are replaced.
 
     Args:
-        key: What the preset is for; it gives the name.
-        header: The ``tuned`` section.
-        settings: Qualified name -> value of the settings of the preset; empty keeps all present settings.
+        key: Recipe, task, algorithm and objective of the preset, which determine NAME.
+        header: Description of the search by name, written to the section ``tuned`` of the preset.
+        settings: Qualified name, such as ``run.nproc``, -> value of the settings of the preset; may be empty.
         comments: Lines at the top of the preset.
-        measurements: Contents of the JSON file.
+        measurements: JSON value to write to ``NAME.tuning.json``.
 
     Returns:
         Path of the preset.

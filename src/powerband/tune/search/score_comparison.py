@@ -11,12 +11,12 @@ from powerband.tune.advise.advice import LEARNING_NOT_MEASURED
 
 @dataclass(frozen=True)
 class ScoreComparison:
-    """Scores of runs of equal duration.
+    """Scores of short training runs with a changed setting and with the present one, after equal training time.
 
     Attributes:
         score: Name of the score; larger is better.
         seconds: Seconds of training of each run.
-        setting, present: Last score of each seed, with the setting and with the present one.
+        setting, present: Last score of the run of each seed, with the changed setting and with the present one.
     """
 
     score: str
@@ -26,7 +26,7 @@ class ScoreComparison:
 
     @property
     def is_worse(self) -> bool:
-        """Whether the mean score with the setting is below that of the present one."""
+        """Whether the mean score with the changed setting is below that with the present one."""
         return statistics.mean(self.setting) < statistics.mean(self.present)
 
     def __str__(self) -> str:
@@ -42,11 +42,11 @@ class ScoreComparison:
 
 
 def learning_sentence(comparison: ScoreComparison | None, changes_learning: bool) -> str:
-    """States what is known about learning; it precedes every gain of a setting that changes it.
+    """Formats a sentence about the effect of a setting on the learned score, shown before its gain in throughput.
 
     Args:
-        comparison: Scores with such a setting; None if they were not measured.
-        changes_learning: Whether a shown setting changes what is learned; "" is returned otherwise.
+        comparison: Scores with and without the setting; None if they were not measured.
+        changes_learning: Whether the setting changes what is learned; if False, the result is "".
     """
     if not changes_learning:
         return ""

@@ -44,9 +44,9 @@ class TuningResult:
     """Result of a search for the fastest settings.
 
     Attributes:
-        space: Alternatives that the search combined.
-        best: Chosen setting; the present one if no other is faster.
-        baseline: Present setting.
+        space: Alternative settings that the search combined.
+        best: Chosen setting (changed knobs); the present one if no other is faster.
+        baseline: Present setting, without changes.
         verified: Settings that were verified in alternating runs, the present one first.
         candidates: All settings, the fastest first.
         notes: Remarks, such as settings that were not tried, with reasons.
@@ -75,15 +75,15 @@ class TuningResult:
         return list(dict.fromkeys(knob for each in self.candidates for knob in each.setting))
 
     def rows(self, most: int = 96) -> list[dict[str, Any]]:
-        """Returns the rows of the tuning map, the heat map of rates: all measured settings, then the best predictions.
+        """Returns the rates of settings, for a heat map: all measured settings, then those with the best predictions.
 
         Args:
             most: Largest number of rows, unless more settings were measured.
 
         Returns:
             One dict per setting: {"knobs": knob -> value, "steps_per_s": measured rate, or predicted if there is none,
-            "predicted_steps_per_s", "measured": whether it was measured, "rates": rate of each run,
-            "changes_learning"}.
+            "predicted_steps_per_s": predicted rate, "measured": whether it was measured, "rates": rate of each run,
+            "changes_learning": whether the setting changes what is learned}.
         """
         measured = [each for each in self.candidates if each.rates]
         predicted = [each for each in self.candidates if not each.rates][: max(0, most - len(measured))]
@@ -101,13 +101,13 @@ class TuningResult:
 
 
 class Search:
-    """One search for the fastest settings; `run` returns its result.
+    """Search for the settings with the most environment steps per second; `run` performs it.
 
     Args:
         recipe: Recipe to tune.
         stage: Name of the stage (function of the recipe) to run, such as ``train``.
         config: Present configuration.
-        options: Budget, learning rule and memory limit of the search.
+        options: Options of the search, such as its time budget and memory limit.
         progress: Called with the name of each step and the share of the budget that is spent, 0 to 1.
     """
 
@@ -164,7 +164,7 @@ class Search:
 
     @property
     def spent(self) -> float:
-        """Spent share of the time budget; above 1 if the search exceeds it."""
+        """Used share of the time budget, 0 to 1; above 1 if the search takes longer."""
         return (time.perf_counter() - self.started) / self.options.seconds
 
     def measure(self, setting: Setting, seconds: float, probe: bool = False) -> Measurement | None:
@@ -173,7 +173,7 @@ class Search:
         Args:
             setting: Changed knobs -> their values; empty measures the present configuration.
             seconds: Length of the measured part of the run.
-            probe: Time single updates after the measured part.
+            probe: Also time single updates after the measured part.
         """
         name = as_command_line(setting)
         self.progress(name, min(1.0, self.spent))
@@ -194,7 +194,7 @@ class Search:
     # -- verifying --------------------------------------------------------------------------------------------------
 
     def verify_s(self, candidate: Candidate) -> float:
-        """Returns how many seconds to measure a candidate in a verification, from its predicted time per iteration."""
+        """Returns how many seconds a verification run of a candidate lasts, from its predicted time per iteration."""
         facts, n = self.space.facts, self.space.knobs.get("num_envs")
         steps = facts.env_steps / facts.iterations * (candidate.setting.get("num_envs", n) / n if n else 1.0)
         return min(LONGEST_VERIFY_S, max(VERIFY_S, VERIFY_ITERATIONS * steps / candidate.predicted))
@@ -206,11 +206,13 @@ class Search:
 
 
 def preferred(verified: list[Candidate], baseline: Candidate) -> Candidate:
-    """Returns the setting to choose: the fastest, but one that changes learning only if it is faster by `MIN_GAIN`.
+    """Returns the setting to choose: the fastest, unless its advantage is below 3 %.
+
+    A setting that changes learning must also be 3 % faster than the best choice that does not.
 
     Args:
         verified: Settings that were measured in alternating runs, `baseline` included.
-        baseline: Present setting; any other must be faster by `MIN_GAIN`.
+        baseline: Present setting, which is returned if no other is fast enough.
     """
     best = baseline
     for learning in (False, True):

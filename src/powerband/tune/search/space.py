@@ -1,7 +1,8 @@
-"""SearchSpace: lists the alternatives that a search combines, as axes. A setting is a set of changed knobs.
+"""SearchSpace: lists the alternative settings that a search combines, one axis for each subject, such as precision.
 
-The search always considers knobs that leave learning unchanged. Knobs that change learning (environments, batch, and
-with them the update ratio and the learning rates) change only under a rule that the user chooses:
+A setting is a set of changes to the present configuration: knob (name of a configuration field) -> value. The search
+always considers knobs that leave learning unchanged. Knobs that change learning (environments, batch, and with them the
+update ratio and the learning rates) change only under a rule that the user chooses:
 
     fixed           they do not change
     constant-reuse  environments and batch change; the number of samples per collected transition stays the same
@@ -31,13 +32,13 @@ GROWTH = (0.5, 2, 4, 8)
 
 @dataclass(frozen=True)
 class Axis:
-    """One dimension of a search: alternatives that exclude each other, such as several precisions.
+    """One dimension of a search: mutually exclusive alternatives, such as several precisions.
 
     Attributes:
         name: Subject of the alternatives, such as ``precision``.
-        settings: Alternatives, without the present setting.
+        settings: Alternatives, each a dict of changed knobs -> values, without the present one.
         learning: Whether the alternatives change what is learned.
-        modelled: Whether the throughput model predicts their rates; otherwise a short run measures each.
+        modelled: Whether the throughput model predicts the rates of the alternatives; otherwise each is measured.
     """
 
     name: str
@@ -47,14 +48,17 @@ class Axis:
 
 
 class SearchSpace:
-    """Alternatives that a search may combine for one configuration on this machine, grouped into axes.
+    """Alternatives to the present configuration that a search may combine on this machine, grouped into axes.
+
+    An alternative is a setting, which is a set of changed knobs (names of configuration fields): knob -> value.
 
     Args:
         recipe: Recipe of the configuration.
         config: Present configuration.
         facts: Figures of a short run of the present configuration.
-        rule: Rule for knobs (settings) that change learning: fixed, constant-reuse or sqrt-lr, see `SearchOptions`.
-        gpus: Number of GPUs of this machine; 0 plans ranks on the CPU.
+        rule: Rule for knobs that change learning. fixed: they keep their values. constant-reuse: environments and batch
+            change. sqrt-lr: as constant-reuse, and learning rates grow with the square root of the batch.
+        gpus: Number of GPUs of this machine; with 0, ranks run on the CPU.
 
     Attributes:
         knobs: Settings of the present configuration by name.
@@ -92,9 +96,9 @@ class SearchSpace:
         return config
 
     def complete(self, alternatives: list[Setting]) -> dict[str, Any] | None:
-        """Combines alternatives of different axes into one setting, knob -> value; None if the setting is invalid.
+        """Combines alternatives of different axes into one setting (knob -> value); returns None if it is invalid.
 
-        Under the rule sqrt-lr, the learning rates grow with the square root of the batch size.
+        Under the rule sqrt-lr, the learning rates are multiplied by the square root of the growth of the batch.
         """
         setting = {knob: value for part in alternatives for knob, value in part.items()}
         try:
@@ -117,7 +121,7 @@ class SearchSpace:
         return knobs.get("num_envs") * knobs.get("num_steps") / knobs.get("minibatches")
 
     def learning_rates(self) -> dict[str, float]:
-        """Returns knob -> learning rate, for the learning rates that the chosen algorithm reads."""
+        """Returns knob -> value of each learning rate that the chosen algorithm reads."""
         paths = {knob: path for knob, path in self.knobs.paths.items() if knob == "lr" or knob.endswith("_lr")}
         rates = {knob: attrgetter(path)(self.config) for knob, path in paths.items()}
         return {knob: rate for knob, rate in rates.items() if isinstance(rate, float)}
@@ -127,7 +131,7 @@ class SearchSpace:
     def layout(self) -> Axis:
         """Returns the alternative numbers of ranks and, without a GPU, of threads per rank.
 
-        Sizes are totals over all ranks, so learning is unchanged.
+        Numbers of environments and batch sizes are totals over all ranks, so learning is unchanged.
         """
         settings = self.config.run
         if self.gpus:
@@ -149,12 +153,12 @@ class SearchSpace:
         return Axis("precision", tuple({"precision": name} for name in names if name != now))
 
     def overlap(self) -> Axis:
-        """Returns overlap (updates while simulators step) as an alternative; none if it is impossible or on."""
+        """Returns an axis with overlap (updates while simulators step); empty if overlap is impossible or on."""
         possible = self.facts.can_overlap and not self.facts.overlap
         return Axis("overlap", ({"overlap": True},) if possible else ())
 
     def double_buffering(self) -> Axis:
-        """Returns double buffering as an alternative; none if it is on or the simulators have fewer than two workers.
+        """Returns an axis with double buffering; empty if it is already on or with fewer than two worker processes.
 
         With double buffering, the policy acts for one half of the environments while the other half steps.
         """
@@ -171,9 +175,9 @@ class SearchSpace:
         return Axis("workers", tuple({"num_workers": count} for count in sorted(counts)))
 
     def compile_and_graphs(self) -> Axis:
-        """Returns compiled losses and CUDA graphs as alternatives; none without a GPU.
+        """Returns an axis with compiled losses and CUDA graphs; empty without a GPU.
 
-        On CPUs both are slower or impossible for networks of these sizes.
+        On a CPU, compiled losses are slower for small networks, and CUDA graphs are impossible.
         """
         if not self.gpus:
             return Axis("launches", ())
@@ -192,7 +196,7 @@ class SearchSpace:
         return Axis("environments", tuple({"num_envs": size} for size in sizes), learning=True, modelled=True)
 
     def limit_environments(self, axis: Axis, most: int) -> None:
-        """Replaces the alternatives that do not fit into memory by the largest number of environments that fits.
+        """Replaces the alternatives with too many environments for the memory by the largest number that fits.
 
         Args:
             axis: Axis whose alternatives are numbers of environments.
@@ -205,7 +209,7 @@ class SearchSpace:
     def batch(self) -> Axis:
         """Returns the alternative batch sizes, without the present one.
 
-        The number of updates changes with the batch size, so that the samples per transition stay the same.
+        The number of updates changes with the batch size, so that each transition is sampled equally often.
         """
         settings: list[Setting] = []
         size, interval = self.knobs.get("global_batch_size"), self.knobs.get("update_interval")
@@ -236,7 +240,7 @@ class SearchSpace:
 
 
 def knob_values(space: SearchSpace, setting: Setting, knobs: list[str]) -> dict[str, Any]:
-    """Returns knob -> value for each of `knobs`, the coordinates of a setting in the tuning map.
+    """Returns the value of each of `knobs` in the configuration that a setting (changed knobs) produces.
 
     Knobs that the setting does not change have their present value. Automatic values, such as ``threads=0``, are
     replaced by the values in effect.
@@ -252,6 +256,6 @@ def knob_values(space: SearchSpace, setting: Setting, knobs: list[str]) -> dict[
 
 
 def by_qualified_name(space: SearchSpace, setting: Setting) -> dict[str, Any]:
-    """Returns qualified name (such as ``run.nproc``) -> value for the changed knobs, as a preset file has them."""
+    """Returns the changed knobs of a setting with their qualified names, such as ``run.nproc``, as keys."""
     paths = Knobs(space.recipe, space.config_with(setting)).paths
     return {paths[knob]: value for knob, value in setting.items()}

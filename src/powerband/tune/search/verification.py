@@ -25,8 +25,8 @@ class Verification:
     """Measures the most promising settings of a search, repeatedly and within its remaining time budget.
 
     Args:
-        run: Measures the environment steps per second of a candidate; returns None if that fails.
-        seconds_left: Returns the remaining seconds of the budget.
+        run: Function that measures the environment steps per second of a candidate; None if that fails.
+        seconds_left: Function that returns the remaining seconds of the budget.
         sizes: Knobs whose effect the throughput model computes, such as ``num_envs``. Settings that are equal in all
             other knobs count as similar.
     """
@@ -79,11 +79,12 @@ class Verification:
     def expected_rate(self, candidate: Candidate, probed: dict[int, float]) -> float:
         """Returns the expected environment steps per second of a candidate.
 
-        This is the rate of its probe, or else its prediction, corrected by the errors for candidates already run.
+        This is the rate of its probe, an earlier short run. Without a probe it is the predicted rate, corrected by the
+        errors of the predictions for candidates that were already run.
 
         Args:
             candidate: Candidate that was not run yet.
-            probed: ``id()`` of each probed candidate -> rate of its probe, an earlier short run.
+            probed: ``id()`` of each candidate with a probe -> rate of the probe.
         """
         if id(candidate) in probed:
             return probed[id(candidate)]
@@ -94,11 +95,11 @@ class Verification:
         return candidate.predicted * math.exp(SHARED_ERROR * sum(errors) / max(len(errors), 1))
 
     def kind(self, candidate: Candidate) -> tuple:
-        """Returns a key that similar candidates share: their knobs outside `sizes`, with values."""
+        """Returns a key that is equal for similar candidates, which have equal knobs apart from `sizes`."""
         return key({knob: value for knob, value in candidate.setting.items() if knob not in self.sizes})
 
     def fastest(self, tried: list[Candidate]) -> list[Candidate]:
-        """Returns the baseline, then up to `MAX_FINALISTS` other candidates, the fastest first.
+        """Returns the baseline, then up to three other candidates, the fastest first.
 
         Args:
             tried: Candidates that were run, the baseline first.
@@ -106,12 +107,15 @@ class Verification:
         return [tried[0], *sorted(tried[1:], key=lambda each: -each.measured)[:MAX_FINALISTS]]
 
     def fits_budget(self, candidates: list[Candidate]) -> bool:
-        """Returns whether the budget allows one more run per candidate; a first run counts as the longest so far."""
+        """Returns whether the remaining time allows one more run of each candidate.
+
+        A candidate that was not run yet is expected to take as long as the longest run so far.
+        """
         longest = max(self.durations_s.values(), default=0.0)
         return sum(self.durations_s.get(id(each), longest) for each in candidates) <= self.seconds_left()
 
     def measure_once(self, candidate: Candidate) -> bool:
-        """Runs a candidate once more and stores its rate; returns False if nothing was measured, else True."""
+        """Runs a candidate once more and adds the rate to `candidate.rates`; returns False if nothing was measured."""
         began = time.perf_counter()
         rate = self.run(candidate)
         self.durations_s[id(candidate)] = time.perf_counter() - began

@@ -32,17 +32,17 @@ Starts = Literal["drawn", "published", "given"]
 class LiberoEnv:
     """One simulation of one task.
 
-    Observations: ``images`` (frames, cameras, pixels, pixels, 3) uint8, upright, oldest first; ``step_count`` (1,), the
-    actions of the episode so far (frames from before it are black); ``joints`` (7,) rad; ``gripper`` (2,), metres of
-    each finger; ``eef_pos`` (3,) metres; ``eef_quat`` (4,) x, y, z, w; ``poses`` (n, 3) metres, positions of `poses`.
-    Actions: (chunk, 7) in [-1, 1]. The reward is 1 when the task is solved, which terminates the episode; the time
-    limit truncates it.
+    Observations: ``images`` (frames, cameras, pixels, pixels, 3) uint8, upright, oldest first, black for times before
+    the episode; ``step_count`` (1,), the number of actions in the episode so far; ``joints`` (7,) rad; ``gripper``
+    (2,), metres of each finger; ``eef_pos`` (3,) metres and ``eef_quat`` (4,) x, y, z, w of the end effector; ``poses``
+    (n, 3) metres, positions of the n things that `poses` names. Actions: (chunk, 7) in [-1, 1]. The reward is 1 when
+    the task is solved, which terminates the episode; the time limit truncates it.
 
     Args:
         benchmark: Benchmark of the task.
         task: Number, name or instruction of the task.
-        chunk: Actions of one step; actions after the task is solved are not executed.
-        frames: Newest frames of each camera in an observation.
+        chunk: Number of actions in one step; actions after the task is solved are not executed.
+        frames: Number of newest frames of each camera in an observation.
         pixels: Side of a frame in pixels; 0 renders nothing.
         cameras: Names from `CAMERAS`.
         max_steps: Largest number of actions of an episode.
@@ -53,7 +53,7 @@ class LiberoEnv:
         seeds: Seeds for starts="given".
         settle_steps: Actions without motion before the episode, until the objects have come to rest.
         quality: Rendering quality; see `LiberoRenderer`.
-        poses: Objects and regions whose positions are observed, for scripted policies.
+        poses: Names of objects and regions whose positions are observed, for scripted policies.
         record_frames: Render after every action, and store the frames of the episode in `episode_frames`.
 
     Attributes:
@@ -200,7 +200,7 @@ class LiberoEnv:
 
 
 def make_libero_env(**kwargs: Any) -> LiberoEnv:
-    """Creates a `LiberoEnv`; worker processes import this function by name."""
+    """Creates a `LiberoEnv` with the arguments `kwargs`; worker processes import this function by name."""
     return LiberoEnv(**kwargs)
 
 

@@ -97,9 +97,10 @@ class LiberoRenderer:
 
 @contextlib.contextmanager
 def simplify_model(model: Any, pixels: int) -> Iterator[None]:
-    """Simplifies the meshes of a model within the block; a renderer that is created in it keeps the simplified meshes.
+    """Context manager that simplifies the meshes of a model, for frames of `pixels` pixels, and restores them at exit.
 
-    Only faces change, which MuJoCo's contacts do not use, and the block restores them at its end.
+    A renderer that is created within the context keeps the simplified meshes. Only faces of the mujoco.MjModel change,
+    which MuJoCo's contacts do not use.
     """
     original = {name: getattr(model, name).copy() for name in ("mesh_facenum", *CORNER_FIELDS)}
     try:

@@ -39,15 +39,15 @@ class Waypoint:
     """A target of the gripper.
 
     Attributes:
-        to: Index of the place, an object or region, that `offset` is relative to: 0 is the subject of the goal, 1 its
-            target.
+        to: Index of the place, an object or region, that `offset` is relative to: 0 is what the task moves, 1 is its
+            destination.
         offset: Position relative to the place, in metres along the world's axes.
         grip: OPEN or CLOSED, on the way and at the waypoint.
         hold: Actions to stay after the gripper has arrived.
         tolerance_m: Distance at which the gripper has arrived, in metres.
         follows: Use the current position of the place in every step, instead of its position at the start of the way.
         max_steps: Actions after which the demonstrator moves on to the next waypoint in any case.
-        speed: Share of the controller's largest step.
+        speed: Largest step, as a fraction (0..1) of the controller's largest step.
     """
 
     to: int
@@ -125,7 +125,7 @@ class ScriptedDemonstrator:
         self.reset()
 
     def reset(self) -> None:
-        """Starts an episode."""
+        """Prepares for a new episode: returns to the first waypoint and draws new random shifts."""
         self.index, self.steps_at_target, self.steps = 0, 0, 0
         self.initial_rotation: np.ndarray | None = None
         self.target: np.ndarray | None = None

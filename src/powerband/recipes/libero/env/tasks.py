@@ -22,7 +22,7 @@ NUM_PUBLISHED_STATES = 50
 
 
 class LiberoNotInstalled(ConfigError):
-    """LIBERO is not installed; the message contains the command that installs it."""
+    """Raised if LIBERO is not installed; the message contains the command that installs it."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,10 @@ EPISODE_METRICS = ("success", "steps")
 
 
 def num_simulators(num_workers: int) -> int:
-    """Returns the number of simulators in parallel for the option `num_workers`: -1 is one per core, 0 is one."""
+    """Returns the number of parallel simulators for the option `num_workers`.
+
+    It is the number of CPU cores for -1, and 1 for 0, which runs the simulator in this process.
+    """
     return cores() if num_workers < 0 else max(1, num_workers)
 
 
@@ -29,7 +32,7 @@ def make_libero_vec_env(
     supervision: Supervision | None = None,
     on_failure: Callable[[EnvFailure], object] | None = None,
 ) -> WorkerVecEnv:
-    """Creates a vector of LIBERO environments, which worker processes step.
+    """Creates vectorised LIBERO environments, which worker processes step.
 
     ``Step.episode`` has ``success`` (0 or 1) and ``steps``, the number of actions of the episode.
 
@@ -38,7 +41,7 @@ def make_libero_vec_env(
         num_workers: Worker processes; -1 starts one per core, 0 steps in this process.
         device: Device on which observations are delivered.
         seed: Seed of the run; it determines the initial positions of the objects.
-        supervision: Continue after a failure of a simulator in a step; None raises EnvError. See `WorkerVecEnv`.
+        supervision: How `WorkerVecEnv` continues after a simulator fails in a step; None raises EnvError.
         on_failure: Called with each failure that was repaired; needs `supervision`.
     """
     workers = min(len(kwargs), cores() if num_workers < 0 else num_workers)

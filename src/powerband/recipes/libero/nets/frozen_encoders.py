@@ -71,9 +71,9 @@ def encode_language(
 
 
 class FrozenImageEncoder:
-    """A SigLIP vision encoder: encodes images of any size as one feature vector per patch, that of its last layer.
+    """A SigLIP vision encoder: encodes images of any size as one feature vector per patch, from its last layer.
 
-    It is not an nn.Module: it is not trained, saved or copied with the policy that uses it.
+    The class is not an nn.Module, so that the encoder is not trained, saved or copied with the policy that uses it.
 
     Attributes:
         name: Name that identifies the encoder, its weights and its preprocessing in the feature cache.

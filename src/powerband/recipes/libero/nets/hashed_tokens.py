@@ -35,12 +35,15 @@ def split_words(instruction: str) -> list[str]:
 
 
 def hash_vector(text: str) -> Tensor:
-    """Returns a vector (D features,) float32 of length close to 1; vectors of different texts are nearly orthogonal."""
+    """Returns a pseudo-random vector (D features,) float32 that is the same for the same text.
+
+    Its norm is close to 1, and vectors of different texts are nearly orthogonal.
+    """
     return Noise(SEED, f"words/{text}", torch.zeros(1, dtype=torch.int64)).normal(WIDTH)[0] / WIDTH**0.5
 
 
 def hash_instructions(instructions: Sequence[str]) -> tuple[Tensor, Tensor]:
-    """Encodes instructions.
+    """Encodes instructions with one token per word, from fixed pseudo-random vectors of words and word pairs.
 
     Args:
         instructions: K instructions, each with at least one word.

@@ -25,8 +25,8 @@ def jitter_images(images_BHWC: Tensor, draws: Tensor) -> Tensor:
 
     Args:
         images_BHWC: Images (B images, H rows of pixels, W columns, 3) uint8, or floats in 0..255.
-        draws: Parameters (B, NUM_JITTER_PARAMS) in -1..1, in the order that `NUM_JITTER_PARAMS` documents; a row of
-            zeros leaves its image unchanged.
+        draws: Parameters (B, 5) in -1..1: changes of brightness, contrast and saturation, shift down, shift right. A
+            row of zeros leaves its image unchanged.
 
     Returns:
         Images of the same shape and dtype.
@@ -51,7 +51,7 @@ def jitter_images(images_BHWC: Tensor, draws: Tensor) -> Tensor:
 
 
 def shift_images(images_BHWC: Tensor, draws: Tensor) -> Tensor:
-    """Returns B images, shifted down and right by `draws` (B, 2) in -1..1 times MAX_SHIFT.
+    """Returns B images, shifted down and right by `draws` (B, 2) in -1..1; 1 is 1/24 of the side of an image.
 
     The function copies whole pixel rows, which is fast.
     """

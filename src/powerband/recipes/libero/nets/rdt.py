@@ -27,7 +27,7 @@ NUM_PREFIX_TOKENS = 3
 
 @dataclass(frozen=True)
 class RDTSize:
-    """Size of the transformer."""
+    """Size of the transformer: width, number of blocks, and heads."""
 
     width: int
     """Features of a token."""
@@ -184,7 +184,7 @@ class RDT(nn.Module):
         Args:
             size: Width, depth and heads.
             shape: Shapes of inputs and outputs.
-            gradient_checkpointing: See the attribute.
+            gradient_checkpointing: See the class.
 
         Raises:
             ConfigError: The width is not a multiple of the heads, or of 4.
@@ -237,7 +237,7 @@ class RDT(nn.Module):
         language_mask: Tensor | None = None,
         image_mask: Tensor | None = None,
     ) -> Tensor:
-        """Predicts clean chunks.
+        """Predicts clean chunks of actions from noisy ones.
 
         Args:
             x_RND: Tokens of the state and of the T noisy actions, (R rows, 1 + T tokens, D features).
@@ -274,7 +274,7 @@ def sincos(position: Tensor, width: int) -> Tensor:
 def token_position_embedding(horizon: int, width: int) -> Tensor:
     """Computes position embeddings (1, 3 + T, D) of the tokens: step, frequency, state and T = `horizon` actions.
 
-    The first half embeds the kind of token, the second half the index of the token among those of its kind.
+    D is `width`. The first half of an embedding is for the kind of token, the second half for its index in the chunk.
     """
     kind = torch.arange(NUM_PREFIX_TOKENS + horizon).clamp(max=NUM_PREFIX_TOKENS)
     index = (torch.arange(NUM_PREFIX_TOKENS + horizon) - NUM_PREFIX_TOKENS).clamp(min=0)

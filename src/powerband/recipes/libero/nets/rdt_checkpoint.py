@@ -26,7 +26,9 @@ MAX_NAMES = 6
 
 
 def load_published(policy: RDTPolicy, folder: Path) -> None:
-    """Reads a checkpoint into the RDT and the adaptors of `policy`; its image encoder and statistics do not change.
+    """Reads a checkpoint into `policy`: the weights of the RDT and of the adaptors, which map inputs to tokens.
+
+    The image encoder and the statistics of `policy` do not change.
 
     Raises:
         ConfigError: The checkpoint is missing or damaged, or has another size or other encoders.
@@ -48,7 +50,10 @@ def load_published(policy: RDTPolicy, folder: Path) -> None:
 
 
 def export_published(policy: RDTPolicy, folder: Path) -> None:
-    """Writes the RDT and the adaptors of `policy` as a published checkpoint: config.json and model.safetensors."""
+    """Writes a checkpoint in the format of the published ones, config.json and model.safetensors, to `folder`.
+
+    The checkpoint contains the RDT and the adaptors of `policy`, the layers that map inputs to tokens.
+    """
     from safetensors.torch import save_file
 
     folder.mkdir(parents=True, exist_ok=True)

@@ -45,10 +45,9 @@ class Conditioning(NamedTuple):
 
 
 def adaptor(inputs: int, width: int, layers: int) -> nn.Sequential:
-    """Builds a network of linear layers with GELU between them, which preserves the scale of its input at first.
+    """Builds a network of linear layers with GELU between them, whose initial weights preserve the scale of the input.
 
-    With torch's own initialisation, the state token is at first a twelfth of its position embedding, and is learned at
-    half the rate.
+    With torch's own initialisation, a state token would be small compared with its position embedding.
 
     Args:
         inputs: Entries of the input.
@@ -131,9 +130,9 @@ class RDTPolicy(nn.Module):
         """Sets the statistics of the recorded data.
 
         Args:
-            statistics: ``state_mean``, ``state_std``, ``action_mean`` and ``action_std`` (V,). Standard deviations are
-                above 0, with any value for entries that the robot does not have. ``state_mask`` and ``action_mask``
-                (V,) bool are True for entries that it has; ``action_mask`` is the default of `RDTLearner.act`.
+            statistics: ``state_mean``, ``state_std``, ``action_mean`` and ``action_std`` (V entries,).
+                ``state_mask`` and ``action_mask`` (V,) bool are True for entries that the robot has. All standard
+                deviations must be positive; entries that the robot does not have may have any positive value.
 
         Raises:
             ConfigError: A value is missing, or a standard deviation is not above 0.
@@ -190,7 +189,7 @@ class RDTPolicy(nn.Module):
         return torch.where(mask, normalized, torch.zeros_like(normalized))
 
     def denormalize_actions(self, normalized: Tensor, mask: Tensor) -> Tensor:
-        """Inverts `normalize` for actions (..., V); entries that are False in `mask` (..., V) become 0."""
+        """Inverts `normalize` for actions (..., V entries); entries that are False in `mask` (..., V) become 0."""
         raw = normalized * self.action_std + self.action_mean
         return torch.where(mask, raw, torch.zeros_like(raw))
 
@@ -207,8 +206,8 @@ class RDTPolicy(nn.Module):
         Args:
             obs: Observation; the docstring of the class lists its fields.
             hidden: In training, what to mask or perturb: ``state``, ``language``, ``hz`` (R,) and ``images``
-                (R, F, C) bool, True is masked; ``state_noise`` (R, V), added after normalisation; ``jitter``
-                (R, C, NUM_JITTER_PARAMS), the same for all frames of a camera. None masks and changes nothing.
+                (R, F, C) bool, True is masked; ``state_noise`` (R, V), added to the normalised state; ``jitter`` (R,
+                C, 5), parameters of `jitter_images` for each camera. None masks and changes nothing.
         """
         assert len(self.language_tokens), "no instructions: call set_instructions first"
         state_mask, hz = obs["state_mask"], obs["hz"]
@@ -271,7 +270,7 @@ class RDTPolicy(nn.Module):
     # -- chunks ---------------------------------------------------------------------------------------------------
 
     def denoise(self, conditioning: Conditioning, noisy: Tensor, action_mask: Tensor, step: Tensor) -> Tensor:
-        """Predicts clean chunks.
+        """Predicts clean chunks of T actions from noisy ones, for R rows.
 
         Args:
             conditioning: Result of `condition`.

@@ -16,7 +16,10 @@ MODULES = ("net", "actor_adam", "critic_adam", "noise")
 
 
 class DistillationLearner:
-    """Trains a `CollectiveActorCritic` on labelled transitions: its policy for `actor_updates`, then its critics."""
+    """Distils the teachers of all tasks into a `CollectiveActorCritic`, from transitions that the teachers labelled.
+
+    The first ``config.actor_updates`` updates train the policy, later updates the critics.
+    """
 
     def __init__(self, config: DistillConfig, code: int, context: RankContext) -> None:
         """
@@ -41,8 +44,9 @@ class DistillationLearner:
 
         Args:
             batch: B transitions: codes ``z`` (B, Z entries), ``state`` (B, 21), ``action`` (B, 4), ``reward`` (B,), and
-                the labels of the teacher. ``mu`` and ``log_std`` (B, 4) are the teacher's policy. ``q_target`` (B,) is
-                its value at the next state, nan if it has none, with the discount ``gamma`` (B,).
+                labels of the teacher, an expert or a scripted policy. ``mu`` and ``log_std`` (B, 4) are the mean and
+                the log standard deviation of its policy. ``q_target`` (B,) is its value at the next state, nan for a
+                scripted policy, and ``gamma`` (B,) the discount of this value.
 
         Returns:
             Loss and gradient norm by name: detached 0-d tensors.
@@ -64,7 +68,7 @@ class DistillationLearner:
         return {"losses/distill_critic": loss.detach(), "losses/critic_grad_norm": norm}
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns everything that training continues from: live tensors and numbers, not copies."""
+        """Returns the training state for a checkpoint: live tensors and numbers, not copies."""
         return {**{name: getattr(self, name).state_dict() for name in MODULES}, "updates": self.updates}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -82,7 +86,7 @@ def policy_loss(mu: Tensor, log_std: Tensor, target_mu: Tensor, target_log_std: 
 
     Args:
         mu, log_std: Mean and log standard deviation of the network's policy, (B batch rows, A entries of an action).
-        target_mu, target_log_std: Those of the teacher's policy, (B, A).
+        target_mu, target_log_std: Mean and log standard deviation of the teacher's policy, (B, A).
         log_std_coef: Weight of the error of log_std.
 
     Returns:

@@ -32,16 +32,17 @@ def build_learner(config: Config, context: RankContext) -> tuple[SAC, EnvSpec, O
 
 
 def sac_tensors(sac: SAC) -> dict[str, Tensor]:
-    """Returns the parameters of an agent by dotted names, for `load_sac_tensors`; a name begins with its network.
+    """Returns the parameters of a SAC agent by name, for `load_sac_tensors`.
 
-    The dict also has ``centre`` and ``scale`` (4,), which map actions in [-1, 1] to the units of the environment.
+    A name is the network and the name of the parameter in it, with a dot between them. The dict also has ``centre`` and
+    ``scale`` (4,), which map actions in [-1, 1] to the units of the environment.
     """
     named = {f"{part}.{name}": t for part in SAC_PARTS for name, t in getattr(sac, part).state_dict().items()}
     return {**named, "centre": sac.centre, "scale": sac.scale}
 
 
 def load_sac_tensors(sac: SAC, tensors: dict[str, Tensor]) -> None:
-    """Copies the parameters that `sac_tensors` returned into an agent."""
+    """Copies the parameters `tensors`, a result of `sac_tensors`, into the agent `sac`."""
     for part in SAC_PARTS:
         prefix = f"{part}."
         getattr(sac, part).load_state_dict(

@@ -1,4 +1,4 @@
-"""Imitation: trains a temporary policy on a teacher's actions while it acts, so that the data contain its states.
+"""Imitation: a temporary policy acts and learns the teacher's actions in the states that it visits (DAgger).
 
 The stage online_distill records these data: first actions are random, then the policy acts, then the teacher.
 
@@ -27,9 +27,9 @@ MODULES = ("actor", "adam", "noise")
 
 
 class ImitationLearner:
-    """Trains a temporary policy to imitate a teacher while it acts.
+    """Trains a temporary policy to imitate a teacher in the states that the policy itself visits (DAgger).
 
-    The stage online_distill keeps the transitions that the policy visits, and discards the policy.
+    The stage online_distill keeps the visited transitions and discards the policy.
     """
 
     def __init__(self, config: ImitateConfig, teacher: Callable[[Tensor], Tensor], context: RankContext) -> None:
@@ -94,7 +94,7 @@ class ImitationLearner:
         return self.actor.state_dict()
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns everything that training continues from: live tensors and numbers, not copies."""
+        """Returns the training state for a checkpoint: live tensors and numbers, not copies."""
         return {**{name: getattr(self, name).state_dict() for name in MODULES}, "acted": self.acted}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -89,7 +89,7 @@ class RepresentationLearner:
         return torch.stack(errors), code.float()
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns everything that training continues from: live tensors and numbers, not copies."""
+        """Returns the training state for a checkpoint: live tensors and numbers, not copies."""
         return {**{name: getattr(self, name).state_dict() for name in MODULES}, "updates": self.updates}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -100,9 +100,9 @@ class RepresentationLearner:
 
 
 def info_nce(one: Tensor, other: Tensor, task: Tensor, temperature: float) -> Tensor:
-    """Computes the contrastive loss of two views: a code must find its other view among trajectories of other tasks.
+    """Computes the contrastive loss (InfoNCE) of the codes of two views of each trajectory.
 
-    Trajectories of the same task are not negatives of each other.
+    The positive of a code is the code of the other view. Its negatives are the codes of trajectories of other tasks.
 
     Args:
         one, other: Codes (B, Z entries) of the two views of B trajectories.

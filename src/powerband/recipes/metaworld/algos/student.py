@@ -19,8 +19,9 @@ from powerband.recipes.metaworld.settings import StudentConfig
 class StudentLearner:
     """SAC with a reward bonus for actions that are close to those of the collective policy.
 
-    Observations of N environments are {"obs": (N, 39), "z": (N, Z)}. ``z`` is the code of the last steps of the
-    episode, with Z entries; the collective policy needs it. SAC sees ``obs`` alone.
+    The collective policy is distilled from the experts of all tasks. Observations of N environments are {"obs": (N,
+    39), "z": (N, Z)}. ``z``, with Z entries, is the code to which `TrajectoryEncoder` maps the last steps of the
+    episode. The collective policy needs ``z``; SAC sees ``obs`` alone.
 
     The value target is r + w b + gamma V(s') with the reward r, the weight w of the bonus, and the bonus
     b = prod_i exp(-(a_i - mu_i)^2 / (2 sigma_i^2)). mu and sigma are the mean and the standard deviation of the
@@ -39,7 +40,7 @@ class StudentLearner:
         Args:
             config: Weight of the bonus over time.
             collective: The policy whose actions earn the bonus; it is not trained.
-            spec: Spaces of the encoded environments.
+            spec: Observation and action spaces of the environments, whose observations contain ``z``.
             settings: Hyper-parameters of `SAC`.
             context: Device, precision, random numbers and gradient averaging of this rank.
         """
@@ -108,7 +109,7 @@ class StudentLearner:
         return self.sac.policy_state()
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns everything that training continues from: live tensors and numbers, not copies."""
+        """Returns the training state for a checkpoint: live tensors and numbers, not copies."""
         return {"sac": self.sac.state_dict(), "acted": self.acted, "weight": self.weight}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -15,16 +15,17 @@ HISTORY_KEYS = ("state", "action", "reward", "length")
 
 
 class EncodedVecEnv:
-    """Adds ``z`` to the observations of `env`: the code of the last states, actions and rewards of the episode.
+    """Wraps environments and adds ``z`` to observations: the code of the last steps of the episode.
 
-    A code is a vector that describes these steps. One row is one of the N environments.
+    A code is a vector that a trained encoder computes from the last states, actions and rewards. One row is one of the
+    N environments.
 
     Args:
         env: N environments whose observations are one vector of F entries each, (N, F).
-        encoder: Function from the histories of N episodes (`TrajectoryEncoder.encode`) to codes (N, Z).
+        encoder: Function from the last steps of N episodes to codes (N, Z), such as `TrajectoryEncoder.encode`.
         select_state: Function from observations (N, F) to states (N, S entries) for the encoder.
         code: Z, the number of entries of a code.
-        length: Largest number of states in a trajectory.
+        length: Largest number of past states that the encoder sees.
         reward_scale: Factor on rewards for the encoder.
         include_obs: True for observations {"obs": (N, F), "z": (N, Z)}, False for {"z": (N, Z), "s": (N, S)}, where
             ``s`` are the states.

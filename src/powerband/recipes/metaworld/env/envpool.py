@@ -20,7 +20,7 @@ class EnvPoolMetaWorld:
         tasks: The task of each row; rows of one task are neighbours.
         horizon: Steps of an episode, at most 500.
         threads: Threads of each pool; 0 leaves the number to EnvPool.
-        one_hot_tasks: Tasks of the one-hot code behind the observation, in its order; empty for no code.
+        one_hot_tasks: Tasks of the one-hot task code that is appended to observations; empty for no code.
     """
 
     overlappable = True
@@ -58,7 +58,7 @@ class EnvPoolMetaWorld:
         """Waits for all pools and returns their step; rows that ended are reset.
 
         Args:
-            next_seeds: Function from the rows that ended (N,) bool to one reset seed per row.
+            next_seeds: Function from a mask (N,) bool of the rows that ended to N seeds for the reset, one per row.
 
         Returns:
             The step. ``info["success"]`` (N,) is 1 once the task was solved in the episode.

@@ -26,16 +26,17 @@ class MetaWorldEnv:
     """One simulation of one task of Meta-World as a Gymnasium environment.
 
     Observations (39,) float64 hold 18 entries of the current step, the same 18 of the step before, and the goal, a
-    position of 3 entries. Actions (4,) are in [-1, 1], rewards in [0, 10]. Episodes end at the time limit only.
+    position of 3 entries. The 18 entries describe hand, gripper and objects. Actions (4,) are in [-1, 1], rewards in
+    [0, 10]. Episodes end at the time limit only.
 
     Args:
         task: Name without its version, such as "door-open".
         horizon: Steps of an episode, at most 500.
         goals: "drawn" draws goals from the whole range of the task with the seed of the reset; "cycled" cycles through
-            the 50 goals.
+            the 50 fixed goals of the metaworld package.
         first_goal, goal_stride: Index of the first goal of the cycle, and its increment per episode.
         reward_version: "v2" (shaped, 0 to 10) or "v1".
-        one_hot: (index, length) of a one-hot code behind the observation; None for no code.
+        one_hot: (index, length) of a one-hot task code that is appended to observations; None for no code.
         render_size: Width and height of a frame in pixels; 0 creates no renderer.
 
     Raises:
@@ -122,7 +123,7 @@ class MetaWorldEnv:
 
 
 def make_metaworld_env(**options: Any) -> MetaWorldEnv:
-    """Creates one `MetaWorldEnv`; worker processes import this function."""
+    """Creates one `MetaWorldEnv` with the arguments `options`; worker processes import this function by name."""
     return MetaWorldEnv(**options)
 
 

@@ -24,9 +24,9 @@ EXTRA_START = {
 
 @cache
 def with_shared_model(env_class: type) -> type:
-    """Returns a subclass of an environment of the package that copies its MuJoCo model, which a process compiles once.
+    """Returns a subclass of a Meta-World environment class whose instances copy one compiled MuJoCo model.
 
-    MuJoCo compiles a model from XML in 0.1 s and copies it in a millisecond.
+    Each process compiles the model from XML once, in 0.1 s; a copy takes a millisecond.
     """
 
     class SharedModelEnv(env_class):  # type: ignore[misc, valid-type]
@@ -50,7 +50,7 @@ def _compiled_model(path: str) -> Any:
 
 
 def draw_goals(env: Any, seed: int | None) -> None:
-    """Makes every later reset of `env`, an environment of the package, draw a goal from the whole range of its task.
+    """Makes every later reset of `env`, a Meta-World environment, draw a goal from the whole range of its task.
 
     `seed` restarts the random sequence of goals; None continues it.
     """
@@ -65,12 +65,13 @@ def supports_reward_version(env: Any, version: str) -> bool:
 
 
 def refresh_observation(env: Any) -> np.ndarray:
-    """Computes the 18 entries of the observation from the present state of the simulation, after a reset.
+    """Computes the first 18 entries of the observation from the present state of the simulation, after a reset.
 
-    Some tasks move their object at the end of their reset. The package would then show the old position for one step.
+    Some tasks move their object at the end of their reset. Without this function, the observation would show the old
+    position for one step.
 
     Returns:
-        The entries (18,), which the environment also stores as those of the step before.
+        The entries (18,), which `env` also stores as the observation of the previous step.
     """
     import mujoco
 
@@ -80,7 +81,7 @@ def refresh_observation(env: Any) -> np.ndarray:
 
 
 def replace_hand_reset(env: Any, reset_hand: Callable[[], None]) -> None:
-    """Replaces the function that moves the hand to its start position in every reset."""
+    """Replaces the function with which each reset of `env` moves the hand to its start position by `reset_hand`."""
     env._reset_hand = reset_hand
 
 
@@ -90,11 +91,11 @@ def mark_hand_reset(env: Any) -> None:
 
 
 def start_positions(task: str, env: Any) -> dict[str, Any]:
-    """Returns the positions that the last reset of `env` has set, which the reward of `task` reads.
+    """Returns the positions that the last reset of `env` has set and that the reward of `task` reads.
 
     Returns:
-        Name -> position (3,) or scalar in metres. The names are goal, object, tcp (the point between the fingertips),
-        hand and, for the tasks of `EXTRA_START`, extra.
+        Name -> position (3,) or distance, in metres. The names are goal, object, tcp (the point between the fingertips)
+        and hand. ``extra`` is a further value of some tasks, such as the start of the window's handle.
     """
     positions = {
         "goal": env._target_pos,

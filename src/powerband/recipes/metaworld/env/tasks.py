@@ -43,11 +43,11 @@ OBS, ACTION, GOALS = 39, 4, 50
 
 
 class UnknownTask(ConfigError):
-    """Meta-World has no task of this name."""
+    """Raised if Meta-World has no task of the given name."""
 
 
 class MetaWorldNotInstalled(ConfigError):
-    """Meta-World is not installed; the message contains the command that installs it."""
+    """Raised if Meta-World is not installed; the message contains the command that installs it."""
 
 
 def resolve_task(name: str, option: str = "task") -> tuple[str, str]:
@@ -96,14 +96,15 @@ def envpool_available() -> bool:
 
 @dataclass(frozen=True)
 class TaskConfig:
-    """Tasks and backend of a vector of environments.
+    """Tasks of vectorised environments, and the backend that steps them.
 
     Attributes:
-        task: A task, or "mt10" for the ten tasks in equal shares, with their one-hot code behind the observation.
+        task: A task, or "mt10" for equal numbers of environments of ten tasks, with a one-hot task code appended to
+            observations.
         horizon: Steps of an episode.
         reward_version: Version of the rewards; EnvPool and threads have v2 only.
-        backend: Stepper of the simulations. ``auto`` prefers threads, then EnvPool, then workers: the first that is
-            installed and supports the task and the rewards.
+        backend: What steps the simulations: ``threads`` of this process, ``envpool``, or ``workers`` (processes).
+            ``auto`` takes the first of these that is installed and supports the task and the rewards.
     """
 
     task: str = "reach"

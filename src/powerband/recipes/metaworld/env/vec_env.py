@@ -30,7 +30,9 @@ def make_metaworld_vec_env(
     supervision: Supervision | None = None,
     on_failure: Callable[[EnvFailure], object] | None = None,
 ) -> VecEnv:
-    """Creates a vector of simulations. ``Step.episode["success"]`` is 1 if the task was solved at any step.
+    """Creates vectorised environments of Meta-World tasks.
+
+    ``Step.episode["success"]`` is 1 if the task was solved at any step of the episode.
 
     Args:
         tasks: Tasks, horizon, rewards and backend.
@@ -39,7 +41,7 @@ def make_metaworld_vec_env(
         device: Device of observations.
         seed: Seed of the run, which draws the goals.
         first_env: Index of the first of these simulations among those of all ranks.
-        cycle_goals: Cycle through the 50 goals in the metaworld package instead of drawing goals: for evaluations.
+        cycle_goals: For evaluations: cycle through the 50 fixed goals of the metaworld package. False draws goals.
         supervision, on_failure: How `WorkerVecEnv` continues after a failed step, and a function that it calls with
             each failure that was repaired. With None for `supervision`, a failure raises EnvError.
 

@@ -18,7 +18,7 @@ from powerband.recipes.metaworld.transitions.sampler import TransitionSampler, a
 
 
 def expert(config: Config, run: Run) -> dict[str, Any]:
-    """Trains an expert, evaluates it, and labels the transitions that were sampled during training.
+    """Trains an expert and evaluates it, and saves transitions of the training, labelled by the trained expert.
 
     Returns:
         Success rate and mean return of the final evaluation, as `GoalEvaluator.final` returns them; empty if a signal

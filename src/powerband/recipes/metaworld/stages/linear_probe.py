@@ -37,8 +37,8 @@ def probe(
 
     Returns:
         A dict: ``probe`` and ``probe_random`` are the accuracies (0..1) with the codes of the encoder, and of an
-        encoder with random weights. ``chance`` is the share of the most frequent task. ``tasks`` are the names of the
-        tasks, and ``held_out`` is the number of tested rows.
+        encoder with random weights. ``chance`` is the accuracy of always predicting the most frequent task. ``tasks``
+        are the names of the tasks, and ``held_out`` is the number of tested rows.
     """
     encoder = encoder.cpu()
     generator = torch.Generator().manual_seed(config.run.seed)

@@ -30,7 +30,9 @@ SCRIPTED_LOG_STD = -2.0
 
 
 def online_distill(config: Config, run: Run) -> dict[str, Any]:
-    """Records transitions of one task with the labels of its teacher.
+    """Records transitions of one task while a policy learns to imitate its teacher, with the labels of the teacher.
+
+    The teacher is the task's trained expert, or Meta-World's scripted policy. The labels describe its policy and value.
 
     Returns:
         {"rows": number of recorded transitions over all ranks}; an empty dict if a signal ended the run.

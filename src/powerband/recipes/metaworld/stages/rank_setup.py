@@ -36,9 +36,9 @@ def make_training_env(config: Config, run: Run) -> VecEnv:
 
 
 def scaled_sac_settings(config: Config, run: Run) -> SACConfig:
-    """Returns the settings of SAC with learning rates that are scaled to the number of ranks, as ``lr_scale`` says.
+    """Returns the settings of SAC, with learning rates scaled to the number of ranks by the option ``lr_scale``.
 
-    The banner that is printed at the start of the run states the scaled learning rates.
+    A rank is one process of the run. The text that is printed at the start of the run states the scaled rates.
     """
     settings, line = scaled_lr(config.sac, config.run.lr_scale, run.ranks.world_size)
     ratio = config.off_policy.global_batch_size / 512

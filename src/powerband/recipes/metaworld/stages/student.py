@@ -23,7 +23,7 @@ from powerband.recipes.metaworld.stages.rank_setup import make_training_env, sca
 
 
 def student(config: Config, run: Run) -> dict[str, Any]:
-    """Trains SAC with a reward bonus for actions of the collective policy.
+    """Trains SAC with a reward bonus for actions of the collective policy, which is distilled from all experts.
 
     Returns:
         Success rate and mean return of the final evaluation, as `GoalEvaluator.final` returns them; empty if a signal
@@ -33,7 +33,7 @@ def student(config: Config, run: Run) -> dict[str, Any]:
 
 
 def student_finetune(config: Config, run: Run) -> dict[str, Any]:
-    """Trains SAC from the weights of the collective network.
+    """Trains SAC from the weights of the collective network, which is distilled from all experts.
 
     Returns:
         Success rate and mean return of the final evaluation, as `GoalEvaluator.final` returns them; empty if a signal
@@ -76,7 +76,7 @@ def finetuned_sac(collective: CollectiveActorCritic, spec: EnvSpec, settings: SA
 
     Args:
         collective: The collective network; its layer widths replace ``settings.hidden``.
-        spec: Spaces of the encoded environments.
+        spec: Observation and action spaces of the environments.
         settings: Hyper-parameters of SAC.
         run: The run, which provides device, precision and random numbers.
     """

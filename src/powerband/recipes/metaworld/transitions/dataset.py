@@ -79,7 +79,7 @@ class TransitionDataset:
         return Trajectories(fields["state"], fields["action"], fields["reward"] * REWARD_SCALE, fields["start"])
 
     def split(self) -> tuple[Tensor, Tensor]:
-        """Splits the rows for training and testing: every tenth run of consecutive transitions is held out as a whole.
+        """Splits the rows for training and testing: every tenth recorded trajectory is held out as a whole.
 
         Returns:
             Indices of the training rows and of the held-out rows, int64.
@@ -95,7 +95,8 @@ class TransitionDataset:
         Args:
             rows: Indices (B,) int64 of the rows at which B trajectories end.
             length: Largest number of states in a trajectory.
-            whole: True cuts no trajectory short. False cuts the share `CUT_SHARE` of them, always the same rows.
+            whole: True returns up to `length` states of each trajectory. False shortens a quarter of the trajectories
+                to their last steps, always at the same rows and to the same random lengths.
 
         Returns:
             ``state``, ``action``, ``reward`` and ``length`` of `Trajectories.windows`, and ``task`` (B,) int64, the
@@ -109,13 +110,13 @@ class TransitionDataset:
         return {**self.past.windows(rows, length, longest), "task": self.fields["task"][rows]}
 
     def labels(self, rows: Tensor) -> dict[str, Tensor]:
-        """Gathers a batch of single transitions with the labels of their teacher, after `encode`.
+        """Gathers a batch of single transitions with the labels of their teacher. Call `encode` first.
 
         Args:
             rows: Indices (B,) int64 of the rows of the batch.
 
         Returns:
-            Name -> tensor (B, ...) for the names in `LABELS`, which `DistillationLearner.update` explains.
+            Name -> tensor (B, ...): the batch that `DistillationLearner.update` expects.
         """
         rows = rows.to(self.fields["task"].device)
         return {name: self.fields[name][rows] for name in LABELS}

@@ -41,9 +41,10 @@ def order_by_env(rows: dict[str, Tensor], num_envs: int) -> dict[str, Tensor]:
 
 
 class TransitionSampler:
-    """Copies the newest transitions at intervals, and stops the run after enough successful episodes in a row.
+    """Copies the newest transitions of the replay buffer at intervals, and stops a run that succeeds reliably.
 
-    The off-policy loop calls `after_step` at each step.
+    A run stops after ``config.stop_after_successes`` successful episodes in a row; 0 never stops a run. The off-policy
+    loop calls `after_step` at each step.
 
     Args:
         run: The run that is stopped.
@@ -76,7 +77,10 @@ class TransitionSampler:
             self.take(replay)
 
     def take(self, replay: Replay) -> None:
-        """Copies the newest transitions as one sample, and discards the oldest samples beyond ``collect.size``."""
+        """Copies the newest transitions as one sample, and discards the oldest samples if there are too many.
+
+        The limit for the transitions in all samples is ``collect.size``.
+        """
         count = min(self.steps, replay.size // self.num_envs) * self.num_envs
         if not count:
             return

@@ -32,6 +32,8 @@ class RandomWalk:
 class ForwardAndTurn:
     """Policy that moves straight ahead, and turns to a random side by a random angle after a collision.
 
+    It stops with a small probability at every step.
+
     Args:
         seed: Seed of the actions.
     """

@@ -27,8 +27,8 @@ def begin_agents(s, w, seed, stride, ended_only):
     Args:
         s: State of all agents (`AgentArrays`).
         w: Plans, episodes and lookup tables (`WorldArrays`).
-        seed: Seed with which agents draw their episodes, unless they play the episodes in order.
-        stride: Episodes by which agents advance that play the episodes in order.
+        seed: Seed of the random choice of episodes; not used if agents play the episodes in order.
+        stride: Number of episodes by which an agent advances, if agents play the episodes in order.
         ended_only: Only agents whose episode ended begin the next episode.
     """
     n = cuda.grid(1)
@@ -72,7 +72,7 @@ def render_columns(s, w, rgb, depth, scale, offset, top, ended_only):
 
 @cuda.jit
 def expert_kernel(s, w):
-    """Writes the action of the shortest-path follower of each agent to ``s.expert``, with one thread per agent.
+    """Writes the action of the expert, which follows the shortest path, to ``s.expert``, with one thread per agent.
 
     Args:
         s: State of all agents (`AgentArrays`).

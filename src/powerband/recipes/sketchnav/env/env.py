@@ -45,17 +45,17 @@ class SketchNavEnv:
     - ``explored`` (N, 1, G, G) uint8, if `explored` is not 0: map of G x G squares with the start in the centre; 0 is
       unseen, 127 is free, 255 is occupied
     - ``goal`` (N, 2) float32, if `explored` is not 0: position of the goal, in metres as ``gps``
-    - ``expert`` (N,) int64, with `expert`: action of the shortest-path follower
+    - ``expert`` (N,) int64, with `expert`: action of an expert that follows the shortest path
 
     The reward is -0.01 + 3 (D_before - D) + 10 on success; D = 0.8 of the remaining path + 0.2 of the distance to the
     path, in metres. STOP terminates an episode; the limit of actions truncates it.
 
-    Metrics of an episode: ``success``; ``spl``, success weighted by the path length over the distance moved;
-    ``soft_spl``, with the share of the path that was completed in place of success; ``distance_to_goal``, metres of the
-    remaining path.
+    Metrics of an episode: ``success``, 1 if the agent stopped near the goal; ``spl``, success weighted by the path
+    length over the distance moved; ``soft_spl``, with the share of the path that was completed in place of success;
+    ``distance_to_goal``, metres of the remaining path.
 
-    `recv`, `reset` and `observe` return one of two sets of buffers, in alternation. A set is valid until the second of
-    these calls after it.
+    `recv`, `reset` and `observe` write to two sets of buffers in alternation. The observations that the last two of
+    these calls returned are valid; older observations are overwritten.
     """
 
     halves: tuple[EnvHalf, ...] = ()
@@ -86,12 +86,12 @@ class SketchNavEnv:
             rules: Rules of success, moves and reward.
             pixels: S, side of the camera image.
             explored: G, squares along one side of the explored map; 0 for no map.
-            expert: Observe the action of the shortest-path follower.
+            expert: True adds ``expert`` to observations, the action of an expert that follows the shortest path.
             sequential: Row n plays episodes n, n + all_envs, ... in order; otherwise each row draws its episodes.
             order: Numbers (E',) int64 of the E' episodes to play, in this order; None plays all.
             device: Device of agents and images.
             seed: Seed, 0..2**63 - 1. A row depends on the seed, its number and its actions only.
-            threads: CPU threads; None is torch's number.
+            threads: CPU threads; None uses torch's number of threads.
             first_env: Number of the first row over all ranks.
             all_envs: Number of rows over all ranks; 0 means num_envs.
             sensors: Light and sensor noise.
@@ -143,7 +143,7 @@ class SketchNavEnv:
         return self._write_obs(self._obs[self._buffer], False)
 
     def expert(self) -> Tensor:
-        """Returns the present actions (N,) int64 of the shortest-path follower."""
+        """Returns the actions (N,) int64 with which N agents would follow their shortest paths now."""
         self._run("expert")
         return self.agents.expert.clone()
 
@@ -188,9 +188,9 @@ class SketchNavEnv:
         )
 
     def move(self, action: Tensor) -> None:
-        """Executes actions (N,) int64 without rendering.
+        """Executes actions (N,) int64 without rendering; no new episode begins.
 
-        Rewards and episode ends are then in `agents`, and no new episode begins.
+        The attribute ``agents`` then has the rewards and the ends of episodes.
         """
         self._run("step", action)
 
@@ -217,7 +217,7 @@ class SketchNavEnv:
         return {name: value.float() for name, value in metrics.items()}
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the state from which a resume with the same episodes is exact to the bit.
+        """Returns the state of all agents, from which an environment with the same episodes continues bit for bit.
 
         Returns:
             ``seed``; ``episodes``, their number; ``agents``, the tensors of `Agents` by name; and ``explored``, the

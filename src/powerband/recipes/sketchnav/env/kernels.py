@@ -26,7 +26,7 @@ from powerband.recipes.sketchnav.plans import cell_codes, distance, episodes
 
 @hashing.inlined
 def write_expert(s, w, n):
-    """Writes the action of the shortest-path follower of agent `n` to ``s.expert[n]``.
+    """Writes the action of the expert of agent `n`, which follows the shortest path, to ``s.expert[n]``.
 
     Args:
         s: State of all agents (`AgentArrays`).
@@ -169,6 +169,6 @@ def run(name: str, agents: Agents, world: WorldArrays, threads: int, *arguments:
         agents: State of all agents, which the kernel reads and writes.
         world: Plans, episodes and lookup tables.
         threads: CPU threads.
-        arguments: Remaining arguments of the kernel.
+        arguments: Arguments of the kernel after the agents and the world; the module `cuda` explains them.
     """
     run_kernel(cpu_loops, "powerband.recipes.sketchnav.env.cuda", name, agents, world, threads, *arguments)

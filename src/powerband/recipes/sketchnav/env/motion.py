@@ -79,7 +79,7 @@ def move_forward(w, first, width, high, x, y, heading, substeps):
         width, high: Cells of the plan along x and y.
         x, y: Position in 1/64 mm.
         heading: Heading in tens of degrees.
-        substeps: Number of substeps without a collision.
+        substeps: Largest number of substeps.
 
     Returns:
         (x, y, completed substeps), with x and y in 1/64 mm.
@@ -97,8 +97,8 @@ def move_forward(w, first, width, high, x, y, heading, substeps):
 def path_length(w, field, width, high, x, y):
     """Returns the length in metres (float) of the shortest path from (x, y) to a goal.
 
-    An agent may stand in a gap of 0.4 m, for example, in which the centre of no cell is navigable. The search then
-    extends to more cells, ring by ring.
+    The path goes straight to the centre of a nearby navigable cell, then from cell to cell. If no cell nearby is
+    navigable, for example in a gap of 0.4 m, the search for the first cell extends ring by ring.
 
     Args:
         w: Plans, episodes and lookup tables (`WorldArrays`).
@@ -123,7 +123,7 @@ def path_length(w, field, width, high, x, y):
 
 @inlined
 def potential_m(w, e, x, y):
-    """Returns the potential of the reward at (x, y) in metres; the reward contains its decrease.
+    """Returns the potential at (x, y) in metres; the reward of an action contains a multiple of its decrease.
 
     The potential is 0.8 of the path that remains after the nearest point of the shortest path, plus 0.2 of the distance
     to this point.
@@ -149,9 +149,9 @@ def potential_m(w, e, x, y):
 
 @inlined
 def shortest_path_action(s, w, n):
-    """Returns the action of the shortest-path follower for agent `n`: STOP near the goal, or FORWARD, LEFT, RIGHT.
+    """Returns the action with which agent `n` follows the shortest path to its goal: STOP, FORWARD, LEFT or RIGHT.
 
-    The agent turns to the heading that shortens the path most, then moves ahead.
+    The agent turns to the heading that shortens the path most, then moves ahead, and stops near the goal.
 
     Args:
         s: State of all agents (`AgentArrays`).
@@ -183,8 +183,8 @@ def begin_row(s, w, n, seed, stride):
         s: State of all agents (`AgentArrays`).
         w: Plans, episodes and lookup tables (`WorldArrays`).
         n: Index of the agent.
-        seed: Seed with which agents draw their episodes, unless they play the episodes in order.
-        stride: Episodes by which agents advance that play the episodes in order.
+        seed: Seed of the random choice of episodes; not used if agents play the episodes in order.
+        stride: Number of episodes by which an agent advances, if agents play the episodes in order.
     """
     count = w.order.shape[0]
     if w.sequential:

@@ -40,7 +40,7 @@ class SensorArrays(NamedTuple):
 
     Attributes:
         normal: Table of the normal distribution (4096,) float32 with variance 1.
-        colour: The same table as errors of a colour (4096,) int32, in 1/4096 of a colour level.
+        colour: The same table, scaled to errors of a colour (4096,) int32, in 1/4096 of a colour level.
         depth: Standard deviation of depth at 1 m, in metres.
         gps: Standard deviation of both coordinates, in metres.
         compass: Standard deviation of the heading, in radians.
@@ -54,7 +54,7 @@ class SensorArrays(NamedTuple):
 
 
 def sensor_arrays(sensors: Sensors, device: torch.device) -> SensorArrays:
-    """Builds the tables and the standard deviations of the noise of `sensors` on a device."""
+    """Returns what the kernels need to draw the noise of `sensors`, with its tables on `device`."""
     count = 1 << LANE_BITS
     table = np.array([NormalDist().inv_cdf((k + 0.5) / count) for k in range(count)])
     table /= table.std()
@@ -87,7 +87,7 @@ def sensor_bits(key, slot):
 
     Args:
         key: Key of agent and step from `frame_key`.
-        slot: Number of the reading: a pixel, or `POSE` for GPS and compass.
+        slot: Number of the reading: index of a pixel, or the constant `POSE` for GPS and compass.
     """
     return splitmix64(key + np.uint64(slot + 1) * np.uint64(0x9E3779B97F4A7C15))
 
@@ -117,7 +117,7 @@ def standard_normal(o, bits, lane):
 
 @inlined
 def add_depth_noise(o, key, n, row, column, metres, depth, scale, offset):
-    """Computes the noisy depth of one pixel of agent `n`.
+    """Writes the depth of one pixel of agent `n` with noise to `depth`.
 
     The error of triangulation grows with the square of the distance. Source: Khoshelham and Elberink 2012.
 

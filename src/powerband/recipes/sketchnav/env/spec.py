@@ -18,7 +18,7 @@ def make_env_spec(pixels: int, rules: Rules, explored: int = 0, expert: bool = F
         rules: Rules of an episode.
         explored: G, squares along one side of the explored map, which shows what an agent has seen so far; 0 for no
             map.
-        expert: Add the action of the shortest-path follower to the observation.
+        expert: Add the action of an expert, which follows the shortest path, to the observation.
 
     Returns:
         Observations ``rgb`` (3, S, S), ``depth`` (1, S, S), ``gps`` (2,), ``compass`` (1,) and ``episode`` (), and one

@@ -40,10 +40,10 @@ class Agents:
         heading: Headings (N,) int64 in tens of degrees, clockwise from the x axis of the plan.
         made: Number of actions in the current episode (N,) int64.
         moved: Substeps of 25 mm that the agent has moved in the episode (N,) int64.
-        potential: Potential of the reward (N,) float64 in metres: 0.8 of the remaining path + 0.2 of the distance to
-            the path. The reward contains its decrease.
+        potential: (N,) float64 in metres: 0.8 of the remaining path + 0.2 of the distance to the path. The reward
+            contains a multiple of its decrease.
         distance: Length of the shortest path to the goal (N,) float64, in metres.
-        expert: Action of the shortest-path follower (N,) int64; up to date only if the reward needs it.
+        expert: Action that follows the shortest path (N,) int64; up to date only if the reward depends on it.
         hit: 1 if the last action collided, else 0 (N,) uint8.
         reward: Rewards (N,) float32.
         ended: (N,) uint8: 1 if the last action terminated the episode, 2 if the limit of actions truncated it, else 0.

@@ -33,8 +33,8 @@ class WorldArrays(NamedTuple):
     and ``ray`` is the heading in tens of degrees.
 
     Attributes:
-        height: Heights (32,) float32 in metres by cell code.
-        colour: Colours (33, 3) float32 in 0..255 by cell code; the last row is the ceiling.
+        height: Heights (32,) float32 in metres, by the code of a cell, which says what it contains.
+        colour: Colours (33, 3) float32 in 0..255, by the code of a cell; the last row is the ceiling.
         step: Displacement (36, 2) int64 of a substep of 25 mm, in units of 1/64 mm.
         ray: Cells (36, S, 2) float64 that the ray of each image column advances per metre of depth.
         row_z: Depth (S,) float64, in metres, of the floor below the horizon and of the ceiling above it, by image row.
@@ -44,7 +44,7 @@ class WorldArrays(NamedTuple):
         substeps: Substeps of the action FORWARD.
         radius_m: Largest path length to the goal at which STOP succeeds, in metres.
         max_steps: Actions after which an episode is truncated.
-        bonus: Reward for the action of the shortest-path follower.
+        bonus: Additional reward for the action that follows the shortest path.
         sequential: True if agents play the episodes in order, False if they draw episodes.
         shading: Light falls as 1 / (1 + shading z) with a depth of z metres.
         order: Numbers (E',) int64 of the E' episodes that are played, in the order in which agents play them.

@@ -26,15 +26,15 @@ NUM_ENVS = 32
 
 
 def record_demonstrations(config: Config, run: Run) -> None:
-    """Records what the shortest-path follower observes and does on the training episodes (stage demos)."""
+    """Stage demos: records observations and actions of an expert that follows the shortest path of each episode."""
     run.console.note(f"The recording is finished: {record(config, run)}")
 
 
 def record(config: Config, run: Run) -> Path:
-    """Records demonstrations of the shortest-path follower, except those that an earlier recording in the folder has.
+    """Records demonstrations of an expert that follows the shortest path; continues an earlier recording in the folder.
 
     A recorded step has the fields ``rgb`` and ``depth`` if the policy observes them, ``gps`` and ``compass`` as in
-    `SketchNavEnv`, ``action`` (uint8) of the follower, and ``episode``. The steps of an episode are contiguous; its
+    `SketchNavEnv`, ``action`` (uint8) of the expert, and ``episode``. The steps of an episode are contiguous; its
     last action is STOP.
 
     Args:

@@ -24,7 +24,7 @@ MAX_RENDERERS = 8
 
 
 class MujocoNavEnv:
-    """`SketchNavEnv` with one agent and images by MuJoCo.
+    """Gymnasium environment like `SketchNavEnv`, with one agent and camera images that MuJoCo renders.
 
     Args:
         file: File of episodes, as `Episodes.save` writes it.

@@ -22,7 +22,8 @@ def merge_into_boxes(cells: np.ndarray) -> list[tuple[int, int, int, int, int]]:
     """Covers a plan with rectangles that do not overlap, so that a scene has fewer boxes.
 
     Args:
-        cells: Cell codes (H rows, W columns) uint8 of the plan. All cells of a rectangle have the same code.
+        cells: Codes of the plan's cells (H rows, W columns) uint8: numbers for floor, wall, door frame or furniture.
+            All cells of a rectangle have the same code.
 
     Returns:
         (code, x0, y0, x1, y1) of each rectangle, in cells; x1 and y1 are exclusive.
@@ -48,7 +49,7 @@ def scene_xml(cells: np.ndarray) -> str:
     The y axis of the scene points up, so the y of the plan is negated.
 
     Args:
-        cells: Cell codes (H rows, W columns) uint8 of the plan.
+        cells: Codes of the plan's cells (H rows, W columns) uint8: numbers for floor, wall, door frame or furniture.
     """
     tall, colour = heights(), colours()
     height, width = (side * CELL_M for side in cells.shape)
@@ -113,8 +114,8 @@ class RenderContext:
             scene: MuJoCo scene.
 
         Returns:
-            Copies of the colours (S, S, 3) uint8 and the depth buffer (S, S) float32, 1 at `NEAR_CLIP_M` and 0 at
-            `FAR_CLIP_M`.
+            Copies of the colours (S, S, 3) uint8 and of the depth buffer (S, S) float32, with S x S pixels. A depth of
+            1 is the near clipping plane, 0 the far one.
         """
         self.gl.make_current()
         self._draw(self.rect, scene, self.context)
@@ -130,7 +131,7 @@ class MujocoRenderer:
     """Renderer of one plan by MuJoCo.
 
     Args:
-        cells: Cell codes (H, W) uint8 of the plan: H rows, W columns.
+        cells: Codes of the plan's cells (H rows, W columns) uint8: numbers for floor, wall, door frame or furniture.
         pixels: S, side of the images.
 
     Attributes:

@@ -39,7 +39,7 @@ class InvertedBottleneck(nn.Module):
     def __init__(self, expand: int, inputs: int, outputs: int, kernel: int, stride: int) -> None:
         """
         Args:
-            expand: Factor on the channels of the depthwise convolution.
+            expand: Channels of the depthwise convolution, as a multiple of `inputs`.
             inputs: Input channels.
             outputs: Output channels.
             kernel: Side of the kernel.

@@ -75,7 +75,7 @@ def ray_distances(occupied: Tensor, points: Tensor, squares_per_metre: Tensor) -
         squares_per_metre: Resolution of the maps (R, 1).
 
     Returns:
-        Distances (R, K, D) float32 as shares of 4 m, in steps of 1/16; 1 if no square within 4 m is occupied.
+        Distances (R, K, D) float32 as fractions of 4 m, in steps of 1/16; 1 if no square within 4 m is occupied.
     """
     side = occupied.shape[-1]
     angle = torch.arange(DIRECTIONS, device=points.device) * (2 * math.pi / DIRECTIONS)
@@ -92,7 +92,11 @@ def ray_distances(occupied: Tensor, points: Tensor, squares_per_metre: Tensor) -
 
 
 class GoalNet(nn.Module):
-    """Predicts the goal as a weighted mean of keypoints of the explored map, which attend to the sketch."""
+    """Predicts the position of the goal as a weighted mean of keypoints of the explored map.
+
+    Keypoints are the points of a grid of 5 x 5 over a map. Those of the explored map attend to those of the sketch,
+    which gives their weights.
+    """
 
     def __init__(self) -> None:
         super().__init__()

@@ -83,8 +83,7 @@ class SketchEncoder(nn.Module):
 
     Attributes:
         sketches: Sketches (E, 3, s, s) uint8 of E episodes, with s x s pixels; not part of the state.
-        starts: Start dots (E, 2) in 0..1.
-        goals: Goal dots (E, 2) in 0..1.
+        starts, goals: Positions (x, y) of the start and goal dots on the sketches, (E, 2), in 0..1.
     """
 
     def __init__(self, net: nn.Module, sketches: Tensor):
@@ -153,7 +152,7 @@ class SketchNet(nn.Module, AuxiliaryLosses):
             sketches: Sketches (E, 3, s, s) uint8 of E episodes, with s x s pixels, by episode number.
             pixels: Side of the camera images.
             config: Sizes and inputs of the encoder.
-            page_m: Side of the area that a page (sketch image) shows, in metres, before training.
+            page_m: Initial estimate of the side of the area that a sketch image (page) shows, in metres.
             frames: Camera images per observation, along the channels.
         """
         super().__init__()
@@ -221,7 +220,7 @@ class SketchNet(nn.Module, AuxiliaryLosses):
     def estimated_position(self, obs: dict[str, Tensor]) -> Tensor | None:
         """Estimates the positions (R, 2) of R agents on their sketches, in 0..1.
 
-        Returns None if the encoder has no crop of the sketch.
+        Returns None if the encoder does not crop sketches.
         """
         if self.surroundings is None:
             return None

@@ -50,8 +50,8 @@ class SketchCrop(nn.Module):
     def __init__(self, code: int, page_m: float, crop_m: float, pixels: int, learned: bool = True) -> None:
         """
         Args:
-            code: Features of the code of a page.
-            page_m: Side of the area that a page shows, in metres, before training.
+            code: Number of features in the code of a page.
+            page_m: Initial estimate of the side of the area that a page shows, in metres.
             crop_m: Side of the crop in metres.
             pixels: V, side of the crop in pixels.
             learned: Learn the size of the page; otherwise the size stays `page_m`.

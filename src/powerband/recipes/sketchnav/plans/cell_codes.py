@@ -52,7 +52,10 @@ _FURNITURE_HEIGHTS_M = (0.42, 0.5, 0.45, 0.75, 0.72, 1.1, 1.4, 1.9)
 
 
 def heights() -> np.ndarray:
-    """Returns the heights (32,) float32 of cells in metres above the floor, by cell code; 0 is a free cell."""
+    """Returns heights (32,) float32 in metres above the floor, indexed by the code of a cell.
+
+    The code says what the cell contains. A cell of height 0 is free.
+    """
     metres = np.zeros(NUM_CODES, np.float32)
     metres[list(WALLS + FRAMES)] = CEILING_M
     metres[list(FURNITURE)] = _FURNITURE_HEIGHTS_M
@@ -60,7 +63,10 @@ def heights() -> np.ndarray:
 
 
 def colours() -> np.ndarray:
-    """Returns the RGB colours (33, 3) float32 in 0..255 by cell code; the last row is the ceiling."""
+    """Returns RGB colours (33, 3) float32 in 0..255, indexed by the code of a cell.
+
+    The code says what the cell contains. The last row is the colour of the ceiling.
+    """
     rgb = np.zeros((NUM_CODES + 1, 3), np.float32)
     for code, colour in _COLOURS.items():
         rgb[code] = colour

@@ -31,7 +31,7 @@ def navigable(cells: np.ndarray) -> np.ndarray:
     """Returns (H rows, W columns) bool: True if the agent, a disc, fits with its centre at the centre of the cell.
 
     Args:
-        cells: Cell codes (H, W) uint8.
+        cells: Codes of cells (H, W) uint8: numbers for floor, wall, door frame or furniture.
     """
     solid = heights()[cells] > 0
     reach = int(np.ceil(RADIUS_M / CELL_M + 0.5)) - 1

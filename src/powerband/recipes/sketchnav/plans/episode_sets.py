@@ -34,7 +34,7 @@ def load_episodes(
         config: Configuration of the run: scenes and seed, or the file that replaces them for training.
         split: Split of episodes.
         console: Console that shows what is generated or read; None shows nothing.
-        sketch: Level of abstraction of the sketches; None uses the level of the scenes.
+        sketch: Level of abstraction of the sketches; None uses the level in `config`.
 
     Raises:
         ConfigError: `episode_file` is not a valid file, or no path of a plan has the required length.

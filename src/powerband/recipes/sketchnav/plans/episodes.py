@@ -49,13 +49,13 @@ MAX_GOAL_TRIES = 200
 class Episodes:
     """E episodes in P plans with F goals. Coordinates are in 1/64 mm.
 
-    A plan has H x W cells, a shortest path L corners, and a sketch s x s pixels. Arrays whose size differs between
-    plans or paths are concatenated, and an array of offsets has the first index of each.
+    A plan has H x W cells, a shortest path has L corners, and a sketch has s x s pixels. Arrays whose size differs
+    between plans or paths are concatenated. An array of offsets has the first index of each plan, goal or path.
 
     The names of the fields are the names of the tensors in files.
 
     Attributes:
-        cells: Cell codes of all plans (sum of H W,) uint8.
+        cells: Codes of the cells of all plans (sum of H W,) uint8: numbers for floor, wall, door frame or furniture.
         field: Length of the shortest path from each cell to each goal (sum of H W,) int16, in units of 2 mm; -1 for
             cells without a path.
         cells_at: Offsets of the plans in `cells` (P,) int64.
@@ -95,7 +95,7 @@ class Episodes:
         return Episodes(**{name: value.to(device) for name, value in vars(self).items()})
 
     def plan_cells(self, plan: int) -> np.ndarray:
-        """Returns the cell codes (H rows, W columns) uint8 of plan number `plan`."""
+        """Returns the cells (H rows, W columns) uint8 of plan number `plan`: codes for floor, wall, furniture."""
         height, width = self.size[plan].tolist()
         first = int(self.cells_at[plan])
         return self.cells[first : first + height * width].view(height, width).cpu().numpy()

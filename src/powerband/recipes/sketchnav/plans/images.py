@@ -31,7 +31,7 @@ class EpisodeFrame:
     Points are (x, y).
 
     Attributes:
-        cells: Cell codes of the plan (H, W) uint8.
+        cells: Codes of the plan's cells (H, W) uint8: numbers for floor, wall, door frame or furniture.
         sketch: Sketch (s, s, 3) uint8.
         rgb: Colours of the camera (S, S, 3) uint8.
         depth: Depth (S, S) float32 in metres.

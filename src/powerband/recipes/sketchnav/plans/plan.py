@@ -48,7 +48,8 @@ class Plan:
     """One floor plan.
 
     Attributes:
-        cells: Cell codes (H rows, W columns) uint8; see `cell_codes`.
+        cells: Codes of cells (H rows, W columns) uint8: numbers for floor, wall, door frame or furniture; see the
+            module `cell_codes`.
         walls: Centre lines (x0, y0, x1, y1) of K pieces of wall between doors, (K, 4) float32 in metres. The outer
             walls are the first four.
         rooms: Rectangles of the rooms and corridors, in cells.

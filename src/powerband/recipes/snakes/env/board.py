@@ -50,13 +50,14 @@ class BoardArrays(NamedTuple):
 
 @dataclass(frozen=True)
 class SnakesState:
-    """State of N games, in tensors that are only written in place.
+    """State of N games, in tensors that are only written in place. A cell is a number 20 * row + column, 0..199.
 
     Attributes:
         grid: (N, 200) uint8: 0 free, 1 bean, 2 + i a cell of snake i.
-        link: (N, 200) uint8: at a body cell that is not a head, the direction of the next cell towards the head;
-            JUMP + direction if that cell is two cells away, see `rules.respawn`.
-        head: (N, 6) int16: cell of the head; the last cell of a snake that found no place, which ends the game.
+        link: (N, 200) uint8: at a body cell that is not a head, the direction of the next cell towards the head; 4 +
+            direction if that cell is two cells away, as after some respawns.
+        head: (N, 6) int16: cell of the head. If there was no place for a dead snake, which ends the game, its last
+            cell.
         tail: (N, 6) int16: cell of the tail.
         length: (N, 6) int16: number of cells, at least 3.
         direction: (N, 6) int16: direction of the last move, or the initial one: 0..3 = up, down, left, right.

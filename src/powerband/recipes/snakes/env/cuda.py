@@ -22,8 +22,8 @@ def move(s, mirrored, relative, seed, kind, m):
     """Executes one move on every board, and writes rewards and results.
 
     `s`: arrays of the boards; `mirrored`: number of boards on which the learner plays both teams; `relative`: True if
-    the learner's actions are 0 forward, 1 left, 2 right; `seed`: seed as uint64; `kind`: reward, a value of
-    `rewards.REWARDS`; `m`: arrays of the `MoveBuffers`, with inputs and outputs of the move.
+    the learner's actions are 0 forward, 1 left, 2 right; `seed`: seed as uint64; `kind`: reward function, one of
+    the constants GAME, MIXED and SHAPED; `m`: arrays of the `MoveBuffers`, with inputs and outputs of the move.
     """
     b = cuda.grid(1)
     if b < s.grid.shape[0]:

@@ -28,8 +28,9 @@ def observe_rows(s, start, index, listed, due, masked, team, kind, sets, lanes, 
         start, index, listed: The n boards are those in `index` (n,) if `listed`, otherwise start, start + 1, ...
         due, masked: If `masked`, out[k] stays unchanged for each k for which due[k] is False.
         team: 0 = A, 1 = B.
-        kind: Number of the observation: BASELINE, FORK, PLANES or FEATURES.
-        sets, lanes, numbers: Working memory, see `flood.Scratch`; each thread uses its own part.
+        kind: Kind of observation, one of the constants BASELINE, FORK, PLANES and FEATURES.
+        sets, lanes, numbers: Scratch arrays, in which FEATURES computes which cells snakes can reach, see
+            `flood.Scratch`; each thread uses its own part.
         out: (n, 3, D) float32, written, with D numbers per snake.
     """
     worker = cuda.grid(1)
@@ -59,7 +60,7 @@ def choose_rows(s, start, team, kind, seed, actions):
 
 @cache
 def working_memory(workers: int, device: torch.device) -> Scratch:
-    """Returns working memory for `workers` threads on `device`.
+    """Returns scratch arrays on `device`, in which `workers` threads compute which cells snakes can reach.
 
     Later calls return the same memory, so that CUDA graphs can capture launches that use it.
     """
@@ -69,7 +70,7 @@ def working_memory(workers: int, device: torch.device) -> Scratch:
 def observe(state: SnakesState, *arguments: Any) -> None:
     """Writes the observations of one team on the GPU: launches `observe_rows` for the boards of `state`.
 
-    `arguments` are the parameters of `observe_rows` from `start` to `kind`, then `out`. The working memory is added
+    `arguments` are the parameters of `observe_rows` from `start` to `kind`, then `out`. The scratch arrays are added
     here.
     """
     *inputs, out = arguments

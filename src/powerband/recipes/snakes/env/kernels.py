@@ -38,17 +38,17 @@ class MoveArrays(NamedTuple):
 
 
 class MoveBuffers:
-    """Inputs and outputs of one move on N boards. The learner has R rows, one per team that it plays.
+    """Inputs and outputs of one move on N boards. The learner plays R teams: team A of all boards, and some teams B.
 
     Attributes:
         action: (R, 3) int64, input: actions of the learner, relative or absolute.
         actions: (N, 6) int64: absolute actions of all snakes, 0..3. Those of the opponents are an input.
         gain: (N, 6) int16: game reward of each snake, the change of its length.
-        outcome: (N,) uint8: RUNNING, STEP_LIMIT or GAME_OVER.
+        outcome: (N,) uint8: state of the game after the move: RUNNING, STEP_LIMIT or GAME_OVER.
         reward: (R, 3) float32: reward of each snake that the learner plays.
-        terminated: (R,) bool: the game is over; with the reward SHAPED also True after 200 moves.
-        truncated: (R,) bool: the limit of 200 moves ended the game; never True with the reward SHAPED.
-        figures: (5, R) float32: results in the order of `rewards.EPISODE_METRICS`, valid if the game ended.
+        terminated: (R,) bool: the game is over; with the reward function SHAPED also True after 200 moves.
+        truncated: (R,) bool: the limit of 200 moves ended the game; never True with SHAPED.
+        figures: (5, R) float32: results of games that ended: score, opponent_score, win, draw and loss.
     """
 
     def __init__(self, num_boards: int, num_rows: int, device: torch.device):
@@ -76,7 +76,7 @@ def cpu_loops() -> tuple[Any, Any, Any]:
     whose game ended. Each returns the number of ended games.
 
     Parameters of the loops: `s`: arrays of the boards, a `BoardArrays`; `m`: inputs and outputs of the move, a
-    `MoveArrays`; `kind`: reward, a value of `rewards.REWARDS`; `outcome`: (N boards,) state of each game after the
+    `MoveArrays`; `kind`: reward function GAME, MIXED or SHAPED; `outcome`: (N boards,) state of each game after the
     move. The remaining parameters are those of `move_boards`.
     """
     checksum = source_checksum(hashing, rules, rewards, board_moves)
@@ -124,7 +124,7 @@ def move_boards(
         mirrored: Number of boards, from the first one on, on which the learner also plays team B.
         relative: True if the actions of the learner are relative: 0 forward, 1 left, 2 right.
         seed: Seed, 0..2**64 - 1.
-        kind: Reward, a value of `rewards.REWARDS`.
+        kind: Reward function, one of the constants GAME, MIXED and SHAPED.
         threads: Number of CPU threads.
 
     Returns:

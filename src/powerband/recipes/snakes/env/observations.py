@@ -81,8 +81,9 @@ def cpu_loops() -> tuple[Any, Any]:
         start, index, listed: The n boards are those in `index` (n,) if `listed`, otherwise start, start + 1, ...
         due, masked: If `masked`, out[k] stays unchanged for each k for which due[k] is False.
         team: 0 = A, 1 = B.
-        kind: Number of the observation, see `Observation.kind`.
-        sets, lanes, numbers: Working memory, see `flood.Scratch`: of one board, or with one entry per chunk.
+        kind: Kind of observation, one of the constants BASELINE, FORK, PLANES and FEATURES.
+        sets, lanes, numbers: Scratch arrays, in which FEATURES computes which cells snakes can reach, see
+            `flood.Scratch`. Those of the parallel loop have a further first axis with one entry per chunk.
         out: (n, 3, D) float32, written, with D numbers per snake.
     """
     checksum = source_checksum(hashing, rules, flood, features, observation_rows)
@@ -135,7 +136,7 @@ class Observation:
         spec: Spec of the observation of one team, float32 (3, D numbers per snake) or (3, planes, rows, columns).
         num_actions: 3 if actions are relative, otherwise 4.
         relative: True if actions are relative to the direction of the snake: 0 forward, 1 left, 2 right.
-        kind: Number that selects the observation in the kernels: BASELINE, FORK, PLANES or FEATURES.
+        kind: Constant that selects the observation in the kernels: BASELINE, FORK, PLANES or FEATURES.
     """
 
     spec: TensorSpec

@@ -110,9 +110,9 @@ class PolicyOpponent:
     def __init__(self, act_fn: Callable[[Tensor], Tensor] | None, observation: str = "features"):
         """
         Args:
-            act_fn: Function from observations (n, 3, D) float32 to actions (n, 3) int64. Actions are relative to the
-                snake's heading if the observation is ``features``, and absolute directions otherwise. None if the
-                attribute `act_fn` is set later, before the first move.
+            act_fn: Function from observations (n, 3, D) float32 to actions (n, 3) int64, for n boards, three snakes and
+                D numbers per snake. Actions are relative to the snake's heading if the observation is ``features``, and
+                absolute directions otherwise. None if the attribute `act_fn` is set later, before the first move.
             observation: Name of the observation that `act_fn` reads, in `OBSERVATIONS`; it can differ from the
                 observation of the environment.
 

@@ -40,8 +40,8 @@ fuse_row = row_fuser(cuda.jit(device=True), add)
 def begin_missions(s, w, seed, drawn):
     """Starts all missions, with one thread per mission.
 
-    `s`: state of all missions; `w`: constants of the world; `seed`: seed of the random draws; `drawn`: True to draw a
-    half plane as the hidden map.
+    `s`: state of all missions; `w`: constants of the world; `seed`: seed of the random draws; `drawn`: True draws a
+    half plane as the hidden map, False keeps the map in ``s.truth``.
     """
     n = cuda.grid(1)
     if n < s.position.shape[0]:
@@ -81,7 +81,7 @@ def measure_rows(s, w, seed):
 
 @cuda.jit
 def fuse_rows(s, w):
-    """Adds the latest measurements to the beliefs of all maps, with one thread per row of a map.
+    """Adds the latest measurements to the beliefs (log odds) of all maps, with one thread per row of a map.
 
     `s`: state of all missions; `w`: constants of the world.
     """
@@ -124,10 +124,11 @@ def choose_moves(s, w, probability, noise, explore, chosen, mask):
 
 @cuda.jit
 def count_rows(s, w, k, counts):
-    """Compares map `k` of each mission with its hidden map, with one thread per row, and adds to `counts` (N, 4).
+    """Compares map `k` of each mission with the hidden map, with one thread per row of the map.
 
-    `s`: state of all N missions; `w`: constants of the world. The counts of a mission are hits, false alarms, misses
-    and the scaled entropy of the region of interest. Map k is the belief of UAV k; the last map is the common one.
+    Map k is the belief of UAV k; the last map contains the measurements of all UAVs. `s`: state of all N missions; `w`:
+    constants of the world. `counts`: (N, 4) int64; the kernel adds the numbers of cells that are hits, false alarms
+    and misses, and the entropy in bits over the region of interest, times FIXED_POINT_SCALE.
     """
     thread = cuda.grid(1)
     n = thread // w.cells
@@ -154,9 +155,10 @@ def plan_moves(s, w, gains, shared, chosen, mask, value):
 
 
 def measure_and_fuse(missions: Missions, tables: WorldArrays, seed: int) -> None:
-    """Lets all UAVs measure at their positions, and adds the measurements to the beliefs; used after a move or a start.
+    """Lets all UAVs measure at their positions, and adds the measurements to the beliefs (log odds) of their maps.
 
-    `missions`: state of all missions, updated in place; `tables`: constants of the world; `seed`: seed of the noise.
+    It is called at the start of the missions and after every move. `missions`: state of all missions, updated in place;
+    `tables`: constants of the world; `seed`: seed of the noise.
     """
     launch_per_row(measure_rows, tables.agents * missions.measured.shape[2], missions, tables, seed)
     launch_per_row(fuse_rows, (tables.agents + 1) * tables.cells, missions, tables)
@@ -166,7 +168,7 @@ def begin(missions: Missions, tables: WorldArrays, seed: int, drawn: bool) -> No
     """Starts all missions, including the first measurement of each UAV.
 
     `missions`: state of all missions, updated in place; `tables`: constants of the world; `seed`: seed of the random
-    draws; `drawn`: True to draw a half plane as the hidden map of each mission.
+    draws; `drawn`: True draws a half plane as the hidden map of each mission, False keeps the hidden maps.
     """
     launch_per_row(begin_missions, 1, missions, tables, seed, drawn)
     measure_and_fuse(missions, tables, seed)
@@ -183,7 +185,11 @@ def step(missions: Missions, tables: WorldArrays, seed: int, action: Any) -> Non
 
 
 def write(missions: Missions, tables: WorldArrays, *arguments: Any) -> None:
-    """Writes the observations of all missions; `arguments` are those of `write_maps` after `s` and `w`."""
+    """Writes the observations of all missions with the kernel `write_maps`.
+
+    `missions`: state of all missions; `tables`: constants of the world; `arguments`: arguments of the kernel after `s`
+    and `w`.
+    """
     launch_per_row(write_maps, tables.agents + 1, missions, tables, *arguments)
 
 

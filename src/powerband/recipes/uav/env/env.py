@@ -49,11 +49,11 @@ def make_env_spec(world: World) -> EnvSpec:
 class UavEnv:
     """N missions, each of a team of A UAVs. Each row of the batch is a mission; the agents are the UAVs of its team.
 
-    The reward of a move is 22 rho - 0.5, the same for all UAVs of a team, with rho = mean(W (H_before - H_after)) /
-    mean(W H_before) over the map of all measurements. H is the entropy of a cell and W its weight, see
-    `belief_tables`; H_after and W belong to the map after the measurements of the move. A mission begins with a
-    measurement at the start positions and terminates after budget + 1 moves. All missions begin and end at the same
-    time. A move out of the lattice leaves the UAV at its position; `masked_sample` never chooses such a move.
+    The reward of a move is 22 rho - 0.5, the same for all UAVs of a team. rho is the relative decrease of entropy,
+    mean(W (H_before - H_after)) / mean(W H_before), over the map of all measurements. H is the entropy of a cell. Its
+    weight W is 1 in the region of interest, 0 outside and 0.5 if undecided, by the map after the move. A mission begins
+    with a measurement at the start positions and terminates after ``world.budget`` + 1 moves. All missions begin and
+    end at the same time. A move out of the lattice leaves the UAV at its position; `masked_sample` never chooses it.
 
     Actions are 0 up, 1 back along x, 2 back along y, 3 forward along y, 4 forward along x, 5 down, each by one step of
     the lattice or by one altitude.
@@ -63,8 +63,8 @@ class UavEnv:
     the map of all measurements: ``f1``, the F1 score of the region of interest, and ``roi_entropy``, the mean entropy
     over it in bits.
 
-    `recv`, `reset` and `observe` write to two sets of buffers in alternation. What they return stays valid until the
-    second of these calls after it.
+    `recv`, `reset` and `observe` write to two sets of buffers in alternation. The observations that the last two of
+    these calls returned are valid; older observations are overwritten.
     """
 
     halves: tuple[EnvHalf, ...] = ()
@@ -225,14 +225,11 @@ class UavEnv:
         return map_metrics(counts)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the state of the missions and the seed; a resumed environment continues with the same bits.
-
-        Missions that have just started can be computed from the seed and their counters, so the state then contains
-        only the seed and the counters.
+        """Returns the state of the missions and the seed, from which an environment continues bit for bit.
 
         Returns:
             ``seed``; ``made``, the moves so far in the current missions; and ``missions``, tensors of `Missions` by
-            name.
+            name. If ``made`` is 0, ``missions`` has only the counters, from which the missions are drawn again.
 
         Raises:
             RuntimeError: `recv` was not called after the latest `send`.

@@ -64,7 +64,7 @@ def count_map(s, w, n, k, counts):
     """Compares map `k` of mission `n` with the hidden map, and adds hits, false alarms, misses and entropy to `counts`.
 
     `s`: state of all missions; `w`: constants of the world. `counts`: (N missions, 4) int64. Map k is the belief of UAV
-    k; the last map is the common one. `count_row` explains the counts.
+    k; the last map contains the measurements of all UAVs. `count_row` explains the counts.
     """
     for y in range(w.cells):
         hits, false, missed, entropy = count_row(s, w, n, k, y)
@@ -136,7 +136,7 @@ begin_rows, step_rows, write_rows, choose_rows, count_rows, greedy_rows = SERIAL
 
 @cache
 def cpu_loops(parallel: bool) -> dict[str, Any]:
-    """Returns the kernels for the CPU, which are loops over missions, by name; `run_kernel` explains their parameters.
+    """Returns the kernels for the CPU by name; each kernel is a loop over missions, which `run_kernel` calls.
 
     Args:
         parallel: Run on numba's threads, instead of the calling thread. Only loops on the calling thread may run in two
@@ -145,7 +145,7 @@ def cpu_loops(parallel: bool) -> dict[str, Any]:
     Returns:
         Six loops: ``begin`` starts the missions; ``step`` moves the UAVs, measures and updates the beliefs; ``write``
         writes the observations; ``choose`` samples moves; ``count`` compares a map with the hidden map; ``greedy``
-        chooses the moves of `GreedyPlanner`. The CUDA kernels in `cuda` explain their parameters.
+        chooses the moves of `GreedyPlanner`. The CUDA kernels in the module `cuda` have the same further parameters.
     """
     if not parallel:
         return dict(zip(NAMES, SERIAL, strict=True))
@@ -198,6 +198,6 @@ def run(name: str, missions: Missions, tables: WorldArrays, threads: int, *argum
         missions: State of the missions, updated in place.
         tables: Constants of the world.
         threads: Number of CPU threads.
-        arguments: Arguments of the kernel after `s` and `w`, see `cpu_loops`.
+        arguments: Arguments of the kernel after the state and the constants; the module `cuda` explains them.
     """
     run_kernel(cpu_loops, "powerband.recipes.uav.env.cuda", name, missions, tables, threads, *arguments)

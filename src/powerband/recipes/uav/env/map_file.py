@@ -31,7 +31,8 @@ def load_map_file(world: World) -> np.ndarray | None:
             image = np.load(path, allow_pickle=False)
         except ValueError as error:
             raise ConfigError(
-                f"{name} is not an array of numbers ({shortened(error)}). Save 0 and 1 as uint8 with numpy.save."
+                f"{name} is not an array of numbers ({shortened(error)}). Save "
+                f"an array of uint8 with numpy.save: 1 in the region of interest, 0 elsewhere."
             ) from None
         allowed = (0, 1)
     else:

@@ -8,7 +8,7 @@ LOW, HIGH = 0.3, 0.6  # share of the map that the region of interest covers
 
 
 def random_field(cells: int, seed: int, mission: int, episode: int) -> np.ndarray:
-    """Draws a hidden map: a Gaussian random field with the power spectrum k^-5, and a threshold.
+    """Draws a hidden binary map: a Gaussian random field with the power spectrum k^-5, cut at a threshold.
 
     The field is drawn on the CPU, so that all devices have the same maps.
 

@@ -122,9 +122,9 @@ def _fixed_point(values: np.ndarray) -> np.ndarray:
 
 
 def twice_roi_weight(belief: np.ndarray) -> np.ndarray:
-    """Returns twice the weight W of each belief, as int64 of the same shape.
+    """Returns twice the weight that a cell of each belief has in sums of entropy, as int64 of the same shape.
 
-    The weight doubled is 2 for a cell inside the region of interest, 0 outside, and 1 if undecided. `belief` contains
-    integer log odds in units of 1 / 2048.
+    The result is 2 if the belief puts the cell inside the region of interest, 0 if outside, and 1 if undecided.
+    `belief` contains integer log odds in units of 1 / 2048.
     """
     return 1 + (belief > MAX_UNSURE_BELIEF).astype(np.int64) - (belief < -MAX_UNSURE_BELIEF).astype(np.int64)

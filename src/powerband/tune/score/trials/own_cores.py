@@ -1,4 +1,4 @@
-"""Own cores: timed trials run alone on their cores."""
+"""Own cores: reserves cores for each training run, so that runs at the same time do not slow each other down."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from powerband.core.machine.device import cores
 
 @contextlib.contextmanager
 def pinned(own_cores: set[int]) -> Iterator[None]:
-    """Pins this thread, and the processes that it starts, to cores; an empty set changes nothing."""
+    """Context that pins this thread, and processes that it starts, to the cores `own_cores`; empty changes nothing."""
     before = os.sched_getaffinity(0) if own_cores else set()
     if own_cores:
         os.sched_setaffinity(0, own_cores)
@@ -24,18 +24,18 @@ def pinned(own_cores: set[int]) -> Iterator[None]:
 
 
 def core_groups(parallel: int) -> list[set[int]]:
-    """Divides the cores of this process into `parallel` groups of equal size."""
+    """Divides the cores of this process into `parallel` sets of core numbers of equal size."""
     own = sorted(os.sched_getaffinity(0))
     each = len(own) // parallel
     return [set(own[index * each : (index + 1) * each]) for index in range(parallel)]
 
 
 def check_parallel(parallel: int, threads: int) -> None:
-    """Checks that timed trials run alone on their cores.
+    """Checks that the machine has cores for several trials (training runs) at the same time.
 
     Args:
-        parallel: Trials at a time.
-        threads: Threads of a trial; 0 uses all cores.
+        parallel: Number of trials at the same time.
+        threads: Threads of each trial; 0 uses all cores.
 
     Raises:
         ConfigError: There are not enough cores.

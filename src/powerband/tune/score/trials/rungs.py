@@ -1,7 +1,8 @@
-"""Rungs: successive halving over seconds of training, with trials that are paused and continued.
+"""Rungs: successive halving over seconds of training, with trials (training runs) that are paused and continued.
 
-A trial first runs to the lowest rung. The best third of the trials on a rung is promoted to the next one, at any time
-(asynchronous successive halving). Source: Li et al. 2020, "A System for Massively Parallel Hyperparameter Tuning".
+A rung is a number of seconds of training at which trials are compared. A trial first runs to the lowest rung. The best
+third of the trials on a rung is promoted to the next one, at any time (asynchronous successive halving). Source: Li et
+al. 2020, "A System for Massively Parallel Hyperparameter Tuning".
 """
 
 from __future__ import annotations
@@ -21,28 +22,35 @@ RUNGS = 3
 
 
 def rung_seconds(budget: float) -> list[float]:
-    """Returns the seconds of training of each rung, the lowest first; the last is the budget of a trial."""
+    """Returns the seconds of training at which trials are compared (rungs of successive halving), the fewest first.
+
+    Args:
+        budget: Seconds of training that a trial may take, which is the last rung.
+    """
     return [budget / REDUCTION**exponent for exponent in reversed(range(RUNGS))]
 
 
 def setting_key(params: Mapping[str, Any]) -> str:
-    """Returns a text that is equal for equal coordinates."""
+    """Returns a text that identifies coordinates (name of a dimension of the search -> value), for use as a key."""
     return json.dumps(dict(params), sort_keys=True)
 
 
 @dataclass(frozen=True)
 class TrialRecord:
-    """One start of a trial, as the study stores it. Seconds are those of the machine that reads it.
+    """One start of a trial, a training run with given settings and a given seed. A paused trial can start again.
+
+    Seconds are those of the machine that reads the record.
 
     Attributes:
-        params: Coordinates of the setting.
+        params: Settings as coordinates of the search space: name of a dimension -> value.
         seed: Seed of the run.
-        rung: Highest rung that it reached; -1 for none.
-        outcome: Outcome of `trial.TrialRun`.
-        curve: Evaluations from the first start on.
-        env_steps, seconds: Steps, and seconds of training.
-        wall_s: Seconds of this start.
-        machine: Machine that ran it.
+        rung: Index of the last rung of successive halving that the trial reached; -1 if it reached none.
+        outcome: How the start ended: reached (the score), paused, ended (no steps left), stopped or failed.
+        curve: All evaluations of the trial, including those of earlier starts.
+        env_steps: Environment steps of the trial.
+        seconds: Seconds of training of the trial, including earlier starts.
+        wall_s: Duration of this start in seconds.
+        machine: Name of the machine that ran it.
         folder: Run folder on that machine.
         message: Reason of a failure.
     """
@@ -61,7 +69,7 @@ class TrialRecord:
 
     @property
     def setting_key(self) -> str:
-        """Text that is equal for equal coordinates."""
+        """Text that identifies the settings of the trial (`params`), for use as a key."""
         return setting_key(self.params)
 
     @property
@@ -72,7 +80,7 @@ class TrialRecord:
 
 @dataclass(frozen=True)
 class Goal:
-    """What trials are compared by.
+    """Target score and time budget of the trials of a search, by which the trials are compared.
 
     Attributes:
         target: Score to reach.
@@ -85,12 +93,19 @@ class Goal:
     budget: float
 
     def value(self, record: TrialRecord, limit: float = math.inf) -> float:
-        """Returns the seconds that a trial counts within `limit` seconds of training; smaller is better."""
+        """Returns the seconds by which a trial is compared; smaller is better.
+
+        They are the time to the score, or one to two times the budget if the trial did not reach it.
+
+        Args:
+            record: Newest record of the trial.
+            limit: Seconds of training that count; later evaluations are ignored.
+        """
         return trial_seconds(record.curve, self.budget, self.target, self.start, limit)
 
 
 def newest(records: Iterable[TrialRecord]) -> list[TrialRecord]:
-    """Returns the newest record of each trial (setting and seed); failed starts do not count."""
+    """Returns the newest record of each trial (settings and seed), without records of failed starts."""
     found: dict[tuple[str, int], TrialRecord] = {}
     for record in records:
         if record.outcome != "failed":
@@ -99,12 +114,15 @@ def newest(records: Iterable[TrialRecord]) -> list[TrialRecord]:
 
 
 def promotable(records: Iterable[TrialRecord], goal: Goal, machine: str) -> TrialRecord | None:
-    """Returns the paused trial to continue next, from the highest rung that has one; None if there is none.
+    """Returns the paused trial to continue next: one of the best third on its rung, from the highest rung possible.
 
     Args:
-        records: All records of the study, in their order.
-        goal: What trials are compared by.
-        machine: Name of this machine; checkpoints of other machines are out of reach.
+        records: All records of the search, the oldest first.
+        goal: Target score and time budget, by which trials are compared.
+        machine: Name of this machine; trials of other machines are not considered.
+
+    Returns:
+        The newest record of the trial; None if no trial should continue.
     """
     trials, limits = newest(records), rung_seconds(goal.budget)
     for rung in reversed(range(RUNGS - 1)):
@@ -118,13 +136,13 @@ def promotable(records: Iterable[TrialRecord], goal: Goal, machine: str) -> Tria
 
 @dataclass(frozen=True)
 class SettingResult:
-    """The trials of one setting that ended, over its seeds.
+    """Results of the trials with one setting and different seeds.
 
     Attributes:
-        params: Coordinates of the setting.
-        records: Newest record of each seed.
-        times: Seconds to the score per seed; None if a seed did not reach it.
-        value: Mean of the seconds that the seeds count; smaller is better.
+        params: The setting as coordinates of the search space: name of a dimension -> value.
+        records: Newest record of the trial of each seed.
+        times: Seconds to the score for each seed; None if the seed did not reach it.
+        value: Mean over seeds of the seconds by which trials are compared (`Goal.value`); smaller is better.
         best_score: Best score of any seed.
     """
 
@@ -135,17 +153,17 @@ class SettingResult:
     best_score: float
 
     def mean_s(self, budget: float) -> float:
-        """Returns the restricted mean time to the score."""
+        """Returns the mean seconds to the score, in which a seed that did not reach it counts as `budget` seconds."""
         return restricted_mean(self.times, budget)
 
 
 def settings_of(records: Iterable[TrialRecord], goal: Goal, done: bool = True) -> list[SettingResult]:
-    """Returns the results of all settings, the best first.
+    """Returns the results of all settings that were tried, the best first.
 
     Args:
-        records: All records of the study.
-        goal: What trials are compared by.
-        done: Leave out trials that could be continued.
+        records: All records of the search.
+        goal: Target score and time budget, by which trials are compared.
+        done: Whether to use only trials that reached the score or their budget, and not those that are paused.
     """
     groups: dict[str, list[TrialRecord]] = {}
     for record in newest(records):

@@ -1,8 +1,8 @@
-"""TrialScheduler: decides which trial starts next, runs it and stores its result.
+"""TrialScheduler: decides which trial (training run) starts next, runs it and stores its result.
 
-The present settings run first. What they need sets the budget of every other trial. New settings start on the lowest
-rung and are paused there; promising ones continue. In the second half of the search, the best settings repeat with more
-seeds, because one seed may be luck.
+The present settings run first. Their time to the score limits the budget of every other trial. New settings start on
+the lowest rung and are paused there; promising ones continue. In the second half of the search, the best settings
+repeat with more seeds, because one seed may be luck.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ MAX_FAILURES = 20
 
 @dataclass(frozen=True)
 class Job:
-    """One start of a trial.
+    """One start of a trial (training run) that the scheduler has decided on.
 
     Attributes:
-        params: Coordinates of the setting.
+        params: Settings as coordinates of the search space: name of a dimension -> value.
         seed: Seed of the run.
-        rung: Rung at which it is paused.
-        trial: Trial of Optuna that asks for it; None for another start or seed of a known setting.
-        paused: Record of the trial to continue; None starts a new one.
+        rung: Index of the rung of successive halving up to which this job trains the policy; then the trial is paused.
+        trial: Optuna trial for new settings; None if the settings have been tried before.
+        paused: Record of the paused trial to continue; None starts a new run.
     """
 
     params: Mapping[str, Any]
@@ -75,22 +75,23 @@ class Job:
 
 
 class TrialScheduler:
-    """Runs the trials of one machine.
+    """Runs the trials (training runs) of a search on this machine, with asynchronous successive halving.
 
     Args:
         space: Settings that the search may try.
-        arguments: Arguments of the user, without those that the search sets (`trial.OWN_OPTIONS`).
+        arguments: Command line arguments of the user, without options that the search sets for each trial, such as
+            seed.
         options: Options of the search.
-        study: Study that stores the trials.
-        folder: Folder of the study.
-        seed: Seed of the user.
+        study: Database that stores the trials.
+        folder: Folder for the run folders of the trials.
+        seed: Seed from the user's settings.
         progress: Called with the current step and the share of the budget that is spent, 0 to 1.
         began: Value of ``time.monotonic()`` at the start of the command.
 
     Attributes:
-        present: Coordinates of the present settings.
+        present: Coordinates of the present settings in the search space: name of a dimension -> value.
         deadline: Value of ``time.monotonic()`` at the end of the budget.
-        core_groups: Cores of each trial that runs at a time; one empty set for all cores.
+        core_groups: Set of core numbers for each of the parallel trials; one empty set stands for all cores.
     """
 
     def __init__(
@@ -117,7 +118,7 @@ class TrialScheduler:
         """Runs trials until the search ends.
 
         Raises:
-            ConfigError: The present settings cannot be trained, or the study cannot be used.
+            ConfigError: The present settings cannot be trained, or the database of the trials cannot be used.
         """
         self.study.enqueue(self.space)
         self._run_present()
@@ -130,19 +131,26 @@ class TrialScheduler:
                 slot.result()
 
     def goal(self) -> Goal:
-        """Returns what trials are compared by at present, in seconds of this machine."""
+        """Returns the target score and the present time budget of a trial, in seconds of this machine."""
         shared = self.study.attributes()
         own = self.options.trial_seconds or TRIAL_SHARE * self.options.seconds
         budget = self.study.own_seconds(shared["trial_seconds"]) if "trial_seconds" in shared else own
         return Goal(self.target, shared.get("start_score", self.target - 1.0), budget)
 
     def command(self, settings: Mapping[str, Any], folder: Path, seed: int, goal: Goal) -> list[str]:
-        """Returns the arguments of ``powerband`` that train a setting (qualified name -> value) in `folder`."""
+        """Returns the command line arguments that start a training run.
+
+        Args:
+            settings: Qualified name, such as ``run.threads``, -> value, in addition to the arguments of the user.
+            folder: Run folder.
+            seed: Seed of the run.
+            goal: Target score and time budget, which give the interval of evaluations.
+        """
         recipe, stage = self.space.recipe.name, self.space.stage
         return train_command(recipe, stage, self.arguments, settings, folder, seed, goal.budget / EVALUATIONS)
 
     def report(self, text: str) -> None:
-        """Shows the current step."""
+        """Passes the description `text` of the current step to `progress`."""
         self.progress(text, min(1.0, (time.monotonic() - self.began) / self.options.seconds))
 
     def _run_present(self) -> None:
@@ -176,17 +184,23 @@ class TrialScheduler:
 
     @property
     def search_end(self) -> float:
-        """End of the search; until a setting looks better there is nothing to reserve time for."""
+        """Value of ``time.monotonic()`` at which the search ends.
+
+        The rest of the budget is for the verification; it is reserved once a setting looks better than the present one.
+        """
         return self.deadline - (self.reserve if self.has_candidate else 0.0) * self.options.seconds
 
     def candidate(self, records: list[TrialRecord], goal: Goal) -> SettingResult | None:
-        """Returns the best setting that looks better than the present one; None if there is none.
+        """Returns the setting to verify: the best one that looks at least 10 % better than the present one.
 
-        Settings with several seeds come first, because a single seed may be luck.
+        Settings with several seeds are preferred, because a single seed may be luck.
 
         Args:
-            records: All records of the study.
-            goal: What trials are compared by.
+            records: All records of the search.
+            goal: Target score and time budget, by which trials are compared.
+
+        Returns:
+            Results of the setting; None if no setting looks better.
         """
         results = settings_of(records, goal)
         limit = min([goal.budget, *(each.value for each in results if each.params == self.present)])

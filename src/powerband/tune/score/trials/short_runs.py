@@ -1,4 +1,4 @@
-"""Short runs: measures the score of a setting that changes learning, next to the present one, at equal time."""
+"""Short runs: measures whether a setting that changes learning lowers the score after equal seconds of training."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ LARGEST_OVERHEAD = 10.0
 def with_scores(
     result: TuningResult, stage: str, arguments: list[str], seconds: float, progress: Callable[[str, float], object]
 ) -> TuningResult:
-    """Measures the score of the chosen setting if it changes learning, and rejects the setting if its score is lower.
+    """Rejects the chosen setting if it changes learning and, in short training runs, scores lower than the present one.
 
     Args:
         result: Result of a search for throughput.
-        stage: Name of the stage.
-        arguments: Settings of the user, without `trial.OWN_OPTIONS`.
+        stage: Name of the stage (function of the recipe) to run, such as ``train``.
+        arguments: Command line arguments of the user, without options that each run sets itself, such as seed.
         seconds: Seconds of training of each run; 0 measures nothing.
         progress: Called with the current step and the share of the runs that are done.
 
     Returns:
-        The result with the comparison, and with the fastest setting that leaves learning unchanged if the score with
-        the chosen one is lower. A failed run leaves the comparison out and adds a note.
+        The result with the scores as `comparison`. If the chosen setting scores lower, the fastest setting that leaves
+        learning unchanged is chosen instead. If a run fails, a note replaces the comparison.
     """
     recipe, best = result.space.recipe, result.best
     if not seconds or not best.learning:

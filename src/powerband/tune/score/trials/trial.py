@@ -52,14 +52,15 @@ OWN_OPTIONS = (
 
 @dataclass(frozen=True)
 class TrialRun:
-    """What one start of a trial brought.
+    """Result of one start of a trial, a training run that can be paused and continued.
 
     Attributes:
-        outcome: How it ended.
-        curve: All evaluations of the run, those before a pause included.
+        outcome: How it ended: reached (the score), paused (at its limit), ended (its steps are spent), stopped (the
+            search is over), or failed.
+        curve: All evaluations of the run, including those before a pause.
         env_steps: Environment steps at the last line of metrics.
         seconds: Seconds of training at the last line of metrics.
-        wall_s: Seconds of this start, with the start of the process and evaluations.
+        wall_s: Duration of this start in seconds, including the start of the process and evaluations.
         message: Reason of a failure; "" otherwise.
     """
 
@@ -85,13 +86,13 @@ def train_command(
     seed: int,
     every_s: float,
 ) -> list[str]:
-    """Returns the arguments of ``powerband`` that start a trial.
+    """Returns the command line arguments of ``powerband`` that start a training run.
 
     Args:
         recipe: Name of the recipe.
-        stage: Name of the stage.
-        arguments: Settings of the user, without `OWN_OPTIONS`.
-        settings: Qualified name -> value, in addition to the arguments.
+        stage: Name of the stage (function of the recipe) to run, such as ``train``.
+        arguments: Command line arguments of the user, without options that this function sets, such as seed.
+        settings: Qualified name, such as ``run.threads``, -> value, in addition to the arguments.
         folder: Run folder.
         seed: Seed of the run.
         every_s: Seconds of training between two evaluations.
@@ -104,22 +105,22 @@ def train_command(
 
 
 def resume_command(recipe: str, stage: str, folder: Path) -> list[str]:
-    """Returns the arguments of ``powerband`` that continue the trial in `folder`."""
+    """Returns the command line arguments of ``powerband`` that continue the paused training run in `folder`."""
     return ["train", recipe, stage, f"run.resume={folder}"]
 
 
 def run_trial(
     command: Sequence[str], folder: Path, score: str, target: float, limit_s: float, deadline: float
 ) -> TrialRun:
-    """Starts or continues a trial and follows it.
+    """Starts or continues a training run, and waits until it reaches the target, the limit or its end.
 
     Args:
         command: Result of `train_command` or `resume_command`.
         folder: Run folder.
-        score: Figure of the evaluation that is compared with the target.
-        target: Score at which the trial has reached its aim; infinity never ends it early.
-        limit_s: Seconds of training at which the trial is paused.
-        deadline: Value of ``time.monotonic()`` at which the trial is stopped.
+        score: Name of the evaluation result that is compared with the target.
+        target: Score at which the run is ended; infinity never ends it early.
+        limit_s: Seconds of training at which the run is paused.
+        deadline: Value of ``time.monotonic()`` at which the run is stopped.
     """
     began = time.monotonic()
     folder.mkdir(parents=True, exist_ok=True)
@@ -173,12 +174,12 @@ class Metrics:
 
     Args:
         path: The file; it may not exist yet.
-        score: Figure of the evaluation that is read.
+        score: Name of the evaluation result to read.
 
     Attributes:
         curve: Evaluations so far.
         env_steps, seconds: Environment steps and seconds of training at the last line.
-        missing: Names of the figures of an evaluation that lacks `score`; "" without one.
+        missing: Names of the results of an evaluation that has no `score`; "" if there was no such evaluation.
     """
 
     def __init__(self, path: Path, score: str) -> None:
@@ -210,7 +211,7 @@ class Metrics:
                 self.missing = ", ".join(figures)
 
     def silent_s(self) -> float:
-        """Seconds since the file has grown."""
+        """Returns the seconds since the last change of the file."""
         return time.monotonic() - self._changed
 
 

@@ -40,7 +40,7 @@ def lean_env(task: str, horizon: int, one_hot_tasks: tuple[str, ...]) -> MetaWor
     Args:
         task: Name of the task.
         horizon: Steps of an episode.
-        one_hot_tasks: Tasks of the one-hot code at the end of the observation; empty for no code.
+        one_hot_tasks: Tasks of the one-hot task code that is appended to observations; empty for no code.
     """
     import mujoco
 
@@ -72,9 +72,9 @@ def copy_env(env: MetaWorldEnv, home_state: dict[bytes, np.ndarray]) -> MetaWorl
     """Copies an environment, its model and its data, without compiling the model again.
 
     Args:
-        env: As `lean_env` returned it.
-        home_state: Cache that all copies of `env` share, empty at first: body positions as bytes -> MuJoCo's state one
-            simulation step before the hand is at its start position.
+        env: Result of `lean_env`.
+        home_state: Cache for resets, which all copies of `env` share and fill; empty for the first copy. It maps the
+            positions of bodies, as bytes, to MuJoCo's state one simulation step before the hand is at its start.
     """
     import mujoco
 
@@ -113,14 +113,15 @@ def _reset_hand(env: Any, home_state: dict[bytes, np.ndarray], steps: int = HAND
 
 
 def place_views(task: str, model: Any, data: Any) -> dict[int, np.ndarray]:
-    """Returns the arrays in MuJoCo's `data` that the reward of a task reads, as views.
+    """Returns views of the arrays in MuJoCo's `data` that the reward of a task reads.
 
     Args:
         task: Name of the task.
         model, data: mujoco.MjModel and mujoco.MjData of a simulation of the task.
 
     Returns:
-        Index -> view, which is a position, an orientation or an angle. `reward_terms` lists the indices.
+        Index in ``RewardArrays.place`` -> view of a position, an orientation or an angle. The constants of
+        `reward_terms` name the indices.
     """
     import mujoco
 

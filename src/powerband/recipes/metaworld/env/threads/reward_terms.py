@@ -33,10 +33,10 @@ class RewardArrays(NamedTuple):
 
     Attributes:
         task: (N,) int64: index among the ten tasks.
-        place: (N, 17, 3) float64: the places, which are positions in metres or other values that rewards read, at the
-            indices above.
+        place: (N, 17, 3) float64: places, which are positions in metres or other values that rewards read. Constants of
+            the module, such as RIGHT_TIP, are the indices of axis 1.
         size: (N, 17) int64: number of values of a place; TURN has 9 (a matrix), 4 (a quaternion) or 0.
-        start: (N, 5, 3) float64: positions that the reset has set.
+        start: (N, 5, 3) float64: positions in metres that the last reset has set, such as that of the goal.
         low, high: (N, 39) float64: bounds of an observation.
         last: (N, 18) float64: observation of the step before.
         action: (N, 4) float32 in [-1, 1].
@@ -121,8 +121,8 @@ def closing(s, n):
 def held(s, n, sides):
     """Returns how well the gripper holds the object in simulation `n` of `s` (`RewardArrays`), 0 .. 1.
 
-    It is 1 if the object is between the fingers and the action closes them. `sides` in 0 .. 1 scores the positions of
-    the fingers along y, from finger to finger; this function adds a score for the plane of x and z.
+    The result is 1 if the object is between the fingers and the action closes them. `sides`, 0 .. 1, is a score of the
+    finger positions along y, the axis from finger to finger. It is combined with a score in the plane of x and z.
     """
     margin = distance_xz(s.start[n, OBJECT_START], s.start[n, TCP_START]) - 0.005
     caged = hamacher(sides, long_tail(distance_xz(tip(s, n), observed_object(s, n)), 0.0, 0.005, margin))
@@ -134,8 +134,8 @@ def held(s, n, sides):
 def caging(s, n, radius, near):
     """Returns how well the gripper holds an object in simulation `n` of `s` (`RewardArrays`), 0 .. 1.
 
-    It is `held` with a score that is best if both finger pads are `radius` to `near` metres from the object along y.
-    The margins of the score refer to the start position of the object.
+    The result is `held` with a score of 1 if both finger pads are `radius` to `near` metres from the object along y.
+    Outside this interval the score falls, at a rate that depends on the start position of the object.
     """
     y, start_y = s.obs[n, 5], s.start[n, OBJECT_START, 1]
     right, left = s.place[n, RIGHT_PAD, 1], s.place[n, LEFT_PAD, 1]
@@ -148,8 +148,8 @@ def caging(s, n, radius, near):
 def picking(s, n):
     """Returns how well the gripper holds the object of pick-place in simulation `n` of `s` (`RewardArrays`), 0 .. 1.
 
-    It differs from `caging` in two points: distances of the finger pads are signed, and margins refer to the present
-    position of the object.
+    The result differs from `caging` in two points. Distances of the finger pads from the object are signed. The rate at
+    which the score falls depends on the present position of the object.
     """
     y, right, left = s.obs[n, 5], s.place[n, RIGHT_PAD, 1], s.place[n, LEFT_PAD, 1]
     on_right = long_tail(y - right, 0.015, 0.05, abs(abs(y - right) - 0.05))
@@ -165,7 +165,10 @@ def within(x, a, b):
 
 @njit
 def through(point, zero, one):
-    """Returns 1 if `point` is outside of a box; inside, a number from 0 at corner `zero` to 1 at corner `one`."""
+    """Returns 1 if `point` (x, y, z) is outside of a box; inside, a number from 0 to 1.
+
+    The number is 0 at the corner `zero` of the box and 1 at the opposite corner `one`.
+    """
     product = 1.0
     for axis in range(3):
         if not within(point[axis], zero[axis], one[axis]):

@@ -33,7 +33,7 @@ class ThreadedMetaWorld:
         tasks: The task of each row.
         horizon: Steps of an episode, at most 500.
         threads: Threads that step and reset, including the one that calls `recv`; 0 starts one per core.
-        one_hot_tasks: Tasks of the one-hot code behind the observation, in its order; empty for no code.
+        one_hot_tasks: Tasks of the one-hot task code that is appended to observations; empty for no code.
 
     Raises:
         ConfigError: A task is not one of the ten.
@@ -81,7 +81,7 @@ class ThreadedMetaWorld:
         """Waits for all rows and returns their step; if the episodes ended, all rows are reset.
 
         Args:
-            next_seeds: Function from the rows that ended (N,) bool to one reset seed per row.
+            next_seeds: Function from a mask (N,) bool of the rows that ended to N seeds for the reset, one per row.
 
         Returns:
             The step. ``info["success"]`` (N,) is 1 once the task was solved in the episode.

@@ -138,7 +138,7 @@ def along(direction, down, right):
 
 @inlined
 def put_offset(start, end, course, aside, row, at):
-    """Writes the offset from cell `start` to cell `end`, in cells / 10, to row[at] and row[at + 1].
+    """Writes the shortest torus offset from cell `start` to cell `end`, in cells / 10, to row[at] and row[at + 1].
 
     row[at] is the component in `course`, the direction of the snake, and row[at + 1] the component in `aside`, the
     direction to its right. Directions are 0..3 = up, down, left, right.
@@ -162,7 +162,7 @@ def nearness(moves):
 
 @inlined
 def insert(order, key, size, item, value):
-    """Inserts `item` with the sort key `value` into the first `size` entries of the sorted list `order`.
+    """Inserts `item` with the sort key `value` into the sorted array `order`, of which `size` entries are in use.
 
     `key` contains the sort keys of `order`. Items with the same key keep the order of their insertion.
     """
@@ -175,10 +175,11 @@ def insert(order, key, size, item, value):
 
 @inlined
 def write_move(i, m, cell, code, sets, lanes, numbers, row, at):
-    """Writes the 20 features of one move of snake `i` to row[at : at + 20], which contains zeros.
+    """Writes the 20 features of one move of snake `i` to row[at : at + 20], which must contain zeros.
 
     `m`: relative move, 0 forward, 1 left, 2 right; `cell`: cell that the move leads to; `code`: content of this cell in
-    the grid, 0 free, 1 bean, 2 + j snake j; `sets`, `lanes` and `numbers`: working memory that `flood.explore` filled.
+    the grid, 0 free, 1 bean, 2 + j snake j; `sets`, `lanes` and `numbers`: the cells that can be reached after each
+    move, as `flood.explore` computes them.
     """
     word, mask = cell // 60, bit(cell)
     if (sets[OPENED + 1, word] & mask) == EMPTY_SET:
@@ -237,10 +238,11 @@ def write_move(i, m, cell, code, sets, lanes, numbers, row, at):
 def write_bean(i, j, course, aside, numbers, row, at):
     """Writes the 5 features of bean `j` (0..4), as snake `i` (0..5) sees it, to row[at : at + 5].
 
-    They are its offset from the head, forward and to the right, the nearness in moves, and the moves by which the
-    nearest enemy and the nearest team mate arrive later.
+    The first three are its offset from the head, forward and to the right, and its nearness in moves. The others are
+    the moves by which the nearest enemy and the nearest team mate arrive later.
 
-    `course` and `aside`: directions forward and right of the snake; `numbers`: working memory, see `flood.Scratch`.
+    `course` and `aside`: directions forward and right of the snake; `numbers`: moves of each snake to each bean, as
+    `flood` computes them.
     """
     own, enemy, mate = numbers[ARRIVAL + j, i], HORIZON + 1, HORIZON + 1
     for other in range(SNAKES):
@@ -259,7 +261,8 @@ def write_bean(i, j, course, aside, numbers, row, at):
 def write_head(i, other, course, aside, numbers, row, at):
     """Writes the 6 features of the head of snake `other`, as snake `i` sees it, to row[at : at + 6].
 
-    `course` and `aside`: directions forward and right of snake `i`; `numbers`: working memory, see `flood.Scratch`.
+    `course` and `aside`: directions forward and right of snake `i`; `numbers`: heads, lengths and directions of all
+    snakes, as `flood` computes them.
     """
     theirs = numbers[COURSE, other]
     sign = 2 * (theirs & 1) - 1
@@ -273,9 +276,9 @@ def write_head(i, other, course, aside, numbers, row, at):
 
 @inlined
 def write_features(s, b, i, sets, lanes, numbers, row):
-    """Writes the 122 features of snake `i` of board `b` to `row`; `flood_from_heads` must have run on this board.
+    """Writes the 122 features of snake `i` of board `b` to `row`; call `flood_from_heads` for the board before.
 
-    `s`: arrays of all boards; `sets`, `lanes` and `numbers`: working memory, see `flood.Scratch`.
+    `s`: arrays of all boards; `sets`, `lanes` and `numbers`: the scratch arrays that `flood_from_heads` filled.
     """
     for k in range(NUM_FEATURES):
         row[k] = 0.0

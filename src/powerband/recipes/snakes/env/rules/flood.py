@@ -45,14 +45,15 @@ PAIRS, NIBBLES, BYTES, ONES = (np.uint64(n * 0x0101010101010101) for n in (0x55,
 
 
 class Scratch(NamedTuple):
-    """Working memory for the floods of one board. A flood computes the cells that a snake reaches within 16 moves.
+    """Scratch arrays for one board, in which the cells are computed that each snake can reach within 16 moves.
 
-    The constants below this class, such as OPENED, name the rows of each array. The arrays of `allocate_scratch` have
-    one more axis at the front, with one entry per concurrent board.
+    Eight such computations (floods) run at the same time, one per lane: from the heads of the six snakes, or from the
+    cells after each possible move of one snake. The constants below this class name the rows of each array.
+    `allocate_scratch` adds a first axis, with one entry per board that is processed at the same time.
 
     Attributes:
         sets: (34, 4) uint64: 34 sets of cells; a set is four uint64 with one bit per cell.
-        lanes: (34, 4, 8) uint64: 34 sets of cells for each of eight floods (lanes).
+        lanes: (34, 4, 8) uint64: 34 sets of cells for each of the eight lanes.
         numbers: (35, 8) int64: 35 rows of integers, with one entry per snake, bean or lane.
     """
 
@@ -82,7 +83,7 @@ lane of PATHS after move t."""
 
 
 def allocate_scratch(workers: int, empty: Callable[[tuple[int, ...], type], Any] = np.empty) -> Scratch:
-    """Allocates working memory for `workers` boards that are processed at the same time.
+    """Allocates scratch arrays for `workers` boards that are processed at the same time.
 
     `empty` is the function ``(shape, dtype) -> array`` that allocates each array: `numpy.empty`, or its counterpart for
     a GPU.
@@ -108,7 +109,8 @@ def horizontal_neighbours(word):
 def dilate(a, b, c, d):
     """Returns the cells of a set and all their neighbours on the torus, as four uint64.
 
-    The set is given as four uint64 with one bit per cell: `a` is board rows 0 to 2, `b` 3 to 5, `c` 6 to 8, `d` row 9.
+    The set is given as four uint64, `a` to `d`, with one bit per cell: `a` is board rows 0 to 2, `b` 3 to 5, `c` 6 to
+    8, `d` row 9.
     """
     return (
         a | horizontal_neighbours(a) | (a >> U20) | ((b & ONE_ROW) << U40) | ((a << U20) & THREE_ROWS) | d,
@@ -120,7 +122,7 @@ def dilate(a, b, c, d):
 
 @inlined
 def popcount(word):
-    """Counts the ones in a uint64, as int64. LLVM compiles this idiom to one instruction if the CPU has it."""
+    """Counts the 1 bits of a uint64, as int64. LLVM compiles this idiom to one instruction if the CPU has it."""
     word = word - ((word >> U1) & PAIRS)
     word = (word & NIBBLES) + ((word >> U2) & NIBBLES)
     word = (word + (word >> U4)) & BYTES
@@ -129,7 +131,10 @@ def popcount(word):
 
 @inlined
 def lane_of(sets, t, lane):
-    """Returns sets[t, :, lane] as a tuple of four uint64: the cells of row `t` of one of eight floods (lanes)."""
+    """Returns the set of cells sets[t, :, lane] as four uint64, with one bit per cell.
+
+    `sets`: the scratch array `Scratch.lanes`; `t`: its row, such as a number of moves; `lane`: one of eight floods.
+    """
     return sets[t, 0, lane], sets[t, 1, lane], sets[t, 2, lane], sets[t, 3, lane]
 
 
@@ -158,9 +163,12 @@ def alive(s, b, i):
 def bean_distances(lanes, flood, numbers, row):
     """Computes after how many moves each of eight floods (lanes) reaches each of the five beans.
 
-    The result for bean j is numbers[row + j, lane]; 17 means not within 16 moves, or no such bean. `lanes`: the cells
-    that the floods reached, from its row `flood` (REACH or PATHS) on; `numbers`: its row FOOD contains the cells of the
-    beans.
+    Args:
+        lanes: Sets of cells that the floods reached, one row for each number of moves.
+        flood: First of these rows, the constant REACH or PATHS.
+        numbers: Row FOOD contains the cells of the beans. The result for bean j is written to numbers[row + j, lane];
+            17 means not within 16 moves, or no such bean.
+        row: Row of `numbers` for the first bean.
     """
     for j in range(BEANS):
         cell = numbers[FOOD, j]
@@ -177,8 +185,8 @@ def bean_distances(lanes, flood, numbers, row):
 def flood_from_heads(s, b, sets, lanes, numbers):
     """Computes which cells each snake on board `b` can reach with 0 to 16 moves.
 
-    Fills OPENED in `sets`, REACH in `lanes`, and the rows of `numbers` from HEAD to ARRIVAL + 4: the working memory
-    that `Scratch` describes. `s`: arrays of all boards.
+    It fills the scratch arrays, see `Scratch`. `sets`: cells that are free at each move; `lanes`: cells that each snake
+    can reach; `numbers`: head, length, direction and distances to beans of each snake. `s`: arrays of all boards.
     """
     for t in range(MOVES):
         for k in range(4):
@@ -225,9 +233,11 @@ def flood_from_heads(s, b, sets, lanes, numbers):
 def mark_contested(i, sets, lanes):
     """Computes, for each number t of moves, the cells that other snakes reach before snake `i`.
 
-    It reads the rows REACH of `lanes` and writes the rows TAKEN of `sets`, see `Scratch`. A cell counts if an opponent
-    or a mate with a lower number reaches it with at most t moves, or a mate with a higher number with at most t - 1
-    moves. So only one of two mates that would arrive together can claim a cell.
+    An opponent, or a mate with a lower number, is first if it reaches the cell with at most t moves; a mate with a
+    higher number needs at most t - 1. So only one of two mates that would arrive together can claim a cell.
+
+    `lanes`: the cells that each snake can reach, from `flood_from_heads`; `sets`: its rows TAKEN + t receive the
+    result.
     """
     first = i // TEAM * TEAM
     for t in range(1, MOVES):
@@ -242,10 +252,10 @@ def mark_contested(i, sets, lanes):
 
 @inlined
 def count_reachable(lanes, numbers):
-    """Counts the cells that each of eight floods (lanes) has reached after each move; writes them to `numbers`.
+    """Counts the cells that each of eight floods (lanes) has reached after t = 1 to 16 moves.
 
-    The cells are in the rows PATHS of `lanes`, the counts in the rows SIZE of `numbers`.
-    From these counts it computes the row SURVIVAL: the moves until a snake has fewer cells than it needs to move on.
+    It reads the cells from row PATHS + t of `lanes` and writes the counts to row SIZE + t of `numbers`. A count below t
+    means that the snake is trapped. The row SURVIVAL receives the largest t before that; 16 if it never is.
     """
     for t in range(1, MOVES):
         for lane in range(lanes.shape[2]):
@@ -261,11 +271,12 @@ def count_reachable(lanes, numbers):
 
 @inlined
 def explore(forward, left, right, sets, lanes, numbers):
-    """Floods the board from the three next cells of a snake, after `flood_from_heads` and `mark_contested`.
+    """Computes which cells a snake can reach after each of its three next moves; call `mark_contested` before.
 
-    Fills PATHS in `lanes`, and BEAN_MOVES, SIZE and SURVIVAL in `numbers`: the working memory that `Scratch` describes.
-    A lane is one of eight floods; the lane of a move to a blocked cell stays empty. `forward`, `left` and `right` are
-    the three cells.
+    The reached cells are written to `lanes`, twice: all of them, and those that no other snake reaches before.
+    `numbers` receives, for both, the number of cells, the moves until the snake is trapped, and the moves to each bean.
+
+    `forward`, `left`, `right`: cells after the three moves; `sets`: cells that are free or contested at each move.
     """
     for lane in range(lanes.shape[2]):
         for k in range(4):

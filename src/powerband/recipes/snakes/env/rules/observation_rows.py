@@ -139,8 +139,8 @@ def write_planes(s, b, i, row):
 def write_row(s, b, i, kind, sets, lanes, numbers, row):
     """Writes the observation of snake `i` of board `b` to `row`; a snake that is not on the board gets zeros.
 
-    `s`: arrays of all boards; `kind`: BASELINE, FORK, PLANES or FEATURES. FEATURES reads the working memory `sets`,
-    `lanes` and `numbers`, which `flood_from_heads` must have filled for this board.
+    `s`: arrays of all boards; `kind`: the observation BASELINE, FORK, PLANES or FEATURES; `sets`, `lanes`, `numbers`:
+    scratch arrays that `flood_from_heads` has filled for this board, used by FEATURES only.
     """
     if kind == FEATURES:
         write_features(s, b, i, sets, lanes, numbers, row)
@@ -164,7 +164,7 @@ def write_board(s, b, team, kind, sets, lanes, numbers, out):
     """Writes the observations of the three snakes of `team` on board `b` to `out` (3, D).
 
     `s`: arrays of all boards; `kind`: the observation BASELINE, FORK, PLANES or FEATURES, with D numbers per snake;
-    `sets`, `lanes`, `numbers`: working memory, see `flood.Scratch`.
+    `sets`, `lanes`, `numbers`: scratch arrays, in which FEATURES computes which cells snakes can reach.
     """
     if kind == FEATURES:
         flood_from_heads(s, b, sets, lanes, numbers)

@@ -46,11 +46,12 @@ def overlap(low, high, begin, end):
 
 @inlined
 def covered(s, w, n, sources, y0, y1, begin, end):
-    """Returns how much of the interval begin..end of columns the footprints of `sources` cover in rows y0..y1.
+    """Returns the length of the part of columns begin..end that footprints cover in all rows from y0 to y1.
 
     A footprint is the rectangle of cells that a camera sees. `begin`, `end` and the result are in 11ths of a cell, `y0`
-    and `y1` in cells. No footprint begins or ends between rows y0 and y1. `s`: state of all missions; `w`:
-    constants of the world; `n`: index of the mission; `sources`: set of UAVs, bit j for UAV j.
+    and `y1` in cells. The caller ensures that no footprint begins or ends between rows y0 and y1. `s`: state of all
+    missions; `w`: constants of the world; `n`: index of the mission; `sources`: the set of UAVs whose footprints count,
+    bit j for UAV j.
     """
     at, total = begin, 0
     while at < end:
@@ -92,7 +93,7 @@ def next_edge(s, w, n, sources, y):
 
 @inlined
 def add_footprints(s, w, n, sources, value, out):
-    """Adds `value`, times the share of each block of cells that footprints cover, to `out` (11, 11).
+    """Adds to each entry of `out` (11, 11) `value` times the fraction of a block of cells that footprints cover.
 
     A block is 1/11 of the map along each side, and a footprint is the rectangle of cells that a camera sees. `s`: state
     of all missions; `w`: constants of the world; `n`: index of the mission; `sources`: the set of UAVs whose footprints
@@ -124,9 +125,10 @@ def fill(out, value):
 
 @inlined
 def average(sums, w, out):
-    """Converts sums over the 11 x 11 blocks of a map to averages per cell.
+    """Converts fixed-point sums over the 11 x 11 blocks of a map to averages per cell.
 
-    `sums`: (11, 11) int64, scaled as `Missions.sums`; `out`: (11, 11), written; `w`: constants of the world.
+    `sums`: (11, 11) int64, in the units of `Missions.sums`; `out`: (11, 11), receives the averages; `w`: constants of
+    the world.
     """
     scale = float(w.cells) * float(w.cells) * FIXED_POINT_SCALE
     for row in range(LATTICE):
@@ -136,10 +138,11 @@ def average(sums, w, out):
 
 @inlined
 def write_positions(s, w, n, i, out):
-    """Writes the map of positions around UAV `i` of mission `n` to `out` (11, 11).
+    """Writes the map of UAV positions, with UAV `i` of mission `n` in the centre, to `out` (11, 11).
 
-    It is map 2 of a UAV in the list of the module docstring. It shows the UAVs whose messages arrived. `s`: state of
-    all missions; `w`: constants of the world.
+    A node with a UAV has the value (altitude index + 1) / (number of altitudes + 1), a free node 1, and the outside of
+    the lattice 0. The map shows UAV i and the UAVs whose messages it received. `s`: state of all missions; `w`:
+    constants of the world.
     """
     x, y, heights = s.position[n, i, 0], s.position[n, i, 1], w.height.shape[0]
     for row in range(LATTICE):
@@ -156,7 +159,10 @@ def write_positions(s, w, n, i, out):
 
 @inlined
 def write_uav(s, w, n, i, step, out):
-    """Writes the seven input maps of UAV `i` of mission `n`, which the module docstring lists.
+    """Writes the seven maps that UAV `i` of mission `n` observes.
+
+    They show the remaining moves, the number of the UAV, positions, weighted entropy, weighted entropy inside its
+    footprint, the probability of the region of interest, and footprints. The module docstring defines them.
 
     Args:
         s: State of all missions.
@@ -186,8 +192,8 @@ def write_uav(s, w, n, i, step, out):
 def centre(s, n, i, out):
     """Shifts the map `out` (11, 11) so that UAV `i` of mission `n` is in the centre.
 
-    Nodes outside the lattice become 0. `s`: state of all missions. The loops run in the direction in which every value
-    is read before it is overwritten.
+    Nodes outside the lattice become 0. The shift is in place: the loops run in the direction in which every value is
+    read before it is overwritten. `s`: state of all missions.
     """
     down, right = s.position[n, i, 0] - CENTRE, s.position[n, i, 1] - CENTRE
     for a in range(LATTICE):
@@ -202,9 +208,10 @@ def centre(s, n, i, out):
 
 @inlined
 def write_team(s, w, n, out):
-    """Writes the four maps of the team of mission `n` to `out` (4, 11, 11); the module docstring lists them.
+    """Writes the four maps of the team of mission `n` to `out` (4, 11, 11), from all measurements.
 
-    `s`: state of all missions; `w`: constants of the world.
+    They show positions, weighted entropy, the probability of the region of interest, and footprints. The module
+    docstring defines them. `s`: state of all missions; `w`: constants of the world.
     """
     heights = w.height.shape[0]
     fill(out[0], 0.0)

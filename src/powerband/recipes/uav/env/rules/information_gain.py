@@ -28,7 +28,8 @@ from powerband.recipes.uav.settings import LATTICE, NUM_ACTIONS, World
 def expected_gains(world: World) -> np.ndarray:
     """Computes the expected information gain of one measurement of a cell, for each altitude and each belief.
 
-    A belief b is the log odds of the cell in units of 1 / 2048, an integer from -MAX_BELIEF to MAX_BELIEF.
+    The gain is the decrease of the cell's weighted entropy, in expectation over the result of the measurement. A belief
+    b is the log odds of the cell in units of 1 / 2048, an integer from -MAX_BELIEF to MAX_BELIEF.
 
     Returns:
         (altitudes, 2 MAX_BELIEF + 1) float32: gain in bits, at least 0; column b + MAX_BELIEF is for the belief b.

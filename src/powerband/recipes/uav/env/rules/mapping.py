@@ -69,19 +69,21 @@ def lowest_bit(bits):
 
 @inlined
 def twice_weight(belief):
-    """Returns twice the weight W of a cell in the sums of entropy, see `belief_tables`.
+    """Returns twice the weight W of a cell in sums of entropy, as an integer.
 
-    It is 2 inside the region of interest, 0 outside, and 1 if `belief`, log odds in units of 1 / 2048, is undecided.
+    The result is 2 if `belief` puts the cell inside the region of interest, 0 if outside, and 1 if undecided; see
+    `belief_tables`. A belief is log odds in units of 1 / 2048.
     """
     return 1 + np.int64(belief > MAX_UNSURE_BELIEF) - np.int64(belief < -MAX_UNSURE_BELIEF)
 
 
 @inlined
 def fused(s, w, n, sources, y, x, belief):
-    """Returns `belief`, the belief of cell (y, x) in mission `n`, after the measurements of the UAVs in `sources`.
+    """Adds the measurements of cell (y, x) by the UAVs in `sources` to `belief`, and returns the new belief.
 
-    The footprints of all these UAVs contain the cell. `s`: state of all missions; `w`: constants of the world;
-    `sources`: set of UAVs, bit j for UAV j.
+    A belief is the log odds of the cell in units of 1 / 2048. The footprints of all these UAVs contain the cell. `s`:
+    state of all missions; `w`: constants of the world; `n`: index of the mission; `sources`: set of UAVs, bit j for UAV
+    j.
     """
     for j in range(w.agents):
         if sources >> j & 1:
@@ -104,9 +106,10 @@ def fuse_cells(s, w, n, k, sources, y, x0, x1):
         x0, x1: First column, and the column after the last one.
 
     Returns:
-        Three integers. The first is the change of the sums of W H and of p over the cells. The second is these sums
-        after the change. Both are packed as `WorldArrays.terms`, which also explains W, H and p. The third is the sum
-        of 2 W H with W after and H before the change; it is valid for the common map only.
+        Three integers. The first packs the changes of two sums over the cells: that of W H in the upper 32 bits, that
+        of p in the lower 32 bits. The second packs both sums after the change. The third is the sum of 2 W H with W
+        after and H before the change; it is valid for the common map only. `WorldArrays.terms` explains W, H, p and
+        their scale.
     """
     change, total, weighed = np.int64(0), np.int64(0), np.int64(0)
     common, first, rest = k == w.agents, lowest_bit(sources), sources & (sources - 1)
@@ -161,7 +164,8 @@ def in_row(s, w, n, sources, y):
 def at_column(s, w, n, sources, x):
     """Returns the UAVs of `sources` whose footprint contains column `x`, and the column at which this set changes.
 
-    A set of UAVs has bit j for UAV j. `s`: state of all missions; `w`: constants of the world. `n`: index of the
+    The set is an integer with bit j for UAV j. The column is the first one after `x` at which a footprint begins or
+    ends, at most the end of the map. `s`: state of all missions; `w`: constants of the world. `n`: index of the
     mission.
     """
     members, until = 0, np.int64(w.cells)
@@ -178,31 +182,33 @@ def at_column(s, w, n, sources, x):
 
 @inlined
 def first_share(w, cell):
-    """Returns how many of the 11 parts of a row or column `cell` lie in its first block: 1 to 11.
+    """Returns how many 11ths of a row or column of cells lie in the block in which it begins: 1 to 11.
 
-    The other parts lie in the next block. A block is 1/11 of the map along each side. `w`: constants of the world.
+    A block is 1/11 of the map along each side, so a row may lie in two blocks; the other 11ths lie in the next block.
+    `cell`: index of the row or column; `w`: constants of the world.
     """
     return min(LATTICE, w.cells * (LATTICE * cell // w.cells + 1) - LATTICE * cell)
 
 
 @inlined
 def lower(packed):
-    """Returns the signed lower 32 bits of the int64 `packed`, which is two sums packed as `WorldArrays.terms`."""
+    """Returns the signed lower 32 bits of the int64 `packed`, which are a sum of probabilities in fixed point."""
     return ((packed & 0xFFFFFFFF) ^ 0x80000000) - 0x80000000
 
 
 @inlined
 def upper(packed):
-    """Returns the signed upper 32 bits of the int64 `packed`, which is two sums packed as `WorldArrays.terms`."""
+    """Returns the signed upper 32 bits of the int64 `packed`, which are a sum of weighted entropy in fixed point."""
     return (packed - lower(packed)) >> 32
 
 
 @inlined
 def begin_sums(s, w, n, k):
-    """Sets the sums over blocks of map `k` of mission `n` to those of a probability of one half in all cells.
+    """Sets the sums of entropy and probability over blocks of map `k` of mission `n` to those of an unknown map.
 
-    A block is 1/11 of the map along each side; the sums are in `s.sums`. The caller sets the beliefs in the cells to 0.
-    `s`: state of all missions; `w`: constants of the world.
+    In an unknown map, the probability of each cell is one half. A block is 1/11 of the map along each side; the sums
+    are in `s.sums`. The caller sets the beliefs of the cells to 0. `s`: state of all missions; `w`: constants of the
+    world.
     """
     half = np.int64(w.cells) * w.cells * (FIXED_POINT_SCALE // 2)
     for row in range(LATTICE):
@@ -213,10 +219,10 @@ def begin_sums(s, w, n, k):
 
 @inlined
 def begin_step(s, w, n):
-    """Prepares mission `n` for the measurements after a move: writes the footprints and the initial sums.
+    """Prepares mission `n` for the measurements after a move or a start.
 
-    It writes the footprints, the rectangles that the cameras see, to `s.rect`, and the sums to `s.seen` and `s.gain`.
-    `s`: state of all missions; `w`: constants of the world.
+    It writes the footprints, the rectangles that the cameras see, to `s.rect`. It sets the sums `s.seen` to 0, and
+    stores the entropy before the measurements in `s.gain`. `s`: state of all missions; `w`: constants of the world.
     """
     update_footprints(s, w, n)
     weighted = np.int64(0)
