@@ -101,3 +101,21 @@ def test_row_slices_draw_the_numbers_of_the_full_stream():
         if number == 2:  # an existing source too
             parted.load_state_dict({name: counter.clone() for name, counter in full.state_dict().items()})
     assert set(parted.state_dict()) == set(full.state_dict())
+
+
+def test_streams_continue_on_another_number_of_ranks_without_repeating_a_number():
+    def joint(world_size: int, sources: list[NoiseSource]) -> torch.Tensor:
+        return torch.cat([source("act", 4 // world_size).uniform(3) for source in sources])
+
+    undisturbed = NoiseSource(7)
+    draws = [joint(1, [undisturbed]) for _ in range(5)]
+    two = [NoiseSource(7, rank=rank) for rank in range(2)]
+    assert all(torch.equal(joint(2, two), draw) for draw in draws[:2])
+    four = [NoiseSource(7, rank=rank) for rank in range(4)]
+    four[0]("act", 1)  # a stream that exists before the checkpoint is loaded
+    for source in four:
+        source.continue_from(two[1].state_dict())
+    assert torch.equal(joint(4, four), draws[2])
+    one = NoiseSource(7)
+    one.continue_from(four[3].state_dict())
+    assert all(torch.equal(joint(1, [one]), draw) for draw in draws[3:])

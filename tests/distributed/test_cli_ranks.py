@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 import runs
 from distributed.ranks import CommandOnRanks
@@ -69,12 +70,12 @@ def endless(name: str, run: Path) -> list[str]:
     return ["train", *words, "env_steps=100000000", "log_interval_s=0.5"]
 
 
-def wait_for_rates(process: subprocess.Popen) -> str:
-    """What a started run printed until it trains."""
+def wait_for_rates(process: subprocess.Popen, text: str = "steps/s") -> str:
+    """What a started run printed until it trains, or until it prints another text."""
     lines = []
     for line in process.stdout:
         lines.append(line)
-        if "steps/s" in line:
+        if text in line:
             break
     time.sleep(0.5)
     return "".join(lines)
@@ -107,21 +108,50 @@ def test_a_signal_to_ranks_saves_and_ranks_of_a_killed_torchrun_save_too(tmp_pat
     state = runs.state(run)
     assert state["shared/run/env_steps"] > reached, finish(process)
     shares_sizes(printed, state)
+    continues_on_one_rank(run, state)
 
 
-def test_the_launcher_resumes_on_policy_ranks_and_a_signal_to_it_saves_on_both_again(tmp_path):
+def test_the_launcher_resumes_and_restarts_on_policy_ranks_and_a_signal_to_it_saves_on_both_again(tmp_path):
     run = tmp_path / "run"
     stopped("ppo", run, tmp_path)
     reached = runs.state(run)["shared/run/env_steps"]
     assert reached > 0
-    process = start(POWERBAND, "train", "snakes", f"resume={run}", "env_steps=100000000")
+    words = ["train", "snakes", f"resume={run}", "env_steps=100000000", "max_restarts=1", "save_interval_s=1"]
+    process = start(POWERBAND, *words)
     said = wait_for_rates(process)
+    processes = json.loads((run / "processes.json").read_text())["ranks"]
+    os.kill(processes[1]["pid"], signal.SIGKILL)
+    said += wait_for_rates(process, "resumed from")
+    said += wait_for_rates(process)
+    assert json.loads((run / "processes.json").read_text())["ranks"] != processes
     process.send_signal(signal.SIGTERM)
     said += finish(process)
     assert "ranks" in said and process.returncode == 128 + signal.SIGTERM, said
     state = runs.state(run)
     assert state["shared/run/env_steps"] > reached, said
     assert any(name.startswith("rank1/") for name in state), "the run went on without its second rank"
+    continues_on_one_rank(run, state)
+
+
+def continues_on_one_rank(run: Path, saved: dict) -> None:
+    """A resume on one rank keeps counters, sizes over all ranks, random streams and every stored transition."""
+    env_steps = saved["shared/run/env_steps"]
+    assert cli.main(["train", "snakes", f"resume={run}", "nproc=1", f"env_steps={env_steps + 8}"]) == 0
+    assert "saved by 2 rank(s), continued by 1" in (run / "train.log").read_text()
+    state = runs.state(run)
+    assert not any(name.startswith("rank1/") for name in state)
+    assert state["shared/run/env_steps"] > env_steps
+    assert len(state["rank0/env/board_id"]) == len(saved["rank0/env/board_id"]) + len(saved["rank1/env/board_id"])
+    done = state["shared/run/grad_steps"] - saved["shared/run/grad_steps"]
+    if "rank0/replay/rows" not in state:
+        assert done > 0
+        return
+    assert done == state["shared/run/env_steps"] - env_steps, "an update per step"
+    rows = {tuple(row) for row in state["rank0/replay/rows"].view(torch.int32).tolist()}
+    before = torch.cat([saved["rank0/replay/rows"], saved["rank1/replay/rows"]]).view(torch.int32).tolist()
+    assert len(before) == env_steps and all(tuple(row) in rows for row in before)
+    steps = (state["shared/run/env_steps"] - env_steps) // 4
+    assert state["rank0/noise/ddpg/act:4"] == saved["rank0/noise/ddpg/act:2"] + steps
 
 
 def shares_sizes(said: str, state: dict) -> None:

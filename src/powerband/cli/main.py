@@ -13,6 +13,7 @@ from powerband.cli.catalogue import recipe_lines
 from powerband.core.config.command_line import checked_choice
 from powerband.core.errors import ConfigError
 from powerband.core.machine.device import OPENMP_WAIT_VARIABLES, keep_freed_memory
+from powerband.core.ranks import restarts
 
 COMMANDS: dict[str, tuple[Callable[[list[str]], int], str, str]] = {
     "train": (run_commands.train, RECIPE_USAGE, "train on a CPU, one GPU, several GPUs or several machines"),
@@ -81,7 +82,7 @@ def main(arguments: list[str] | None = None) -> int:
         if traceback_wanted:
             raise
         print(f"powerband: {error}", file=sys.stderr)
-        return 2
+        return restarts.report(2)
     except BrokenPipeError:  # the reader of the pipe, such as head, has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1

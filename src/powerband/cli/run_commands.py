@@ -8,6 +8,8 @@ import json
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 from powerband.cli.arguments import RECIPE_USAGE, take_run
 from powerband.cli.catalogue import configure, load_stored, take_recipe
@@ -15,7 +17,7 @@ from powerband.core.config import from_json, resolve
 from powerband.core.config.command_line import print_or_write, split_json_option, wants_help
 from powerband.core.config.schema import fields_table
 from powerband.core.errors import ConfigError
-from powerband.core.recipe import load_object
+from powerband.core.recipe import Recipe, load_object
 from powerband.core.run_folder import refuse_links
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -36,27 +38,30 @@ def train(arguments: list[str]) -> int:
     if name is None:
         return 0
     recipe, stage, resolved = configure(name, arguments)
-    from powerband.core.ranks import launch
+    from powerband.core.ranks import launch, restarts
 
+    if restarts.reported():
+        return 0
     notice = launch.set_rank_from_slurm()
     launch.end_with_launcher()
     settings = resolved.config.run
     recipe.check_sizes(resolved.config, launch.world_size(settings))
-    status = launch.launch(settings, typed)
+    new_folder = "" if settings.run_dir or settings.resume else _new_folder(name, resolved.variant)
+    status = launch.launch(settings, typed, new_folder)
     if status is not None:
         return status
     if launch.is_leading_process():
         for line in filter(None, (*resolved.notices, notice)):
             print(f"powerband: {line}", file=sys.stderr)
-    if not settings.run_dir and not settings.resume:
-        parts = (name, resolved.variant, time.strftime("%Y%m%d-%H%M%S"))
-        settings = replace(settings, run_dir="runs/" + "-".join(part for part in parts if part))
+    if new_folder:
+        settings = replace(settings, run_dir=restarts.new_folder() or new_folder)
+    config, restarted = _continued(recipe, replace(resolved.config, run=settings))
+    settings = config.run
     from powerband.core.run.run import Run
 
-    config = replace(resolved.config, run=settings)
     with contextlib.redirect_stdout(sys.stderr) if target else contextlib.nullcontext():
         try:
-            with Run.start(config, recipe=name, stage=stage, argv=typed) as run:
+            with Run.start(config, recipe=name, stage=stage, argv=typed, restarted=restarted) as run:
                 figures = recipe.run_stage(stage, run.config, run)
         except OSError as error:
             if error.errno not in DISK_FULL:
@@ -70,6 +75,31 @@ def train(arguments: list[str]) -> int:
         counters = {"env_steps": run.env_steps, "grad_steps": run.grad_steps}
         print_or_write({"recipe": name, "stage": stage, "run_dir": str(run.dir), **counters, **figures}, target)
     return run.exit_status
+
+
+def _new_folder(recipe: str, variant: str) -> str:
+    """Returns the folder of a new run without ``run_dir``, named by recipe, variant and time."""
+    return "runs/" + "-".join(filter(None, (recipe, variant, time.strftime("%Y%m%d-%H%M%S"))))
+
+
+def _continued(recipe: Recipe, config: Any) -> tuple[Any, bool]:
+    """Returns the configuration with which a restarted rank continues, and whether this rank was restarted.
+
+    A rank that may be restarted and finds a run in its folder continues it with the saved configuration, which contains
+    the choices that were measured at the start. Without a complete checkpoint it starts the run again.
+    """
+    from powerband.core.ranks import restarts
+    from powerband.core.run.checkpoint import CheckpointError, resolve_resume
+
+    folder = Path(config.run.run_dir or ".").expanduser()
+    if not restarts.job() or config.run.resume or not (folder / "run.json").exists():
+        return config, False
+    try:
+        resolve_resume(str(folder))
+        saved = from_json(recipe.Config, (folder / "config.json").read_text(encoding="utf-8"), str(folder))
+    except (CheckpointError, OSError):
+        return config, True
+    return replace(saved, run=replace(saved.run, resume=str(folder), run_dir="")), True
 
 
 def evaluate(arguments: list[str]) -> int:

@@ -130,6 +130,7 @@ class NoiseSource:
         self.device = torch.device(device)
         self.rank = rank
         self.streams: dict[str, Noise] = {}
+        self._counters: dict[str, Tensor] = {}
         self._part: tuple[int, int] | None = None
 
     @contextmanager
@@ -164,6 +165,8 @@ class NoiseSource:
         if name not in self.streams:
             ids = torch.arange(rows) + self.rank * rows
             self.streams[name] = Noise(self.seed, purpose, ids, self.device)
+            if purpose in self._counters:
+                self.streams[name].load_state_dict({"counter": self._counters[purpose]})
         return self.streams[name]
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -174,3 +177,20 @@ class NoiseSource:
         for name, counter in state.items():
             purpose, rows = name.rsplit(":", 1)
             self._stream(purpose, int(rows)).load_state_dict({"counter": counter})
+
+    def continue_from(self, state: dict[str, Tensor]) -> None:
+        """Continues the streams of a run that had another number of ranks, so that no number is drawn twice.
+
+        The rows of a stream on this rank are then other global ids, with the counter of the saved stream. If a purpose
+        had streams of several sizes, all of them continue at the largest counter.
+
+        Args:
+            state: Result of `state_dict` of any saved rank; counters are equal on all ranks.
+        """
+        for name, counter in state.items():
+            purpose = name.rsplit(":", 1)[0]
+            largest = self._counters.get(purpose)
+            self._counters[purpose] = counter if largest is None else torch.maximum(largest, counter)
+        for name, stream in self.streams.items():
+            if (purpose := name.rsplit(":", 1)[0]) in self._counters:
+                stream.load_state_dict({"counter": self._counters[purpose]})

@@ -7,11 +7,14 @@ import json
 import os
 import platform
 import time
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 from powerband.core.errors import ConfigError
 
+PROCESSES = "processes.json"
+"""File of a run folder with the processes of the run and, once it has ended, the reason."""
 PICKLE_SUFFIXES = (".pth", ".pt", ".ckpt", ".pkl")
 
 
@@ -107,7 +110,7 @@ def refuse_links(folder: Path) -> None:
             )
 
 
-RUN_FILES = ("config.json", "run.json", "processes.json", "train.log", "metrics.jsonl", "trace.json")
+RUN_FILES = ("config.json", "run.json", PROCESSES, "train.log", "metrics.jsonl", "trace.json")
 """Files that a run writes before its first update, in addition to TensorBoard's event files."""
 
 
@@ -146,19 +149,21 @@ def process_start_ticks(pid: int) -> int | None:
     return None if fields[0] == "Z" else int(fields[19])
 
 
-def write_processes(folder: Path, processes: list[dict[str, Any]]) -> None:
+def write_processes(folder: Path, processes: list[dict[str, Any]], jobs: Collection[str] = ()) -> None:
     """Writes the processes of a starting or resumed run to ``processes.json`` in its folder.
 
     Args:
         folder: The run folder.
         processes: Result of `process_facts` for each rank.
+        jobs: Ids of the launchers that may restart the ranks, see `powerband.core.ranks.restarts`.
     """
-    (folder / "processes.json").write_text(json.dumps({"began_s": time.time(), "ranks": processes, "ended": None}))
+    facts = {"began_s": time.time(), "ranks": processes, "ended": None, "jobs": sorted(jobs)}
+    (folder / PROCESSES).write_text(json.dumps(facts))
 
 
 def write_end_reason(folder: Path, reason: str) -> None:
     """Adds the reason for the end of the run to ``processes.json``. Errors are ignored, because the run ends anyway."""
-    path = folder / "processes.json"
+    path = folder / PROCESSES
     with contextlib.suppress(OSError, ValueError):
         facts = json.loads(path.read_text(encoding="utf-8"))
         path.write_text(json.dumps({**facts, "ended": reason, "ended_s": time.time()}), encoding="utf-8")

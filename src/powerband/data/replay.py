@@ -17,6 +17,7 @@ from torch import Tensor
 from powerband.core.errors import ConfigError
 from powerband.core.noise import Noise
 from powerband.data.n_step import NStepWindows
+from powerband.data.redistribute import redistributed
 from powerband.data.types import TensorSpec, Tree, tree_leaves, tree_map
 
 COLUMN_DTYPE = torch.float32
@@ -202,6 +203,16 @@ class Replay:
         """Returns the state for a checkpoint: stored rows (a view, no copy), write position, capacity and windows."""
         links = {} if self.windows is None else self.windows.state_dict(self.size)
         return {"rows": self.rows[: self.size], "position": self.position, "capacity": self.capacity, **links}
+
+    def load_share(self, states: list[dict], rank: int, world_size: int) -> None:
+        """Restores this rank's share of the replay of a run that had another number of ranks.
+
+        Args:
+            states: Results of `state_dict` of the saved ranks, in rank order.
+            rank: Number of this rank.
+            world_size: Number of ranks now.
+        """
+        self.load_state_dict(redistributed(states, self.num_envs, self.capacity, rank, world_size))
 
     def load_state_dict(self, state: dict) -> None:
         """Restores the exact state of a replay with the same capacity and fields.

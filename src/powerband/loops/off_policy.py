@@ -26,6 +26,7 @@ from powerband.data.episode_tracker import EpisodeTracker
 from powerband.data.replay import Replay
 from powerband.data.types import Learner, Step, TensorSpec, Tree, VecEnv, tree_map
 from powerband.loops.config import OffPolicyConfig
+from powerband.loops.support.changed_ranks import continue_episodes, register_episodes
 from powerband.loops.support.guarded_learner import GuardedLearner
 from powerband.loops.support.loop_state import LoopState, env_accounts
 from powerband.nets.distributions import uniform_actions
@@ -106,12 +107,11 @@ def off_policy(
     )
 
     run.register("learner", learner, shared=True)
-    for name, part in {
-        "env": env, "replay": replay, "schedule": schedule, "tracker": tracker, "position": position
-    }.items():  # fmt: skip
-        run.register(name, part)
+    run.register("replay", replay, redistribute=lambda states: replay.load_share(states, run.ranks.rank, world))
+    run.register("schedule", schedule, redistribute=lambda states: schedule.load_state_dict(states[0]))
+    register_episodes(run, env, tracker, position)
     if run.begin(_sizes(env, config, batch_size, schedule, overlap, world), hooks):
-        position.resume(env, tracker)
+        continue_episodes(run, env, tracker, position)
         replay.cut(~env.resumed)
 
     def update(due: int) -> None:

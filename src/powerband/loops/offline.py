@@ -27,7 +27,7 @@ def offline(
     world = run.ranks.world_size
     guarded = GuardedLearner(run, learner, config)
     run.register("learner", learner, shared=True)
-    run.register("feed", loader)
+    run.register("feed", loader, redistribute=loader.load_position)
     global_batch = loader.batch * world
     run.begin(
         {

@@ -12,6 +12,7 @@ from powerband.data.episode_tracker import EpisodeTracker
 from powerband.data.rollout import Rollout, minibatches
 from powerband.data.types import EpochLearner, OnPolicyLearner, ValueLearner, VecEnv
 from powerband.loops.config import OnPolicyConfig
+from powerband.loops.support.changed_ranks import continue_episodes, register_episodes
 from powerband.loops.support.collector import RolloutCollector
 from powerband.loops.support.guarded_learner import GuardedLearner
 from powerband.loops.support.loop_state import LoopState
@@ -61,9 +62,7 @@ def on_policy(
     whole_epochs = isinstance(learner, EpochLearner) and not recurrent and learner.updates_epochs(size)
     initial_lr = float(learner.lr)
     run.register("learner", learner, shared=True)
-    run.register("env", env)
-    run.register("tracker", tracker)
-    run.register("position", position)
+    register_episodes(run, env, tracker, position)
     scale = _reward_scale(run, env, config)
     samples = config.num_steps * env.num_envs * world
     resumed = run.begin(
@@ -76,7 +75,7 @@ def on_policy(
         hooks,
     )
     if resumed:
-        position.resume(env, tracker)
+        continue_episodes(run, env, tracker, position)
 
     while run.running:
         if config.anneal_lr:
@@ -127,5 +126,5 @@ def _reward_scale(run: Run, env: VecEnv, config: OnPolicyConfig) -> RewardScale 
     agents = () if env.spec.num_agents is None else (env.spec.num_agents,)
     like = torch.zeros(env.num_envs, *agents, device=run.device)
     scale = RewardScale(run.ranks, like, config.gamma, config.normalize_reward, config.clip_reward)
-    run.register("reward scale", scale)
+    run.register("reward scale", scale, redistribute=lambda states: scale.load_statistics(states[0]))
     return scale

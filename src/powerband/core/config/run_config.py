@@ -37,9 +37,12 @@ class RunConfig:
     nproc: Annotated[int, Range(at_least=1, at_most=MAX_PROCESSES)] = 1
     """Ranks on this machine; with gpus=none they run on the CPU. A list of GPUs implies one rank per GPU."""
     nnodes: str = "1"
-    """Number of machines, as in torchrun: 2, or 1:4 for an elastic range. More than one requires rdzv_endpoint."""
+    """Number of machines, as in torchrun: 2, or 1:4 to continue with fewer and take in new ones. More than one requires
+    rdzv_endpoint."""
     rdzv_endpoint: str = ""
     """Rendezvous address of a run on several machines, as host:port."""
+    max_restarts: Annotated[int, Range(at_least=0, at_most=1000)] = 0
+    """Restarts of the ranks from the last checkpoint after a rank or machine was lost. A range in nnodes implies 10."""
     precision: Literal["fp32", "bf16", "fp16", "auto"] = "fp32"
     """Precision of forward and backward passes; parameters stay fp32. auto measures fp32 and bf16 when a new run starts
     and takes the faster one; a resumed run keeps the choice."""

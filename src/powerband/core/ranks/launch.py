@@ -18,6 +18,7 @@ from powerband.core.config import RunConfig
 from powerband.core.errors import ConfigError
 from powerband.core.machine.device import ranks_on_this_machine, thread_environment
 from powerband.core.machine.parent_death import signal_at_parent_death
+from powerband.core.ranks import restarts
 from powerband.core.ranks.rendezvous import Endpoint, find_endpoint, wait_for_host
 from powerband.core.run.stop_request import SIGNALS
 
@@ -25,6 +26,10 @@ SHUTDOWN_S = "120"
 """Time limit in seconds for ranks to save after a signal, before they are killed."""
 RENDEZVOUS_S = 900
 """Seconds within which all machines of a run must meet."""
+LAST_CALL_S = 15
+"""Seconds for which a range of machines waits for further ones once the smallest number has met."""
+RESTARTS = 10
+"""Restarts of the ranks of a run on a range of machines, unless max_restarts is set."""
 FORWARDED_SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"
 """Signals after which the launcher lets the ranks save; torch alone leaves out SIGUSR1."""
 REPORTED = (2, *(128 + number for number in SIGNALS))
@@ -91,30 +96,38 @@ def world_size(settings: RunConfig) -> int:
     return ranks_on_this_machine(settings) * int(settings.nnodes.split(":")[-1])
 
 
-def launch(settings: RunConfig, arguments: list[str]) -> int | None:
+def launch(settings: RunConfig, arguments: list[str], new_folder: str = "") -> int | None:
     """Starts the ranks of a run with several ranks, and waits for them.
 
     Args:
         settings: Settings of the run.
         arguments: Command line after ``powerband``, for every rank.
+        new_folder: Folder of a new run without ``run_dir``, which restarted ranks must find again; "" otherwise.
 
     Returns:
         None if this process is the only rank or a rank of a launcher; else the exit status of the ranks.
 
     Raises:
-        ConfigError: A GPU does not exist, or a run on several machines has no rdzv_endpoint.
+        ConfigError: A GPU does not exist, a run on several machines has no rdzv_endpoint, or one that may be restarted
+            has no run_dir.
     """
     here = ranks_on_this_machine(settings)
     if is_rank():
         return None
     least, _, most = settings.nnodes.partition(":")
     machines = int(most or least)
-    if here == 1 and machines == 1:
+    restarts_allowed = settings.max_restarts or (RESTARTS if most and machines > int(least) else 0)
+    if here == 1 and machines == 1 and not restarts_allowed:
         return None
     if machines > 1 and not settings.rdzv_endpoint:
         raise ConfigError(
             f"nnodes={settings.nnodes} requires a rendezvous address. "
             "Write rdzv_endpoint=HOST:29500 on all machines, where HOST is the name of one of them."
+        )
+    if machines > 1 and restarts_allowed and new_folder:
+        raise ConfigError(
+            f"nnodes={settings.nnodes} with restarts requires a run_dir that all machines share, so that restarted "
+            f"ranks find their run. Write the same run_dir=FOLDER on all of them."
         )
     endpoint = find_endpoint(settings.rdzv_endpoint) if machines > 1 else None
     if endpoint is not None:
@@ -122,10 +135,22 @@ def launch(settings: RunConfig, arguments: list[str]) -> int | None:
     os.environ.update(thread_environment(settings.threads, here))
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", SHUTDOWN_S)
     os.environ.setdefault("TORCHELASTIC_SIGNALS_TO_HANDLE", FORWARDED_SIGNALS)
-    return _elastic(endpoint, here, int(least), machines, ["-u", "-m", "powerband", *arguments])
+    command = ["-u", "-m", "powerband", *arguments]
+    if not restarts_allowed:
+        return _elastic(endpoint, here, int(least), machines, 0, command)
+    os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # gloo would find addresses of lost ranks in a shared store
+    restarts.prepare(new_folder)
+    status = reported = 0
+    try:
+        status = _elastic(endpoint, here, int(least), machines, restarts_allowed, command)
+    finally:
+        reported = restarts.finish()
+    return reported or status
 
 
-def _elastic(endpoint: Endpoint | None, here: int, least: int, most: int, arguments: list[str]) -> int:
+def _elastic(
+    endpoint: Endpoint | None, here: int, least: int, most: int, max_restarts: int, arguments: list[str]
+) -> int:
     from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.elastic.rendezvous import RendezvousError
@@ -138,9 +163,11 @@ def _elastic(endpoint: Endpoint | None, here: int, least: int, most: int, argume
         run_id=uuid.uuid4().hex if endpoint is None else "powerband",
         rdzv_backend="c10d",
         rdzv_endpoint="localhost:0" if endpoint is None else endpoint.numeric,
-        rdzv_configs={} if endpoint is None else {"is_host": str(endpoint.hosted_here), "timeout": RENDEZVOUS_S},
+        rdzv_configs={}
+        if endpoint is None
+        else {"is_host": str(endpoint.hosted_here), "timeout": RENDEZVOUS_S, "last_call_timeout": LAST_CALL_S},
         local_addr="localhost" if endpoint is None else endpoint.own_address,
-        max_restarts=0,
+        max_restarts=max_restarts,
     )
     try:
         elastic_launch(config, sys.executable)(*arguments)
@@ -155,7 +182,7 @@ def _elastic(endpoint: Endpoint | None, here: int, least: int, most: int, argume
         return 128 + error.sigval
     except RendezvousError as error:
         if endpoint is not None and endpoint.hosted_here:  # another process of this machine was faster
-            return _elastic(replace(endpoint, hosted_here=False), here, least, most, arguments)
+            return _elastic(replace(endpoint, hosted_here=False), here, least, most, max_restarts, arguments)
         raise ConfigError(
             f"The machines of nnodes={least}:{most} did not meet at rdzv_endpoint={endpoint} ({error}). Start the same "
             f"command on each of them within {RENDEZVOUS_S // 60} minutes, and check that they reach this address."

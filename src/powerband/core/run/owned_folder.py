@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 from powerband.core.errors import ConfigError
@@ -18,17 +19,25 @@ class OwnedFolder:
         ranks: Ranks of the run.
         created: True if this run created the folder.
         lock: Lock on the folder on rank 0; None on the other ranks.
+        jobs: Ids of the launchers that may restart the ranks of this run.
     """
 
-    def __init__(self, path: Path, ranks: Ranks, created: bool = False, lock: RunLock | None = None) -> None:
-        self.path, self.ranks, self.created, self.lock = path, ranks, created, lock
+    def __init__(
+        self,
+        path: Path,
+        ranks: Ranks,
+        created: bool = False,
+        lock: RunLock | None = None,
+        jobs: Collection[str] = (),
+    ) -> None:
+        self.path, self.ranks, self.created, self.lock, self.jobs = path, ranks, created, lock, jobs
         self._processes_written = False
 
     def write_processes(self) -> None:
         """Writes host and process id of each rank to the folder, for other commands. All ranks must call it."""
         processes = self.ranks.gather(process_facts())
         if self.ranks.leads:
-            write_processes(self.path, processes)
+            write_processes(self.path, processes, self.jobs)
         self._processes_written = self.ranks.leads
 
     def check_lock(self) -> None:

@@ -29,7 +29,7 @@ from powerband.core.run.failures import end_if_not_finite, final_error
 from powerband.core.run.nan_guard import NanGuard
 from powerband.core.run.owned_folder import OwnedFolder
 from powerband.core.run.startup import prepare_run
-from powerband.core.run.state_registry import Stateful, StateRegistry
+from powerband.core.run.state_registry import Redistribute, Stateful, StateRegistry
 from powerband.core.telemetry.journal import Journal
 
 
@@ -81,6 +81,7 @@ class Run:
         running: False once the loop must end.
         hooks: Functions of the recipe that the run calls.
         observer: Receives batches and iterations for a measurement of this run; None for a normal run.
+        ranks_changed: True after a resume with another number of ranks; the loop then starts new episodes.
     """
 
     def __init__(self, config: Any, folder: Path, ranks: Ranks, observer: RunObserver | None = None) -> None:
@@ -94,7 +95,7 @@ class Run:
         self.guard = NanGuard(ranks, scaled=settings.precision == "fp16")
         self.noise = NoiseSource(settings.seed, self.device, ranks.rank)
         self.env_steps = self.grad_steps = self._new_updates = 0
-        self.running = True
+        self.running, self.ranks_changed = True, False
         self.observer = observer
         self.hooks = RunHooks()
         self._banner: dict[str, str] = {}
@@ -106,14 +107,21 @@ class Run:
         self._elapsed_before_s = 0.0
         self._due = DueActions(settings, ranks, self.journal, self.guard)
         self._registry = StateRegistry(ranks)
-        self.register("noise", self.noise)
-        self.register("metrics", self.metrics)
+        self.register("noise", self.noise, redistribute=lambda states: self.noise.continue_from(states[0]))
+        self.register("metrics", self.metrics, redistribute=self.metrics.load_sums)
 
     # -- start and end ------------------------------------------------------------------------------------------
 
     @classmethod
     def start(
-        cls, config: Any, *, recipe: str, stage: str, argv: list[str], observer: RunObserver | None = None
+        cls,
+        config: Any,
+        *,
+        recipe: str,
+        stage: str,
+        argv: list[str],
+        observer: RunObserver | None = None,
+        restarted: bool = False,
     ) -> Run:
         """Starts a run: joins the ranks, creates or finds the run folder, and writes the configuration.
 
@@ -123,14 +131,15 @@ class Run:
             stage: Name of the stage (function of the recipe) that runs, such as train.
             argv: The command line after ``powerband``.
             observer: Receives batches and iterations for a measurement of the run; None for a normal run.
+            restarted: True if a launcher has started the ranks again, so that they continue the run in their folder.
 
         Raises:
             ConfigError: The run folder contains another run, is in use, or cannot be written.
         """
-        startup = prepare_run(config, recipe, stage, argv)
+        startup = prepare_run(config, recipe, stage, argv, restarted)
         run = cls(startup.config, startup.folder, startup.ranks, observer)
         run.recipe = recipe
-        run._folder = OwnedFolder(startup.folder, startup.ranks, startup.created_folder, startup.lock)
+        run._folder = OwnedFolder(startup.folder, startup.ranks, startup.created_folder, startup.lock, startup.jobs)
         run.describe(startup.banner)
         for notice in sorted({line for lines in run.ranks.gather(startup.notices) for line in lines}):
             run.console.note(notice)
@@ -197,15 +206,19 @@ class Run:
 
     # -- state --------------------------------------------------------------------------------------------------
 
-    def register(self, name: str, part: Stateful, shared: bool = False) -> None:
+    def register(
+        self, name: str, part: Stateful, shared: bool = False, redistribute: Redistribute | None = None
+    ) -> None:
         """Adds `part`, such as the learner, to the state that checkpoints of this run contain.
 
         Args:
             name: Name of the part, equal on all ranks.
             part: Object with ``state_dict`` and ``load_state_dict``.
             shared: True if the part is equal on all ranks, so that it is saved once.
+            redistribute: Restores the part from its states on all saved ranks, a list in rank order, if the checkpoint
+                has another number of ranks. None refuses such a checkpoint, unless the part is shared.
         """
-        self._registry.add(name, part, shared)
+        self._registry.add(name, part, shared, redistribute)
 
     def registered(self, name: str) -> Any:
         """The part registered as `name`; None if the name is unknown."""
@@ -218,7 +231,7 @@ class Run:
             True if a checkpoint was loaded; False for a new run.
 
         Raises:
-            CheckpointError: All checkpoints are damaged, or the number of ranks or the shapes differ.
+            CheckpointError: All checkpoints are damaged, or the shapes differ.
         """
         self.restart_clocks()
         if not self.settings.resume:
@@ -231,7 +244,14 @@ class Run:
                 f"{path.name} is not the newest checkpoint; the next save deletes the newer ones: "
                 f"{', '.join(reversed(newer))}"
             )
-        self.load_state_dict(self._registry.load(path))
+        state, saved_ranks = self._registry.load(path)
+        self.load_state_dict(state)
+        self.ranks_changed = saved_ranks != self.ranks.world_size
+        if self.ranks_changed:
+            self.console.note(
+                f"saved by {saved_ranks} rank(s), continued by {self.ranks.world_size}: sizes over all ranks stay, "
+                f"environments start new episodes, and stored transitions are distributed over the ranks"
+            )
         if self.ranks.leads:
             (self.dir / "config.json").write_text(to_json(self.config))
         self._folder.write_processes()

@@ -14,6 +14,7 @@ import os
 import threading
 import time
 import uuid
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -34,15 +35,16 @@ class RunLock:
 
     Args:
         folder: The run folder.
+        jobs: Ids of the launchers of this run. A lock of the same launchers is replaced: they have restarted the ranks.
 
     Raises:
         ConfigError: Another process holds the lock. The message names it.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, jobs: Collection[str] = ()) -> None:
         self.folder, self.path, self.lost = folder, folder / NAME, False
         self.token = uuid.uuid4().hex
-        self._facts = {**process_facts(), "place": _place(), "token": self.token}
+        self._facts = {**process_facts(), "place": _place(), "token": self.token, "jobs": sorted(jobs)}
         self._ended = threading.Event()
         own = folder / f"{NAME}-{self.token}"
         try:
@@ -82,6 +84,8 @@ class RunLock:
 
     def _is_held(self, holder: dict[str, Any], own: Path) -> bool:
         """True if the holder may still be writing."""
+        if set(holder.get("jobs", [])) & set(self._facts["jobs"]):
+            return False
         if holder.get("place") == self._facts["place"]:
             return process_start_ticks(holder["pid"]) == holder["began"]
         with contextlib.suppress(OSError):

@@ -18,6 +18,7 @@ from powerband.core.errors import ConfigError
 from powerband.core.machine import rendering
 from powerband.core.machine.device import device_names, host_facts, set_backend_flags, set_threads
 from powerband.core.optim.precision import resolve_precision
+from powerband.core.ranks import restarts
 from powerband.core.ranks.ranks import Ranks
 from powerband.core.run.run_lock import RunLock, sees_lock
 from powerband.core.run_folder import claim_run_folder, refuse_links, remove_unused_run
@@ -35,6 +36,7 @@ class RunStartup:
         ranks: Process group, with the rank and device of this process.
         banner: Lines of the banner that the run prints at its start, label -> text.
         notices: Notices of this rank for the user.
+        jobs: Ids of the launchers that may restart the ranks; empty if none does.
     """
 
     config: Any
@@ -44,6 +46,7 @@ class RunStartup:
     ranks: Ranks
     banner: dict[str, str]
     notices: list[str]
+    jobs: set[str]
 
 
 def _common_folder(ranks: Ranks, claimed: Path | str, lock: RunLock | None) -> Path:
@@ -68,7 +71,28 @@ def _common_folder(ranks: Ranks, claimed: Path | str, lock: RunLock | None) -> P
     )
 
 
-def prepare_run(config: Any, recipe: str, stage: str, argv: list[str]) -> RunStartup:
+def _claim(settings: RunConfig, recipe: str, restarted: bool, jobs: set[str]) -> tuple[Path, bool]:
+    """Creates or finds the run folder, as `claim_run_folder` does. Restarted ranks continue in the folder of their run.
+
+    Args:
+        settings: Settings of the run.
+        recipe: Name of the recipe.
+        restarted: True if a launcher has started the ranks again.
+        jobs: Ids of the launchers of all ranks.
+    """
+    if restarted:
+        folder = Path(settings.resume or settings.run_dir).expanduser()
+        if not jobs & restarts.jobs_of(folder):
+            raise ConfigError(
+                f"run_dir={folder} already contains a run of another job, which would be overwritten. Choose another "
+                f"run_dir, or continue the run with resume={folder}."
+            )
+        if not settings.resume:  # the ranks were lost before their first checkpoint
+            remove_unused_run(folder, created=False)
+    return claim_run_folder(settings.resume, settings.run_dir, recipe)
+
+
+def prepare_run(config: Any, recipe: str, stage: str, argv: list[str], restarted: bool = False) -> RunStartup:
     """Prepares this process for a run: joins the ranks, sets threads and backends, and creates the run folder.
 
     All ranks must call it.
@@ -78,6 +102,7 @@ def prepare_run(config: Any, recipe: str, stage: str, argv: list[str]) -> RunSta
         recipe: Name of the recipe.
         stage: Name of the stage (function of the recipe) that runs.
         argv: The command line after ``powerband``.
+        restarted: True if a launcher has started the ranks again, so that they continue the run in their folder.
 
     Raises:
         ConfigError: The run folder contains another run, is in use, or cannot be written.
@@ -88,11 +113,14 @@ def prepare_run(config: Any, recipe: str, stage: str, argv: list[str]) -> RunSta
     switches = set_backend_flags(settings)
     config, choices = resolve_precision(config, ranks)
     renders = rendering.prepare(ranks.device)  # before any simulator is imported; worker processes inherit it
-    claimed, created = claim_run_folder(settings.resume, settings.run_dir, recipe) if ranks.leads else ("", False)
+    jobs = set(filter(None, ranks.gather(restarts.job())))
+    claimed, created = _claim(settings, recipe, restarted, jobs) if ranks.leads else ("", False)
     lock = None
     if isinstance(claimed, Path):
         refuse_links(claimed)
-        lock = RunLock(claimed)
+        if restarted:
+            jobs |= restarts.jobs_of(claimed)  # launchers that were lost, and may come back
+        lock = RunLock(claimed, jobs)
     try:
         folder = _common_folder(ranks, claimed, lock)
     except (ConfigError, SystemExit):  # on all ranks
@@ -122,4 +150,4 @@ def prepare_run(config: Any, recipe: str, stage: str, argv: list[str]) -> RunSta
         banner["switches"] = switches
     if renders.line:
         banner["rendering"] = renders.line
-    return RunStartup(config, folder, created, lock, ranks, banner, list(renders.notices))
+    return RunStartup(config, folder, created, lock, ranks, banner, list(renders.notices), jobs)

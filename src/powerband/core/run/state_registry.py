@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,6 +18,10 @@ class Stateful(Protocol):
     def load_state_dict(self, state: dict) -> None: ...
 
 
+Redistribute = Callable[[list[dict]], None]
+"""Restores a part on this rank from its states on all saved ranks, if the checkpoint has another number of ranks."""
+
+
 class StateRegistry:
     """Saves and restores the parts of a run that have state, such as learner and replay buffer, as one checkpoint.
 
@@ -26,17 +31,22 @@ class StateRegistry:
     def __init__(self, ranks: Ranks) -> None:
         self.ranks = ranks
         self._parts: dict[str, tuple[Stateful, bool]] = {}
+        self._redistribute: dict[str, Redistribute] = {}
 
-    def add(self, name: str, part: Stateful, shared: bool) -> None:
+    def add(self, name: str, part: Stateful, shared: bool, redistribute: Redistribute | None = None) -> None:
         """Adds a part. Every rank must add the same names.
 
         Args:
             name: Name of the part in checkpoints.
             part: Object with ``state_dict`` and ``load_state_dict``.
             shared: True if the part is equal on all ranks, so that it is saved once.
+            redistribute: Restores the part from a checkpoint with another number of ranks. None refuses such a
+                checkpoint, unless the part is shared.
         """
         assert name not in self._parts, name
         self._parts[name] = (part, shared)
+        if redistribute is not None:
+            self._redistribute[name] = redistribute
 
     def get(self, name: str) -> Any:
         """The part of this name; None if the name is unknown."""
@@ -64,28 +74,43 @@ class StateRegistry:
             writer.commit(files, {"world_size": self.ranks.world_size, **counters}, keep=keep)
         self.ranks.barrier()
 
-    def load(self, path: Path) -> dict:
+    def load(self, path: Path) -> tuple[dict, int]:
         """Restores every part from the checkpoint in the folder `path`.
 
         Returns:
-            The value of `run` that `save` received.
+            The value of `run` that `save` received, and the number of ranks that saved the checkpoint.
 
         Raises:
-            CheckpointError: A file is damaged, or the number of ranks or the shapes differ from those of this run.
+            CheckpointError: A file is damaged, the shapes differ from those of this run, or a part cannot continue on
+                another number of ranks.
         """
         shared, manifest = load_checkpoint(path, "shared")
-        if manifest.world_size != self.ranks.world_size:
-            raise CheckpointError(
-                f"{path} was saved by {manifest.world_size} ranks, but this run has {self.ranks.world_size}. The state "
-                f"of replay and environments is per rank. Resume with {manifest.world_size} ranks."
-            )
-        own, _ = load_checkpoint(path, f"rank{self.ranks.rank}")
+        saved_ranks = manifest.world_size
+        if saved_ranks == self.ranks.world_size:
+            own = [load_checkpoint(path, f"rank{self.ranks.rank}")[0]]
+        else:
+            self._check_redistribution(path, saved_ranks)
+            own = [load_checkpoint(path, f"rank{rank}")[0] for rank in range(saved_ranks)]
         for name, (part, is_shared) in self._parts.items():
             try:
-                part.load_state_dict((shared if is_shared else own)[name])
+                if is_shared:
+                    part.load_state_dict(shared[name])
+                elif saved_ranks == self.ranks.world_size:
+                    part.load_state_dict(own[0][name])
+                else:
+                    self._redistribute[name]([state[name] for state in own])
             except (RuntimeError, KeyError, ValueError, TypeError) as error:
                 raise CheckpointError(
                     f"{path}: the saved {name} does not fit this configuration ({' '.join(str(error).split())[:300]}). "
                     f"Resume with the sizes and shapes of the saved run, or choose a new run_dir."
                 ) from error
-        return shared["run"]
+        return shared["run"], saved_ranks
+
+    def _check_redistribution(self, path: Path, saved_ranks: int) -> None:
+        fixed = [name for name, (_, shared) in self._parts.items() if not shared and name not in self._redistribute]
+        if fixed:
+            raise CheckpointError(
+                f"{path} was saved by {saved_ranks} ranks, but this run has {self.ranks.world_size}. The state of "
+                f"{', '.join(fixed)} cannot be distributed over another number of ranks. Resume with {saved_ranks} "
+                f"ranks."
+            )

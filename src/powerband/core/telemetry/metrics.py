@@ -143,6 +143,23 @@ class Metrics:
         self._masked = {name: tensor.to(device) for name, tensor in state["masked"].items()}
         self._scalars = dict(state["scalars"])
 
+    def load_sums(self, states: list[dict]) -> None:
+        """Restores the current log interval of a run with another number of ranks.
+
+        Rank 0 takes over the sums of all saved ranks, and the other ranks start with none.
+
+        Args:
+            states: Results of `state_dict` of the saved ranks.
+        """
+        self.load_state_dict({"groups": [], "masked": {}, "scalars": states[0]["scalars"]})
+        for state in states if self.ranks.leads else []:
+            for group in state["groups"]:
+                names, total = tuple(group["names"]), group["sums"].to(self.ranks.device)
+                self._sums[names] = self._sums.get(names, 0) + total
+                self._counts[names] = self._counts.get(names, 0) + group["count"]
+            for name, tensor in state["masked"].items():
+                self._masked[name] = self._masked.get(name, 0) + tensor.to(self.ranks.device)
+
 
 class JsonlSink:
     """Appends one JSON line per log interval to a file (``metrics.jsonl``) and flushes it immediately.

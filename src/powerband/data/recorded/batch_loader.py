@@ -96,7 +96,24 @@ class BatchLoader:
 
     def state_dict(self) -> dict:
         """Returns the position in the stream of rows: the number of batches drawn, the number of rows and the seed."""
-        return {"drawn": self.batches_drawn, "rows": self.rows, "seed": self.seed}
+        return {"drawn": self.batches_drawn, "rows": self.rows, "seed": self.seed, "batch": self.batch}
+
+    def load_position(self, states: list[dict]) -> None:
+        """Restores the position in the stream of rows of a run that had another number of ranks.
+
+        Args:
+            states: Results of `state_dict` of the saved ranks, in rank order.
+
+        Raises:
+            ConfigError: The number of recorded rows differs, or so does the batch over all ranks.
+        """
+        saved, now = states[0].get("batch", 0) * len(states), self.batch * self.world_size
+        if saved != now:
+            raise ConfigError(
+                f"The checkpoint was saved with batches of {saved} rows over all ranks, but this run has {now}. Write "
+                f"offline.global_batch_size={saved}."
+            )
+        self.load_state_dict(states[0])
 
     def load_state_dict(self, state: dict) -> None:
         """Restores the position in the stream of rows from a result of `state_dict`.

@@ -58,4 +58,8 @@ class RewardScale:
     def load_state_dict(self, state: dict) -> None:
         """Restores a result of `state_dict`."""
         self.returns = state["returns"].to(self.returns.device)
+        self.load_statistics(state)
+
+    def load_statistics(self, state: dict) -> None:
+        """Restores the statistics, which are equal on all ranks, from a result of `state_dict` of any rank."""
         self.norm.load_state_dict({name: state[name] for name in ("mean", "var", "count")})

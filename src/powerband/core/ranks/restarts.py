@@ -1,0 +1,85 @@
+"""Restarts: what a launcher and its ranks exchange, so that ranks continue their run after a rank or machine was lost.
+
+The elastic launcher of torch starts all ranks again with the same command line. They find the run folder of the lost
+ranks, and continue it if one of the present launchers took part in that run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+import uuid
+from collections.abc import Iterable
+from pathlib import Path
+
+from powerband.core.run_folder import PROCESSES
+
+JOB, FOLDER, OUTCOME = "POWERBAND_JOB", "POWERBAND_RUN_DIR", "POWERBAND_OUTCOME"
+"""Environment variables of ranks that may be restarted: the id of their launcher, the folder of a new run without
+``run_dir`` ("" with it), and the file in which a rank reports a user error, after which a restart is of no use."""
+
+
+def prepare(folder: str) -> None:
+    """Sets the environment variables for the ranks of this launcher; `folder` is the folder of the run, or ""."""
+    handle, path = tempfile.mkstemp(prefix="powerband-outcome-")
+    os.close(handle)
+    os.environ |= {JOB: uuid.uuid4().hex, FOLDER: folder, OUTCOME: path}
+
+
+def finish() -> int:
+    """Removes the variables of `prepare` and returns the exit status that a rank has reported, or 0."""
+    path = Path(os.environ.pop(OUTCOME))
+    for name in (JOB, FOLDER):
+        del os.environ[name]
+    text = path.read_text()
+    path.unlink()
+    return int(text or 0)
+
+
+def job() -> str:
+    """Returns the id of the launcher that may restart this rank; "" if none does.
+
+    This is the launcher of powerband, or a torchrun with ``--max-restarts`` and ``--rdzv-id``.
+    """
+    torchrun = os.environ.get("TORCHELASTIC_RUN_ID", "none")
+    if JOB in os.environ or torchrun == "none" or os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") == "0":
+        return os.environ.get(JOB, "")
+    return f"torchrun {torchrun}"
+
+
+def new_folder() -> str:
+    """Returns the folder that the launcher has chosen for a new run; "" if it has chosen none."""
+    return os.environ.get(FOLDER, "")
+
+
+def reported() -> bool:
+    """True if a rank of this launcher has reported a user error, so that this rank must end too."""
+    path = os.environ.get(OUTCOME)
+    return path is not None and Path(path).exists() and bool(Path(path).read_text())
+
+
+def report(status: int) -> int:
+    """Reports the user error with which this rank ends, and returns the exit status for the launcher.
+
+    A launcher restarts ranks with a status other than 0, but a user error would only occur again.
+    """
+    path = os.environ.get(OUTCOME)
+    if path is None or status != 2:
+        return status
+    Path(path).write_text(str(status))
+    return 0
+
+
+def jobs_of(folder: Path) -> set[str]:
+    """Returns the launchers that took part in the run in `folder`, as its processes and its lock name them."""
+    found: set[str] = set()
+    for name in (PROCESSES, ".lock"):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            found |= _strings(json.loads((folder / name).read_text(encoding="utf-8"))["jobs"])
+    return found
+
+
+def _strings(values: Iterable[object]) -> set[str]:
+    return {value for value in values if isinstance(value, str) and value}

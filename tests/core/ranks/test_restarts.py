@@ -1,0 +1,83 @@
+"""Restarts: which runs restarted ranks continue, and the errors after which they are not restarted."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+import runs
+from powerband.cli import main as cli
+from powerband.core.errors import ConfigError
+from powerband.core.ranks import launch, restarts
+from powerband.core.run.run_lock import RunLock
+
+
+@pytest.fixture
+def launcher(monkeypatch):
+    """The environment of ranks that a launcher may restart."""
+    for name in (restarts.JOB, restarts.FOLDER, restarts.OUTCOME):
+        monkeypatch.setenv(name, "")  # restores the environment after the test
+        monkeypatch.delenv(name)
+    restarts.prepare("")
+    yield
+    if restarts.OUTCOME in os.environ:
+        restarts.finish()
+
+
+def train(run, steps: int) -> int:
+    return cli.main(["train", *runs.SMALL["ddpg"], "tensorboard=false", f"run_dir={run}", f"env_steps={steps}"])
+
+
+def test_restarted_ranks_continue_the_run_of_their_launcher_only(tmp_path, launcher, capsys):
+    run = tmp_path / "run"
+    assert train(run, 80) == 0
+    facts = json.loads((run / "processes.json").read_text())
+    assert facts["jobs"] == [restarts.job()] and len(restarts.job()) == 32
+    assert train(run, 80) == 0, "restarted after the run had ended"
+    assert f"resumed from {run}/checkpoints/80 at 80 env steps" in capsys.readouterr().out
+    restarts.finish()
+    restarts.prepare("")
+    assert train(run, 80) == 0 and restarts.reported(), "a user error is reported to the launcher, and not repeated"
+    assert "already contains a run of another job" in capsys.readouterr().err
+    assert train(run, 80) == 0 and not capsys.readouterr().out
+    assert restarts.finish() == 2
+
+
+def test_ranks_that_were_lost_before_their_first_checkpoint_start_again(tmp_path, launcher, capsys):
+    run = tmp_path / "run"
+    run.mkdir()
+    for name in ("run.json", "config.json"):
+        (run / name).write_text("{}")
+    (run / "processes.json").write_text(json.dumps({"jobs": [restarts.job()]}))
+    (run / "metrics.jsonl").write_text('{"env_steps": 1000, "time_s": 1}\n')
+    assert train(run, 50) == 0 and not restarts.reported(), capsys.readouterr().err
+    assert [line["env_steps"] for line in runs.metrics(run)] == [52] and "resumed" not in capsys.readouterr().out
+
+
+def test_a_lock_of_the_same_launcher_is_replaced(tmp_path):
+    first = RunLock(tmp_path, {"a"})
+    with pytest.raises(ConfigError, match="in use"):
+        RunLock(tmp_path, {"b"})
+    second = RunLock(tmp_path, {"a", "c"})
+    assert restarts.jobs_of(tmp_path) == {"a", "c"}
+    first.release()
+    assert (tmp_path / ".lock").exists()
+    second.release()
+
+
+def test_torchrun_may_restart_ranks_if_it_has_an_id(monkeypatch):
+    for name, value in {"TORCHELASTIC_RUN_ID": "night", "TORCHELASTIC_MAX_RESTARTS": "3"}.items():
+        monkeypatch.setenv(name, value)
+    assert restarts.job() == "torchrun night"
+    monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "0")
+    assert restarts.job() == ""
+
+
+def test_several_machines_with_restarts_need_a_common_folder(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(launch, "_elastic", lambda *settings: pytest.fail("ranks were started"))
+    words = ["train", *runs.SMALL["ddpg"], "gpus=none", "nnodes=1:2", "rdzv_endpoint=127.0.0.1:29987"]
+    assert cli.main(words) == 2
+    assert "requires a run_dir that all machines share" in capsys.readouterr().err and not list(tmp_path.iterdir())

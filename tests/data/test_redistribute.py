@@ -1,0 +1,65 @@
+"""Redistribute: every rank gets the transitions of its environments, newest last, with their n-step links."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from powerband.data.replay import Replay
+from powerband.data.types import TensorSpec
+
+FIELDS = {
+    "reward": TensorSpec(()), "terminated": TensorSpec((), torch.bool), "next_obs": TensorSpec((2,))
+}  # fmt: skip
+
+
+def filled(rank: int, world_size: int, envs: int, capacity: int, steps: int, n_step: int) -> Replay:
+    """The replay of a rank after `steps` steps; a transition contains its environment and its time."""
+    each = envs // world_size
+    replay = Replay(capacity // world_size, each, "cpu", FIELDS, n_step=n_step)
+    ids = torch.arange(rank * each, (rank + 1) * each).float()
+    for time in range(steps):
+        obs = torch.stack([ids, torch.full_like(ids, time)], 1)
+        ended = (time + ids) % 5 == 4  # episodes of five steps
+        replay.add({"reward": ids * 100 + time, "terminated": ended, "next_obs": obs}, ended=ended)
+    return replay
+
+
+@pytest.mark.parametrize("n_step", [1, 3])
+@pytest.mark.parametrize("steps", [4, 31])
+@pytest.mark.parametrize(("saved", "now"), [(2, 1), (1, 2), (2, 3), (3, 2)])
+def test_a_rank_gets_the_newest_transitions_of_its_environments_in_order(saved, now, steps, n_step):
+    envs, capacity = 6, 60
+    states = [filled(rank, saved, envs, capacity, steps, n_step).state_dict() for rank in range(saved)]
+    for rank in range(now):
+        replay = Replay(capacity // now, envs // now, "cpu", FIELDS, n_step=n_step)
+        replay.load_share(states, rank, now)
+        kept = min(steps, capacity // envs)
+        assert len(replay) == int(replay.filled) == kept * envs // now
+        env, time = replay.newest(len(replay))["next_obs"].unbind(1)
+        expected_time = torch.arange(steps - kept, steps).repeat_interleave(envs // now)
+        expected_env = torch.arange(rank * envs // now, (rank + 1) * envs // now).repeat(kept)
+        assert torch.equal(time, expected_time.float()) and torch.equal(env, expected_env.float())
+        if n_step > 1:
+            links_stay_within_episodes(replay)
+        before = replay.stored["reward"].clone()
+        replay.add(
+            {
+                "reward": torch.full((envs // now,), -1.0),
+                "terminated": torch.zeros(envs // now, dtype=torch.bool),
+                "next_obs": torch.zeros(envs // now, 2),
+            },
+            ended=torch.zeros(envs // now, dtype=torch.bool),
+        )
+        if kept == capacity // envs:  # the oldest transitions are overwritten first
+            assert torch.equal(replay.stored["reward"][envs // now :], before[envs // now :])
+
+
+def links_stay_within_episodes(replay: Replay) -> None:
+    """Each link leads to the next step of the same environment, except at the end of an episode and at the newest."""
+    obs, following = replay.stored["next_obs"], replay.windows.following[: len(replay)]
+    ended, target = replay.stored["terminated"], obs[following]
+    last = obs[:, 1] == obs[:, 1].max()
+    stays = following == torch.arange(len(replay))
+    assert torch.equal(stays, ended | last)
+    assert torch.equal(target[~stays] - obs[~stays], torch.tensor([0.0, 1.0]).expand((~stays).sum(), 2))
