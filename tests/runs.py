@@ -25,6 +25,10 @@ SMALL = {
     "iac": "uav algo=iac variant=smoke on_policy.num_envs=3 budget=4 minibatch_rows=25".split(),
     "sketchnav": "sketchnav variant=smoke".split(),
     "sac": "gym algo=sac sac.hidden=32,32 off_policy.num_envs=2 learning_starts=40 random_steps=40".split(),
+    "td3": (
+        "gym algo=td3 td3.hidden=16 td3.normalize_obs=true off_policy.normalize_reward=true off_policy.num_envs=2 "
+        "global_batch_size=32 learning_starts=40 random_steps=40"
+    ).split(),
     "dqn": (
         "gym env_id=CartPole-v1 algo=dqn dqn.hidden=32 dqn.epsilon_steps=300 off_policy.num_envs=3 n_step=3 "
         "global_batch_size=32 replay_size=200 learning_starts=40 random_steps=40 num_workers=0"

@@ -19,7 +19,17 @@ from powerband.algos.dqn import DQN
 from powerband.algos.fast_td3 import FastTD3
 from powerband.algos.ppo import PPO
 from powerband.algos.sac import SAC
-from powerband.algos.settings import ChunkConfig, COMAConfig, DDPGConfig, DQNConfig, FastTD3Config, PPOConfig, SACConfig
+from powerband.algos.settings import (
+    ChunkConfig,
+    COMAConfig,
+    DDPGConfig,
+    DQNConfig,
+    FastTD3Config,
+    PPOConfig,
+    SACConfig,
+    TD3Config,
+)
+from powerband.algos.td3 import TD3
 from powerband.core.noise import NoiseSource
 from powerband.core.optim.precision import Precision
 from powerband.core.rank_context import RankContext
@@ -27,7 +37,7 @@ from powerband.core.ranks.agreement import INTERVAL_S, RankAgreement
 from powerband.core.ranks.ranks import Ranks
 from powerband.core.telemetry.idle_causes import causes_of_idleness
 from powerband.core.telemetry.phase_clock import PhaseClock, PhaseTimes
-from powerband.data.types import EnvSpec, TensorSpec, Tree, tree_map
+from powerband.data.types import EnvSpec, StatisticsLearner, TensorSpec, Tree, tree_map
 from powerband.nets.chunks.policy import ChunkPolicy
 from powerband.recipes.sketchnav.env.env import make_env_spec as sketchnav_spec
 from powerband.recipes.sketchnav.env.world import Rules
@@ -42,13 +52,14 @@ BATCH, UPDATES = 64, 5
 ITERATIONS = 3_000
 STEPS, PIXELS, SKETCHES = 6, 36, 9
 CHUNKS = ("clone", "diffusion")
-LEARNERS = ("sac", "fast_td3", "dqn", "ddpg", "ppo", "fused", "coma", "sketchnav", *CHUNKS)
+CONTINUOUS = ("sac", "td3", "fast_td3")
+LEARNERS = ("sac", "td3", "fast_td3", "dqn", "ddpg", "ppo", "fused", "coma", "sketchnav", *CHUNKS)
 
 
 def make_env_spec(name: str) -> EnvSpec:
     if name == "coma":
         return uav_spec(World())
-    if name in ("sac", "fast_td3"):
+    if name in CONTINUOUS:
         low, high = torch.tensor([-2.0, -1.0]), torch.tensor([2.0, 1.0])
         return EnvSpec(TensorSpec((7,)), TensorSpec((2,)), low=low, high=high)
     if name == "dqn":
@@ -95,14 +106,14 @@ def joint_batch(name: str, index: int) -> dict[str, torch.Tensor]:
         action = torch.randint(6, (BATCH,), generator=generator)
         mask = (torch.rand(BATCH, 6, generator=generator) < 0.7).scatter(1, action.unsqueeze(1), True)
         return {"inputs": inputs, "action": action, "mask": mask, "returns": torch.randn(BATCH, generator=generator)}
-    agents = () if name in ("sac", "fast_td3", "dqn") else (3,)
+    agents = () if name in (*CONTINUOUS, "dqn") else (3,)
 
     def normal(*tail: int) -> torch.Tensor:
         return torch.randn(BATCH, *agents, *tail, generator=generator)
 
     batch = {"obs": normal(7), "next_obs": normal(7), "reward": normal()}
     batch["terminated"] = torch.rand(BATCH, generator=generator) < 0.1
-    if name in ("sac", "fast_td3"):
+    if name in CONTINUOUS:
         return batch | {"action": normal(2).clamp(-1, 1)}
     if name == "dqn":
         return batch | {"action": torch.randint(4, (BATCH,), generator=generator)}
@@ -136,6 +147,7 @@ def learner_of(ranks: Ranks, name: str) -> object:
     kinds = {
         "coma": (COMA, COMAConfig(width=16, actor_lr=1e-3, critic_lr=1e-3)),
         "sac": (SAC, SACConfig(hidden=(32, 32))),
+        "td3": (TD3, TD3Config(hidden=(32,), normalize_obs=True)),
         "fast_td3": (FastTD3, FastTD3Config(hidden=(32,), critic_hidden=(32,))),
         "dqn": (DQN, DQNConfig(hidden=(32, 32), dueling=True, quantiles=5, target_interval=2)),
         "ddpg": (DDPG, DDPGConfig(hidden=32)),
@@ -164,7 +176,10 @@ def train(ranks: Ranks, name: str) -> dict[str, torch.Tensor]:
         return tree_map(lambda leaf: leaf[:, rows] if whole else leaf[rows], value)
 
     for index in range(UPDATES):
-        learner.update({key: share(key, value) for key, value in joint_batch(name, index).items()})
+        batch = {key: share(key, value) for key, value in joint_batch(name, index).items()}
+        if isinstance(learner, StatisticsLearner):
+            learner.update_statistics(batch["obs"])
+        learner.update(batch)
     parameters = dict(learner.policy_state())
     assert ranks.identical_on_all_ranks(list(parameters.values()))
     return {key: value.clone() for key, value in parameters.items()}

@@ -21,7 +21,7 @@ from powerband.core.config import RunConfig
 from powerband.core.errors import ConfigError
 from powerband.core.run.run import Run
 from powerband.data.replay import Replay
-from powerband.data.types import Learner, Step
+from powerband.data.types import Learner, Step, TensorSpec
 from powerband.envs.workers.vector import WorkerVecEnv
 from powerband.loops.config import OffPolicyConfig
 from powerband.loops.off_policy import off_policy
@@ -178,3 +178,28 @@ def test_dqn_learns_from_small_boolean_images(tmp_path):
     )
     returns = [line["charts/episodic_return"] for line in lines]
     assert returns[-1] > 0.5 > 0.0 > returns[0], returns
+
+
+def test_statistics_are_those_of_the_collected_steps(tmp_path):
+    """The replay and the metrics have raw values; the learner gets scaled rewards."""
+    env = WorkerVecEnv([Catch] * 4, num_workers=0)
+    env.spec = replace(env.spec, obs=TensorSpec((10, 10, 2), torch.bool))
+    loop = OffPolicyConfig(num_envs=4, global_batch_size=16, learning_starts=100, normalize_reward=True)
+    learners: list[DQN] = []
+    stored: list[torch.Tensor] = []
+    batches: list[torch.Tensor] = []
+
+    def make(run: Run) -> DQN:
+        learner = DQN(env.spec, DQNConfig(hidden=(8,), normalize_obs=True), run.context)
+        update = learner.update
+        learner.update = lambda batch: (batches.append(batch["reward"].clone()), update(batch))[1]
+        learners.append(learner)
+        return learner
+
+    train(env, make, loop, tmp_path / "run", 200, lambda step, replay: stored.append(replay.stored["obs"].float()))
+    rows = stored[-1].flatten(1)
+    norm = learners[0].obs_norm
+    assert int(norm.count) == len(rows) == 200
+    torch.testing.assert_close(norm.mean, rows.mean(0), rtol=0, atol=1e-5)
+    torch.testing.assert_close(norm.var, rows.var(0, unbiased=False), rtol=0, atol=1e-5)
+    assert batches[-1].abs().max() > 1.5, "the rewards are 1 and -1 at the ends of episodes, and 0 elsewhere"

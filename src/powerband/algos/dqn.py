@@ -29,6 +29,7 @@ from powerband.data.types import EnvSpec, Tree
 from powerband.nets.distributions import MASKED, uniform_actions
 from powerband.nets.observations.encoders import ObsEncoder, encode
 from powerband.nets.observations.features import action_mask, features, num_features
+from powerband.nets.observations.normalise import vector_norm
 from powerband.nets.q_network import QNetwork
 
 
@@ -62,9 +63,11 @@ class DQN:
                 f"algo=dqn needs one action per environment, not an array of shape {spec.action.shape}. Write algo=ppo."
             )
         self.config, self.precision, self.noise = config, context.precision, context.noise
+        self.average = context.average
         self.num_actions, self.world_size = spec.num_actions, context.world_size
         self.encoder = None if encoder is None else encoder.to(context.device)
         inputs = num_features(spec.obs, None) if encoder is None else encoder.width
+        self.obs_norm = vector_norm("dqn", inputs, encoder).to(context.device) if config.normalize_obs else None
         quantiles = max(1, config.quantiles)
         self.net = QNetwork(inputs, config.hidden, self.num_actions, quantiles, config.dueling).to(context.device)
         self.target_net, self.target_encoder = copy.deepcopy(self.net), copy.deepcopy(self.encoder)
@@ -135,9 +138,15 @@ class DQN:
             self.target.update()
         return {**figures, "charts/epsilon": self.epsilon.clone()}
 
+    def update_statistics(self, obs: Tree) -> None:
+        """Adds collected observations (N, ...) to the statistics over all ranks, if observations are normalised."""
+        if self.obs_norm is not None:
+            self.obs_norm.update_statistics(features(obs, 1), self.average, self.world_size)
+
     def _features(self, obs: Tree, encoder: ObsEncoder | None) -> Tensor:
         """Computes the inputs (B, F) of the network; without `encoder` all entries of `obs` are joined."""
-        return features(obs, 1) if encoder is None else encode(encoder, obs, self.precision)
+        rows = features(obs, 1) if encoder is None else encode(encoder, obs, self.precision)
+        return rows if self.obs_norm is None else self.obs_norm(rows)
 
     def _loss(
         self,
@@ -177,10 +186,11 @@ class DQN:
     def policy_state(self) -> dict[str, Tensor]:
         """Returns the parameters of network and encoder, for the exported policy.
 
-        Parameters of the encoder have the prefix ``encoder.``.
+        Parameters of the encoder have the prefix ``encoder.``, statistics of observations the prefix ``obs_norm.``.
         """
         encoder = {} if self.encoder is None else self.encoder.state_dict(prefix="encoder.")
-        return {**self.net.state_dict(), **encoder}
+        norm = {} if self.obs_norm is None else self.obs_norm.state_dict(prefix="obs_norm.")
+        return {**self.net.state_dict(), **encoder, **norm}
 
     def _set_epsilon(self) -> None:
         """Computes epsilon from `env_steps`, in place, because captured graphs read it."""
@@ -191,7 +201,9 @@ class DQN:
     def _parts(self) -> dict[str, Any]:
         """Returns the parts with state by name."""
         encoders = {} if self.encoder is None else {"encoder": self.encoder, "target_encoder": self.target_encoder}
-        return {"net": self.net, "target_net": self.target_net, "adam": self.adam, "noise": self.noise, **encoders}
+        norm = {} if self.obs_norm is None else {"obs_norm": self.obs_norm}
+        parts = {"net": self.net, "target_net": self.target_net, "adam": self.adam, "noise": self.noise}
+        return {**parts, **encoders, **norm}
 
     def state_dict(self) -> dict:
         """Returns the complete training state for a checkpoint: the tensors themselves, not copies."""

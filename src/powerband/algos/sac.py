@@ -27,6 +27,7 @@ from powerband.data.types import EnvSpec, Tree
 from powerband.nets.mlp import MLP, TwinMLP
 from powerband.nets.observations.encoders import ObsEncoder, encode
 from powerband.nets.observations.features import features, num_features
+from powerband.nets.observations.normalise import vector_norm
 
 LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0
 LOG_2 = math.log(2.0)
@@ -75,12 +76,14 @@ class SAC:
                 f"algo=sac needs one action vector per environment, not shape {spec.action.shape}. Write algo=ppo."
             )
         self.config, self.precision, self.noise = config, context.precision, context.noise
+        self.average, self.world_size = context.average, context.world_size
         self.dim = spec.action.shape[0]
         self.centre = ((spec.high + spec.low) / 2).to(context.device, torch.float32)
         self.scale = ((spec.high - spec.low) / 2).to(context.device, torch.float32)
         self.target_entropy = -float(self.dim) if config.target_entropy is None else config.target_entropy
         self.encoder = None if encoder is None else encoder.to(context.device)
         inputs = num_features(spec.obs, None) if encoder is None else encoder.width
+        self.obs_norm = vector_norm("sac", inputs, encoder).to(context.device) if config.normalize_obs else None
         self.actor = MLP(inputs, config.hidden, 2 * self.dim, exact_inputs=True).to(context.device)
         self.critic = TwinMLP(inputs + self.dim, config.hidden, 1, exact_inputs=True).to(context.device)
         self.temperature = Temperature(config.initial_alpha).to(context.device)
@@ -189,9 +192,15 @@ class SAC:
             self.target.update()
         return figures
 
+    def update_statistics(self, obs: Tree) -> None:
+        """Adds collected observations (N, ...) to the statistics over all ranks, if observations are normalised."""
+        if self.obs_norm is not None:
+            self.obs_norm.update_statistics(features(obs, 1), self.average, self.world_size)
+
     def _features(self, obs: Tree, encoder: ObsEncoder | None) -> Tensor:
         """Computes the inputs (B, F) of the networks; without `encoder` all entries of `obs` are joined."""
         rows = features(obs, 1) if encoder is None else encode(encoder, obs, self.precision)
+        rows = rows if self.obs_norm is None else self.obs_norm(rows)
         return rows if self.config.obs_scale == 1.0 else rows * self.config.obs_scale
 
     def _policy(self, obs: Tensor, normal: Tensor) -> tuple[Tensor, Tensor]:
@@ -268,17 +277,20 @@ class SAC:
     def policy_state(self) -> dict[str, Tensor]:
         """Returns the tensors of the exported policy.
 
-        They are the parameters of the actor, those of the encoder with the prefix ``encoder.``, and ``centre`` and
-        ``scale``, which map actions from [-1, 1] to the environment's units.
+        They are the parameters of the actor, those of the encoder and the statistics of the observations with the
+        prefixes ``encoder.`` and ``obs_norm.``, and ``centre`` and ``scale``, which map actions from [-1, 1] to the
+        environment's units.
         """
         encoder = {} if self.encoder is None else self.encoder.state_dict(prefix="encoder.")
-        return {**self.actor.state_dict(), **encoder, "centre": self.centre, "scale": self.scale}
+        norm = {} if self.obs_norm is None else self.obs_norm.state_dict(prefix="obs_norm.")
+        return {**self.actor.state_dict(), **encoder, **norm, "centre": self.centre, "scale": self.scale}
 
     def _parts(self) -> dict[str, Any]:
         """Returns the parts with state by name."""
         names = ("actor", "critic", "target_critic", "temperature", "actor_adam", "critic_adam", "noise")
         encoders = {} if self.encoder is None else {"encoder": self.encoder, "target_encoder": self.target_encoder}
-        return {**{name: getattr(self, name) for name in names}, **encoders}
+        norm = {} if self.obs_norm is None else {"obs_norm": self.obs_norm}
+        return {**{name: getattr(self, name) for name in names}, **encoders, **norm}
 
     def state_dict(self) -> dict:
         """Returns the complete training state for a checkpoint: the tensors themselves, not copies."""

@@ -26,6 +26,7 @@ from powerband.data.types import EnvSpec, Tree
 from powerband.nets.mlp import MLP, TwinMLP
 from powerband.nets.observations.encoders import ObsEncoder, encode
 from powerband.nets.observations.features import features, num_features
+from powerband.nets.observations.normalise import vector_norm
 
 
 class TD3:
@@ -56,11 +57,13 @@ class TD3:
                 f"algo=td3 needs one action vector per environment, not shape {spec.action.shape}. Write algo=ppo."
             )
         self.config, self.precision, self.noise = config, context.precision, context.noise
+        self.average, self.world_size = context.average, context.world_size
         self.dim = spec.action.shape[0]
         self.centre = ((spec.high + spec.low) / 2).to(context.device, torch.float32)
         self.scale = ((spec.high - spec.low) / 2).to(context.device, torch.float32)
         self.encoder = None if encoder is None else encoder.to(context.device)
         inputs = num_features(spec.obs, None) if encoder is None else encoder.width
+        self.obs_norm = vector_norm("td3", inputs, encoder).to(context.device) if config.normalize_obs else None
         self.actor = MLP(inputs, config.hidden, self.dim, exact_inputs=True).to(context.device)
         self.critic = TwinMLP(inputs + self.dim, config.hidden, 1, exact_inputs=True).to(context.device)
         self.target_actor, self.target_critic = copy.deepcopy(self.actor), copy.deepcopy(self.critic)
@@ -142,9 +145,15 @@ class TD3:
             self.follow_critic.update()
         return figures
 
+    def update_statistics(self, obs: Tree) -> None:
+        """Adds collected observations (N, ...) to the statistics over all ranks, if observations are normalised."""
+        if self.obs_norm is not None:
+            self.obs_norm.update_statistics(features(obs, 1), self.average, self.world_size)
+
     def _features(self, obs: Tree, encoder: ObsEncoder | None) -> Tensor:
         """Computes the inputs (B, F) of the networks; without `encoder` all entries of `obs` are joined."""
-        return features(obs, 1) if encoder is None else encode(encoder, obs, self.precision)
+        rows = features(obs, 1) if encoder is None else encode(encoder, obs, self.precision)
+        return rows if self.obs_norm is None else self.obs_norm(rows)
 
     def _critic_loss(
         self, obs: Tensor, action: Tensor, reward: Tensor, next_obs: Tensor, discount: Tensor, normal: Tensor
@@ -175,17 +184,20 @@ class TD3:
     def policy_state(self) -> dict[str, Tensor]:
         """Returns the tensors of the exported policy.
 
-        They are the parameters of the actor, those of the encoder with the prefix ``encoder.``, and ``centre`` and
-        ``scale``, which map actions from [-1, 1] to the environment's units.
+        They are the parameters of the actor, those of the encoder and the statistics of the observations with the
+        prefixes ``encoder.`` and ``obs_norm.``, and ``centre`` and ``scale``, which map actions from [-1, 1] to the
+        environment's units.
         """
         encoder = {} if self.encoder is None else self.encoder.state_dict(prefix="encoder.")
-        return {**self.actor.state_dict(), **encoder, "centre": self.centre, "scale": self.scale}
+        norm = {} if self.obs_norm is None else self.obs_norm.state_dict(prefix="obs_norm.")
+        return {**self.actor.state_dict(), **encoder, **norm, "centre": self.centre, "scale": self.scale}
 
     def _parts(self) -> dict[str, Any]:
         """Returns the parts with state by name."""
         names = ("actor", "critic", "target_actor", "target_critic", "actor_adam", "critic_adam", "noise")
         encoders = {} if self.encoder is None else {"encoder": self.encoder, "target_encoder": self.target_encoder}
-        return {**{name: getattr(self, name) for name in names}, **encoders}
+        norm = {} if self.obs_norm is None else {"obs_norm": self.obs_norm}
+        return {**{name: getattr(self, name) for name in names}, **encoders, **norm}
 
     def state_dict(self) -> dict:
         """Returns the complete training state for a checkpoint: the tensors themselves, not copies."""

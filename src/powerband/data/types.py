@@ -284,6 +284,14 @@ class Learner(OfflineLearner, Protocol):
 
 
 @runtime_checkable
+class StatisticsLearner(Learner, Protocol):
+    """A learner with running statistics of the collected observations, which the off-policy loop updates."""
+
+    def update_statistics(self, obs: Tree) -> None:
+        """Adds the observations (N, ...) before a step to the statistics, on all ranks at the same time."""
+
+
+@runtime_checkable
 class OnPolicyLearner(Learner, Protocol):
     """A learner that updates on rollouts, the newest steps of its current policy."""
 

@@ -35,6 +35,9 @@ class OffPolicyConfig:
     """Transitions with uniformly random actions at the start, over all ranks."""
     clip_reward: NonNegative = 0.0
     """Largest absolute reward that the learner receives; 0 clips nothing. Metrics count unclipped rewards."""
+    normalize_reward: bool = False
+    """Divide the rewards of batches by the running deviation of the discounted return; the replay buffer and metrics
+    have unscaled rewards."""
     n_step: Annotated[int, Range(at_least=1, at_most=10_000)] = 1
     """Steps of the return in the targets: rewards of n transitions, then the value. A window is shorter at the end of
     its episode and at the newest transition."""

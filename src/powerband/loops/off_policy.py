@@ -24,10 +24,11 @@ from powerband.core.run.run import Run, RunHooks
 from powerband.core.schedule import UpdateSchedule
 from powerband.data.episode_tracker import EpisodeTracker
 from powerband.data.replay import Replay
-from powerband.data.types import Learner, Step, TensorSpec, Tree, VecEnv, tree_map
+from powerband.data.types import Learner, StatisticsLearner, Step, TensorSpec, Tree, VecEnv, tree_map
 from powerband.loops.config import OffPolicyConfig
 from powerband.loops.support.guarded_learner import GuardedLearner
 from powerband.loops.support.loop_state import LoopState, env_accounts
+from powerband.loops.support.reward_scale import RewardScale
 from powerband.nets.distributions import uniform_actions
 from powerband.nets.observations.features import action_mask
 
@@ -81,6 +82,11 @@ def off_policy(
             f"{', '.join(extras)} with each of its actions. Write off_policy.random_steps=0."
         )
     fields = _fields(env, extras)
+    scale = None
+    if config.normalize_reward:
+        like = fields["reward"].zeros(env.num_envs, device=run.device)
+        scale = RewardScale(run.ranks, like, learner.config.gamma, True, 0.0)
+        run.register("reward scale", scale)
     window: dict[str, Any] = {"n_step": config.n_step, "gamma": learner.config.gamma} if config.n_step > 1 else {}
     replay = guarded.allocate(
         "off_policy.replay_size",
@@ -88,6 +94,7 @@ def off_policy(
         lambda rows: Replay(rows, env.num_envs, run.device, fields, **window),
         lambda: Replay(env.num_envs, env.num_envs, "cpu", fields).rows[0].nbytes,
     )
+    statistics = learner if isinstance(learner, StatisticsLearner) else None
     schedule = config.schedule()
     tracker = EpisodeTracker(env.num_envs, env.spec.num_agents, env.device)
     position = LoopState(obs, carry)
@@ -95,6 +102,8 @@ def off_policy(
     def sampled_update() -> dict[str, Tensor]:
         with run.clock("sample"):
             batch = replay.sample(batch_size, sampler)
+            if scale is not None:
+                batch["reward"] = batch["reward"] * scale.factor
         return guarded.update(batch)
 
     updates = GraphedUpdates(
@@ -135,11 +144,12 @@ def off_policy(
         with clock(recv_account):
             step = env.recv()
         with clock("store"):
+            reward = step.reward.clamp(-clip, clip) if clip else step.reward
             replay.add(
                 {
                     "obs": position.obs,
                     "action": action,
-                    "reward": step.reward.clamp(-clip, clip) if clip else step.reward,
+                    "reward": reward,
                     "terminated": step.terminated,
                     "next_obs": step.next_obs(),
                     **extras,
@@ -147,6 +157,11 @@ def off_policy(
                 step.lost,
                 step.ended,
             )
+            if statistics is not None:
+                statistics.update_statistics(position.obs)
+            if scale is not None:
+                scale.add(reward, step.ended)
+                scale.after_rollout()
             tracker.add(step, run.metrics)
             position.advance(step, carry)
             if after_step is not None:
