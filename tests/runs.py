@@ -45,6 +45,10 @@ SMALL = {
         "gym env_id=CartPole-v1 algo=ppo ppo.hidden=16 shared_trunk=true on_policy.num_envs=4 "
         "num_steps=16 minibatches=2"
     ).split(),
+    "dials": (
+        "gym env_id=contract.registered:Dials-v0 algo=ppo ppo.hidden=16 action_mask=true on_policy.num_envs=4 "
+        "num_steps=16 minibatches=4 num_workers=0"
+    ).split(),
     "fused": (
         "gym env_id=CartPole-v1 algo=ppo ppo.hidden=16 shared_trunk=false on_policy.num_envs=4 "
         "num_steps=16 minibatches=4"

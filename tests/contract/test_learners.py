@@ -53,10 +53,11 @@ SMALL: dict[tuple[str, str], tuple[str, ...]] = {
 
 
 OPTIONS: dict[str, tuple[str, str, tuple[str, ...]]] = {
-    f"{algo} {option}": ("gym", algo, (f"{algo}.{option}",))
+    f"{algo} {option}": ("gym", algo, (*SMALL["gym", algo], f"{algo}.{option}"))
     for algo in ("sac", "td3", "dqn")
     for option in ("normalize_obs=true",)
 }
+OPTIONS["ppo heads"] = ("gym", "ppo", ("env_id=contract.registered:Dials-v0", "action_mask=true"))
 """Name of a case -> recipe, algorithm and options that change the state of the learner."""
 
 
@@ -68,7 +69,7 @@ def rows() -> list[tuple[str, str]]:
 def build(name: str, algo: str, options: tuple[str, ...] = ()) -> tuple[Recipe, Any, Learner, EnvSpec]:
     """A learner that draws the same random numbers at each call."""
     recipe = catalogue.load(name)
-    flags = [*SMALL.get((name, algo), ()), *([f"algo={algo}"] if algo else []), *options]
+    flags = [*(options or SMALL.get((name, algo), ())), *([f"algo={algo}"] if algo else [])]
     config = resolve(recipe.Config, flags, variants=recipe.variants).config
     config = recipe.finalized(config, recipe.default_stage)
     config = replace(config, run=replace(config.run, precision="fp32"))

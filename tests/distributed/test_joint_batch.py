@@ -53,7 +53,7 @@ ITERATIONS = 3_000
 STEPS, PIXELS, SKETCHES = 6, 36, 9
 CHUNKS = ("clone", "diffusion")
 CONTINUOUS = ("sac", "td3", "fast_td3")
-LEARNERS = ("sac", "td3", "fast_td3", "dqn", "ddpg", "ppo", "fused", "coma", "sketchnav", *CHUNKS)
+LEARNERS = ("sac", "td3", "fast_td3", "dqn", "ddpg", "ppo", "dials", "fused", "coma", "sketchnav", *CHUNKS)
 
 
 def make_env_spec(name: str) -> EnvSpec:
@@ -64,6 +64,8 @@ def make_env_spec(name: str) -> EnvSpec:
         return EnvSpec(TensorSpec((7,)), TensorSpec((2,)), low=low, high=high)
     if name == "dqn":
         return EnvSpec(TensorSpec((7,)), TensorSpec((), torch.int64), num_actions=4)
+    if name == "dials":
+        return EnvSpec(TensorSpec((7,)), TensorSpec((2,), torch.int64), num_actions=5, action_heads=(2, 3))
     if name == "sketchnav":
         return sketchnav_spec(PIXELS, Rules())
     return EnvSpec(TensorSpec((3, 7)), TensorSpec((3,), torch.int64), num_actions=4, num_agents=3)
@@ -106,7 +108,7 @@ def joint_batch(name: str, index: int) -> dict[str, torch.Tensor]:
         action = torch.randint(6, (BATCH,), generator=generator)
         mask = (torch.rand(BATCH, 6, generator=generator) < 0.7).scatter(1, action.unsqueeze(1), True)
         return {"inputs": inputs, "action": action, "mask": mask, "returns": torch.randn(BATCH, generator=generator)}
-    agents = () if name in (*CONTINUOUS, "dqn") else (3,)
+    agents = () if name in (*CONTINUOUS, "dqn", "dials") else (3,)
 
     def normal(*tail: int) -> torch.Tensor:
         return torch.randn(BATCH, *agents, *tail, generator=generator)
@@ -119,7 +121,8 @@ def joint_batch(name: str, index: int) -> dict[str, torch.Tensor]:
         return batch | {"action": torch.randint(4, (BATCH,), generator=generator)}
     if name == "ddpg":
         return batch | {"action_probs": normal(4).softmax(-1)}
-    action = torch.randint(4, (BATCH, 3), generator=generator)
+    shape = (BATCH, 2) if name == "dials" else (BATCH, 3)
+    action = torch.randint(2 if name == "dials" else 4, shape, generator=generator)
     return batch | {
         "action": action,
         "log_prob": -normal().abs(),
@@ -151,6 +154,7 @@ def learner_of(ranks: Ranks, name: str) -> object:
         "fast_td3": (FastTD3, FastTD3Config(hidden=(32,), critic_hidden=(32,))),
         "dqn": (DQN, DQNConfig(hidden=(32, 32), dueling=True, quantiles=5, target_interval=2)),
         "ddpg": (DDPG, DDPGConfig(hidden=32)),
+        "dials": (PPO, PPOConfig(hidden=(32,), shared_trunk=False, fused=True)),
         "ppo": (PPO, PPOConfig(hidden=(32,))),
         "fused": (PPO, PPOConfig(hidden=(32,), shared_trunk=False, fused=True)),
         "sketchnav": (PPO, PPOConfig(hidden=(16,), gru=16, activation="relu")),

@@ -58,6 +58,11 @@ class DQN:
         """
         if spec.num_actions is None:
             raise ConfigError("algo=dqn needs discrete actions, but these are continuous. Write algo=sac.")
+        if spec.action_heads:
+            raise ConfigError(
+                f"algo=dqn needs one discrete action, but these are MultiDiscrete with {spec.action_heads} choices. "
+                f"Write algo=ppo."
+            )
         if spec.num_agents is not None or spec.action.shape:
             raise ConfigError(
                 f"algo=dqn needs one action per environment, not an array of shape {spec.action.shape}. Write algo=ppo."

@@ -244,8 +244,8 @@ class PPOConfig:
     """Initial log standard deviation of continuous actions, in units of half their range."""
     fused: bool = False
     """Compute actions and updates of at most 1,024 rows in one compiled function, which saves the overhead of PyTorch.
-    It supports two tanh trunks in fp32 on a CPU, without GRU, image network, central critic and compile; otherwise it
-    has no effect."""
+    It supports two tanh trunks in fp32 on a CPU, without GRU, image network, central critic, MultiDiscrete actions and
+    compile; otherwise it has no effect."""
     compile: bool = False
     """Compile the loss with torch.compile."""
 

@@ -90,7 +90,10 @@ class EnvSpec:
     obs: Tree
     action: TensorSpec
     num_actions: int | None = None
-    """Number of discrete actions; None for a continuous action."""
+    """Number of discrete actions; None for a continuous action. With `action_heads`, the sum of the choices, which is
+    the width of logits and masks."""
+    action_heads: tuple[int, ...] = ()
+    """Number of choices of each entry of an action (D,) int64 of D discrete entries; empty for other actions."""
     low: Tensor | None = None
     high: Tensor | None = None
     """Bounds of a continuous action, with the shape of one action."""
