@@ -54,6 +54,7 @@ SMALL = {
         "num_steps=16 minibatches=4"
     ).split(),
 }
+SMALL["prioritised"] = [*SMALL["dqn"], "priority_exponent=0.6"]
 COMMON = "gpus=none threads=1 tensorboard=false".split()
 
 

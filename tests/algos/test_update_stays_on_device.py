@@ -53,6 +53,8 @@ PER_CALL = {
     "core/noise.py": {"splitmix64_", "bits", "uniform", "normal", "integers", "permutation"},
     "data/rollout.py": {"store", "gae", "lambda_returns", "minibatches"},
     "recipes/uav/map_net.py": {"forward", "critic_inputs"},
+    "data/priorities.py": {"add", "update", "_set", "sample", "weights"},
+    "data/replay.py": {"sample", "_draw", "set_errors"},
     "data/n_step.py": {"returns", "bootstrap_discount"},
     "nets/mlp.py": {"forward"},
     "nets/q_network.py": {"forward"},

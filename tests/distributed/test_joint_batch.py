@@ -115,6 +115,8 @@ def joint_batch(name: str, index: int) -> dict[str, torch.Tensor]:
 
     batch = {"obs": normal(7), "next_obs": normal(7), "reward": normal()}
     batch["terminated"] = torch.rand(BATCH, generator=generator) < 0.1
+    if name in ("td3", "dqn"):
+        batch["weight"] = torch.rand(BATCH, generator=torch.Generator().manual_seed(index))
     if name in CONTINUOUS:
         return batch | {"action": normal(2).clamp(-1, 1)}
     if name == "dqn":

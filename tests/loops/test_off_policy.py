@@ -141,6 +141,19 @@ def test_random_steps_are_refused_for_a_learner_that_stores_probabilities(tmp_pa
         )
 
 
+def test_prioritised_replay_is_refused_for_a_learner_without_errors(tmp_path):
+    env = WorkerVecEnv([Recall] * 2, num_workers=0)
+    loop = OffPolicyConfig(num_envs=2, global_batch_size=8, priority_exponent=0.6)
+    with pytest.raises(ConfigError, match="priority_exponent=0.6 is not supported .* Write priority_exponent=0"):
+        train(
+            env,
+            lambda run: DDPG(env.spec, DDPGConfig(), run.context, lambda i, o: MLP(i, (8,), o)),
+            loop,
+            tmp_path / "run",
+            100,
+        )
+
+
 def test_windows_of_the_loop_end_with_their_episodes(tmp_path):
     """Episodes of Recall have four steps; step k of an episode stores k / 4 as its next observation."""
     env = WorkerVecEnv([Recall] * 3, num_workers=0)

@@ -41,6 +41,7 @@ class DQN:
     Attributes:
         env_steps: Steps of all environments on all ranks in which the learner explored, 0-d int64.
         epsilon: Probability of a random action, 0-d float32; it falls linearly in `env_steps`.
+        errors: Absolute errors (B,) of the newest update; of the means over quantiles.
     """
 
     def __init__(
@@ -88,6 +89,7 @@ class DQN:
         self.updates = torch.zeros((), dtype=torch.int64, device=context.device)
         self.env_steps = torch.zeros((), dtype=torch.int64, device=context.device)
         self.epsilon = torch.full((), config.epsilon_start, device=context.device)
+        self.errors = torch.zeros(0, device=context.device)
         self.levels_Q = (torch.arange(quantiles, device=context.device) + 0.5) / quantiles
         self.cycle = UpdateCycle(config.target_interval)
         self._loss_fn = compile_if(self._loss, config.compile)
@@ -122,7 +124,7 @@ class DQN:
         """Takes one step of the network and, at every `target_interval`-th update, of the target network.
 
         Args:
-            batch: obs, next_obs (B, ...), action (B,), reward (B,), terminated (B,).
+            batch: obs, next_obs (B, ...), action (B,), reward (B,), terminated (B,), optionally weight (B,).
 
         Returns:
             Losses and statistics of the update by name, detached 0-d tensors.
@@ -134,8 +136,8 @@ class DQN:
                 next_obs = self._features(batch["next_obs"], self.encoder)
         discount, mask = bootstrap_discount(batch, self.config.gamma), action_mask(batch["next_obs"])
         with self.precision.autocast():
-            loss, q_mean = self._loss_fn(
-                obs, batch["action"], batch["reward"], next_obs, target_next_obs, discount, mask
+            loss, q_mean, self.errors = self._loss_fn(
+                obs, batch["action"], batch["reward"], next_obs, target_next_obs, discount, mask, batch.get("weight")
             )
         figures = {"losses/critic": loss.detach(), "losses/q": q_mean, "losses/grad_norm": self.adam.step(loss)}
         self.updates += 1
@@ -162,14 +164,16 @@ class DQN:
         target_next_obs: Tensor,
         discount: Tensor,
         mask: Tensor | None,
-    ) -> tuple[Tensor, Tensor]:
-        """Returns (loss, mean Q).
+        row_weight: Tensor | None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns (loss, mean Q, absolute errors (B,)).
 
         The loss is the mean Huber loss of Q(s, a) - y with y = r + discount Q'(s', a'), where `discount` is
         gamma (1 - terminated), see `bootstrap_discount`. The action a' is the best one that `mask` allows: of Q' or,
         with ``double``, of Q. `next_obs` and `target_next_obs` are the features of s' for Q and for Q'.
 
-        Quantile i is trained on each quantile of y by the Huber loss times |level_i - 1(quantile i > y)|.
+        Quantile i is trained on each quantile of y by the Huber loss times |level_i - 1(quantile i > y)|. The loss of a
+        row is multiplied by `row_weight` (B,), if given.
         """
         with torch.no_grad():
             next_BKQ = self.target_net(target_next_obs)
@@ -177,13 +181,19 @@ class DQN:
             target_BQ = reward.unsqueeze(1) + discount.unsqueeze(1) * of_action(next_BKQ, best)
         q_BQ = of_action(self.net(obs), action)
         delta = self.config.huber_delta
+        errors = (q_BQ.detach().float().mean(1) - target_BQ.mean(1)).abs()
         if not self.config.quantiles:
-            return F.huber_loss(q_BQ, target_BQ, delta=delta), q_BQ.detach().mean()
+            if row_weight is None:
+                return F.huber_loss(q_BQ, target_BQ, delta=delta), q_BQ.detach().mean(), errors
+            rows = F.huber_loss(q_BQ, target_BQ, reduction="none", delta=delta).squeeze(1)
+            return (row_weight * rows).mean(), q_BQ.detach().mean(), errors
         q_BQ1, target_B1Q = torch.broadcast_tensors(q_BQ.unsqueeze(2), target_BQ.unsqueeze(1))
         level_Q1 = self.levels_Q.unsqueeze(1)
         weight = torch.where(q_BQ1 > target_B1Q, 1 - level_Q1, level_Q1)
         huber = F.huber_loss(q_BQ1, target_B1Q, reduction="none", delta=delta) / delta
-        return (weight * huber).mean(2).sum(1).mean(), q_BQ.detach().mean()
+        rows = (weight * huber).mean(2).sum(1)
+        rows = rows if row_weight is None else row_weight * rows
+        return rows.mean(), q_BQ.detach().mean(), errors
 
     def initial_carry(self, num_envs: int) -> None:
         """Returns None: the policy has no recurrent state."""

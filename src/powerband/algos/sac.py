@@ -54,6 +54,9 @@ class SAC:
     Reinforcement Learning from Images".
 
     Shapes: N environments, B rows of a batch, D entries of an action, F features of an observation.
+
+    Attributes:
+        errors: Absolute errors (B,) of the newest update, means over the critics; not from the compiled functions.
     """
 
     def __init__(self, spec: EnvSpec, config: SACConfig, context: RankContext, encoder: ObsEncoder | None = None):
@@ -95,6 +98,7 @@ class SAC:
         self.critic_adam = FlatAdam(critics, config.critic_lr, **shared)
         self.target = FlatTarget(self.critic_adam, targets, config.tau)
         self.updates = torch.zeros((), dtype=torch.int64, device=context.device)
+        self.errors = torch.zeros(0, device=context.device)
         self.cycle = UpdateCycle(config.policy_interval, config.target_interval)
         self._policy_fn = compile_if(self._policy, config.compile)
         self._critic_loss_fn = compile_if(self._critic_loss, config.compile)
@@ -150,7 +154,8 @@ class SAC:
 
         Args:
             batch: B transitions: ``obs`` and ``next_obs`` (B, ...), ``action`` (B, D) of D entries in the environment's
-                units, ``reward`` (B,) and ``terminated`` (B,) bool.
+                units, ``reward`` (B,) and ``terminated`` (B,) bool; optionally ``weight`` (B,) of the critics' loss,
+                whose gradient PyTorch computes even if the compiled functions compute the others.
 
         Returns:
             Losses and statistics of the update by name, detached 0-d tensors.
@@ -162,7 +167,8 @@ class SAC:
         discount = bootstrap_discount(batch, self.config.gamma)
         noise = self.noise("sac/update", obs.shape[0])
         alpha = self.temperature.log_alpha.detach().exp()
-        if self.fused is not None:
+        weight = batch.get("weight")
+        if self.fused is not None and weight is None:
             rows = obs, action, batch["reward"], next_obs, discount
             critic_loss, q_mean, numbers = self.fused.critic_gradient(rows, noise, float(alpha))
             normal = numbers.view(-1, 2, self.dim)
@@ -170,8 +176,8 @@ class SAC:
         else:
             normal = noise.normal(2, self.dim)
             with self.precision.autocast():
-                critic_loss, q_mean = self._critic_loss_fn(
-                    obs, action, batch["reward"], next_obs, discount, normal[:, 0], alpha
+                critic_loss, q_mean, self.errors = self._critic_loss_fn(
+                    obs, action, batch["reward"], next_obs, discount, normal[:, 0], alpha, weight
                 )
             grad_norm = self.critic_adam.step(critic_loss)
         figures = {"losses/critic": critic_loss.detach(), "losses/q": q_mean, "losses/critic_grad_norm": grad_norm}
@@ -225,19 +231,22 @@ class SAC:
         discount: Tensor,
         normal: Tensor,
         alpha: Tensor,
-    ) -> tuple[Tensor, Tensor]:
-        """Returns (loss, mean Q). The loss is the sum over critics of mean (Q(s, a) - y)^2 / 2.
+        weight: Tensor | None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns (loss, mean Q, absolute errors (B,)). The loss is the sum over critics of mean (Q(s, a) - y)^2 / 2.
 
         y = r + discount (min Q' - alpha log pi)(s', a'), and `discount` is gamma (1 - terminated), see
         `bootstrap_discount`. Q' are the target critics. `normal` is the standard normal noise (B, D) that samples a'.
+        The loss of a row is multiplied by `weight` (B,), if given.
         """
         with torch.no_grad():
             next_action, next_log_prob = self._policy_fn(next_obs, normal)
             next_q = self.target_critic(torch.cat([next_obs, next_action], -1)).squeeze(-1).amin(0)
             target = reward + discount * (next_q - alpha * next_log_prob)
         q_EB = self.critic(torch.cat([obs, action], -1)).squeeze(-1)
-        loss = 0.5 * (q_EB - target).square().mean(1).sum()
-        return loss, q_EB.detach().mean()
+        error_EB = q_EB - target
+        square_EB = error_EB.square() if weight is None else weight * error_EB.square()
+        return 0.5 * square_EB.mean(1).sum(), q_EB.detach().mean(), error_EB.detach().abs().mean(0)
 
     def _actor_loss(self, obs: Tensor, normal: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
         """Returns (loss, mean log pi). `normal` is the noise (B, D) that samples the action a.

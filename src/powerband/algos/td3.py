@@ -35,6 +35,9 @@ class TD3:
     An encoder learns from the loss of the critics alone; the actor reads its features without a gradient.
 
     Shapes: N environments, B rows of a batch, D entries of an action, F features of an observation.
+
+    Attributes:
+        errors: Absolute errors (B,) of the newest update, means over the critics.
     """
 
     def __init__(
@@ -75,6 +78,7 @@ class TD3:
         self.follow_actor = FlatTarget(self.actor_adam, [self.target_actor], config.tau)
         self.follow_critic = FlatTarget(self.critic_adam, targets, config.tau)
         self.updates = torch.zeros((), dtype=torch.int64, device=context.device)
+        self.errors = torch.zeros(0, device=context.device)
         self.cycle = UpdateCycle(config.policy_interval)
         self._critic_loss_fn = compile_if(self._critic_loss, config.compile)
         self._actor_loss_fn = compile_if(self._actor_loss, config.compile)
@@ -115,7 +119,7 @@ class TD3:
 
         Args:
             batch: B transitions: ``obs`` and ``next_obs`` (B, ...), ``action`` (B, D) of D entries in the environment's
-                units, ``reward`` (B,) and ``terminated`` (B,) bool.
+                units, ``reward`` (B,) and ``terminated`` (B,) bool; optionally ``weight`` (B,) of the critics' loss.
 
         Returns:
             Losses and statistics of the update by name, detached 0-d tensors.
@@ -127,7 +131,9 @@ class TD3:
         discount = bootstrap_discount(batch, self.config.gamma)
         normal = self.noise("td3/update", obs.shape[0]).normal(self.dim)
         with self.precision.autocast():
-            critic_loss, q_mean = self._critic_loss_fn(obs, action, batch["reward"], next_obs, discount, normal)
+            critic_loss, q_mean, self.errors = self._critic_loss_fn(
+                obs, action, batch["reward"], next_obs, discount, normal, batch.get("weight")
+            )
         figures = {
             "losses/critic": critic_loss.detach(),
             "losses/q": q_mean,
@@ -156,13 +162,20 @@ class TD3:
         return rows if self.obs_norm is None else self.obs_norm(rows)
 
     def _critic_loss(
-        self, obs: Tensor, action: Tensor, reward: Tensor, next_obs: Tensor, discount: Tensor, normal: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Returns (loss, mean Q). The loss is the sum over critics of mean (Q(s, a) - y)^2.
+        self,
+        obs: Tensor,
+        action: Tensor,
+        reward: Tensor,
+        next_obs: Tensor,
+        discount: Tensor,
+        normal: Tensor,
+        weight: Tensor | None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns (loss, mean Q, absolute errors (B,)). The loss is the sum over critics of mean (Q(s, a) - y)^2.
 
         y = r + discount min Q'(s', clip(mu'(s') + noise)), and `discount` is gamma (1 - terminated), see
         `bootstrap_discount`. Q' and mu' are the target networks. `normal` contains standard normal numbers (B, D) for
-        the noise.
+        the noise. The loss of a row is multiplied by `weight` (B,), if given.
         """
         config = self.config
         with torch.no_grad():
@@ -171,7 +184,9 @@ class TD3:
             next_q = self.target_critic(torch.cat([next_obs, next_action], -1)).squeeze(-1).amin(0)
             target = reward + discount * next_q
         q_EB = self.critic(torch.cat([obs, action], -1)).squeeze(-1)
-        return (q_EB - target).square().mean(1).sum(), q_EB.detach().mean()
+        error_EB = q_EB - target
+        square_EB = error_EB.square() if weight is None else weight * error_EB.square()
+        return square_EB.mean(1).sum(), q_EB.detach().mean(), error_EB.detach().abs().mean(0)
 
     def _actor_loss(self, obs: Tensor) -> Tensor:
         """Computes -mean Q_1(s, mu(s)) with the first critic; the critics get no gradient."""

@@ -4,7 +4,8 @@ Every field has fixed columns and is read through a view in its own dtype. Bytes
 8-byte types start at even columns. `terminated` is stored and `truncated` is not, because a truncated transition
 bootstraps from its stored next_obs like any other.
 
-With ``n_step`` above 1, a sampled row stands for a window of up to n successive transitions of one episode.
+With ``n_step`` above 1, a sampled row stands for a window of up to n successive transitions of one episode. With
+priorities, rows are drawn in proportion to them instead of uniformly.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from torch import Tensor
 from powerband.core.errors import ConfigError
 from powerband.core.noise import Noise
 from powerband.data.n_step import NStepWindows
+from powerband.data.priorities import Priorities
 from powerband.data.types import TensorSpec, Tree, tree_leaves, tree_map
 
 COLUMN_DTYPE = torch.float32
@@ -30,6 +32,8 @@ class Replay:
         rows: Storage (capacity, columns) float32, one transition per row; all fields are packed into its columns.
         filled: Number of stored transitions, 0-d int64 on the device of the rows, for sampling inside a CUDA graph.
         windows: Links between the transitions of an episode; None with n_step=1.
+        priorities: Priorities of the rows; None for uniform sampling.
+        drawn: Rows (n,) int64 of the newest batch.
     """
 
     def __init__(
@@ -41,6 +45,7 @@ class Replay:
         host: bool = False,
         n_step: int = 1,
         gamma: float = 1.0,
+        priorities: Priorities | None = None,
     ):
         """
         Args:
@@ -53,6 +58,7 @@ class Replay:
             n_step: Largest number of transitions in the window of a sampled row. Above 1, the fields need ``reward``,
                 ``terminated`` and ``next_obs``.
             gamma: Discount per step inside a window.
+            priorities: Priorities of `capacity` rows on the device of the rows; None samples uniformly.
 
         Raises:
             ConfigError: capacity is below num_envs.
@@ -82,6 +88,8 @@ class Replay:
         self.filled = torch.zeros((), dtype=torch.int64, device=self.rows.device)
         self.position = self.size = 0
         self.windows = NStepWindows(n_step, gamma, capacity, num_envs, memory_device) if n_step > 1 else None
+        self.priorities = priorities
+        self.drawn = torch.zeros(0, dtype=torch.int64, device=self.rows.device)
 
     def __len__(self) -> int:
         return self.size
@@ -135,6 +143,8 @@ class Replay:
         if self.windows is not None:
             assert ended is not None, "windows stop at the ends of episodes"
             self.windows.add(start, ended, valid)
+        if self.priorities is not None:
+            self.priorities.add((torch.arange(count, device=self.rows.device) + start) % self.capacity)
         self.position = (start + count) % self.capacity
         if self.size < self.capacity:
             self.size = min(self.size + count, self.capacity)
@@ -159,7 +169,7 @@ class Replay:
         return self._fields_of(self.rows.index_select(0, index))
 
     def sample(self, n: int, source: Noise | torch.Generator) -> dict[str, Tree]:
-        """Draws n transitions uniformly, with replacement.
+        """Draws n transitions with replacement, uniformly or in proportion to their priorities.
 
         Args:
             n: Rows of the batch on this rank.
@@ -169,7 +179,8 @@ class Replay:
         Returns:
             Name -> tensor or nested dict of tensors (n, ...), as in `fields`; all are views of one gathered tensor.
             With n_step above 1, ``reward`` is the discounted sum over a window, ``next_obs`` and ``terminated`` are
-            those of its last transition, and ``steps`` (n,) int64 is its length.
+            those of its last transition, and ``steps`` (n,) int64 is its length. With priorities, ``weight`` (n,) is
+            the importance weight of a row.
 
         Raises:
             ConfigError: The replay is empty, or its capacity is below n.
@@ -184,13 +195,10 @@ class Replay:
                 f"{n} transitions cannot be sampled, because the replay is empty. Add transitions, "
                 f"or raise off_policy.learning_starts."
             )
-        if isinstance(source, Noise):
-            assert source.keys.numel() == n, "a batch needs one noise id per row"
-            index = source.integers(self.filled).view(n)
-        else:
-            index = torch.randint(self.size, (n,), generator=source, device=self.rows.device)
-        index = index.to(self.rows.device)
+        index = self.drawn = self._draw(n, source).to(self.rows.device)
         batch = self._fields_of(self.rows.index_select(0, index).to(self.device))
+        if self.priorities is not None:
+            batch["weight"] = self.priorities.weights(index, self.filled).to(self.device)
         if self.windows is None:
             return batch
         last, reward, steps = self.windows.returns(index, self.columns["reward"])
@@ -198,16 +206,35 @@ class Replay:
         batch |= {"next_obs": final["next_obs"], "terminated": final["terminated"]}
         return batch | {"reward": reward.to(self.device), "steps": steps.to(self.device)}
 
+    def _draw(self, n: int, source: Noise | torch.Generator) -> Tensor:
+        """Draws n row indices (n,) int64; see `sample`."""
+        levels = 0 if self.priorities is None else len(self.priorities.levels)
+        if isinstance(source, Noise):
+            assert source.keys.numel() == n, "a batch needs one noise id per row"
+            if self.priorities is not None:
+                return self.priorities.sample(source.uniform(levels))
+            return source.integers(self.filled).view(n)
+        if self.priorities is not None:
+            return self.priorities.sample(torch.rand(n, levels, generator=source, device=self.rows.device))
+        return torch.randint(self.size, (n,), generator=source, device=self.rows.device)
+
+    def set_errors(self, errors: Tensor) -> None:
+        """Sets the priorities of the newest batch from the errors (n,) of its rows; needs priorities."""
+        assert self.priorities is not None
+        self.priorities.update(self.drawn, errors.to(self.rows.device))
+
     def state_dict(self) -> dict:
-        """Returns the state for a checkpoint: the stored rows (a view, not a copy), position, capacity and windows."""
-        links = {} if self.windows is None else self.windows.state_dict(self.size)
-        return {"rows": self.rows[: self.size], "position": self.position, "capacity": self.capacity, **links}
+        """Returns the state for a checkpoint: the rows (a view, no copy), position, capacity, windows, priorities."""
+        parts = {} if self.windows is None else self.windows.state_dict(self.size)
+        parts |= {} if self.priorities is None else self.priorities.state_dict(self.size)
+        return {"rows": self.rows[: self.size], "position": self.position, "capacity": self.capacity, **parts}
 
     def load_state_dict(self, state: dict) -> None:
         """Restores the exact state of a replay with the same capacity and fields.
 
         Raises:
-            ConfigError: The saved replay had another capacity or other fields, or n_step=1 if it is above 1 here.
+            ConfigError: The saved replay had another capacity or other fields, or it had no windows or priorities,
+                which this one has.
         """
         rows, capacity = state["rows"], int(state["capacity"])
         if capacity != self.capacity or rows.shape[1] != self.rows.shape[1]:
@@ -218,6 +245,8 @@ class Replay:
             )
         if self.windows is not None:
             self.windows.load_state_dict(state)
+        if self.priorities is not None:
+            self.priorities.load_state_dict(state)
         self.size, self.position = len(rows), int(state["position"])
         self.rows[: self.size].copy_(rows)
         self.filled.fill_(self.size)

@@ -295,6 +295,17 @@ class StatisticsLearner(Learner, Protocol):
 
 
 @runtime_checkable
+class PrioritizedLearner(Learner, Protocol):
+    """A learner for prioritised replay: `update` multiplies the losses of rows by ``batch["weight"]`` (B,), if given.
+
+    Attributes:
+        errors: Absolute errors (B,) of the rows of the newest update, from which their priorities follow.
+    """
+
+    errors: Tensor
+
+
+@runtime_checkable
 class OnPolicyLearner(Learner, Protocol):
     """A learner that updates on rollouts, the newest steps of its current policy."""
 

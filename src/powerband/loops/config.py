@@ -41,6 +41,11 @@ class OffPolicyConfig:
     n_step: Annotated[int, Range(at_least=1, at_most=10_000)] = 1
     """Steps of the return in the targets: rewards of n transitions, then the value. A window is shorter at the end of
     its episode and at the newest transition."""
+    priority_exponent: Share = 0.0
+    """Prioritised replay (Schaul et al. 2016): exponent of the last error in the probability of a transition, for
+    example 0.6; 0 draws uniformly. For sac, td3 and dqn."""
+    importance_exponent: Share = 0.4
+    """Exponent of the importance weights of prioritised replay; 1 corrects the sampling completely."""
     anneal_from: Share = 1.0
     """Share of the budget after which learning rates fall linearly to 0; 1 keeps them constant."""
     graph_updates: Annotated[int, Range(at_least=0, at_most=10_000)] = 0

@@ -23,8 +23,18 @@ from powerband.core.optim.compile import GraphedUpdates, all_tensors
 from powerband.core.run.run import Run, RunHooks
 from powerband.core.schedule import UpdateSchedule
 from powerband.data.episode_tracker import EpisodeTracker
+from powerband.data.priorities import Priorities
 from powerband.data.replay import Replay
-from powerband.data.types import Learner, StatisticsLearner, Step, TensorSpec, Tree, VecEnv, tree_map
+from powerband.data.types import (
+    Learner,
+    PrioritizedLearner,
+    StatisticsLearner,
+    Step,
+    TensorSpec,
+    Tree,
+    VecEnv,
+    tree_map,
+)
 from powerband.loops.config import OffPolicyConfig
 from powerband.loops.support.guarded_learner import GuardedLearner
 from powerband.loops.support.loop_state import LoopState, env_accounts
@@ -53,8 +63,8 @@ def off_policy(
         hooks: Functions that the run calls for evaluations and before checkpoints; None calls nothing.
 
     Raises:
-        ConfigError: A size does not divide by the number of ranks, the batch is larger than the replay buffer, or
-            random_steps is above 0 for a learner that stores more than its actions.
+        ConfigError: A size does not divide by the number of ranks, the batch is larger than the replay buffer, or the
+            learner does not support random_steps or prioritised replay.
         OutOfMemory: The replay buffer or a batch does not fit into memory; the message names a size that fits.
     """
     world = run.ranks.world_size
@@ -81,6 +91,12 @@ def off_policy(
             f"off_policy.random_steps={config.random_steps} is not supported by this algorithm, because it stores "
             f"{', '.join(extras)} with each of its actions. Write off_policy.random_steps=0."
         )
+    prioritized = learner if isinstance(learner, PrioritizedLearner) else None
+    if config.priority_exponent and prioritized is None:
+        raise ConfigError(
+            f"off_policy.priority_exponent={config.priority_exponent:g} is not supported by this algorithm, which "
+            f"reports no errors of single transitions. Write priority_exponent=0, or algo=sac, td3 or dqn in gym."
+        )
     fields = _fields(env, extras)
     scale = None
     if config.normalize_reward:
@@ -91,7 +107,9 @@ def off_policy(
     replay = guarded.allocate(
         "off_policy.replay_size",
         capacity,
-        lambda rows: Replay(rows, env.num_envs, run.device, fields, **window),
+        lambda rows: Replay(
+            rows, env.num_envs, run.device, fields, **window, priorities=_priorities(run, config, rows)
+        ),
         lambda: Replay(env.num_envs, env.num_envs, "cpu", fields).rows[0].nbytes,
     )
     statistics = learner if isinstance(learner, StatisticsLearner) else None
@@ -104,12 +122,17 @@ def off_policy(
             batch = replay.sample(batch_size, sampler)
             if scale is not None:
                 batch["reward"] = batch["reward"] * scale.factor
-        return guarded.update(batch)
+        losses = guarded.update(batch)
+        if replay.priorities is not None:
+            assert prioritized is not None
+            replay.set_errors(prioritized.errors)
+        return losses
 
+    changed = [] if replay.priorities is None else replay.priorities.tensors()
     updates = GraphedUpdates(
         sampled_update,
         run.device,
-        state=lambda: all_tensors([learner.state_dict(), run.noise.state_dict()]),
+        state=lambda: all_tensors([learner.state_dict(), run.noise.state_dict(), changed]),
         k=config.graph_updates,
         cycle=learner.cycle,
     )
@@ -185,13 +208,21 @@ def _sizes(
         "environments": f"{env.num_envs * world} over {world} rank(s) = {env.num_envs} each",
         "batch": each + other,
         "replay": f"{config.replay_size} transitions over all ranks, learning after {config.learning_starts}"
-        + (f"; {config.n_step}-step returns" if config.n_step > 1 else ""),
+        + (f"; {config.n_step}-step returns" if config.n_step > 1 else "")
+        + (f"; prioritised, exponent {config.priority_exponent:g}" if config.priority_exponent else ""),
         "annealing": f"learning rates fall to 0 from {config.anneal_from:.0%} of the budget on"
         if config.anneal_from < 1
         else "none",
         "update ratio": f"{schedule.updates_per_interval} updates every {schedule.update_interval} transitions: "
         f"{schedule.ratio:g} updates per transition, {'while simulators step' if overlap else 'serial'}",
     }
+
+
+def _priorities(run: Run, config: OffPolicyConfig, rows: int) -> Priorities | None:
+    """Creates the priorities of a replay buffer of `rows` rows; None for uniform sampling."""
+    if not config.priority_exponent:
+        return None
+    return Priorities(rows, run.device, config.priority_exponent, config.importance_exponent, run.ranks.max_)
 
 
 def _fields(env: VecEnv, extras: dict[str, Tensor]) -> dict[str, Tree]:
