@@ -54,6 +54,10 @@ SMALL = {
         "num_steps=16 minibatches=4"
     ).split(),
 }
+SMALL["hindsight"] = (
+    "gym env_id=contract.registered:BitFlip-v0 algo=dqn dqn.hidden=16 dqn.epsilon_steps=300 off_policy.num_envs=3 "
+    "hindsight=4 priority_exponent=0.5 global_batch_size=32 replay_size=200 learning_starts=40 num_workers=0"
+).split()
 SMALL["prioritised"] = [*SMALL["dqn"], "priority_exponent=0.6"]
 COMMON = "gpus=none threads=1 tensorboard=false".split()
 

@@ -55,6 +55,7 @@ PER_CALL = {
     "recipes/uav/map_net.py": {"forward", "critic_inputs"},
     "data/priorities.py": {"add", "update", "_set", "sample", "weights"},
     "data/replay.py": {"sample", "_draw", "set_errors"},
+    "data/hindsight.py": {"add", "cut", "later", "_row_after", "_continues", "relabel"},
     "data/n_step.py": {"returns", "bootstrap_discount"},
     "nets/mlp.py": {"forward"},
     "nets/q_network.py": {"forward"},

@@ -39,4 +39,77 @@ class Dials(gymnasium.Env):
         return np.concatenate([np.eye(n, dtype=np.float32)[k] for n, k in zip(DIALS, self.shown, strict=True)])
 
 
+class BitFlip(gymnasium.Env):
+    """An action flips one of eight bits; the goal is a bit pattern. Each step costs 1, except the one that reaches it.
+
+    Source: Andrychowicz et al. 2017, section 3.1.
+    """
+
+    bits = 8
+
+    def __init__(self) -> None:
+        names = ("observation", "achieved_goal", "desired_goal")
+        self.observation_space = spaces.Dict({name: spaces.MultiBinary(self.bits) for name in names})
+        self.action_space = spaces.Discrete(self.bits)
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
+        super().reset(seed=seed)
+        self.state, self.goal = self.np_random.integers(0, 2, (2, self.bits), dtype=np.int8)
+        return self._obs(), {}
+
+    def step(self, action: int) -> tuple[dict, float, bool, bool, dict]:
+        self.state[action] ^= 1
+        reward = float(self.compute_reward(self.state, self.goal, {}))
+        return self._obs(), reward, bool(self.compute_terminated(self.state, self.goal, {})), False, {}
+
+    def compute_reward(self, achieved: np.ndarray, desired: np.ndarray, info: dict) -> np.ndarray:
+        return (achieved == desired).all(-1).astype(np.float32) - 1
+
+    def compute_terminated(self, achieved: np.ndarray, desired: np.ndarray, info: dict) -> np.ndarray:
+        return (achieved == desired).all(-1)
+
+    def _obs(self) -> dict:
+        return {"observation": self.state.copy(), "achieved_goal": self.state.copy(), "desired_goal": self.goal.copy()}
+
+
+class Reach(gymnasium.Env):
+    """A point moves in the plane towards a goal. Its reward function counts pairs of goals, but has no ends."""
+
+    vectorised = True
+
+    def __init__(self) -> None:
+        space = spaces.Box(-2, 2, (2,), np.float64)
+        self.observation_space = spaces.Dict({n: space for n in ("observation", "achieved_goal", "desired_goal")})
+        self.action_space = spaces.Box(-0.5, 0.5, (2,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
+        super().reset(seed=seed)
+        self.place, self.goal = self.np_random.uniform(-1, 1, (2, 2))
+        return self._obs(), {}
+
+    def step(self, action: np.ndarray) -> tuple[dict, float, bool, bool, dict]:
+        self.place = np.clip(self.place + action, -2, 2)
+        return self._obs(), float(self.compute_reward(self.place, self.goal, {})), False, False, {}
+
+    def compute_reward(self, achieved: np.ndarray, desired: np.ndarray, info: dict) -> np.ndarray:
+        assert achieved.dtype == np.float64, "goals have the type of the space"
+        axis = -1 if self.vectorised else None
+        return (np.linalg.norm(achieved - desired, axis=axis) < 0.3).astype(np.float32) - 1
+
+    def compute_terminated(self, achieved: np.ndarray, desired: np.ndarray, info: dict) -> bool:
+        return False
+
+    def _obs(self) -> dict:
+        return {"observation": self.place, "achieved_goal": self.place, "desired_goal": self.goal}
+
+
+class ReachOne(Reach):
+    """Its reward function accepts one pair of goals only."""
+
+    vectorised = False
+
+
 gymnasium.register("Dials-v0", Dials)
+gymnasium.register("BitFlip-v0", BitFlip, max_episode_steps=BitFlip.bits)
+gymnasium.register("Reach-v0", Reach, max_episode_steps=10)
+gymnasium.register("ReachOne-v0", ReachOne, max_episode_steps=10)

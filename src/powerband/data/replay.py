@@ -5,7 +5,7 @@ Every field has fixed columns and is read through a view in its own dtype. Bytes
 bootstraps from its stored next_obs like any other.
 
 With ``n_step`` above 1, a sampled row stands for a window of up to n successive transitions of one episode. With
-priorities, rows are drawn in proportion to them instead of uniformly.
+priorities, rows are drawn in proportion to them instead of uniformly. With hindsight, goals of a batch are relabelled.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from powerband.core.errors import ConfigError
 from powerband.core.noise import Noise
+from powerband.data.hindsight import Hindsight
 from powerband.data.n_step import NStepWindows
 from powerband.data.priorities import Priorities
 from powerband.data.types import TensorSpec, Tree, tree_leaves, tree_map
@@ -33,6 +34,7 @@ class Replay:
         filled: Number of stored transitions, 0-d int64 on the device of the rows, for sampling inside a CUDA graph.
         windows: Links between the transitions of an episode; None with n_step=1.
         priorities: Priorities of the rows; None for uniform sampling.
+        hindsight: Relabelling of goals; None without it.
         drawn: Rows (n,) int64 of the newest batch.
     """
 
@@ -46,6 +48,7 @@ class Replay:
         n_step: int = 1,
         gamma: float = 1.0,
         priorities: Priorities | None = None,
+        hindsight: Hindsight | None = None,
     ):
         """
         Args:
@@ -59,6 +62,8 @@ class Replay:
                 ``terminated`` and ``next_obs``.
             gamma: Discount per step inside a window.
             priorities: Priorities of `capacity` rows on the device of the rows; None samples uniformly.
+            hindsight: Relabelling of goals for `capacity` rows on the device of the rows, without n-step windows; None
+                keeps all goals.
 
         Raises:
             ConfigError: capacity is below num_envs.
@@ -88,7 +93,8 @@ class Replay:
         self.filled = torch.zeros((), dtype=torch.int64, device=self.rows.device)
         self.position = self.size = 0
         self.windows = NStepWindows(n_step, gamma, capacity, num_envs, memory_device) if n_step > 1 else None
-        self.priorities = priorities
+        assert hindsight is None or (n_step == 1 and not on_host)
+        self.priorities, self.hindsight = priorities, hindsight
         self.drawn = torch.zeros(0, dtype=torch.int64, device=self.rows.device)
 
     def __len__(self) -> int:
@@ -124,7 +130,7 @@ class Replay:
             lost: Mask (num_envs,) bool of environments whose simulator failed, which have no transition in this step
                 and are omitted; None if there are none.
             ended: Mask (num_envs,) bool of environments whose episode ended with the transition; needed with n_step
-                above 1 only.
+                above 1 and with hindsight only.
         """
         count, valid = self.num_envs, None
         values = {name: transitions[name] for name in self.columns}
@@ -144,16 +150,25 @@ class Replay:
             assert ended is not None, "windows stop at the ends of episodes"
             self.windows.add(start, ended, valid)
         if self.priorities is not None:
-            self.priorities.add((torch.arange(count, device=self.rows.device) + start) % self.capacity)
+            self.priorities.add(self._rows_from(start, count))
+        if self.hindsight is not None:
+            assert ended is not None, "a goal comes from the same episode"
+            self.hindsight.episodes.add(self._rows_from(start, count), ended, valid)
         self.position = (start + count) % self.capacity
         if self.size < self.capacity:
             self.size = min(self.size + count, self.capacity)
             self.filled.fill_(self.size)
 
+    def _rows_from(self, start: int, count: int) -> Tensor:
+        """Returns the `count` row indices from `start` on, which continue at row 0 after the last."""
+        return (torch.arange(count, device=self.rows.device) + start) % self.capacity
+
     def cut(self, envs: Tensor) -> None:
-        """Ends the n-step windows of environments whose episode was lost at a resume; `envs` is (num_envs,) bool."""
+        """Ends the stored episodes of environments that lost theirs at a resume; `envs` is (num_envs,) bool."""
         if self.windows is not None:
             self.windows.cut(envs)
+        if self.hindsight is not None:
+            self.hindsight.episodes.cut(envs)
 
     def newest(self, count: int) -> dict[str, Tree]:
         """Returns copies of the `count` newest transitions by field, tensors (count, ...), oldest first.
@@ -199,6 +214,8 @@ class Replay:
         batch = self._fields_of(self.rows.index_select(0, index).to(self.device))
         if self.priorities is not None:
             batch["weight"] = self.priorities.weights(index, self.filled).to(self.device)
+        if self.hindsight is not None:
+            self.hindsight.relabel(batch, self.columns, index, _uniform(n, 2, source, self.rows.device))
         if self.windows is None:
             return batch
         last, reward, steps = self.windows.returns(index, self.columns["reward"])
@@ -208,14 +225,11 @@ class Replay:
 
     def _draw(self, n: int, source: Noise | torch.Generator) -> Tensor:
         """Draws n row indices (n,) int64; see `sample`."""
-        levels = 0 if self.priorities is None else len(self.priorities.levels)
+        if self.priorities is not None:
+            return self.priorities.sample(_uniform(n, len(self.priorities.levels), source, self.rows.device))
         if isinstance(source, Noise):
             assert source.keys.numel() == n, "a batch needs one noise id per row"
-            if self.priorities is not None:
-                return self.priorities.sample(source.uniform(levels))
             return source.integers(self.filled).view(n)
-        if self.priorities is not None:
-            return self.priorities.sample(torch.rand(n, levels, generator=source, device=self.rows.device))
         return torch.randint(self.size, (n,), generator=source, device=self.rows.device)
 
     def set_errors(self, errors: Tensor) -> None:
@@ -227,14 +241,15 @@ class Replay:
         """Returns the state for a checkpoint: the rows (a view, no copy), position, capacity, windows, priorities."""
         parts = {} if self.windows is None else self.windows.state_dict(self.size)
         parts |= {} if self.priorities is None else self.priorities.state_dict(self.size)
+        parts |= {} if self.hindsight is None else self.hindsight.state_dict(self.size)
         return {"rows": self.rows[: self.size], "position": self.position, "capacity": self.capacity, **parts}
 
     def load_state_dict(self, state: dict) -> None:
         """Restores the exact state of a replay with the same capacity and fields.
 
         Raises:
-            ConfigError: The saved replay had another capacity or other fields, or it had no windows or priorities,
-                which this one has.
+            ConfigError: The saved replay had another capacity or other fields, or it lacks the windows, priorities
+                or episodes that this one needs.
         """
         rows, capacity = state["rows"], int(state["capacity"])
         if capacity != self.capacity or rows.shape[1] != self.rows.shape[1]:
@@ -247,6 +262,16 @@ class Replay:
             self.windows.load_state_dict(state)
         if self.priorities is not None:
             self.priorities.load_state_dict(state)
+        if self.hindsight is not None:
+            self.hindsight.load_state_dict(state)
         self.size, self.position = len(rows), int(state["position"])
         self.rows[: self.size].copy_(rows)
         self.filled.fill_(self.size)
+
+
+def _uniform(n: int, count: int, source: Noise | torch.Generator, device: torch.device) -> Tensor:
+    """Draws uniform random numbers (n, count) in [0, 1)."""
+    if isinstance(source, Noise):
+        assert source.keys.numel() == n, "a batch needs one noise id per row"
+        return source.uniform(count)
+    return torch.rand(n, count, generator=source, device=device)

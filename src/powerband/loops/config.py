@@ -46,6 +46,9 @@ class OffPolicyConfig:
     example 0.6; 0 draws uniformly. For sac, td3 and dqn."""
     importance_exponent: Share = 0.4
     """Exponent of the importance weights of prioritised replay; 1 corrects the sampling completely."""
+    hindsight: Annotated[int, Range(at_least=0, at_most=1_000)] = 0
+    """Relabelled transitions per unchanged one in a batch, for example 4; 0 relabels none (hindsight experience replay,
+    strategy future). It needs a goal environment with a vectorised compute_reward."""
     anneal_from: Share = 1.0
     """Share of the budget after which learning rates fall linearly to 0; 1 keeps them constant."""
     graph_updates: Annotated[int, Range(at_least=0, at_most=10_000)] = 0
@@ -69,6 +72,13 @@ class OffPolicyConfig:
             raise ConfigError(
                 f"A batch of {batch} transitions per rank is larger than the replay buffer of {capacity}. Lower "
                 f"off_policy.{option}, or write off_policy.replay_size={batch * world_size} or more."
+            )
+        if self.hindsight and (self.n_step > 1 or self.graph_updates):
+            option = f"n_step={self.n_step}" if self.n_step > 1 else f"graph_updates={self.graph_updates}"
+            raise ConfigError(
+                f"off_policy.hindsight={self.hindsight} does not support off_policy.{option}, because the environment "
+                f"computes the reward of each relabelled transition on the host. Write off_policy.n_step=1 and "
+                f"off_policy.graph_updates=0."
             )
 
     @property

@@ -60,6 +60,18 @@ def test_actions_of_several_entries_are_refused_by_other_algorithms(tmp_path, ca
     assert f"algo={algo} needs" in message and "algo=ppo" in message
 
 
+@pytest.mark.parametrize("algo", ["sac", "td3", "fast_td3"])
+def test_goals_are_relabelled(tmp_path, capsys, algo):
+    words = ("env_id=contract.registered:Reach-v0", f"algo={algo}", "hindsight=4", *OFF_POLICY)
+    assert train_and_evaluate(tmp_path, capsys, *words)["length"] == 10
+
+
+def test_relabelling_needs_a_vectorised_reward(tmp_path, capsys):
+    words = ["env_id=contract.registered:ReachOne-v0", "algo=sac", "hindsight=4", *OFF_POLICY, *SMALL]
+    assert cli.main(["train", "gym", *words, f"run_dir={tmp_path / 'run'}"]) != 0
+    assert "compute_reward is not vectorised" in capsys.readouterr().err
+
+
 def test_agents_of_pettingzoo_are_trained_on(tmp_path, capsys):
     pytest.importorskip("pettingzoo")
     train_and_evaluate(tmp_path, capsys, "env_id=pettingzoo.classic.rps_v2:parallel_env", *ON_POLICY)
