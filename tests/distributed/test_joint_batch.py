@@ -37,6 +37,7 @@ from powerband.core.ranks.agreement import INTERVAL_S, RankAgreement
 from powerband.core.ranks.ranks import Ranks
 from powerband.core.telemetry.idle_causes import causes_of_idleness
 from powerband.core.telemetry.phase_clock import PhaseClock, PhaseTimes
+from powerband.data.priorities import Priorities
 from powerband.data.types import EnvSpec, StatisticsLearner, TensorSpec, Tree, tree_map
 from powerband.nets.chunks.policy import ChunkPolicy
 from powerband.recipes.sketchnav.env.env import make_env_spec as sketchnav_spec
@@ -194,7 +195,7 @@ def train(ranks: Ranks, name: str) -> dict[str, torch.Tensor]:
 def together(ranks: Ranks) -> dict:
     """Everything that the tests below look at, from one start of the ranks."""
     learned = {name: train(ranks, name) for name in LEARNERS}
-    others = {each.__name__: each(ranks) for each in (noises, collectives, alone, waits, iterate)}
+    others = {each.__name__: each(ranks) for each in (noises, weights, collectives, alone, waits, iterate)}
     return {"learned": learned, **others}
 
 
@@ -237,6 +238,21 @@ def test_no_two_ranks_draw_the_same_noise_and_world_size_changes_nothing(two_ran
     assert not torch.isin(first["noise"], second["noise"]).any()
     whole = NoiseSource(0)("exploration", 16).uniform(4)
     assert torch.equal(torch.cat([first["noise"], second["noise"]]), whole)
+
+
+def weights(ranks: Ranks) -> dict[str, torch.Tensor]:
+    priorities = Priorities(10, "cpu", 1.0, 0.5, ranks.max_)
+    rows = torch.arange(4)
+    priorities.update(rows, torch.tensor([1.0, 2.0, 3.0, 4.0]) ** (1 + ranks.rank))
+    return {"weights": priorities.weights(rows, torch.tensor(4))}
+
+
+def test_importance_weights_have_one_scale(two_ranks):
+    """A row is drawn with half of its probability on its rank, and the two replays have eight rows together."""
+    priority = torch.stack([torch.tensor([1.0, 2.0, 3.0, 4.0]) ** (1 + rank) for rank in range(2)])
+    weight = (8 * priority / priority.sum(1, keepdim=True) / 2) ** -0.5
+    for rank, expected in zip(two_ranks, weight / weight.max(), strict=True):
+        torch.testing.assert_close(rank["weights"]["weights"], expected, rtol=1e-4, atol=0)
 
 
 def collectives(ranks: Ranks) -> dict[str, torch.Tensor]:

@@ -66,6 +66,7 @@ class PPO:
         self.discrete = spec.num_actions is not None
         self.heads = spec.action_heads
         self.dim = spec.action.shape[-1] if self.heads or not self.discrete else 1
+        self.action_rows = (-1, self.dim) if self.heads else (-1,)
         if not self.discrete:
             low, high, self.bounded = spec.low, spec.high, True
             if low is None or high is None or not bool(torch.isfinite(torch.stack([low, high])).all()):
@@ -159,8 +160,8 @@ class PPO:
         if self.discrete:
             logits = outputs if temperature == 1 else outputs.float() / temperature
             policy = self._categorical(logits, obs)
-            shape = (-1, self.dim) if self.heads else (-1,)
-            sampled = policy.mode() if noise is None else policy.sample(noise.uniform(per_env * self.dim).view(shape))
+            uniform = None if noise is None else noise.uniform(per_env * self.dim).view(self.action_rows)
+            sampled = policy.mode() if uniform is None else policy.sample(uniform)
         else:
             assert self.net.log_std is not None
             log_std = self.net.log_std if temperature == 1 else self.net.log_std + 0.5 * math.log(temperature)
@@ -257,7 +258,7 @@ class PPO:
         outputs, value, _ = self._forward(obs, batch["log_prob"].shape, batch.get("carry"), batch.get("starts"))
         if self.discrete:
             policy = self._categorical(outputs, obs)
-            log_prob = policy.log_prob(batch["action"].reshape((-1, self.dim) if self.heads else -1))
+            log_prob = policy.log_prob(batch["action"].reshape(self.action_rows))
         else:
             assert self.net.log_std is not None
             policy = DiagGaussian(outputs, self.net.log_std)
@@ -287,7 +288,7 @@ class PPO:
         }
         loss = policy_terms + config.value_coef * value_loss
         if config.expert_coef:
-            expert_loss = -policy.log_prob(obs["expert"].reshape(-1)).mean()
+            expert_loss = -policy.log_prob(obs["expert"].reshape(self.action_rows)).mean()
             loss, figures["losses/expert"] = loss + config.expert_coef * expert_loss, expert_loss.detach()
         if self.auxiliary is not None:
             for name, term in self.auxiliary.auxiliary(obs).items():
