@@ -92,8 +92,6 @@ class EnvSpec:
     num_actions: int | None = None
     """Number of discrete actions; None for a continuous action. With `action_heads`, the sum of the choices, which is
     the width of logits and masks."""
-    action_heads: tuple[int, ...] = ()
-    """Number of choices of each entry of an action (D,) int64 of D discrete entries; empty for other actions."""
     low: Tensor | None = None
     high: Tensor | None = None
     """Bounds of a continuous action, with the shape of one action."""
@@ -105,6 +103,8 @@ class EnvSpec:
     `truncated`: nothing, so new episodes start."""
     overlappable: bool = False
     """True if updates can run between `send` and `recv`, because the simulator runs in other processes."""
+    action_heads: tuple[int, ...] = ()
+    """Number of choices of each entry of an action (D,) int64 of D discrete entries; empty for other actions."""
 
 
 @dataclass
