@@ -25,6 +25,10 @@ SMALL = {
     "iac": "uav algo=iac variant=smoke on_policy.num_envs=3 budget=4 minibatch_rows=25".split(),
     "sketchnav": "sketchnav variant=smoke".split(),
     "sac": "gym algo=sac sac.hidden=32,32 off_policy.num_envs=2 learning_starts=40 random_steps=40".split(),
+    "td3": (
+        "gym algo=td3 td3.hidden=16 td3.normalize_obs=true off_policy.normalize_reward=true off_policy.num_envs=2 "
+        "global_batch_size=32 learning_starts=40 random_steps=40"
+    ).split(),
     "dqn": (
         "gym env_id=CartPole-v1 algo=dqn dqn.hidden=32 dqn.epsilon_steps=300 off_policy.num_envs=3 n_step=3 "
         "global_batch_size=32 replay_size=200 learning_starts=40 random_steps=40 num_workers=0"
@@ -41,11 +45,20 @@ SMALL = {
         "gym env_id=CartPole-v1 algo=ppo ppo.hidden=16 shared_trunk=true on_policy.num_envs=4 "
         "num_steps=16 minibatches=2"
     ).split(),
+    "dials": (
+        "gym env_id=contract.registered:Dials-v0 algo=ppo ppo.hidden=16 action_mask=true on_policy.num_envs=4 "
+        "num_steps=16 minibatches=4 num_workers=0"
+    ).split(),
     "fused": (
         "gym env_id=CartPole-v1 algo=ppo ppo.hidden=16 shared_trunk=false on_policy.num_envs=4 "
         "num_steps=16 minibatches=4"
     ).split(),
 }
+SMALL["hindsight"] = (
+    "gym env_id=contract.registered:BitFlip-v0 algo=dqn dqn.hidden=16 dqn.epsilon_steps=300 off_policy.num_envs=3 "
+    "hindsight=4 priority_exponent=0.5 global_batch_size=32 replay_size=200 learning_starts=40 num_workers=0"
+).split()
+SMALL["prioritised"] = [*SMALL["dqn"], "priority_exponent=0.6"]
 COMMON = "gpus=none threads=1 tensorboard=false".split()
 
 

@@ -206,3 +206,9 @@ def test_unsupported_actions_and_settings_are_refused():
     for setting in ({"epsilon_end": 2.0}, {"huber_delta": 0.0}, {"quantiles": -1}, {"epsilon_steps": 0}):
         with pytest.raises(ConfigError, match="Write"):
             DQNConfig(**setting)
+
+
+def test_actions_of_several_heads_are_refused():
+    heads = EnvSpec(TensorSpec((3,)), TensorSpec((2,), torch.int64), num_actions=5, action_heads=(2, 3))
+    with pytest.raises(ConfigError, match=r"MultiDiscrete with \(2, 3\) choices. Write algo=ppo"):
+        learner(heads)

@@ -271,3 +271,52 @@ def test_auxiliary_losses_of_the_encoder_are_added():
     ours.auxiliary = None
     torch.testing.assert_close(loss, ours._loss(data)[0] + 3.0)
     assert figures["losses/constant"] == 3.0
+
+
+HEADS = EnvSpec(
+    {"vector": TensorSpec((5,)), "action_mask": TensorSpec((5,), torch.bool)},
+    TensorSpec((2,), torch.int64),
+    num_actions=5,
+    action_heads=(2, 3),
+)
+
+
+def test_the_loss_of_several_heads_uses_the_joint_probability_and_the_sum_of_the_entropies():
+    ours = learner(HEADS, shared_trunk=False, fused=True)
+    assert ours.fused is None, "the compiled functions have one head"
+    mask = torch.rand(16, 5) < 0.5
+    mask[:, [0, 2]] = True
+    data = batch(ours, {"vector": torch.randn(16, 5), "action_mask": mask})
+    assert data["action"].shape == (16, 2) and mask.gather(1, data["action"] + torch.tensor([0, 2])).all()
+    figures = ours._loss(data)[1]
+    logits = ours.net(data["obs"]["vector"])[0].masked_fill(~mask, -torch.inf)
+    heads = [torch.distributions.Categorical(logits=part) for part in logits.split((2, 3), 1)]
+    log_prob = sum(head.log_prob(data["action"][:, i]) for i, head in enumerate(heads))
+    ratio = (log_prob - data["log_prob"]).exp()
+    clipped = ratio.clamp(0.8, 1.2)
+    expected = -torch.minimum(ratio * data["advantages"], clipped * data["advantages"]).mean()
+    torch.testing.assert_close(figures["losses/policy"], expected.detach())
+    torch.testing.assert_close(figures["losses/entropy"], sum(head.entropy() for head in heads).mean().detach())
+
+
+def test_several_heads_learn_a_bandit_each():
+    ours = learner(HEADS, lr=1e-2, entropy_coef=0.0)
+
+    def draw(rows):
+        return {"vector": torch.randn(rows, 5), "action_mask": torch.ones(rows, 5, dtype=torch.bool)}
+
+    def rewards(obs, action):
+        best = torch.stack([part.argmax(1) for part in obs["vector"].split((2, 3), 1)], 1)
+        return (action == best).float().mean(1)
+
+    for _ in range(60):
+        obs = draw(256)
+        action, extras, _ = ours.act(obs, None, True)
+        reward = rewards(obs, action)
+        advantages = reward - extras["value"]
+        advantages = (advantages - advantages.mean()) / advantages.std()
+        part = {"obs": obs, "action": action, **extras, "advantages": advantages, "returns": reward}
+        for _ in range(3):
+            ours.update(part)
+    obs = draw(500)
+    assert rewards(obs, ours.act(obs, None, False)[0]).mean() > 0.85  # chance: 0.42

@@ -215,9 +215,12 @@ def _random_action(env: VecEnv, obs: Tree, generator: np.random.Generator) -> Te
         unit = torch.from_numpy(generator.random(spec.action.shape, np.float32))
         low, high = spec.low.cpu().clamp(min=-10), spec.high.cpu().clamp(max=10)
         return low + (high - low) * unit
-    score = torch.from_numpy(generator.random((*spec.action.shape, spec.num_actions), np.float32))
+    shape = (spec.num_actions,) if spec.action_heads else (*spec.action.shape, spec.num_actions)
+    score = torch.from_numpy(generator.random(shape, np.float32))
     if isinstance(obs, dict) and "action_mask" in obs:
         score = score * obs["action_mask"].cpu() - 1.0 * ~obs["action_mask"].cpu()
+    if spec.action_heads:
+        return torch.stack([head.argmax() for head in score.split(spec.action_heads)])
     return score.argmax(-1)
 
 

@@ -97,6 +97,8 @@ ENVS: dict[str, tuple[MakeEnv, dict]] = {
     "cartpole, 2 workers": (gym("CartPole-v1", 2), dict(terminates=True, is_first_obs=near_upright)),
     "recall": (workers(Recall, 1, ("success",)), dict(steps=40, is_first_obs=lambda obs: obs[:, 0].abs() == 1)),
     "sites": (workers(Sites, 2), dict(steps=60, is_first_obs=lambda obs: obs["extra"]["step"] == 0)),
+    "dials": (gym("contract.registered:Dials-v0", 0), dict(steps=30, terminates=True)),
+    "bit flip": (gym("contract.registered:BitFlip-v0", 0), dict(steps=30)),
     "next-step pool": (pool, dict(steps=60, terminates=True, is_first_obs=lambda obs: obs[:, 1] == 0)),
     "snakes": (snakes, dict(steps=420, terminates=False)),
     "uav": (uav, dict(steps=40, terminates=True, is_first_obs=has_full_budget)),

@@ -21,6 +21,7 @@ from powerband.data.types import (
     Learner,
     OfflineLearner,
     OnPolicyLearner,
+    StatisticsLearner,
     TargetLearner,
     Tree,
     ValueLearner,
@@ -51,15 +52,24 @@ SMALL: dict[tuple[str, str], tuple[str, ...]] = {
 """Settings with which a learner is small enough for a test, or suits its environment."""
 
 
+OPTIONS: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    f"{algo} {option}": ("gym", algo, (*SMALL["gym", algo], f"{algo}.{option}"))
+    for algo in ("sac", "td3", "dqn")
+    for option in ("normalize_obs=true",)
+}
+OPTIONS["ppo heads"] = ("gym", "ppo", ("env_id=contract.registered:Dials-v0", "action_mask=true"))
+"""Name of a case -> recipe, algorithm and options that change the state of the learner."""
+
+
 def rows() -> list[tuple[str, str]]:
     """(recipe, algorithm) of all built-in recipes; the algorithm is empty if the recipe has one only."""
     return [(name, algo) for name in catalogue.RECIPES for algo in catalogue.load(name).algorithms or [""]]
 
 
-def build(name: str, algo: str) -> tuple[Recipe, Any, Learner, EnvSpec]:
+def build(name: str, algo: str, options: tuple[str, ...] = ()) -> tuple[Recipe, Any, Learner, EnvSpec]:
     """A learner that draws the same random numbers at each call."""
     recipe = catalogue.load(name)
-    flags = [*SMALL.get((name, algo), ()), *([f"algo={algo}"] if algo else [])]
+    flags = [*(options or SMALL.get((name, algo), ())), *([f"algo={algo}"] if algo else [])]
     config = resolve(recipe.Config, flags, variants=recipe.variants).config
     config = recipe.finalized(config, recipe.default_stage)
     config = replace(config, run=replace(config.run, precision="fp32"))
@@ -90,9 +100,9 @@ def test_a_learner_fulfils_the_protocol_of_its_loop(name: str, algo: str) -> Non
         assert isinstance(learner.cycle, UpdateCycle)
 
 
-@pytest.mark.parametrize(("name", "algo"), rows())
-def test_act_update_and_state(name: str, algo: str) -> None:
-    _, loop, learner, spec = build(name, algo)
+@pytest.mark.parametrize(("name", "algo", "options"), [(*row, ()) for row in rows()] + list(OPTIONS.values()))
+def test_act_update_and_state(name: str, algo: str, options: tuple[str, ...]) -> None:
+    _, loop, learner, spec = build(name, algo, options)
     obs = random_observations(spec, CPU, 4)
     carry = learner.initial_carry(4)
     action, extras, after = learner.act(obs, carry, True)
@@ -104,6 +114,8 @@ def test_act_update_and_state(name: str, algo: str) -> None:
     batch = synthetic_batch(learner, spec, CPU, ROWS)
     if isinstance(loop, OfflineConfig) and batch["action"].is_floating_point():
         batch["action"] = torch.randn_like(batch["action"])  # an untrained policy makes zeros and would have no error
+    if isinstance(learner, StatisticsLearner):
+        learner.update_statistics(obs)
     before = tree_map(torch.clone, learner.policy_state())
     losses = [learner.update(batch) for _ in range(2)][-1]
     assert losses, "an update reports its losses"
@@ -115,7 +127,7 @@ def test_act_update_and_state(name: str, algo: str) -> None:
         assert torch.isfinite(value), tag
     assert not same(before, learner.policy_state()), "an update changed nothing of the policy"
 
-    _, _, copy, _ = build(name, algo)
+    _, _, copy, _ = build(name, algo, options)
     assert not same(copy.policy_state(), learner.policy_state())
     copy.load_state_dict(learner.state_dict())
     assert same(copy.policy_state(), learner.policy_state())

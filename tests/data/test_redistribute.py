@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from powerband.data.hindsight import Hindsight
+from powerband.data.priorities import Priorities
 from powerband.data.replay import Replay
 from powerband.data.types import TensorSpec
 
@@ -63,3 +65,43 @@ def links_stay_within_episodes(replay: Replay) -> None:
     stays = following == torch.arange(len(replay))
     assert torch.equal(stays, ended | last)
     assert torch.equal(target[~stays] - obs[~stays], torch.tensor([0.0, 1.0]).expand((~stays).sum(), 2))
+
+
+def test_priorities_and_episodes_move_with_their_transitions():
+    class Reward:
+        def __call__(self, achieved, desired):
+            return -(achieved - desired).abs().sum(1), None
+
+    def replay(world_size: int) -> Replay:
+        return Replay(
+            60 // world_size,
+            6 // world_size,
+            "cpu",
+            FIELDS,
+            priorities=Priorities(60 // world_size, "cpu", 0.6, 0.4, lambda largest: largest),
+            hindsight=Hindsight(60 // world_size, 6 // world_size, "cpu", 4, Reward()),
+        )
+
+    states = []
+    for rank in range(2):
+        saved, ids = replay(2), torch.arange(rank * 3, rank * 3 + 3).float()
+        for time in range(31):
+            obs = torch.stack([ids, torch.full_like(ids, time)], 1)
+            ended = (time + ids) % 5 == 4
+            saved.add({"reward": ids * 100 + time, "terminated": ended, "next_obs": obs}, ended=ended)
+        saved.drawn = torch.arange(len(saved))
+        saved.set_errors(saved.stored["reward"])
+        states.append(saved.state_dict())
+    for rank in range(3):
+        moved = replay(3)
+        moved.load_share(states, rank, 3)
+        obs, episodes = moved.stored["next_obs"], moved.hindsight.episodes
+        priority = moved.priorities.levels[0][: len(moved)]
+        assert torch.allclose(priority ** (1 / 0.6), moved.stored["reward"], rtol=1e-3, atol=2e-3)
+        assert torch.allclose(moved.priorities.levels[-1].sum(), priority.sum())
+        assert torch.equal(episodes.env[: len(moved)], (obs[:, 0] - rank * 2).long())
+        assert torch.equal(episodes.time[: len(moved)], obs[:, 1].long())
+        later = episodes.later(torch.arange(len(moved)), torch.full((len(moved),), 0.999))
+        end = torch.minimum(obs[:, 1] + (4 - obs[:, 1] - obs[:, 0]) % 5, torch.tensor(30.0))
+        assert torch.equal(obs[later][:, 1], end) and torch.equal(obs[later][:, 0], obs[:, 0])
+        assert episodes.next_time.tolist() == [31, 31]

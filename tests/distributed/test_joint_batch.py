@@ -19,7 +19,17 @@ from powerband.algos.dqn import DQN
 from powerband.algos.fast_td3 import FastTD3
 from powerband.algos.ppo import PPO
 from powerband.algos.sac import SAC
-from powerband.algos.settings import ChunkConfig, COMAConfig, DDPGConfig, DQNConfig, FastTD3Config, PPOConfig, SACConfig
+from powerband.algos.settings import (
+    ChunkConfig,
+    COMAConfig,
+    DDPGConfig,
+    DQNConfig,
+    FastTD3Config,
+    PPOConfig,
+    SACConfig,
+    TD3Config,
+)
+from powerband.algos.td3 import TD3
 from powerband.core.noise import NoiseSource
 from powerband.core.optim.precision import Precision
 from powerband.core.rank_context import RankContext
@@ -27,7 +37,8 @@ from powerband.core.ranks.agreement import INTERVAL_S, RankAgreement
 from powerband.core.ranks.ranks import Ranks
 from powerband.core.telemetry.idle_causes import causes_of_idleness
 from powerband.core.telemetry.phase_clock import PhaseClock, PhaseTimes
-from powerband.data.types import EnvSpec, TensorSpec, Tree, tree_map
+from powerband.data.priorities import Priorities
+from powerband.data.types import EnvSpec, StatisticsLearner, TensorSpec, Tree, tree_map
 from powerband.nets.chunks.policy import ChunkPolicy
 from powerband.recipes.sketchnav.env.env import make_env_spec as sketchnav_spec
 from powerband.recipes.sketchnav.env.world import Rules
@@ -42,17 +53,20 @@ BATCH, UPDATES = 64, 5
 ITERATIONS = 3_000
 STEPS, PIXELS, SKETCHES = 6, 36, 9
 CHUNKS = ("clone", "diffusion")
-LEARNERS = ("sac", "fast_td3", "dqn", "ddpg", "ppo", "fused", "coma", "sketchnav", *CHUNKS)
+CONTINUOUS = ("sac", "td3", "fast_td3")
+LEARNERS = ("sac", "td3", "fast_td3", "dqn", "ddpg", "ppo", "dials", "fused", "coma", "sketchnav", *CHUNKS)
 
 
 def make_env_spec(name: str) -> EnvSpec:
     if name == "coma":
         return uav_spec(World())
-    if name in ("sac", "fast_td3"):
+    if name in CONTINUOUS:
         low, high = torch.tensor([-2.0, -1.0]), torch.tensor([2.0, 1.0])
         return EnvSpec(TensorSpec((7,)), TensorSpec((2,)), low=low, high=high)
     if name == "dqn":
         return EnvSpec(TensorSpec((7,)), TensorSpec((), torch.int64), num_actions=4)
+    if name == "dials":
+        return EnvSpec(TensorSpec((7,)), TensorSpec((2,), torch.int64), num_actions=5, action_heads=(2, 3))
     if name == "sketchnav":
         return sketchnav_spec(PIXELS, Rules())
     return EnvSpec(TensorSpec((3, 7)), TensorSpec((3,), torch.int64), num_actions=4, num_agents=3)
@@ -95,20 +109,23 @@ def joint_batch(name: str, index: int) -> dict[str, torch.Tensor]:
         action = torch.randint(6, (BATCH,), generator=generator)
         mask = (torch.rand(BATCH, 6, generator=generator) < 0.7).scatter(1, action.unsqueeze(1), True)
         return {"inputs": inputs, "action": action, "mask": mask, "returns": torch.randn(BATCH, generator=generator)}
-    agents = () if name in ("sac", "fast_td3", "dqn") else (3,)
+    agents = () if name in (*CONTINUOUS, "dqn", "dials") else (3,)
 
     def normal(*tail: int) -> torch.Tensor:
         return torch.randn(BATCH, *agents, *tail, generator=generator)
 
     batch = {"obs": normal(7), "next_obs": normal(7), "reward": normal()}
     batch["terminated"] = torch.rand(BATCH, generator=generator) < 0.1
-    if name in ("sac", "fast_td3"):
+    if name in ("td3", "dqn"):
+        batch["weight"] = torch.rand(BATCH, generator=torch.Generator().manual_seed(index))
+    if name in CONTINUOUS:
         return batch | {"action": normal(2).clamp(-1, 1)}
     if name == "dqn":
         return batch | {"action": torch.randint(4, (BATCH,), generator=generator)}
     if name == "ddpg":
         return batch | {"action_probs": normal(4).softmax(-1)}
-    action = torch.randint(4, (BATCH, 3), generator=generator)
+    shape = (BATCH, 2) if name == "dials" else (BATCH, 3)
+    action = torch.randint(2 if name == "dials" else 4, shape, generator=generator)
     return batch | {
         "action": action,
         "log_prob": -normal().abs(),
@@ -136,9 +153,11 @@ def learner_of(ranks: Ranks, name: str) -> object:
     kinds = {
         "coma": (COMA, COMAConfig(width=16, actor_lr=1e-3, critic_lr=1e-3)),
         "sac": (SAC, SACConfig(hidden=(32, 32))),
+        "td3": (TD3, TD3Config(hidden=(32,), normalize_obs=True)),
         "fast_td3": (FastTD3, FastTD3Config(hidden=(32,), critic_hidden=(32,))),
         "dqn": (DQN, DQNConfig(hidden=(32, 32), dueling=True, quantiles=5, target_interval=2)),
         "ddpg": (DDPG, DDPGConfig(hidden=32)),
+        "dials": (PPO, PPOConfig(hidden=(32,), shared_trunk=False, fused=True)),
         "ppo": (PPO, PPOConfig(hidden=(32,))),
         "fused": (PPO, PPOConfig(hidden=(32,), shared_trunk=False, fused=True)),
         "sketchnav": (PPO, PPOConfig(hidden=(16,), gru=16, activation="relu")),
@@ -164,7 +183,10 @@ def train(ranks: Ranks, name: str) -> dict[str, torch.Tensor]:
         return tree_map(lambda leaf: leaf[:, rows] if whole else leaf[rows], value)
 
     for index in range(UPDATES):
-        learner.update({key: share(key, value) for key, value in joint_batch(name, index).items()})
+        batch = {key: share(key, value) for key, value in joint_batch(name, index).items()}
+        if isinstance(learner, StatisticsLearner):
+            learner.update_statistics(batch["obs"])
+        learner.update(batch)
     parameters = dict(learner.policy_state())
     assert ranks.identical_on_all_ranks(list(parameters.values()))
     return {key: value.clone() for key, value in parameters.items()}
@@ -173,7 +195,7 @@ def train(ranks: Ranks, name: str) -> dict[str, torch.Tensor]:
 def together(ranks: Ranks) -> dict:
     """Everything that the tests below look at, from one start of the ranks."""
     learned = {name: train(ranks, name) for name in LEARNERS}
-    others = {each.__name__: each(ranks) for each in (noises, collectives, alone, waits, iterate)}
+    others = {each.__name__: each(ranks) for each in (noises, weights, collectives, alone, waits, iterate)}
     return {"learned": learned, **others}
 
 
@@ -216,6 +238,21 @@ def test_no_two_ranks_draw_the_same_noise_and_world_size_changes_nothing(two_ran
     assert not torch.isin(first["noise"], second["noise"]).any()
     whole = NoiseSource(0)("exploration", 16).uniform(4)
     assert torch.equal(torch.cat([first["noise"], second["noise"]]), whole)
+
+
+def weights(ranks: Ranks) -> dict[str, torch.Tensor]:
+    priorities = Priorities(10, "cpu", 1.0, 0.5, ranks.max_)
+    rows = torch.arange(4)
+    priorities.update(rows, torch.tensor([1.0, 2.0, 3.0, 4.0]) ** (1 + ranks.rank))
+    return {"weights": priorities.weights(rows, torch.tensor(4))}
+
+
+def test_importance_weights_have_one_scale(two_ranks):
+    """A row is drawn with half of its probability on its rank, and the two replays have eight rows together."""
+    priority = torch.stack([torch.tensor([1.0, 2.0, 3.0, 4.0]) ** (1 + rank) for rank in range(2)])
+    weight = (8 * priority / priority.sum(1, keepdim=True) / 2) ** -0.5
+    for rank, expected in zip(two_ranks, weight / weight.max(), strict=True):
+        torch.testing.assert_close(rank["weights"]["weights"], expected, rtol=1e-4, atol=0)
 
 
 def collectives(ranks: Ranks) -> dict[str, torch.Tensor]:

@@ -14,16 +14,21 @@ import torch
 
 import runs
 from contract.fakes import Recall
+from contract.registered import BitFlip
 from powerband.algos.ddpg import DDPG
 from powerband.algos.dqn import DQN
 from powerband.algos.settings import DDPGConfig, DQNConfig
 from powerband.core.config import RunConfig
 from powerband.core.errors import ConfigError
 from powerband.core.run.run import Run
+from powerband.data.hindsight import GoalReward
 from powerband.data.replay import Replay
-from powerband.data.types import Learner, Step
+from powerband.data.types import Learner, Step, TensorSpec
+from powerband.envs.adapters.goal_reward import EnvGoalReward
+from powerband.envs.adapters.gymnasium_env import GymVecEnv
 from powerband.envs.workers.vector import WorkerVecEnv
 from powerband.loops.config import OffPolicyConfig
+from powerband.loops.evaluate import evaluate
 from powerband.loops.off_policy import off_policy
 from powerband.nets.mlp import MLP
 from powerband.nets.observations.encoders import ObsEncoder
@@ -95,13 +100,14 @@ def train(
     folder: Path,
     env_steps: int,
     after_step: Callable[[Step, Replay], Any] | None = None,
+    goal_reward: GoalReward | None = None,
 ) -> list[dict]:
     """Returns the metrics of a run, one line per tenth of it."""
     settings = RunConfig(run_dir=str(folder), gpus="none", threads=1, tensorboard=False, env_steps=env_steps)
     settings = replace(settings, log_interval=env_steps // 10)
     try:
         with Run.start(Config(settings), recipe="test", stage="train", argv=[]) as run:
-            off_policy(run, env, make_learner(run), loop, after_step)
+            off_policy(run, env, make_learner(run), loop, after_step, goal_reward=goal_reward)
     finally:
         env.close()
     return runs.metrics(folder)
@@ -132,6 +138,19 @@ def test_random_steps_are_refused_for_a_learner_that_stores_probabilities(tmp_pa
     env = WorkerVecEnv([Recall] * 2, num_workers=0)
     loop = OffPolicyConfig(num_envs=2, global_batch_size=8, random_steps=100)
     with pytest.raises(ConfigError, match="random_steps=100 .* action_probs .* Write off_policy.random_steps=0"):
+        train(
+            env,
+            lambda run: DDPG(env.spec, DDPGConfig(), run.context, lambda i, o: MLP(i, (8,), o)),
+            loop,
+            tmp_path / "run",
+            100,
+        )
+
+
+def test_prioritised_replay_is_refused_for_a_learner_without_errors(tmp_path):
+    env = WorkerVecEnv([Recall] * 2, num_workers=0)
+    loop = OffPolicyConfig(num_envs=2, global_batch_size=8, priority_exponent=0.6)
+    with pytest.raises(ConfigError, match="priority_exponent=0.6 is not supported .* Write priority_exponent=0"):
         train(
             env,
             lambda run: DDPG(env.spec, DDPGConfig(), run.context, lambda i, o: MLP(i, (8,), o)),
@@ -178,3 +197,64 @@ def test_dqn_learns_from_small_boolean_images(tmp_path):
     )
     returns = [line["charts/episodic_return"] for line in lines]
     assert returns[-1] > 0.5 > 0.0 > returns[0], returns
+
+
+def test_statistics_are_those_of_the_collected_steps(tmp_path):
+    """The replay and the metrics have raw values; the learner gets scaled rewards."""
+    env = WorkerVecEnv([Catch] * 4, num_workers=0)
+    env.spec = replace(env.spec, obs=TensorSpec((10, 10, 2), torch.bool))
+    loop = OffPolicyConfig(num_envs=4, global_batch_size=16, learning_starts=100, normalize_reward=True)
+    learners: list[DQN] = []
+    stored: list[torch.Tensor] = []
+    batches: list[torch.Tensor] = []
+
+    def make(run: Run) -> DQN:
+        learner = DQN(env.spec, DQNConfig(hidden=(8,), normalize_obs=True), run.context)
+        update = learner.update
+        learner.update = lambda batch: (batches.append(batch["reward"].clone()), update(batch))[1]
+        learners.append(learner)
+        return learner
+
+    train(env, make, loop, tmp_path / "run", 200, lambda step, replay: stored.append(replay.stored["obs"].float()))
+    rows = stored[-1].flatten(1)
+    norm = learners[0].obs_norm
+    assert int(norm.count) == len(rows) == 200
+    torch.testing.assert_close(norm.mean, rows.mean(0), rtol=0, atol=1e-5)
+    torch.testing.assert_close(norm.var, rows.var(0, unbiased=False), rtol=0, atol=1e-5)
+    assert batches[-1].abs().max() > 1.5, "the rewards are 1 and -1 at the ends of episodes, and 0 elsewhere"
+
+
+@pytest.mark.parametrize("hindsight", [0, 4])
+def test_hindsight_makes_bit_flipping_learnable(tmp_path, hindsight):
+    """With eight bits, random play rarely reaches a goal, so that DQN alone sees almost no reward."""
+    env = GymVecEnv("contract.registered:BitFlip-v0", 16)
+    loop = OffPolicyConfig(
+        num_envs=16,
+        global_batch_size=128,
+        learning_starts=500,
+        update_interval=16,
+        updates_per_interval=2,
+        hindsight=hindsight,
+    )
+    settings = DQNConfig(lr=2e-3, hidden=(128,), epsilon_steps=4_000, epsilon_end=0.02, tau=0.05, gamma=0.95)
+    learners: list[DQN] = []
+
+    def make(run: Run) -> DQN:
+        learners.append(DQN(env.spec, settings, run.context))
+        return learners[-1]
+
+    train(env, make, loop, tmp_path / "run", 6_400, goal_reward=EnvGoalReward(BitFlip()))
+    played = GymVecEnv("contract.registered:BitFlip-v0", 16, seed=9)
+    figures = evaluate(played, lambda obs, carry: (learners[0].act(obs, carry, False)[0], None), 200, 9)
+    reached = float((figures["return"] > -8).float().mean())
+    assert reached > 0.9 if hindsight else reached < 0.5, reached  # 1.0, and 0.01 to 0.02, with seeds 0 to 3
+
+
+def test_hindsight_is_refused_without_goals_and_with_windows(tmp_path):
+    env = WorkerVecEnv([Recall] * 2, num_workers=0)
+    loop = OffPolicyConfig(num_envs=2, global_batch_size=8, hindsight=4)
+    with pytest.raises(ConfigError, match="hindsight=4 is not supported by this recipe"):
+        train(env, lambda run: DQN(env.spec, DQNConfig(hidden=(8,)), run.context), loop, tmp_path / "run", 100)
+    for option in ({"n_step": 3}, {"graph_updates": 2}):
+        with pytest.raises(ConfigError, match="hindsight=4 does not support off_policy"):
+            replace(loop, **option).check(1)

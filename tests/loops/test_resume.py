@@ -11,12 +11,16 @@ PLANS = {
     "ddpg": (140, 300, 100),
     "bicnet": (140, 240, 100),
     "sac": (150, 460, 100),
+    "td3": (150, 460, 100),
     "fast_td3": (150, 460, 100),
     "dqn": (150, 450, 90),
+    "prioritised": (150, 270, 90),
+    "hindsight": (150, 270, 90),
     "ppo": (8 * 12 * 3, 8 * 12 * 9, 8 * 12 * 2),
     "coma": (5 * 3 * 3, 5 * 3 * 7, 5 * 3 * 2),
     "iac": (5 * 3 * 3, 5 * 3 * 7, 5 * 3 * 2),
     "cartpole": (64 * 3, 64 * 8, 64 * 2),
+    "dials": (64 * 2, 64 * 5, 64 * 2),
     "fused": (64 * 3, 64 * 8, 64 * 2),
     "metaworld": (250, 500, 100),
 }
@@ -28,7 +32,9 @@ def test_a_resumed_run_equals_the_uninterrupted_one(name, tmp_path):
     if name == "metaworld":
         pytest.importorskip("metaworld", reason="metaworld is not installed: pip install 'powerband[metaworld]'")
     options = (
-        [f"log_interval={log}", "anneal_lr=false"] if name in ("ppo", "cartpole", "fused") else [f"log_interval={log}"]
+        [f"log_interval={log}", "anneal_lr=false"]
+        if name in ("ppo", "cartpole", "dials", "fused")
+        else [f"log_interval={log}"]
     )
     one = runs.train(name, tmp_path / "one", f"env_steps={full}", *options)
     two = runs.train(name, tmp_path / "two", f"env_steps={half}", *options)

@@ -3,7 +3,7 @@
 import torch
 from torch import distributions as reference
 
-from powerband.nets.distributions import Categorical, DiagGaussian, inverse_cdf_sample, softmax
+from powerband.nets.distributions import Categorical, DiagGaussian, MultiCategorical, inverse_cdf_sample, softmax
 
 
 def test_softmax_of_the_last_axis():
@@ -44,3 +44,20 @@ def test_gaussian_equals_torch():
     theirs = reference.Independent(reference.Normal(mean, log_std.exp().expand(7, 3)), 1)
     torch.testing.assert_close(ours.log_prob(action), theirs.log_prob(action))
     torch.testing.assert_close(ours.entropy(), theirs.entropy())
+
+
+def test_the_heads_of_an_action_are_independent_distributions():
+    torch.manual_seed(0)
+    logits, heads, action = torch.randn(60, 9), (2, 3, 4), torch.stack([torch.randint(n, (60,)) for n in (2, 3, 4)], 1)
+    mask = torch.rand(60, 9) < 0.5
+    mask[:, [0, 2, 5]] = True
+    allowed = logits.masked_fill(~mask, -torch.inf)
+    for given, expected in ((None, logits), (mask, allowed)):
+        ours = MultiCategorical(logits, heads, given)
+        theirs = [reference.Categorical(logits=part) for part in expected.split(heads, 1)]
+        drawn = ours.sample(torch.rand(60, 3))
+        for chosen in (ours.mode(), drawn, action) if given is None else (ours.mode(), drawn):
+            wanted = sum(part.log_prob(chosen[:, i]) for i, part in enumerate(theirs))
+            torch.testing.assert_close(ours.log_prob(chosen), wanted)
+        torch.testing.assert_close(ours.entropy(), sum(part.entropy() for part in theirs))
+        assert torch.equal(ours.mode(), torch.stack([part.probs.argmax(1) for part in theirs], 1))

@@ -29,6 +29,7 @@ from powerband.data.types import EnvSpec, Tree
 from powerband.nets.distributions import MASKED, uniform_actions
 from powerband.nets.observations.encoders import ObsEncoder, encode
 from powerband.nets.observations.features import action_mask, features, num_features
+from powerband.nets.observations.normalise import vector_norm
 from powerband.nets.q_network import QNetwork
 
 
@@ -40,6 +41,7 @@ class DQN:
     Attributes:
         env_steps: Steps of all environments on all ranks in which the learner explored, 0-d int64.
         epsilon: Probability of a random action, 0-d float32; it falls linearly in `env_steps`.
+        errors: Absolute errors (B,) of the newest update; of the means over quantiles.
     """
 
     def __init__(
@@ -57,14 +59,21 @@ class DQN:
         """
         if spec.num_actions is None:
             raise ConfigError("algo=dqn needs discrete actions, but these are continuous. Write algo=sac.")
+        if spec.action_heads:
+            raise ConfigError(
+                f"algo=dqn needs one discrete action, but these are MultiDiscrete with {spec.action_heads} choices. "
+                f"Write algo=ppo."
+            )
         if spec.num_agents is not None or spec.action.shape:
             raise ConfigError(
                 f"algo=dqn needs one action per environment, not an array of shape {spec.action.shape}. Write algo=ppo."
             )
         self.config, self.precision, self.noise = config, context.precision, context.noise
+        self.average = context.average
         self.num_actions, self.world_size = spec.num_actions, context.world_size
         self.encoder = None if encoder is None else encoder.to(context.device)
         inputs = num_features(spec.obs, None) if encoder is None else encoder.width
+        self.obs_norm = vector_norm("dqn", inputs, encoder).to(context.device) if config.normalize_obs else None
         quantiles = max(1, config.quantiles)
         self.net = QNetwork(inputs, config.hidden, self.num_actions, quantiles, config.dueling).to(context.device)
         self.target_net, self.target_encoder = copy.deepcopy(self.net), copy.deepcopy(self.encoder)
@@ -80,6 +89,7 @@ class DQN:
         self.updates = torch.zeros((), dtype=torch.int64, device=context.device)
         self.env_steps = torch.zeros((), dtype=torch.int64, device=context.device)
         self.epsilon = torch.full((), config.epsilon_start, device=context.device)
+        self.errors = torch.zeros(0, device=context.device)
         self.levels_Q = (torch.arange(quantiles, device=context.device) + 0.5) / quantiles
         self.cycle = UpdateCycle(config.target_interval)
         self._loss_fn = compile_if(self._loss, config.compile)
@@ -119,8 +129,8 @@ class DQN:
         """Takes one step of the network and, at every `target_interval`-th update, of the target network.
 
         Args:
-            batch: B transitions: ``obs`` and ``next_obs`` (B, ...), ``action`` (B,) int64, ``reward`` (B,) and
-                ``terminated`` (B,) bool.
+            batch: B transitions: ``obs`` and ``next_obs`` (B, ...), ``action`` (B,) int64, ``reward`` (B,),
+                ``terminated`` (B,) bool and, with prioritised replay, ``weight`` (B,).
 
         Returns:
             Losses and statistics of the update by name, detached 0-d tensors.
@@ -132,8 +142,8 @@ class DQN:
                 next_obs = self._features(batch["next_obs"], self.encoder)
         discount, mask = bootstrap_discount(batch, self.config.gamma), action_mask(batch["next_obs"])
         with self.precision.autocast():
-            loss, q_mean = self._loss_fn(
-                obs, batch["action"], batch["reward"], next_obs, target_next_obs, discount, mask
+            loss, q_mean, self.errors = self._loss_fn(
+                obs, batch["action"], batch["reward"], next_obs, target_next_obs, discount, mask, batch.get("weight")
             )
         figures = {"losses/critic": loss.detach(), "losses/q": q_mean, "losses/grad_norm": self.adam.step(loss)}
         self.updates += 1
@@ -141,9 +151,15 @@ class DQN:
             self.target.update()
         return {**figures, "charts/epsilon": self.epsilon.clone()}
 
+    def update_statistics(self, obs: Tree) -> None:
+        """Adds collected observations (N, ...) to the statistics over all ranks, if observations are normalised."""
+        if self.obs_norm is not None:
+            self.obs_norm.update_statistics(features(obs, 1), self.average, self.world_size)
+
     def _features(self, obs: Tree, encoder: ObsEncoder | None) -> Tensor:
         """Computes the inputs (B, F) of the network; without `encoder` all entries of `obs` are joined."""
-        return features(obs, 1) if encoder is None else encode(encoder, obs, self.precision)
+        rows = features(obs, 1) if encoder is None else encode(encoder, obs, self.precision)
+        return rows if self.obs_norm is None else self.obs_norm(rows)
 
     def _loss(
         self,
@@ -154,14 +170,16 @@ class DQN:
         target_next_obs: Tensor,
         discount: Tensor,
         mask: Tensor | None,
-    ) -> tuple[Tensor, Tensor]:
-        """Returns (loss, mean Q).
+        row_weight: Tensor | None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns (loss, mean Q, absolute errors (B,)).
 
         The loss is the mean Huber loss of Q(s, a) - y with y = r + discount Q'(s', a'), where `discount` is
         gamma (1 - terminated), see `bootstrap_discount`. The action a' is the best one that `mask` allows: of Q' or,
         with ``double``, of Q. `next_obs` and `target_next_obs` are the features of s' for Q and for Q'.
 
-        Quantile i is trained on each quantile of y by the Huber loss times |level_i - 1(quantile i > y)|.
+        Quantile i is trained on each quantile of y by the Huber loss times |level_i - 1(quantile i > y)|. The loss of a
+        row is multiplied by `row_weight` (B,), if given.
         """
         with torch.no_grad():
             next_BKQ = self.target_net(target_next_obs)
@@ -169,13 +187,19 @@ class DQN:
             target_BQ = reward.unsqueeze(1) + discount.unsqueeze(1) * of_action(next_BKQ, best)
         q_BQ = of_action(self.net(obs), action)
         delta = self.config.huber_delta
+        errors = (q_BQ.detach().float().mean(1) - target_BQ.mean(1)).abs()
         if not self.config.quantiles:
-            return F.huber_loss(q_BQ, target_BQ, delta=delta), q_BQ.detach().mean()
+            if row_weight is None:
+                return F.huber_loss(q_BQ, target_BQ, delta=delta), q_BQ.detach().mean(), errors
+            rows = F.huber_loss(q_BQ, target_BQ, reduction="none", delta=delta).squeeze(1)
+            return (row_weight * rows).mean(), q_BQ.detach().mean(), errors
         q_BQ1, target_B1Q = torch.broadcast_tensors(q_BQ.unsqueeze(2), target_BQ.unsqueeze(1))
         level_Q1 = self.levels_Q.unsqueeze(1)
         weight = torch.where(q_BQ1 > target_B1Q, 1 - level_Q1, level_Q1)
         huber = F.huber_loss(q_BQ1, target_B1Q, reduction="none", delta=delta) / delta
-        return (weight * huber).mean(2).sum(1).mean(), q_BQ.detach().mean()
+        rows = (weight * huber).mean(2).sum(1)
+        rows = rows if row_weight is None else row_weight * rows
+        return rows.mean(), q_BQ.detach().mean(), errors
 
     def initial_carry(self, num_envs: int) -> None:
         """Returns None: the policy has no recurrent state."""
@@ -183,10 +207,11 @@ class DQN:
     def policy_state(self) -> dict[str, Tensor]:
         """Returns the parameters of network and encoder, for the exported policy.
 
-        Parameters of the encoder have the prefix ``encoder.``.
+        Parameters of the encoder have the prefix ``encoder.``, statistics of observations the prefix ``obs_norm.``.
         """
         encoder = {} if self.encoder is None else self.encoder.state_dict(prefix="encoder.")
-        return {**self.net.state_dict(), **encoder}
+        norm = {} if self.obs_norm is None else self.obs_norm.state_dict(prefix="obs_norm.")
+        return {**self.net.state_dict(), **encoder, **norm}
 
     def _set_epsilon(self) -> None:
         """Computes epsilon from `env_steps`, in place, because captured graphs read it."""
@@ -197,7 +222,9 @@ class DQN:
     def _parts(self) -> dict[str, Any]:
         """Returns the parts with state by name."""
         encoders = {} if self.encoder is None else {"encoder": self.encoder, "target_encoder": self.target_encoder}
-        return {"net": self.net, "target_net": self.target_net, "adam": self.adam, "noise": self.noise, **encoders}
+        norm = {} if self.obs_norm is None else {"obs_norm": self.obs_norm}
+        parts = {"net": self.net, "target_net": self.target_net, "adam": self.adam, "noise": self.noise}
+        return {**parts, **encoders, **norm}
 
     def state_dict(self) -> dict:
         """Returns the complete training state for a checkpoint: the tensors themselves, not copies."""

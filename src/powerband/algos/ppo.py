@@ -19,7 +19,7 @@ from powerband.core.rank_context import RankContext
 from powerband.core.schedule import UpdateCycle
 from powerband.data.types import EnvSpec, Tree
 from powerband.nets.actor_critic import ActorCritic
-from powerband.nets.distributions import Categorical, DiagGaussian
+from powerband.nets.distributions import Categorical, DiagGaussian, MultiCategorical
 from powerband.nets.observations.auxiliary import AuxiliaryLosses
 from powerband.nets.observations.features import action_mask, features, num_features
 
@@ -32,8 +32,11 @@ class PPO:
     Continuous actions are sampled in units of half their range around its centre. The environment receives them clipped
     to the bounds; the rollout stores the unclipped ``raw_action``, to which the log-probability refers.
 
-    Shapes: N environments, A agents, K discrete actions, D entries of a continuous action, H width of the GRU, T steps,
-    n rows of a mini-batch (sequences with a GRU). An axis in brackets exists only if the environments have it.
+    An action of several discrete entries (MultiDiscrete) has one categorical distribution per entry.
+
+    Shapes: N environments, A agents, K discrete actions, D entries of a continuous or MultiDiscrete action, H width of
+    the GRU, T steps, n rows of a mini-batch (sequences with a GRU). An axis in brackets exists only if the environments
+    have it.
     """
 
     def __init__(self, spec: EnvSpec, config: PPOConfig, context: RankContext, encoder: nn.Module | None = None):
@@ -61,7 +64,9 @@ class PPO:
         self.average, self.world_size = context.average, context.world_size
         self.leading = 1 if spec.num_agents is None else 2
         self.discrete = spec.num_actions is not None
-        self.dim = 1 if self.discrete else spec.action.shape[-1]
+        self.heads = spec.action_heads
+        self.dim = spec.action.shape[-1] if self.heads or not self.discrete else 1
+        self.action_rows = (-1, self.dim) if self.heads else (-1,)
         if not self.discrete:
             low, high, self.bounded = spec.low, spec.high, True
             if low is None or high is None or not bool(torch.isfinite(torch.stack([low, high])).all()):
@@ -96,7 +101,7 @@ class PPO:
         self._loss_fn = compile_if(self._loss, config.compile)
         self.fused = None
         plain = context.device.type == "cpu" and context.precision.name == "fp32" and encoder is None and not has_state
-        if config.can_be_fused and plain:
+        if config.can_be_fused and plain and not self.heads:
             from powerband.algos.fused_ppo import FusedPPO  # imports numba, which takes half a second
 
             self.fused = FusedPPO(self.net, self.adam, config)
@@ -125,15 +130,15 @@ class PPO:
                 makes the policy more deterministic.
 
         Returns:
-            Actions (N, [A]) int64 if discrete, else (N, [A,] D) float32 with D entries; a dict with ``log_prob`` and
-            ``value`` (N, [A]) and, for continuous actions, the unclipped ``raw_action`` (N, [A,] D); the next carry
-            (N, [A,] H), None without a GRU.
+            Actions (N, [A]) int64 if discrete, (N, D) int64 if MultiDiscrete, else (N, [A,] D) float32; a dict with
+            ``log_prob`` and ``value`` (N, [A]) and, for continuous actions, the unclipped ``raw_action`` (N, [A,] D);
+            the next carry (N, [A,] H), None without a GRU.
         """
         lead = self._lead(obs)
         sampled, log_prob, value, carry = self._choose(obs, lead, carry, explore, temperature)
         extras = {"log_prob": log_prob.view(lead), "value": value.view(lead)}
         if self.discrete:
-            return sampled.view(lead), extras, carry
+            return sampled.view(*lead, self.dim) if self.heads else sampled.view(lead), extras, carry
         raw = sampled.view(*lead, self.dim)
         inside = raw.clamp(-1, 1) if self.bounded else raw
         return torch.addcmul(self.centre, self.scale, inside), {**extras, "raw_action": raw}, carry
@@ -151,11 +156,12 @@ class PPO:
             x = self._features(obs, self.leading).flatten(0, -2)
             return *self.fused.act(x, self._mask(obs), noise), None
         outputs, value, carry = self._forward(obs, lead, carry, None)
-        policy: Categorical | DiagGaussian
+        policy: Categorical | MultiCategorical | DiagGaussian
         if self.discrete:
             logits = outputs if temperature == 1 else outputs.float() / temperature
-            policy = Categorical(logits, self._mask(obs))
-            sampled = policy.mode() if noise is None else policy.sample(noise.uniform(per_env).view(-1))
+            policy = self._categorical(logits, obs)
+            uniform = None if noise is None else noise.uniform(per_env * self.dim).view(self.action_rows)
+            sampled = policy.mode() if uniform is None else policy.sample(uniform)
         else:
             assert self.net.log_std is not None
             log_std = self.net.log_std if temperature == 1 else self.net.log_std + 0.5 * math.log(temperature)
@@ -163,6 +169,11 @@ class PPO:
             normal = None if noise is None else noise.normal(per_env, self.dim).view(-1, self.dim)
             sampled = policy.mean if normal is None else policy.sample(normal)
         return sampled, policy.log_prob(sampled), value, carry
+
+    def _categorical(self, logits: Tensor, obs: Tree) -> Categorical | MultiCategorical:
+        """Returns the policy of discrete actions with `logits` (rows, K), restricted by the mask in `obs`."""
+        mask = self._mask(obs)
+        return MultiCategorical(logits, self.heads, mask) if self.heads else Categorical(logits, mask)
 
     @torch.no_grad()
     def value(self, obs: Tree, carry: Tensor | None = None) -> Tensor:
@@ -249,11 +260,11 @@ class PPO:
         value and H the entropy.
         """
         config, obs = self.config, batch["obs"]
-        policy: Categorical | DiagGaussian
+        policy: Categorical | MultiCategorical | DiagGaussian
         outputs, value, _ = self._forward(obs, batch["log_prob"].shape, batch.get("carry"), batch.get("starts"))
         if self.discrete:
-            policy = Categorical(outputs, self._mask(obs))
-            log_prob = policy.log_prob(batch["action"].reshape(-1))
+            policy = self._categorical(outputs, obs)
+            log_prob = policy.log_prob(batch["action"].reshape(self.action_rows))
         else:
             assert self.net.log_std is not None
             policy = DiagGaussian(outputs, self.net.log_std)
@@ -283,7 +294,7 @@ class PPO:
         }
         loss = policy_terms + config.value_coef * value_loss
         if config.expert_coef:
-            expert_loss = -policy.log_prob(obs["expert"].reshape(-1)).mean()
+            expert_loss = -policy.log_prob(obs["expert"].reshape(self.action_rows)).mean()
             loss, figures["losses/expert"] = loss + config.expert_coef * expert_loss, expert_loss.detach()
         if self.auxiliary is not None:
             for name, term in self.auxiliary.auxiliary(obs).items():

@@ -27,6 +27,7 @@ from powerband.data.types import EnvSpec, Tree
 from powerband.nets.mlp import MLP, TwinMLP
 from powerband.nets.observations.encoders import ObsEncoder, encode
 from powerband.nets.observations.features import features, num_features
+from powerband.nets.observations.normalise import vector_norm
 
 LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0
 LOG_2 = math.log(2.0)
@@ -53,6 +54,9 @@ class SAC:
     Reinforcement Learning from Images".
 
     Shapes: N environments, B rows of a batch, D entries of an action, F features of an observation.
+
+    Attributes:
+        errors: Absolute errors (B,) of the newest update, means over the critics; not from the compiled functions.
     """
 
     def __init__(self, spec: EnvSpec, config: SACConfig, context: RankContext, encoder: ObsEncoder | None = None):
@@ -75,12 +79,14 @@ class SAC:
                 f"algo=sac needs one action vector per environment, not shape {spec.action.shape}. Write algo=ppo."
             )
         self.config, self.precision, self.noise = config, context.precision, context.noise
+        self.average, self.world_size = context.average, context.world_size
         self.dim = spec.action.shape[0]
         self.centre = ((spec.high + spec.low) / 2).to(context.device, torch.float32)
         self.scale = ((spec.high - spec.low) / 2).to(context.device, torch.float32)
         self.target_entropy = -float(self.dim) if config.target_entropy is None else config.target_entropy
         self.encoder = None if encoder is None else encoder.to(context.device)
         inputs = num_features(spec.obs, None) if encoder is None else encoder.width
+        self.obs_norm = vector_norm("sac", inputs, encoder).to(context.device) if config.normalize_obs else None
         self.actor = MLP(inputs, config.hidden, 2 * self.dim, exact_inputs=True).to(context.device)
         self.critic = TwinMLP(inputs + self.dim, config.hidden, 1, exact_inputs=True).to(context.device)
         self.temperature = Temperature(config.initial_alpha).to(context.device)
@@ -92,6 +98,7 @@ class SAC:
         self.critic_adam = FlatAdam(critics, config.critic_lr, **shared)
         self.target = FlatTarget(self.critic_adam, targets, config.tau)
         self.updates = torch.zeros((), dtype=torch.int64, device=context.device)
+        self.errors = torch.zeros(0, device=context.device)
         self.cycle = UpdateCycle(config.policy_interval, config.target_interval)
         self._policy_fn = compile_if(self._policy, config.compile)
         self._critic_loss_fn = compile_if(self._critic_loss, config.compile)
@@ -147,7 +154,8 @@ class SAC:
 
         Args:
             batch: B transitions: ``obs`` and ``next_obs`` (B, ...), ``action`` (B, D) of D entries in the environment's
-                units, ``reward`` (B,) and ``terminated`` (B,) bool.
+                units, ``reward`` (B,) and ``terminated`` (B,) bool; optionally ``weight`` (B,) of the critics' loss,
+                whose gradient PyTorch computes even if the compiled functions compute the others.
 
         Returns:
             Losses and statistics of the update by name, detached 0-d tensors.
@@ -159,7 +167,8 @@ class SAC:
         discount = bootstrap_discount(batch, self.config.gamma)
         noise = self.noise("sac/update", obs.shape[0])
         alpha = self.temperature.log_alpha.detach().exp()
-        if self.fused is not None:
+        weight = batch.get("weight")
+        if self.fused is not None and weight is None:
             rows = obs, action, batch["reward"], next_obs, discount
             critic_loss, q_mean, numbers = self.fused.critic_gradient(rows, noise, float(alpha))
             normal = numbers.view(-1, 2, self.dim)
@@ -167,8 +176,8 @@ class SAC:
         else:
             normal = noise.normal(2, self.dim)
             with self.precision.autocast():
-                critic_loss, q_mean = self._critic_loss_fn(
-                    obs, action, batch["reward"], next_obs, discount, normal[:, 0], alpha
+                critic_loss, q_mean, self.errors = self._critic_loss_fn(
+                    obs, action, batch["reward"], next_obs, discount, normal[:, 0], alpha, weight
                 )
             grad_norm = self.critic_adam.step(critic_loss)
         figures = {"losses/critic": critic_loss.detach(), "losses/q": q_mean, "losses/critic_grad_norm": grad_norm}
@@ -189,9 +198,15 @@ class SAC:
             self.target.update()
         return figures
 
+    def update_statistics(self, obs: Tree) -> None:
+        """Adds collected observations (N, ...) to the statistics over all ranks, if observations are normalised."""
+        if self.obs_norm is not None:
+            self.obs_norm.update_statistics(features(obs, 1), self.average, self.world_size)
+
     def _features(self, obs: Tree, encoder: ObsEncoder | None) -> Tensor:
         """Computes the inputs (B, F) of the networks; without `encoder` all entries of `obs` are joined."""
         rows = features(obs, 1) if encoder is None else encode(encoder, obs, self.precision)
+        rows = rows if self.obs_norm is None else self.obs_norm(rows)
         return rows if self.config.obs_scale == 1.0 else rows * self.config.obs_scale
 
     def _policy(self, obs: Tensor, normal: Tensor) -> tuple[Tensor, Tensor]:
@@ -216,19 +231,22 @@ class SAC:
         discount: Tensor,
         normal: Tensor,
         alpha: Tensor,
-    ) -> tuple[Tensor, Tensor]:
-        """Returns (loss, mean Q). The loss is the sum over critics of mean (Q(s, a) - y)^2 / 2.
+        weight: Tensor | None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns (loss, mean Q, absolute errors (B,)). The loss is the sum over critics of mean (Q(s, a) - y)^2 / 2.
 
         y = r + discount (min Q' - alpha log pi)(s', a'), and `discount` is gamma (1 - terminated), see
         `bootstrap_discount`. Q' are the target critics. `normal` is the standard normal noise (B, D) that samples a'.
+        The loss of a row is multiplied by `weight` (B,), if given.
         """
         with torch.no_grad():
             next_action, next_log_prob = self._policy_fn(next_obs, normal)
             next_q = self.target_critic(torch.cat([next_obs, next_action], -1)).squeeze(-1).amin(0)
             target = reward + discount * (next_q - alpha * next_log_prob)
         q_EB = self.critic(torch.cat([obs, action], -1)).squeeze(-1)
-        loss = 0.5 * (q_EB - target).square().mean(1).sum()
-        return loss, q_EB.detach().mean()
+        error_EB = q_EB - target
+        square_EB = error_EB.square() if weight is None else weight * error_EB.square()
+        return 0.5 * square_EB.mean(1).sum(), q_EB.detach().mean(), error_EB.detach().abs().mean(0)
 
     def _actor_loss(self, obs: Tensor, normal: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
         """Returns (loss, mean log pi). `normal` is the noise (B, D) that samples the action a.
@@ -268,17 +286,20 @@ class SAC:
     def policy_state(self) -> dict[str, Tensor]:
         """Returns the tensors of the exported policy.
 
-        They are the parameters of the actor, those of the encoder with the prefix ``encoder.``, and ``centre`` and
-        ``scale``, which map actions from [-1, 1] to the environment's units.
+        They are the parameters of the actor, those of the encoder and the statistics of the observations with the
+        prefixes ``encoder.`` and ``obs_norm.``, and ``centre`` and ``scale``, which map actions from [-1, 1] to the
+        environment's units.
         """
         encoder = {} if self.encoder is None else self.encoder.state_dict(prefix="encoder.")
-        return {**self.actor.state_dict(), **encoder, "centre": self.centre, "scale": self.scale}
+        norm = {} if self.obs_norm is None else self.obs_norm.state_dict(prefix="obs_norm.")
+        return {**self.actor.state_dict(), **encoder, **norm, "centre": self.centre, "scale": self.scale}
 
     def _parts(self) -> dict[str, Any]:
         """Returns the parts with state by name."""
         names = ("actor", "critic", "target_critic", "temperature", "actor_adam", "critic_adam", "noise")
         encoders = {} if self.encoder is None else {"encoder": self.encoder, "target_encoder": self.target_encoder}
-        return {**{name: getattr(self, name) for name in names}, **encoders}
+        norm = {} if self.obs_norm is None else {"obs_norm": self.obs_norm}
+        return {**{name: getattr(self, name) for name in names}, **encoders, **norm}
 
     def state_dict(self) -> dict:
         """Returns the complete training state for a checkpoint: the tensors themselves, not copies."""

@@ -61,6 +61,8 @@ class SACConfig:
     """Critic updates per update of the target critics."""
     obs_scale: Positive = 1.0
     """Factor on observations before the networks; raise it for small values, such as positions in metres."""
+    normalize_obs: bool = False
+    """Normalise observations with running statistics of all collected steps, which are part of the policy."""
     compile: bool = False
     """Compile the losses with torch.compile."""
     fused: bool = True
@@ -99,6 +101,8 @@ class TD3Config:
     """Standard deviation of the noise on the target policy's actions."""
     target_noise_clip: NoiseScale = 0.5
     """Largest absolute noise on the target policy's actions."""
+    normalize_obs: bool = False
+    """Normalise observations with running statistics of all collected steps, which are part of the policy."""
     compile: bool = False
     """Compile the losses with torch.compile."""
 
@@ -188,6 +192,8 @@ class DQNConfig:
     """Probability of a random action after `epsilon_steps`."""
     epsilon_steps: PositiveCount = 10_000
     """Environment steps, over all ranks, over which the probability falls linearly."""
+    normalize_obs: bool = False
+    """Normalise observations with running statistics of all collected steps, which are part of the policy."""
     compile: bool = False
     """Compile the loss with torch.compile."""
 
@@ -238,8 +244,8 @@ class PPOConfig:
     """Initial log standard deviation of continuous actions, in units of half their range."""
     fused: bool = False
     """Compute actions and updates of at most 1,024 rows in one compiled function, which saves the overhead of PyTorch.
-    It supports two tanh trunks in fp32 on a CPU, without GRU, image network, central critic and compile; otherwise it
-    has no effect."""
+    It supports two tanh trunks in fp32 on a CPU, without GRU, image network, central critic, MultiDiscrete actions and
+    compile; otherwise it has no effect."""
     compile: bool = False
     """Compile the loss with torch.compile."""
 

@@ -26,6 +26,7 @@ from powerband.data.types import EnvSpec, Tree
 from powerband.nets.mlp import MLP, TwinMLP
 from powerband.nets.observations.encoders import ObsEncoder, encode
 from powerband.nets.observations.features import features, num_features
+from powerband.nets.observations.normalise import vector_norm
 
 
 class TD3:
@@ -34,6 +35,9 @@ class TD3:
     An encoder learns from the loss of the critics alone; the actor reads its features without a gradient.
 
     Shapes: N environments, B rows of a batch, D entries of an action, F features of an observation.
+
+    Attributes:
+        errors: Absolute errors (B,) of the newest update, means over the critics.
     """
 
     def __init__(
@@ -56,11 +60,13 @@ class TD3:
                 f"algo=td3 needs one action vector per environment, not shape {spec.action.shape}. Write algo=ppo."
             )
         self.config, self.precision, self.noise = config, context.precision, context.noise
+        self.average, self.world_size = context.average, context.world_size
         self.dim = spec.action.shape[0]
         self.centre = ((spec.high + spec.low) / 2).to(context.device, torch.float32)
         self.scale = ((spec.high - spec.low) / 2).to(context.device, torch.float32)
         self.encoder = None if encoder is None else encoder.to(context.device)
         inputs = num_features(spec.obs, None) if encoder is None else encoder.width
+        self.obs_norm = vector_norm("td3", inputs, encoder).to(context.device) if config.normalize_obs else None
         self.actor = MLP(inputs, config.hidden, self.dim, exact_inputs=True).to(context.device)
         self.critic = TwinMLP(inputs + self.dim, config.hidden, 1, exact_inputs=True).to(context.device)
         self.target_actor, self.target_critic = copy.deepcopy(self.actor), copy.deepcopy(self.critic)
@@ -72,6 +78,7 @@ class TD3:
         self.follow_actor = FlatTarget(self.actor_adam, [self.target_actor], config.tau)
         self.follow_critic = FlatTarget(self.critic_adam, targets, config.tau)
         self.updates = torch.zeros((), dtype=torch.int64, device=context.device)
+        self.errors = torch.zeros(0, device=context.device)
         self.cycle = UpdateCycle(config.policy_interval)
         self._critic_loss_fn = compile_if(self._critic_loss, config.compile)
         self._actor_loss_fn = compile_if(self._actor_loss, config.compile)
@@ -112,7 +119,7 @@ class TD3:
 
         Args:
             batch: B transitions: ``obs`` and ``next_obs`` (B, ...), ``action`` (B, D) of D entries in the environment's
-                units, ``reward`` (B,) and ``terminated`` (B,) bool.
+                units, ``reward`` (B,) and ``terminated`` (B,) bool; optionally ``weight`` (B,) of the critics' loss.
 
         Returns:
             Losses and statistics of the update by name, detached 0-d tensors.
@@ -124,7 +131,9 @@ class TD3:
         discount = bootstrap_discount(batch, self.config.gamma)
         normal = self.noise("td3/update", obs.shape[0]).normal(self.dim)
         with self.precision.autocast():
-            critic_loss, q_mean = self._critic_loss_fn(obs, action, batch["reward"], next_obs, discount, normal)
+            critic_loss, q_mean, self.errors = self._critic_loss_fn(
+                obs, action, batch["reward"], next_obs, discount, normal, batch.get("weight")
+            )
         figures = {
             "losses/critic": critic_loss.detach(),
             "losses/q": q_mean,
@@ -142,18 +151,31 @@ class TD3:
             self.follow_critic.update()
         return figures
 
+    def update_statistics(self, obs: Tree) -> None:
+        """Adds collected observations (N, ...) to the statistics over all ranks, if observations are normalised."""
+        if self.obs_norm is not None:
+            self.obs_norm.update_statistics(features(obs, 1), self.average, self.world_size)
+
     def _features(self, obs: Tree, encoder: ObsEncoder | None) -> Tensor:
         """Computes the inputs (B, F) of the networks; without `encoder` all entries of `obs` are joined."""
-        return features(obs, 1) if encoder is None else encode(encoder, obs, self.precision)
+        rows = features(obs, 1) if encoder is None else encode(encoder, obs, self.precision)
+        return rows if self.obs_norm is None else self.obs_norm(rows)
 
     def _critic_loss(
-        self, obs: Tensor, action: Tensor, reward: Tensor, next_obs: Tensor, discount: Tensor, normal: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Returns (loss, mean Q). The loss is the sum over critics of mean (Q(s, a) - y)^2.
+        self,
+        obs: Tensor,
+        action: Tensor,
+        reward: Tensor,
+        next_obs: Tensor,
+        discount: Tensor,
+        normal: Tensor,
+        weight: Tensor | None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns (loss, mean Q, absolute errors (B,)). The loss is the sum over critics of mean (Q(s, a) - y)^2.
 
         y = r + discount min Q'(s', clip(mu'(s') + noise)), and `discount` is gamma (1 - terminated), see
         `bootstrap_discount`. Q' and mu' are the target networks. `normal` contains standard normal numbers (B, D) for
-        the noise.
+        the noise. The loss of a row is multiplied by `weight` (B,), if given.
         """
         config = self.config
         with torch.no_grad():
@@ -162,7 +184,9 @@ class TD3:
             next_q = self.target_critic(torch.cat([next_obs, next_action], -1)).squeeze(-1).amin(0)
             target = reward + discount * next_q
         q_EB = self.critic(torch.cat([obs, action], -1)).squeeze(-1)
-        return (q_EB - target).square().mean(1).sum(), q_EB.detach().mean()
+        error_EB = q_EB - target
+        square_EB = error_EB.square() if weight is None else weight * error_EB.square()
+        return square_EB.mean(1).sum(), q_EB.detach().mean(), error_EB.detach().abs().mean(0)
 
     def _actor_loss(self, obs: Tensor) -> Tensor:
         """Computes -mean Q_1(s, mu(s)) with the first critic; the critics get no gradient."""
@@ -175,17 +199,20 @@ class TD3:
     def policy_state(self) -> dict[str, Tensor]:
         """Returns the tensors of the exported policy.
 
-        They are the parameters of the actor, those of the encoder with the prefix ``encoder.``, and ``centre`` and
-        ``scale``, which map actions from [-1, 1] to the environment's units.
+        They are the parameters of the actor, those of the encoder and the statistics of the observations with the
+        prefixes ``encoder.`` and ``obs_norm.``, and ``centre`` and ``scale``, which map actions from [-1, 1] to the
+        environment's units.
         """
         encoder = {} if self.encoder is None else self.encoder.state_dict(prefix="encoder.")
-        return {**self.actor.state_dict(), **encoder, "centre": self.centre, "scale": self.scale}
+        norm = {} if self.obs_norm is None else self.obs_norm.state_dict(prefix="obs_norm.")
+        return {**self.actor.state_dict(), **encoder, **norm, "centre": self.centre, "scale": self.scale}
 
     def _parts(self) -> dict[str, Any]:
         """Returns the parts with state by name."""
         names = ("actor", "critic", "target_actor", "target_critic", "actor_adam", "critic_adam", "noise")
         encoders = {} if self.encoder is None else {"encoder": self.encoder, "target_encoder": self.target_encoder}
-        return {**{name: getattr(self, name) for name in names}, **encoders}
+        norm = {} if self.obs_norm is None else {"obs_norm": self.obs_norm}
+        return {**{name: getattr(self, name) for name in names}, **encoders, **norm}
 
     def state_dict(self) -> dict:
         """Returns the complete training state for a checkpoint: the tensors themselves, not copies."""

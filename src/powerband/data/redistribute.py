@@ -11,7 +11,7 @@ def redistributed(states: list[dict[str, Any]], num_envs: int, capacity: int, ra
     """Returns the state of the replay of one rank, from the states of the replays of all saved ranks.
 
     Environments are numbered over all ranks, and a rank receives the transitions of its environments, in the order of
-    their age. If simulators have failed, some transitions count as those of a neighbouring environment.
+    their age. If simulators have failed, some transitions may count as those of a neighbouring environment.
 
     Args:
         states: Results of `Replay.state_dict` of the saved ranks, in rank order.
@@ -21,7 +21,8 @@ def redistributed(states: list[dict[str, Any]], num_envs: int, capacity: int, ra
         world_size: Number of new ranks.
 
     Returns:
-        A state for `Replay.load_state_dict`. n-step windows end at the newest transition of each environment.
+        A state for `Replay.load_state_dict`. n-step windows and episodes end at the newest transition of each
+        environment.
     """
     saved_envs = num_envs * world_size // len(states)
     places = []  # (n, 4): saved rank, row, age in steps, environment
@@ -29,7 +30,8 @@ def redistributed(states: list[dict[str, Any]], num_envs: int, capacity: int, ra
         size = len(state["rows"])
         position = int(state["position"]) if size == int(state["capacity"]) else 0
         from_newest = (position - 1 - torch.arange(size)) % max(size, 1)
-        env = saved_rank * saved_envs + saved_envs - 1 - from_newest % saved_envs
+        own_env = state["env"].cpu() if "env" in state else saved_envs - 1 - from_newest % saved_envs
+        env = saved_rank * saved_envs + own_env
         columns = torch.full((size,), saved_rank), torch.arange(size), from_newest // saved_envs, env
         places.append(torch.stack(columns, 1))
     every = torch.cat(places)
@@ -46,5 +48,15 @@ def redistributed(states: list[dict[str, Any]], num_envs: int, capacity: int, ra
             new_row[own[here, 1]] = target[here]
             successor = new_row[state["following"].cpu()[own[here, 1]]]
             following[here] = torch.where(successor >= 0, successor, target[here])
-    links = {"following": following, "newest": torch.full((num_envs,), -1)} if "following" in states[0] else {}
-    return {"rows": rows, "position": size % capacity, "capacity": capacity, **links}
+    parts: dict[str, Any] = {}
+    if "following" in states[0]:
+        parts = {"following": following, "newest": torch.full((num_envs,), -1)}
+    for name in ("priority", "time", "episode"):
+        if name in states[0]:
+            parts[name] = torch.cat([state[name].cpu()[own[own[:, 0] == k, 1]] for k, state in enumerate(states)])
+            parts[name] = parts[name][own[:, 0].argsort(stable=True).argsort(stable=True)]
+    if "priority" in states[0]:
+        parts["largest"] = torch.stack([state["largest"] for state in states]).amax(0)
+    if "episode" in states[0]:
+        parts["env"] = own[:, 3] % num_envs
+    return {"rows": rows, "position": size % capacity, "capacity": capacity, **parts}

@@ -4,7 +4,8 @@ Every field has fixed columns and is read through a view in its own dtype. Bytes
 8-byte types start at even columns. `terminated` is stored and `truncated` is not, because a truncated transition
 bootstraps from its stored next_obs like any other.
 
-With ``n_step`` above 1, a sampled row stands for a window of up to n successive transitions of one episode.
+With ``n_step`` above 1, a sampled row stands for a window of up to n successive transitions of one episode. With
+priorities, rows are drawn in proportion to them instead of uniformly. With hindsight, goals of a batch are relabelled.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from torch import Tensor
 
 from powerband.core.errors import ConfigError
 from powerband.core.noise import Noise
+from powerband.data.hindsight import Hindsight
 from powerband.data.n_step import NStepWindows
+from powerband.data.priorities import Priorities
 from powerband.data.redistribute import redistributed
 from powerband.data.types import TensorSpec, Tree, tree_leaves, tree_map
 
@@ -30,7 +33,10 @@ class Replay:
     Attributes:
         rows: Storage (capacity, columns) float32, one transition per row; all fields are packed into its columns.
         filled: Number of stored transitions, 0-d int64 on the device of the rows, for sampling inside a CUDA graph.
-        windows: Links between successive transitions of an episode, for n-step returns; None with n_step=1.
+        windows: Links between the transitions of an episode; None with n_step=1.
+        priorities: Priorities of the rows; None for uniform sampling.
+        hindsight: Relabelling of goals; None without it.
+        drawn: Rows (n,) int64 of the newest batch.
     """
 
     def __init__(
@@ -42,6 +48,8 @@ class Replay:
         host: bool = False,
         n_step: int = 1,
         gamma: float = 1.0,
+        priorities: Priorities | None = None,
+        hindsight: Hindsight | None = None,
     ):
         """
         Args:
@@ -54,6 +62,9 @@ class Replay:
             n_step: Largest number of transitions in the window of a sampled row. Above 1, the fields need ``reward``,
                 ``terminated`` and ``next_obs``.
             gamma: Discount per step inside a window.
+            priorities: Priorities of `capacity` rows on the device of the rows; None samples uniformly.
+            hindsight: Relabelling of goals for `capacity` rows on the device of the rows, without n-step windows; None
+                keeps all goals.
 
         Raises:
             ConfigError: capacity is below num_envs.
@@ -83,6 +94,9 @@ class Replay:
         self.filled = torch.zeros((), dtype=torch.int64, device=self.rows.device)
         self.position = self.size = 0
         self.windows = NStepWindows(n_step, gamma, capacity, num_envs, memory_device) if n_step > 1 else None
+        assert hindsight is None or (n_step == 1 and not on_host)
+        self.priorities, self.hindsight = priorities, hindsight
+        self.drawn = torch.zeros(0, dtype=torch.int64, device=self.rows.device)
 
     def __len__(self) -> int:
         return self.size
@@ -117,7 +131,7 @@ class Replay:
             lost: Mask (num_envs,) bool of environments whose simulator failed, which have no transition in this step
                 and are omitted; None if there are none.
             ended: Mask (num_envs,) bool of environments whose episode ended with the transition; needed with n_step
-                above 1 only.
+                above 1 and with hindsight only.
         """
         count, valid = self.num_envs, None
         values = {name: transitions[name] for name in self.columns}
@@ -136,15 +150,26 @@ class Replay:
         if self.windows is not None:
             assert ended is not None, "windows stop at the ends of episodes"
             self.windows.add(start, ended, valid)
+        if self.priorities is not None:
+            self.priorities.add(self._rows_from(start, count))
+        if self.hindsight is not None:
+            assert ended is not None, "a goal comes from the same episode"
+            self.hindsight.episodes.add(self._rows_from(start, count), ended, valid)
         self.position = (start + count) % self.capacity
         if self.size < self.capacity:
             self.size = min(self.size + count, self.capacity)
             self.filled.fill_(self.size)
 
+    def _rows_from(self, start: int, count: int) -> Tensor:
+        """Returns the `count` row indices from `start` on, which continue at row 0 after the last."""
+        return (torch.arange(count, device=self.rows.device) + start) % self.capacity
+
     def cut(self, envs: Tensor) -> None:
-        """Ends the n-step windows of environments whose episode a resume has discarded; `envs` is (num_envs,) bool."""
+        """Ends the stored episodes of environments that lost theirs at a resume; `envs` is (num_envs,) bool."""
         if self.windows is not None:
             self.windows.cut(envs)
+        if self.hindsight is not None:
+            self.hindsight.episodes.cut(envs)
 
     def newest(self, count: int) -> dict[str, Tree]:
         """Returns copies of the `count` newest transitions by field, tensors (count, ...), oldest first.
@@ -160,7 +185,7 @@ class Replay:
         return self._fields_of(self.rows.index_select(0, index))
 
     def sample(self, n: int, source: Noise | torch.Generator) -> dict[str, Tree]:
-        """Draws n transitions uniformly, with replacement.
+        """Draws n transitions with replacement, uniformly or in proportion to their priorities.
 
         Args:
             n: Rows of the batch on this rank.
@@ -169,8 +194,9 @@ class Replay:
 
         Returns:
             Name -> tensor or nested dict of tensors (n, ...), as in `fields`; all are views of one gathered tensor.
-            With n_step above 1, a row is a window of transitions: ``reward`` is their discounted sum, and ``next_obs``
-                and ``terminated`` are those of the last one. ``steps`` (n,) int64 is their number.
+            With n_step above 1, ``reward`` is the discounted sum over a window, ``next_obs`` and ``terminated`` are
+            those of its last transition, and ``steps`` (n,) int64 is its length. With priorities, ``weight`` (n,) is
+            the importance weight of a row.
 
         Raises:
             ConfigError: The replay is empty, or its capacity is below n.
@@ -185,13 +211,12 @@ class Replay:
                 f"{n} transitions cannot be sampled, because the replay is empty. Add transitions, "
                 f"or raise off_policy.learning_starts."
             )
-        if isinstance(source, Noise):
-            assert source.keys.numel() == n, "a batch needs one noise id per row"
-            index = source.integers(self.filled).view(n)
-        else:
-            index = torch.randint(self.size, (n,), generator=source, device=self.rows.device)
-        index = index.to(self.rows.device)
+        index = self.drawn = self._draw(n, source).to(self.rows.device)
         batch = self._fields_of(self.rows.index_select(0, index).to(self.device))
+        if self.priorities is not None:
+            batch["weight"] = self.priorities.weights(index, self.filled).to(self.device)
+        if self.hindsight is not None:
+            self.hindsight.relabel(batch, self.columns, index, _uniform(n, 2, source, self.rows.device))
         if self.windows is None:
             return batch
         last, reward, steps = self.windows.returns(index, self.columns["reward"])
@@ -199,10 +224,26 @@ class Replay:
         batch |= {"next_obs": final["next_obs"], "terminated": final["terminated"]}
         return batch | {"reward": reward.to(self.device), "steps": steps.to(self.device)}
 
+    def _draw(self, n: int, source: Noise | torch.Generator) -> Tensor:
+        """Draws n row indices (n,) int64; see `sample`."""
+        if self.priorities is not None:
+            return self.priorities.sample(_uniform(n, len(self.priorities.levels), source, self.rows.device))
+        if isinstance(source, Noise):
+            assert source.keys.numel() == n, "a batch needs one noise id per row"
+            return source.integers(self.filled).view(n)
+        return torch.randint(self.size, (n,), generator=source, device=self.rows.device)
+
+    def set_errors(self, errors: Tensor) -> None:
+        """Sets the priorities of the newest batch from the errors (n,) of its rows; needs priorities."""
+        assert self.priorities is not None
+        self.priorities.update(self.drawn, errors.to(self.rows.device))
+
     def state_dict(self) -> dict:
-        """Returns the state for a checkpoint: stored rows (a view, no copy), write position, capacity and windows."""
-        links = {} if self.windows is None else self.windows.state_dict(self.size)
-        return {"rows": self.rows[: self.size], "position": self.position, "capacity": self.capacity, **links}
+        """Returns the state for a checkpoint: the rows (a view, no copy), position, capacity, windows, priorities."""
+        parts = {} if self.windows is None else self.windows.state_dict(self.size)
+        parts |= {} if self.priorities is None else self.priorities.state_dict(self.size)
+        parts |= {} if self.hindsight is None else self.hindsight.state_dict(self.size)
+        return {"rows": self.rows[: self.size], "position": self.position, "capacity": self.capacity, **parts}
 
     def load_share(self, states: list[dict], rank: int, world_size: int) -> None:
         """Restores this rank's share of the replay of a run that had another number of ranks.
@@ -218,7 +259,8 @@ class Replay:
         """Restores the exact state of a replay with the same capacity and fields.
 
         Raises:
-            ConfigError: The saved replay had another capacity or other fields, or n_step=1 while it is above 1 here.
+            ConfigError: The saved replay had another capacity or other fields, or it lacks the windows, priorities
+                or episodes that this one needs.
         """
         rows, capacity = state["rows"], int(state["capacity"])
         if capacity != self.capacity or rows.shape[1] != self.rows.shape[1]:
@@ -229,6 +271,18 @@ class Replay:
             )
         if self.windows is not None:
             self.windows.load_state_dict(state)
+        if self.priorities is not None:
+            self.priorities.load_state_dict(state)
+        if self.hindsight is not None:
+            self.hindsight.load_state_dict(state)
         self.size, self.position = len(rows), int(state["position"])
         self.rows[: self.size].copy_(rows)
         self.filled.fill_(self.size)
+
+
+def _uniform(n: int, count: int, source: Noise | torch.Generator, device: torch.device) -> Tensor:
+    """Draws uniform random numbers (n, count) in [0, 1)."""
+    if isinstance(source, Noise):
+        assert source.keys.numel() == n, "a batch needs one noise id per row"
+        return source.uniform(count)
+    return torch.rand(n, count, generator=source, device=device)

@@ -90,7 +90,8 @@ class EnvSpec:
     obs: Tree
     action: TensorSpec
     num_actions: int | None = None
-    """Number of discrete actions; None for a continuous action."""
+    """Number of discrete actions; None for a continuous action. With `action_heads`, the sum of the choices, which is
+    the width of logits and masks."""
     low: Tensor | None = None
     high: Tensor | None = None
     """Bounds of a continuous action, with the shape of one action."""
@@ -102,6 +103,8 @@ class EnvSpec:
     `truncated`: nothing, so new episodes start."""
     overlappable: bool = False
     """True if updates can run between `send` and `recv`, because the simulator runs in other processes."""
+    action_heads: tuple[int, ...] = ()
+    """Number of choices of each entry of an action (D,) int64 of D discrete entries; empty for other actions."""
 
 
 @dataclass
@@ -282,6 +285,25 @@ class Learner(OfflineLearner, Protocol):
 
     def policy_state(self) -> dict[str, Tensor]:
         """Returns the tensors that a policy file needs for acting, by name."""
+
+
+@runtime_checkable
+class StatisticsLearner(Learner, Protocol):
+    """A learner with running statistics of the collected observations, which the off-policy loop updates."""
+
+    def update_statistics(self, obs: Tree) -> None:
+        """Adds the observations (N, ...) before a step to the statistics, on all ranks at the same time."""
+
+
+@runtime_checkable
+class PrioritizedLearner(Learner, Protocol):
+    """A learner for prioritised replay: `update` multiplies the losses of rows by ``batch["weight"]`` (B,), if given.
+
+    Attributes:
+        errors: Absolute errors (B,) of the rows of the newest update, from which their priorities follow.
+    """
+
+    errors: Tensor
 
 
 @runtime_checkable

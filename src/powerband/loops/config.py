@@ -35,9 +35,20 @@ class OffPolicyConfig:
     """Transitions with uniformly random actions at the start, over all ranks."""
     clip_reward: NonNegative = 0.0
     """Largest absolute reward that the learner receives; 0 clips nothing. Metrics count unclipped rewards."""
+    normalize_reward: bool = False
+    """Divide the rewards of batches by the running deviation of the discounted return; the replay buffer and metrics
+    have unscaled rewards."""
     n_step: Annotated[int, Range(at_least=1, at_most=10_000)] = 1
     """Steps of the return in the targets: rewards of n transitions, then the value. A window is shorter at the end of
     its episode and at the newest transition."""
+    priority_exponent: Share = 0.0
+    """Prioritised replay (Schaul et al. 2016): exponent of the last error in the probability of a transition, for
+    example 0.6; 0 draws uniformly. For sac, td3 and dqn."""
+    importance_exponent: Share = 0.4
+    """Exponent of the importance weights of prioritised replay; 1 corrects the sampling completely."""
+    hindsight: Annotated[int, Range(at_least=0, at_most=1_000)] = 0
+    """Relabelled transitions per unchanged one in a batch, for example 4; 0 relabels none (hindsight experience replay,
+    strategy future). It needs a goal environment with a vectorised compute_reward."""
     anneal_from: Share = 1.0
     """Share of the budget after which learning rates fall linearly to 0; 1 keeps them constant."""
     graph_updates: Annotated[int, Range(at_least=0, at_most=10_000)] = 0
@@ -61,6 +72,13 @@ class OffPolicyConfig:
             raise ConfigError(
                 f"A batch of {batch} transitions per rank is larger than the replay buffer of {capacity}. Lower "
                 f"off_policy.{option}, or write off_policy.replay_size={batch * world_size} or more."
+            )
+        if self.hindsight and (self.n_step > 1 or self.graph_updates):
+            option = f"n_step={self.n_step}" if self.n_step > 1 else f"graph_updates={self.graph_updates}"
+            raise ConfigError(
+                f"off_policy.hindsight={self.hindsight} does not support off_policy.{option}, because the environment "
+                f"computes the reward of each relabelled transition on the host. Write off_policy.n_step=1 and "
+                f"off_policy.graph_updates=0."
             )
 
     @property

@@ -23,12 +23,24 @@ from powerband.core.optim.compile import GraphedUpdates, all_tensors
 from powerband.core.run.run import Run, RunHooks
 from powerband.core.schedule import UpdateSchedule
 from powerband.data.episode_tracker import EpisodeTracker
+from powerband.data.hindsight import GoalReward, Hindsight
+from powerband.data.priorities import Priorities
 from powerband.data.replay import Replay
-from powerband.data.types import Learner, Step, TensorSpec, Tree, VecEnv, tree_map
+from powerband.data.types import (
+    Learner,
+    PrioritizedLearner,
+    StatisticsLearner,
+    Step,
+    TensorSpec,
+    Tree,
+    VecEnv,
+    tree_map,
+)
 from powerband.loops.config import OffPolicyConfig
 from powerband.loops.support.changed_ranks import continue_episodes, register_episodes
 from powerband.loops.support.guarded_learner import GuardedLearner
 from powerband.loops.support.loop_state import LoopState, env_accounts
+from powerband.loops.support.reward_scale import RewardScale
 from powerband.nets.distributions import uniform_actions
 from powerband.nets.observations.features import action_mask
 
@@ -40,6 +52,7 @@ def off_policy(
     config: OffPolicyConfig,
     after_step: Callable[[Step, Replay], object] | None = None,
     hooks: RunHooks | None = None,
+    goal_reward: GoalReward | None = None,
 ) -> None:
     """Trains `learner` on `env` with a replay buffer until the run's budget of environment steps or time is spent.
 
@@ -51,10 +64,11 @@ def off_policy(
         after_step: Called with each step of the environments and the replay buffer that has stored it; None calls
             nothing.
         hooks: Functions that the run calls for evaluations and before checkpoints; None calls nothing.
+        goal_reward: Computes rewards for other goals, for `config.hindsight`; None supports no hindsight.
 
     Raises:
-        ConfigError: A size does not divide by the number of ranks, the batch is larger than the replay buffer, or
-            random_steps is above 0 for a learner whose `act` returns further values to store with each action.
+        ConfigError: A size does not divide by the number of ranks, the batch is larger than the replay buffer, or the
+            learner does not support random_steps or prioritised replay, or there is no `goal_reward` for hindsight.
         OutOfMemory: The replay buffer or a batch does not fit into memory; the message names a size that fits.
     """
     world = run.ranks.world_size
@@ -81,27 +95,54 @@ def off_policy(
             f"off_policy.random_steps={config.random_steps} is not supported by this algorithm, because it stores "
             f"{', '.join(extras)} with each of its actions. Write off_policy.random_steps=0."
         )
+    prioritized = learner if isinstance(learner, PrioritizedLearner) else None
+    if config.priority_exponent and prioritized is None:
+        raise ConfigError(
+            f"off_policy.priority_exponent={config.priority_exponent:g} is not supported by this algorithm, which "
+            f"reports no errors of single transitions. Write priority_exponent=0, or algo=sac, td3 or dqn in gym."
+        )
+    if config.hindsight and goal_reward is None:
+        raise ConfigError(
+            f"off_policy.hindsight={config.hindsight} is not supported by this recipe, which has no goals. Write "
+            f"off_policy.hindsight=0, or train a goal environment with gym."
+        )
     fields = _fields(env, extras)
-    window: dict[str, Any] = {"n_step": config.n_step, "gamma": learner.config.gamma} if config.n_step > 1 else {}
+    scale = None
+    if config.normalize_reward:
+        like = fields["reward"].zeros(env.num_envs, device=run.device)
+        scale = RewardScale(run.ranks, like, learner.config.gamma, True, 0.0)
+        run.register("reward scale", scale, redistribute=lambda states: scale.load_statistics(states[0]))
     replay = guarded.allocate(
         "off_policy.replay_size",
         capacity,
-        lambda rows: Replay(rows, env.num_envs, run.device, fields, **window),
+        lambda rows: _replay(run, env, learner, config, fields, rows, goal_reward),
         lambda: Replay(env.num_envs, env.num_envs, "cpu", fields).rows[0].nbytes,
     )
+    statistics = learner if isinstance(learner, StatisticsLearner) else None
     schedule = config.schedule()
     tracker = EpisodeTracker(env.num_envs, env.spec.num_agents, env.device)
     position = LoopState(obs, carry)
 
+    clip = config.clip_reward
+
     def sampled_update() -> dict[str, Tensor]:
         with run.clock("sample"):
             batch = replay.sample(batch_size, sampler)
-        return guarded.update(batch)
+            if config.hindsight and clip:
+                batch["reward"] = batch["reward"].clamp(-clip, clip)
+            if scale is not None:
+                batch["reward"] = batch["reward"] * scale.factor
+        losses = guarded.update(batch)
+        if replay.priorities is not None:
+            assert prioritized is not None
+            replay.set_errors(prioritized.errors)
+        return losses
 
+    changed = [] if replay.priorities is None else replay.priorities.tensors()
     updates = GraphedUpdates(
         sampled_update,
         run.device,
-        state=lambda: all_tensors([learner.state_dict(), run.noise.state_dict()]),
+        state=lambda: all_tensors([learner.state_dict(), run.noise.state_dict(), changed]),
         k=config.graph_updates,
         cycle=learner.cycle,
     )
@@ -119,7 +160,7 @@ def off_policy(
             for losses, number in updates.run(due):
                 run.learned(losses, number)
 
-    clock, clip = run.clock, config.clip_reward
+    clock = run.clock
     send_account, recv_account = env_accounts(env)
     while run.running:
         if config.anneal_from < 1:
@@ -135,11 +176,12 @@ def off_policy(
         with clock(recv_account):
             step = env.recv()
         with clock("store"):
+            reward = step.reward.clamp(-clip, clip) if clip else step.reward
             replay.add(
                 {
                     "obs": position.obs,
                     "action": action,
-                    "reward": step.reward.clamp(-clip, clip) if clip else step.reward,
+                    "reward": reward,
                     "terminated": step.terminated,
                     "next_obs": step.next_obs(),
                     **extras,
@@ -147,6 +189,11 @@ def off_policy(
                 step.lost,
                 step.ended,
             )
+            if statistics is not None:
+                statistics.update_statistics(position.obs)
+            if scale is not None:
+                scale.add(reward, step.ended)
+                scale.after_rollout()
             tracker.add(step, run.metrics)
             position.advance(step, carry)
             if after_step is not None:
@@ -170,13 +217,35 @@ def _sizes(
         "environments": f"{env.num_envs * world} over {world} rank(s) = {env.num_envs} each",
         "batch": each + other,
         "replay": f"{config.replay_size} transitions over all ranks, learning after {config.learning_starts}"
-        + (f"; {config.n_step}-step returns" if config.n_step > 1 else ""),
+        + (f"; {config.n_step}-step returns" if config.n_step > 1 else "")
+        + (f"; {config.hindsight} relabelled per unchanged transition" if config.hindsight else "")
+        + (f"; prioritised, exponent {config.priority_exponent:g}" if config.priority_exponent else ""),
         "annealing": f"learning rates fall to 0 from {config.anneal_from:.0%} of the budget on"
         if config.anneal_from < 1
         else "none",
         "update ratio": f"{schedule.updates_per_interval} updates every {schedule.update_interval} transitions: "
         f"{schedule.ratio:g} updates per transition, {'while simulators step' if overlap else 'serial'}",
     }
+
+
+def _replay(
+    run: Run,
+    env: VecEnv,
+    learner: Learner,
+    config: OffPolicyConfig,
+    fields: dict[str, Tree],
+    rows: int,
+    goal_reward: GoalReward | None,
+) -> Replay:
+    """Creates a replay buffer of `rows` rows with the windows, priorities and relabelling that `config` selects."""
+    parts: dict[str, Any] = {"n_step": config.n_step, "gamma": learner.config.gamma} if config.n_step > 1 else {}
+    if config.priority_exponent:
+        exponents = config.priority_exponent, config.importance_exponent
+        parts["priorities"] = Priorities(rows, run.device, *exponents, run.ranks.max_)
+    if config.hindsight:
+        assert goal_reward is not None
+        parts["hindsight"] = Hindsight(rows, env.num_envs, run.device, config.hindsight, goal_reward)
+    return Replay(rows, env.num_envs, run.device, fields, **parts)
 
 
 def _fields(env: VecEnv, extras: dict[str, Tensor]) -> dict[str, Tree]:

@@ -82,6 +82,39 @@ class Categorical:
         return -(self.log_probs_KR.exp() * self.log_probs_KR).sum(0)
 
 
+class MultiCategorical:
+    """Distributions over actions of D discrete entries (heads), which are independent given the observation.
+
+    The log-probability of an action and the entropy are sums over the heads.
+    """
+
+    def __init__(self, logits: Tensor, heads: tuple[int, ...], mask: Tensor | None = None):
+        """
+        Args:
+            logits: Unnormalised log-probabilities (R, K) of R rows; K is the number of choices of all heads together.
+            heads: Number of choices of each of D heads.
+            mask: Bools (R, K), True for allowed choices, at least one per row and head; None allows all.
+        """
+        masks = [None] * len(heads) if mask is None else mask.split(heads, 1)
+        self.parts = [Categorical(*pair) for pair in zip(logits.split(heads, 1), masks, strict=True)]
+
+    def sample(self, uniform: Tensor) -> Tensor:
+        """Samples actions (R, D) int64 by means of uniform random numbers (R, D) in [0, 1)."""
+        return torch.stack([part.sample(u) for part, u in zip(self.parts, uniform.unbind(1), strict=True)], 1)
+
+    def mode(self) -> Tensor:
+        """Returns the likeliest actions (R, D) int64."""
+        return torch.stack([part.mode() for part in self.parts], 1)
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        """Computes log-probabilities (R,) float32 of actions (R, D) int64."""
+        return torch.stack([part.log_prob(a) for part, a in zip(self.parts, action.unbind(1), strict=True)]).sum(0)
+
+    def entropy(self) -> Tensor:
+        """Computes entropies (R,) float32 in nats."""
+        return torch.stack([part.entropy() for part in self.parts]).sum(0)
+
+
 class DiagGaussian:
     """Normal distributions of actions (R, D) with independent entries, for R rows and D entries of an action."""
 

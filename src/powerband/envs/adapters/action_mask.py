@@ -14,6 +14,8 @@ from powerband.core.errors import ConfigError
 class ActionMask(gymnasium.Wrapper):
     """Environment whose observations have the entry ``action_mask``, (K,) int8, 1 for each allowed one of K actions.
 
+    The mask of a MultiDiscrete action has the choices of all its entries one after the other, as in SB3-Contrib.
+
     The mask comes from the method ``action_masks()`` of the environment, as in SB3-Contrib, or from
     ``info["action_mask"]``, as in Gymnasium's Taxi. An observation that is not a dict becomes the entry ``obs``.
 
@@ -23,7 +25,7 @@ class ActionMask(gymnasium.Wrapper):
 
     def __init__(self, env: gymnasium.Env) -> None:
         super().__init__(env)
-        if not isinstance(env.action_space, spaces.Discrete):
+        if not isinstance(env.action_space, spaces.Discrete | spaces.MultiDiscrete):
             raise ConfigError(
                 f"wrap.action_mask needs discrete actions; {env} has {env.action_space}. Write wrap.action_mask=false."
             )
@@ -31,7 +33,9 @@ class ActionMask(gymnasium.Wrapper):
         observed = env.observation_space
         self._is_dict = isinstance(observed, spaces.Dict)
         entries = dict(observed.spaces) if isinstance(observed, spaces.Dict) else {"obs": observed}
-        self.observation_space = spaces.Dict({**entries, "action_mask": spaces.MultiBinary(int(env.action_space.n))})
+        acting = env.action_space
+        self._width = int(acting.n if isinstance(acting, spaces.Discrete) else acting.nvec.sum())
+        self.observation_space = spaces.Dict({**entries, "action_mask": spaces.MultiBinary(self._width)})
 
     def reset(self, **settings: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         """Resets the environment. Returns the observation with the mask, and the info."""
@@ -50,4 +54,9 @@ class ActionMask(gymnasium.Wrapper):
                 f"info['action_mask']. Add one of them to the environment, or write wrap.action_mask=false."
             )
         mask = np.asarray(info["action_mask"] if self._method is None else self._method(), np.int8)
+        if mask.shape != (self._width,):
+            raise ConfigError(
+                f"The action mask of {self.env} has the shape {mask.shape}. Return one entry per choice: "
+                f"({self._width},)."
+            )
         return {**(obs if self._is_dict else {"obs": obs}), "action_mask": mask}

@@ -29,6 +29,7 @@ def env_spec(spaces: Spaces, resume: ResumeLevel, overlappable: bool) -> EnvSpec
         obs=tree_map(lambda leaf: TensorSpec(leaf.shape, DTYPES[leaf.dtype], leaf.categories, leaf.high), spaces.obs),
         action=TensorSpec(spaces.action.shape, DTYPES[spaces.action.dtype]),
         num_actions=spaces.num_actions,
+        action_heads=spaces.heads,
         low=bound(spaces.low),
         high=bound(spaces.high),
         num_agents=spaces.num_agents,

@@ -49,7 +49,8 @@ class Spaces:
         obs: `Leaf` or nested dict of leaves, the arrays of an observation.
         action: Action of the learner: float32 in the units of the environment, or int64 counted from 0.
         action_dtype: Type of the actions that the environment expects.
-        num_actions: Number of discrete actions; None for a continuous action.
+        num_actions: Number of discrete actions, or sum of the choices of all heads; None for a continuous action.
+        heads: Number of choices of each entry of a MultiDiscrete action without agents; empty for other actions.
         low: Lower bounds of a continuous action as a flat tuple; None for a discrete action.
         high: Upper bounds of a continuous action as a flat tuple; None for a discrete action.
         num_agents: Length of the agent axis, from the environment's attribute `num_agents`; None without this axis.
@@ -60,6 +61,7 @@ class Spaces:
     action: Leaf
     action_dtype: str
     num_actions: int | None
+    heads: tuple[int, ...]
     low: tuple[float, ...] | None
     high: tuple[float, ...] | None
     num_agents: int | None
@@ -95,9 +97,13 @@ class Spaces:
         Raises:
             ConfigError: A space has no tensor form; the message names the supported spaces.
         """
-        action, num_actions, low, high = _action_leaf(action_space, num_agents)
         dtype, obs = str(np.dtype(action_space.dtype)), _obs_leaf(observation_space, "observation")
-        return cls(obs, action, dtype, num_actions, low, high, num_agents, max_episode_steps)
+        heads = _action_heads(action_space, num_agents)
+        if heads:
+            action: Leaf = Leaf((len(heads),), "int64")
+            return cls(obs, action, dtype, sum(heads), heads, None, None, num_agents, max_episode_steps)
+        action, num_actions, low, high = _action_leaf(action_space, num_agents)
+        return cls(obs, action, dtype, num_actions, (), low, high, num_agents, max_episode_steps)
 
     def obs_paths(self) -> list[tuple[tuple[str, ...], Leaf]]:
         """Lists (keys, leaf) of each array of an observation; keys are from the outermost to the innermost."""
@@ -145,6 +151,16 @@ def _largest_pixel(space: Any) -> float | None:
     return None
 
 
+def _action_heads(space: Any, num_agents: int | None) -> tuple[int, ...]:
+    """Returns the number of choices of each entry of a MultiDiscrete action of one agent; empty for other actions."""
+    from gymnasium import spaces
+
+    if isinstance(space, spaces.MultiDiscrete) and num_agents is None:
+        if len(space.shape) == 1 and not np.any(space.start):
+            return tuple(space.nvec.tolist())
+    return ()
+
+
 def _action_leaf(
     space: Any, num_agents: int | None
 ) -> tuple[Leaf, int | None, tuple[float, ...] | None, tuple[float, ...] | None]:
@@ -164,9 +180,9 @@ def _action_leaf(
         low, high = (tuple(np.asarray(bound, np.float64).ravel().tolist()) for bound in (space.low, space.high))
         return Leaf(tuple(space.shape), "float32"), None, low, high
     raise ConfigError(
-        f"The action space {space} is not supported. Supported are Box of floats, Discrete, and, with `num_agents`, "
-        f"MultiDiscrete with an equal number of choices for each agent. Wrap the environment so that it has one of "
-        f"these."
+        f"The action space {space} is not supported. Supported are Box of floats, Discrete, and MultiDiscrete with one "
+        f"axis that counts from 0; with `num_agents`, it has an equal number of choices for each agent. Wrap the "
+        f"environment so that it has one of these."
     )
 
 

@@ -39,10 +39,19 @@ class RewardScale:
         reward = step.reward.clamp(-self.clip, self.clip) if self.clip else step.reward
         if not self.normalize:
             return reward
+        self.add(reward, step.ended)
+        return (reward * self.factor).clamp(-MAX_SCALED, MAX_SCALED)
+
+    @property
+    def factor(self) -> Tensor:
+        """1 / the running deviation of the discounted return (1,)."""
+        return torch.rsqrt(self.norm.var + 1e-8)
+
+    def add(self, reward: Tensor, ended: Tensor) -> None:
+        """Adds the rewards of a step to the discounted returns, which end where `ended` (N,) is True."""
         self.returns = self.returns * self.gamma + reward
         self._rollout.append(self.returns)
-        self.returns = self.returns * broadcast_rows(~step.ended, self.returns)
-        return (reward * torch.rsqrt(self.norm.var + 1e-8)).clamp(-MAX_SCALED, MAX_SCALED)
+        self.returns = self.returns * broadcast_rows(~ended, self.returns)
 
     def after_rollout(self) -> None:
         """Adds the discounted returns since the last call to the statistics. All ranks must call it together."""

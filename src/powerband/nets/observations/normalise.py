@@ -7,6 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from powerband.core.errors import ConfigError
+
 
 class RunningNorm(nn.Module):
     """Normalises features by the mean and standard deviation of all rows passed to `update_statistics`.
@@ -56,3 +58,22 @@ class RunningNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Normalises features (..., width) and clips them to -clip..clip."""
         return ((x - self.mean) * torch.rsqrt(self.var + 1e-8)).clamp(-self.clip, self.clip)
+
+
+def vector_norm(section: str, inputs: int, encoder: nn.Module | None) -> RunningNorm:
+    """Creates the normalisation of observations without images and categories for the algorithm `section`.
+
+    Args:
+        section: Section of the settings, for the error message.
+        inputs: Number of features.
+        encoder: Encoder of the observations; None if their entries are joined.
+
+    Raises:
+        ConfigError: There is an encoder, whose features change with its parameters.
+    """
+    if encoder is not None:
+        raise ConfigError(
+            f"{section}.normalize_obs=true needs observations of vectors, but these contain images or categories, "
+            f"which their encoder scales. Write {section}.normalize_obs=false."
+        )
+    return RunningNorm(inputs)

@@ -17,6 +17,8 @@ from powerband.core.recipe import load_object
 from powerband.core.run.checkpoint import load_checkpoint, resolve_resume
 from powerband.core.run.run import Run, RunHooks
 from powerband.data.types import EnvSpec, Learner, OnPolicyLearner
+from powerband.envs.adapters.by_id import make_gym
+from powerband.envs.adapters.goal_reward import EnvGoalReward
 from powerband.envs.adapters.gymnasium_env import GymVecEnv
 from powerband.envs.workers.supervision import EnvFailure, Supervision
 from powerband.envs.workers.vector import WorkerVecEnv
@@ -64,6 +66,15 @@ def make_env(
         supervision=supervision,
         on_failure=on_failure,
     )
+
+
+def make_goal_reward(config: Config) -> EnvGoalReward:
+    """Creates one more environment in this process, whose function computes rewards for relabelled goals.
+
+    Raises:
+        ConfigError: The environment has no goals or no vectorised ``compute_reward``.
+    """
+    return EnvGoalReward(make_gym(config.env_id, config.wrap, **config.env_arguments()))
 
 
 def make_learner(config: Config, spec: EnvSpec, context: RankContext) -> Learner:
@@ -115,7 +126,8 @@ def train(config: Config, run: Run) -> None:
         learner = make_learner(replace(config, **{config.algo: settings}), env.spec, run.context)
         hooks = RunHooks(evaluate=lambda: summary(play(config, learner, config.eval_episodes)))
         if ALGORITHMS[config.algo].loop == "off_policy":
-            off_policy(run, env, learner, config.off_policy, hooks=hooks)
+            goals = make_goal_reward(config) if config.off_policy.hindsight else None
+            off_policy(run, env, learner, config.off_policy, hooks=hooks, goal_reward=goals)
         else:
             on_policy(run, env, cast(OnPolicyLearner, learner), config.on_policy, hooks=hooks)
         run.export_policy(learner.policy_state())

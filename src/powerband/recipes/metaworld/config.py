@@ -165,6 +165,11 @@ def check(config: Config, world_size: int) -> None:
     """
     config.off_policy.check(world_size)
     config.offline.check(world_size)
+    if config.sac.normalize_obs:
+        raise ConfigError(
+            "sac.normalize_obs=true is not supported by metaworld, whose stages exchange actors without statistics. "
+            "Write sac.normalize_obs=false; sac.obs_scale is a factor on observations."
+        )
     num_envs = config.off_policy.num_envs // world_size
     config.simulated_tasks().task_of_each_env(num_envs)
     if config.num_workers > num_envs:
