@@ -99,6 +99,7 @@ def _usage() -> str:
         lines.append(f"  {call:<34} {what}" if len(call) <= 34 else f"  {call}\n{'':<36} {what}")
     lines += ["", "recipes:", *recipe_lines(), ""]
     lines.append(
-        "Every command takes --json [FILE.json] and --traceback. `powerband train RECIPE --help` lists all settings."
+        "Every command takes --json [FILE.json] and --traceback. `powerband train RECIPE --help` lists all settings.\n"
+        "A stored run may name built-in and installed recipes; other modules that it would import need --trust."
     )
     return "\n".join(lines)

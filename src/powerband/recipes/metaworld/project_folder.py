@@ -22,6 +22,7 @@ from torch import Tensor
 
 from powerband.algos.sac import SAC
 from powerband.core.config import from_json, to_json
+from powerband.core.config.saved import saved_text
 from powerband.core.errors import ConfigError
 from powerband.core.rank_context import RankContext
 from powerband.core.run.checkpoint import export_policy
@@ -78,7 +79,7 @@ def load_policy(folder: Path, command: str) -> tuple[Config, dict[str, Tensor]]:
     if not path.exists():
         raise MissingStage(f"{folder} has no policy yet. Write {command} first.")
     stored = folder / "policy" / "config.json"
-    return from_json(Config, stored.read_text(encoding="utf-8"), str(stored), OLD_NAMES), load_file(path)
+    return from_json(Config, saved_text(stored), str(stored), OLD_NAMES), load_file(path)
 
 
 def stage_command(config: Config, stage: str, task: str = "") -> str:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from powerband.algos.ddpg import DDPG
 from powerband.algos.ppo import PPO
 from powerband.core.config import from_json
+from powerband.core.config.saved import saved_text
 from powerband.core.config.sizes import per_rank, scaled_lr
 from powerband.core.rank_context import RankContext
 from powerband.core.run.checkpoint import load_checkpoint, resolve_resume
@@ -129,7 +130,7 @@ def load(folder: Path) -> tuple[Learner, str]:
     """
     path, _ = resolve_resume(str(folder))
     file = path.parent.parent / "config.json"
-    config = from_json(Config, file.read_text(encoding="utf-8"), str(file), OLD_NAMES)
+    config = from_json(Config, saved_text(file), str(file), OLD_NAMES)
     learner = make_learner(config, make_env_spec(config.observation), RankContext.single())
     learner.load_state_dict(load_checkpoint(path, "shared")[0]["learner"])
     return learner, config.observation

@@ -8,6 +8,7 @@ from pathlib import Path
 from powerband.algos.coma import COMA, Choose
 from powerband.algos.settings import COMAConfig
 from powerband.core.config import from_json
+from powerband.core.config.saved import saved_text
 from powerband.core.rank_context import RankContext
 from powerband.core.run.checkpoint import load_checkpoint, resolve_resume
 from powerband.data.types import EnvSpec
@@ -72,5 +73,5 @@ def load_other_run(folder: Path, world: World) -> COMA:
     """
     path, _ = resolve_resume(str(folder))
     file = path.parent.parent / "config.json"
-    config = from_json(Config, file.read_text(encoding="utf-8"), str(file), OLD_NAMES)
+    config = from_json(Config, saved_text(file), str(file), OLD_NAMES)
     return load_learner(path, replace(config, world=world))
