@@ -150,8 +150,8 @@ def _refuse_run_dir(resolved: ResolvedConfig, folder: Path) -> None:
     other = resolved.config.run.run_dir
     if other and resolved.sources["run.run_dir"] == COMMAND_LINE and Path(other).expanduser().absolute() != folder:
         raise ConfigError(
-            f"run_dir={shortened(other)} together with resume={shortened(folder)}: a resumed run continues in its own folder. "
-            f"Leave run_dir out. To keep the old run as it is, copy its folder, and resume the copy."
+            f"run_dir={shortened(other)} together with resume={shortened(folder)}: a resumed run continues in "
+            f"its own folder. Leave run_dir out. To keep the old run as it is, copy its folder, and resume the copy."
         )
 
 
