@@ -118,6 +118,8 @@ def launch(settings: RunConfig, arguments: list[str]) -> int | None:
     os.environ.update(thread_environment(settings.threads, here))
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", SHUTDOWN_S)
     os.environ.setdefault("TORCHELASTIC_SIGNALS_TO_HANDLE", FORWARDED_SIGNALS)
+    if endpoint is None:  # on one machine rank 0 hosts the store; torch's launcher would listen on all interfaces
+        os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
     return _elastic(endpoint, here, int(least), machines, ["-u", "-m", "powerband", *arguments])
 
 
@@ -127,14 +129,17 @@ def _elastic(endpoint: Endpoint | None, here: int, least: int, most: int, argume
     from torch.distributed.elastic.rendezvous import RendezvousError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+    several = {} if endpoint is None else {"is_host": str(endpoint.hosted_here), "timeout": RENDEZVOUS_S}
     config = LaunchConfig(
         min_nodes=least,
         max_nodes=most,
         nproc_per_node=here,
         run_id=uuid.uuid4().hex if endpoint is None else "powerband",
         rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0" if endpoint is None else endpoint.numeric,
-        rdzv_configs={} if endpoint is None else {"is_host": str(endpoint.hosted_here), "timeout": RENDEZVOUS_S},
+        rdzv_endpoint="" if endpoint is None else endpoint.numeric,
+        rdzv_configs={"store_type": "file"}
+        if endpoint is None
+        else {"is_host": str(endpoint.hosted_here), "timeout": RENDEZVOUS_S},
         local_addr="localhost" if endpoint is None else endpoint.own_address,
         max_restarts=0,
     )
