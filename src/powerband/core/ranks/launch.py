@@ -137,9 +137,7 @@ def _elastic(endpoint: Endpoint | None, here: int, least: int, most: int, argume
         run_id=uuid.uuid4().hex if endpoint is None else "powerband",
         rdzv_backend="c10d",
         rdzv_endpoint="" if endpoint is None else endpoint.numeric,
-        rdzv_configs={"store_type": "file"}
-        if endpoint is None
-        else {"is_host": str(endpoint.hosted_here), "timeout": RENDEZVOUS_S},
+        rdzv_configs=several or {"store_type": "file"},
         local_addr="localhost" if endpoint is None else endpoint.own_address,
         max_restarts=0,
     )
