@@ -236,3 +236,29 @@ def test_a_folder_of_another_user_is_refused(run: Path, capsys) -> None:
         assert "cannot be written" in refused(capsys, f"resume={run}", "env_steps=140")
     finally:
         os.seteuid(0)
+
+
+def test_texts_that_a_terminal_would_obey_or_that_are_no_utf8_are_escaped(folder: Path, capsys) -> None:
+    hostile = "\x1b]0;title\x07 \ud800 end"
+    (folder / os.fsdecode(b"shot-\xff\x1b[2J.png")).write_bytes(b"")
+    (folder / "processes.json").write_text(json.dumps({"ranks": [], "ended": hostile}))
+    run = {**FILES["run.json"], "command": hostile, "host": {hostile: hostile}}
+    (folder / "run.json").write_text(json.dumps(run))
+    (folder / "eval-a.json").write_text(json.dumps({"rows": [{hostile: hostile}]}))
+    assert cli.main(["watch", str(folder), "--once"]) == 0
+    assert cli.main(["report", str(folder)]) == 0
+    (folder / "run.json").write_text(json.dumps({**run, "recipe": hostile}))
+    assert cli.main(["eval", str(folder)]) == 2
+    assert cli.main(["train", "gym", f"resume={folder}"]) == 2
+    said = "".join(capsys.readouterr())
+    assert "\x1b" not in said and said.encode() and "\\x1b" in said
+
+
+def test_weights_of_another_shape_are_refused_by_eval(tmp_path: Path, capsys) -> None:
+    run = runs.train("sac", tmp_path / "run", "env_steps=44", "num_workers=0")
+    config = json.loads((run / "config.json").read_text())
+    (run / "config.json").write_text(json.dumps({**config, "env_id": "MountainCarContinuous-v0"}))
+    capsys.readouterr()
+    assert cli.main(["eval", str(run), "episodes=1"]) == 2
+    said = capsys.readouterr().err
+    assert "the saved learner does not fit" in said and said.count("\n") == 1

@@ -11,6 +11,7 @@ from powerband.cli import measure_commands, run_commands, tune_command, view_com
 from powerband.cli.arguments import RECIPE_USAGE
 from powerband.cli.catalogue import recipe_lines
 from powerband.core.config.command_line import checked_choice
+from powerband.core.config.texts import printable
 from powerband.core.errors import ConfigError
 from powerband.core.machine.device import OPENMP_WAIT_VARIABLES, keep_freed_memory
 
@@ -80,7 +81,7 @@ def main(arguments: list[str] | None = None) -> int:
     except ConfigError as error:
         if traceback_wanted:
             raise
-        print(f"powerband: {error}", file=sys.stderr)
+        print(f"powerband: {printable(str(error))}", file=sys.stderr)
         return 2
     except BrokenPipeError:  # the reader of the pipe, such as head, has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

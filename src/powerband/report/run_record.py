@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from powerband.core.config.texts import shortened
 from powerband.core.json_shape import fits
 from powerband.core.regular_files import read_object
 from powerband.core.run_folder import process_facts, process_start_ticks, refuse_links
@@ -177,4 +178,7 @@ def read_processes(folder: Path) -> dict[str, Any]:
     """
     facts = read_object(folder / "processes.json")
     ranks, ended = facts.get("ranks"), facts.get("ended")
-    return {"ranks": ranks if fits(ranks, [PROCESS]) else [], "ended": ended if isinstance(ended, str) else ""}
+    return {
+        "ranks": ranks if fits(ranks, [PROCESS]) else [],
+        "ended": shortened(ended, 500) if isinstance(ended, str) else "",
+    }

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from powerband.core.config.ranges import Range, check_ranges
+from powerband.core.config.texts import shortened
 from powerband.core.errors import ConfigError
 from powerband.core.json_shape import fits
 from powerband.core.machine.utilisation import process_tree, process_usage
@@ -176,7 +177,7 @@ class Watcher:
             return "ended", processes["ended"]
         alive, age = processes_alive(processes), f"its last line is {duration_text(silent_s)} old"
         if alive is False:
-            recipe = read_object(self.folder / "run.json").get("recipe", "RECIPE")
+            recipe = shortened(read_object(self.folder / "run.json").get("recipe", "RECIPE"))
             has_checkpoint = (self.folder / "checkpoints" / "last").exists()
             resume = f"Resume it with: powerband train {recipe} resume={self.folder}"
             fix = resume if has_checkpoint else "It has no checkpoint to resume from"
@@ -195,8 +196,8 @@ class Watcher:
         left_s = self._time_left.left_s(line["env_steps"], line["time_s"])
         facts = {"env_steps": line["env_steps"], "grad_steps": line["grad_steps"], "left_s": left_s}
         facts |= {"steps_per_s": line.get("charts/SPS"), "updates_per_s": line.get("charts/updates_per_s")}
-        facts |= {"idle": idle[0], "idle_cause": idle[1]} if idle else {}
-        facts |= {"largest": account, "largest_share": share} if account else {}
+        facts |= {"idle": idle[0], "idle_cause": shortened(idle[1])} if idle else {}
+        facts |= {"largest": shortened(account), "largest_share": share} if account else {}
         names = ("cpu_cores", "memory_gib", "gpu_active", "gpu_power", "gpu_memory_gib")
         return facts | {name: line.get(f"perf/{name}") for name in names}
 

@@ -81,11 +81,36 @@ class StateRegistry:
             )
         own, _ = load_checkpoint(path, f"rank{self.ranks.rank}")
         for name, (part, is_shared) in self._parts.items():
-            try:
-                part.load_state_dict((shared if is_shared else own)[name])
-            except (RuntimeError, KeyError, ValueError, TypeError) as error:
-                raise CheckpointError(
-                    f"{path}: the saved {name} does not fit this configuration ({' '.join(str(error).split())[:300]}). "
-                    f"Resume with the sizes and shapes of the saved run, or choose a new run_dir."
-                ) from error
+            saved = shared if is_shared else own
+            load_state(part, saved.get(name), name, path)
         return shared["run"]
+
+
+def restore_learner(path: Path, learner: Stateful) -> None:
+    """Restores a learner from the checkpoint in the folder `path`, without a run, for example for an evaluation.
+
+    Raises:
+        CheckpointError: A file is damaged, or the shapes differ from those of the learner.
+    """
+    load_state(learner, load_checkpoint(path, "shared")[0].get("learner"), "learner", path)
+
+
+def load_state(part: Any, state: Any, name: str, path: Path) -> None:
+    """Loads a saved state into a part, such as a network, whose shapes may differ.
+
+    Args:
+        part: Object with ``load_state_dict``.
+        state: The saved state; None if the file has none.
+        name: Name of the part, for the message.
+        path: File or folder of the state, for the message.
+
+    Raises:
+        CheckpointError: The state does not fit.
+    """
+    try:
+        part.load_state_dict(state)
+    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"{path}: the saved {name} does not fit this configuration ({' '.join(str(error).split())[:300]}). "
+            f"Use the sizes and shapes of the saved run, or choose a new run_dir."
+        ) from error

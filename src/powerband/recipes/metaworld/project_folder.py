@@ -72,14 +72,20 @@ def load_policy(folder: Path, command: str) -> tuple[Config, dict[str, Tensor]]:
 
     Raises:
         MissingStage: The policy does not exist.
+        ConfigError: A file of the policy is damaged.
     """
+    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     path = folder / "policy" / "model.safetensors"
     if not path.exists():
         raise MissingStage(f"{folder} has no policy yet. Write {command} first.")
     stored = folder / "policy" / "config.json"
-    return from_json(Config, saved_text(stored), str(stored), OLD_NAMES), load_file(path)
+    config = from_json(Config, saved_text(stored), str(stored), OLD_NAMES)
+    try:
+        return config, load_file(path)
+    except (OSError, ValueError, SafetensorError) as error:
+        raise ConfigError(f"{path} cannot be read ({str(error)[:200]}). Write {command} again.") from error
 
 
 def stage_command(config: Config, stage: str, task: str = "") -> str:

@@ -10,7 +10,8 @@ from powerband.algos.settings import COMAConfig
 from powerband.core.config import from_json
 from powerband.core.config.saved import saved_text
 from powerband.core.rank_context import RankContext
-from powerband.core.run.checkpoint import load_checkpoint, resolve_resume
+from powerband.core.run.checkpoint import resolve_resume
+from powerband.core.run.state_registry import restore_learner
 from powerband.data.types import EnvSpec
 from powerband.loops.config import OnPolicyConfig
 from powerband.recipes.uav.config import OLD_NAMES, Config
@@ -61,7 +62,7 @@ def load_learner(folder: Path, config: Config) -> COMA:
     """
     path, _ = resolve_resume(str(folder))
     learner, _, _ = build_learner(config, RankContext.single())
-    learner.load_state_dict(load_checkpoint(path, "shared")[0]["learner"])
+    restore_learner(path, learner)
     return learner
 
 
