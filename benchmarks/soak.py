@@ -46,7 +46,8 @@ RUNS = {
     "uav": "uav algo=coma variant=smoke on_policy.num_envs=3 budget=4 minibatch_rows=25 env_steps=3000",
     "gym": "gym algo=sac sac.hidden=160,160 off_policy.num_envs=2 learning_starts=40 num_workers=0 env_steps=3000",
     "metaworld": "metaworld variant=smoke backend=workers num_workers=0 sac.hidden=160 learning_starts=60 "
-    "random_steps=60 collect.interval=100000 collect.samples=40 final_episodes=0 horizon=30 env_steps=3000 project={folder}",
+    "random_steps=60 collect.interval=100000 collect.samples=40 final_episodes=0 horizon=30 env_steps=3000 "
+    "project={folder}",
     "sketchnav": "sketchnav variant=smoke env_steps=2000",
     "libero": "libero variant=smoke demos_dir={data} updates=1500 max_steps=10 eval_interval=0",
 }

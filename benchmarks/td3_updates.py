@@ -178,7 +178,10 @@ def main() -> None:
                 implementations[name] = make(width, batch)
             except ImportError:
                 print(f"{name} is not installed. Install it with pip install 'powerband[peers,more-peers]'.")
-        case, times = f"2 x {width} hidden, batch {batch}", measure(implementations, arguments.rounds, arguments.updates)
+        case, times = (
+            f"2 x {width} hidden, batch {batch}",
+            measure(implementations, arguments.rounds, arguments.updates),
+        )
         ratios = {name: value / times["powerband"] for name, value in times.items()}
         results[case] = {"cpu_ms": times, "speedup": ratios}
         print(case)

@@ -14,8 +14,10 @@ import pytest
 import torch
 
 import runs
+from distributed.listening import check_on_loopback
 from distributed.ranks import CommandOnRanks
 from powerband.cli import main as cli
+from powerband.core.machine.utilisation import process_tree
 from powerband.core.ranks import launch
 from powerband.core.run_folder import process_start_ticks
 
@@ -85,6 +87,7 @@ def stopped(name: str, run: Path, tmp_path: Path) -> str:
     """What the ranks of an endless run printed, which save at a signal."""
     command = CommandOnRanks(endless(name, run), tmp_path / "printed")
     command.wait_for_line("steps/s")
+    check_on_loopback([each.pid for each in command.processes], at_least=3)  # the store, and gloo on each rank
     time.sleep(0.5)
     command.send_signal(signal.SIGTERM)
     assert command.finish() == [128 + signal.SIGTERM] * 2, command.errors()
@@ -100,6 +103,7 @@ def test_a_signal_to_ranks_saves_and_ranks_of_a_killed_torchrun_save_too(tmp_pat
     wait_for_rates(process)
     processes = json.loads((run / "processes.json").read_text())["ranks"]
     assert len(processes) == 2
+    check_on_loopback([each["pid"] for each in processes], at_least=2)  # torchrun itself hosts the store
     process.kill()
     deadline = time.monotonic() + 60
     while any(process_start_ticks(each["pid"]) == each["began"] for each in processes):
@@ -124,6 +128,7 @@ def test_the_launcher_resumes_and_restarts_on_policy_ranks_and_a_signal_to_it_sa
     said += wait_for_rates(process, "resumed from")
     said += wait_for_rates(process)
     assert json.loads((run / "processes.json").read_text())["ranks"] != processes
+    check_on_loopback(process_tree(process.pid), at_least=3)
     process.send_signal(signal.SIGTERM)
     said += finish(process)
     assert "ranks" in said and process.returncode == 128 + signal.SIGTERM, said

@@ -74,7 +74,7 @@ def test_a_divergence_is_told_from_it_and_the_run_goes_on_from_its_checkpoint_at
     assert cli.main(["train", *COMMON, *algo, env, save, f"run_dir={run}", "env_steps=192"]) == 0
     before = runs.state(run)
     hot, sane = [f"{rate}=10" for rate in rates], [f"{rate}=1e-4" for rate in rates]
-    again = ["gym", f"resume={run}", "anneal_lr=false"] if algo is PPO else ["gym", f"resume={run}"]
+    again = ["gym", f"resume={run}", "--trust", *["anneal_lr=false"] * (algo is PPO)]
     capsys.readouterr()
     status, said = cli.main(["train", *again, *hot, LONG]), capsys.readouterr().err
     assert status == 2 and "Traceback" not in said, said

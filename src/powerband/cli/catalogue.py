@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
-import json
 import os
 from dataclasses import replace
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any
 
+from powerband.cli.trust import OPTION, refuse_stored_imports, split_trust
 from powerband.core.config import ResolvedConfig, resolve
 from powerband.core.config.command_line import checked_choice, wants_help
+from powerband.core.config.flags import COMMAND_LINE
 from powerband.core.config.presets import presets
 from powerband.core.config.run_config import RunConfig
-from powerband.core.config.saved import named_run
+from powerband.core.config.saved import named_run, recipe_of
 from powerband.core.config.schema import fields_table
 from powerband.core.config.texts import shortened
 from powerband.core.errors import ConfigError
@@ -65,7 +66,7 @@ def load(name: str) -> Recipe:
     return replace(found, name=name)
 
 
-def load_stored(name: str, folder: Any, trust: bool) -> Recipe:
+def load_stored(name: str, folder: Path, trust: bool) -> Recipe:
     """Imports the recipe of a stored run, if it is installed or trusted.
 
     Args:
@@ -78,8 +79,8 @@ def load_stored(name: str, folder: Any, trust: bool) -> Recipe:
     """
     if not trust and name not in RECIPES and name not in installed():
         raise ConfigError(
-            f"{folder} names the module '{name}', which is not an installed recipe. Importing it runs its code. If you "
-            f"trust the folder, add --trust."
+            f"{folder} names the module '{shortened(name)}', which is not an installed recipe. Importing it runs its "
+            f"code. If you trust the folder, add {OPTION}."
         )
     return load(name)
 
@@ -89,14 +90,16 @@ def configure(name: str, arguments: list[str]) -> tuple[Recipe, str, ResolvedCon
 
     Args:
         name: Name of the recipe.
-        arguments: Stage, if any, and ``NAME=VALUE`` arguments.
+        arguments: Stage, if any, and ``NAME=VALUE`` arguments. ``--trust`` allows every import that a stored run names.
 
     Returns:
         (recipe, name of the stage, configuration with the source of each value).
 
     Raises:
-        ConfigError: The recipe or stage is unknown, or the configuration refuses an argument.
+        ConfigError: The recipe or stage is unknown, the configuration refuses an argument, or a stored run would import
+            a module and is not trusted.
     """
+    trust, arguments = split_trust(arguments)
     recipe = load(name)
     stage = recipe.default_stage
     arguments, notices = _translated(arguments, recipe)
@@ -116,30 +119,40 @@ def configure(name: str, arguments: list[str]) -> tuple[Recipe, str, ResolvedCon
         task_settings=load_object(recipe.task_settings) if recipe.task_settings is not None else None,
         task=recipe.task,
     )
+    stored = _stored_folder(resolved)
+    if stored is not None and not trust:
+        refuse_stored_imports(recipe, resolved.config, stored, resolved.sources)
+    notices += [f"{OPTION}: no effect without resume=RUN or the config.json of a run."] * (trust and stored is None)
     notices = [*resolved.notices, *notices, *recipe.notices_about(resolved.config)]
     resolved = replace(resolved, config=recipe.finalized(resolved.config, stage), notices=tuple(notices))
     if resolved.config.run.env_steps < 1:
         raise ConfigError("env_steps=0 is below 1. Write env_steps=1 or more.")
     if resolved.config.run.resume:
         folder = named_run(resolved.config.run.resume, "resume")
-        trained = _recipe_of(folder)
+        trained = recipe_of(folder)
         if trained != name:
             raise ConfigError(f"{folder} is a run of {trained}, not of {name}. Write powerband train {trained} ...")
+        _refuse_run_dir(resolved, folder)
     return recipe, stage, resolved
 
 
-def _recipe_of(folder: Path) -> str:
-    """Returns the name of the recipe that trained the run in `folder`.
+def _stored_folder(resolved: ResolvedConfig) -> Path | None:
+    """Folder of the run that stores settings of a configuration, by ``resume`` or ``--config``; None without one."""
+    if resolved.config.run.resume:
+        return named_run(resolved.config.run.resume, "resume")
+    with contextlib.suppress(ConfigError):
+        return named_run(resolved.file) if resolved.file else None
+    return None
 
-    Raises:
-        ConfigError: The file ``run.json`` of the run is damaged.
-    """
-    try:
-        return str(json.loads((folder / "run.json").read_text(encoding="utf-8"))["recipe"])
-    except (OSError, ValueError, RecursionError, KeyError, TypeError) as error:
+
+def _refuse_run_dir(resolved: ResolvedConfig, folder: Path) -> None:
+    """Refuses ``run_dir`` together with ``resume``, unless it names the same folder."""
+    other = resolved.config.run.run_dir
+    if other and resolved.sources["run.run_dir"] == COMMAND_LINE and Path(other).expanduser().absolute() != folder:
         raise ConfigError(
-            f"{shortened(folder / 'run.json')} is damaged: it does not name the recipe of the run. Name another run."
-        ) from error
+            f"run_dir={shortened(other)} together with resume={shortened(folder)}: a resumed run continues in "
+            f"its own folder. Leave run_dir out. To keep the old run as it is, copy its folder, and resume the copy."
+        )
 
 
 def _translated(arguments: list[str], recipe: Recipe) -> tuple[list[str], list[str]]:

@@ -11,6 +11,7 @@ from powerband.cli import measure_commands, run_commands, tune_command, view_com
 from powerband.cli.arguments import RECIPE_USAGE
 from powerband.cli.catalogue import recipe_lines
 from powerband.core.config.command_line import checked_choice
+from powerband.core.config.texts import printable
 from powerband.core.errors import ConfigError
 from powerband.core.machine.device import OPENMP_WAIT_VARIABLES, keep_freed_memory
 from powerband.core.ranks import restarts
@@ -81,7 +82,7 @@ def main(arguments: list[str] | None = None) -> int:
     except ConfigError as error:
         if traceback_wanted:
             raise
-        print(f"powerband: {error}", file=sys.stderr)
+        print(f"powerband: {printable(str(error))}", file=sys.stderr)
         return restarts.report(2)
     except BrokenPipeError:  # the reader of the pipe, such as head, has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -100,6 +101,7 @@ def _usage() -> str:
         lines.append(f"  {call:<34} {what}" if len(call) <= 34 else f"  {call}\n{'':<36} {what}")
     lines += ["", "recipes:", *recipe_lines(), ""]
     lines.append(
-        "Every command takes --json [FILE.json] and --traceback. `powerband train RECIPE --help` lists all settings."
+        "Every command takes --json [FILE.json] and --traceback. `powerband train RECIPE --help` lists all settings.\n"
+        "A stored run may name built-in and installed recipes; other modules that it would import need --trust."
     )
     return "\n".join(lines)

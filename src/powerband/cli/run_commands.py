@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import sys
 import time
 from dataclasses import replace
@@ -13,14 +12,17 @@ from typing import Any
 
 from powerband.cli.arguments import RECIPE_USAGE, take_run
 from powerband.cli.catalogue import configure, load_stored, take_recipe
+from powerband.cli.trust import refuse_stored_imports, split_trust
 from powerband.core.config import from_json, resolve
 from powerband.core.config.command_line import print_or_write, split_json_option, wants_help
+from powerband.core.config.saved import named_run, recipe_of, saved_text
 from powerband.core.config.schema import fields_table
 from powerband.core.errors import ConfigError
 from powerband.core.recipe import Recipe, load_object
 from powerband.core.run_folder import refuse_links
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENOTDIR, errno.ESTALE)
 
 
 def train(arguments: list[str]) -> int:
@@ -64,13 +66,19 @@ def train(arguments: list[str]) -> int:
             with Run.start(config, recipe=name, stage=stage, argv=typed, restarted=restarted) as run:
                 figures = recipe.run_stage(stage, run.config, run)
         except OSError as error:
-            if error.errno not in DISK_FULL:
-                raise
-            folder = settings.resume or settings.run_dir
-            raise ConfigError(
-                f"{folder} cannot be written: {error.strerror}. Its checkpoints are complete. Free some space, then "
-                f"continue with powerband train {name} resume={folder}."
-            ) from error
+            folder = named_run(settings.resume) if settings.resume else Path(settings.run_dir).expanduser()
+            if error.errno in DISK_FULL:
+                raise ConfigError(
+                    f"{folder} cannot be written: {error.strerror}. Its checkpoints are complete. Free some space, "
+                    f"then continue with powerband train {name} resume={folder}."
+                ) from error
+            path = Path(error.filename if isinstance(error.filename, str) else "/").absolute()
+            if error.errno in REFUSED and path.is_relative_to(folder.absolute()):
+                raise ConfigError(
+                    f"{path} cannot be written: {error.strerror}. Its checkpoints are complete. Correct the "
+                    f"permissions, or copy the run folder, then continue with powerband train {name} resume=FOLDER."
+                ) from error
+            raise
     if target and launch.is_leading_process():
         counters = {"env_steps": run.env_steps, "grad_steps": run.grad_steps}
         print_or_write({"recipe": name, "stage": stage, "run_dir": str(run.dir), **counters, **figures}, target)
@@ -115,9 +123,8 @@ def evaluate(arguments: list[str]) -> int:
     named = arguments[:1]
     folder, arguments = take_run("eval", arguments)
     refuse_links(folder)
-    trust, arguments = "--trust" in arguments, [word for word in arguments if word != "--trust"]
-    facts = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-    recipe = load_stored(facts["recipe"], folder, trust)
+    trust, arguments = split_trust(arguments)
+    recipe = load_stored(recipe_of(folder), folder, trust)
     if recipe.evaluate is None or recipe.Evaluation is None:
         raise ConfigError(f"Recipe '{recipe.name}' has no evaluation. For its curves, run powerband report {folder}.")
     options_type = load_object(recipe.Evaluation)
@@ -126,7 +133,9 @@ def evaluate(arguments: list[str]) -> int:
         return 0
     options = resolve(options_type, arguments, help_command=f"powerband eval {folder} --help").config
     file = folder / "config.json"
-    config = from_json(recipe.Config, file.read_text(encoding="utf-8"), str(file), recipe.old_names)
+    config = from_json(recipe.Config, saved_text(file), str(file), recipe.old_names)
+    if not trust:
+        refuse_stored_imports(recipe, config, folder)
     from powerband.core.machine import rendering
     from powerband.core.run.checkpoint import checkpoint_of
 

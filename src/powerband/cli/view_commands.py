@@ -14,9 +14,9 @@ from powerband.core.config import DEFAULT, resolve, to_dict
 from powerband.core.config.command_line import print_or_write, split_json_option, wants_help
 from powerband.core.config.presets import presets
 from powerband.core.config.ranges import range_of
+from powerband.core.config.saved import named_run
 from powerband.core.config.schema import fields_of, fields_table, value_text
 from powerband.core.errors import ConfigError
-from powerband.core.run_folder import find_run
 
 
 def report(arguments: list[str]) -> int:
@@ -35,8 +35,10 @@ def report(arguments: list[str]) -> int:
     from powerband.report.compare import write_comparison
     from powerband.report.page import write_page
 
-    folders = [folder, *map(find_run, others)]
-    written = write_comparison(folders, page) if others else write_page(folder, page)
+    folders = [folder, *map(named_run, others)]
+    written, notes = write_comparison(folders, page) if others else write_page(folder, page)
+    for note in notes:
+        print(f"powerband: {note}", file=sys.stderr)
     print_or_write({"report": str(written)} if target else str(written), target)
     return 0
 

@@ -67,6 +67,8 @@ class Recipe:
         config_variable: Environment variable with the path of a configuration file; empty if the recipe reads none.
         finalize: ``(config, stage) -> config`` that resolves every automatic choice.
         notices: ``(config) -> list of messages`` for the user, called before `finalize`.
+        imports: ``(config) -> qualified option -> names``: the names ``module:Name`` in a configuration whose use
+            imports a module. A stored run needs ``--trust`` for them. None if no option names a module.
         check: ``(config, world_size) -> None``; raises ConfigError for invalid sizes.
         task: Option that names the task, such as ``env_id``; tuned presets are valid for its value only. Empty for a
             recipe with one task.
@@ -91,6 +93,7 @@ class Recipe:
     task_settings: Reference | None = None
     finalize: Reference | None = None
     notices: Reference | None = None
+    imports: Reference | None = None
     check: Reference | None = None
     task: str = ""
     score: str = ""
@@ -138,6 +141,10 @@ class Recipe:
     def notices_about(self, config: Any) -> list[str]:
         """Messages for the user about a configuration, before `finalized` resolves its automatic choices."""
         return [] if self.notices is None else load_object(self.notices)(config)
+
+    def imports_of(self, config: Any) -> dict[str, tuple[str, ...]]:
+        """Qualified option -> the names ``module:Name`` in it that the use of a configuration imports."""
+        return {} if self.imports is None else load_object(self.imports)(config)
 
     def check_sizes(self, config: Any, world_size: int) -> None:
         """Checks the sizes of a configuration, such as batch sizes, for `world_size` ranks.

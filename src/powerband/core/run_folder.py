@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from powerband.core.errors import ConfigError
+from powerband.core.regular_files import read_object
 
 PROCESSES = "processes.json"
 """File of a run folder with the processes of the run and, once it has ended, the reason."""
@@ -88,11 +89,20 @@ def claim_run_folder(resume: str, run_dir: str, recipe: str) -> tuple[Path, bool
 
 def run_id(folder: Path) -> str:
     """Id of the run in `folder`, which its checkpoints contain; "" for a run of an earlier version."""
-    try:
-        facts = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-        return facts["id"] if isinstance(facts["id"], str) else ""
-    except (OSError, ValueError, KeyError, TypeError):
-        return ""
+    found = read_object(folder / "run.json").get("id")
+    return found if isinstance(found, str) else ""
+
+
+def why_no_checkpoint(folder: Path) -> str:
+    """Sentences for the user of a run without a checkpoint: what happened, and how to start again."""
+    ended = read_object(folder / "processes.json").get("ended")
+    end = f"ended before its first checkpoint: {ended[:200]}" if isinstance(ended, str) else "was killed before one"
+    recipe = read_object(folder / "run.json").get("recipe")
+    command = f"powerband train {recipe if isinstance(recipe, str) else 'RECIPE'} run_dir=NEW --config"
+    return (
+        f"{folder} has no checkpoint to resume from: the run {end.rstrip('.')}. Start a new run with its settings: "
+        f"{command} {folder / 'config.json'}. A smaller save_interval_s saves earlier."
+    )
 
 
 def refuse_links(folder: Path) -> None:

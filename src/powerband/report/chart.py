@@ -13,6 +13,8 @@ SHORT_UNITS = ("s", "ms")
 """Units that follow each number of an x axis; for other units the axis has plain numbers."""
 MAX_MARKERS = 12
 """Largest number of points of a line that are drawn as circles."""
+SMALLEST = 1e-150
+"""Smallest length of an axis; steps of a shorter one are no exact numbers."""
 COLOURS = 10
 """Number of colours of the page's palette: ``--c0`` to ``--c9``; ``--c9`` is grey."""
 
@@ -197,7 +199,7 @@ def legend_of(names: list[tuple[str, int]]) -> str:
 
 def ticks(low: float, high: float, count: int) -> list[float]:
     """Returns about `count` round numbers between `low` and `high`."""
-    if not high > low:
+    if not high - low > SMALLEST:
         return [low]
     rough = (high - low) / count
     size = 10.0 ** math.floor(math.log10(rough))

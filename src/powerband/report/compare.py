@@ -9,7 +9,7 @@ from powerband.core.errors import ConfigError
 from powerband.core.telemetry.console import duration_text, si_text
 from powerband.report.chart import COLOURS, legend_of, line_chart
 from powerband.report.document import document, save_page
-from powerband.report.page import HEADLINE_TAGS, UTILISATION, metric_line
+from powerband.report.page import HEADLINE_TAGS, UTILISATION, damage_of, metric_line
 from powerband.report.run_record import RunRecord, shown_cause
 from powerband.report.sections.curves import LEARNING_PREFIXES, LOSS_PREFIXES, curve_tags, is_constant
 from powerband.report.sections.ledger import account_colours, ledger_strip, seconds_by_account
@@ -19,7 +19,7 @@ IGNORED_SETTINGS = ("run.run_dir", "run.resume")
 """Settings that differ between any two runs, and that the page therefore omits."""
 
 
-def write_comparison(run_dirs: list[Path], path: Path | None = None) -> Path:
+def write_comparison(run_dirs: list[Path], path: Path | None = None) -> tuple[Path, list[str]]:
     """Writes a page that compares several runs.
 
     Args:
@@ -27,7 +27,7 @@ def write_comparison(run_dirs: list[Path], path: Path | None = None) -> Path:
         path: File of the page; None means ``compare-NAMES.html`` in the first run folder.
 
     Returns:
-        Path of the page.
+        Path of the page, and notes about damaged files.
 
     Raises:
         ConfigError: There are too few or too many runs, a run is named twice or is not a run folder, or the page cannot
@@ -51,10 +51,12 @@ def write_comparison(run_dirs: list[Path], path: Path | None = None) -> Path:
         "Evaluation": _evaluations(records),
         "Different settings": _differences(records),
     }
-    head = legend_of([(name, index) for index, name in enumerate(records)]) + _summary(records)
+    damage = "".join(map(damage_of, records.values()))
+    head = legend_of([(name, index) for index, name in enumerate(records)]) + damage + _summary(records)
     names = "-".join(folder.name for folder in folders[1:])
     page = document(" compared with ".join(records), head, sections)
-    return save_page(path or folders[0] / f"compare-{names[:80]}.html", page)
+    notes = [record.damage for record in records.values() if record.damage]
+    return save_page(path or folders[0] / f"compare-{names[:80]}.html", page), notes
 
 
 def _names(folders: list[Path]) -> list[str]:

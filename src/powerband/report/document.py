@@ -50,7 +50,7 @@ def save_page(path: Path, page: str) -> Path:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(page, encoding="utf-8")
+        path.write_text(page, encoding="utf-8", errors="replace")  # names of files may be no UTF-8
     except OSError as error:
         raise ConfigError(
             f"{path} cannot be written ({error.strerror}). Name another file with to=FILE.html."

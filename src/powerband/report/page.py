@@ -8,7 +8,6 @@ import json
 import mimetypes
 from pathlib import Path
 
-from powerband.core.run_folder import refuse_links
 from powerband.core.telemetry.console import duration_text, si_text
 from powerband.report.chart import Line, line_chart
 from powerband.report.document import document, save_page
@@ -54,7 +53,7 @@ HEADLINE_TAGS = {
 """Tag -> label of the tile with the main result, which shows the first of these tags that the run has."""
 
 
-def write_page(run_dir: Path, path: Path | None = None) -> Path:
+def write_page(run_dir: Path, path: Path | None = None) -> tuple[Path, list[str]]:
     """Writes the report page of a run.
 
     Args:
@@ -62,14 +61,12 @@ def write_page(run_dir: Path, path: Path | None = None) -> Path:
         path: File of the page; None means ``report.html`` in the run folder.
 
     Returns:
-        Path of the page.
+        Path of the page, and notes about damaged files.
 
     Raises:
         ConfigError: `run_dir` is not a run folder, or the page cannot be written.
     """
     record = RunRecord.read(run_dir)
-    if path is None:
-        refuse_links(record.dir)
     sections = {
         "Learning": learning(record),
         "Evaluation": evaluation(record),
@@ -82,8 +79,9 @@ def write_page(run_dir: Path, path: Path | None = None) -> Path:
         "Configuration": configuration(record),
     }
     title = f"{record.facts.get('recipe', 'run')}: {record.name}"
-    head = f"<p class=state>{html.escape(record.state)}</p>" + command_of(record) + tiles(record)
-    return save_page(path or record.dir / "report.html", document(title, head, sections))
+    head = f"<p class=state>{html.escape(record.state)}</p>" + command_of(record) + damage_of(record) + tiles(record)
+    page = save_page(path or record.dir / "report.html", document(title, head, sections))
+    return page, [record.damage] * bool(record.damage)
 
 
 def write_tuning_page(preset: Path) -> Path:
@@ -116,6 +114,11 @@ def command_of(record: RunRecord) -> str:
     """Returns the command that started the run, as HTML; empty if it is unknown."""
     command = record.facts.get("command", "")
     return f"<code class=command>{html.escape(command)}</code>" if command else ""
+
+
+def damage_of(record: RunRecord) -> str:
+    """Returns the note about damaged lines of the metrics, as HTML; empty if there are none."""
+    return f"<p class=note>{html.escape(record.damage)}</p>" if record.damage else ""
 
 
 def tiles(record: RunRecord) -> str:

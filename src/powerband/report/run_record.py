@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from powerband.core.run_folder import process_facts, process_start_ticks
+from powerband.core.config.texts import shortened
+from powerband.core.json_shape import fits
+from powerband.core.regular_files import read_object
+from powerband.core.run_folder import process_facts, process_start_ticks, refuse_links
 from powerband.core.telemetry.idle_causes import IDLE_PREFIX, SHARE_PREFIX, idle_share
-from powerband.report.sections.curves import read_metrics, series
+from powerband.report.sections.curves import read_lines, series
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".svg")
 VIDEO_SUFFIXES = (".mp4", ".webm")
+FACTS = {"recipe": str, "stage": str, "command": str, "powerband": str, "host": dict}
+"""Types of the entries of ``run.json`` that the page uses; an entry of another type is omitted."""
+PROCESS = {"hostname": str, "pid": int, "began": (int, None)}
 MIN_IDLE_SHARE = 0.1
 """Share of the wall time; if the learner is idle for less, no cause is shown."""
 
@@ -29,6 +34,7 @@ class RunRecord:
         evaluations: Name -> table rows in ``eval-<name>.json``, which ``powerband eval`` writes; a row is a dict.
         trace: Contents of ``trace.json``, a Chrome trace; empty if none was recorded.
         processes: Contents of ``processes.json``: the processes of the run and the reason of its end.
+        damage: Note about damaged lines of ``metrics.jsonl``, which were skipped; "" without any.
     """
 
     dir: Path
@@ -38,6 +44,7 @@ class RunRecord:
     evaluations: dict[str, list[dict]]
     trace: dict[str, Any]
     processes: dict[str, Any]
+    damage: str = ""
 
     @classmethod
     def read(cls, folder: Path) -> RunRecord:
@@ -47,22 +54,27 @@ class RunRecord:
             folder: The run folder.
 
         Raises:
-            ConfigError: The folder has no metrics: it is not a run folder, or the run has logged nothing yet.
+            ConfigError: The folder has no metrics: it is not a run folder, or the run has logged nothing yet. Or it
+                has links, which lead to other files.
         """
         folder = Path(folder)
+        refuse_links(folder)
         evaluations = {
             path.stem.removeprefix("eval-"): rows
             for path in sorted(folder.glob("eval-*.json"))
-            if (rows := read_json(path).get("rows"))
+            if fits(rows := read_object(path).get("rows"), [dict]) and rows
         }
+        facts = read_object(folder / "run.json")
+        metrics, damage = read_lines(folder)
         return cls(
             dir=folder,
-            facts=read_json(folder / "run.json"),
-            config=read_json(folder / "config.json"),
-            metrics=read_metrics(folder),
+            facts={name: value for name, value in facts.items() if fits(value, FACTS.get(name, object))},
+            config=read_object(folder / "config.json"),
+            metrics=metrics,
+            damage=damage,
             evaluations=evaluations,
-            trace=read_json(folder / "trace.json"),
-            processes=read_json(folder / "processes.json"),
+            trace=read_object(folder / "trace.json"),
+            processes=read_processes(folder),
         )
 
     @property
@@ -73,7 +85,7 @@ class RunRecord:
     @property
     def state(self) -> str:
         """State of the run as text: running, dead, unknown, or ended with the reason."""
-        if self.processes.get("ended"):
+        if self.processes["ended"]:
             return f"ended: {self.processes['ended']}"
         alive = processes_alive(self.processes)
         if alive is None:
@@ -123,21 +135,26 @@ class RunRecord:
     def videos(self) -> list[Path]:
         """Returns the video files of recorded games and episodes."""
         folder = self.dir / "videos"
-        return sorted(path for path in folder.iterdir() if path.suffix in VIDEO_SUFFIXES) if folder.is_dir() else []
+        return _files(folder, VIDEO_SUFFIXES) if folder.is_dir() else []
 
     def images(self) -> list[Path]:
         """Returns the image files directly in the run folder."""
-        return sorted(path for path in self.dir.iterdir() if path.suffix in IMAGE_SUFFIXES)
+        return _files(self.dir, IMAGE_SUFFIXES)
+
+
+def _files(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
+    """Regular files with these suffixes; a folder or a pipe of such a name is left out."""
+    return sorted(path for path in folder.iterdir() if path.suffix in suffixes and path.is_file())
 
 
 def processes_alive(processes: dict[str, Any]) -> bool | None:
     """Returns whether all processes of a run on this machine are alive; None if it has no process on this machine.
 
     Args:
-        processes: Contents of ``processes.json`` in the run folder.
+        processes: Result of `read_processes`.
     """
     hostname = process_facts()["hostname"]
-    local = [rank for rank in processes.get("ranks", []) if rank["hostname"] == hostname and rank["began"] is not None]
+    local = [rank for rank in processes["ranks"] if rank["hostname"] == hostname and rank["began"] is not None]
     if not local:
         return None
     return all(process_start_ticks(rank["pid"]) == rank["began"] for rank in local)
@@ -153,10 +170,15 @@ def shown_cause(idle: float, cause: str) -> str:
     return cause if idle >= MIN_IDLE_SHARE else ""
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Reads a JSON object from a file. A missing, damaged or incomplete file gives an empty dictionary."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError):
-        return {}
-    return value if isinstance(value, dict) else {}
+def read_processes(folder: Path) -> dict[str, Any]:
+    """Reads ``processes.json`` in a run folder; what is missing or damaged counts as unknown.
+
+    Returns:
+        ``ranks``: result of `process_facts` for each rank; and ``ended``: the reason of the end, or "".
+    """
+    facts = read_object(folder / "processes.json")
+    ranks, ended = facts.get("ranks"), facts.get("ended")
+    return {
+        "ranks": ranks if fits(ranks, [PROCESS]) else [],
+        "ended": shortened(ended, 500) if isinstance(ended, str) else "",
+    }

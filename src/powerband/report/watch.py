@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import sys
@@ -12,17 +13,23 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from powerband.core.config.ranges import Range, check_ranges
+from powerband.core.config.texts import shortened
+from powerband.core.errors import ConfigError
+from powerband.core.json_shape import fits
 from powerband.core.machine.utilisation import process_tree, process_usage
-from powerband.core.run_folder import process_facts, process_start_ticks
+from powerband.core.regular_files import read_object
+from powerband.core.run_folder import process_facts, process_start_ticks, refuse_links
 from powerband.core.telemetry.console import duration_text, fit_columns, si_text
 from powerband.core.telemetry.idle_causes import idle_share, largest
+from powerband.core.telemetry.metrics_file import MetricsReader
 from powerband.core.telemetry.time_left import TimeLeftEstimator
-from powerband.report.run_record import processes_alive, read_json, shown_cause
+from powerband.report.run_record import processes_alive, read_processes, shown_cause
 
 SILENT_S, SILENT_INTERVALS = 60.0, 5
 """A run is silent after this many seconds and this many of its usual log intervals without a line."""
 SAMPLE_S = 0.5
 """Seconds over which a single reading measures CPU usage."""
+BUDGET = {"env_steps": float, "time_limit_s": float}
 COLUMNS = 120
 """Width of a printed line."""
 
@@ -117,8 +124,9 @@ class Watcher:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self._metrics = folder, folder / "metrics.jsonl"
-        settings = read_json(folder / "config.json").get("run", {})
-        self._budget = settings.get("env_steps", 0), settings.get("time_limit_s", 0.0)
+        settings = read_object(folder / "config.json").get("run")
+        known = settings if settings is not None and fits(settings, BUDGET) else dict.fromkeys(BUDGET, 0)
+        self._budget = known["env_steps"], known["time_limit_s"]
         self._cpu: tuple[float, dict[int, float]] = (0.0, {})
         self._restart()
 
@@ -128,7 +136,7 @@ class Watcher:
         The first call of a run on this machine takes half a second, in which it measures CPU usage.
         """
         self._follow()
-        processes = read_json(self.folder / "processes.json")
+        processes = read_processes(self.folder)
         files = [path for path in (self._metrics, self.folder / "processes.json") if path.exists()]
         silent_s = max(0.0, time.time() - max((path.stat().st_mtime for path in files), default=time.time()))
         state, detail = self._state(processes, silent_s)
@@ -138,7 +146,7 @@ class Watcher:
         return RunStatus(time.strftime("%Y-%m-%dT%H:%M:%S"), **facts)
 
     def _restart(self) -> None:
-        self._offset, self._incomplete = 0, ""
+        self.lines = MetricsReader(self._metrics)
         self._line: dict[str, Any] = {}
         self._intervals_s: deque[float] = deque(maxlen=20)
         self._time_left = TimeLeftEstimator(*self._budget)
@@ -146,20 +154,11 @@ class Watcher:
     def _follow(self) -> None:
         """Reads the lines appended to ``metrics.jsonl``; starts again if a resume has rewritten the file."""
         size = self._metrics.stat().st_size if self._metrics.exists() else 0
-        if size < self._offset:
+        if size < self.lines.offset:
             self._restart()
-        if size == self._offset:
-            return
-        with self._metrics.open(encoding="utf-8") as file:
-            file.seek(self._offset)
-            text = file.read()
-            self._offset = file.tell()
-        *lines, self._incomplete = (self._incomplete + text).split("\n")
-        for line in filter(None, lines):
-            try:
-                self._add(json.loads(line))
-            except json.JSONDecodeError:  # a killed run left half a line and was resumed
-                continue
+        with contextlib.suppress(FileNotFoundError):
+            for line in self.lines.read():
+                self._add(line)
 
     def _add(self, line: dict[str, Any]) -> None:
         """Updates the usual log interval and the estimated remaining time with one line of metrics."""
@@ -174,11 +173,11 @@ class Watcher:
 
     def _state(self, processes: dict[str, Any], silent_s: float) -> tuple[str, str]:
         """Returns the fields ``state`` and ``detail`` of `RunStatus`."""
-        if processes.get("ended"):
+        if processes["ended"]:
             return "ended", processes["ended"]
         alive, age = processes_alive(processes), f"its last line is {duration_text(silent_s)} old"
         if alive is False:
-            recipe = read_json(self.folder / "run.json").get("recipe", "RECIPE")
+            recipe = shortened(read_object(self.folder / "run.json").get("recipe", "RECIPE"))
             has_checkpoint = (self.folder / "checkpoints" / "last").exists()
             resume = f"Resume it with: powerband train {recipe} resume={self.folder}"
             fix = resume if has_checkpoint else "It has no checkpoint to resume from"
@@ -197,8 +196,8 @@ class Watcher:
         left_s = self._time_left.left_s(line["env_steps"], line["time_s"])
         facts = {"env_steps": line["env_steps"], "grad_steps": line["grad_steps"], "left_s": left_s}
         facts |= {"steps_per_s": line.get("charts/SPS"), "updates_per_s": line.get("charts/updates_per_s")}
-        facts |= {"idle": idle[0], "idle_cause": idle[1]} if idle else {}
-        facts |= {"largest": account, "largest_share": share} if account else {}
+        facts |= {"idle": idle[0], "idle_cause": shortened(idle[1])} if idle else {}
+        facts |= {"largest": shortened(account), "largest_share": share} if account else {}
         names = ("cpu_cores", "memory_gib", "gpu_active", "gpu_power", "gpu_memory_gib")
         return facts | {name: line.get(f"perf/{name}") for name in names}
 
@@ -208,7 +207,7 @@ class Watcher:
         The processor use is that since the last reading. The result is empty if no process is alive here.
         """
         hostname = process_facts()["hostname"]
-        ranks = [rank for rank in processes.get("ranks", []) if rank["hostname"] == hostname]
+        ranks = [rank for rank in processes["ranks"] if rank["hostname"] == hostname and rank["began"] is not None]
         pids = [
             pid
             for rank in ranks
@@ -234,17 +233,27 @@ def watch(folder: Path, options: WatchOptions, as_json: bool = False) -> int:
     Args:
         folder: The run folder.
         options: Format and interval of the readings.
-        as_json: Whether to print one JSON object per line.
+        as_json: Whether to print one JSON object per line. Notes about damaged lines go to standard error.
 
     Returns:
         Exit status: 1 if the run is dead, else 0.
+
+    Raises:
+        ConfigError: A file of the folder is a link, or the metrics cannot be read.
     """
-    watcher, printed = Watcher(folder), None
+    refuse_links(folder)
+    watcher, printed, noted = Watcher(folder), None, ""
     table = csv.writer(sys.stdout) if options.csv and not as_json else None
     if table is not None:
         table.writerow(field.name for field in fields(RunStatus))
     while True:
-        reading = watcher.read()
+        try:
+            reading = watcher.read()
+        except OSError as error:
+            raise ConfigError(f"{folder} cannot be read ({error.strerror}). Name another run folder.") from error
+        if watcher.lines.note != noted:
+            noted = watcher.lines.note
+            print(f"powerband: {noted}", file=sys.stderr)
         if (reading.state, reading.env_steps) != printed:
             printed = reading.state, reading.env_steps
             if table is not None:

@@ -46,7 +46,7 @@ def test_jsonl_rewinds_and_removes_an_incomplete_line(tmp_path):
     path = tmp_path / "metrics.jsonl"
     sink = JsonlSink(path)
     for step in (10, 20, 30):
-        sink.write({"env_steps": step, "a/x": float("nan")})
+        sink.write({"env_steps": step, "grad_steps": 0, "time_s": 1.0, "a/x": float("nan")})
     sink.close()
     with path.open("a") as file:
         file.write('{"env_steps": 40, "a/')

@@ -17,11 +17,11 @@ ON_POLICY = ("algo=ppo", "num_steps=8", "minibatches=2", "epochs=1")
 OFF_POLICY = ("learning_starts=16", "random_steps=16", "global_batch_size=8", "replay_size=64", "update_interval=8")
 
 
-def train_and_evaluate(tmp_path: Path, capsys: pytest.CaptureFixture, *arguments: str) -> dict:
+def train_and_evaluate(tmp_path: Path, capsys: pytest.CaptureFixture, *arguments: str, trust: bool = False) -> dict:
     run = tmp_path / "run"
     assert cli.main(["train", "gym", *arguments, *SMALL, f"run_dir={run}"]) == 0
     capsys.readouterr()
-    assert cli.main(["eval", str(run), "episodes=2", "--json"]) == 0
+    assert cli.main(["eval", str(run), "episodes=2", "--json", *["--trust"] * trust]) == 0
     return json.loads(capsys.readouterr().out)[0]
 
 
@@ -30,7 +30,7 @@ def train_and_evaluate(tmp_path: Path, capsys: pytest.CaptureFixture, *arguments
 )
 def test_a_camera_in_a_dict_is_trained_on(tmp_path, capsys, monkeypatch, algo):
     monkeypatch.syspath_prepend(Path(__file__).parent)
-    row = train_and_evaluate(tmp_path, capsys, "env_id=camera_env:CameraReach-v0", "frame_stack=2", *algo)
+    row = train_and_evaluate(tmp_path, capsys, "env_id=camera_env:CameraReach-v0", "frame_stack=2", *algo, trust=True)
     assert row["episodes"] == 2 and row["length"] == 10
 
 

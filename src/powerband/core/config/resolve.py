@@ -51,12 +51,14 @@ class ResolvedConfig:
             if no source sets it.
         notices: Messages for the user: renamed options, options without effect.
         variant: Name of the variant (a named group of settings); empty if no variant was chosen.
+        file: Path of the file of the option ``config``; empty without one.
     """
 
     config: Any
     sources: dict[str, str]
     notices: tuple[str, ...] = ()
     variant: str = ""
+    file: str = ""
 
 
 def resolve(
@@ -129,7 +131,8 @@ def resolve(
         config, origin = _read(schema(), names, [from_mapping(known, "hyper=tuned"), *sources])
     unused = [path for path, source in origin.items() if source == COMMAND_LINE and names.is_unused(path)]
     names.notices.extend(f"{path}: no effect with algo={config.algo}, which does not read it." for path in unused)
-    return ResolvedConfig(config, origin, tuple(dict.fromkeys(names.notices)), text.get("variant", ""))
+    notices = tuple(dict.fromkeys(names.notices))
+    return ResolvedConfig(config, origin, notices, text.get("variant", ""), text.get("config", ""))
 
 
 def _read(default: Any, names: FieldLookup, sources: list[list[Flag]]) -> tuple[Any, dict[str, str]]:

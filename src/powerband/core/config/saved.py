@@ -11,6 +11,8 @@ from typing import Any
 from powerband.core.config.flags import Flag, from_mapping
 from powerband.core.config.texts import SHOWN_PATH, path_problem, shortened
 from powerband.core.errors import ConfigError
+from powerband.core.json_shape import is_plain
+from powerband.core.regular_files import read_object, read_text
 from powerband.core.run_folder import find_run
 
 
@@ -44,15 +46,37 @@ def saved_flags(folder: Path) -> list[Flag]:
     The flags ``resume`` and ``run_dir`` are omitted, because a new run sets them itself.
     """
     path = folder / "config.json"
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        problem = getattr(error, "strerror", None) or "it is not a text"
-        raise ConfigError(
-            f"{shortened(path, SHOWN_PATH)} cannot be read ({problem}). Name another run or checkpoint."
-        ) from error
-    flags = from_mapping(saved_mapping(text, str(path)), str(path))
+    flags = from_mapping(saved_mapping(saved_text(path), str(path)), str(path))
     return [flag for flag in flags if flag.name not in ("run.resume", "run.run_dir")]
+
+
+def saved_text(path: Path) -> str:
+    """Reads a file of a run.
+
+    Raises:
+        ConfigError: It is missing, unreadable or not a text, or it is a link, a pipe or a device.
+    """
+    try:
+        return read_text(path)
+    except OSError as error:
+        raise ConfigError(
+            f"{shortened(path, SHOWN_PATH)} cannot be read ({error.strerror}). Name another run or checkpoint."
+        ) from error
+
+
+def recipe_of(folder: Path) -> str:
+    """Returns the name of the recipe that trained the run in `folder`.
+
+    Raises:
+        ConfigError: The file ``run.json`` of the run is damaged.
+    """
+    name = read_object(folder / "run.json").get("recipe")
+    if not isinstance(name, str) or not name:
+        raise ConfigError(
+            f"{shortened(folder / 'run.json', SHOWN_PATH)} is damaged: it does not name the recipe of the run. Name "
+            f"another run."
+        )
+    return name
 
 
 def saved_mapping(text: str, source: str) -> dict[str, Any]:
@@ -65,6 +89,11 @@ def saved_mapping(text: str, source: str) -> dict[str, Any]:
     if not isinstance(saved, dict):
         raise ConfigError(
             f"{shortened(source, SHOWN_PATH)} is not a mapping of settings. Name another run or checkpoint."
+        )
+    if not is_plain(saved):
+        raise ConfigError(
+            f"{shortened(source, SHOWN_PATH)} is nested too deeply, or has a number of too many digits. Name another "
+            f"run or checkpoint."
         )
     return saved
 

@@ -27,6 +27,11 @@ def shortened(text: object, limit: int = SHOWN) -> str:
     return line if len(line) <= limit else f"{line[:half]}...{line[-half:]}"
 
 
+def printable(text: str) -> str:
+    """Returns `text` with escapes in place of what a terminal cannot print or would obey; line breaks stay."""
+    return "\n".join(map(_printable, text.split("\n")))
+
+
 def _printable(text: str) -> str:
     if text.isprintable():
         return text

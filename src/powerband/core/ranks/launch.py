@@ -13,6 +13,7 @@ import sys
 import uuid
 from collections.abc import MutableMapping
 from dataclasses import replace
+from typing import Any
 
 from powerband.core.config import RunConfig
 from powerband.core.errors import ConfigError
@@ -135,10 +136,12 @@ def launch(settings: RunConfig, arguments: list[str], new_folder: str = "") -> i
     os.environ.update(thread_environment(settings.threads, here))
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", SHUTDOWN_S)
     os.environ.setdefault("TORCHELASTIC_SIGNALS_TO_HANDLE", FORWARDED_SIGNALS)
+    if endpoint is None or restarts_allowed:
+        # Rank 0 hosts the store. That of torch's launcher listens on all interfaces, and keeps addresses of lost ranks.
+        os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
     command = ["-u", "-m", "powerband", *arguments]
     if not restarts_allowed:
         return _elastic(endpoint, here, int(least), machines, 0, command)
-    os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # gloo would find addresses of lost ranks in a shared store
     restarts.prepare(new_folder)
     status = reported = 0
     try:
@@ -156,16 +159,18 @@ def _elastic(
     from torch.distributed.elastic.rendezvous import RendezvousError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+    several: dict[str, Any] = {}
+    if endpoint is not None:
+        is_host = str(endpoint.hosted_here)
+        several = {"is_host": is_host, "timeout": RENDEZVOUS_S, "last_call_timeout": LAST_CALL_S}
     config = LaunchConfig(
         min_nodes=least,
         max_nodes=most,
         nproc_per_node=here,
         run_id=uuid.uuid4().hex if endpoint is None else "powerband",
         rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0" if endpoint is None else endpoint.numeric,
-        rdzv_configs={}
-        if endpoint is None
-        else {"is_host": str(endpoint.hosted_here), "timeout": RENDEZVOUS_S, "last_call_timeout": LAST_CALL_S},
+        rdzv_endpoint="" if endpoint is None else endpoint.numeric,
+        rdzv_configs=several or {"store_type": "file"},
         local_addr="localhost" if endpoint is None else endpoint.own_address,
         max_restarts=max_restarts,
     )

@@ -18,6 +18,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from powerband.core.ranks.loopback import is_one_machine, keep_gloo_on_loopback, loopback_store
+
 
 def is_peer_failure(error: BaseException) -> bool:
     """True for the error of a collective operation (one that all ranks call together) after another rank has ended."""
@@ -25,6 +27,19 @@ def is_peer_failure(error: BaseException) -> bool:
     return isinstance(error, dist.DistError) or (
         isinstance(error, RuntimeError) and any(text in str(error) for text in texts)
     )
+
+
+def _join(backend: str, rank: int, world_size: int, timeout: timedelta) -> None:
+    """Joins the process group; ranks that are all on this machine do not listen to others."""
+    if not is_one_machine():
+        dist.init_process_group(backend, timeout=timeout)
+        return
+    keep_gloo_on_loopback()
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":  # torchrun hosts the store
+        dist.init_process_group(backend, timeout=timeout)
+        return
+    store = loopback_store(rank, world_size, int(os.environ["MASTER_PORT"]), timeout)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=timeout)
 
 
 @dataclass
@@ -77,7 +92,7 @@ class Ranks:
         if device.type == "cuda":
             torch.cuda.set_device(device)
         if world_size > 1 and not dist.is_initialized():
-            dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=timedelta(seconds=timeout_s))
+            _join("nccl" if device.type == "cuda" else "gloo", rank, world_size, timedelta(seconds=timeout_s))
         return cls(rank, local_rank, world_size, device)
 
     @property

@@ -24,11 +24,11 @@ import torch
 from torch import Tensor
 
 from powerband.core.run.manifest import CheckpointError, FileFacts, Manifest, verify_file
-from powerband.core.run_folder import find_run, run_id
+from powerband.core.run_folder import find_run, run_id, why_no_checkpoint
 
 TENSOR, ARRAY, NUMBER = "__tensor__", "__array__", "__float__"
 STEP = re.compile(r"0|[1-9][0-9]{0,18}")
-"""Name of the folder of a checkpoint."""
+"""Names of the folders of checkpoints."""
 
 
 class CheckpointWriter:
@@ -185,9 +185,8 @@ def resolve_resume(target: str) -> tuple[Path, list[str]]:
             notices.append(f"Checkpoint {path.name} is damaged and was skipped: {error}")
             continue
         return path, notices
-    raise CheckpointError(
-        " ".join([f"{run_dir} has no checkpoint to resume from. Name another run, or start a new one.", *notices])
-    )
+    none_left = f"{run_dir} has no undamaged checkpoint. Name another run, or start a new one."
+    raise CheckpointError(" ".join([none_left, *notices]) if notices else why_no_checkpoint(run_dir))
 
 
 def checkpoint_of(target: str) -> Path | None:

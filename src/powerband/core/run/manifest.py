@@ -11,20 +11,19 @@ import io
 import json
 import os
 import re
-import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from powerband.core.errors import ConfigError
+from powerband.core.regular_files import regular_file
 
 FORMAT = 2
 """Format of new manifests. Manifests of format 1 are read too; they have neither a run id nor a hash of their own."""
 MAX_MANIFEST_BYTES = 16 * 2**20
 PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,200}")
-READ_ONLY = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 
 
 class CheckpointError(ConfigError):
@@ -135,13 +134,11 @@ def open_regular(path: Path) -> Iterator[io.BufferedReader]:
     for folder in (path.parent, path.parent.parent):
         if folder.is_symlink():
             raise _damaged(path, f"{folder.name} is a symbolic link")
-    try:
-        number = os.open(path, READ_ONLY)
-    except OSError as error:
-        raise _damaged(path, "it is a symbolic link" if path.is_symlink() else str(error.strerror)) from error
-    with os.fdopen(number, "rb") as file:
-        if not stat.S_ISREG(os.fstat(number).st_mode):
-            raise _damaged(path, "it is not a regular file")
+    with ExitStack() as opened:
+        try:
+            file = opened.enter_context(regular_file(path))
+        except OSError as error:
+            raise _damaged(path, str(error.strerror)) from error
         yield file
 
 

@@ -137,7 +137,12 @@ class Run:
             ConfigError: The run folder contains another run, is in use, or cannot be written.
         """
         startup = prepare_run(config, recipe, stage, argv, restarted)
-        run = cls(startup.config, startup.folder, startup.ranks, observer)
+        try:
+            run = cls(startup.config, startup.folder, startup.ranks, observer)
+        except BaseException:  # such as a log of another user
+            if startup.lock is not None:
+                startup.lock.release()
+            raise
         run.recipe = recipe
         run._folder = OwnedFolder(startup.folder, startup.ranks, startup.created_folder, startup.lock, startup.jobs)
         run.describe(startup.banner)
@@ -255,7 +260,8 @@ class Run:
         if self.ranks.leads:
             (self.dir / "config.json").write_text(to_json(self.config))
         self._folder.write_processes()
-        self.metrics.rewind(self.journal.logged[0])
+        for note in self.metrics.rewind(self.journal.logged[0]):
+            self.console.note(note)
         self.console.note(f"resumed from {path} at {self.env_steps} env steps, {self.grad_steps} updates")
         return True
 

@@ -52,8 +52,8 @@ class RunLock:
             self._take(own)
         except OSError as error:
             raise ConfigError(
-                f"{folder} cannot be written ({error.strerror or error}). Correct its permissions, or choose another "
-                f"run_dir."
+                f"{folder} cannot be written ({error.strerror or error}). Correct its permissions. Or choose another "
+                f"run_dir for a new run; to resume a run, copy its folder and resume the copy."
             ) from error
         finally:
             with contextlib.suppress(OSError):

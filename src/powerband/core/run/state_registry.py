@@ -92,18 +92,13 @@ class StateRegistry:
             self._check_redistribution(path, saved_ranks)
             own = [load_checkpoint(path, f"rank{rank}")[0] for rank in range(saved_ranks)]
         for name, (part, is_shared) in self._parts.items():
-            try:
-                if is_shared:
-                    part.load_state_dict(shared[name])
-                elif saved_ranks == self.ranks.world_size:
-                    part.load_state_dict(own[0][name])
-                else:
-                    self._redistribute[name]([state[name] for state in own])
-            except (RuntimeError, KeyError, ValueError, TypeError) as error:
-                raise CheckpointError(
-                    f"{path}: the saved {name} does not fit this configuration ({' '.join(str(error).split())[:300]}). "
-                    f"Resume with the sizes and shapes of the saved run, or choose a new run_dir."
-                ) from error
+            if is_shared:
+                load_state(part, shared.get(name), name, path)
+            elif saved_ranks == self.ranks.world_size:
+                load_state(part, own[0].get(name), name, path)
+            else:
+                states = [state.get(name) for state in own]
+                load_with(self._redistribute[name], states, name, path)
         return shared["run"], saved_ranks
 
     def _check_redistribution(self, path: Path, saved_ranks: int) -> None:
@@ -114,3 +109,38 @@ class StateRegistry:
                 f"{', '.join(fixed)} cannot be distributed over another number of ranks. Resume with {saved_ranks} "
                 f"ranks."
             )
+
+
+def restore_learner(path: Path, learner: Stateful) -> None:
+    """Restores a learner from the checkpoint in the folder `path`, without a run, for example for an evaluation.
+
+    Raises:
+        CheckpointError: A file is damaged, or the shapes differ from those of the learner.
+    """
+    load_state(learner, load_checkpoint(path, "shared")[0].get("learner"), "learner", path)
+
+
+def load_state(part: Any, state: Any, name: str, path: Path) -> None:
+    """Loads a saved state into a part, such as a network, whose shapes may differ.
+
+    Args:
+        part: Object with ``load_state_dict``.
+        state: The saved state; None if the file has none.
+        name: Name of the part, for the message.
+        path: File or folder of the state, for the message.
+
+    Raises:
+        CheckpointError: The state does not fit.
+    """
+    load_with(part.load_state_dict, state, name, path)
+
+
+def load_with(load: Callable[[Any], object], state: Any, name: str, path: Path) -> None:
+    """Calls ``load(state)``, with the errors of `load_state`."""
+    try:
+        load(state)
+    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"{path}: the saved {name} does not fit this configuration ({' '.join(str(error).split())[:300]}). "
+            f"Use the sizes and shapes of the saved run, or choose a new run_dir."
+        ) from error

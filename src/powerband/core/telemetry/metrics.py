@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,13 +17,14 @@ import torch
 from torch import Tensor
 
 from powerband.core.ranks.ranks import Ranks
+from powerband.core.telemetry.metrics_file import MetricsReader
 
 
 class Sink(Protocol):
     """Output that receives the metrics of each log interval, such as a file."""
 
     def write(self, line: dict[str, Any]) -> None: ...
-    def rewind(self, env_steps: int) -> None: ...
+    def rewind(self, env_steps: int) -> str: ...
     def close(self) -> None: ...
 
 
@@ -115,10 +117,13 @@ class Metrics:
             sink.write(line)
         return line
 
-    def rewind(self, env_steps: int) -> None:
-        """Removes lines after `env_steps` from all outputs, because a resumed run writes them again."""
-        for sink in self.sinks:
-            sink.rewind(env_steps)
+    def rewind(self, env_steps: int) -> list[str]:
+        """Removes lines after `env_steps` from all outputs, because a resumed run writes them again.
+
+        Returns:
+            A note for the user for each output that had damaged lines.
+        """
+        return [note for sink in self.sinks if (note := sink.rewind(env_steps))]
 
     def close(self) -> None:
         """Flushes and closes all outputs."""
@@ -178,18 +183,20 @@ class JsonlSink:
         self._file.write(json.dumps(finite) + "\n")
         self._file.flush()
 
-    def rewind(self, env_steps: int) -> None:
-        """Removes the lines after `env_steps`, and incomplete lines of a killed run."""
+    def rewind(self, env_steps: int) -> str:
+        """Removes the lines after `env_steps`, and damaged lines, such as the last one of a killed run.
+
+        Returns:
+            A note about the damaged lines; "" without any.
+        """
         self._file.close()
-        lines = []
-        for text in self.path.read_text(encoding="utf-8").splitlines():
-            try:
-                if json.loads(text)["env_steps"] <= env_steps:
-                    lines.append(text + "\n")
-            except json.JSONDecodeError:
-                continue
-        self.path.write_text("".join(lines), encoding="utf-8")
+        reader = MetricsReader(self.path)
+        lines = [json.dumps(line) + "\n" for line in reader.read(ended=True) if line["env_steps"] <= env_steps]
+        kept = self.path.with_name(f".{self.path.name}")
+        kept.write_text("".join(lines), encoding="utf-8")
+        os.replace(kept, self.path)  # a kill in between loses no line
         self._file = self.path.open("a", encoding="utf-8")
+        return reader.note
 
     def close(self) -> None:
         self._file.close()
@@ -212,9 +219,10 @@ class TensorBoardSink:
             if "/" in tag:
                 self._writer.add_scalar(tag, value, line["env_steps"])
 
-    def rewind(self, env_steps: int) -> None:
+    def rewind(self, env_steps: int) -> str:
         """Makes TensorBoard hide events after `env_steps`, from the next event on."""
         self._purge_step = env_steps + 1
+        return ""
 
     def close(self) -> None:
         if self._writer is not None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import re
 from typing import Any
 
+from powerband.core.config.texts import shortened
 from powerband.core.errors import ConfigError
 from powerband.envs.adapters.wrapping import Wrapping
 
+ID = re.compile(r"(?:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:)?[^:]+")
 PARALLEL = ":parallel_env"
 """Ending of the id of a PettingZoo environment: the function of its module that creates it."""
 
@@ -23,8 +26,13 @@ def make_gym(env_id: str, wrapping: Wrapping | None = None, **env_kwargs: Any) -
         env_kwargs: Keyword arguments of the environment.
 
     Raises:
-        ConfigError: The id is unknown, an argument or a wrapper is not supported, or a package is not installed.
+        ConfigError: The id is malformed or unknown, an argument or a wrapper is not supported, or a package is not
+            installed.
     """
+    if not ID.fullmatch(env_id):
+        raise ConfigError(
+            f"env_id={shortened(env_id)} is not an id. Write EnvId-v0, 'module:EnvId-v0', or 'module:parallel_env'."
+        )
     wrapping = wrapping or Wrapping()
     if wrapping.atari:
         env_kwargs = {"frameskip": 1, **env_kwargs}  # the wrapper repeats actions itself

@@ -8,6 +8,7 @@ from powerband.recipes.gym.config import (
     Config,
     Evaluation,
     check,
+    imports,
     notices,
     task_settings,
 )
@@ -22,6 +23,7 @@ RECIPE = Recipe(
     old_names=OLD_NAMES,
     task_settings=task_settings,
     notices=notices,
+    imports=imports,
     check=check,
     task="env_id",
     score="return",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -17,6 +18,8 @@ from powerband.loops.config import OffPolicyConfig, OnPolicyConfig
 from powerband.nets.choices import ImageNet
 from powerband.recipes.gym.tuned import TUNED
 
+IMPORTED = re.compile(r"[A-Za-z_][\w.]*:[\w./-]+")
+"""Argument of an environment that may name something to import, as ``module:Name``."""
 Hyper = Literal["tuned", "default"]
 
 ALGORITHMS = {
@@ -119,6 +122,16 @@ def notices(config: Config) -> list[str]:
         f"hyper=tuned: {config.env_id} with algo={config.algo} starts from {listed}. Settings that you give override "
         f"these; hyper=default uses the general ones."
     ]
+
+
+def imports(config: Config) -> dict[str, tuple[str, ...]]:
+    """Returns option -> the names ``module:Name`` in it, which the environment imports."""
+    arguments = [value for value in config.env_arguments().values() if isinstance(value, str)]
+    return {
+        "env_id": (config.env_id,) if ":" in config.env_id else (),
+        "env_kwargs": tuple(filter(IMPORTED.fullmatch, arguments)),  # of an environment that makes another one
+        "wrap.wrappers": config.wrap.wrappers,
+    }
 
 
 def check(config: Config, world_size: int) -> None:

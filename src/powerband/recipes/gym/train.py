@@ -14,8 +14,9 @@ import torch
 from powerband.core.config.sizes import per_rank, scaled_lr
 from powerband.core.rank_context import RankContext
 from powerband.core.recipe import load_object
-from powerband.core.run.checkpoint import load_checkpoint, resolve_resume
+from powerband.core.run.checkpoint import resolve_resume
 from powerband.core.run.run import Run, RunHooks
+from powerband.core.run.state_registry import restore_learner
 from powerband.data.types import EnvSpec, Learner, OnPolicyLearner
 from powerband.envs.adapters.by_id import make_gym
 from powerband.envs.adapters.goal_reward import EnvGoalReward
@@ -191,7 +192,7 @@ def evaluate(config: Config, folder: Path, options: Evaluation) -> list[dict]:
     """
     path, _ = resolve_resume(str(folder))
     learner, _, _ = build_learner(config, RankContext.single())
-    learner.load_state_dict(load_checkpoint(path, "shared")[0]["learner"])
+    restore_learner(path, learner)
     figures = play(config, learner, options.episodes, options.seed)
     result, episodes = summary(figures), len(figures["return"])
     interval = f"[{result['return_low']:,.1f}, {result['return_high']:,.1f}]"

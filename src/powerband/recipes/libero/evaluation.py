@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from powerband.core.errors import ConfigError
-from powerband.core.run.checkpoint import load_checkpoint, resolve_resume
+from powerband.core.run.checkpoint import resolve_resume
+from powerband.core.run.state_registry import restore_learner
 from powerband.core.telemetry.console import count_progress_bar
 from powerband.data.robot.unified_vector import ACTION_DIM, UNIFIED_DIM, gripper_opening, libero_action, state_vector
 from powerband.envs.workers.supervision import Supervision
@@ -251,7 +252,7 @@ def evaluate_run(config: Config, folder: Path, options: Evaluation) -> list[dict
     instructions = [options.instruction or task.instruction for task in tasks]
     checkpoint, _ = resolve_resume(str(folder))
     learner, vision = make_evaluation_learner(config, instructions, checkpoint.parent.parent)
-    learner.load_state_dict(load_checkpoint(checkpoint, "shared")[0]["learner"])
+    restore_learner(checkpoint, learner)
     videos = Path(options.video_output_dir) if options.video_output_dir else folder / "videos"
     rows: list[dict[str, Any]] = []
     for number, task in enumerate(tasks):

@@ -15,6 +15,7 @@ from powerband.core.errors import ConfigError
 from powerband.core.rank_context import RankContext
 from powerband.core.run.checkpoint import load_checkpoint, resolve_resume
 from powerband.core.run.run import Run
+from powerband.core.run.state_registry import load_state
 from powerband.core.run_folder import find_run
 from powerband.core.telemetry.console import count_progress_bar
 from powerband.data.types import Learner, Tree, VecEnv
@@ -301,12 +302,13 @@ def load_run_policy(config: Config, folder: Path, run: Path, stage: str) -> SAC:
     sac, _, _ = build_learner(config, RankContext.single())
     if folder == run and (run / "policy").exists():
         _, tensors = load_policy(folder, f"powerband train metaworld {stage} task={config.task}")
-        sac.actor.load_state_dict({name: tensor for name, tensor in tensors.items() if name not in ("centre", "scale")})
+        weights = {name: tensor for name, tensor in tensors.items() if name not in ("centre", "scale")}
+        load_state(sac.actor, weights, "policy", folder / "policy")
         return sac
     checkpoint, notices = resolve_resume(str(run)) if folder == run else (folder, [])
     print("\n".join([*notices, f"evaluating the policy after {int(checkpoint.name):,} env steps"]), flush=True)
-    learner = load_checkpoint(checkpoint, "shared")[0]["learner"]
-    sac.load_state_dict(learner["sac"] if stage == "student" else learner)
+    learner = load_checkpoint(checkpoint, "shared")[0].get("learner") or {}
+    load_state(sac, learner.get("sac") if stage == "student" else learner, "learner", checkpoint)
     return sac
 
 

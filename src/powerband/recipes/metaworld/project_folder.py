@@ -22,6 +22,7 @@ from torch import Tensor
 
 from powerband.algos.sac import SAC
 from powerband.core.config import from_json, to_json
+from powerband.core.config.saved import saved_text
 from powerband.core.errors import ConfigError
 from powerband.core.rank_context import RankContext
 from powerband.core.run.checkpoint import export_policy
@@ -71,14 +72,20 @@ def load_policy(folder: Path, command: str) -> tuple[Config, dict[str, Tensor]]:
 
     Raises:
         MissingStage: The policy does not exist.
+        ConfigError: A file of the policy is damaged.
     """
+    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     path = folder / "policy" / "model.safetensors"
     if not path.exists():
         raise MissingStage(f"{folder} has no policy yet. Write {command} first.")
     stored = folder / "policy" / "config.json"
-    return from_json(Config, stored.read_text(encoding="utf-8"), str(stored), OLD_NAMES), load_file(path)
+    config = from_json(Config, saved_text(stored), str(stored), OLD_NAMES)
+    try:
+        return config, load_file(path)
+    except (OSError, ValueError, SafetensorError) as error:
+        raise ConfigError(f"{path} cannot be read ({str(error)[:200]}). Write {command} again.") from error
 
 
 def stage_command(config: Config, stage: str, task: str = "") -> str:

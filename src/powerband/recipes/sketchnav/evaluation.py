@@ -16,7 +16,8 @@ from powerband.algos.ppo import PPO
 from powerband.core.errors import ConfigError
 from powerband.core.noise import NoiseSource
 from powerband.core.rank_context import RankContext
-from powerband.core.run.checkpoint import load_checkpoint, resolve_resume
+from powerband.core.run.checkpoint import resolve_resume
+from powerband.core.run.state_registry import restore_learner
 from powerband.core.telemetry.console import count_progress_bar
 from powerband.data.types import Tree
 from powerband.loops.evaluate import evaluate, mean_interval, wilson_interval
@@ -196,7 +197,7 @@ def evaluate_checkpoint(config: Config, folder: Path, options: Evaluation) -> li
         torch.set_num_threads(options.threads)
     learner = build_learner(config, RankContext.single())[0]
     path, _ = resolve_resume(str(folder))
-    learner.load_state_dict(load_checkpoint(path, "shared")[0]["learner"])
+    restore_learner(path, learner)
     if options.plans:
         config = replace(config, eval_plans=options.plans)
     samples_actions = isinstance(learner, PPO)

@@ -11,10 +11,12 @@ from torch import Tensor, nn
 from powerband.algos.ddpg import DDPG
 from powerband.algos.ppo import PPO
 from powerband.core.config import from_json
+from powerband.core.config.saved import saved_text
 from powerband.core.config.sizes import per_rank, scaled_lr
 from powerband.core.rank_context import RankContext
-from powerband.core.run.checkpoint import load_checkpoint, resolve_resume
+from powerband.core.run.checkpoint import resolve_resume
 from powerband.core.run.run import Run, RunHooks
+from powerband.core.run.state_registry import restore_learner
 from powerband.data.types import EnvSpec, Learner
 from powerband.loops.off_policy import off_policy
 from powerband.loops.on_policy import on_policy
@@ -129,9 +131,9 @@ def load(folder: Path) -> tuple[Learner, str]:
     """
     path, _ = resolve_resume(str(folder))
     file = path.parent.parent / "config.json"
-    config = from_json(Config, file.read_text(encoding="utf-8"), str(file), OLD_NAMES)
+    config = from_json(Config, saved_text(file), str(file), OLD_NAMES)
     learner = make_learner(config, make_env_spec(config.observation), RankContext.single())
-    learner.load_state_dict(load_checkpoint(path, "shared")[0]["learner"])
+    restore_learner(path, learner)
     return learner, config.observation
 
 

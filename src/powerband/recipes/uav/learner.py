@@ -8,8 +8,10 @@ from pathlib import Path
 from powerband.algos.coma import COMA, Choose
 from powerband.algos.settings import COMAConfig
 from powerband.core.config import from_json
+from powerband.core.config.saved import saved_text
 from powerband.core.rank_context import RankContext
-from powerband.core.run.checkpoint import load_checkpoint, resolve_resume
+from powerband.core.run.checkpoint import resolve_resume
+from powerband.core.run.state_registry import restore_learner
 from powerband.data.types import EnvSpec
 from powerband.loops.config import OnPolicyConfig
 from powerband.recipes.uav.config import OLD_NAMES, Config
@@ -60,7 +62,7 @@ def load_learner(folder: Path, config: Config) -> COMA:
     """
     path, _ = resolve_resume(str(folder))
     learner, _, _ = build_learner(config, RankContext.single())
-    learner.load_state_dict(load_checkpoint(path, "shared")[0]["learner"])
+    restore_learner(path, learner)
     return learner
 
 
@@ -72,5 +74,5 @@ def load_other_run(folder: Path, world: World) -> COMA:
     """
     path, _ = resolve_resume(str(folder))
     file = path.parent.parent / "config.json"
-    config = from_json(Config, file.read_text(encoding="utf-8"), str(file), OLD_NAMES)
+    config = from_json(Config, saved_text(file), str(file), OLD_NAMES)
     return load_learner(path, replace(config, world=world))

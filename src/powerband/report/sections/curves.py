@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any
 
 from powerband.core.errors import ConfigError
+from powerband.core.telemetry.metrics_file import MetricsReader
 
 LEARNING_PREFIXES = ("charts/episodic_return", "charts/win", "charts/score", "eval/", "charts/")
 LOSS_PREFIXES = ("losses/",)
@@ -19,7 +19,7 @@ MAX_POINTS = 300
 
 
 def read_metrics(run_dir: Path) -> list[dict]:
-    """Reads ``metrics.jsonl``. Incomplete lines of a run that was killed while writing are skipped.
+    """Reads ``metrics.jsonl``. Damaged lines are skipped, such as the last one of a run that was killed.
 
     Args:
         run_dir: The run folder.
@@ -30,19 +30,21 @@ def read_metrics(run_dir: Path) -> list[dict]:
     Raises:
         ConfigError: The folder has no metrics.
     """
-    path = run_dir / "metrics.jsonl"
-    if not path.exists():
+    return read_lines(run_dir)[0]
+
+
+def read_lines(run_dir: Path) -> tuple[list[dict], str]:
+    """As `read_metrics`, and returns a note about the damaged lines too, or ""."""
+    reader = MetricsReader(run_dir / "metrics.jsonl")
+    try:
+        return list(reader.read(ended=True)), reader.note
+    except FileNotFoundError as error:
         raise ConfigError(
             f"{run_dir} has no metrics.jsonl: it is not a run folder, or the run has logged nothing yet. Name a run "
             f"folder that contains this file."
-        )
-    lines = []
-    for text in path.read_text(encoding="utf-8").splitlines():
-        try:
-            lines.append(json.loads(text))
-        except json.JSONDecodeError:
-            continue
-    return lines
+        ) from error
+    except OSError as error:
+        raise ConfigError(f"{reader.path} cannot be read ({error.strerror}). Name another run folder.") from error
 
 
 def series(metrics: list[dict], tag: str, over: str = "env_steps") -> tuple[list[float], list[float]]:

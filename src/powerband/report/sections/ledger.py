@@ -24,6 +24,8 @@ ACCOUNT_COLOURS = {
     "eval": 3,
 }
 """Account -> palette index, for the accounts that most runs have; other accounts get the remaining colours."""
+MIN_RATE = 1e-6
+"""Least rate in environment steps per second from which the length of an interval is computed."""
 INTERVALS = 150
 """Largest number of intervals in the chart; if a run has more, neighbouring intervals are merged."""
 
@@ -133,7 +135,7 @@ def _intervals(metrics: list[dict]) -> list[tuple[float, dict[str, float]]]:
     for line in metrics:
         steps = line["env_steps"] - previous["env_steps"]
         rate = line.get("charts/SPS") or 0.0
-        seconds = steps / rate if rate > 0 else line["time_s"] - previous["time_s"]
+        seconds = steps / rate if rate > MIN_RATE else line["time_s"] - previous["time_s"]
         if seconds > 0 and (accounts := account_shares(line)):
             intervals.append((seconds, accounts))
         previous = line

@@ -9,12 +9,38 @@ import html
 from typing import Any
 
 from powerband.core.config.schema import value_text
+from powerband.core.json_shape import fits
 from powerband.report.chart import Line, line_chart, number
-from powerband.report.sections.tables import rows_table
+from powerband.report.sections.tables import rows_table, text
 
 FRONT, PRESENT, CHOSEN, OTHERS = 0, 1, 2, 9
 """Colours of the lines, indices into the page's palette."""
 SHOWN_SETTINGS = 12
+CHECK = {"seeds": [int], "times": [(float, None)], "present_times": [(float, None)], "budget_s": float}
+RATIO = {"value": float, "low": float, "high": float}
+TRIAL = {"setting": dict, "seed": int, "present": bool, "curve": [list], "outcome": str, "message": str}
+SETTING = {"setting": dict, "seconds": float, "times": [(float, None)], "steps_per_s": float}
+STUDY = {
+    "objective": str,
+    "score": str,
+    "target": float,
+    "seconds": float,
+    "chosen": (dict, None),
+    "verification": ({**CHECK, "ratio": (RATIO, None), "saved_s": (float, None)}, None),
+    "importances": dict,
+    "trials": [TRIAL],
+    "settings": [SETTING],
+}
+"""Types of the entries of a tuning file that the page uses."""
+
+
+def is_study(value: dict[str, Any]) -> bool:
+    """True if `value` is an undamaged study of a score, not a search for throughput."""
+    if not fits(value, STUDY) or value["objective"] != "score":
+        return False
+    check = value["verification"] or {"seeds": [], "times": [], "present_times": []}
+    equal = len(check["seeds"]) == len(check["times"]) == len(check["present_times"])
+    return equal and fits(list(value["importances"].values()), [float])
 
 
 def sections(study: dict[str, Any]) -> dict[str, str]:
@@ -40,7 +66,7 @@ def curves(study: dict[str, Any]) -> str:
     newest = {(setting_text(trial["setting"]), trial["seed"]): trial for trial in study["trials"] if trial["curve"]}
     lines, points = [], []
     for (setting, seed), trial in newest.items():
-        curve = [(seconds, score) for _, seconds, score in trial["curve"] if score is not None]
+        curve = [(point[1], point[2]) for point in trial["curve"] if len(point) == 3 and fits(point, [float])]
         points += curve
         colour, name = OTHERS, f"{setting}, seed {seed}"
         if trial["present"]:
@@ -87,13 +113,13 @@ def verification(study: dict[str, Any]) -> str:
         for seed, present, best in zip(check["seeds"], check["present_times"], check["times"], strict=True)
     ]
     ratio = check["ratio"]
-    text = "Fewer than three seeds fitted into the budget."
+    sentence = "Fewer than three seeds fitted into the budget."
     if ratio is not None:
-        text = (
+        sentence = (
             f"The best setting needs {ratio['value']:.2f} times the time of the present ones "
             f"[{ratio['low']:.2f}, {ratio['high']:.2f}], a bootstrap interval over seeds."
         )
-    return f"<p class=note>{text}</p>{rows_table(['seed', 'present settings, s', 'best setting, s'], rows)}"
+    return f"<p class=note>{sentence}</p>{rows_table(['seed', 'present settings, s', 'best setting, s'], rows)}"
 
 
 def settings_table(study: dict[str, Any]) -> str:
@@ -106,7 +132,7 @@ def settings_table(study: dict[str, Any]) -> str:
             html.escape(setting_text(each["setting"])),
             number(each["seconds"]),
             f"{sum(time is not None for time in each['times'])} of {len(each['times'])}",
-            number(each["best_score"]),
+            text(each.get("best_score")),
             number(each["steps_per_s"]),
         ]
         for each in study["settings"][:SHOWN_SETTINGS]
@@ -130,8 +156,8 @@ def cost(study: dict[str, Any]) -> str:
     """
     failed = [trial for trial in study["trials"] if trial["outcome"] == "failed"]
     lines = [f"The search took {number(study['seconds'])} s with {len(study['trials'])} starts of trials."]
-    if study["pays_off_after"]:
-        saved = number(study["verification"]["saved_s"])
+    if study.get("pays_off_after"):
+        saved = text((study["verification"] or {}).get("saved_s"))
         lines.append(f"A training run saves {saved} s, so it pays off after {study['pays_off_after']} runs.")
     lines += [f"Failed: {setting_text(trial['setting'])}: {trial['message']}" for trial in failed]
     return "".join(f"<p>{html.escape(line)}</p>" for line in lines)

@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from powerband.core.json_shape import fits
 from powerband.report.chart import number
 
 INTERVAL_SUFFIXES = ("_95", "_low", "_high")
@@ -91,7 +92,7 @@ def text(value: Any) -> str:
 
 def _bounds(row: dict[str, Any], key: str) -> tuple[float, float] | None:
     pair = row.get(f"{key}_95") or [row.get(f"{key}_low"), row.get(f"{key}_high")]
-    is_interval = len(pair) == 2 and all(isinstance(end, int | float) and math.isfinite(end) for end in pair)
+    is_interval = fits(pair, [float]) and len(pair) == 2
     return (float(pair[0]), float(pair[1])) if is_interval else None
 
 
@@ -107,7 +108,7 @@ def _whisker(value: Any, bounds: list[tuple[float, float] | None], index: int) -
     ends = [end for pair in bounds if pair for end in pair]
     low, high = (0.0, 1.0) if min(ends) >= 0 and max(ends) <= 1 else (min(ends), max(ends))
     interval = bounds[index]
-    if interval is None or not isinstance(value, int | float):
+    if interval is None or not fits(value, float):
         return ""
     left, right, centre = (4 + 152 * (end - low) / ((high - low) or 1.0) for end in (*interval, value))
     return (

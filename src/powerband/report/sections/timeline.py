@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from powerband.core.json_shape import fits
 from powerband.report.chart import ticks
 from powerband.report.sections.ledger import account_colours
 
@@ -18,6 +19,12 @@ LETTER_WIDTH = 6.6
 """Largest width of a letter of a label, in pixels."""
 MIN_SPAN_WIDTH = 0.6
 """Smallest width of a span in pixels, so that short spans stay visible."""
+
+
+COUNTS = ("depth", "env_steps", "grad_steps")
+THREAD = {"name": str, "tid": int, "args": {"name": str}}
+EVENT = {"name": str, "ph": str, "ts": float, "dur": float, "tid": int}
+"""Entries of the events of a Chrome trace that name a thread, and that are spans."""
 
 
 @dataclass(frozen=True)
@@ -48,13 +55,14 @@ def spans_of(trace: dict[str, Any]) -> list[Span]:
     Args:
         trace: Contents of ``trace.json`` in a run folder.
     """
-    events = trace.get("traceEvents", [])
-    threads = {event["tid"]: event["args"]["name"] for event in events if event.get("name") == "thread_name"}
+    listed = trace.get("traceEvents")
+    events = listed if isinstance(listed, list) else []
+    threads = {event["tid"]: event["args"]["name"] for event in events if fits(event, THREAD)}
     spans = []
     for event in events:
-        if event.get("ph") == "X":
-            args = event.get("args", {})
-            counts = (int(args.get(name, 0)) for name in ("depth", "env_steps", "grad_steps"))
+        if fits(event, EVENT) and event["ph"] == "X" and event["dur"] >= 0:
+            args = event.get("args")
+            counts = (int(args[name]) if fits(args, {name: float}) else 0 for name in COUNTS)
             end = event["ts"] + event["dur"]
             spans.append(Span(event["name"], event["ts"], end, threads.get(event["tid"], ""), *counts))
     return sorted(spans, key=lambda span: span.start)
@@ -98,13 +106,14 @@ def timeline_text(trace: dict[str, Any], columns: int = 100) -> str:
         return ""
     detail = _detail_steps(steps, [span for span in spans if span.owner != "steps"])
     start, end = detail[0].start, detail[-1].end
+    length = end - start if end > start else 1.0
     marks = {"update": "=", "act": "-", "env": "|", "env_wait": "|"}
     rows = {"learner": [" "] * columns, "env": [" "] * columns}
     for span in spans:
         if span.owner == "loop" and span.name in marks and span.end > start and span.start < end:
             row = rows["env" if span.name.startswith("env") else "learner"]
-            first = int((max(span.start, start) - start) / (end - start) * columns)
-            last = int((min(span.end, end) - start) / (end - start) * columns)
+            first = int((max(span.start, start) - start) / length * columns)
+            last = int((min(span.end, end) - start) / length * columns)
             for column in range(first, min(last + 1, columns)):
                 row[column] = marks[span.name]
     return "\n".join(f"{name + ':':<9}{''.join(row)}" for name, row in rows.items())
@@ -136,17 +145,18 @@ def _title(label: str, steps: list[Span]) -> str:
 def _strip(title: str, spans: list[Span], steps: list[Span]) -> str:
     """Draws one figure of the spans in `steps`, with a row for each account of the host and of the device."""
     start, end = steps[0].start, steps[-1].end
+    length = end - start if end > start else 1.0
     inside = [span for span in spans if span.owner != "steps" and span.end > start and span.start < end]
     host = list(dict.fromkeys(span.name for span in inside if span.owner == "loop"))
     device = list(dict.fromkeys(span.name for span in inside if span.owner == "device"))
     rows = [("loop", name) for name in host] + [("device", name) for name in device]
     colour = account_colours([*host, *device])
     height = TOP + ROW * len(rows) + BOTTOM
-    scale = (WIDTH - LEFT - 8) / (end - start)
+    scale = (WIDTH - LEFT - 8) / length
     parts = list(_steps(steps, start, scale, height))
     for index, row in enumerate(rows):
         row_spans = [span for span in inside if (span.owner, span.name) == row]
-        share = sum(min(span.end, end) - max(span.start, start) for span in row_spans) / (end - start)
+        share = sum(min(span.end, end) - max(span.start, start) for span in row_spans) / length
         label = row[1] if row[0] == "loop" else f"GPU {row[1]}"
         y = TOP + ROW * index
         parts.append(f"<text class=name x=0 y={y + 14}>{html.escape(label)}</text>")

@@ -14,13 +14,17 @@ from pathlib import Path
 from typing import Any
 
 from powerband.core.config.presets import OBJECTIVES, TUNED, presets
+from powerband.core.json_shape import fits
+from powerband.core.regular_files import read_object
 from powerband.report.chart import number
-from powerband.report.run_record import RunRecord, read_json
+from powerband.report.run_record import RunRecord
 from powerband.report.sections import score_study
 from powerband.report.sections.tables import rows_table, text
 
 CELL, LEFT, TOP = 78, 110, 12
 SHOWN_ROWS = 12
+VALUE = (float, str, bool, None)
+ROW = {"knobs": dict, "steps_per_s": float}
 
 
 def section(record: RunRecord) -> str:
@@ -29,12 +33,12 @@ def section(record: RunRecord) -> str:
     A search for throughput gives a heat map and the fastest settings, a search for the time to a score its trials.
     """
     for path in tuning_files(record):
-        result = read_json(path)
-        if result.get("objective") == "score":
+        result = read_object(path)
+        if score_study.is_study(result):
             parts = score_study.sections(result)
             return "".join(f"<h3>{html.escape(name)}</h3>{body}" for name, body in parts.items() if body)
         if rows := read_rows(path):
-            return map_and_table(rows, result.get("learning_sentence", ""))
+            return map_and_table(rows, str(result.get("learning_sentence", "")))
     return ""
 
 
@@ -60,7 +64,7 @@ def map_and_table(rows: list[dict[str, Any]], learning: str = "") -> str:
         for row in fastest
     ]
     table = rows_table(["settings", "env steps/s", "source", *(["learning"] * changing)], cells)
-    note = f"{learning} " if learning and changing else ""
+    note = f"{html.escape(learning)} " if learning and changing else ""
     note += "The colour shows environment steps per second. A dot marks a measured cell; the others are predicted."
     return f"<p class=note>{note}</p><div class=columns>{heat_map(rows)}<div>{table}</div></div>"
 
@@ -72,7 +76,7 @@ def tuning_files(record: RunRecord) -> list[Path]:
     name = setup[1] if setup else TUNED if re.search(r"--tuned\b|\btuned=true", command) else ""
     if name in OBJECTIVES:
         files = [path.with_suffix(".tuning.json") for stem, path in presets().items() if stem.startswith(TUNED)]
-        found = [path for path in files if _is_for(read_json(path), record, OBJECTIVES[name])]
+        found = [path for path in files if _is_for(read_object(path), record, OBJECTIVES[name])]
     else:
         found = [presets()[name].with_suffix(".tuning.json")] if name in presets() else []
     return [record.dir / "tuning.json", *found]
@@ -95,10 +99,9 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
         One dict per combination, with at least {"knobs": setting -> value, "steps_per_s": environment steps per
         second}. Empty if the file is missing or damaged.
     """
-    rows = read_json(path).get("rows", [])
-    return [
-        row for row in rows if isinstance(row.get("knobs"), dict) and isinstance(row.get("steps_per_s"), int | float)
-    ]
+    rows = read_object(path).get("rows")
+    rows = rows if isinstance(rows, list) else []
+    return [row for row in rows if fits(row, ROW) and fits(list(row["knobs"].values()), [VALUE])]
 
 
 def heat_map(rows: list[dict[str, Any]]) -> str:
