@@ -42,18 +42,18 @@ from powerband.recipes.uav import train as _uav  # noqa: F401
 COMMON = "gpus=none threads=1 tensorboard=false save_interval_s=1 log_interval_s=0.5 keep_checkpoints=3"
 RUNS = {
     "snakes": "snakes algo=ddpg ddpg.hidden=32 off_policy.num_envs=4 global_batch_size=32 learning_starts=40 "
-    "env_steps=6000",
-    "uav": "uav algo=coma variant=smoke on_policy.num_envs=3 budget=4 minibatch_rows=25 env_steps=3000",
-    "gym": "gym algo=sac sac.hidden=160,160 off_policy.num_envs=2 learning_starts=40 num_workers=0 env_steps=3000",
+    "env_steps=2000",
+    "uav": "uav algo=coma variant=smoke on_policy.num_envs=3 budget=4 minibatch_rows=25 env_steps=2000",
+    "gym": "gym algo=sac sac.hidden=160,160 off_policy.num_envs=2 learning_starts=40 num_workers=0 env_steps=1500",
     "metaworld": "metaworld variant=smoke backend=workers num_workers=0 sac.hidden=160 learning_starts=60 "
-    "random_steps=60 collect.interval=100000 collect.samples=40 final_episodes=0 horizon=30 env_steps=3000 "
+    "random_steps=60 collect.interval=100000 collect.samples=40 final_episodes=0 horizon=30 env_steps=1500 "
     "project={folder}",
-    "sketchnav": "sketchnav variant=smoke env_steps=2000",
-    "libero": "libero variant=smoke demos_dir={data} updates=1500 max_steps=10 eval_interval=0",
+    "sketchnav": "sketchnav variant=smoke env_steps=1000",
+    "libero": "libero variant=smoke demos_dir={data} updates=500 max_steps=10 eval_interval=0",
 }
-"""Recipe -> command line of a run of about ten seconds."""
+"""Recipe -> command line of a run of some seconds."""
 FAULTS = ("kill", "kill", "kill", "kill while saving", "SIGTERM", "flipped bit", "cut file")
-BY_CLOCK = ("elapsed_s", "evaluation_s", "evaluated_at_s", "rank0/metrics")
+BY_CLOCK = ("elapsed_s", "evaluation_s", "evaluated_at_s", "rank0/metrics", "shared/run/logged")
 """Parts of a state that depend on seconds: clocks, and the means since the last log line."""
 WAIT_S = 300.0
 
