@@ -28,7 +28,7 @@ def test_the_entry_of_the_task_is_used_and_reported():
 
 @pytest.mark.parametrize(
     "arguments",
-    [[*ACROBOT, "hyper=default"], ["env_id=Pendulum-v1", "algo=ppo"], ["variant=cartpole", "ppo.lr=0.001"]],
+    [[*ACROBOT, "hyper=default"], ["env_id=LunarLander-v3", "algo=ppo"], ["variant=cartpole", "ppo.lr=0.001"]],
     ids=["hyper=default", "another task", "a variant"],
 )
 def test_no_entry_is_used(arguments):
