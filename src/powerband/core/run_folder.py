@@ -96,9 +96,9 @@ def refuse_links(folder: Path) -> None:
     """Refuses a run folder with symbolic links, through which a run would write or read somewhere else.
 
     Raises:
-        ConfigError: A file of the folder, or of its folders checkpoints, policy, videos and nan, is a link.
+        ConfigError: A file of the folder, or of its folders checkpoints, policy, videos, nan and stacks, is a link.
     """
-    inside = [folder, *(folder / name for name in ("checkpoints", "policy", "videos", "nan"))]
+    inside = [folder, *(folder / name for name in ("checkpoints", "policy", "videos", "nan", "stacks"))]
     for path in (path for each in inside if each.is_dir() for path in each.iterdir()):
         if path.is_symlink():
             raise ConfigError(
@@ -107,7 +107,7 @@ def refuse_links(folder: Path) -> None:
             )
 
 
-RUN_FILES = ("config.json", "run.json", "processes.json", "train.log", "metrics.jsonl", "trace.json")
+RUN_FILES = ("config.json", "run.json", "processes.json", "train.log", "metrics.jsonl", "trace.json", "stall.json")
 """Files that a run writes before its first update, in addition to TensorBoard's event files."""
 
 
@@ -152,6 +152,7 @@ def write_processes(folder: Path, processes: list[dict[str, Any]]) -> None:
         folder: The run folder.
         processes: Result of `process_facts` for each rank.
     """
+    (folder / "stall.json").unlink(missing_ok=True)  # of an earlier process
     (folder / "processes.json").write_text(json.dumps({"began_s": time.time(), "ranks": processes, "ended": None}))
 
 

@@ -102,6 +102,8 @@ class EnvSpec:
     `truncated`: nothing, so new episodes start."""
     overlappable: bool = False
     """True if updates can run between `send` and `recv`, because the simulator runs in other processes."""
+    recv_limit_s: float = 0.0
+    """Seconds after which `recv` replaces simulators that do not answer; 0 if it does not."""
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import sys
@@ -14,6 +15,7 @@ from typing import Annotated, Any
 from powerband.core.config.ranges import Range, check_ranges
 from powerband.core.machine.utilisation import process_tree, process_usage
 from powerband.core.run_folder import process_facts, process_start_ticks
+from powerband.core.stalls.report import FILE as STALL_FILE
 from powerband.core.telemetry.console import duration_text, fit_columns, si_text
 from powerband.core.telemetry.idle_causes import idle_share, largest
 from powerband.core.telemetry.time_left import TimeLeftEstimator
@@ -46,8 +48,8 @@ class RunStatus:
 
     Attributes:
         time: Local time, ISO 8601.
-        state: ``starting``, ``running``, ``silent`` (no line of metrics for long), ``dead`` (a process ended
-            without a reason) or ``ended``.
+        state: ``starting``, ``running``, ``stalled`` (a rank makes no progress), ``silent`` (no line of metrics for
+            long), ``dead`` (a process ended without a reason) or ``ended``.
         detail: Explanation of the state as text.
         silent_s: Seconds since the run wrote its last line of metrics.
         env_steps: Environment steps.
@@ -134,7 +136,7 @@ class Watcher:
         state, detail = self._state(processes, silent_s)
         facts: dict[str, Any] = {"state": state, "detail": detail, "silent_s": round(silent_s, 1)}
         facts |= self._progress() if self._line else {}
-        facts |= self._usage(processes) if state in ("starting", "running", "silent") else {}
+        facts |= self._usage(processes) if state in ("starting", "running", "stalled", "silent") else {}
         return RunStatus(time.strftime("%Y-%m-%dT%H:%M:%S"), **facts)
 
     def _restart(self) -> None:
@@ -183,6 +185,10 @@ class Watcher:
             resume = f"Resume it with: powerband train {recipe} resume={self.folder}"
             fix = resume if has_checkpoint else "It has no checkpoint to resume from"
             return "dead", f"a process of the run ended without writing a reason; {age}. {fix}"
+        if stall := read_json(self.folder / STALL_FILE):
+            with contextlib.suppress(KeyError, TypeError, ValueError):
+                seconds, phase = max(0.0, time.time() - float(stall["since_s"])), str(stall["phase"])
+                return "stalled", f"for {seconds:.0f} s in {phase} (rank {int(stall['rank'])}): {stall['message']}"
         usual = sorted(self._intervals_s)[len(self._intervals_s) // 2] if self._intervals_s else 0.0
         if silent_s > max(SILENT_S, SILENT_INTERVALS * usual):
             processes_text = "its processes are alive" if alive else "its processes are on another machine"

@@ -20,6 +20,7 @@ from powerband.core.machine.device import ranks_on_this_machine, thread_environm
 from powerband.core.machine.parent_death import signal_at_parent_death
 from powerband.core.ranks.rendezvous import Endpoint, find_endpoint, wait_for_host
 from powerband.core.run.stop_request import SIGNALS
+from powerband.core.stalls.launched_ranks import STALLED, watched_ranks
 
 SHUTDOWN_S = "120"
 """Time limit in seconds for ranks to save after a signal, before they are killed."""
@@ -27,8 +28,8 @@ RENDEZVOUS_S = 900
 """Seconds within which all machines of a run must meet."""
 FORWARDED_SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"
 """Signals after which the launcher lets the ranks save; torch alone leaves out SIGUSR1."""
-REPORTED = (2, *(128 + number for number in SIGNALS))
-"""Exit statuses of a rank that has printed the reason: a user error, or a signal after which it has saved."""
+REPORTED = (2, STALLED, *(128 + number for number in SIGNALS))
+"""Exit statuses of a rank whose reason has been printed: a user error, a stall, or a signal after which it has saved."""
 
 
 def is_rank(environment: MutableMapping[str, str] = os.environ) -> bool:
@@ -118,7 +119,9 @@ def launch(settings: RunConfig, arguments: list[str]) -> int | None:
     os.environ.update(thread_environment(settings.threads, here))
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", SHUTDOWN_S)
     os.environ.setdefault("TORCHELASTIC_SIGNALS_TO_HANDLE", FORWARDED_SIGNALS)
-    return _elastic(endpoint, here, int(least), machines, ["-u", "-m", "powerband", *arguments])
+    with watched_ranks(here, settings.stall_s, settings.on_stall, several_machines=machines > 1) as stalled:
+        status = _elastic(endpoint, here, int(least), machines, ["-u", "-m", "powerband", *arguments])
+    return STALLED if stalled.is_set() else status
 
 
 def _elastic(endpoint: Endpoint | None, here: int, least: int, most: int, arguments: list[str]) -> int:

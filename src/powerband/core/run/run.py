@@ -30,6 +30,7 @@ from powerband.core.run.nan_guard import NanGuard
 from powerband.core.run.owned_folder import OwnedFolder
 from powerband.core.run.startup import prepare_run
 from powerband.core.run.state_registry import Stateful, StateRegistry
+from powerband.core.stalls.watched_rank import WatchedRank
 from powerband.core.telemetry.journal import Journal
 
 
@@ -102,6 +103,7 @@ class Run:
             ranks.on_average = observer.on_average
         self.recipe = ""
         self._folder = OwnedFolder(folder, ranks)
+        self._watched: WatchedRank | None = None
         self._saved_at = -1
         self._elapsed_before_s = 0.0
         self._due = DueActions(settings, ranks, self.journal, self.guard)
@@ -130,6 +132,7 @@ class Run:
         startup = prepare_run(config, recipe, stage, argv)
         run = cls(startup.config, startup.folder, startup.ranks, observer)
         run.recipe = recipe
+        run._watched = startup.watched
         run._folder = OwnedFolder(startup.folder, startup.ranks, startup.created_folder, startup.lock)
         run.describe(startup.banner)
         for notice in sorted({line for lines in run.ranks.gather(startup.notices) for line in lines}):
@@ -163,6 +166,8 @@ class Run:
             self.journal.close("" if final else f"{reason}; run folder: {self.dir}")
         finally:
             self._folder.release()
+            if self._watched is not None:
+                self._watched.close()
         if isinstance(final, ConfigError) and not self.settings.resume and not self.env_steps:
             self._folder.remove()
         self.ranks.close()
@@ -318,6 +323,7 @@ class Run:
             self._due.iterations_change()
         self.env_steps += env_steps
         self.grad_steps += grad_steps
+        self.ranks.progress.iteration(self.env_steps, grad_steps)
         self.journal.step(self.env_steps, self.grad_steps, self.elapsed_s)
         self.guard.tick()
         self._folder.check_lock()
@@ -372,4 +378,6 @@ class Run:
         """
         self.hooks = hooks or self.hooks
         self.journal.banner({**self._banner, **sizes})
-        return self.restore()
+        restored = self.restore()
+        self.ranks.progress.started()
+        return restored
