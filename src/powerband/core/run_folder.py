@@ -157,8 +157,13 @@ def write_processes(folder: Path, processes: list[dict[str, Any]]) -> None:
 
 
 def write_end_reason(folder: Path, reason: str) -> None:
-    """Adds the reason for the end of the run to ``processes.json``. Errors are ignored, because the run ends anyway."""
+    """Adds the reason for the end of the run to ``processes.json``, if it has none; the first one is the cause.
+
+    Errors are ignored, because the run ends anyway.
+    """
     path = folder / "processes.json"
     with contextlib.suppress(OSError, ValueError):
         facts = json.loads(path.read_text(encoding="utf-8"))
+        if facts.get("ended"):
+            return
         path.write_text(json.dumps({**facts, "ended": reason, "ended_s": time.time()}), encoding="utf-8")

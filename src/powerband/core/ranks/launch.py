@@ -29,7 +29,7 @@ RENDEZVOUS_S = 900
 FORWARDED_SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"
 """Signals after which the launcher lets the ranks save; torch alone leaves out SIGUSR1."""
 REPORTED = (2, STALLED, *(128 + number for number in SIGNALS))
-"""Exit statuses of a rank whose reason has been printed: a user error, a stall, or a signal after which it has saved."""
+"""Exit statuses whose reason has been printed: a user error, a stall, or a signal after which the rank has saved."""
 
 
 def is_rank(environment: MutableMapping[str, str] = os.environ) -> bool:
@@ -119,17 +119,22 @@ def launch(settings: RunConfig, arguments: list[str]) -> int | None:
     os.environ.update(thread_environment(settings.threads, here))
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", SHUTDOWN_S)
     os.environ.setdefault("TORCHELASTIC_SIGNALS_TO_HANDLE", FORWARDED_SIGNALS)
-    with watched_ranks(here, settings.stall_s, settings.on_stall, several_machines=machines > 1) as stalled:
+    meeting = None if endpoint is None else (endpoint.address, endpoint.port)
+    with watched_ranks(here, settings.stall_s, settings.on_stall, meeting) as stalled:
         status = _elastic(endpoint, here, int(least), machines, ["-u", "-m", "powerband", *arguments])
     return STALLED if stalled.is_set() else status
 
 
 def _elastic(endpoint: Endpoint | None, here: int, least: int, most: int, arguments: list[str]) -> int:
+    log_level = os.environ.get("TORCH_CPP_LOG_LEVEL")
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # a store that ends is no reason for stack traces
     from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.elastic.rendezvous import RendezvousError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+    if log_level is None:  # it concerns this process alone
+        del os.environ["TORCH_CPP_LOG_LEVEL"]
     config = LaunchConfig(
         min_nodes=least,
         max_nodes=most,

@@ -20,7 +20,6 @@ from torch import Tensor
 
 from powerband.core.stalls.progress import Progress
 
-
 TIMEOUT = "Timed out waiting"
 """Part of gloo's message if a rank has not joined a collective operation in time."""
 

@@ -351,6 +351,7 @@ class Run:
             self.save()
         self.log()
         self.journal.finish()
+        self.ranks.progress.loop_ends()
 
     def run_evaluation(self) -> None:
         """Runs the evaluation of the recipe on rank 0 and logs its figures under ``eval/``; other ranks wait."""
@@ -379,5 +380,5 @@ class Run:
         self.hooks = hooks or self.hooks
         self.journal.banner({**self._banner, **sizes})
         restored = self.restore()
-        self.ranks.progress.started()
+        self.ranks.progress.loop_begins()
         return restored

@@ -24,7 +24,6 @@ from powerband.core.run_folder import claim_run_folder, refuse_links, remove_unu
 from powerband.core.stalls.observation import SLOW_BUSY_LIMIT
 from powerband.core.stalls.watched_rank import WatchedRank
 
-
 COLLECTIVE_S = 600.0
 """Time limit in seconds of a collective operation, if no process watches the ranks."""
 

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from powerband.core.stalls.machines import Machines
 from powerband.core.stalls.progress import SharedPages
 from powerband.core.stalls.report import END_SIGNAL
 from powerband.core.stalls.watch import OnStall, StallWatch
@@ -21,7 +22,7 @@ EXIT_S = 30.0
 
 @contextmanager
 def watched_ranks(
-    count: int, stall_s: float, on_stall: OnStall, several_machines: bool
+    count: int, stall_s: float, on_stall: OnStall, endpoint: tuple[str, int] | None
 ) -> Iterator[threading.Event]:
     """Context in which the ranks that this process starts are watched.
 
@@ -29,7 +30,7 @@ def watched_ranks(
         count: Number of ranks on this machine.
         stall_s: Seconds without progress that are a stall; 0 watches nothing.
         on_stall: What follows a stall: "end" or "warn".
-        several_machines: True if the run has ranks on other machines.
+        endpoint: Address and port at which the machines of the run meet; None for a run on one machine.
 
     Yields:
         Event that is set when a stall has ended the ranks.
@@ -39,7 +40,7 @@ def watched_ranks(
         yield stalled
         return
     pages = SharedPages(count)
-    watch = StallWatch(pages, stall_s, on_stall, count + several_machines)
+    watch = StallWatch(pages, stall_s, on_stall, None if endpoint is None else Machines(*endpoint, ended))
 
     def watch_ranks() -> None:
         if watch.watch(ended.wait, stalled.set) and not ended.wait(EXIT_S):

@@ -7,20 +7,23 @@ is idle only since the processes of its tree have last used the processor.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
-from powerband.core.machine.process_states import process_state
+from powerband.core.machine.process_states import bytes_transferred, process_state
 from powerband.core.machine.utilisation import process_tree, process_usage
-from powerband.core.run_folder import process_start_ticks
-from powerband.core.stalls.progress import START, RankProgress
+from powerband.core.run_folder import process_facts, process_start_ticks
+from powerband.core.stalls.progress import END, START, RankProgress
 
-BUSY_SHARE = 0.1
-"""Share of one core from which the processes of a rank compute; threads that wait use less."""
-SLOW_PHASES = (START, "eval", "save")
-IDLE_LIMIT, BUSY_LIMIT = 1, 10
-"""Limits in units of ``stall_s``: of the time in which an ordinary phase does nothing, and of one that computes."""
+BUSY_SHARE, BUSY_BYTES = 0.1, 100_000
+"""Share of one core, and bytes read or written per second, from which a rank works; threads that wait use less."""
+UNLIMITED_PHASES = (START, END)
+"""Phases that belong to the recipe, such as recording data. They may work for any time."""
+SLOW_PHASES = (*UNLIMITED_PHASES, "eval", "save")
+BUSY_LIMIT = 10
+"""Limit of an ordinary phase that works, in units of ``stall_s``, which is the limit of one that does not."""
 SLOW_IDLE_LIMIT, SLOW_BUSY_LIMIT = 10, 60
-"""The same for the start, evaluations, checkpoints, and everything before the first update, which compiles."""
+"""The same two limits of a slow phase, and of everything before the first update, which compiles."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,8 @@ class Observation:
         state: State letter of its process, as in ``/proc``.
         stopped: Ids of the processes that it has started and that are stopped.
         silent_s: Seconds since its last change of phase.
-        idle_s: Seconds for which its processes have not computed either.
+        idle_s: Seconds for which its processes have not worked either.
+        host: Name of its machine.
     """
 
     progress: RankProgress
@@ -40,6 +44,7 @@ class Observation:
     stopped: tuple[int, ...] = ()
     silent_s: float = 0.0
     idle_s: float = 0.0
+    host: str = ""
 
     @property
     def halted(self) -> bool:
@@ -60,8 +65,19 @@ class Observation:
         """True if the rank itself has been without progress for too long."""
         if self.halted or self.stopped:
             return self.idle_s > stall_s
-        idle, busy = (SLOW_IDLE_LIMIT, SLOW_BUSY_LIMIT) if self.slow else (IDLE_LIMIT, BUSY_LIMIT)
-        return self.idle_s > idle * stall_s or self.silent_s > busy * stall_s
+        idle, busy = (SLOW_IDLE_LIMIT, SLOW_BUSY_LIMIT) if self.slow else (1, BUSY_LIMIT)
+        limited = self.progress.phase not in UNLIMITED_PHASES
+        return self.idle_s > idle * stall_s or (limited and self.silent_s > busy * stall_s)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the observation as JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, facts: dict[str, Any], age_s: float) -> Observation:
+        """Restores an observation that another machine made `age_s` seconds ago."""
+        each = cls(**{**facts, "progress": RankProgress(**facts["progress"]), "stopped": tuple(facts["stopped"])})
+        return replace(each, silent_s=each.silent_s + age_s, idle_s=each.idle_s + age_s)
 
 
 class RankObserver:
@@ -75,7 +91,8 @@ class RankObserver:
     def __init__(self, page: memoryview, suspect_s: float) -> None:
         self.page, self.suspect_s = page, suspect_s
         self._since_ns = self._busy_ns = 0
-        self._sample: tuple[int, float] | None = None
+        self._sample: tuple[int, float, int] | None = None
+        self._host = process_facts()["hostname"]
 
     def excuse(self, now_ns: int) -> None:
         """Forgets the silence so far, for example because this process was suspended too."""
@@ -90,18 +107,21 @@ class RankObserver:
         silent_s = max(0.0, (now_ns - since) / 1e9)
         if silent_s < self.suspect_s:
             self._sample = None
-            return Observation(progress, silent_s=silent_s, idle_s=silent_s)
+            return Observation(progress, silent_s=silent_s, idle_s=silent_s, host=self._host)
         if process_start_ticks(progress.pid) != progress.began:
             return None
         state = process_state(progress.pid)
         if state == "t":  # a debugger holds it
             self.excuse(now_ns)
-            return Observation(progress)
+            return Observation(progress, host=self._host)
         pids = [pid for pid in process_tree(progress.pid) if pid != os.getpid()]
-        cpu_s = process_usage(pids)[0]
-        if self._sample is not None and cpu_s - self._sample[1] > BUSY_SHARE * (now_ns - self._sample[0]) / 1e9:
-            self._busy_ns = now_ns
-        self._sample = now_ns, cpu_s
+        cpu_s, transferred = process_usage(pids)[0], sum(map(bytes_transferred, pids))
+        if self._sample is not None:
+            seconds = (now_ns - self._sample[0]) / 1e9
+            computes = cpu_s - self._sample[1] > BUSY_SHARE * seconds
+            if computes or transferred - self._sample[2] > BUSY_BYTES * seconds:
+                self._busy_ns = now_ns
+        self._sample = now_ns, cpu_s, transferred
         stopped = tuple(pid for pid in pids if pid != progress.pid and process_state(pid) == "T")
         idle_s = (now_ns - max(since, self._busy_ns)) / 1e9
-        return Observation(progress, state, stopped, silent_s, idle_s)
+        return Observation(progress, state, stopped, silent_s, idle_s, self._host)

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 PAGE = 4096
 """Bytes of a rank: words of 64 bits, then names of phases, then the path of the run folder."""
 WORDS, NAMES_AT, NAME_BYTES, NAMES, FOLDER_AT = 16, 128, 24, 64, 2048
-BEAT, PID, BEGAN, STACKS_FD, RANK, WAITING, ENV_STEPS, UPDATES, PATIENCE_MS = range(9)
+BEAT, PID, BEGAN, STACKS_FD, RANK, WORLD_SIZE, WAITING, ENV_STEPS, UPDATES, PATIENCE_MS = range(10)
 """Places of the words."""
 PHASE_SHIFT = 56
 """The word BEAT holds the index of the phase above this bit, and the nanoseconds of the monotonic clock below it."""
-START, OTHER = "start", "other"
-"""Phase before the first iteration, and account of the time outside of all spans. Both have index 0."""
+START, OTHER, END = "start", "other", "end"
+"""Phases before, within and after the training loop, outside of all spans of the clock. They have index 0."""
 COLLECTIVES = "collectives"
 """Account in which a rank waits for the others."""
 
@@ -76,16 +76,18 @@ class Progress:
         self._names: dict[str, int] = {}
         self._write(NAMES_AT, START.encode())
 
-    def begin(self, rank: int, began: int, stacks_fd: int, now_ns: int) -> None:
+    def begin(self, rank: int, world_size: int, began: int, stacks_fd: int, now_ns: int) -> None:
         """Makes this process known to the watching process.
 
         Args:
             rank: Global index of this rank.
+            world_size: Number of ranks of the run.
             began: Start of this process in clock ticks after boot.
             stacks_fd: File descriptor into which SIGUSR2 writes the stacks of this process.
             now_ns: Nanoseconds of the monotonic clock.
         """
-        self._words[RANK], self._words[BEGAN], self._words[STACKS_FD] = rank, began, stacks_fd
+        self._words[RANK], self._words[WORLD_SIZE] = rank, world_size
+        self._words[BEGAN], self._words[STACKS_FD] = began, stacks_fd
         self.beat[0] = now_ns
         self._words[PID] = os.getpid()  # last, because a page with a process is read
 
@@ -102,9 +104,13 @@ class Progress:
                 self._write(NAMES_AT + NAME_BYTES * index, name.encode()[: NAME_BYTES - 1])
         return self._names[name] << PHASE_SHIFT
 
-    def started(self) -> None:
-        """Ends the phase ``start``: from now on, the time outside of all spans is ``other``."""
+    def loop_begins(self) -> None:
+        """From now on, the time outside of all spans is ``other``; before, it is ``start``."""
         self._write(NAMES_AT, OTHER.encode())
+
+    def loop_ends(self) -> None:
+        """From now on, the time outside of all spans is ``end``."""
+        self._write(NAMES_AT, END.encode())
 
     def set_folder(self, folder: str) -> None:
         """Names the run folder, into which the watching process writes what it has found."""
@@ -145,6 +151,7 @@ class RankProgress:
 
     Attributes:
         rank: Global index of the rank.
+        world_size: Number of ranks of the run.
         pid, began: Its process, and the start of that in clock ticks after boot.
         stacks_fd: File descriptor of that process into which SIGUSR2 writes its stacks.
         phase: Name of its current phase.
@@ -157,6 +164,7 @@ class RankProgress:
     """
 
     rank: int
+    world_size: int
     pid: int
     began: int
     stacks_fd: int
@@ -178,6 +186,7 @@ class RankProgress:
         phase = _text(page, NAMES_AT + NAME_BYTES * (beat >> PHASE_SHIFT), NAME_BYTES)
         return cls(
             words[RANK],
+            words[WORLD_SIZE],
             words[PID],
             words[BEGAN],
             words[STACKS_FD],

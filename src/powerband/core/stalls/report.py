@@ -15,7 +15,7 @@ from pathlib import Path
 
 from powerband.core.machine.process_states import STATES, process_name, process_state
 from powerband.core.machine.utilisation import process_tree
-from powerband.core.run_folder import process_facts, process_start_ticks, write_end_reason
+from powerband.core.run_folder import process_start_ticks, write_end_reason
 from powerband.core.stalls.observation import Observation
 
 END_SIGNAL = signal.SIGALRM
@@ -33,16 +33,23 @@ class StallReport:
     Args:
         cause: The rank that the others wait for; None if all wait.
         ranks: All ranks of this machine.
+        others: Ranks of other machines about which this one has news.
         silent_s: Seconds without progress.
     """
 
-    def __init__(self, cause: Observation | None, ranks: Sequence[Observation], silent_s: float) -> None:
+    def __init__(
+        self,
+        cause: Observation | None,
+        ranks: Sequence[Observation],
+        others: Sequence[Observation],
+        silent_s: float,
+    ) -> None:
         self.cause, self.ranks = cause, ranks
         self.since_s = time.time() - silent_s
         self.began = time.monotonic() - silent_s
         folders = [each.progress.folder for each in ranks if each.progress.folder]
         self.folder = Path(folders[0]) if folders else None
-        self.sentence = _sentence(cause, ranks, silent_s)
+        self.sentence = _sentence(cause, [*ranks, *others], silent_s)
 
     def publish(self, ends: bool, may_end: bool) -> None:
         """Prints the stall and writes it, with the stacks of all ranks, into the run folder.
@@ -80,7 +87,7 @@ class StallReport:
             shown = self.cause or self.ranks[0]
             facts = {
                 "rank": shown.progress.rank,
-                "hostname": process_facts()["hostname"],
+                "hostname": shown.host,
                 "pid": shown.progress.pid,
                 "phase": shown.progress.phase,
                 "since_s": self.since_s,
@@ -90,15 +97,16 @@ class StallReport:
 
 
 def _sentence(cause: Observation | None, ranks: Sequence[Observation], silent_s: float) -> str:
-    host = process_facts()["hostname"]
     progress = "; ".join(_progress(each) for each in ranks[:SHOWN_RANKS])
     last = f"Last progress: {progress}" + (f"; and {len(ranks) - SHOWN_RANKS} more." if ranks[SHOWN_RANKS:] else ".")
     if cause is None:
-        return (
-            f"all ranks on {host} have waited for other ranks for {silent_s:.0f} s, and all of them are healthy: "
-            f"another machine or the network between the machines is the cause. {last}"
-        )
-    who = f"rank {cause.progress.rank} on {host} (process {cause.progress.pid})"
+        known, world_size = len(ranks), ranks[0].progress.world_size
+        why = "they have called different collective operations, or the network between them fails"
+        if known < world_size:
+            why = f"one of the other {world_size - known} ranks, its machine or the network to it is the cause"
+        who = ", ".join(sorted({each.host for each in ranks}))
+        return f"all {known} ranks known on {who} have waited for other ranks for {silent_s:.0f} s: {why}. {last}"
+    who = f"rank {cause.progress.rank} on {cause.host} (process {cause.progress.pid})"
     why = f" and {STATES[cause.state]}" if cause.state in STATES else ""
     if cause.stopped:
         workers = ", ".join(f"{pid} ({process_name(pid)})" for pid in cause.stopped[:4])
@@ -159,8 +167,8 @@ def _end_ranks(ranks: Sequence[tuple[int, int]]) -> None:
     tree = {pid for rank, _ in ranks for pid in process_tree(rank)} - {os.getpid()}
     processes = [(pid, process_start_ticks(pid)) for pid in tree]
     for number in (END_SIGNAL, signal.SIGCONT):
-        for process in ranks:
-            _signal(*process, number)
+        for pid, began in ranks:
+            _signal(pid, began, number)
     deadline = time.monotonic() + END_S
     while time.monotonic() < deadline and any(process_start_ticks(pid) == began for pid, began in ranks):
         time.sleep(0.05)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from powerband.core.stalls.machines import Machines
 from powerband.core.stalls.observation import BUSY_LIMIT, SLOW_BUSY_LIMIT, SLOW_PHASES, Observation, RankObserver
 from powerband.core.stalls.progress import SharedPages
 from powerband.core.stalls.report import StallReport
@@ -27,7 +28,7 @@ class Stall:
 
     Attributes:
         cause: The rank that the others wait for; None if all wait for each other or for another machine.
-        ranks: All ranks of this machine.
+        ranks: All ranks about which this machine has news.
         ends: True if the run may end; False while it may still continue by itself.
     """
 
@@ -37,23 +38,24 @@ class Stall:
 
     @property
     def silent_s(self) -> float:
-        """Seconds without progress."""
+        """Seconds without progress of the cause, or of all."""
         return self.cause.silent_s if self.cause is not None else min(each.silent_s for each in self.ranks)
 
 
-def find_stall(ranks: list[Observation], stall_s: float, all_here: bool) -> Stall | None:
+def find_stall(ranks: list[Observation], stall_s: float, patient: bool = False) -> Stall | None:
     """Decides whether ranks make no progress.
 
     A rank that waits for other ranks is never the cause. Of several causes, a stopped rank comes first, then the rank
     with the fewest steps, then the one that has been silent for longest.
 
     Args:
-        ranks: Ranks of this machine that have started and not ended.
+        ranks: All ranks about which this machine has news.
         stall_s: The setting.
-        all_here: True if the run has no other ranks.
+        patient: True if the run has ranks about which this machine never has news. A rank that waits for one of them
+            ends later than the rank that is the cause.
 
     Returns:
-        The stall; None while all ranks make progress.
+        The stall; None while the ranks make progress.
     """
     overdue = [each for each in ranks if not each.waits_for_ranks and each.overdue(stall_s)]
     if overdue:
@@ -63,11 +65,11 @@ def find_stall(ranks: list[Observation], stall_s: float, all_here: bool) -> Stal
         return Stall(cause, ranks, cause.halted or cause.silent_s > patience_s)
     if not ranks or not all(each.waits_for_ranks for each in ranks):
         return None
-    silent_s = min(each.silent_s for each in ranks)
-    slow = any(each.progress.phase in SLOW_PHASES for each in ranks)  # another machine may evaluate or save
-    if silent_s <= (SLOW_BUSY_LIMIT if slow and not all_here else 1) * stall_s:
+    silent_s, complete = min(each.silent_s for each in ranks), len(ranks) >= ranks[0].progress.world_size
+    slow = any(each.progress.phase in SLOW_PHASES for each in ranks)  # a rank without news may evaluate or save
+    if silent_s <= (SLOW_BUSY_LIMIT if slow and not complete else 1) * stall_s:
         return None
-    return Stall(None, ranks, all_here or silent_s > BUSY_LIMIT * stall_s)
+    return Stall(None, ranks, not patient or complete or silent_s > BUSY_LIMIT * stall_s)
 
 
 class StallWatch:
@@ -77,11 +79,11 @@ class StallWatch:
         pages: Pages of the ranks.
         stall_s: Seconds without progress that are a stall.
         on_stall: What follows: "end" the run, or "warn" alone.
-        world_size: Number of ranks of the run on all machines.
+        machines: The other machines of the run; None if nothing is known about ranks without a page.
     """
 
-    def __init__(self, pages: SharedPages, stall_s: float, on_stall: OnStall, world_size: int) -> None:
-        self.stall_s, self.on_stall, self.all_here = stall_s, on_stall, world_size == pages.count
+    def __init__(self, pages: SharedPages, stall_s: float, on_stall: OnStall, machines: Machines | None = None) -> None:
+        self.stall_s, self.on_stall, self.machines = stall_s, on_stall, machines
         self.poll_s = min(MAX_POLL_S, max(MIN_POLL_S, stall_s / 10))
         self._observers = [RankObserver(pages.page(index), 2 * self.poll_s) for index in range(pages.count)]
         self._report: StallReport | None = None
@@ -113,7 +115,8 @@ class StallWatch:
                 observer.excuse(now_ns)
         self._polled_ns = now_ns
         ranks = [each for each in (observer.observe(now_ns) for observer in self._observers) if each is not None]
-        stall = find_stall(ranks, self.stall_s, self.all_here and len(ranks) == len(self._observers))
+        others = [] if self.machines is None else self.machines.exchange(ranks, self.stall_s)
+        stall = find_stall([*ranks, *others], self.stall_s, patient=self.machines is None) if ranks else None
         if stall is None:
             if self._report is not None:
                 self._report.withdraw()
@@ -121,6 +124,6 @@ class StallWatch:
             return False
         ends = stall.ends and self.on_stall == "end"
         if self._report is None:
-            self._report = StallReport(stall.cause, stall.ranks, stall.silent_s)
+            self._report = StallReport(stall.cause, ranks, others, stall.silent_s)
             self._report.publish(ends, self.on_stall == "end")
         return ends

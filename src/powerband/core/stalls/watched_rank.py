@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 
 from powerband.core.run_folder import process_start_ticks
@@ -41,7 +42,7 @@ class WatchedRank:
         path, count = os.environ.pop(PAGES_VARIABLE, ""), int(os.environ.pop(COUNT_VARIABLE, "1"))
         self.progress = Progress()
         self._ended = threading.Event()
-        self._close = weakref.finalize(self, self._ended.set)
+        self._close: Callable[[], object] = self._ended.set
         if not stall_s or sys.platform != "linux":
             return
         rank, began = int(os.environ.get("RANK", 0)), process_start_ticks(os.getpid())
@@ -50,11 +51,11 @@ class WatchedRank:
         stacks_fd = os.memfd_create("powerband-stacks", os.MFD_CLOEXEC)
         self.progress = Progress(pages.page(int(os.environ.get("LOCAL_RANK", 0)) if path else 0))
         faulthandler.register(signal.SIGUSR2, file=stacks_fd, all_threads=True)
-        self.progress.begin(rank, began, stacks_fd, time.perf_counter_ns())
-        self._close.detach()
+        world_size = int(os.environ.get("WORLD_SIZE", 1))
+        self.progress.begin(rank, world_size, began, stacks_fd, time.perf_counter_ns())
         self._close = weakref.finalize(self, _end, self.progress, pages, stacks_fd, self._ended)
         if not path:
-            words = (stall_s, on_stall, int(os.environ.get("WORLD_SIZE", 1)))
+            words = (str(stall_s), on_stall)
             threading.Thread(target=_keep_watcher, args=(os.dup(pages.fd), words, self._ended), daemon=True).start()
 
     def close(self) -> None:
@@ -70,14 +71,14 @@ def _end(progress: Progress, pages: SharedPages, stacks_fd: int, ended: threadin
     pages.close()
 
 
-def _keep_watcher(fd: int, words: tuple[float, str, int], ended: threading.Event) -> None:
+def _keep_watcher(fd: int, words: tuple[str, str], ended: threading.Event) -> None:
     """Starts the watching process after a while, and ends it with the run. `fd` is a file descriptor of the pages."""
-    if ended.wait(min(DELAY_S, words[0] / 4)):
+    if ended.wait(min(DELAY_S, float(words[0]) / 4)):
         os.close(fd)
         return
     source = str(Path(__file__).parents[3])
     code = f"import sys; sys.path.insert(0, {source!r}); from powerband.core.stalls.watched_rank import main; main()"
-    command = [sys.executable, "-ISc", code, str(fd), str(os.getpid()), *map(str, words)]
+    command = [sys.executable, "-ISc", code, str(fd), str(os.getpid()), *words]
     try:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=2, pass_fds=(fd,))
     finally:
@@ -90,13 +91,13 @@ def _keep_watcher(fd: int, words: tuple[float, str, int], ended: threading.Event
 def main() -> None:
     """Watches one rank until it ends: the main function of the watching process.
 
-    Its arguments are the file descriptor of the pages, the process of the rank, `stall_s`, `on_stall` and the number of
-    ranks. It stays in the process group of the rank, so that Ctrl-Z and a scheduler suspend both.
+    Its arguments are the file descriptor of the pages, the process of the rank, `stall_s` and `on_stall`. It stays in
+    the process group of the rank, so that Ctrl-Z and a scheduler suspend both.
     """
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
-    fd, pid, stall_s, on_stall, world_size = sys.argv[1:]
-    watch = StallWatch(SharedPages(1, f"/proc/self/fd/{fd}"), float(stall_s), on_stall, int(world_size))  # type: ignore
+    fd, pid, stall_s, on_stall = sys.argv[1:]
+    watch = StallWatch(SharedPages(1, f"/proc/self/fd/{fd}"), float(stall_s), on_stall)  # type: ignore[arg-type]
     with contextlib.suppress(OSError):  # the rank has ended already
         rank = select.poll()
         rank.register(os.pidfd_open(int(pid)), select.POLLIN)
