@@ -107,7 +107,9 @@ def refuse_links(folder: Path) -> None:
             )
 
 
-RUN_FILES = ("config.json", "run.json", "processes.json", "train.log", "metrics.jsonl", "trace.json", "stall.json")
+STALL_FILE = "stall.json"
+"""File that describes why a run makes no progress at present."""
+RUN_FILES = ("config.json", "run.json", "processes.json", "train.log", "metrics.jsonl", "trace.json", STALL_FILE)
 """Files that a run writes before its first update, in addition to TensorBoard's event files."""
 
 
@@ -152,7 +154,7 @@ def write_processes(folder: Path, processes: list[dict[str, Any]]) -> None:
         folder: The run folder.
         processes: Result of `process_facts` for each rank.
     """
-    (folder / "stall.json").unlink(missing_ok=True)  # of an earlier process
+    (folder / STALL_FILE).unlink(missing_ok=True)  # of an earlier process
     (folder / "processes.json").write_text(json.dumps({"began_s": time.time(), "ranks": processes, "ended": None}))
 
 

@@ -14,8 +14,7 @@ from typing import Annotated, Any
 
 from powerband.core.config.ranges import Range, check_ranges
 from powerband.core.machine.utilisation import process_tree, process_usage
-from powerband.core.run_folder import process_facts, process_start_ticks
-from powerband.core.stalls.report import FILE as STALL_FILE
+from powerband.core.run_folder import STALL_FILE, process_facts, process_start_ticks
 from powerband.core.telemetry.console import duration_text, fit_columns, si_text
 from powerband.core.telemetry.idle_causes import idle_share, largest
 from powerband.core.telemetry.time_left import TimeLeftEstimator

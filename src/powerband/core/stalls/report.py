@@ -15,15 +15,15 @@ from pathlib import Path
 
 from powerband.core.machine.process_states import STATES, process_name, process_state
 from powerband.core.machine.utilisation import process_tree
-from powerband.core.run_folder import process_start_ticks, write_end_reason
+from powerband.core.run_folder import STALL_FILE, process_start_ticks, write_end_reason
 from powerband.core.stalls.observation import Observation
 
 END_SIGNAL = signal.SIGALRM
 """Signal that ends the ranks. The status of the run is 128 plus its number, 142, which no other end has."""
 STACK_S, WRITE_S, END_S = 2.0, 5.0, 5.0
 """Seconds for the stacks of all ranks, for the files in the run folder, and until a rank is killed."""
-FILE, STACKS = "stall.json", "stacks"
-"""File in the run folder that describes the current stall, and folder with the stacks of each rank."""
+STACKS = "stacks"
+"""Folder in the run folder with the stacks of each rank."""
 SHOWN_RANKS = 8
 
 
@@ -69,14 +69,14 @@ class StallReport:
         """Says that the run continues."""
         _print(f"the ranks make progress again after {time.monotonic() - self.began:.0f} s.")
         if self.folder is not None:
-            (self.folder / FILE).unlink(missing_ok=True)
+            (self.folder / STALL_FILE).unlink(missing_ok=True)
 
     def end(self) -> None:
         """Ends all ranks of this machine, and writes the reason into the run folder."""
         if self.folder is not None:
             folder = self.folder
             _with_limit(lambda: write_end_reason(folder, f"stalled: {self.sentence}"))
-            _with_limit(lambda: (folder / FILE).unlink(missing_ok=True))
+            _with_limit(lambda: (folder / STALL_FILE).unlink(missing_ok=True))
         _end_ranks([(each.progress.pid, each.progress.began) for each in self.ranks])
 
     def _write(self, target: Path, stacks: dict[int, str]) -> None:
@@ -93,7 +93,7 @@ class StallReport:
                 "since_s": self.since_s,
                 "message": self.sentence,
             }
-            _replace(self.folder / FILE, json.dumps(facts))
+            _replace(self.folder / STALL_FILE, json.dumps(facts))
 
 
 def _sentence(cause: Observation | None, ranks: Sequence[Observation], silent_s: float) -> str:

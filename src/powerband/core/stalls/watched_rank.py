@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import faulthandler
 import os
 import select
@@ -43,11 +42,13 @@ class WatchedRank:
         self.progress = Progress()
         self._ended = threading.Event()
         self._close: Callable[[], object] = self._ended.set
-        if not stall_s or sys.platform != "linux":
-            return
         rank, began = int(os.environ.get("RANK", 0)), process_start_ticks(os.getpid())
-        assert began is not None
-        pages = SharedPages(count, path)
+        if not stall_s or sys.platform != "linux" or began is None:  # nothing can be known without /proc
+            return
+        try:
+            pages = SharedPages(count, path)
+        except OSError:  # the launcher belongs to another user or container, so this rank has a watcher of its own
+            pages, path = SharedPages(1), ""
         stacks_fd = os.memfd_create("powerband-stacks", os.MFD_CLOEXEC)
         self.progress = Progress(pages.page(int(os.environ.get("LOCAL_RANK", 0)) if path else 0))
         faulthandler.register(signal.SIGUSR2, file=stacks_fd, all_threads=True)
@@ -98,7 +99,19 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     fd, pid, stall_s, on_stall = sys.argv[1:]
     watch = StallWatch(SharedPages(1, f"/proc/self/fd/{fd}"), float(stall_s), on_stall)  # type: ignore[arg-type]
-    with contextlib.suppress(OSError):  # the rank has ended already
-        rank = select.poll()
-        rank.register(os.pidfd_open(int(pid)), select.POLLIN)
-        watch.watch(lambda seconds: bool(rank.poll(1000 * seconds)))
+    watch.watch(_end_of(int(pid)))
+
+
+def _end_of(pid: int) -> Callable[[float], bool]:
+    """Returns a function that waits for some seconds, and returns True if the process `pid` has ended."""
+    began, process = process_start_ticks(pid), select.poll()
+
+    def gone(seconds: float) -> bool:
+        time.sleep(seconds)
+        return began is None or process_start_ticks(pid) != began
+
+    try:
+        process.register(os.pidfd_open(pid), select.POLLIN)
+    except OSError:  # an old kernel, or the process has ended already
+        return gone
+    return lambda seconds: bool(process.poll(1000 * seconds))
