@@ -15,8 +15,10 @@ from powerband.core.machine.utilisation import process_tree, process_usage
 from powerband.core.run_folder import process_facts, process_start_ticks
 from powerband.core.stalls.progress import END, START, RankProgress
 
-BUSY_SHARE, BUSY_BYTES = 0.1, 100_000
+BUSY_SHARE, BUSY_BYTES = 0.05, 100_000
 """Share of one core, and bytes read or written per second, from which a rank works; threads that wait use less."""
+RUNNABLE = "R"
+"""State of a process that computes, or that would if a busy machine had a core for it."""
 UNLIMITED_PHASES = (START, END)
 """Phases that belong to the recipe, such as recording data. They may work for any time."""
 SLOW_PHASES = (*UNLIMITED_PHASES, "eval", "save")
@@ -110,18 +112,19 @@ class RankObserver:
             return Observation(progress, silent_s=silent_s, idle_s=silent_s, host=self._host)
         if process_start_ticks(progress.pid) != progress.began:
             return None
-        state = process_state(progress.pid)
+        pids = [pid for pid in process_tree(progress.pid) if pid != os.getpid()]
+        states = {pid: process_state(pid) for pid in pids}
+        state = states.get(progress.pid, "")
         if state == "t":  # a debugger holds it
             self.excuse(now_ns)
             return Observation(progress, host=self._host)
-        pids = [pid for pid in process_tree(progress.pid) if pid != os.getpid()]
         cpu_s, transferred = process_usage(pids)[0], sum(map(bytes_transferred, pids))
         if self._sample is not None:
             seconds = (now_ns - self._sample[0]) / 1e9
-            computes = cpu_s - self._sample[1] > BUSY_SHARE * seconds
+            computes = RUNNABLE in states.values() or cpu_s - self._sample[1] > BUSY_SHARE * seconds
             if computes or transferred - self._sample[2] > BUSY_BYTES * seconds:
                 self._busy_ns = now_ns
         self._sample = now_ns, cpu_s, transferred
-        stopped = tuple(pid for pid in pids if pid != progress.pid and process_state(pid) == "T")
+        stopped = tuple(pid for pid, each in states.items() if pid != progress.pid and each == "T")
         idle_s = (now_ns - max(since, self._busy_ns)) / 1e9
         return Observation(progress, state, stopped, silent_s, idle_s, self._host)
