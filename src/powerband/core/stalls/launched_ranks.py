@@ -16,7 +16,7 @@ from powerband.core.stalls.watched_rank import COUNT_VARIABLE, PAGES_VARIABLE
 
 STALLED = 128 + END_SIGNAL
 """Exit status of a run that a stall has ended."""
-EXIT_S = 30.0
+EXIT_S = 10.0
 """Seconds after the end of a stalled rank in which the launcher must end; a rank in a driver may not even die."""
 
 

@@ -100,12 +100,12 @@ def _sentence(cause: Observation | None, ranks: Sequence[Observation], silent_s:
     progress = "; ".join(_progress(each) for each in ranks[:SHOWN_RANKS])
     last = f"Last progress: {progress}" + (f"; and {len(ranks) - SHOWN_RANKS} more." if ranks[SHOWN_RANKS:] else ".")
     if cause is None:
-        known, world_size = len(ranks), ranks[0].progress.world_size
+        hosts = ", ".join(sorted({each.host for each in ranks}))
+        numbers = ", ".join(str(each.progress.rank) for each in ranks[:SHOWN_RANKS])
         why = "they have called different collective operations, or the network between them fails"
-        if known < world_size:
-            why = f"one of the other {world_size - known} ranks, its machine or the network to it is the cause"
-        who = ", ".join(sorted({each.host for each in ranks}))
-        return f"all {known} ranks known on {who} have waited for other ranks for {silent_s:.0f} s: {why}. {last}"
+        if len(ranks) < ranks[0].progress.world_size:
+            why = "another rank, its machine or the network to it is the cause, and gives no news"
+        return f"all ranks on {hosts} ({numbers}) have waited for other ranks for {silent_s:.0f} s: {why}. {last}"
     who = f"rank {cause.progress.rank} on {cause.host} (process {cause.progress.pid})"
     why = f" and {STATES[cause.state]}" if cause.state in STATES else ""
     if cause.stopped:
