@@ -52,14 +52,14 @@ def child_is_stopped():
 
 def works():
     enter("update")
-    until = time.monotonic() + 3
+    until = time.monotonic() + 2
     while time.monotonic() < until:
         pass
 
 
 def evaluates():
     enter("eval")
-    time.sleep(3)
+    time.sleep(2)
 
 
 time.sleep(0.7)  # the watching process starts
