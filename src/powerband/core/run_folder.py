@@ -109,9 +109,9 @@ def refuse_links(folder: Path) -> None:
     """Refuses a run folder with symbolic links, through which a run would write or read somewhere else.
 
     Raises:
-        ConfigError: A file of the folder, or of its folders checkpoints, policy, videos and nan, is a link.
+        ConfigError: A file of the folder, or of its folders checkpoints, policy, videos, nan and stacks, is a link.
     """
-    inside = [folder, *(folder / name for name in ("checkpoints", "policy", "videos", "nan"))]
+    inside = [folder, *(folder / name for name in ("checkpoints", "policy", "videos", "nan", "stacks"))]
     for path in (path for each in inside if each.is_dir() for path in each.iterdir()):
         if path.is_symlink():
             raise ConfigError(
@@ -120,7 +120,9 @@ def refuse_links(folder: Path) -> None:
             )
 
 
-RUN_FILES = ("config.json", "run.json", PROCESSES, "train.log", "metrics.jsonl", "trace.json")
+STALL_FILE = "stall.json"
+"""File that describes why a run makes no progress at present."""
+RUN_FILES = ("config.json", "run.json", PROCESSES, "train.log", "metrics.jsonl", "trace.json", STALL_FILE)
 """Files that a run writes before its first update, in addition to TensorBoard's event files."""
 
 
@@ -167,13 +169,19 @@ def write_processes(folder: Path, processes: list[dict[str, Any]], jobs: Collect
         processes: Result of `process_facts` for each rank.
         jobs: Ids of the launchers that may restart the ranks, see `powerband.core.ranks.restarts`.
     """
+    (folder / STALL_FILE).unlink(missing_ok=True)  # of an earlier process
     facts = {"began_s": time.time(), "ranks": processes, "ended": None, "jobs": sorted(jobs)}
     (folder / PROCESSES).write_text(json.dumps(facts))
 
 
 def write_end_reason(folder: Path, reason: str) -> None:
-    """Adds the reason for the end of the run to ``processes.json``. Errors are ignored, because the run ends anyway."""
+    """Adds the reason for the end of the run to ``processes.json``, if it has none; the first one is the cause.
+
+    Errors are ignored, because the run ends anyway.
+    """
     path = folder / PROCESSES
     with contextlib.suppress(OSError, ValueError):
         facts = json.loads(path.read_text(encoding="utf-8"))
+        if facts.get("ended"):
+            return
         path.write_text(json.dumps({**facts, "ended": reason, "ended_s": time.time()}), encoding="utf-8")

@@ -105,6 +105,8 @@ class EnvSpec:
     """True if updates can run between `send` and `recv`, because the simulator runs in other processes."""
     action_heads: tuple[int, ...] = ()
     """Number of choices of each entry of an action (D,) int64 of D discrete entries; empty for other actions."""
+    recv_limit_s: float = 0.0
+    """Seconds after which `recv` replaces simulators that do not answer; 0 if it does not."""
 
 
 @dataclass

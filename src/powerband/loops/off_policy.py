@@ -162,6 +162,7 @@ def off_policy(
 
     clock = run.clock
     send_account, recv_account = env_accounts(env)
+    run.ranks.progress.allow_wait(env.spec.recv_limit_s)
     while run.running:
         if config.anneal_from < 1:
             learner.lr = initial_lr * min(1.0, (1.0 - run.progress) / (1.0 - config.anneal_from))

@@ -18,7 +18,7 @@ from powerband.core.errors import ConfigError
 from powerband.core.json_shape import fits
 from powerband.core.machine.utilisation import process_tree, process_usage
 from powerband.core.regular_files import read_object
-from powerband.core.run_folder import process_facts, process_start_ticks, refuse_links
+from powerband.core.run_folder import STALL_FILE, process_facts, process_start_ticks, refuse_links
 from powerband.core.telemetry.console import duration_text, fit_columns, si_text
 from powerband.core.telemetry.idle_causes import idle_share, largest
 from powerband.core.telemetry.metrics_file import MetricsReader
@@ -53,8 +53,8 @@ class RunStatus:
 
     Attributes:
         time: Local time, ISO 8601.
-        state: ``starting``, ``running``, ``silent`` (no line of metrics for long), ``dead`` (a process ended
-            without a reason) or ``ended``.
+        state: ``starting``, ``running``, ``stalled`` (a rank makes no progress), ``silent`` (no line of metrics for
+            long), ``dead`` (a process ended without a reason) or ``ended``.
         detail: Explanation of the state as text.
         silent_s: Seconds since the run wrote its last line of metrics.
         env_steps: Environment steps.
@@ -142,7 +142,7 @@ class Watcher:
         state, detail = self._state(processes, silent_s)
         facts: dict[str, Any] = {"state": state, "detail": detail, "silent_s": round(silent_s, 1)}
         facts |= self._progress() if self._line else {}
-        facts |= self._usage(processes) if state in ("starting", "running", "silent") else {}
+        facts |= self._usage(processes) if state in ("starting", "running", "stalled", "silent") else {}
         return RunStatus(time.strftime("%Y-%m-%dT%H:%M:%S"), **facts)
 
     def _restart(self) -> None:
@@ -182,6 +182,10 @@ class Watcher:
             resume = f"Resume it with: powerband train {recipe} resume={self.folder}"
             fix = resume if has_checkpoint else "It has no checkpoint to resume from"
             return "dead", f"a process of the run ended without writing a reason; {age}. {fix}"
+        if stall := read_object(self.folder / STALL_FILE):
+            with contextlib.suppress(KeyError, TypeError, ValueError):
+                seconds, phase = max(0.0, time.time() - float(stall["since_s"])), str(stall["phase"])
+                return "stalled", f"for {seconds:.0f} s in {phase} (rank {int(stall['rank'])}): {stall['message']}"
         usual = sorted(self._intervals_s)[len(self._intervals_s) // 2] if self._intervals_s else 0.0
         if silent_s > max(SILENT_S, SILENT_INTERVALS * usual):
             processes_text = "its processes are alive" if alive else "its processes are on another machine"

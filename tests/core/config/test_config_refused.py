@@ -44,6 +44,7 @@ from core.config.toy_schema import Config, read, refused
         (["gpus=first"], ["gpus=first", "gpus=0,2", "command line"]),
         (["nproc=0"], ["nproc=0", "below 1"]),
         (["nnodes=4:2"], ["nnodes=4:2"]),
+        (["stall_s=0.5"], ["stall_s=0.5", "below 1", "stall_s=0 "]),
         (["sac.lr=-1"], ["lr=-1.0", "Write lr=3e-4", "sac.lr: command line"]),
     ],
 )

@@ -73,6 +73,12 @@ class RunConfig:
     at most 1 % of the time. 0 saves by save_interval and at the end only."""
     keep_checkpoints: PositiveCount = 2
     """Number of newest checkpoints to keep."""
+    stall_s: Seconds = 60.0
+    """Seconds without progress after which a run counts as stalled and names the rank that is the cause. What computes
+    may take 10 times as long; start, compilation, evaluations and checkpoints 10 times, or 60 times while they compute.
+    0 disables."""
+    on_stall: Literal["end", "warn"] = "end"
+    """What follows a stall: end the run with status 142, or warn."""
     tensorboard: bool = True
     """Write TensorBoard events in addition to metrics.jsonl."""
     tf32: bool = True
@@ -91,6 +97,8 @@ class RunConfig:
             raise ConfigError(
                 f"gpus={shortened(self.gpus)} is not valid. Write gpus=0,2, gpus=all, gpus=none or gpus=auto."
             )
+        if 0 < self.stall_s < 1:
+            raise ConfigError(f"stall_s={self.stall_s:g} is below 1. Write stall_s=60, or stall_s=0 to watch nothing.")
         nodes = NODES.fullmatch(self.nnodes)
         if not nodes or not 1 <= int(nodes[1]) <= int(nodes[2] or nodes[1]):
             raise ConfigError(

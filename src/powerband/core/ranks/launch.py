@@ -22,6 +22,7 @@ from powerband.core.machine.parent_death import signal_at_parent_death
 from powerband.core.ranks import restarts
 from powerband.core.ranks.rendezvous import Endpoint, find_endpoint, wait_for_host
 from powerband.core.run.stop_request import SIGNALS
+from powerband.core.stalls.launched_ranks import STALLED, watched_ranks
 
 SHUTDOWN_S = "120"
 """Time limit in seconds for ranks to save after a signal, before they are killed."""
@@ -33,8 +34,8 @@ RESTARTS = 10
 """Restarts of the ranks of a run on a range of machines, unless max_restarts is set."""
 FORWARDED_SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"
 """Signals after which the launcher lets the ranks save; torch alone leaves out SIGUSR1."""
-REPORTED = (2, *(128 + number for number in SIGNALS))
-"""Exit statuses of a rank that has printed the reason: a user error, or a signal after which it has saved."""
+REPORTED = (2, STALLED, *(128 + number for number in SIGNALS))
+"""Exit statuses whose reason has been printed: a user error, a stall, or a signal after which the rank has saved."""
 
 
 def is_rank(environment: MutableMapping[str, str] = os.environ) -> bool:
@@ -140,25 +141,31 @@ def launch(settings: RunConfig, arguments: list[str], new_folder: str = "") -> i
         # Rank 0 hosts the store. That of torch's launcher listens on all interfaces, and keeps addresses of lost ranks.
         os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
     command = ["-u", "-m", "powerband", *arguments]
-    if not restarts_allowed:
-        return _elastic(endpoint, here, int(least), machines, 0, command)
-    restarts.prepare(new_folder)
-    status = reported = 0
+    meeting = None if endpoint is None else (endpoint.address, endpoint.port)
+    reported = 0
+    if restarts_allowed:
+        restarts.prepare(new_folder)
     try:
-        status = _elastic(endpoint, here, int(least), machines, restarts_allowed, command)
+        with watched_ranks(here, settings.stall_s, settings.on_stall, meeting, bool(restarts_allowed)) as stalled:
+            status = _elastic(endpoint, here, int(least), machines, restarts_allowed, command)
     finally:
-        reported = restarts.finish()
-    return reported or status
+        if restarts_allowed:
+            reported = restarts.finish()
+    return STALLED if stalled.is_set() and status else reported or status
 
 
 def _elastic(
     endpoint: Endpoint | None, here: int, least: int, most: int, max_restarts: int, arguments: list[str]
 ) -> int:
+    log_level = os.environ.get("TORCH_CPP_LOG_LEVEL")
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # a store that ends is no reason for stack traces
     from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.elastic.rendezvous import RendezvousError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+    if log_level is None:  # it concerns this process alone
+        del os.environ["TORCH_CPP_LOG_LEVEL"]
     several: dict[str, Any] = {}
     if endpoint is not None:
         is_host = str(endpoint.hosted_here)

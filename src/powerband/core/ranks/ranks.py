@@ -19,11 +19,15 @@ import torch.distributed as dist
 from torch import Tensor
 
 from powerband.core.ranks.loopback import is_one_machine, keep_gloo_on_loopback, loopback_store
+from powerband.core.stalls.progress import Progress
+
+TIMEOUT = "Timed out waiting"
+"""Part of gloo's message if a rank has not joined a collective operation in time."""
 
 
 def is_peer_failure(error: BaseException) -> bool:
     """True for the error of a collective operation (one that all ranks call together) after another rank has ended."""
-    texts = ("Connection closed by peer", "Connection reset by peer", "remote worker")
+    texts = ("Connection closed by peer", "Connection reset by peer", "remote worker", TIMEOUT)
     return isinstance(error, dist.DistError) or (
         isinstance(error, RuntimeError) and any(text in str(error) for text in texts)
     )
@@ -53,6 +57,7 @@ class Ranks:
         device: Device of this rank's tensors.
         span: Context manager around the all-reduce of a training step. In a run the phase clock measures its time.
             All other collective operations count as time of the checkpoint, evaluation or log line that needs them.
+        progress: Shows to a watching process that this rank waits for the others.
         on_average: Function that receives each tensor before it is averaged, for measurements; None calls nothing.
     """
 
@@ -61,10 +66,11 @@ class Ranks:
     world_size: int = 1
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     span: AbstractContextManager = field(default_factory=nullcontext, compare=False, repr=False)
+    progress: Progress = field(default_factory=Progress, compare=False, repr=False)
     on_average: Callable[[Tensor], None] | None = field(default=None, compare=False, repr=False)
 
     @classmethod
-    def from_environment(cls, devices: list[str], timeout_s: float = 600.0) -> Ranks:
+    def from_environment(cls, devices: list[str], timeout_s: float = 600.0, progress: Progress | None = None) -> Ranks:
         """Joins the process group of the environment variables RANK, LOCAL_RANK and WORLD_SIZE.
 
         Without these variables this process is the only rank.
@@ -72,6 +78,7 @@ class Ranks:
         Args:
             devices: One device name per local rank, such as ``["cuda:0", "cuda:2"]``, or ``["cpu"]`` for all ranks.
             timeout_s: Seconds after which a collective operation fails if a rank has not joined it.
+            progress: Shows this rank to a watching process; None shows it to nobody.
 
         Raises:
             ValueError: There are more local ranks than devices.
@@ -93,7 +100,7 @@ class Ranks:
             torch.cuda.set_device(device)
         if world_size > 1 and not dist.is_initialized():
             _join("nccl" if device.type == "cuda" else "gloo", rank, world_size, timedelta(seconds=timeout_s))
-        return cls(rank, local_rank, world_size, device)
+        return cls(rank, local_rank, world_size, device, progress=progress or Progress())
 
     @property
     def leads(self) -> bool:
@@ -105,7 +112,7 @@ class Ranks:
         if self.on_average is not None:
             self.on_average(flat)
         if self.world_size > 1:
-            with self.span:
+            with self.span, self.progress.waiting:
                 dist.all_reduce(flat)
                 flat.div_(self.world_size)
         return flat
@@ -113,13 +120,15 @@ class Ranks:
     def sum_(self, tensor: Tensor) -> Tensor:
         """Replaces `tensor` by its sum over ranks, in place."""
         if self.world_size > 1:
-            dist.all_reduce(tensor)
+            with self.progress.waiting:
+                dist.all_reduce(tensor)
         return tensor
 
     def max_(self, tensor: Tensor) -> Tensor:
         """Replaces `tensor` by its elementwise maximum over ranks, in place."""
         if self.world_size > 1:
-            dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
+            with self.progress.waiting:
+                dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
         return tensor
 
     def gather(self, value: Any) -> list[Any]:
@@ -141,13 +150,15 @@ class Ranks:
     def broadcast_(self, flat: Tensor) -> Tensor:
         """Replaces `flat` on every rank by the tensor of rank 0, in place."""
         if self.world_size > 1:
-            dist.broadcast(flat, src=0)
+            with self.progress.waiting:
+                dist.broadcast(flat, src=0)
         return flat
 
     def barrier(self) -> None:
         """Waits until all ranks have called this method."""
         if self.world_size > 1:
-            dist.barrier()
+            with self.progress.waiting:
+                dist.barrier()
 
     def identical_on_all_ranks(self, tensors: list[Tensor]) -> bool:
         """True if `tensors` have the same values on all ranks. All ranks must call it, with the same shapes."""

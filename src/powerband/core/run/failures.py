@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
@@ -10,10 +11,11 @@ import torch
 
 from powerband.core.errors import ConfigError
 from powerband.core.machine.out_of_memory import OutOfMemory, out_of_memory_message
-from powerband.core.ranks.ranks import Ranks, is_peer_failure
+from powerband.core.ranks.ranks import TIMEOUT, Ranks, is_peer_failure
 from powerband.core.run import checkpoint
 from powerband.core.run.nan_guard import NanGuard
 from powerband.core.run.nan_report import NonFiniteError, non_finite_error
+from powerband.core.stalls.report import STACKS
 
 
 class FailedRun(Protocol):
@@ -91,15 +93,27 @@ def final_error(run: FailedRun, error: BaseException | None) -> BaseException | 
         assert run.guard.fault is not None
         return save_non_finite_batch(run, [asdict(run.guard.fault)])
     if run.ranks.world_size > 1 and is_peer_failure(error):
-        return SystemExit(
-            f"powerband: rank {run.ranks.rank} ends because another rank failed; see the error of that rank."
-        )
+        return SystemExit(_peer_failure(run, error))
     if message := out_of_memory_message(error):
         return OutOfMemory(
             f"Rank {run.ranks.rank} of {run.ranks.world_size} ran out of memory outside of an update ({message}). The "
             f"data of all environments and steps does not fit. Lower num_envs, or on_policy.num_steps."
         )
     return error
+
+
+def _peer_failure(run: FailedRun, error: BaseException) -> str:
+    """Writes the traceback of a collective operation that failed, and returns the message for the user."""
+    rank, file = run.ranks.rank, run.dir / STACKS / f"rank{run.ranks.rank}-error.txt"
+    reason = "another rank failed; see the error of that rank"
+    if TIMEOUT in str(error):
+        reason = "the other ranks have not answered for too long"
+    try:
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
+    except OSError:
+        return f"powerband: rank {rank} ends because {reason}."
+    return f"powerband: rank {rank} ends because {reason}. Its traceback is in {file}."
 
 
 def _has_fault(run: FailedRun) -> bool:

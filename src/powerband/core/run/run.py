@@ -30,6 +30,7 @@ from powerband.core.run.nan_guard import NanGuard
 from powerband.core.run.owned_folder import OwnedFolder
 from powerband.core.run.startup import prepare_run
 from powerband.core.run.state_registry import Redistribute, Stateful, StateRegistry
+from powerband.core.stalls.watched_rank import WatchedRank
 from powerband.core.telemetry.journal import Journal
 
 
@@ -103,6 +104,7 @@ class Run:
             ranks.on_average = observer.on_average
         self.recipe = ""
         self._folder = OwnedFolder(folder, ranks)
+        self._watched: WatchedRank | None = None
         self._saved_at = -1
         self._elapsed_before_s = 0.0
         self._due = DueActions(settings, ranks, self.journal, self.guard)
@@ -144,6 +146,7 @@ class Run:
                 startup.lock.release()
             raise
         run.recipe = recipe
+        run._watched = startup.watched
         run._folder = OwnedFolder(startup.folder, startup.ranks, startup.created_folder, startup.lock, startup.jobs)
         run.describe(startup.banner)
         for notice in sorted({line for lines in run.ranks.gather(startup.notices) for line in lines}):
@@ -177,6 +180,8 @@ class Run:
             self.journal.close("" if final else f"{reason}; run folder: {self.dir}")
         finally:
             self._folder.release()
+            if self._watched is not None:
+                self._watched.close()
         if isinstance(final, ConfigError) and not self.settings.resume and not self.env_steps:
             self._folder.remove()
         self.ranks.close()
@@ -344,6 +349,7 @@ class Run:
             self._due.iterations_change()
         self.env_steps += env_steps
         self.grad_steps += grad_steps
+        self.ranks.progress.iteration(self.env_steps, grad_steps)
         self.journal.step(self.env_steps, self.grad_steps, self.elapsed_s)
         self.guard.tick()
         self._folder.check_lock()
@@ -371,6 +377,7 @@ class Run:
             self.save()
         self.log()
         self.journal.finish()
+        self.ranks.progress.loop_ends()
 
     def run_evaluation(self) -> None:
         """Runs the evaluation of the recipe on rank 0 and logs its results under ``eval/``; other ranks wait."""
@@ -398,4 +405,6 @@ class Run:
         """
         self.hooks = hooks or self.hooks
         self.journal.banner({**self._banner, **sizes})
-        return self.restore()
+        restored = self.restore()
+        self.ranks.progress.loop_begins()
+        return restored

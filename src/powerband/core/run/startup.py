@@ -22,6 +22,11 @@ from powerband.core.ranks import restarts
 from powerband.core.ranks.ranks import Ranks
 from powerband.core.run.run_lock import RunLock, sees_lock
 from powerband.core.run_folder import claim_run_folder, refuse_links, remove_unused_run
+from powerband.core.stalls.observation import SLOW_BUSY_LIMIT
+from powerband.core.stalls.watched_rank import WatchedRank
+
+COLLECTIVE_S = 600.0
+"""Time limit in seconds of a collective operation, if no process watches the ranks."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,7 @@ class RunStartup:
         created_folder: True if this rank created the folder.
         lock: Lock of the folder on rank 0; None on other ranks.
         ranks: Process group, with the rank and device of this process.
+        watched: Lets another process watch this rank.
         banner: Lines of the banner that the run prints at its start, label -> text.
         notices: Notices of this rank for the user.
         jobs: Ids of the launchers that may restart the ranks; empty if none does.
@@ -44,6 +50,7 @@ class RunStartup:
     created_folder: bool
     lock: RunLock | None
     ranks: Ranks
+    watched: WatchedRank
     banner: dict[str, str]
     notices: list[str]
     jobs: set[str]
@@ -108,7 +115,20 @@ def prepare_run(config: Any, recipe: str, stage: str, argv: list[str], restarted
         ConfigError: The run folder contains another run, is in use, or cannot be written.
     """
     settings: RunConfig = config.run
-    ranks = Ranks.from_environment(device_names(settings))
+    watched = WatchedRank(settings.stall_s, settings.on_stall)
+    try:
+        return _joined_run(config, watched, recipe, stage, argv, restarted)
+    except BaseException:
+        watched.close()
+        raise
+
+
+def _joined_run(
+    config: Any, watched: WatchedRank, recipe: str, stage: str, argv: list[str], restarted: bool
+) -> RunStartup:
+    settings: RunConfig = config.run
+    timeout_s = max(COLLECTIVE_S, 2 * SLOW_BUSY_LIMIT * settings.stall_s)
+    ranks = Ranks.from_environment(device_names(settings), timeout_s, watched.progress)
     set_threads(settings.threads, ranks.world_size)
     switches = set_backend_flags(settings)
     config, choices = resolve_precision(config, ranks)
@@ -143,6 +163,7 @@ def prepare_run(config: Any, recipe: str, stage: str, argv: list[str], restarted
     if ranks.leads and not settings.resume:  # a resume that fails must not change these files
         (folder / "config.json").write_text(to_json(config))
         (folder / "run.json").write_text(json.dumps(facts, indent=2))
+    watched.progress.set_folder(str(folder))
     ranks.barrier()
     torch.manual_seed(settings.seed)  # equal initial weights on all ranks; later draws come from the noise streams
     banner = dict(choices)
@@ -150,4 +171,4 @@ def prepare_run(config: Any, recipe: str, stage: str, argv: list[str], restarted
         banner["switches"] = switches
     if renders.line:
         banner["rendering"] = renders.line
-    return RunStartup(config, folder, created, lock, ranks, banner, list(renders.notices), jobs)
+    return RunStartup(config, folder, created, lock, ranks, watched, banner, list(renders.notices), jobs)

@@ -43,7 +43,7 @@ class Journal:
 
     def __init__(self, folder: Path, settings: RunConfig, ranks: Ranks) -> None:
         self.folder, self.settings, self.ranks = folder, settings, ranks
-        self.clock = TracedClock(ranks.device)
+        self.clock = TracedClock(ranks.device, progress=ranks.progress)
         ranks.span = ReusableSpan(self.clock, "collectives")
         self.pace = TimeLeftEstimator(
             settings.env_steps, settings.time_limit_s, settings.eval_interval, settings.save_interval

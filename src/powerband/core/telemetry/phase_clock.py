@@ -25,6 +25,8 @@ from typing import Any
 
 import torch
 
+from powerband.core.stalls.progress import Progress
+
 BINS = 128
 """Bins of a histogram. Bin k counts spans of 2**((k - 1) / 2) to 2**(k / 2) nanoseconds; the last is never reached."""
 
@@ -106,10 +108,10 @@ class Span:
     Each account reuses one object, so that entering it allocates nothing.
     """
 
-    __slots__ = ("clock", "ns", "before", "worst", "bins", "entered", "events", "inner")
+    __slots__ = ("clock", "phase", "ns", "before", "worst", "bins", "entered", "events", "inner")
 
-    def __init__(self, clock: PhaseClock) -> None:
-        self.clock = clock
+    def __init__(self, clock: PhaseClock, phase: int) -> None:
+        self.clock, self.phase = clock, phase
         self.entered: list[Any] = []
         self.events: list[tuple[Any, Any]] = []
         self.inner: list[tuple[Any, Any]] = []
@@ -128,13 +130,16 @@ class Span:
         stack.append(self)
         self.before = self.ns
         clock.since = now
+        clock.beat[0] = now + self.phase
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         now = perf_counter_ns()
         clock = self.clock
         ns = self.ns = self.ns + now - clock.since
         clock.since = now
-        clock.stack.pop()
+        stack = clock.stack
+        stack.pop()
+        clock.beat[0] = now + stack[-1].phase if stack else now
         ns -= self.before
         self.bins[(ns * ns).bit_length()] += 1
         if ns > self.worst:
@@ -184,9 +189,14 @@ class PhaseClock:
     Args:
         device: Device of the work. On CUDA, spans record events, which `read` evaluates.
         enabled: False measures nothing.
+        progress: Shows the current span to a watching process; None shows it to nobody.
     """
 
-    def __init__(self, device: torch.device | str = "cpu", enabled: bool = True) -> None:
+    def __init__(
+        self, device: torch.device | str = "cpu", enabled: bool = True, progress: Progress | None = None
+    ) -> None:
+        self._progress = Progress() if progress is None else progress
+        self.beat = self._progress.beat
         self.cuda = torch.device(device).type == "cuda"
         self.enabled = enabled
         self.spans: dict[str, Span] = {}
@@ -204,7 +214,8 @@ class PhaseClock:
             return span
         if not self.enabled:
             return self._null_span
-        span = self.spans[name] = CudaSpan(self) if self.cuda else Span(self)
+        phase = self._progress.phase(name)
+        span = self.spans[name] = CudaSpan(self, phase) if self.cuda else Span(self, phase)
         return span
 
     def wrap(self, name: str, fn: Callable[..., Any]) -> Callable[..., Any]:

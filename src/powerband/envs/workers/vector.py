@@ -10,6 +10,7 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -114,7 +115,9 @@ class WorkerVecEnv:
                 f"All environments of a vector need the same spaces, but these differ: {spaces}. Create all of them "
                 f"with the same arguments."
             )
-        self.spec = env_spec(spaces[0], resume, overlappable=self._workers[0].process is not None)
+        limit_s = 0.0 if self.failures is None else self.failures.settings.deadline_s
+        spec = env_spec(spaces[0], resume, overlappable=self._workers[0].process is not None)
+        self.spec = replace(spec, recv_limit_s=limit_s)
         log_steps = min(spaces[0].max_episode_steps or MAX_REPLAY_STEPS, MAX_REPLAY_STEPS)
         fields = layout(spaces[0], self.num_envs, len(self._workers), episode_metrics, log_steps)
         self._shared_arrays = SharedArrays(fields, self._workers[0].memory_fd)

@@ -52,6 +52,7 @@ class RolloutCollector:
     def __init__(self, run: Run, env: VecEnv, learner: GuardedLearner, double_buffer: bool) -> None:
         self.run, self.env, self.learner = run, env, learner
         self.send_account, self.recv_account = env_accounts(env)
+        run.ranks.progress.allow_wait(env.spec.recv_limit_s)
         self.halves = env.halves if double_buffer else ()
         if double_buffer and not self.halves:
             reason = "has fewer than two workers" if env.spec.overlappable else "steps in the training process"
