@@ -151,7 +151,9 @@ def launch(settings: RunConfig, arguments: list[str], new_folder: str = "") -> i
     finally:
         if restarts_allowed:
             reported = restarts.finish()
-    return STALLED if stalled.is_set() and status else reported or status
+    if stalled.is_set() and not restarts_allowed:
+        return STALLED
+    return reported or status
 
 
 def _elastic(
