@@ -7,7 +7,7 @@ import errno
 import json
 import sys
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -102,16 +102,34 @@ def _continued(recipe: Recipe, config: Any) -> tuple[Any, bool]:
     return replace(saved, run=replace(saved.run, resume=str(folder), run_dir="")), True
 
 
-def evaluate(arguments: list[str]) -> int:
-    """Evaluates a run, or one of its checkpoints, with the evaluation that its recipe defines.
+@dataclass(frozen=True)
+class EvaluationCall:
+    """What one call of ``powerband eval`` evaluates, and how.
 
-    Args:
-        arguments: Command line after ``powerband eval``.
+    Attributes:
+        recipe: Recipe of the run.
+        config: Configuration of the run.
+        folder: The run folder, or the folder of one of its checkpoints.
+        options: Options of the evaluation, an instance of the recipe's `Evaluation`.
+        notices: Messages for the user.
+    """
+
+    recipe: Recipe
+    config: Any
+    folder: Path
+    options: Any
+    notices: tuple[str, ...] = ()
+
+
+def configure_evaluation(arguments: list[str]) -> EvaluationCall | None:
+    """Turns the arguments after ``powerband eval`` into the evaluation that they describe.
 
     Returns:
-        Exit status, 0 for success.
+        The evaluation; None if the arguments asked for help, which was printed.
+
+    Raises:
+        ConfigError: The run is missing or not trusted, or an option is invalid.
     """
-    target, arguments = split_json_option(arguments)
     named = arguments[:1]
     folder, arguments = take_run("eval", arguments)
     refuse_links(folder)
@@ -123,16 +141,36 @@ def evaluate(arguments: list[str]) -> int:
     options_type = load_object(recipe.Evaluation)
     if wants_help(arguments):
         print(f"powerband eval {folder} [NAME=VALUE ...]\n\n{fields_table(options_type)}")
-        return 0
-    options = resolve(options_type, arguments, help_command=f"powerband eval {folder} --help").config
+        return None
+    resolved = resolve(options_type, arguments, help_command=f"powerband eval {folder} --help")
     file = folder / "config.json"
     config = from_json(recipe.Config, file.read_text(encoding="utf-8"), str(file), recipe.old_names)
-    from powerband.core.machine import rendering
     from powerband.core.run.checkpoint import checkpoint_of
+
+    return EvaluationCall(recipe, config, checkpoint_of(*named) or folder, resolved.config, resolved.notices)
+
+
+def evaluate(arguments: list[str]) -> int:
+    """Evaluates a run, or one of its checkpoints, with the evaluation that its recipe defines.
+
+    Args:
+        arguments: Command line after ``powerband eval``.
+
+    Returns:
+        Exit status, 0 for success.
+    """
+    target, arguments = split_json_option(arguments)
+    call = configure_evaluation(arguments)
+    if call is None:
+        return 0
+    for line in call.notices:
+        print(f"powerband: {line}", file=sys.stderr)
+    assert call.recipe.evaluate is not None
+    from powerband.core.machine import rendering
 
     rendering.prepare()
     with contextlib.redirect_stdout(sys.stderr) if target else contextlib.nullcontext():
-        table = load_object(recipe.evaluate)(config, checkpoint_of(*named) or folder, options)
+        table = load_object(call.recipe.evaluate)(call.config, call.folder, call.options)
     if target:
         print_or_write(table, target)
     return 0
