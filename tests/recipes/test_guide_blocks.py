@@ -40,19 +40,6 @@ NOT_YET: set[tuple[str, int]] = {
     ("libero", 4),  # Accelerate参数, as options of powerband
     ("libero", 15),  # 训练完成后 2
     ("libero", 16),  # 训练完成后 2, --num_tasks
-    ("metaworld", 7),  # 主要优化项目 3, original
-    ("metaworld", 13),  # 主要优化项目 6, original
-    ("metaworld", 15),  # 不同训练阶段的配置建议, Stage 1
-    ("metaworld", 16),  # 不同训练阶段的配置建议, Stage 2
-    ("metaworld", 17),  # 不同训练阶段的配置建议, Stage 3
-    ("metaworld", 19),  # 内存和计算优化, 自动混合精度
-    ("metaworld", 24),  # 故障排除 3, warmup steps
-    ("metaworld", 25),  # 故障排除 3, gradient clipping
-    ("metaworld", 28),  # 高级优化 1
-    ("metaworld", 30),  # 高级优化 2, represent
-    ("metaworld", 31),  # 高级优化 2, distill
-    ("sketchnav", 2),  # 多GPU训练配置, 方法 2
-    ("sketchnav", 4),  # 多GPU训练配置, 方法 3, 1,2,3
     ("sketchnav", 8),  # 批量大小调整, DIFFUSION
     ("sketchnav", 11),  # 性能优化 2, SCENES_DIR
     ("sketchnav", 12),  # 性能优化 3
@@ -80,7 +67,6 @@ NOT_YET: set[tuple[str, int]] = {
     ("snakes", 17),  # options of main_ddp.py, --load_model
     ("snakes", 18),  # options of main_ddp.py, --load_model_run
     ("snakes", 19),  # options of main_ddp.py, --load_model_run_episode
-    ("uav", 9),  # 高级优化选项 2, device_ids
 }
 """(recipe, number of the item) of the items that still fail."""
 

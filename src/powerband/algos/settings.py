@@ -61,6 +61,9 @@ class SACConfig:
     """Critic updates per update of the target critics."""
     obs_scale: Positive = 1.0
     """Factor on observations before the networks; raise it for small values, such as positions in metres."""
+    max_grad_norm: Positive | None = None
+    """Largest 2-norm of the gradients of the critics, and of the actor with the temperature; larger gradients are
+    clipped, None clips nothing."""
     compile: bool = False
     """Compile the losses with torch.compile."""
     fused: bool = True
