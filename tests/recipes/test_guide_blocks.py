@@ -49,24 +49,6 @@ NOT_YET: set[tuple[str, int]] = {
     ("sketchnav", 23),  # 调试模式, 详细日志
     ("sketchnav", 24),  # options of train.py, --run-type train
     ("sketchnav", 26),  # options of train.py, --eval-best
-    ("snakes", 1),  # 基础命令, 10
-    ("snakes", 2),  # 基础命令, 20
-    ("snakes", 3),  # 推荐配置, 平衡
-    ("snakes", 4),  # 推荐配置, 激进
-    ("snakes", 5),  # update_interval 的影响, 1
-    ("snakes", 6),  # update_interval 的影响, 5
-    ("snakes", 7),  # 预期性能提升, 单卡
-    ("snakes", 8),  # 预期性能提升, 8卡
-    ("snakes", 9),  # 预期性能提升, 8卡 优化后
-    ("snakes", 10),  # 对训练的影响, 建议, 原始
-    ("snakes", 11),  # 对训练的影响, 建议, 优化
-    ("snakes", 12),  # 故障排除, OOM, 1
-    ("snakes", 13),  # 故障排除, OOM, 2
-    ("snakes", 14),  # 故障排除, 不稳定
-    ("snakes", 15),  # 总结, update_interval>20
-    ("snakes", 17),  # options of main_ddp.py, --load_model
-    ("snakes", 18),  # options of main_ddp.py, --load_model_run
-    ("snakes", 19),  # options of main_ddp.py, --load_model_run_episode
 }
 """(recipe, number of the item) of the items that still fail."""
 
