@@ -31,25 +31,13 @@ from powerband.core.config.saved import to_json
 from powerband.core.errors import ConfigError
 from powerband.core.machine import device
 from powerband.core.ranks import launch
+from powerband.core.run.manifest import Manifest
 
 HERE = Path(__file__).parent / "guides"
 MOST_REFUSALS = 8
 GPUS = 4
 """GPUs of the machine on which the items resolve."""
-NOT_YET: set[tuple[str, int]] = {
-    ("libero", 4),  # Accelerate参数, as options of powerband
-    ("libero", 15),  # 训练完成后 2
-    ("libero", 16),  # 训练完成后 2, --num_tasks
-    ("sketchnav", 8),  # 批量大小调整, DIFFUSION
-    ("sketchnav", 11),  # 性能优化 2, SCENES_DIR
-    ("sketchnav", 12),  # 性能优化 3
-    ("sketchnav", 13),  # 训练示例 1
-    ("sketchnav", 14),  # 训练示例 2
-    ("sketchnav", 20),  # 常见问题 Q4
-    ("sketchnav", 23),  # 调试模式, 详细日志
-    ("sketchnav", 24),  # options of train.py, --run-type train
-    ("sketchnav", 26),  # options of train.py, --eval-best
-}
+NOT_YET: set[tuple[str, int]] = {}
 """(recipe, number of the item) of the items that still fail."""
 
 
@@ -70,11 +58,11 @@ def make_run(recipe: str, folder: Path, steps: list[int], best: int | None = Non
         checkpoint = folder / "checkpoints" / str(step)
         (checkpoint / "ema").mkdir(parents=True)
         (checkpoint / "ema" / "model.safetensors").write_bytes(b"")
-        facts = {"format": 1, "run": "", "env_steps": step, "world_size": 1, "counters": {}, "files": {}}
-        (checkpoint / "manifest.json").write_text(json.dumps(facts))
+        (checkpoint / "manifest.json").write_bytes(Manifest("", step, 1, {}, {}).to_json())
     (folder / "checkpoints" / "last").write_text(f"{steps[-1]}\n")
     if best is not None:
-        (folder / "checkpoints" / "best").write_text(f"{best}\n")
+        lines = [{"env_steps": step, "eval/success": 1.0 if step == best else 0.5} for step in steps]
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     (folder / "run.json").write_text(json.dumps({"recipe": recipe}))
     config = configure(recipe, ["algo=ddpg"] if recipe == "snakes" else [])[2].config
     (folder / "config.json").write_text(to_json(config))

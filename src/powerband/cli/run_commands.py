@@ -14,8 +14,10 @@ from typing import Any
 from powerband.cli.arguments import RECIPE_USAGE, take_run
 from powerband.cli.catalogue import configure, load_stored, take_recipe
 from powerband.core.config import from_json, resolve
-from powerband.core.config.command_line import print_or_write, split_json_option, wants_help
+from powerband.core.config.command_line import print_or_write, split_json_option, split_named_options, wants_help
+from powerband.core.config.flags import from_arguments
 from powerband.core.config.schema import fields_table
+from powerband.core.config.values import parse_value
 from powerband.core.errors import ConfigError
 from powerband.core.recipe import Recipe, load_object
 from powerband.core.run_folder import refuse_links
@@ -130,7 +132,8 @@ def configure_evaluation(arguments: list[str]) -> EvaluationCall | None:
     Raises:
         ConfigError: The run is missing or not trusted, or an option is invalid.
     """
-    named = arguments[:1]
+    arguments, notices = _run_first(arguments)
+    named = arguments[0] if arguments else ""
     folder, arguments = take_run("eval", arguments)
     refuse_links(folder)
     trust, arguments = "--trust" in arguments, [word for word in arguments if word != "--trust"]
@@ -142,12 +145,48 @@ def configure_evaluation(arguments: list[str]) -> EvaluationCall | None:
     if wants_help(arguments):
         print(f"powerband eval {folder} [NAME=VALUE ...]\n\n{fields_table(options_type)}")
         return None
+    best, arguments = split_named_options(arguments, ("eval_best",))
     resolved = resolve(options_type, arguments, help_command=f"powerband eval {folder} --help")
     file = folder / "config.json"
     config = from_json(recipe.Config, file.read_text(encoding="utf-8"), str(file), recipe.old_names)
+    from powerband.core.run.best_checkpoint import best_checkpoint
     from powerband.core.run.checkpoint import checkpoint_of
 
-    return EvaluationCall(recipe, config, checkpoint_of(*named) or folder, resolved.config, resolved.notices)
+    options, notices = resolved.config, [*notices, *resolved.notices]
+    if recipe.finalize_evaluation is not None:
+        options, messages = load_object(recipe.finalize_evaluation)(config, options)
+        notices += messages
+    checkpoint = checkpoint_of(named)
+    if best and parse_value(from_arguments(best)[0], bool, True):
+        checkpoint, reason = best_checkpoint(named, recipe.score)
+        notices.append(f"eval_best: {reason}. Evaluated is {checkpoint or 'the newest checkpoint'}.")
+    return EvaluationCall(recipe, config, checkpoint or folder, options, tuple(notices))
+
+
+def _run_first(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """Moves the run that ``--pretrained`` names to the front of the arguments of ``powerband eval``.
+
+    The guide's code names the weights by this option and the configuration of their network by ``--config``. A run
+    folder contains its configuration, so that the latter is dropped with a notice.
+
+    Returns:
+        The arguments, and notices for the user.
+
+    Raises:
+        ConfigError: The first argument names a run too.
+    """
+    named, others = split_named_options(arguments, ("pretrained",))
+    if not named:
+        return arguments, []
+    flag = from_arguments(named)[0]
+    if others and not others[0].startswith("-") and "=" not in others[0]:
+        raise ConfigError(f"{flag} and {others[0]} both name a run. Write only one of them.")
+    dropped, others = split_named_options(others, ("config",))
+    notices = [f"{flag}: names the checkpoint to evaluate, as powerband eval {flag.value} does."]
+    notices += [
+        f"{each}: not read, because the run folder has the settings of its policy." for each in from_arguments(dropped)
+    ]
+    return [str(flag.value or ""), *others], notices
 
 
 def evaluate(arguments: list[str]) -> int:

@@ -80,6 +80,7 @@ class Recipe:
         score: Name of the result of the evaluation during training (`RunHooks.evaluate`) that measures the policy;
             larger is better. ``powerband tune objective=score`` needs it. Empty if there is no such result.
         Evaluation: Frozen dataclass of the options of ``powerband eval``, or a reference to it.
+        finalize_evaluation: ``(config of the run, options) -> (options, messages for the user)``; None changes nothing.
         evaluate: ``(config, run_folder, options) -> list of result rows``; None if the recipe has no evaluation.
         build_learner: ``(config, context) -> (learner, env_spec, loop_settings)`` without environments. ``powerband
             doctor`` and the contract tests use it.
@@ -104,6 +105,7 @@ class Recipe:
     task: str = ""
     score: str = ""
     Evaluation: Reference | None = None
+    finalize_evaluation: Reference | None = None
     evaluate: Reference | None = None
     build_learner: Reference | None = None
 

@@ -146,7 +146,7 @@ class TestWords:
         assert losses(plain) == pytest.approx(losses(mixed), rel=0.05)
 
     def test_checkpointing_period_saves(self, recorded, tmp_path) -> None:
-        run = train(tmp_path / "run", recorded, "updates=4", "--checkpointing_period", "8", "keep_checkpoints=9")
+        run = train(tmp_path / "run", recorded, "updates=4", "--checkpointing_period", "2", "keep_checkpoints=9")
         assert len([path for path in (run / "checkpoints").iterdir() if path.name.isdigit()]) == 2
 
     def test_sample_batch_size_is_what_chunks_are_drawn_for(self, recorded, tmp_path) -> None:
@@ -167,7 +167,7 @@ class TestWords:
         fast = train(tmp_path / "fast", recorded, "updates=2", "--learning_rate", "1e-3", "--lr_warmup_steps", "0")
         assert any("learner/policy" in name for name in runs.differences(slow, fast))
 
-    @pytest.mark.parametrize("words", [["--num_processes", "2"], ["--dataset_type", "finetune"]])
+    @pytest.mark.parametrize("words", [["--dataset_type", "finetune"]])
     def test_words_that_belong_elsewhere_are_refused(self, words, tmp_path, capsys) -> None:
         said = refused(capsys, *SMOKE[1:], f"run_dir={tmp_path / 'r'}", *words)
         assert words[0].lstrip("-") in said and ("Write" in said or "Name" in said)
