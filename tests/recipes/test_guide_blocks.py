@@ -146,3 +146,18 @@ def test_a_file_of_items_names_its_recipe_and_guide(name: str) -> None:
     assert guide["recipe"] == load(name).name and guide["guide"].endswith(".zh.md")
     headings = [item["heading"] for item in guide["items"]]
     assert len(headings) == len(set(headings))
+
+
+@pytest.mark.parametrize(
+    ("words", "algo"),
+    [
+        (["update_interval=10", "algo=ppo"], "ppo"),
+        (["update_interval=10", "variant=guide"], "ddpg"),
+        (["a_lr=1e-3", "algo=bicnet"], "bicnet"),
+        (["off_policy.update_interval=10"], "ppo"),
+    ],
+)
+def test_an_algorithm_that_the_user_names_is_not_replaced(words: list[str], algo: str) -> None:
+    config = configure("snakes", words)[2]
+    assert config.config.algo == algo
+    assert not any("implies" in notice for notice in config.notices)

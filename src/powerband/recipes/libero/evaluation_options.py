@@ -28,7 +28,7 @@ def finalize_evaluation(config: Config, options: Evaluation) -> tuple[Evaluation
     for name in ("text_encoder", "vision_encoder"):
         value, own = getattr(options, name), getattr(config, name)
         if HUB_NAME.fullmatch(value) and not Path(value).exists():
-            options = replace(options, **{name: ""})
+            options = replace(options, **{name: ""})  # type: ignore[arg-type]
             messages.append(
                 f"{name}={value}: there is no such folder, and nothing is downloaded. The run's encoder applies: "
                 f"{own or 'the built-in one'}."
