@@ -39,12 +39,12 @@ def train(arguments: list[str]) -> int:
     name, arguments = take_recipe("train", RECIPE_USAGE, arguments)
     if name is None:
         return 0
-    recipe, stage, resolved = configure(name, arguments)
     from powerband.core.ranks import launch, restarts
 
+    notice = launch.set_rank_from_slurm()  # first, because sizes depend on the number of ranks
+    recipe, stage, resolved = configure(name, arguments)
     if restarts.reported():
         return 0
-    notice = launch.set_rank_from_slurm()
     launch.end_with_launcher()
     settings = resolved.config.run
     recipe.check_sizes(resolved.config, launch.world_size(settings))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import replace
-from pathlib import Path
 
 from powerband.recipes.libero.config import Config
 from powerband.recipes.libero.env.tasks import find_benchmark
@@ -27,7 +27,7 @@ def finalize_evaluation(config: Config, options: Evaluation) -> tuple[Evaluation
     messages: list[str] = []
     for name in ("text_encoder", "vision_encoder"):
         value, own = getattr(options, name), getattr(config, name)
-        if HUB_NAME.fullmatch(value) and not Path(value).exists():
+        if HUB_NAME.fullmatch(value) and not os.path.exists(value):
             options = replace(options, **{name: ""})  # type: ignore[arg-type]
             messages.append(
                 f"{name}={value}: there is no such folder, and nothing is downloaded. The run's encoder applies: "

@@ -6,6 +6,7 @@ weights were saved.
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,7 +39,7 @@ def resumed_run(flags: list[Flag]) -> tuple[list[Flag], list[str]]:
     if value.lower() in ("false", "0", "no"):
         return others, [f"{shown}: no run is loaded."]
     named = str(given[RUN].value) if RUN in given else "last" if value.lower() in ("true", "1", "yes") else value
-    target = next((path for path in (named, f"runs/{named}", f"runs/run{named}") if Path(path).exists()), named)
+    target = next((path for path in (named, f"runs/{named}", f"runs/run{named}") if os.path.exists(path)), named)
     if EPISODE in given:
         target = str(_checkpoint(named_run(target, RUN), given[EPISODE]))
     notice = f"{shown}: resume={target} here. It continues the run, with its optimiser, replay buffer and counters."
