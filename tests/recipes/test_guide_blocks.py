@@ -8,6 +8,8 @@ The files in ``guides/`` hold the words and values of one guide each. An item ha
 - ``eval``: words after ``powerband eval``; ``run``: the run folder that these words name;
 - ``command``: a command of powerband that replaces a script of the guide; ``file``: a file of a run folder.
 
+``tools`` are commands of the machine, such as nvidia-smi, which work as they are.
+
 ``expect`` lists the settings that the item sets. ``status`` is works (the default), notice (the text ``notice`` is in a
 message for the user) or refused (the text ``instead`` is in the error).
 """
@@ -37,7 +39,7 @@ HERE = Path(__file__).parent / "guides"
 MOST_REFUSALS = 8
 GPUS = 4
 """GPUs of the machine on which the items resolve."""
-NOT_YET: set[tuple[str, int]] = {}
+NOT_YET: set[tuple[str, int]] = set()
 """(recipe, number of the item) of the items that still fail."""
 
 
@@ -146,6 +148,7 @@ def test_a_file_of_items_names_its_recipe_and_guide(name: str) -> None:
     assert guide["recipe"] == load(name).name and guide["guide"].endswith(".zh.md")
     headings = [item["heading"] for item in guide["items"]]
     assert len(headings) == len(set(headings))
+    assert {shlex.split(line)[0] for line in guide["tools"]} <= {"nvidia-smi", "watch", "docker", "chmod"}
 
 
 @pytest.mark.parametrize(
