@@ -95,6 +95,16 @@ def test_update_equals_the_reference():
     torch.testing.assert_close(ours.temperature.log_alpha, log_alpha, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("fused", [False, True])
+def test_gradients_are_clipped_to_their_norm(fused):
+    free, clipped = learner(fused=fused), learner(fused=fused, max_grad_norm=1e-3)
+    figures = [each.update(batch()) for each in (free, clipped)]
+    assert figures[0]["losses/critic_grad_norm"] == figures[1]["losses/critic_grad_norm"] > 1e-3
+    assert float(clipped.critic_adam.grad.norm()) == pytest.approx(1e-3, rel=1e-3)
+    assert float(clipped.actor_adam.grad.norm()) == pytest.approx(1e-3, rel=1e-3)
+    assert float(free.critic_adam.grad.norm()) > 1e-2
+
+
 def test_log_prob_is_a_density():
     ours = learner(spec=EnvSpec(TensorSpec((1,)), TensorSpec((1,)), low=-torch.ones(1), high=torch.ones(1)))
     obs = torch.zeros(20_001, 1)

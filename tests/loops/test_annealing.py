@@ -28,6 +28,15 @@ def test_rates_fall_to_the_end_of_the_budget(tmp_path):
     assert actor == pytest.approx(1e-3 * 0.02, rel=1e-6) and critic == pytest.approx(2 * actor)
 
 
+def test_rates_rise_in_the_warm_up_and_reach_the_setting(tmp_path):
+    options = ["sac.actor_lr=1e-3", "sac.critic_lr=2e-3", "env_steps=60", "num_workers=0", "update_interval=2"]
+    half = rates(runs.train("sac", tmp_path / "half", *options, "lr_warmup_updates=38"))
+    # 20 updates: the last two are set after 18, at 19 / 38 of the rate
+    assert sorted(half.values()) == [pytest.approx(5e-4), pytest.approx(1e-3)]
+    done = rates(runs.train("sac", tmp_path / "done", *options, "lr_warmup_updates=5"))
+    assert sorted(done.values()) == [1e-3, 2e-3]
+
+
 def test_a_resume_continues_with_the_rate_of_its_step(tmp_path):
     options = ["anneal_from=0.2", "log_interval=50", "num_workers=0"]
     one = runs.train("sac", tmp_path / "one", "env_steps=200", *options)

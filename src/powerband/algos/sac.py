@@ -91,7 +91,11 @@ class SAC:
         self.critic = TwinMLP(inputs + self.dim, config.hidden, 1, exact_inputs=True).to(context.device)
         self.temperature = Temperature(config.initial_alpha).to(context.device)
         self.target_critic, self.target_encoder = copy.deepcopy(self.critic), copy.deepcopy(self.encoder)
-        shared: dict[str, Any] = {"precision": context.precision, "average": context.average}
+        shared: dict[str, Any] = {
+            "precision": context.precision,
+            "average": context.average,
+            "max_grad_norm": config.max_grad_norm,
+        }
         self.actor_adam = FlatAdam([self.actor, self.temperature], config.actor_lr, **shared)
         critics = [net for net in (self.critic, self.encoder) if net is not None]
         targets = [net for net in (self.target_critic, self.target_encoder) if net is not None]

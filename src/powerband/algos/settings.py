@@ -63,6 +63,9 @@ class SACConfig:
     """Factor on observations before the networks; raise it for small values, such as positions in metres."""
     normalize_obs: bool = False
     """Normalise observations with running statistics of all collected steps, which are part of the policy."""
+    max_grad_norm: Positive | None = None
+    """Largest 2-norm of the gradients of the critics, and of the actor with the temperature; larger gradients are
+    clipped, None clips nothing."""
     compile: bool = False
     """Compile the losses with torch.compile."""
     fused: bool = True

@@ -109,7 +109,8 @@ def scaling(arguments: list[str], configure: Configure) -> dict[str, Any]:
     for count in ranks:
         scaled_sizes = [f"{knob}={size * count}" for knob, size in sizes.items() if size]
         case = [*rest, *device, f"nproc={count}", *scaled_sizes]
-        recipe, _, resolved = configure(case[0], case[1:])
+        # Configured for one rank, whose sizes are not rounded: all cases must have the same sizes.
+        recipe, _, resolved = configure(rest[0], [*rest[1:], *device, *scaled_sizes])
         recipe.check_sizes(resolved.config, count)
         cases[f"{count} rank{'s' if count > 1 else ''}"] = partial(measure, case, config.seconds)
     print_header("scaling", rest, config.rounds, config.seconds)

@@ -18,8 +18,10 @@ from powerband.core.config.presets import presets
 from powerband.core.config.run_config import RunConfig
 from powerband.core.config.saved import named_run, recipe_of
 from powerband.core.config.schema import fields_table
+from powerband.core.config.sizes import LOOPS, divisible_defaults
 from powerband.core.config.texts import shortened
 from powerband.core.errors import ConfigError
+from powerband.core.machine.device import expected_ranks
 from powerband.core.recipe import Recipe, load_object
 
 RECIPES = ("uav", "snakes", "metaworld", "sketchnav", "libero", "gym")
@@ -101,8 +103,7 @@ def configure(name: str, arguments: list[str]) -> tuple[Recipe, str, ResolvedCon
     """
     trust, arguments = split_trust(arguments)
     recipe = load(name)
-    stage = recipe.default_stage
-    arguments, notices = _translated(arguments, recipe)
+    stage = ""
     if arguments and not arguments[0].startswith("-") and "=" not in arguments[0]:
         stage, arguments = checked_choice(arguments[0], recipe.stages, f"stage of {name}"), arguments[1:]
     config_file = os.environ.get(recipe.config_variable, "") if recipe.config_variable else ""
@@ -112,18 +113,24 @@ def configure(name: str, arguments: list[str]) -> tuple[Recipe, str, ResolvedCon
         recipe.Config,
         arguments,
         variants=recipe.variants,
-        old_names=recipe.old_names,
+        old=recipe.old_options,
         sections=recipe.sections,
         help_command=f"powerband train {name} --help",
         recipe=name,
         task_settings=load_object(recipe.task_settings) if recipe.task_settings is not None else None,
         task=recipe.task,
     )
-    stored = _stored_folder(resolved)
+    stored, notices = _stored_folder(resolved), []
     if stored is not None and not trust:
         refuse_stored_imports(recipe, resolved.config, stored, resolved.sources)
-    notices += [f"{OPTION}: no effect without resume=RUN or the config.json of a run."] * (trust and stored is None)
-    notices = [*resolved.notices, *notices, *recipe.notices_about(resolved.config)]
+    if trust and stored is None:
+        notices.append(f"{OPTION}: no effect without resume=RUN or the config.json of a run.")
+    stage = stage or resolved.stage or recipe.default_stage
+    used = recipe.sections[recipe.algorithm_of(resolved.config)] if recipe.algorithms else LOOPS
+    ranks = expected_ranks(resolved.config.run)
+    config, rounded = divisible_defaults(resolved.config, resolved.sources, used, ranks)
+    resolved = replace(resolved, config=config)
+    notices = [*resolved.notices, *notices, *recipe.notices_about(resolved.config), *filter(None, [rounded])]
     resolved = replace(resolved, config=recipe.finalized(resolved.config, stage), notices=tuple(notices))
     if resolved.config.run.env_steps < 1:
         raise ConfigError("env_steps=0 is below 1. Write env_steps=1 or more.")
@@ -153,28 +160,6 @@ def _refuse_run_dir(resolved: ResolvedConfig, folder: Path) -> None:
             f"run_dir={shortened(other)} together with resume={shortened(folder)}: a resumed run continues in "
             f"its own folder. Leave run_dir out. To keep the old run as it is, copy its folder, and resume the copy."
         )
-
-
-def _translated(arguments: list[str], recipe: Recipe) -> tuple[list[str], list[str]]:
-    """Replaces arguments of older versions of a recipe.
-
-    Returns (present arguments with a replaced stage first, one notice for the user per replaced argument).
-    """
-    kept: list[str] = []
-    stage: list[str] = []
-    notices: list[str] = []
-    for argument in arguments:
-        plain = argument.lower().replace('"', "").replace("'", "")
-        if plain not in recipe.old_arguments:
-            kept.append(argument)
-            continue
-        new = recipe.old_arguments[plain]
-        notices.append(f"{argument}: {f'replaced by {new}' if new else 'no longer needed'}.")
-        if new in recipe.stages:
-            stage = [new]
-        elif new and new not in kept:
-            kept.append(new)
-    return stage + kept, notices
 
 
 def take_recipe(command: str, usage: str, arguments: list[str]) -> tuple[str | None, list[str]]:

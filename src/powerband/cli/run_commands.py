@@ -6,7 +6,7 @@ import contextlib
 import errno
 import sys
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,11 @@ from powerband.cli.arguments import RECIPE_USAGE, take_run
 from powerband.cli.catalogue import configure, load_stored, take_recipe
 from powerband.cli.trust import refuse_stored_imports, split_trust
 from powerband.core.config import from_json, resolve
-from powerband.core.config.command_line import print_or_write, split_json_option, wants_help
+from powerband.core.config.command_line import print_or_write, split_json_option, split_named_options, wants_help
+from powerband.core.config.flags import from_arguments
 from powerband.core.config.saved import named_run, recipe_of, saved_text
 from powerband.core.config.schema import fields_table
+from powerband.core.config.values import parse_value
 from powerband.core.errors import ConfigError
 from powerband.core.recipe import Recipe, load_object
 from powerband.core.run_folder import refuse_links
@@ -39,12 +41,12 @@ def train(arguments: list[str]) -> int:
     name, arguments = take_recipe("train", RECIPE_USAGE, arguments)
     if name is None:
         return 0
-    recipe, stage, resolved = configure(name, arguments)
     from powerband.core.ranks import launch, restarts
 
+    notice = launch.set_rank_from_slurm()  # first, because sizes depend on the number of ranks
+    recipe, stage, resolved = configure(name, arguments)
     if restarts.reported():
         return 0
-    notice = launch.set_rank_from_slurm()
     launch.end_with_launcher()
     settings = resolved.config.run
     recipe.check_sizes(resolved.config, launch.world_size(settings))
@@ -110,6 +112,92 @@ def _continued(recipe: Recipe, config: Any) -> tuple[Any, bool]:
     return replace(saved, run=replace(saved.run, resume=str(folder), run_dir="")), True
 
 
+@dataclass(frozen=True)
+class EvaluationCall:
+    """What one call of ``powerband eval`` evaluates, and how.
+
+    Attributes:
+        recipe: Recipe of the run.
+        config: Configuration of the run.
+        folder: The run folder, or the folder of one of its checkpoints.
+        options: Options of the evaluation, an instance of the recipe's `Evaluation`.
+        notices: Messages for the user.
+    """
+
+    recipe: Recipe
+    config: Any
+    folder: Path
+    options: Any
+    notices: tuple[str, ...] = ()
+
+
+def configure_evaluation(arguments: list[str]) -> EvaluationCall | None:
+    """Turns the arguments after ``powerband eval`` into the evaluation that they describe.
+
+    Returns:
+        The evaluation; None if the arguments asked for help, which was printed.
+
+    Raises:
+        ConfigError: The run is missing or not trusted, or an option is invalid.
+    """
+    arguments, notices = _run_first(arguments)
+    named = arguments[0] if arguments else ""
+    folder, arguments = take_run("eval", arguments)
+    refuse_links(folder)
+    trust, arguments = split_trust(arguments)
+    recipe = load_stored(recipe_of(folder), folder, trust)
+    if recipe.evaluate is None or recipe.Evaluation is None:
+        raise ConfigError(f"Recipe '{recipe.name}' has no evaluation. For its curves, run powerband report {folder}.")
+    options_type = load_object(recipe.Evaluation)
+    if wants_help(arguments):
+        print(f"powerband eval {folder} [NAME=VALUE ...]\n\n{fields_table(options_type)}")
+        return None
+    best, arguments = split_named_options(arguments, ("eval_best",))
+    resolved = resolve(options_type, arguments, help_command=f"powerband eval {folder} --help")
+    file = folder / "config.json"
+    config = from_json(recipe.Config, saved_text(file), str(file), recipe.old_names)
+    if not trust:
+        refuse_stored_imports(recipe, config, folder)
+    from powerband.core.run.best_checkpoint import best_checkpoint
+    from powerband.core.run.checkpoint import checkpoint_of
+
+    options, notices = resolved.config, [*notices, *resolved.notices]
+    if recipe.finalize_evaluation is not None:
+        options, messages = load_object(recipe.finalize_evaluation)(config, options)
+        notices += messages
+    checkpoint = checkpoint_of(named)
+    if best and parse_value(from_arguments(best)[0], bool, True):
+        checkpoint, reason = best_checkpoint(named, recipe.score)
+        notices.append(f"eval_best: {reason}. Evaluated is {checkpoint or 'the newest checkpoint'}.")
+    return EvaluationCall(recipe, config, checkpoint or folder, options, tuple(notices))
+
+
+def _run_first(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """Moves the run that ``--pretrained`` names to the front of the arguments of ``powerband eval``.
+
+    The guide's code names the weights by this option and the configuration of their network by ``--config``. A run
+    folder contains its configuration, so that the latter is dropped with a notice.
+
+    Returns:
+        The arguments, and notices for the user.
+
+    Raises:
+        ConfigError: The first argument names a run too.
+    """
+    named, others = split_named_options(arguments, ("pretrained",))
+    if not named:
+        return arguments, []
+    flag = from_arguments(named)[0]
+    if others and not others[0].startswith("-") and "=" not in others[0]:
+        raise ConfigError(f"{flag} and {others[0]} both name a run. Write only one of them.")
+    dropped, others = split_named_options(others, ("config",))
+    notices = [f"{flag}: names the checkpoint to evaluate, as powerband eval {flag.value} does."]
+    notices += [
+        f"{each}: not read, because the run folder has the settings of its policy." for each in from_arguments(dropped)
+    ]
+    return [str(flag.value or ""), *others], notices
+
+
 def evaluate(arguments: list[str]) -> int:
     """Evaluates a run, or one of its checkpoints, with the evaluation that its recipe defines.
 
@@ -120,28 +208,17 @@ def evaluate(arguments: list[str]) -> int:
         Exit status, 0 for success.
     """
     target, arguments = split_json_option(arguments)
-    named = arguments[:1]
-    folder, arguments = take_run("eval", arguments)
-    refuse_links(folder)
-    trust, arguments = split_trust(arguments)
-    recipe = load_stored(recipe_of(folder), folder, trust)
-    if recipe.evaluate is None or recipe.Evaluation is None:
-        raise ConfigError(f"Recipe '{recipe.name}' has no evaluation. For its curves, run powerband report {folder}.")
-    options_type = load_object(recipe.Evaluation)
-    if wants_help(arguments):
-        print(f"powerband eval {folder} [NAME=VALUE ...]\n\n{fields_table(options_type)}")
+    call = configure_evaluation(arguments)
+    if call is None:
         return 0
-    options = resolve(options_type, arguments, help_command=f"powerband eval {folder} --help").config
-    file = folder / "config.json"
-    config = from_json(recipe.Config, saved_text(file), str(file), recipe.old_names)
-    if not trust:
-        refuse_stored_imports(recipe, config, folder)
+    for line in call.notices:
+        print(f"powerband: {line}", file=sys.stderr)
+    assert call.recipe.evaluate is not None
     from powerband.core.machine import rendering
-    from powerband.core.run.checkpoint import checkpoint_of
 
     rendering.prepare()
     with contextlib.redirect_stdout(sys.stderr) if target else contextlib.nullcontext():
-        table = load_object(recipe.evaluate)(config, checkpoint_of(*named) or folder, options)
+        table = load_object(call.recipe.evaluate)(call.config, call.folder, call.options)
     if target:
         print_or_write(table, target)
     return 0

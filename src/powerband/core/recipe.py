@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from powerband.core.config.old_options import OldOptions
+
 Loop = Literal["off_policy", "on_policy", "offline"]
 Reference = str | Callable[..., Any]
 """A callable, or the string ``module:name`` that imports it."""
@@ -60,8 +62,13 @@ class Recipe:
             algorithm only.
         default_stage: Stage that runs if the command line names no stage; empty means the first.
         variants: Name of a variant, which is a named group of settings -> settings by qualified name.
-        old_names: Old setting -> new setting, or (new setting, note); (None, note) rejects it with the note.
-        old_arguments: Old command-line argument -> new argument, a stage, or "" if it is obsolete.
+        old_names: Old setting -> new setting, or (new setting, note); (None, note) rejects it with the note, ("", note)
+            drops it with a notice.
+        old_arguments: Old ``name=value`` -> new ``name=value``, a stage, or "" if it is obsolete; or (one of these,
+            note).
+        combined_options: ``(flags) -> (flags, notices)`` for old options that have a meaning only together. None if the
+            recipe has none.
+        implied_algo: Option of the guide, as the user writes it -> algorithm that it implies if the user names none.
         task_settings: ``(config) -> settings by qualified name`` that suit the task and the algorithm of a
             configuration; every other source overrides them. None if the recipe has none.
         config_variable: Environment variable with the path of a configuration file; empty if the recipe reads none.
@@ -75,6 +82,7 @@ class Recipe:
         score: Name of the result of the evaluation during training (`RunHooks.evaluate`) that measures the policy;
             larger is better. ``powerband tune objective=score`` needs it. Empty if there is no such result.
         Evaluation: Frozen dataclass of the options of ``powerband eval``, or a reference to it.
+        finalize_evaluation: ``(config of the run, options) -> (options, messages for the user)``; None changes nothing.
         evaluate: ``(config, run_folder, options) -> list of result rows``; None if the recipe has no evaluation.
         build_learner: ``(config, context) -> (learner, env_spec, loop_settings)`` without environments. ``powerband
             doctor`` and the contract tests use it.
@@ -88,7 +96,9 @@ class Recipe:
     default_stage: str = ""
     variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     old_names: Mapping[str, Any] = field(default_factory=dict)
-    old_arguments: Mapping[str, str] = field(default_factory=dict)
+    old_arguments: Mapping[str, Any] = field(default_factory=dict)
+    combined_options: Reference | None = None
+    implied_algo: Mapping[str, str] = field(default_factory=dict)
     config_variable: str = ""
     task_settings: Reference | None = None
     finalize: Reference | None = None
@@ -98,6 +108,7 @@ class Recipe:
     task: str = ""
     score: str = ""
     Evaluation: Reference | None = None
+    finalize_evaluation: Reference | None = None
     evaluate: Reference | None = None
     build_learner: Reference | None = None
 
@@ -112,6 +123,12 @@ class Recipe:
     def sections(self) -> dict[str, tuple[str, ...]]:
         """Algorithm -> names of the configuration sections that it reads."""
         return {name: (row.section or name, row.loop, *row.also) for name, row in self.algorithms.items()}
+
+    @property
+    def old_options(self) -> OldOptions:
+        """Options of earlier versions and of the guide, for `resolve`."""
+        combined = None if self.combined_options is None else load_object(self.combined_options)
+        return OldOptions(self.old_names, self.old_arguments, combined, self.implied_algo)
 
     def algorithm_of(self, config: Any) -> str:
         """Name of the algorithm that a configuration chooses; empty if the recipe has one algorithm only."""

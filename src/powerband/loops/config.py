@@ -51,6 +51,8 @@ class OffPolicyConfig:
     strategy future). It needs a goal environment with a vectorised compute_reward."""
     anneal_from: Share = 1.0
     """Share of the budget after which learning rates fall linearly to 0; 1 keeps them constant."""
+    lr_warmup_updates: Count = 0
+    """Updates in which the learning rates rise linearly from 0; the rate is set once before the updates of a step."""
     graph_updates: Annotated[int, Range(at_least=0, at_most=10_000)] = 0
     """Updates, with their sampling, per replay of a CUDA graph; replays are checked against eager updates. 0 uses no
     graph."""

@@ -83,7 +83,8 @@ def off_policy(
         )
         overlap = False
 
-    initial_lr = float(learner.lr) if config.anneal_from < 1 else 0.0
+    scheduled = config.anneal_from < 1 or config.lr_warmup_updates > 0
+    initial_lr = float(learner.lr) if scheduled else 0.0
     guarded = GuardedLearner(run, learner, config)
     obs = env.reset(run.settings.seed)
     carry = learner.initial_carry(env.num_envs)
@@ -164,8 +165,8 @@ def off_policy(
     send_account, recv_account = env_accounts(env)
     run.ranks.progress.allow_wait(env.spec.recv_limit_s)
     while run.running:
-        if config.anneal_from < 1:
-            learner.lr = initial_lr * min(1.0, (1.0 - run.progress) / (1.0 - config.anneal_from))
+        if scheduled:
+            learner.lr = initial_lr * _lr_factor(config, run.progress, run.grad_steps)
         with clock("act"):
             action, extras, carry = guarded.act(position.obs, position.carry)
             if run.env_steps < config.random_steps:
@@ -221,6 +222,9 @@ def _sizes(
         + (f"; {config.n_step}-step returns" if config.n_step > 1 else "")
         + (f"; {config.hindsight} relabelled per unchanged transition" if config.hindsight else "")
         + (f"; prioritised, exponent {config.priority_exponent:g}" if config.priority_exponent else ""),
+        "warm-up": f"learning rates rise from 0 in {config.lr_warmup_updates:,} updates"
+        if config.lr_warmup_updates
+        else "none",
         "annealing": f"learning rates fall to 0 from {config.anneal_from:.0%} of the budget on"
         if config.anneal_from < 1
         else "none",
@@ -247,6 +251,19 @@ def _replay(
         assert goal_reward is not None
         parts["hindsight"] = Hindsight(rows, env.num_envs, run.device, config.hindsight, goal_reward)
     return Replay(rows, env.num_envs, run.device, fields, **parts)
+
+
+def _lr_factor(config: OffPolicyConfig, progress: float, updates: int) -> float:
+    """Returns the factor on the learning rates: of the warm-up times that of the annealing.
+
+    Args:
+        config: Settings of the loop.
+        progress: Share of the budget that is used, 0..1.
+        updates: Completed updates.
+    """
+    annealed = min(1.0, (1.0 - progress) / (1.0 - config.anneal_from)) if config.anneal_from < 1 else 1.0
+    warm = min(1.0, (updates + 1) / config.lr_warmup_updates) if config.lr_warmup_updates else 1.0
+    return annealed * warm
 
 
 def _fields(env: VecEnv, extras: dict[str, Tensor]) -> dict[str, Tree]:

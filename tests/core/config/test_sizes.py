@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
+from powerband.cli.catalogue import configure
 from powerband.core.config.sizes import per_rank, scaled_lr
 from powerband.core.errors import ConfigError
 
@@ -32,3 +33,14 @@ def test_scaled_lr() -> None:
         scaled, line = scaled_lr(Section(), rule, 4)
         assert (scaled.actor_lr, scaled.lr, scaled.tau) == (0.1 * factor, 0.5 * factor, 0.3)
         assert f"lr_scale={rule}: times {factor:g} for 4 rank(s)" in line
+
+
+def test_defaults_that_do_not_divide_are_rounded_up_and_choices_of_the_user_are_not(monkeypatch) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    _, _, resolved = configure("snakes", ["algo=ddpg", "off_policy.global_batch_size=512"])
+    assert (resolved.config.off_policy.num_envs, resolved.config.off_policy.replay_size) == (3, 100_002)
+    assert resolved.config.off_policy.global_batch_size == 512, "512 was written by the user; it is refused later"
+    assert resolved.config.on_policy.num_envs == 256, "ddpg does not read it"
+    assert "off_policy.num_envs=3, off_policy.replay_size=100002" in " ".join(resolved.notices)
+    assert configure("uav", [])[2].config.on_policy.num_envs == 12

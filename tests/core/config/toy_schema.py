@@ -8,6 +8,7 @@ from typing import Literal
 import pytest
 
 from powerband.core.config import ResolvedConfig, RunConfig, resolve
+from powerband.core.config.old_options import OldOptions
 from powerband.core.errors import ConfigError
 
 
@@ -73,7 +74,7 @@ SECTIONS = {"sac": ("sac", "loop"), "ppo": ("ppo", "rollouts")}
 
 def read(*arguments: str) -> ResolvedConfig:
     return resolve(
-        Config, arguments, variants=VARIANTS, old_names=RENAMED, sections=SECTIONS, help_command="toy --help"
+        Config, arguments, variants=VARIANTS, old=OldOptions(RENAMED), sections=SECTIONS, help_command="toy --help"
     )
 
 

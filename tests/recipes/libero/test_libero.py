@@ -12,10 +12,12 @@ import torch
 import runs
 from powerband.cli import main as cli
 from powerband.cli.catalogue import configure
+from powerband.cli.run_commands import configure_evaluation
 from powerband.core.config import RunConfig
 from powerband.data.recorded.recording import Recording
 from powerband.recipes.libero.config import Config, launched_precision
 from powerband.recipes.libero.evaluation import ChunkActor
+from powerband.recipes.libero.nets.rdt_checkpoint import read_weights
 
 pytest.importorskip("diffusers")
 pytest.importorskip("accelerate")
@@ -146,8 +148,16 @@ class TestWords:
         assert losses(plain) == pytest.approx(losses(mixed), rel=0.05)
 
     def test_checkpointing_period_saves(self, recorded, tmp_path) -> None:
-        run = train(tmp_path / "run", recorded, "updates=4", "--checkpointing_period", "8", "keep_checkpoints=9")
-        assert len([path for path in (run / "checkpoints").iterdir() if path.name.isdigit()]) == 2
+        run = train(tmp_path / "run", recorded, "updates=4", "--checkpointing_period", "2", "keep_checkpoints=9")
+        checkpoints = [path for path in (run / "checkpoints").iterdir() if path.name.isdigit()]
+        assert sorted(int(path.name) for path in checkpoints) == [8, 16]
+        averaged = [read_weights(path / "ema") for path in checkpoints]
+        assert any(not torch.equal(averaged[0][name], value) for name, value in averaged[1].items())
+        state = runs.state(run)
+        for name, value in read_weights(run / "checkpoints" / "16" / "ema").items():
+            torch.testing.assert_close(value, state[f"shared/learner/acting/{name}"], rtol=0, atol=0)
+        call = configure_evaluation(["--pretrained", str(run / "checkpoints" / "8" / "ema" / "model.safetensors")])
+        assert call is not None and call.folder == run / "checkpoints" / "8"
 
     def test_sample_batch_size_is_what_chunks_are_drawn_for(self, recorded, tmp_path) -> None:
         drawn = []
@@ -167,7 +177,7 @@ class TestWords:
         fast = train(tmp_path / "fast", recorded, "updates=2", "--learning_rate", "1e-3", "--lr_warmup_steps", "0")
         assert any("learner/policy" in name for name in runs.differences(slow, fast))
 
-    @pytest.mark.parametrize("words", [["--num_processes", "2"], ["--dataset_type", "finetune"]])
+    @pytest.mark.parametrize("words", [["--dataset_type", "finetune"]])
     def test_words_that_belong_elsewhere_are_refused(self, words, tmp_path, capsys) -> None:
         said = refused(capsys, *SMOKE[1:], f"run_dir={tmp_path / 'r'}", *words)
         assert words[0].lstrip("-") in said and ("Write" in said or "Name" in said)

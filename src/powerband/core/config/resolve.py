@@ -23,6 +23,7 @@ from powerband.core.config.flags import (
     from_variant,
     from_yaml,
 )
+from powerband.core.config.old_options import SOURCES, OldOptions
 from powerband.core.config.presets import (
     OBJECTIVES,
     TUNED,
@@ -33,7 +34,7 @@ from powerband.core.config.presets import (
     user_presets,
 )
 from powerband.core.config.saved import named_run, saved_flags, saved_mapping
-from powerband.core.config.schema import SOURCES, FieldLookup, fields_of
+from powerband.core.config.schema import FieldLookup, fields_of
 from powerband.core.config.texts import shortened, some_of
 from powerband.core.config.values import parse_value
 from powerband.core.errors import ConfigError
@@ -52,6 +53,7 @@ class ResolvedConfig:
         notices: Messages for the user: renamed options, options without effect.
         variant: Name of the variant (a named group of settings); empty if no variant was chosen.
         file: Path of the file of the option ``config``; empty without one.
+        stage: Stage that an old option selects; empty if none does.
     """
 
     config: Any
@@ -59,6 +61,7 @@ class ResolvedConfig:
     notices: tuple[str, ...] = ()
     variant: str = ""
     file: str = ""
+    stage: str = ""
 
 
 def resolve(
@@ -66,7 +69,7 @@ def resolve(
     arguments: Iterable[str] = (),
     *,
     variants: Mapping[str, Any] | None = None,
-    old_names: Mapping[str, Any] | None = None,
+    old: OldOptions | None = None,
     sections: Mapping[str, tuple[str, ...]] | None = None,
     help_command: str = "powerband list",
     recipe: str = "",
@@ -82,7 +85,7 @@ def resolve(
         schema: Frozen dataclass; every field has a default.
         arguments: The command line after the recipe and stage.
         variants: Name of a variant -> its settings: a list of command-line arguments, or a mapping of name to value.
-        old_names: Old name -> new name, or (new name, note); (None, note) refuses the old name with the note.
+        old: Options of earlier versions and of other code, which are translated.
         sections: Value of ``algo`` -> sections (nested dataclasses) that the algorithm reads; by default the section
             of the same name.
         help_command: Command that lists all names, for messages.
@@ -94,7 +97,9 @@ def resolve(
     Raises:
         ConfigError: An option is unknown, ambiguous or given twice, or its value has a wrong type or is out of range.
     """
-    given = [Flag("setup", TUNED, flag.source) if _is_tuned_flag(flag) else flag for flag in from_arguments(arguments)]
+    old = old or OldOptions()
+    given, stage, notices = old.rewrite(from_arguments(arguments))
+    given = [Flag("setup", TUNED, flag.source) if _is_tuned_flag(flag) else flag for flag in given]
     named: dict[str, Flag] = {}
     for flag in given:
         if flag.name in SOURCES:
@@ -103,14 +108,16 @@ def resolve(
             named[flag.name] = flag
     text = {name: parse_value(flag, str, "...") for name, flag in named.items()}
     own = [flag for flag in given if flag.name not in SOURCES]
-    names = FieldLookup(fields_of(schema), old_names, sections, help_command)
+    names = FieldLookup(fields_of(schema), old.names, sections, help_command)
 
     variant = from_variant(*_variant(named["variant"], variants or {})) if "variant" in text else []
-    file = from_yaml(Path(text["config"])) if "config" in text else []
+    file, file_stage, more = old.rewrite(from_yaml(Path(text["config"])) if "config" in text else [])
+    names.notices += [*notices, *more]
     sources: list[list[Flag]] = [variant]
-    targets = {old: new if isinstance(new, str) else new[0] for old, new in (old_names or {}).items()}
+    implied, implied_notices = old.implied([*own, *file])
+    targets = {name: new if isinstance(new, str) else new[0] for name, new in names.old_names.items()}
     if "setup" in text:
-        given = [replace(flag, name=targets.get(flag.name) or flag.name) for flag in (*variant, *file, *own)]
+        given = [replace(flag, name=targets.get(flag.name) or flag.name) for flag in (*variant, *implied, *file, *own)]
         names.choose_algo(given)
         chosen = [flag for flag in given if task and flag.name == task]
         here = str(parse_value(chosen[-1], str, "...") if chosen else names.fields[task].default) if task else ""
@@ -125,14 +132,19 @@ def resolve(
             names.notices.append(f"{', '.join(named)}: no effect with resume, which keeps the settings of its run.")
         sources.append(saved_flags(named_run(parse_value(resume[-1], str, "last"), "resume")))
     sources.append(own)
+    if not any(flag.name == "algo" for source in sources for flag in source):
+        sources.append(implied)
+        names.notices += implied_notices
     config, origin = _read(schema(), names, sources)
     known = task_settings(config) if task_settings is not None else {}
     if known:
         config, origin = _read(schema(), names, [from_mapping(known, "hyper=tuned"), *sources])
     unused = [path for path, source in origin.items() if source == COMMAND_LINE and names.is_unused(path)]
     names.notices.extend(f"{path}: no effect with algo={config.algo}, which does not read it." for path in unused)
-    notices = tuple(dict.fromkeys(names.notices))
-    return ResolvedConfig(config, origin, notices, text.get("variant", ""), text.get("config", ""))
+    messages = tuple(dict.fromkeys(names.notices))
+    return ResolvedConfig(
+        config, origin, messages, text.get("variant", ""), text.get("config", ""), stage or file_stage
+    )
 
 
 def _read(default: Any, names: FieldLookup, sources: list[list[Flag]]) -> tuple[Any, dict[str, str]]:

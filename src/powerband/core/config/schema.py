@@ -14,13 +14,11 @@ from difflib import get_close_matches
 from typing import Annotated, Any
 
 from powerband.core.config.flags import Flag
+from powerband.core.config.old_options import SOURCES
 from powerband.core.config.ranges import MAX_PROCESSES, Range, kinds_of
 from powerband.core.config.texts import shortened, some_of
 from powerband.core.config.values import describe_kind, parse_value
 from powerband.core.errors import ConfigError
-
-SOURCES = ("variant", "setup", "config")
-"""Options that name a source of settings. They are allowed on the command line only."""
 
 
 @dataclass(frozen=True)

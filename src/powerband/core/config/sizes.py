@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Collection, Mapping
 from typing import Any, Literal
 
 from powerband.core.errors import ConfigError
@@ -31,6 +32,46 @@ def per_rank(name: str, total: int, world_size: int) -> int:
     raise ConfigError(
         f"{name}={total} counts all ranks and is not divisible by {world_size} ranks. Write {name}={near}."
     )
+
+
+LOOPS = ("off_policy", "on_policy", "offline")
+DIVIDED = ("num_envs", "replay_size", "global_batch_size", "minibatch_rows")
+"""Sizes in the sections `LOOPS` that are divided among the ranks."""
+
+
+def divisible_defaults(
+    config: Any, sources: Mapping[str, str], used: Collection[str], world_size: int
+) -> tuple[Any, str]:
+    """Rounds sizes that the user did not choose up to a multiple of the number of ranks.
+
+    Args:
+        config: Configuration of a recipe.
+        sources: Qualified name of a setting -> its source, as in `ResolvedConfig`. Defaults and variants are rounded.
+        used: Names of the sections that the run reads.
+        world_size: Number of ranks.
+
+    Returns:
+        A copy of `config` with the rounded sizes, and a notice for the user ("" if no size changed).
+    """
+    changed: dict[str, int] = {}
+    sections = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    for section in [name for name in LOOPS if name in sections and name in used]:
+        values = {field.name: getattr(sections[section], field.name) for field in dataclasses.fields(sections[section])}
+        own = {name: values[name] for name in DIVIDED if values.get(name)}
+        if values.get("batch_size_per_rank"):
+            own.pop("global_batch_size", None)
+        sizes = {
+            name: -(-size // world_size) * world_size
+            for name, size in own.items()
+            if size % world_size and sources[f"{section}.{name}"].split()[0] in ("default", "variant")
+        }
+        if sizes:
+            config = dataclasses.replace(config, **{section: dataclasses.replace(sections[section], **sizes)})
+            changed |= {f"{section}.{name}": size for name, size in sizes.items()}
+    if not changed:
+        return config, ""
+    settings = ", ".join(f"{name}={size}" for name, size in changed.items())
+    return config, f"{settings}: rounded up to a multiple of {world_size} ranks."
 
 
 def scaled_lr(section: Any, rule: Literal["none", "sqrt", "linear"], world_size: int) -> tuple[Any, str]:

@@ -66,6 +66,18 @@ def ranks_on_this_machine(settings: RunConfig) -> int:
     return settings.nproc if names == ["cpu"] else len(names)
 
 
+def expected_ranks(settings: RunConfig) -> int:
+    """Number of ranks of the complete run, before anything is checked: of a launcher, or as the settings request.
+
+    GPUs are counted for ``gpus=all`` only, so that other settings need no torch.
+    """
+    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+        return int(os.environ["WORLD_SIZE"])
+    gpus = settings.gpus.replace(" ", "").removesuffix(",")
+    here = max(1, _gpu_count()) if gpus == "all" else max(settings.nproc, gpus.count(",") + 1)
+    return here * int(settings.nnodes.split(":")[-1])
+
+
 def _gpu_count() -> int:
     import torch
 

@@ -14,7 +14,7 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -68,6 +68,21 @@ class CheckpointWriter:
             self.hidden.mkdir(parents=True, exist_ok=True)
             contents = {f"{shard}.safetensors": save(tensors), f"{shard}.json": structure.encode()}
             return {name: _write_synced(self.hidden / name, data) for name, data in contents.items()}
+
+    def export(self, files: Mapping[str, bytes]) -> None:
+        """Adds files for other programs, which a resume does not read and the manifest does not list.
+
+        Args:
+            files: Path inside the checkpoint, such as ``ema/model.safetensors`` -> content.
+
+        Raises:
+            CheckpointError: The folder cannot be written, or the disk is full. Earlier checkpoints stay valid.
+        """
+        with _checkpoint_errors(self.folder):
+            for name, content in files.items():
+                path = self.hidden / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                _write_synced(path, content)
 
     def commit(self, files: dict[str, dict], meta: dict[str, int], keep: int = 2) -> Path:
         """Makes the checkpoint visible, updates the file ``last``, and removes old checkpoints.

@@ -43,10 +43,13 @@ class RunHooks:
             ``eval_interval`` environment steps. None means no evaluation.
         before_save: Called on all ranks before each checkpoint, for example to gather sharded weights. None calls
             nothing.
+        export: Called on rank 0 at each checkpoint. It returns files for other programs, path inside the checkpoint ->
+            content, which a resume does not read. None exports nothing.
     """
 
     evaluate: Callable[[], dict[str, float]] | None = None
     before_save: Callable[[], None] | None = None
+    export: Callable[[], dict[str, bytes]] | None = None
 
 
 class RunObserver(Protocol):
@@ -306,7 +309,7 @@ class Run:
             end_if_not_finite(self, inspect=True)
             if self.hooks.before_save is not None:
                 self.hooks.before_save()
-            self._registry.save(self.dir, self.state_dict(), self.settings.keep_checkpoints)
+            self._registry.save(self.dir, self.state_dict(), self.settings.keep_checkpoints, self.hooks.export)
         self._saved_at = self.env_steps
 
     # -- one iteration of a loop --------------------------------------------------------------------------------

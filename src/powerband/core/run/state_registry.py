@@ -52,7 +52,7 @@ class StateRegistry:
         """The part of this name; None if the name is unknown."""
         return self._parts.get(name, (None,))[0]
 
-    def save(self, folder: Path, run: dict, keep: int) -> None:
+    def save(self, folder: Path, run: dict, keep: int, export: Callable[[], dict[str, bytes]] | None = None) -> None:
         """Writes a checkpoint. All ranks must call it. The previous checkpoint stays until this one is complete.
 
         Args:
@@ -60,6 +60,7 @@ class StateRegistry:
             run: State of the run, equal on all ranks, with the counters ``env_steps`` (which name the checkpoint) and
                 ``grad_steps``.
             keep: Number of newest checkpoints to keep.
+            export: Returns further files of the checkpoint, path inside it -> content; called on rank 0.
         """
         writer = CheckpointWriter(folder, run["env_steps"])
         own = {name: part.state_dict() for name, (part, shared) in self._parts.items() if not shared}
@@ -67,6 +68,7 @@ class StateRegistry:
         if self.ranks.leads:
             common = {name: part.state_dict() for name, (part, shared) in self._parts.items() if shared}
             hashes |= writer.write("shared", {**common, "run": run})
+            writer.export(export() if export is not None else {})
         hashes_by_rank = self.ranks.gather(hashes)
         if self.ranks.leads:
             counters = {name: run[name] for name in ("env_steps", "grad_steps")}

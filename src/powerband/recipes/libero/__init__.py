@@ -24,6 +24,7 @@ RECIPE = Recipe(
     task="benchmark",
     score="success",
     Evaluation=Evaluation,
+    finalize_evaluation="powerband.recipes.libero.evaluation_options:finalize_evaluation",
     evaluate="powerband.recipes.libero.evaluation:evaluate_run",
     build_learner="powerband.recipes.libero.learners:build_learner",
 )

@@ -71,6 +71,8 @@ class Config:
     """Simulators in parallel while demonstrations are recorded, each in its own process; -1 starts one per core."""
     updates: Size = 20_000
     """Updates of the run; run.env_steps, if it is given, is the budget instead."""
+    save_updates: SizeOrZero = 0
+    """Updates between two checkpoints, instead of run.save_interval, which counts rows; 0 uses run.save_interval."""
     sample_batch_size: Size = 32
     """Rows for which an evaluation (eval_interval) samples chunks, to log their error."""
     eval_episodes: SizeOrZero = 0
@@ -104,17 +106,27 @@ class Config:
 def finalize(config: Config, stage: str) -> Config:
     """Returns a copy of the configuration with the values that depend on other options or on the launcher.
 
-    These values are the full name of the benchmark, the length of the run `run.env_steps` in rows (training samples),
-    and the precision of ``accelerate launch``. The stage is not used.
+    These values are the full name of the benchmark, the length of the run `run.env_steps` and the interval between
+    checkpoints `run.save_interval` in rows (training samples), and the precision of ``accelerate launch``. The stage is
+    not used.
+
+    Raises:
+        ConfigError: Both `save_updates` and `run.save_interval` are set.
     """
     config = replace(config, benchmark=find_benchmark(config.benchmark))
     if precision := launched_precision(config):
         config = replace(config, run=replace(config.run, precision=precision))
-    if config.run.env_steps:
-        return config
-    world_size = launch.world_size(config.run)
-    env_steps = config.updates * config.rows_per_rank_update(world_size) * world_size
-    return replace(config, run=replace(config.run, env_steps=env_steps))
+    run, world_size = config.run, launch.world_size(config.run)
+    rows = config.rows_per_rank_update(world_size) * world_size
+    if config.save_updates:
+        if run.save_interval:
+            raise ConfigError(
+                f"save_updates={config.save_updates} and run.save_interval={run.save_interval} are two intervals "
+                f"between checkpoints. Write only one of them."
+            )
+        run = replace(run, save_interval=config.save_updates * rows)
+    run = replace(run, env_steps=run.env_steps or config.updates * rows)
+    return replace(config, run=run, save_updates=0)
 
 
 def launched_precision(config: Config) -> Literal["", "bf16", "fp16"]:
@@ -195,7 +207,7 @@ OLD_NAMES: dict[str, Any] = {
     ),
     "dataloader_num_workers": ("offline.loader_threads", "threads, not processes; 0 if the rows are in memory"),
     "mixed_precision": "run.precision",
-    "checkpointing_period": ("run.save_interval", "rows between two checkpoints, not updates"),
+    "checkpointing_period": "save_updates",
     "checkpoints_total_limit": "run.keep_checkpoints",
     "pretrained_model_name_or_path": "pretrained",
     "pretrained_text_encoder_name_or_path": "text_encoder",
@@ -208,14 +220,8 @@ OLD_NAMES: dict[str, Any] = {
     "cond_mask_prob": "rdt.drop_condition",
     "state_noise_snr": "rdt.state_snr_db",
     "dataset_type": (None, "Name the data: data=FILE.hdf5, a LeRobot folder, or demos_dir with recordings."),
-    "multi_gpu": (
-        None,
-        "Write gpus=0,1 for one rank per GPU; under accelerate launch it is an option of the launcher.",
-    ),
-    "num_processes": (
-        None,
-        "Write nproc=2 with gpus=none, or gpus=0,1; under accelerate launch it is an option of the launcher.",
-    ),
+    "multi_gpu": ("", "several ranks use one GPU each if there are GPUs; gpus=0,1 names them"),
+    "num_processes": ("run.nproc", "ranks on this machine, one GPU each if there are GPUs"),
     "use_pictures": "use_images",
     "warmup": "rdt.lr_warmup_updates",
     "rdt.warmup": "rdt.lr_warmup_updates",

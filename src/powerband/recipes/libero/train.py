@@ -23,10 +23,13 @@ from powerband.recipes.libero.env.tasks import LiberoNotInstalled
 from powerband.recipes.libero.evaluation import ChunkActor, evaluate_task
 from powerband.recipes.libero.learners import make_learner
 from powerband.recipes.libero.nets.hashed_tokens import instruction_similarity
+from powerband.recipes.libero.nets.rdt_checkpoint import published_files
 from powerband.recipes.libero.rdt import RDTLearner
 from powerband.recipes.libero.settings import Evaluation
 
 STATISTICS_FILE = "statistics.json"
+EMA_FOLDER = "ema"
+"""Folder in a checkpoint with the averaged weights, in the format of the published checkpoints."""
 SAME_INSTRUCTION = 0.999
 """Cosine of two instructions' mean tokens above which the policy cannot distinguish them."""
 
@@ -56,7 +59,11 @@ def train(config: Config, run: Run) -> None:
         ranks.world_size,
         config.offline.loader_threads,
     )
-    hooks = RunHooks(evaluate=TrainingEvaluation(config, data, learner), before_save=learner.gather)
+    hooks = RunHooks(
+        evaluate=TrainingEvaluation(config, data, learner),
+        before_save=learner.gather,
+        export=lambda: {f"{EMA_FOLDER}/{name}": data for name, data in published_files(learner.acting).items()},
+    )
     offline(run, learner, loader, config.offline, hooks)
     run.export_policy(learner.policy_state())
 

@@ -33,7 +33,7 @@ OLD_NAMES: dict[str, Any] = {
     "transformer_collective_network.builder.actor_update_freq": (
         None,
         "Distillation trains the policy first, then the critics, and has no target networks. Write "
-        "distill.actor_updates and distill.critic_updates.",
+        "distill.actor_updates and distill.critic_updates, or leave this option at 1.",
     ),
     "transformer_collective_network.builder.critic_target_update_freq": (
         None,
@@ -45,11 +45,11 @@ OLD_NAMES: dict[str, Any] = {
     "gpu_optimizations.gradient_clipping": "distill.max_grad_norm",
     "gpu_optimizations.num_workers": "offline.loader_threads",
     "distributed.world_size": ("run.nproc", "ranks on this machine; with GPUs write gpus=all, one rank each"),
-    "distributed.rank": (None, "The launcher numbers the ranks. Write gpus=0,1 or nproc=2, or start with torchrun."),
-    "distributed.backend": (
+    "distributed.rank": (
         None,
-        "The backend is not an option: NCCL connects GPUs, gloo connects CPU ranks. Leave this option out.",
+        "One command starts all ranks and numbers them. Write gpus=0,1 or nproc=2 without a rank, or use torchrun.",
     ),
+    "distributed.backend": ("", "NCCL connects GPUs and gloo connects CPU ranks"),
     "warmup": _LEARNING_STARTS,
     "off_policy.warmup": _LEARNING_STARTS,
     "stop_after": "stop_after_successes",
@@ -62,14 +62,23 @@ OLD_NAMES: dict[str, Any] = {
 }
 """Old option -> option of metaworld, or (option, note for the user). (None, note) refuses the option with the note."""
 
-OLD_ARGUMENTS = {
-    "--config-name=gpu_server_collective_config": "variant=gpu-server",
+COMPILE = "sac.compile=true represent.compile=true distill.compile=true"
+OLD_ARGUMENTS: dict[str, Any] = {
+    "config-name=gpu_server_collective_config": "variant=gpu-server",
     "setup=gpu_server_metaworld": "variant=gpu-server",
     "env=metaworld-mt1": "",
     "gpu_optimizations.use_amp=true": "precision=bf16",
     "gpu_optimizations.use_amp=false": "precision=fp32",
     "gpu_optimization.use_amp=true": "precision=bf16",
     "gpu_optimization.use_amp=false": "precision=fp32",
+    "gpu_optimizations.compile_model=true": COMPILE,
+    "gpu_optimization.compile_model=true": COMPILE,
+    "distributed.rank=0": ("", "one command starts all ranks and numbers them"),
+    "transformer_collective_network.builder.actor_update_freq=1": ("", "distillation updates the policy at every step"),
+    "transformer_collective_network.builder.critic_target_update_freq=1": (
+        "",
+        "the targets of distillation are the values of the experts, which do not change",
+    ),
     "experiment.mode=train_worker": "expert",
     "experiment.mode=online_distill_collective_transformer": "online_distill",
     "experiment.mode=train_representation_transformer": "represent",
@@ -77,4 +86,4 @@ OLD_ARGUMENTS = {
     "experiment.mode=evaluate_collective_transformer": "evaluate",
     "experiment.mode=train_student": "student",
 }
-"""Argument of the guide's command line -> stage or argument of metaworld; empty if it is no longer needed."""
+"""``name=value`` of the guide -> stage or ``name=value`` of metaworld, or (one of these, note); "" if obsolete."""

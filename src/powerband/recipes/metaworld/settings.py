@@ -93,6 +93,8 @@ class RepresentConfig:
     """Temperature of the contrastive loss."""
     max_grad_norm: NonNegative = 0.0
     """Gradients are clipped to this 2-norm; 0 does not clip."""
+    compile: bool = False
+    """Compile the encoder with torch.compile while it is trained."""
     net: TrajectoryEncoderConfig = field(default_factory=TrajectoryEncoderConfig)
 
 
@@ -111,6 +113,8 @@ class DistillConfig:
     """Weight of the error of the log standard deviations, relative to the error of the means."""
     max_grad_norm: NonNegative = 0.0
     """Gradients are clipped to this 2-norm; 0 does not clip."""
+    compile: bool = False
+    """Compile the losses with torch.compile."""
 
 
 @dataclass(frozen=True)

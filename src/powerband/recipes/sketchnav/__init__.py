@@ -1,8 +1,8 @@
 """sketchnav: the recipe that trains agents to navigate indoors to the goal on a hand-drawn sketch map."""
 
 from powerband.core.recipe import Recipe
-from powerband.recipes.sketchnav.config import ALGORITHMS, VARIANTS, Config, Evaluation, check
-from powerband.recipes.sketchnav.old_names import OLD_NAMES
+from powerband.recipes.sketchnav.config import ALGORITHMS, VARIANTS, Config, Evaluation, check, finalize, notices
+from powerband.recipes.sketchnav.old_names import OLD_ARGUMENTS, OLD_NAMES
 
 RECIPE = Recipe(
     name="sketchnav",
@@ -17,6 +17,10 @@ RECIPE = Recipe(
     default_stage="train",
     variants=VARIANTS,
     old_names=OLD_NAMES,
+    old_arguments=OLD_ARGUMENTS,
+    implied_algo={"RL.DIFFUSION.lr": "diffusion"},
+    finalize=finalize,
+    notices=notices,
     check=check,
     score="success",
     Evaluation=Evaluation,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -10,6 +10,7 @@ from powerband.algos.settings import ChunkConfig, PPOConfig
 from powerband.core.config import RunConfig
 from powerband.core.config.ranges import (
     MAX_COUNT,
+    Count,
     FilePath,
     Range,
     ShareBelowOne,
@@ -20,6 +21,7 @@ from powerband.core.config.ranges import (
     check_ranges,
 )
 from powerband.core.errors import ConfigError
+from powerband.core.machine.device import expected_ranks
 from powerband.core.recipe import Algorithm, load_object
 from powerband.loops.config import OfflineConfig, OnPolicyConfig
 from powerband.recipes.sketchnav.settings import (
@@ -71,6 +73,9 @@ class Config:
     """Episodes of an evaluation during training (eval_interval), in plans that training does not use."""
     eval_plans: Size = 50
     """Floor plans of each evaluation split; scenes.goals and scenes.starts set the episodes in each."""
+    save_updates: Count = 0
+    """Updates between two checkpoints, instead of run.save_interval: rollouts of ppo, batches of diffusion and clone; 0
+    uses run.save_interval."""
     episode_file: FilePath = ""
     """File of training episodes, written by the stage `episodes`; empty generates them from scenes and seed."""
     demos_dir: FilePath = ""
@@ -103,6 +108,14 @@ class Config:
     def loop(self) -> OnPolicyConfig | OfflineConfig:
         """Settings of the training loop that the chosen algorithm runs in: `on_policy` or `offline`."""
         return self.on_policy if self.algo == "ppo" else self.offline
+
+    @property
+    def steps_per_update(self) -> int:
+        """Environment steps of one update over all ranks: of a rollout for ppo, of a batch for the others."""
+        if self.algo == "ppo":
+            return self.on_policy.num_envs * self.on_policy.num_steps
+        per_rank = self.offline.batch_size_per_rank
+        return per_rank * expected_ranks(self.run) if per_rank else self.offline.global_batch_size
 
     @property
     def episode_seed(self) -> int:
@@ -154,6 +167,37 @@ class Evaluation:
                 "temperature=0 is not above 0. Write temperature=1, or policies=likeliest for the likeliest actions, "
                 "which are the limit of 0."
             )
+
+
+def finalize(config: Config, stage: str) -> Config:
+    """Returns a copy of the configuration in which `save_updates`, if it is set, is converted to environment steps.
+
+    Args:
+        config: Configuration as the user wrote it.
+        stage: Name of the stage; not used.
+
+    Raises:
+        ConfigError: Both `save_updates` and ``run.save_interval`` are set.
+    """
+    if not config.save_updates:
+        return config
+    if config.run.save_interval:
+        raise ConfigError(
+            f"save_updates={config.save_updates} and run.save_interval={config.run.save_interval} are two intervals "
+            f"between checkpoints. Write only one of them."
+        )
+    run = replace(config.run, save_interval=config.save_updates * config.steps_per_update)
+    return replace(config, run=run, save_updates=0)
+
+
+def notices(config: Config) -> list[str]:
+    """Returns a message for the user about the environment steps between two checkpoints, if `save_updates` is set."""
+    steps = config.steps_per_update
+    message = (
+        f"save_updates={config.save_updates:,} is save_interval={config.save_updates * steps:,} environment steps: an "
+        f"update has {steps:,}."
+    )
+    return [message] if config.save_updates else []
 
 
 def check(config: Config, world_size: int) -> None:

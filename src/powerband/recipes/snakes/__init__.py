@@ -1,7 +1,16 @@
 """Recipe snakes: trains a team of three snakes against three others, with DDPG, BiCNet, or PPO with self-play."""
 
 from powerband.core.recipe import Recipe
-from powerband.recipes.snakes.config import ALGORITHMS, OLD_NAMES, VARIANTS, Config, Evaluation, check, finalize
+from powerband.recipes.snakes.config import (
+    ALGORITHMS,
+    IMPLIED_ALGO,
+    OLD_NAMES,
+    VARIANTS,
+    Config,
+    Evaluation,
+    check,
+    finalize,
+)
 
 RECIPE = Recipe(
     name="snakes",
@@ -11,6 +20,8 @@ RECIPE = Recipe(
     algorithms=ALGORITHMS,
     variants=VARIANTS,
     old_names=OLD_NAMES,
+    combined_options="powerband.recipes.snakes.load_model:resumed_run",
+    implied_algo=IMPLIED_ALGO,
     finalize=finalize,
     check=check,
     score="win_greedy",

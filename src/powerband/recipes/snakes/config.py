@@ -140,12 +140,13 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
     "smoke": {"run.env_steps": 20_000, "on_policy.num_envs": 16, "ppo.hidden": (32, 32)},
 }
+IMPLIED_ALGO = dict.fromkeys(("update_interval", "batch_size", "max_episodes", "a_lr", "c_lr"), "ddpg")
+"""Option of the guide -> its algorithm, which the option implies if the user names none."""
 OLD_NAMES = {
     "batch_size": ("off_policy.global_batch_size", "sizes are over all ranks; the guide's was per rank"),
     "max_episodes": ("episodes", "over all ranks; the guide's was per rank"),
     "a_lr": "ddpg.actor_lr",
     "c_lr": "ddpg.critic_lr",
-    "load_model": ("run.resume", "a run folder or a checkpoint"),
     "warmup": "off_policy.learning_starts",
     "off_policy.warmup": "off_policy.learning_starts",
     "num_boards": "on_policy.num_envs",

@@ -9,6 +9,7 @@ from powerband.algos.settings import COMAConfig
 from powerband.core.config import RunConfig
 from powerband.core.config.ranges import Count, Seed, Size, SizeOrZero, Threads, check_ranges
 from powerband.core.errors import ConfigError
+from powerband.core.machine.device import expected_ranks
 from powerband.core.recipe import Algorithm
 from powerband.loops.config import OnPolicyConfig
 from powerband.recipes.uav.settings import Agents, CommRange, World
@@ -83,7 +84,8 @@ def finalize(config: Config, stage: str) -> Config:
         )
     num_steps = loop.num_steps or mission_steps
     rows_per_mission = num_steps * config.world.n_agents
-    missions = loop.num_envs or -(-config.batches * loop.minibatch_rows // rows_per_mission)
+    ranks = expected_ranks(config.run)
+    missions = loop.num_envs or -(-config.batches * loop.minibatch_rows // (rows_per_mission * ranks)) * ranks
     rollout_steps = missions * num_steps
     rollouts = config.iterations or -(-config.episodes * mission_steps // rollout_steps)
     run = replace(config.run, env_steps=rollouts * rollout_steps) if rollouts else config.run

@@ -124,6 +124,24 @@ def test_distillation_learns_the_policy_then_values_that_include_the_reward():
     assert float((q - batch["q_target"]).square().mean()) > float((q - target).square().mean())
 
 
+@pytest.mark.slow
+def test_compiled_losses_equal_eager_ones():
+    """Dropout is off in `NET`, because compiled code draws other numbers."""
+    figures = {}
+    for compiled in (False, True):
+        torch.manual_seed(0)
+        encoder = RepresentationLearner(RepresentConfig(net=NET, compile=compiled), RankContext.single())
+        losses = [encoder.update(trajectories(32, step)) for step in range(3)]
+        distilled = DistillationLearner(
+            DistillConfig(actor_updates=2, hidden=(16,), compile=compiled), 6, RankContext.single()
+        )
+        losses += [distilled.update(labelled(32, step)) for step in range(4)]
+        figures[compiled] = losses
+    for eager, compiled in zip(figures[False], figures[True], strict=True):
+        for name, value in eager.items():
+            torch.testing.assert_close(compiled[name], value, rtol=1e-4, atol=1e-5)
+
+
 def test_imitation_bonus_is_a_product_of_gaussians():
     action, mu = torch.tensor([[0.2, -0.1]]), torch.tensor([[0.1, 0.1]])
     log_std = torch.log(torch.tensor([[0.5, 0.2]]))

@@ -54,12 +54,18 @@ def export_published(policy: RDTPolicy, folder: Path) -> None:
 
     The checkpoint contains the RDT and the adaptors of `policy`, the layers that map inputs to tokens.
     """
-    from safetensors.torch import save_file
-
     folder.mkdir(parents=True, exist_ok=True)
+    for name, content in published_files(policy).items():
+        (folder / name).write_bytes(content)
+
+
+def published_files(policy: RDTPolicy) -> dict[str, bytes]:
+    """Returns the files of a published checkpoint of `policy`: name -> content."""
+    from safetensors.torch import save
+
     state = {name: value.detach().cpu().contiguous() for name, value in published_state(policy).items()}
-    save_file(state, folder / SAFE)
-    (folder / "config.json").write_text(json.dumps(published_settings(policy), indent=2) + "\n")
+    settings = json.dumps(published_settings(policy), indent=2) + "\n"
+    return {SAFE: save(state), "config.json": settings.encode()}
 
 
 def published_state(policy: RDTPolicy) -> dict[str, Tensor]:

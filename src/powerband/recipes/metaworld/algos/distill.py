@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from powerband.core.optim.compile import compile_if
 from powerband.core.optim.flat_adam import FlatAdam
 from powerband.core.rank_context import RankContext
 from powerband.recipes.metaworld.nets.collective import CollectiveActorCritic
@@ -37,6 +38,8 @@ class DistillationLearner:
         }
         self.actor_adam = FlatAdam([self.net.actor], config.lr, **shared)
         self.critic_adam = FlatAdam([self.net.critic], config.lr, **shared)
+        self._policy_loss_fn = compile_if(self._policy_loss, config.compile)
+        self._value_loss_fn = compile_if(self._value_loss, config.compile)
         self.updates = 0
 
     def update(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -54,18 +57,26 @@ class DistillationLearner:
         self.updates += 1
         if self.updates <= self.config.actor_updates:
             with self.precision.autocast():
-                mu, log_std = self.net.policy(batch["z"], batch["state"])
-                loss = policy_loss(mu, log_std, batch["mu"], batch["log_std"], self.config.log_std_coef)
+                loss = self._policy_loss_fn(batch)
             norm = self.actor_adam.step(loss)
             return {"losses/distill_actor": loss.detach(), "losses/actor_grad_norm": norm}
         with self.precision.autocast():
-            q = self.net.value(batch["z"], batch["state"], batch["action"])
-            target = batch["reward"] + batch["gamma"] * batch["q_target"]
-            known = torch.isfinite(target)
-            error = torch.where(known, (q - torch.where(known, target, 0.0)).square(), 0.0)
-            loss = (error.sum(1) / known.sum().clamp(min=1)).sum()
+            loss = self._value_loss_fn(batch)
         norm = self.critic_adam.step(loss)
         return {"losses/distill_critic": loss.detach(), "losses/critic_grad_norm": norm}
+
+    def _policy_loss(self, batch: dict[str, Tensor]) -> Tensor:
+        """Returns the 0-d loss of the policy on the batch of `update`."""
+        mu, log_std = self.net.policy(batch["z"], batch["state"])
+        return policy_loss(mu, log_std, batch["mu"], batch["log_std"], self.config.log_std_coef)
+
+    def _value_loss(self, batch: dict[str, Tensor]) -> Tensor:
+        """Returns the 0-d loss of the critics on the batch of `update`, over the rows with a known target."""
+        q = self.net.value(batch["z"], batch["state"], batch["action"])
+        target = batch["reward"] + batch["gamma"] * batch["q_target"]
+        known = torch.isfinite(target)
+        error = torch.where(known, (q - torch.where(known, target, 0.0)).square(), 0.0)
+        return (error.sum(1) / known.sum().clamp(min=1)).sum()
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the training state for a checkpoint: live tensors and numbers, not copies."""

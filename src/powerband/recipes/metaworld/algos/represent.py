@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from powerband.core.optim.compile import compile_if
 from powerband.core.optim.flat_adam import FlatAdam
 from powerband.core.rank_context import RankContext
 from powerband.recipes.metaworld.nets.trajectory import PARTS, TrajectoryEncoder
@@ -30,6 +31,7 @@ class RepresentationLearner:
         """
         self.config, self.precision, self.noise = config, context.precision, context.noise
         self.encoder = TrajectoryEncoder(config.net).to(context.device)
+        self._encode_fn = compile_if(self.encoder, config.compile)
         clip = config.max_grad_norm or None
         self.updates = 0
         self.adam = FlatAdam(
@@ -81,7 +83,7 @@ class RepresentationLearner:
                 kind < 0.8, torch.zeros_like(content), torch.where(kind < 0.9, content.roll(1, 0), content)
             )
             shown[part] = torch.where(masked[part].unsqueeze(-1), replacement, content)
-        code, predicted = self.encoder(batch, shown)
+        code, predicted = self._encode_fn(batch, shown)
         errors = []
         for part in PARTS:
             each = (predicted[part].float() - batch[part]).square().mean(-1)

@@ -102,4 +102,5 @@ def loop_sizes(config: Config, world_size: int) -> OffPolicyConfig:
         learning_starts=random_steps,
         random_steps=random_steps,
         anneal_from=1.0,
+        lr_warmup_updates=0,
     )

@@ -1,0 +1,44 @@
+"""Best checkpoint: finds the stored checkpoint of a run whose evaluation during training had the highest score."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+from powerband.core.run_folder import find_run
+
+
+def best_checkpoint(run: str, score: str) -> tuple[Path | None, str]:
+    """Finds the best stored checkpoint of a run. A checkpoint has the score of the last evaluation up to its step.
+
+    Args:
+        run: Run folder, a path inside it, or ``last``.
+        score: Result of the evaluation during training, such as success; larger is better. "" if there is none.
+
+    Returns:
+        The folder of the checkpoint and its score as a text; None and the reason if no checkpoint has a score.
+    """
+    folder = find_run(run)
+    steps = sorted(int(path.name) for path in (folder / "checkpoints").glob("*") if path.name.isdigit())
+    evaluations = _evaluations(folder / "metrics.jsonl", f"eval/{score}") if score else []
+    scores = {step: [value for at, value in evaluations if at <= step][-1:] for step in steps}
+    scored = [(values[0], step) for step, values in scores.items() if values]
+    if not scored:
+        return None, "no stored checkpoint has an evaluation. Train with eval_interval=N to evaluate every N steps"
+    value, step = max(scored)
+    return folder / "checkpoints" / str(step), f"{score} {value:.4g}, the best of {len(scored)} stored checkpoint(s)"
+
+
+def _evaluations(path: Path, name: str) -> list[tuple[int, float]]:
+    """Returns (environment steps, value) of each evaluation in the metrics file `path`; other lines are skipped."""
+    found = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []:
+        try:
+            record = json.loads(line)
+            step, value = int(record["env_steps"]), float(record[name])
+        except (ValueError, KeyError, TypeError):
+            continue
+        if math.isfinite(value):
+            found.append((step, value))
+    return found
