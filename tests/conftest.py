@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gc
 import os
+import warnings
 from pathlib import Path
 
 import pytest
@@ -89,3 +90,14 @@ def _first(path: Path, among: tuple[str, ...]) -> int:
         return len(among)
     where = path.relative_to(HERE)
     return next((number for number, each in enumerate(among) if where.is_relative_to(each)), len(among))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item):
+    """Restores the cores that the process may use, which numba compares with its number of threads in later tests."""
+    cores = os.sched_getaffinity(0)
+    result = yield
+    if os.sched_getaffinity(0) != cores:
+        os.sched_setaffinity(0, cores)
+        warnings.warn(f"{item.nodeid} restricted the process to other cores; they are restored.", stacklevel=1)
+    return result

@@ -48,7 +48,9 @@ def test_masked_actions_and_categories_are_trained_on(tmp_path, capsys):
 
 
 def test_actions_of_several_entries_are_trained_on_and_masked(tmp_path, capsys):
-    row = train_and_evaluate(tmp_path, capsys, "env_id=contract.registered:Dials-v0", "action_mask=true", *ON_POLICY)
+    row = train_and_evaluate(
+        tmp_path, capsys, "env_id=contract.registered:Dials-v0", "action_mask=true", *ON_POLICY, trust=True
+    )
     assert row["length"] == 6 and row["return"] >= 0, "a forbidden choice costs 100"
 
 
@@ -63,7 +65,7 @@ def test_actions_of_several_entries_are_refused_by_other_algorithms(tmp_path, ca
 @pytest.mark.parametrize("algo", ["sac", "td3", "fast_td3"])
 def test_goals_are_relabelled(tmp_path, capsys, algo):
     words = ("env_id=contract.registered:Reach-v0", f"algo={algo}", "hindsight=4", *OFF_POLICY)
-    assert train_and_evaluate(tmp_path, capsys, *words)["length"] == 10
+    assert train_and_evaluate(tmp_path, capsys, *words, trust=True)["length"] == 10
 
 
 def test_relabelling_needs_a_vectorised_reward(tmp_path, capsys):

@@ -12,7 +12,7 @@ from powerband.cli.catalogue import configure
 from powerband.tune.score.learning_space import LearningSpace, nearest_divisor
 
 CASES = {
-    "ppo": ["gym", "algo=ppo"],
+    "ppo": ["gym", "algo=ppo", "hyper=default"],
     "sac": ["gym"],
     "cartpole": ["gym", "variant=cartpole"],
     "snakes": ["snakes"],

@@ -29,7 +29,7 @@ def test_algorithms_that_support_the_spaces_are_tried_the_present_one_first() ->
 
 
 def space_of(layout: dict | None = None) -> SettingSpace:
-    words = ["env_id=Pendulum-v1", "on_policy.num_envs=2"]
+    words = ["env_id=Pendulum-v1", "on_policy.num_envs=2", "hyper=default"]
     recipe, stage, resolved = configure("gym", words)
     configs = usable_algorithms(recipe, stage, resolved, words, configure)
     return SettingSpace(recipe, stage, configs, fixed_settings(resolved), layout)
