@@ -80,7 +80,7 @@ class Recipe:
         task: Option that names the task, such as ``env_id``; tuned presets are valid for its value only. Empty for a
             recipe with one task.
         score: Name of the result of the evaluation during training (`RunHooks.evaluate`) that measures the policy;
-            larger is better. ``powerband tune objective=score`` needs it. Empty if there is no such result.
+            larger is better. ``powerband tune objective=score`` needs it. Empty without such a result.
         Evaluation: Frozen dataclass of the options of ``powerband eval``, or a reference to it.
         finalize_evaluation: ``(config of the run, options) -> (options, messages for the user)``; None changes nothing.
         evaluate: ``(config, run_folder, options) -> list of result rows``; None if the recipe has no evaluation.

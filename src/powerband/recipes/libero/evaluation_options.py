@@ -30,7 +30,7 @@ def finalize_evaluation(config: Config, options: Evaluation) -> tuple[Evaluation
         if HUB_NAME.fullmatch(value) and not os.path.exists(value):
             options = replace(options, **{name: ""})  # type: ignore[arg-type]
             messages.append(
-                f"{name}={value}: there is no such folder, and nothing is downloaded. The run's encoder applies: "
+                f"{name}={value}: the folder does not exist, and nothing is downloaded. The run's encoder applies: "
                 f"{own or 'the built-in one'}."
             )
     if options.max_steps:
