@@ -36,8 +36,21 @@ DEFAULTS = {
 }
 """Candidates for the general settings of PPO: learning rate, initial deviation of actions, normalised observations and
 rewards."""
+DQN_DEFAULTS = {
+    "wide": "dqn.hidden=[256,256] off_policy.global_batch_size=256",
+    "wide-128": "dqn.hidden=[256,256] off_policy.global_batch_size=128",
+    "narrow-256": "dqn.hidden=[128,128] off_policy.global_batch_size=256",
+    "narrow-128": "dqn.hidden=[128,128] off_policy.global_batch_size=128",
+    "narrow-64": "dqn.hidden=[128,128] off_policy.global_batch_size=64",
+    "narrower-128": "dqn.hidden=[64,64] off_policy.global_batch_size=128",
+    "narrow-128-hard": "dqn.hidden=[128,128] off_policy.global_batch_size=128 dqn.tau=1 dqn.target_interval=250",
+    "narrow-128-slow": "dqn.hidden=[128,128] off_policy.global_batch_size=128 dqn.lr=2e-4",
+}
+"""Candidates for the general settings of DQN: widths, rows of a batch, target network, learning rate."""
+DQN_TASKS = ("CartPole-v1", "Acrobot-v1", "LunarLander-v3")
 STEPS = {"Hopper-v5": 300_000, "HalfCheetah-v5": 300_000, "LunarLander-v3": 200_000}
 DEFAULT_STEPS = 100_000
+DQN_STEPS = 60_000
 TASKS = ("Hopper-v5", "HalfCheetah-v5", "CartPole-v1", "Pendulum-v1", "Acrobot-v1", "LunarLander-v3")
 TUNED: dict[tuple[str, str], dict[str, str]] = {
     ("CartPole-v1", "ppo"): {
@@ -65,6 +78,9 @@ def candidates() -> dict[str, tuple[str, str, int, list[str]]]:
     for task in TASKS:
         for name, settings in DEFAULTS.items():
             found[f"{task}-ppo-{name}"] = (task, "ppo", STEPS.get(task, DEFAULT_STEPS), settings.split())
+    for task in DQN_TASKS:
+        for name, settings in DQN_DEFAULTS.items():
+            found[f"{task}-dqn-{name}"] = (task, "dqn", DQN_STEPS, ["hyper=default", *settings.split()])
     for (task, algo), entries in TUNED.items():
         for name, settings in entries.items():
             steps = STEPS.get(task, DEFAULT_STEPS)

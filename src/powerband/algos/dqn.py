@@ -27,6 +27,7 @@ from powerband.core.schedule import UpdateCycle
 from powerband.data.n_step import bootstrap_discount
 from powerband.data.types import EnvSpec, Tree
 from powerband.nets.distributions import MASKED, uniform_actions
+from powerband.nets.mlp import MLP
 from powerband.nets.observations.encoders import ObsEncoder, encode
 from powerband.nets.observations.features import action_mask, features, num_features
 from powerband.nets.observations.normalise import vector_norm
@@ -93,6 +94,13 @@ class DQN:
         self.levels_Q = (torch.arange(quantiles, device=context.device) + 0.5) / quantiles
         self.cycle = UpdateCycle(config.target_interval)
         self._loss_fn = compile_if(self._loss, config.compile)
+        self.fused = None
+        plain = context.device.type == "cpu" and context.precision.name == "fp32" and encoder is None
+        if config.can_be_fused and plain:
+            from powerband.algos.fused_dqn import FusedDQN  # imports numba, which takes half a second
+
+            assert isinstance(self.net.net, MLP)
+            self.fused = FusedDQN(self.net.net, self.adam, self.target, config.double, config.huber_delta)
 
     @property
     def lr(self) -> float | Tensor:
@@ -116,8 +124,12 @@ class DQN:
             Actions (N,) int64; an empty dict; None, because the policy has no recurrent state.
         """
         rows, mask = self._features(obs, self.encoder), action_mask(obs)
-        with self.precision.autocast(rows.shape[0]):
-            action = best_action(self.net(rows), mask)
+        if self.fused is not None:
+            values = self.fused.values(rows).unsqueeze(2)
+        else:
+            with self.precision.autocast(rows.shape[0]):
+                values = self.net(rows)
+        action = best_action(values, mask)
         if explore:
             coin, point = self.noise("dqn/act", rows.shape[0]).uniform(2).unbind(1)
             action = torch.where(coin < self.epsilon, uniform_actions(point, self.num_actions, mask), action)
@@ -141,11 +153,18 @@ class DQN:
             if self.config.double and self.encoder is not None:
                 next_obs = self._features(batch["next_obs"], self.encoder)
         discount, mask = bootstrap_discount(batch, self.config.gamma), action_mask(batch["next_obs"])
-        with self.precision.autocast():
-            loss, q_mean, self.errors = self._loss_fn(
-                obs, batch["action"], batch["reward"], next_obs, target_next_obs, discount, mask, batch.get("weight")
-            )
-        figures = {"losses/critic": loss.detach(), "losses/q": q_mean, "losses/grad_norm": self.adam.step(loss)}
+        weight = batch.get("weight")
+        if self.fused is not None:
+            rows = obs, batch["action"], batch["reward"], next_obs, discount
+            loss, q_mean, self.errors = self.fused.gradient(rows, mask, weight)
+            grad_norm = self.adam.apply()
+        else:
+            with self.precision.autocast():
+                loss, q_mean, self.errors = self._loss_fn(
+                    obs, batch["action"], batch["reward"], next_obs, target_next_obs, discount, mask, weight
+                )
+            grad_norm = self.adam.step(loss)
+        figures = {"losses/critic": loss.detach(), "losses/q": q_mean, "losses/grad_norm": grad_norm}
         self.updates += 1
         if self.cycle.advance() == self.cycle.period:
             self.target.update()

@@ -228,20 +228,11 @@ class FusedPPO:
         self.norm, self.adam, self.theta = net.norm, adam, adam.flat.detach()
         self.action_type = (torch.int64, 1) if net.log_std is None else (torch.float32, net.outputs)
 
-        def position(parameter: Tensor) -> int:
-            return (parameter.data_ptr() - self.theta.data_ptr()) // self.theta.element_size()
-
-        def layers(hidden: nn.ModuleList, head: nn.Module) -> np.ndarray:
-            linear = [layer for layer in (*hidden, head) if isinstance(layer, nn.Linear)]
-            activations = [mlp.TANH] * (len(linear) - 1) + [mlp.LINEAR]
-            rows = [
-                (position(layer.weight), position(layer.bias), *layer.weight.shape, activation)
-                for layer, activation in zip(linear, activations, strict=True)
-            ]
-            return np.array(rows, np.int64)
-
-        self.layers = layers(net.trunk.hidden, net.head), layers(net.value_trunk.hidden, net.value_head)
-        begin, size = (0, 0) if net.log_std is None else (position(net.log_std), net.log_std.numel())
+        self.layers = (
+            mlp.layer_table(self.theta, (*net.trunk.hidden, net.head), mlp.TANH),
+            mlp.layer_table(self.theta, (*net.value_trunk.hidden, net.value_head), mlp.TANH),
+        )
+        begin, size = (0, 0) if net.log_std is None else (mlp.position(self.theta, net.log_std), net.log_std.numel())
         limits = (config.value_clip, None if config.target_kl is None else 1.5 * config.target_kl)
         bounds = (math.inf if limit is None else limit for limit in limits)
         self.log_std_at = begin, begin + size

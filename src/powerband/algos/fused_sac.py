@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 from numba import njit
-from torch import Tensor, nn
+from torch import Tensor
 
 from powerband.core.machine.cache_stamp import source_checksum
 from powerband.core.noise import Noise
@@ -27,7 +27,7 @@ from powerband.core.optim.compiled_adam import OPTIONS, compiled
 from powerband.core.optim.flat_adam import FlatAdam, FlatTarget
 from powerband.nets.compiled import distributions, mlp
 from powerband.nets.compiled.distributions import draw_normal
-from powerband.nets.compiled.mlp import LINEAR, RELU, backward, forward, input_gradient, tanh_
+from powerband.nets.compiled.mlp import LINEAR, RELU, backward, forward, input_gradient, layer_table, position, tanh_
 from powerband.nets.mlp import MLP, TwinMLP
 
 LOG_STD_MIN, LOG_STD_MAX = np.float32(-20), np.float32(2)
@@ -225,11 +225,6 @@ class FusedSAC:
         self.actor_adam, self.critic_adam = actor_adam, critic_adam
         theta, critics = actor_adam.flat.detach(), critic_adam.flat.detach()
 
-        def position(flat: Tensor, parameter: Tensor) -> int:
-            return (parameter.data_ptr() - flat.data_ptr()) // flat.element_size()
-
-        linear = [layer for layer in (*actor.hidden, actor.output) if isinstance(layer, nn.Linear)]
-        rows = [(position(theta, each.weight), position(theta, each.bias), *each.weight.shape, RELU) for each in linear]
         members = [
             [
                 (position(critics, weight[member]), position(critics, bias[member]), *weight.shape[1:], RELU)
@@ -237,9 +232,9 @@ class FusedSAC:
             ]
             for member in range(critic.members)
         ]
-        policy_layers, self.layers = np.array(rows, np.int64), np.array(members, np.int64)
-        policy_layers[-1, -1] = self.layers[:, -1, -1] = LINEAR
-        self.policy = theta.numpy(), policy_layers
+        self.layers = np.array(members, np.int64)
+        self.layers[:, -1, -1] = LINEAR
+        self.policy = theta.numpy(), layer_table(theta, (*actor.hidden, actor.output), RELU)
         self.critics, self.targets = critics.numpy(), target.flat.numpy()
         self.log_alpha_at = position(theta, log_alpha)
         self.bounds = tuple(bound.numpy() for bound in bounds)

@@ -34,8 +34,8 @@ from powerband.nets.choices import Activation
 Communication = Literal["none", "lstm"]
 
 
-FUSED_SAC_WIDTH = 128
-"""Units of a hidden layer up to which SAC's compiled functions are faster than PyTorch."""
+FUSED_WIDTH = 128
+"""Units of a hidden layer up to which the compiled functions of SAC and DQN are faster than PyTorch."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class SACConfig:
     @property
     def can_be_fused(self) -> bool:
         """Whether these settings allow `FusedSAC`, which computes actions and gradients in compiled functions."""
-        return self.fused and not self.compile and max(self.hidden) <= FUSED_SAC_WIDTH
+        return self.fused and not self.compile and max(self.hidden) <= FUSED_WIDTH
 
     @property
     def update_period(self) -> int:
@@ -199,6 +199,10 @@ class DQNConfig:
     """Normalise observations with running statistics of all collected steps, which are part of the policy."""
     compile: bool = False
     """Compile the loss with torch.compile."""
+    fused: bool = True
+    """Compute values and gradients in compiled functions, several times as fast as PyTorch for narrow layers. Used on
+    a CPU in fp32 if no hidden layer has more than 128 units, observations need no encoder, and neither dueling nor
+    quantiles is set."""
 
     def __post_init__(self) -> None:
         if self.epsilon_end > self.epsilon_start:
@@ -206,6 +210,12 @@ class DQNConfig:
                 f"dqn.epsilon_end={self.epsilon_end:g} is above dqn.epsilon_start={self.epsilon_start:g}. Write "
                 f"dqn.epsilon_start=1 and dqn.epsilon_end=0.05."
             )
+
+    @property
+    def can_be_fused(self) -> bool:
+        """Whether these settings allow `FusedDQN`, which computes values and gradients in compiled functions."""
+        plain = not (self.compile or self.dueling or self.quantiles)
+        return self.fused and plain and max(self.hidden, default=0) <= FUSED_WIDTH
 
     @property
     def update_period(self) -> int:

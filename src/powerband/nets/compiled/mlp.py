@@ -14,8 +14,10 @@ and the activation: `LINEAR`, `TANH` or `RELU`.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import numpy as np
+from torch import Tensor, nn
 
 from powerband.core.optim.compiled_adam import compiled
 
@@ -29,6 +31,29 @@ A1, A3, A5, A7, A9, A11, A13 = map(
 )
 B0, B2, B4, B6 = map(np.float32, (4.89352519e-03, 2.26843463e-03, 1.18534706e-04, 1.19825839e-06))
 TANH_LIMIT = np.float32(7.90531110763549805)
+
+
+def position(flat: Tensor, parameter: Tensor) -> int:
+    """Returns the index in `flat` (P,) of the first entry of a parameter that is a view of it."""
+    return (parameter.data_ptr() - flat.data_ptr()) // flat.element_size()
+
+
+def layer_table(flat: Tensor, modules: Iterable[nn.Module | None], activation: int) -> np.ndarray:
+    """Describes the linear layers among `modules`, in their order, as one network.
+
+    Args:
+        flat: All parameters (P,), of which those of the layers are views.
+        modules: Layers of the network from inputs to outputs.
+        activation: Activation of all layers except for the last one, which has none.
+
+    Returns:
+        The array `layers` (L, 5) int64 that `forward` expects.
+    """
+    linear = [module for module in modules if isinstance(module, nn.Linear)]
+    rows = [(position(flat, each.weight), position(flat, each.bias), *each.weight.shape, activation) for each in linear]
+    table = np.array(rows, np.int64)
+    table[-1, -1] = LINEAR
+    return table
 
 
 @compiled
