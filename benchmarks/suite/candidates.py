@@ -48,7 +48,7 @@ DQN_DEFAULTS = {
 }
 """Candidates for the general settings of DQN: widths, rows of a batch, target network, learning rate."""
 DQN_TASKS = ("CartPole-v1", "Acrobot-v1", "LunarLander-v3")
-STEPS = {"Hopper-v5": 300_000, "HalfCheetah-v5": 300_000, "LunarLander-v3": 200_000}
+STEPS = {"Hopper-v5": 300_000, "HalfCheetah-v5": 300_000, "LunarLander-v3": 200_000, "MountainCarContinuous-v0": 20_000}
 DEFAULT_STEPS = 100_000
 DQN_STEPS = 60_000
 TASKS = ("Hopper-v5", "HalfCheetah-v5", "CartPole-v1", "Pendulum-v1", "Acrobot-v1", "LunarLander-v3")
@@ -63,6 +63,16 @@ TUNED: dict[tuple[str, str], dict[str, str]] = {
     },
     ("Pendulum-v1", "ppo"): {
         "zoo": "on_policy.num_envs=4 on_policy.num_steps=1024 on_policy.minibatches=64 on_policy.gamma=0.9 ppo.lr=1e-3",
+    },
+    ("MountainCarContinuous-v0", "ppo"): {
+        "white": "on_policy.num_envs=2 on_policy.num_steps=256 on_policy.minibatches=8 ppo.normalize_obs=true "
+        "on_policy.normalize_reward=true",
+        "pink": "on_policy.num_envs=2 on_policy.num_steps=256 on_policy.minibatches=8 ppo.normalize_obs=true "
+        "on_policy.normalize_reward=true ppo.action_noise=pink",
+    },
+    ("MountainCarContinuous-v0", "sac"): {
+        "white": "sac.hidden=[64,64] sac.actor_lr=1e-3 sac.critic_lr=1e-3",
+        "pink": "sac.hidden=[64,64] sac.actor_lr=1e-3 sac.critic_lr=1e-3 sac.action_noise=pink",
     },
     ("LunarLander-v3", "ppo"): {
         "zoo": "on_policy.num_envs=16 on_policy.num_steps=1024 on_policy.minibatches=256 on_policy.epochs=4 "

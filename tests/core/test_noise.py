@@ -39,6 +39,30 @@ def test_normal_moments_and_tail():
     assert correlation.abs().max() < 0.2
 
 
+def test_pink_noise_is_standard_normal_and_its_power_falls_inversely_with_the_frequency():
+    noise = Noise(0, "test", torch.arange(400))
+    series = torch.stack([noise.pink(3)[:, 1] for _ in range(512)], 1)
+    assert series.mean().abs() < 0.05 and (series.std() - 1).abs() < 0.05
+    assert (series.abs() > 2).float().mean().item() == pytest.approx(0.0455, abs=0.01)
+    power = torch.fft.rfft(series).abs().square().mean(0)[2:257]
+    frequency = torch.arange(2, 257).float()
+    bands = [(4, 8), (8, 16), (16, 32), (32, 64), (64, 128), (128, 256)]
+    x = torch.tensor([frequency[low - 2 : high - 2].log().mean() for low, high in bands])
+    y = torch.tensor([power[low - 2 : high - 2].mean().log() for low, high in bands])
+    slope = ((x - x.mean()) * (y - y.mean())).sum() / (x - x.mean()).square().sum()
+    assert -1.25 < slope < -0.75
+
+
+def test_pink_noise_of_a_part_or_a_restored_stream_equals_that_of_the_full_stream():
+    whole, parts = Noise(3, "test", torch.arange(6)), Noise(3, "test", torch.arange(6))
+    for _ in range(5):
+        expected = whole.pink(2)
+        torch.testing.assert_close(torch.cat([parts.row_slice(0, 2).pink(2), parts.row_slice(2, 4).pink(2)]), expected)
+    restored = Noise(3, "test", torch.arange(6))
+    restored.load_state_dict(whole.state_dict())
+    assert torch.equal(restored.pink(2), whole.pink(2))
+
+
 @pytest.mark.parametrize("high", [1, 7, 1000, 2**31 - 1])
 def test_integers_stay_below_high(high):
     draws = Noise(3, "c", torch.arange(1000)).integers(high, 5)

@@ -50,8 +50,8 @@ class PPO:
                 observation tensors to one vector.
 
         Raises:
-            ConfigError: `config.gru` is set without a shared trunk, or `config.expert_coef` is set but the observations
-                contain no expert actions.
+            ConfigError: `config.gru` is set without a shared trunk, `config.expert_coef` is set but the observations
+                contain no expert actions, or `config.action_noise` is "pink" for discrete actions.
         """
         if config.expert_coef and (encoder is None or not isinstance(spec.obs, dict) or "expert" not in spec.obs):
             raise ConfigError(
@@ -60,6 +60,10 @@ class PPO:
             )
         if config.gru and not config.shared_trunk:
             raise ConfigError(f"ppo.gru={config.gru} needs a shared trunk. Write ppo.shared_trunk=true, or ppo.gru=0.")
+        if config.action_noise == "pink" and spec.num_actions is not None:
+            raise ConfigError(
+                "ppo.action_noise=pink needs continuous actions, but these are discrete. Write ppo.action_noise=white."
+            )
         self.spec, self.config, self.precision, self.noise = spec, config, context.precision, context.noise
         self.average, self.world_size = context.average, context.world_size
         self.leading = 1 if spec.num_agents is None else 2
@@ -152,7 +156,8 @@ class PPO:
         """
         per_env = lead.numel() // lead[0]
         noise = self.noise("ppo/act", lead[0]) if explore else None
-        if self.fused is not None and temperature == 1 and lead.numel() <= self.fused.max_rows:
+        white = noise is None or self.discrete or self.config.action_noise == "white"
+        if self.fused is not None and white and temperature == 1 and lead.numel() <= self.fused.max_rows:
             x = self._features(obs, self.leading).flatten(0, -2)
             return *self.fused.act(x, self._mask(obs), noise), None
         outputs, value, carry = self._forward(obs, lead, carry, None)
@@ -166,8 +171,11 @@ class PPO:
             assert self.net.log_std is not None
             log_std = self.net.log_std if temperature == 1 else self.net.log_std + 0.5 * math.log(temperature)
             policy = DiagGaussian(outputs, log_std)
-            normal = None if noise is None else noise.normal(per_env, self.dim).view(-1, self.dim)
-            sampled = policy.mean if normal is None else policy.sample(normal)
+            if noise is None:
+                sampled = policy.mean
+            else:
+                normal = noise.normal(per_env, self.dim) if white else noise.pink(per_env, self.dim)
+                sampled = policy.sample(normal.view(-1, self.dim))
         return sampled, policy.log_prob(sampled), value, carry
 
     def _categorical(self, logits: Tensor, obs: Tree) -> Categorical | MultiCategorical:

@@ -141,11 +141,13 @@ class SAC:
             no recurrent state.
         """
         obs = self._features(obs, self.encoder)
-        if self.fused is not None:
-            return self.fused.act(obs, self.noise("sac/act", obs.shape[0]) if explore else None), {}, None
+        noise = self.noise("sac/act", obs.shape[0]) if explore else None
+        pink = explore and self.config.action_noise == "pink"
+        if self.fused is not None and not pink:
+            return self.fused.act(obs, noise), {}, None
         with self.precision.autocast(obs.shape[0]):
-            if explore:
-                action, _ = self._policy_fn(obs, self.noise("sac/act", obs.shape[0]).normal(self.dim))
+            if noise is not None:
+                action, _ = self._policy_fn(obs, noise.pink(self.dim) if pink else noise.normal(self.dim))
             else:
                 action = torch.tanh(self.actor(obs)[:, : self.dim])
         return torch.addcmul(self.centre, self.scale, action), {}, None

@@ -32,6 +32,7 @@ from powerband.core.errors import ConfigError
 from powerband.nets.choices import Activation
 
 Communication = Literal["none", "lstm"]
+ActionNoise = Literal["white", "pink"]
 
 
 FUSED_WIDTH = 128
@@ -63,6 +64,9 @@ class SACConfig:
     """Factor on observations before the networks; raise it for small values, such as positions in metres."""
     normalize_obs: bool = False
     """Normalise observations with running statistics of all collected steps, which are part of the policy."""
+    action_noise: ActionNoise = "white"
+    """Noise of exploring actions: independent at each step (white), or correlated over up to 128 steps (pink), which
+    explores farther where rewards are rare. The distribution of a single action is the same."""
     max_grad_norm: Positive | None = None
     """Largest 2-norm of the gradients of the critics, and of the actor with the temperature; larger gradients are
     clipped, None clips nothing."""
@@ -104,6 +108,9 @@ class TD3Config:
     """Standard deviation of the noise on the target policy's actions."""
     target_noise_clip: NoiseScale = 0.5
     """Largest absolute noise on the target policy's actions."""
+    action_noise: ActionNoise = "white"
+    """Noise of exploring actions: independent at each step (white), or correlated over up to 128 steps (pink), which
+    explores farther where rewards are rare. The distribution of a single action is the same."""
     normalize_obs: bool = False
     """Normalise observations with running statistics of all collected steps, which are part of the policy."""
     compile: bool = False
@@ -255,6 +262,9 @@ class PPOConfig:
     """Normalise features with running statistics, which are updated once per rollout."""
     log_std: Annotated[float, Range(at_least=-20, at_most=5)] = 0.0
     """Initial log standard deviation of continuous actions, in units of half their range."""
+    action_noise: ActionNoise = "white"
+    """Noise of exploring actions: independent at each step (white), or correlated over up to 128 steps (pink), which
+    explores farther where rewards are rare. The distribution of a single action is the same."""
     fused: bool = False
     """Compute actions and updates of at most 1,024 rows in one compiled function, which saves the overhead of PyTorch.
     It supports two tanh trunks in fp32 on a CPU, without GRU, image network, central critic, MultiDiscrete actions and

@@ -110,8 +110,9 @@ class TD3:
         with self.precision.autocast(rows.shape[0]):
             action = torch.tanh(self.actor(rows)).float()
         if explore:
-            noise = self.noise("td3/act", rows.shape[0]).normal(self.dim)
-            action = (action + self.config.exploration_noise * noise).clamp(-1, 1)
+            noise = self.noise("td3/act", rows.shape[0])
+            normal = noise.pink(self.dim) if self.config.action_noise == "pink" else noise.normal(self.dim)
+            action = (action + self.config.exploration_noise * normal).clamp(-1, 1)
         return torch.addcmul(self.centre, self.scale, action), {}, None
 
     def update(self, batch: dict[str, Tree]) -> dict[str, Tensor]:

@@ -34,6 +34,20 @@ def splitmix64_(x: Tensor) -> Tensor:
     return x.bitwise_xor_((x >> 31).bitwise_and_(2**33 - 1))
 
 
+OCTAVES = 8
+"""Terms of pink noise. The slowest changes every 2**7 draws."""
+
+
+def box_muller(bits: Tensor) -> Tensor:
+    """Converts int64 numbers (..., h) with 64 random bits to standard normal numbers (..., 2 h) float32.
+
+    Source: Box and Muller 1958.
+    """
+    radius = ((bits >> 32).bitwise_and_(2**32 - 1) + 1).to(torch.float32).mul_(2.0**-32).log_().mul_(-2).sqrt_()
+    angle = bits.bitwise_and_(2**24 - 1).to(torch.float32).mul_(2 * math.pi * 2.0**-24)
+    return torch.cat([angle.cos().mul_(radius), angle.sin().mul_(radius)], -1)
+
+
 class Noise:
     """Source of random numbers for n environments or samples, each of which has an id and a random stream of its own.
 
@@ -84,16 +98,26 @@ class Noise:
         return (bits >> 40).bitwise_and_(2**24 - 1).to(torch.float32).mul_(2.0**-24).view(-1, *tail)
 
     def normal(self, *tail: int) -> Tensor:
-        """(n, *tail) float32 for n ids, standard normal.
+        """(n, *tail) float32 for n ids, standard normal."""
+        count = math.prod(tail)
+        return box_muller(self.bits((count + 1) // 2))[:, :count].reshape(-1, *tail)
 
-        Each hash yields two numbers. Source: Box and Muller 1958.
+    def pink(self, *tail: int) -> Tensor:
+        """(n, *tail) float32 for n ids, standard normal, with a correlation between successive draws.
+
+        The power falls inversely with the frequency, between 1/2 and 1/256 of a draw. A number is the sum of `OCTAVES`
+        normal numbers divided by the root of their count; number j changes every 2**j draws, at another phase for each
+        id. Nothing but the counter is state. Source: Voss and Clarke 1978, "1/f noise" in music.
         """
         count = math.prod(tail)
-        bits = self.bits((count + 1) // 2)
-        radius = ((bits >> 32).bitwise_and_(2**32 - 1) + 1).to(torch.float32).mul_(2.0**-32).log_().mul_(-2).sqrt_()
-        angle = bits.bitwise_and_(2**24 - 1).to(torch.float32).mul_(2 * math.pi * 2.0**-24)
-        pair = torch.cat([angle.cos().mul_(radius), angle.sin().mul_(radius)], 1)
-        return pair[:, :count].reshape(-1, *tail)
+        octave = torch.arange(OCTAVES, device=self.keys.device)
+        keys = self.keys.unsqueeze(1) + (octave + 1) * MIX_1
+        phase = splitmix64_(keys.clone()).bitwise_and_((1 << octave) - 1)
+        stream = splitmix64_(keys + ((self.counter + phase) >> octave) * GOLDEN)
+        self.counter.add_(1)
+        index = torch.arange(1, (count + 1) // 2 + 1, device=self.keys.device).mul_(GOLDEN)
+        terms = box_muller(splitmix64_(stream.unsqueeze(2) + index))[:, :, :count]
+        return terms.sum(1).mul_(OCTAVES**-0.5).view(-1, *tail)
 
     def integers(self, high: int | Tensor, *tail: int) -> Tensor:
         """(n, *tail) int64 for n ids, uniform on 0 .. high - 1; `high` < 2**31, an int or a 0-d int64 tensor."""
