@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 from numba import njit
-from torch import Tensor, nn
+from torch import Tensor
 
 from powerband.algos.settings import PPOConfig
 from powerband.core.machine.cache_stamp import source_checksum
