@@ -98,6 +98,11 @@ def world_size(settings: RunConfig) -> int:
     return ranks_on_this_machine(settings) * int(settings.nnodes.split(":")[-1])
 
 
+def is_elastic(settings: RunConfig) -> bool:
+    """True if the number of ranks may change, so that ranks that do not divide the sizes wait as spares."""
+    return ":" in settings.nnodes or (is_rank() and bool(restarts.job()))
+
+
 def launch(settings: RunConfig, arguments: list[str], new_folder: str = "") -> int | None:
     """Starts the ranks of a run with several ranks, and waits for them.
 
@@ -128,8 +133,8 @@ def launch(settings: RunConfig, arguments: list[str], new_folder: str = "") -> i
         )
     if machines > 1 and restarts_allowed and new_folder:
         raise ConfigError(
-            f"nnodes={settings.nnodes} with restarts requires a run_dir that all machines share, so that restarted "
-            f"ranks find their run. Write the same run_dir=FOLDER on all of them."
+            f"nnodes={settings.nnodes} with restarts requires a run_dir, so that restarted ranks find their run. Write "
+            f"run_dir=FOLDER on all machines, on a disk that they share or on one of their own."
         )
     endpoint = find_endpoint(settings.rdzv_endpoint) if machines > 1 else None
     if endpoint is not None:
