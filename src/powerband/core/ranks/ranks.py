@@ -26,7 +26,7 @@ TIMEOUT = "Timed out waiting"
 
 def is_peer_failure(error: BaseException) -> bool:
     """True for the error of a collective operation (one that all ranks call together) after another rank has ended."""
-    texts = ("Connection closed by peer", "Connection reset by peer", "remote worker", TIMEOUT)
+    texts = ("Connection closed by peer", "Connection reset by peer", "remote worker", "Connection timed out", TIMEOUT)
     return isinstance(error, dist.DistError) or (
         isinstance(error, RuntimeError) and any(text in str(error) for text in texts)
     )

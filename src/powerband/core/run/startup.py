@@ -19,6 +19,7 @@ from powerband.core.machine import rendering
 from powerband.core.machine.device import device_names, host_facts, set_backend_flags, set_threads
 from powerband.core.optim.precision import resolve_precision
 from powerband.core.ranks import restarts
+from powerband.core.ranks.connections import limit_silence
 from powerband.core.ranks.meeting import Meeting
 from powerband.core.ranks.ranks import Ranks
 from powerband.core.regular_files import read_object
@@ -131,6 +132,8 @@ def _joined_run(
     config, settings = roll.config, roll.config.run
     timeout_s = meeting.timeout.total_seconds()
     ranks = Ranks.from_environment(device_names(settings), timeout_s, watched.progress, meeting, roll.working)
+    if restarts.job():  # without restarts, the run waits for a network that works again
+        limit_silence()
     watched.progress.set_rank(ranks.rank, ranks.world_size)
     set_threads(settings.threads, ranks.world_size)
     switches = set_backend_flags(settings)
