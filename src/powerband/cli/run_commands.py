@@ -7,6 +7,7 @@ import errno
 import sys
 import time
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from powerband.core.config.command_line import print_or_write, split_json_option
 from powerband.core.config.flags import from_arguments
 from powerband.core.config.saved import named_run, recipe_of, saved_text
 from powerband.core.config.schema import fields_table
+from powerband.core.config.sizes import largest_valid
 from powerband.core.config.values import parse_value
 from powerband.core.errors import ConfigError
 from powerband.core.recipe import Recipe, load_object
@@ -49,7 +51,11 @@ def train(arguments: list[str]) -> int:
         return 0
     launch.end_with_launcher()
     settings = resolved.config.run
-    recipe.check_sizes(resolved.config, launch.world_size(settings))
+    elastic = launch.is_elastic(settings)
+    if elastic:
+        largest_valid(partial(recipe.check_sizes, resolved.config), launch.world_size(settings))
+    else:
+        recipe.check_sizes(resolved.config, launch.world_size(settings))
     new_folder = "" if settings.run_dir or settings.resume else _new_folder(name, resolved.variant)
     status = launch.launch(settings, typed, new_folder)
     if status is not None:
@@ -57,18 +63,28 @@ def train(arguments: list[str]) -> int:
     if launch.is_leading_process():
         for line in filter(None, (*resolved.notices, notice)):
             print(f"powerband: {line}", file=sys.stderr)
-    if new_folder:
-        settings = replace(settings, run_dir=restarts.new_folder() or new_folder)
+    if restarts.new_folder():
+        settings = replace(settings, run_dir=restarts.new_folder())
     config, restarted = _continued(recipe, replace(resolved.config, run=settings))
     settings = config.run
     from powerband.core.run.run import Run
 
     with contextlib.redirect_stdout(sys.stderr) if target else contextlib.nullcontext():
         try:
-            with Run.start(config, recipe=name, stage=stage, argv=typed, restarted=restarted) as run:
+            with Run.start(
+                config,
+                recipe=name,
+                stage=stage,
+                argv=typed,
+                restarted=restarted,
+                new_folder=new_folder,
+                check_sizes=recipe.check_sizes if elastic else None,
+            ) as run:
                 figures = recipe.run_stage(stage, run.config, run)
         except OSError as error:
-            folder = named_run(settings.resume) if settings.resume else Path(settings.run_dir).expanduser()
+            folder = (
+                named_run(settings.resume) if settings.resume else Path(settings.run_dir or new_folder).expanduser()
+            )
             if error.errno in DISK_FULL:
                 raise ConfigError(
                     f"{folder} cannot be written: {error.strerror}. Its checkpoints are complete. Free some space, "

@@ -95,6 +95,9 @@ def run_id(folder: Path) -> str:
 
 def why_no_checkpoint(folder: Path) -> str:
     """Sentences for the user of a run without a checkpoint: what happened, and how to start again."""
+    elsewhere = read_object(folder / "run.json").get("checkpoints_in")
+    if isinstance(elsewhere, str):
+        return f"{folder} has no checkpoint to resume from: the run keeps its checkpoints in {elsewhere[:200]}."
     ended = read_object(folder / "processes.json").get("ended")
     end = f"ended before its first checkpoint: {ended[:200]}" if isinstance(ended, str) else "was killed before one"
     recipe = read_object(folder / "run.json").get("recipe")

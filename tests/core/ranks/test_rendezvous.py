@@ -13,7 +13,7 @@ import pytest
 
 from powerband.core.errors import ConfigError
 from powerband.core.ranks import launch, rendezvous
-from powerband.core.ranks.rendezvous import find_endpoint, wait_for_host
+from powerband.core.ranks.rendezvous import find_endpoint, find_meeting_place
 
 SOURCE = Path(launch.__file__).parents[3]
 
@@ -42,22 +42,41 @@ def test_an_unknown_host_is_refused_within_the_patience_with_name_servers(monkey
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", socket.gethostname()])
 def test_the_first_process_at_an_address_of_this_machine_is_the_host(host: str) -> None:
-    endpoint = find_endpoint(f"{host}:{free_port()}")
-    assert endpoint.hosted_here
-    wait_for_host(endpoint, 0)
+    text = f"{host}:{free_port()}"
+    index, endpoint = find_meeting_place(text, -1, 0)
+    assert index == 0 and endpoint.hosted_here
     with socket.create_server((endpoint.address, endpoint.port)):
-        second = find_endpoint(f"{host}:{endpoint.port}")
-        assert not second.hosted_here
-        wait_for_host(second, 0)
+        assert not find_meeting_place(text, -1, 0)[1].hosted_here
 
 
 def test_an_address_without_a_host_is_named_early_and_given_up_late(monkeypatch, capsys) -> None:
     monkeypatch.setattr(rendezvous, "NOTICE_S", 0.1)
     monkeypatch.setattr(rendezvous, "_can_bind", lambda *_: False)
-    endpoint = find_endpoint(f"127.0.0.1:{free_port()}")
     with pytest.raises(ConfigError, match=r"Nothing answers at .*refused\) after 1 s"):
-        wait_for_host(endpoint, 1.0)
+        find_meeting_place(f"127.0.0.1:{free_port()}", -1, 1.0)
     assert capsys.readouterr().err.count("Waiting for") == 1
+
+
+def test_machines_meet_where_one_answers_and_at_the_next_endpoint_after_a_loss(monkeypatch) -> None:
+    first, second, third = ports = [free_port() for _ in range(3)]
+    text = ", ".join(f"127.0.0.1:{port}" for port in ports)
+    assert find_meeting_place(text, -1, 0)[0] == 0
+    with socket.create_server(("127.0.0.1", third)):
+        assert find_meeting_place(text, -1, 0)[0] == 2, "the first machine returns to a run that meets at the third"
+    assert find_meeting_place(text, 0, 0)[0] == 1, "a machine of the list takes over"
+    monkeypatch.setattr(rendezvous, "_can_bind", lambda family, address, port: port in (0, first, third))
+    monkeypatch.setattr(rendezvous, "STANDBY_S", 0.2)
+    began = time.monotonic()
+    assert find_meeting_place(text, 0, 5)[0] == 2 and time.monotonic() - began > 0.2, "the second one is lost too"
+    with pytest.raises(ConfigError, match="Nothing answers"):
+        find_meeting_place(f"127.0.0.1:{second}, 127.0.0.1:{third}", -1, 0.1)
+    with pytest.raises(ConfigError, match="cannot be resolved"):
+        find_meeting_place(f"127.0.0.1:{first}, no-such-host.invalid:1", -1, 0)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux")
+def test_the_interface_of_an_address() -> None:
+    assert rendezvous.interface_of("127.0.0.1") == "lo" and rendezvous.interface_of("192.0.2.1") == ""
 
 
 def machine(folder: Path, port: int, run_dir: Path) -> subprocess.Popen:

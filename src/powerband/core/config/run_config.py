@@ -40,7 +40,8 @@ class RunConfig:
     """Number of machines, as in torchrun: 2, or 1:4 to continue with fewer and take in new ones. More than one requires
     rdzv_endpoint."""
     rdzv_endpoint: str = ""
-    """Rendezvous address of a run on several machines, as host:port."""
+    """Rendezvous address of a run on several machines, as host:port. Further ones, separated by commas, are used one
+    after the other if the machine of the one before is lost."""
     max_restarts: Annotated[int, Range(at_least=0, at_most=1000)] = 0
     """Restarts of the ranks from the last checkpoint after a rank or machine was lost. A range in nnodes implies 10."""
     precision: Literal["fp32", "bf16", "fp16", "auto"] = "fp32"
@@ -52,6 +53,10 @@ class RunConfig:
     """Run due updates while simulators in worker processes step. Updates stay the same; the policy lags one step."""
     run_dir: FilePath = ""
     """Run folder; empty means runs/<recipe>-<variant>-<time>."""
+    storage: Literal["auto", "shared", "local"] = "auto"
+    """Checkpoints of a run on several machines: shared requires one folder that all of them see; local keeps whole
+    checkpoints in the run_dir of each machine that does not see that of rank 0; auto sends them to rank 0 instead, or
+    keeps them locally if the run has restarts."""
     resume: FilePath = ""
     """Run to continue: its folder, a checkpoint, any file in either, or last for the newest run."""
     env_steps: Count = 1_000_000

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Literal
 
 from powerband.core.errors import ConfigError
@@ -32,6 +33,24 @@ def per_rank(name: str, total: int, world_size: int) -> int:
     raise ConfigError(
         f"{name}={total} counts all ranks and is not divisible by {world_size} ranks. Write {name}={near}."
     )
+
+
+def largest_valid(check: Callable[[int], None], most: int) -> int:
+    """Returns the largest number of ranks, at most `most`, for which sizes are valid.
+
+    Args:
+        check: Raises ConfigError if a size does not divide by a number of ranks.
+        most: Largest number.
+
+    Raises:
+        ConfigError: The sizes are valid for no number.
+    """
+    for count in range(most, 1, -1):
+        with contextlib.suppress(ConfigError):
+            check(count)
+            return count
+    check(1)
+    return 1
 
 
 LOOPS = ("off_policy", "on_policy", "offline")

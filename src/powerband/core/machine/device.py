@@ -71,8 +71,8 @@ def expected_ranks(settings: RunConfig) -> int:
 
     GPUs are counted for ``gpus=all`` only, so that other settings need no torch.
     """
-    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
-        return int(os.environ["WORLD_SIZE"])
+    if "RANK" in os.environ and "WORLD_SIZE" in os.environ and ":" not in settings.nnodes:
+        return int(os.environ["WORLD_SIZE"])  # a range counts its largest number always, so that sizes stay
     gpus = settings.gpus.replace(" ", "").removesuffix(",")
     here = max(1, _gpu_count()) if gpus == "all" else max(settings.nproc, gpus.count(",") + 1)
     return here * int(settings.nnodes.split(":")[-1])

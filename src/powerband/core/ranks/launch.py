@@ -12,6 +12,7 @@ import signal
 import sys
 import uuid
 from collections.abc import MutableMapping
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +21,8 @@ from powerband.core.errors import ConfigError
 from powerband.core.machine.device import ranks_on_this_machine, thread_environment
 from powerband.core.machine.parent_death import signal_at_parent_death
 from powerband.core.ranks import restarts
-from powerband.core.ranks.rendezvous import Endpoint, find_endpoint, wait_for_host
+from powerband.core.ranks.connections import limited_silence
+from powerband.core.ranks.rendezvous import Endpoint, find_meeting_place, interface_of
 from powerband.core.run.stop_request import SIGNALS
 from powerband.core.stalls.launched_ranks import STALLED, watched_ranks
 
@@ -30,6 +32,9 @@ RENDEZVOUS_S = 900
 """Seconds within which all machines of a run must meet."""
 LAST_CALL_S = 15
 """Seconds for which a range of machines waits for further ones once the smallest number has met."""
+PATIENCE = {"read_timeout": 20, "keep_alive_interval": 3, "keep_alive_max_attempt": 3}
+"""Seconds until a rendezvous that does not answer is lost, and between signs of life; missing signs until a machine is
+lost."""
 RESTARTS = 10
 """Restarts of the ranks of a run on a range of machines, unless max_restarts is set."""
 FORWARDED_SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"
@@ -98,6 +103,11 @@ def world_size(settings: RunConfig) -> int:
     return ranks_on_this_machine(settings) * int(settings.nnodes.split(":")[-1])
 
 
+def is_elastic(settings: RunConfig) -> bool:
+    """True if the number of ranks may change, so that ranks that do not divide the sizes wait as spares."""
+    return ":" in settings.nnodes or (is_rank() and bool(restarts.job()))
+
+
 def launch(settings: RunConfig, arguments: list[str], new_folder: str = "") -> int | None:
     """Starts the ranks of a run with several ranks, and waits for them.
 
@@ -128,12 +138,14 @@ def launch(settings: RunConfig, arguments: list[str], new_folder: str = "") -> i
         )
     if machines > 1 and restarts_allowed and new_folder:
         raise ConfigError(
-            f"nnodes={settings.nnodes} with restarts requires a run_dir that all machines share, so that restarted "
-            f"ranks find their run. Write the same run_dir=FOLDER on all of them."
+            f"nnodes={settings.nnodes} with restarts requires a run_dir, so that restarted ranks find their run. Write "
+            f"run_dir=FOLDER on all machines, on a disk that they share or on one of their own."
         )
-    endpoint = find_endpoint(settings.rdzv_endpoint) if machines > 1 else None
-    if endpoint is not None:
-        wait_for_host(endpoint, RENDEZVOUS_S)
+    place, endpoint = -1, None
+    if machines > 1:
+        place, endpoint = find_meeting_place(settings.rdzv_endpoint, -1, RENDEZVOUS_S)
+        if interface := interface_of(endpoint.own_address):  # not that of the host name, which may be loopback
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
     os.environ.update(thread_environment(settings.threads, here))
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", SHUTDOWN_S)
     os.environ.setdefault("TORCHELASTIC_SIGNALS_TO_HANDLE", FORWARDED_SIGNALS)
@@ -141,29 +153,46 @@ def launch(settings: RunConfig, arguments: list[str], new_folder: str = "") -> i
         # Rank 0 hosts the store. That of torch's launcher listens on all interfaces, and keeps addresses of lost ranks.
         os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
     command = ["-u", "-m", "powerband", *arguments]
-    meeting = None if endpoint is None else (endpoint.address, endpoint.port)
-    reported = 0
+    reported, losses, ended_by_stall = 0, 0, False
     if restarts_allowed:
         restarts.prepare(new_folder)
     try:
-        with watched_ranks(here, settings.stall_s, settings.on_stall, meeting, bool(restarts_allowed)) as stalled:
-            status = _elastic(endpoint, here, int(least), machines, restarts_allowed, command)
+        while True:
+            meeting = None if endpoint is None else (endpoint.address, endpoint.port)
+            try:
+                with watched_ranks(
+                    here, settings.stall_s, settings.on_stall, meeting, bool(restarts_allowed)
+                ) as stalled:
+                    status = _elastic(endpoint, here, int(least), machines, restarts_allowed, command)
+                ended_by_stall = stalled.is_set()
+                break
+            except EndpointLost as lost:
+                losses += 1
+                if losses > restarts_allowed:
+                    raise ConfigError(str(lost)) from lost
+                print(f"powerband: rdzv_endpoint={endpoint} was lost. The machines meet again.", file=sys.stderr)
+                place, endpoint = find_meeting_place(settings.rdzv_endpoint, place, RENDEZVOUS_S)
+                print(f"powerband: they meet at {endpoint}.", file=sys.stderr)
     finally:
         if restarts_allowed:
             reported = restarts.finish()
-    if stalled.is_set() and not restarts_allowed:
+    if ended_by_stall and not restarts_allowed:
         return STALLED
     return reported or status
+
+
+class EndpointLost(Exception):
+    """The machine at which the launchers have met does not answer any more."""
 
 
 def _elastic(
     endpoint: Endpoint | None, here: int, least: int, most: int, max_restarts: int, arguments: list[str]
 ) -> int:
     log_level = os.environ.get("TORCH_CPP_LOG_LEVEL")
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # a store that ends is no reason for stack traces
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # a store that ends is no reason for stack traces
     from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.elastic.rendezvous import RendezvousError
+    from torch.distributed.elastic.rendezvous import RendezvousConnectionError, RendezvousError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     if log_level is None:  # it concerns this process alone
@@ -171,7 +200,7 @@ def _elastic(
     several: dict[str, Any] = {}
     if endpoint is not None:
         is_host = str(endpoint.hosted_here)
-        several = {"is_host": is_host, "timeout": RENDEZVOUS_S, "last_call_timeout": LAST_CALL_S}
+        several = {"is_host": is_host, "timeout": RENDEZVOUS_S, "last_call_timeout": LAST_CALL_S, **PATIENCE}
     config = LaunchConfig(
         min_nodes=least,
         max_nodes=most,
@@ -184,7 +213,8 @@ def _elastic(
         max_restarts=max_restarts,
     )
     try:
-        elastic_launch(config, sys.executable)(*arguments)
+        with limited_silence() if endpoint is not None and max_restarts else nullcontext():
+            elastic_launch(config, sys.executable)(*arguments)
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
         status = failure.exitcode if failure.exitcode > 0 else 128 - failure.exitcode
@@ -197,6 +227,8 @@ def _elastic(
     except RendezvousError as error:
         if endpoint is not None and endpoint.hosted_here:  # another process of this machine was faster
             return _elastic(replace(endpoint, hosted_here=False), here, least, most, max_restarts, arguments)
+        if max_restarts and isinstance(error, RendezvousConnectionError):
+            raise EndpointLost(f"rdzv_endpoint={endpoint} does not answer any more ({error}).") from error
         raise ConfigError(
             f"The machines of nnodes={least}:{most} did not meet at rdzv_endpoint={endpoint} ({error}). Start the same "
             f"command on each of them within {RENDEZVOUS_S // 60} minutes, and check that they reach this address."

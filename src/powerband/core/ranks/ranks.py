@@ -8,17 +8,16 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from powerband.core.ranks.loopback import is_one_machine, keep_gloo_on_loopback, loopback_store
+from powerband.core.ranks.meeting import Meeting
 from powerband.core.stalls.progress import Progress
 
 TIMEOUT = "Timed out waiting"
@@ -27,23 +26,10 @@ TIMEOUT = "Timed out waiting"
 
 def is_peer_failure(error: BaseException) -> bool:
     """True for the error of a collective operation (one that all ranks call together) after another rank has ended."""
-    texts = ("Connection closed by peer", "Connection reset by peer", "remote worker", TIMEOUT)
+    texts = ("Connection closed by peer", "Connection reset by peer", "remote worker", "Connection timed out", TIMEOUT)
     return isinstance(error, dist.DistError) or (
         isinstance(error, RuntimeError) and any(text in str(error) for text in texts)
     )
-
-
-def _join(backend: str, rank: int, world_size: int, timeout: timedelta) -> None:
-    """Joins the process group; ranks that are all on this machine do not listen to others."""
-    if not is_one_machine():
-        dist.init_process_group(backend, timeout=timeout)
-        return
-    keep_gloo_on_loopback()
-    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":  # torchrun hosts the store
-        dist.init_process_group(backend, timeout=timeout)
-        return
-    store = loopback_store(rank, world_size, int(os.environ["MASTER_PORT"]), timeout)
-    dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=timeout)
 
 
 @dataclass
@@ -70,22 +56,33 @@ class Ranks:
     on_average: Callable[[Tensor], None] | None = field(default=None, compare=False, repr=False)
 
     @classmethod
-    def from_environment(cls, devices: list[str], timeout_s: float = 600.0, progress: Progress | None = None) -> Ranks:
+    def from_environment(
+        cls,
+        devices: list[str],
+        timeout_s: float = 600.0,
+        progress: Progress | None = None,
+        meeting: Meeting | None = None,
+        working: Sequence[int] = (),
+    ) -> Ranks:
         """Joins the process group of the environment variables RANK, LOCAL_RANK and WORLD_SIZE.
 
-        Without these variables this process is the only rank.
+        Without these variables this process is the only rank. If only some processes work, or in another order, RANK
+        and WORLD_SIZE are changed accordingly, because other packages read them.
 
         Args:
             devices: One device name per local rank, such as ``["cuda:0", "cuda:2"]``, or ``["cpu"]`` for all ranks.
             timeout_s: Seconds after which a collective operation fails if a rank has not joined it.
             progress: Shows this rank to a watching process; None shows it to nobody.
+            meeting: The processes of the launcher, if they have met already.
+            working: Those that work, in the order of their ranks, with this process among them; empty means all.
 
         Raises:
             ValueError: There are more local ranks than devices.
         """
-        rank = int(os.environ.get("RANK", 0))
         local_rank = int(os.environ.get("LOCAL_RANK", 0))
-        world_size = int(os.environ.get("WORLD_SIZE", 1))
+        meeting = meeting or Meeting.from_environment(timeout_s)
+        working = working or range(meeting.size)
+        rank, world_size = working.index(meeting.rank), len(working)
         if devices == ["cpu"]:
             name = "cpu"
         elif local_rank < len(devices):
@@ -98,8 +95,10 @@ class Ranks:
         device = torch.device(name)
         if device.type == "cuda":
             torch.cuda.set_device(device)
-        if world_size > 1 and not dist.is_initialized():
-            _join("nccl" if device.type == "cuda" else "gloo", rank, world_size, timedelta(seconds=timeout_s))
+        if "RANK" in os.environ:
+            os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(world_size)}
+        if world_size > 1:
+            meeting.join_group("nccl" if device.type == "cuda" else "gloo", working)
         return cls(rank, local_rank, world_size, device, progress=progress or Progress())
 
     @property
@@ -153,6 +152,18 @@ class Ranks:
             with self.progress.waiting:
                 dist.broadcast(flat, src=0)
         return flat
+
+    def send(self, part: Tensor, to: int) -> None:
+        """Sends a tensor to the rank `to`, which must call `receive`."""
+        with self.progress.waiting:
+            dist.send(part.to(self.device), to)
+
+    def receive(self, size: int, source: int) -> Tensor:
+        """Returns the tensor (size,) uint8 that the rank `source` sends, on the CPU."""
+        part = torch.empty(size, dtype=torch.uint8, device=self.device)
+        with self.progress.waiting:
+            dist.recv(part, source)
+        return part.cpu()
 
     def barrier(self) -> None:
         """Waits until all ranks have called this method."""

@@ -6,8 +6,10 @@ loopback address, so the guess fails, and the launchers wait for minutes. Here t
 
 from __future__ import annotations
 
+import contextlib
 import re
 import socket
+import struct
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +21,10 @@ from powerband.core.errors import ConfigError
 ENDPOINT = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<host>[^\s:\[\]/]+)):(?P<port>[0-9]{1,5})", re.ASCII)
 RESOLVE_S, NOTICE_S, CONNECT_S = 10.0, 15.0, 2.0
 """Time limits in seconds: to resolve a host name, to report that nothing answers, and of one connection attempt."""
+STANDBY_S = 10.0
+"""Seconds after which a standby machine hosts the rendezvous, if the one before it on the list does not answer."""
+SIOCGIFADDR = 0x8915
+"""Request of Linux for the IPv4 address of an interface."""
 ALONE = ("localhost", "127.0.0.1", "::1")
 """Hosts with which all "machines" of a run are on this one, for tests."""
 OTHER_NETWORK = "192.0.2.1"
@@ -52,7 +58,7 @@ class Endpoint:
 
 
 def find_endpoint(text: str) -> Endpoint:
-    """Parses the setting ``rdzv_endpoint``, a text host:port, and finds the numeric address of the host.
+    """Parses one endpoint of ``rdzv_endpoint``, a text host:port, and finds the numeric address of the host.
 
     Raises:
         ConfigError: `text` is not of the form host:port, or the host cannot be resolved.
@@ -71,34 +77,70 @@ def find_endpoint(text: str) -> Endpoint:
     return Endpoint(host, port, address, here and _can_bind(family, address, port), own)
 
 
-def wait_for_host(endpoint: Endpoint, patience_s: float) -> None:
-    """Waits until `endpoint` answers, unless this process must host it.
+def find_meeting_place(text: str, lost: int, patience_s: float) -> tuple[int, Endpoint]:
+    """Chooses one of the endpoints of ``rdzv_endpoint``, and waits until it answers, unless this process must host it.
 
-    Another machine, or another process on this machine, then hosts the rendezvous. After 15 seconds without an answer
-    the function prints a notice.
+    An endpoint that answers is used, because the other machines are there. Otherwise the first one becomes the meeting
+    place. After its loss this is the following one; and if that does not answer either, the next one.
 
     Args:
-        endpoint: Address of the rendezvous.
-        patience_s: Seconds to wait before the error.
+        text: The setting, one or several host:port separated by commas.
+        lost: Index of the endpoint that was lost; -1 at the start of a run.
+        patience_s: Seconds to wait before the error. After 15 seconds the function prints a notice.
+
+    Returns:
+        The index of the endpoint, and the endpoint. `Endpoint.hosted_here` is True if this process must host it.
 
     Raises:
-        ConfigError: Nothing answers within `patience_s` seconds.
+        ConfigError: An endpoint is not of the form host:port, or cannot be resolved at the start; or none answers
+            within `patience_s` seconds.
     """
+    texts = text.split(",")
+    order = [(lost + 1 + position) % len(texts) for position in range(len(texts))]
+    known = {index: find_endpoint(texts[index].strip()) for index in order if lost < 0}
     began, noticed = time.monotonic(), False
-    while not endpoint.hosted_here:
-        try:
-            socket.create_connection((endpoint.address, endpoint.port), CONNECT_S).close()
-            return
-        except OSError as error:
-            waited, reason = time.monotonic() - began, error.strerror or "no answer"
-        where = f"Nothing answers at rdzv_endpoint={endpoint} ({endpoint.address}: {reason})"
-        fix = f"Start the same command on {endpoint.host}, and check that this machine may connect to its port."
+    while True:
+        own, reasons = None, []
+        for position, index in enumerate(order):
+            try:
+                endpoint = known.pop(index, None) or find_endpoint(texts[index].strip())
+            except ConfigError as error:  # the name of a lost machine
+                reasons.append(str(error))
+                continue
+            if not endpoint.hosted_here:
+                try:
+                    socket.create_connection((endpoint.address, endpoint.port), CONNECT_S).close()
+                    return index, endpoint
+                except OSError as error:
+                    reasons.append(f"{endpoint} ({endpoint.address}: {error.strerror or 'no answer'})")
+            elif own is None and (position == 0 or (lost >= 0 and time.monotonic() - began > position * STANDBY_S)):
+                own = index, endpoint
+        if own is not None:
+            return own
+        waited = time.monotonic() - began
+        where = f"Nothing answers at rdzv_endpoint={', '.join(reasons) or text}"
+        host = texts[order[0]].strip().rpartition(":")[0]
+        fix = f"Start the same command on {host}, and check that this machine may connect to its port."
         if waited > patience_s:
             raise ConfigError(f"{where} after {waited:.0f} s. {fix}")
         if waited > NOTICE_S and not noticed:
             noticed = True
             print(f"powerband: {where}. {fix} Waiting for {patience_s / 60:.0f} min.", file=sys.stderr, flush=True)
         time.sleep(0.5)
+
+
+def interface_of(address: str) -> str:
+    """Returns the network interface that has an IPv4 address of this machine; "" if none has it (Linux only)."""
+    if sys.platform != "linux":
+        return ""
+    import fcntl
+
+    for _, name in socket.if_nameindex():
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
+            answer = fcntl.ioctl(probe.fileno(), SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+            if socket.inet_ntoa(answer[20:24]) == address:
+                return name
+    return ""
 
 
 def _joined(host: str, port: int) -> str:

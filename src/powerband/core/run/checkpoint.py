@@ -60,14 +60,17 @@ class CheckpointWriter:
         Raises:
             CheckpointError: The folder cannot be written, or the disk is full. Earlier checkpoints stay valid.
         """
-        from safetensors.torch import save
+        return self.write_files(pack_shard(shard, tree))
 
-        tensors: dict[str, Tensor] = {}
-        structure = json.dumps(_pack(tree, tensors, ""))
-        with _checkpoint_errors(self.folder):
-            self.hidden.mkdir(parents=True, exist_ok=True)
-            contents = {f"{shard}.safetensors": save(tensors), f"{shard}.json": structure.encode()}
-            return {name: _write_synced(self.hidden / name, data) for name, data in contents.items()}
+    def write_files(self, contents: Mapping[str, bytes]) -> dict[str, dict]:
+        """Writes files into the hidden folder: path inside it -> content. Results and errors are those of `write`."""
+        with checkpoint_errors(self.folder):
+            facts = {}
+            for name, content in contents.items():
+                path = self.hidden / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                facts[name] = _write_synced(path, content)
+            return facts
 
     def export(self, files: Mapping[str, bytes]) -> None:
         """Adds files for other programs, which a resume does not read and the manifest does not list.
@@ -78,11 +81,7 @@ class CheckpointWriter:
         Raises:
             CheckpointError: The folder cannot be written, or the disk is full. Earlier checkpoints stay valid.
         """
-        with _checkpoint_errors(self.folder):
-            for name, content in files.items():
-                path = self.hidden / name
-                path.parent.mkdir(parents=True, exist_ok=True)
-                _write_synced(path, content)
+        self.write_files(files)
 
     def commit(self, files: dict[str, dict], meta: dict[str, int], keep: int = 2) -> Path:
         """Makes the checkpoint visible, updates the file ``last``, and removes old checkpoints.
@@ -94,20 +93,21 @@ class CheckpointWriter:
 
         Returns:
             Folder of the checkpoint.
+
+        Raises:
+            CheckpointError: The folder cannot be written, or a shard is missing in it, for example because another
+                rank has written it elsewhere.
         """
         target, counters = self.folder / str(self.step), dict(meta)
         world_size = counters.pop("world_size")
         facts = {name: FileFacts(**each) for name, each in files.items()}
         manifest = Manifest(run_id(self.folder.parent), self.step, world_size, counters, facts)
-        with _checkpoint_errors(self.folder):
+        with checkpoint_errors(self.folder):
+            for name, each in facts.items():
+                if not (self.hidden / name).is_file() or (self.hidden / name).stat().st_size != each.size:
+                    raise CheckpointError(f"{self.hidden} lacks {name}. Earlier checkpoints stay valid.")
             _write_synced(self.hidden / "manifest.json", manifest.to_json())
-            if target.exists():  # a resumed run reached the same step again
-                shutil.rmtree(target)
-            os.replace(self.hidden, target)
-            _sync_folder(self.folder)
-            _write_synced(self.folder / ".last", f"{self.step}\n".encode())
-            os.replace(self.folder / ".last", self.folder / "last")
-            _sync_folder(self.folder)
+        publish(self.hidden, target)
         # A run resumed from an older step has newer checkpoints of its abandoned continuation.
         for path in newer_checkpoints(target):
             shutil.rmtree(path, ignore_errors=True)
@@ -116,6 +116,28 @@ class CheckpointWriter:
         for path in self.folder.glob(".saving-*"):
             shutil.rmtree(path, ignore_errors=True)
         return target
+
+
+def publish(hidden: Path, target: Path) -> None:
+    """Makes a complete checkpoint in a hidden folder visible as `target`, and the file ``last`` name it."""
+    folder = target.parent
+    with checkpoint_errors(folder):
+        if target.exists():  # a resumed run reached the same step again
+            shutil.rmtree(target)
+        os.replace(hidden, target)
+        _sync_folder(folder)
+        _write_synced(folder / ".last", f"{target.name}\n".encode())
+        os.replace(folder / ".last", folder / "last")
+        _sync_folder(folder)
+
+
+def pack_shard(shard: str, tree: Any) -> dict[str, bytes]:
+    """Returns the files of one shard, file name -> content. `tree` is as in `CheckpointWriter.write`."""
+    from safetensors.torch import save
+
+    tensors: dict[str, Tensor] = {}
+    structure = json.dumps(_pack(tree, tensors, ""))
+    return {f"{shard}.safetensors": save(tensors), f"{shard}.json": structure.encode()}
 
 
 def load_checkpoint(path: Path, shard: str) -> tuple[Any, Manifest]:
@@ -230,7 +252,7 @@ def export_policy(run_dir: Path, config: dict, tensors: dict[str, Tensor]) -> Pa
     from safetensors.torch import save
 
     folder = run_dir / "policy"
-    with _checkpoint_errors(folder):
+    with checkpoint_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         copies = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
         _write_synced(folder / "model.safetensors.new", save(copies))
@@ -268,7 +290,8 @@ def _sync_folder(folder: Path) -> None:
 
 
 @contextmanager
-def _checkpoint_errors(folder: Path) -> Iterator[None]:
+def checkpoint_errors(folder: Path) -> Iterator[None]:
+    """Turns an error of the disk with `folder` into a CheckpointError."""
     try:
         yield
     except OSError as error:

@@ -3,42 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from pathlib import Path
 
 from powerband.core.errors import ConfigError
-from powerband.core.ranks.ranks import Ranks
 from powerband.core.run.run_lock import RunLock
+from powerband.core.run.storage import Storage
 from powerband.core.run_folder import process_facts, remove_unused_run, write_end_reason, write_processes
 
 
 class OwnedFolder:
-    """The run folder as one rank sees it while the run writes to it. Only rank 0 writes.
+    """The run folder as one rank sees it while the run writes to it. Only the writer of the folder writes.
 
     Args:
-        path: The folder.
-        ranks: Ranks of the run.
+        storage: Folders of all ranks.
         created: True if this run created the folder.
-        lock: Lock on the folder on rank 0; None on the other ranks.
+        lock: Lock on the folder on its writer; None on the other ranks.
         jobs: Ids of the launchers that may restart the ranks of this run.
     """
 
     def __init__(
         self,
-        path: Path,
-        ranks: Ranks,
+        storage: Storage,
         created: bool = False,
         lock: RunLock | None = None,
         jobs: Collection[str] = (),
     ) -> None:
-        self.path, self.ranks, self.created, self.lock, self.jobs = path, ranks, created, lock, jobs
+        self.storage, self.path, self.ranks = storage, storage.folder, storage.ranks
+        self.created, self.lock, self.jobs = created, lock, jobs
         self._processes_written = False
 
     def write_processes(self) -> None:
         """Writes host and process id of each rank to the folder, for other commands. All ranks must call it."""
         processes = self.ranks.gather(process_facts())
-        if self.ranks.leads:
+        if self.storage.writes:
             write_processes(self.path, processes, self.jobs)
-        self._processes_written = self.ranks.leads
+        self._processes_written = self.storage.writes
 
     def check_lock(self) -> None:
         """Raises ConfigError if another process has taken the folder while this process was suspended."""
@@ -63,5 +61,5 @@ class OwnedFolder:
 
     def remove(self) -> None:
         """Removes the files that this run has written, after a user error before its first step."""
-        if self.ranks.leads:
+        if self.storage.writes:
             remove_unused_run(self.path, self.created)

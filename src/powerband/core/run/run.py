@@ -12,6 +12,7 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,12 +25,15 @@ from powerband.core.optim.precision import Precision
 from powerband.core.rank_context import RankContext
 from powerband.core.ranks.ranks import Ranks
 from powerband.core.run import checkpoint
+from powerband.core.run.checkpoint_files import find_checkpoint, verify_kept
 from powerband.core.run.due_actions import DueActions
 from powerband.core.run.failures import end_if_not_finite, final_error
 from powerband.core.run.nan_guard import NanGuard
 from powerband.core.run.owned_folder import OwnedFolder
+from powerband.core.run.roll_call import CheckSizes
 from powerband.core.run.startup import prepare_run
 from powerband.core.run.state_registry import Redistribute, Stateful, StateRegistry
+from powerband.core.run.storage import Storage
 from powerband.core.stalls.watched_rank import WatchedRank
 from powerband.core.telemetry.journal import Journal
 
@@ -65,12 +69,17 @@ class RunObserver(Protocol):
         """Called with each flat gradient (P,), P numbers, before the ranks average it."""
 
 
+def _no_spares() -> None:
+    """Tells no process that the run has ended."""
+
+
 class Run:
     """One training run on one rank. Use it as a context manager: ``with Run.start(config, ...) as run:``.
 
     Attributes:
         config: The configuration of the recipe; ``config.run`` is the RunConfig.
-        dir: The run folder.
+        dir: The run folder on this rank's machine.
+        storage: Folders of all ranks.
         ranks: Process group, with the rank of this process.
         device: Device of this rank's networks and batches.
         precision: Floating point type of networks.
@@ -88,9 +97,16 @@ class Run:
         ranks_changed: True after a resume with another number of ranks; the loop then starts new episodes.
     """
 
-    def __init__(self, config: Any, folder: Path, ranks: Ranks, observer: RunObserver | None = None) -> None:
+    def __init__(
+        self,
+        config: Any,
+        folder: Path,
+        ranks: Ranks,
+        observer: RunObserver | None = None,
+        storage: Storage | None = None,
+    ) -> None:
         settings: RunConfig = config.run
-        self.config, self.settings = config, settings
+        self.config, self.settings, self.storage = config, settings, storage or Storage.shared(ranks, folder)
         self.dir, self.ranks, self.device = folder, ranks, ranks.device
         self.journal = Journal(folder, settings, ranks)
         self.clock, self.metrics, self.console = self.journal.clock, self.journal.metrics, self.journal.console
@@ -106,7 +122,8 @@ class Run:
         if observer is not None:
             ranks.on_average = observer.on_average
         self.recipe = ""
-        self._folder = OwnedFolder(folder, ranks)
+        self._folder = OwnedFolder(self.storage)
+        self._end_spares: Callable[[], None] = _no_spares
         self._watched: WatchedRank | None = None
         self._saved_at = -1
         self._elapsed_before_s = 0.0
@@ -127,6 +144,8 @@ class Run:
         argv: list[str],
         observer: RunObserver | None = None,
         restarted: bool = False,
+        new_folder: str = "",
+        check_sizes: CheckSizes | None = None,
     ) -> Run:
         """Starts a run: joins the ranks, creates or finds the run folder, and writes the configuration.
 
@@ -137,20 +156,25 @@ class Run:
             argv: The command line after ``powerband``.
             observer: Receives batches and iterations for a measurement of the run; None for a normal run.
             restarted: True if a launcher has started the ranks again, so that they continue the run in their folder.
+            new_folder: Folder of a new run without ``run_dir``.
+            check_sizes: Checks the sizes for a number of ranks, so that ranks that do not fit wait as spares; None
+                lets all of them work.
 
         Raises:
             ConfigError: The run folder contains another run, is in use, or cannot be written.
         """
-        startup = prepare_run(config, recipe, stage, argv, restarted)
+        startup = prepare_run(config, recipe, stage, argv, restarted, new_folder, check_sizes)
+        own = startup.own
         try:
-            run = cls(startup.config, startup.folder, startup.ranks, observer)
+            run = cls(startup.config, own.folder, startup.ranks, observer, startup.storage)
         except BaseException:  # such as a log of another user
-            if startup.lock is not None:
-                startup.lock.release()
+            if own.lock is not None:
+                own.lock.release()
             raise
         run.recipe = recipe
         run._watched = startup.watched
-        run._folder = OwnedFolder(startup.folder, startup.ranks, startup.created_folder, startup.lock, startup.jobs)
+        run._folder = OwnedFolder(startup.storage, own.created, own.lock, startup.jobs)
+        run._end_spares = partial(startup.meeting.end, startup.spares)
         run.describe(startup.banner)
         for notice in sorted({line for lines in run.ranks.gather(startup.notices) for line in lines}):
             run.console.note(notice)
@@ -187,6 +211,8 @@ class Run:
                 self._watched.close()
         if isinstance(final, ConfigError) and not self.settings.resume and not self.env_steps:
             self._folder.remove()
+        if isinstance(final, ConfigError) or (final is None and not self.received_signal):  # no launcher restarts it
+            self._end_spares()
         self.ranks.close()
         if final is not None and final is not error:
             raise final from error
@@ -249,7 +275,7 @@ class Run:
         self.restart_clocks()
         if not self.settings.resume:
             return False
-        path, notices = checkpoint.resolve_resume(self.settings.resume)
+        path, notices = find_checkpoint(self.storage, self.settings.resume)
         for notice in notices:
             self.console.note(notice)
         if newer := [each.name for each in checkpoint.newer_checkpoints(path)]:
@@ -258,6 +284,9 @@ class Run:
                 f"{', '.join(reversed(newer))}"
             )
         state, saved_ranks = self._registry.load(path)
+        if self.storage.private:
+            self.ranks.barrier()  # until all ranks of a machine have read what it has received
+            self.storage.remove_unfinished()
         self.load_state_dict(state)
         self.ranks_changed = saved_ranks != self.ranks.world_size
         if self.ranks_changed:
@@ -265,7 +294,7 @@ class Run:
                 f"saved by {saved_ranks} rank(s), continued by {self.ranks.world_size}: sizes over all ranks stay, "
                 f"environments start new episodes, and stored transitions are distributed over the ranks"
             )
-        if self.ranks.leads:
+        if self.storage.writes:
             (self.dir / "config.json").write_text(to_json(self.config))
         self._folder.write_processes()
         for note in self.metrics.rewind(self.journal.logged[0]):
@@ -309,7 +338,7 @@ class Run:
             end_if_not_finite(self, inspect=True)
             if self.hooks.before_save is not None:
                 self.hooks.before_save()
-            self._registry.save(self.dir, self.state_dict(), self.settings.keep_checkpoints, self.hooks.export)
+            self._registry.save(self.storage, self.state_dict(), self.settings.keep_checkpoints, self.hooks.export)
         self._saved_at = self.env_steps
 
     # -- one iteration of a loop --------------------------------------------------------------------------------
@@ -374,10 +403,15 @@ class Run:
     def finish(self) -> None:
         """Ends the run after its loop: writes the last checkpoint, log line and trace.
 
-        The checkpoint comes first, so that a resumed run continues the current log interval.
+        The checkpoint comes first, so that a resumed run continues the current log interval. It is read again, so that
+        no run ends well without a checkpoint that can be continued.
+
+        Raises:
+            CheckpointError: The checkpoint cannot be read again.
         """
         if self._saved_at != self.env_steps:
             self.save()
+        verify_kept(self.storage, self.env_steps)
         self.log()
         self.journal.finish()
         self.ranks.progress.loop_ends()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
-import platform
 import uuid
+from collections.abc import Collection
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,14 @@ from powerband.core.machine import rendering
 from powerband.core.machine.device import device_names, host_facts, set_backend_flags, set_threads
 from powerband.core.optim.precision import resolve_precision
 from powerband.core.ranks import restarts
+from powerband.core.ranks.connections import limit_silence
+from powerband.core.ranks.meeting import Meeting
 from powerband.core.ranks.ranks import Ranks
-from powerband.core.run.run_lock import RunLock, sees_lock
-from powerband.core.run_folder import claim_run_folder, refuse_links, remove_unused_run
+from powerband.core.regular_files import read_object
+from powerband.core.run.roll_call import CheckSizes, RollCall, call_roll
+from powerband.core.run.run_folders import FolderAgreement, LockedFolder
+from powerband.core.run.storage import Storage
+from powerband.core.run_folder import claim_run_folder, remove_unused_run
 from powerband.core.stalls.observation import SLOW_BUSY_LIMIT
 from powerband.core.stalls.watched_rank import WatchedRank
 
@@ -35,10 +40,11 @@ class RunStartup:
 
     Attributes:
         config: The configuration, with a measured precision in place of ``auto``.
-        folder: The run folder.
-        created_folder: True if this rank created the folder.
-        lock: Lock of the folder on rank 0; None on other ranks.
+        storage: Folders of all ranks.
+        own: The run folder of this rank's machine, with its lock.
         ranks: Process group, with the rank and device of this process.
+        meeting: The processes of the launchers, among them spares.
+        spares: Number of spares.
         watched: Lets another process watch this rank.
         banner: Lines of the banner that the run prints at its start, label -> text.
         notices: Notices of this rank for the user.
@@ -46,39 +52,18 @@ class RunStartup:
     """
 
     config: Any
-    folder: Path
-    created_folder: bool
-    lock: RunLock | None
+    storage: Storage
+    own: LockedFolder
     ranks: Ranks
+    meeting: Meeting
+    spares: int
     watched: WatchedRank
     banner: dict[str, str]
     notices: list[str]
     jobs: set[str]
 
 
-def _common_folder(ranks: Ranks, claimed: Path | str, lock: RunLock | None) -> Path:
-    """Returns the run folder on this rank, after every rank has found the lock of rank 0 in it.
-
-    Raises:
-        ConfigError: A machine does not see the folder of rank 0; on rank 0 and on that machine. Other ranks exit.
-    """
-    own = [str(claimed), os.path.abspath(claimed), "" if lock is None else lock.token, platform.node()]
-    machines = ranks.gather(own)
-    relative, absolute, token, leader = machines[0]
-    folder = Path(relative if own[3] == leader else absolute)
-    found = ranks.gather(lock is not None or sees_lock(folder, token))
-    if all(found):
-        return folder
-    if lock is None and found[ranks.rank]:
-        raise SystemExit(2)
-    blind = sorted({machines[rank][3] for rank, seen in enumerate(found) if not seen})
-    raise ConfigError(
-        f"run_dir={absolute} on {leader} is not the same folder on {', '.join(blind)}. All machines of a run write "
-        f"into one folder. Choose a run_dir on a disk that all of them share, such as NFS."
-    )
-
-
-def _claim(settings: RunConfig, recipe: str, restarted: bool, jobs: set[str]) -> tuple[Path, bool]:
+def _claim(settings: RunConfig, recipe: str, restarted: bool, jobs: Collection[str]) -> tuple[Path, bool]:
     """Creates or finds the run folder, as `claim_run_folder` does. Restarted ranks continue in the folder of their run.
 
     Args:
@@ -89,7 +74,7 @@ def _claim(settings: RunConfig, recipe: str, restarted: bool, jobs: set[str]) ->
     """
     if restarted:
         folder = Path(settings.resume or settings.run_dir).expanduser()
-        if not jobs & restarts.jobs_of(folder):
+        if not restarts.jobs_of(folder).intersection(jobs):
             raise ConfigError(
                 f"run_dir={folder} already contains a run of another job, which would be overwritten. Choose another "
                 f"run_dir, or continue the run with resume={folder}."
@@ -99,10 +84,18 @@ def _claim(settings: RunConfig, recipe: str, restarted: bool, jobs: set[str]) ->
     return claim_run_folder(settings.resume, settings.run_dir, recipe)
 
 
-def prepare_run(config: Any, recipe: str, stage: str, argv: list[str], restarted: bool = False) -> RunStartup:
+def prepare_run(
+    config: Any,
+    recipe: str,
+    stage: str,
+    argv: list[str],
+    restarted: bool = False,
+    new_folder: str = "",
+    check_sizes: CheckSizes | None = None,
+) -> RunStartup:
     """Prepares this process for a run: joins the ranks, sets threads and backends, and creates the run folder.
 
-    All ranks must call it.
+    All ranks must call it. A process that waits as a spare does not return: it exits with the run.
 
     Args:
         config: Configuration of the recipe; its field ``run`` is a `RunConfig`.
@@ -110,6 +103,9 @@ def prepare_run(config: Any, recipe: str, stage: str, argv: list[str], restarted
         stage: Name of the stage (function of the recipe) that runs.
         argv: The command line after ``powerband``.
         restarted: True if a launcher has started the ranks again, so that they continue the run in their folder.
+        new_folder: Folder of a new run without ``run_dir``.
+        check_sizes: Checks the sizes for a number of ranks, so that ranks that do not fit wait as spares; None lets
+            all of them work.
 
     Raises:
         ConfigError: The run folder contains another run, is in use, or cannot be written.
@@ -117,39 +113,36 @@ def prepare_run(config: Any, recipe: str, stage: str, argv: list[str], restarted
     settings: RunConfig = config.run
     watched = WatchedRank(settings.stall_s, settings.on_stall)
     try:
-        return _joined_run(config, watched, recipe, stage, argv, restarted)
+        timeout_s = max(COLLECTIVE_S, 2 * SLOW_BUSY_LIMIT * settings.stall_s)
+        with watched.progress.waiting:
+            meeting = Meeting.from_environment(timeout_s)
+            roll = call_roll(meeting, config, restarted, check_sizes, new_folder)
+        if meeting.rank not in roll.working:
+            watched.close()
+            raise SystemExit(0 if meeting.wait_as_spare() else 1)
+        return _joined_run(roll, meeting, watched, recipe, stage, argv)
     except BaseException:
         watched.close()
         raise
 
 
 def _joined_run(
-    config: Any, watched: WatchedRank, recipe: str, stage: str, argv: list[str], restarted: bool
+    roll: RollCall, meeting: Meeting, watched: WatchedRank, recipe: str, stage: str, argv: list[str]
 ) -> RunStartup:
-    settings: RunConfig = config.run
-    timeout_s = max(COLLECTIVE_S, 2 * SLOW_BUSY_LIMIT * settings.stall_s)
-    ranks = Ranks.from_environment(device_names(settings), timeout_s, watched.progress)
+    config, settings = roll.config, roll.config.run
+    timeout_s = meeting.timeout.total_seconds()
+    ranks = Ranks.from_environment(device_names(settings), timeout_s, watched.progress, meeting, roll.working)
+    if restarts.job():  # without restarts, the run waits for a network that works again
+        limit_silence()
+    watched.progress.set_rank(ranks.rank, ranks.world_size)
     set_threads(settings.threads, ranks.world_size)
     switches = set_backend_flags(settings)
     config, choices = resolve_precision(config, ranks)
     renders = rendering.prepare(ranks.device)  # before any simulator is imported; worker processes inherit it
     jobs = set(filter(None, ranks.gather(restarts.job())))
-    claimed, created = _claim(settings, recipe, restarted, jobs) if ranks.leads else ("", False)
-    lock = None
-    if isinstance(claimed, Path):
-        refuse_links(claimed)
-        if restarted:
-            jobs |= restarts.jobs_of(claimed)  # launchers that were lost, and may come back
-        lock = RunLock(claimed, jobs)
-    try:
-        folder = _common_folder(ranks, claimed, lock)
-    except (ConfigError, SystemExit):  # on all ranks
-        if lock is not None:
-            lock.release()
-            remove_unused_run(lock.folder, created)
-        ranks.barrier()  # a rank that still ends its part of the group aborts if the others are gone
-        ranks.close()
-        raise
+    claim = partial(_claim, settings, recipe, roll.restarted, frozenset(jobs))
+    agreement = FolderAgreement(ranks, settings, claim, jobs, roll.restarted)
+    storage, own = agreement.agree()
     facts = {
         "id": uuid.uuid4().hex,
         "recipe": recipe,
@@ -160,15 +153,24 @@ def _joined_run(
         "host": host_facts(),
         "choices": choices,
     }
-    if ranks.leads and not settings.resume:  # a resume that fails must not change these files
-        (folder / "config.json").write_text(to_json(config))
-        (folder / "run.json").write_text(json.dumps(facts, indent=2))
-    watched.progress.set_folder(str(folder))
+    if ranks.leads and settings.resume:  # a resume that fails must not change these files
+        facts = read_object(own.folder / "run.json")
+    facts = ranks.gather(facts if ranks.leads else {})[0]
+    if storage.writes and not (own.folder / "run.json").exists():
+        if not storage.keeps:
+            facts["checkpoints_in"] = storage.places[0]
+        (own.folder / "config.json").write_text(to_json(config))
+        (own.folder / "run.json").write_text(json.dumps(facts, indent=2))
+    storage.remove_unfinished()
+    watched.progress.set_folder(str(own.folder))
     ranks.barrier()
     torch.manual_seed(settings.seed)  # equal initial weights on all ranks; later draws come from the noise streams
     banner = dict(choices)
+    if storage.private:
+        banner["folders"] = storage.description
     if ranks.device.type == "cuda" or settings.detect_anomaly:
         banner["switches"] = switches
     if renders.line:
         banner["rendering"] = renders.line
-    return RunStartup(config, folder, created, lock, ranks, watched, banner, list(renders.notices), jobs)
+    notices = [*renders.notices, *roll.notices]
+    return RunStartup(config, storage, own, ranks, meeting, len(roll.spares), watched, banner, notices, agreement.jobs)

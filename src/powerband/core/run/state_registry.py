@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from powerband.core.ranks.ranks import Ranks
-from powerband.core.run.checkpoint import CheckpointWriter, load_checkpoint
+from powerband.core.run.checkpoint import load_checkpoint
+from powerband.core.run.checkpoint_files import SharedSave
 from powerband.core.run.manifest import CheckpointError
+from powerband.core.run.storage import Storage
 
 
 class Stateful(Protocol):
@@ -52,28 +54,30 @@ class StateRegistry:
         """The part of this name; None if the name is unknown."""
         return self._parts.get(name, (None,))[0]
 
-    def save(self, folder: Path, run: dict, keep: int, export: Callable[[], dict[str, bytes]] | None = None) -> None:
+    def save(
+        self, storage: Storage, run: dict, keep: int, export: Callable[[], dict[str, bytes]] | None = None
+    ) -> None:
         """Writes a checkpoint. All ranks must call it. The previous checkpoint stays until this one is complete.
 
         Args:
-            folder: The run folder.
+            storage: Folders of the ranks.
             run: State of the run, equal on all ranks, with the counters ``env_steps`` (which name the checkpoint) and
                 ``grad_steps``.
             keep: Number of newest checkpoints to keep.
             export: Returns further files of the checkpoint, path inside it -> content; called on rank 0.
         """
-        writer = CheckpointWriter(folder, run["env_steps"])
-        own = {name: part.state_dict() for name, (part, shared) in self._parts.items() if not shared}
-        hashes = writer.write(f"rank{self.ranks.rank}", own)
-        if self.ranks.leads:
-            common = {name: part.state_dict() for name, (part, shared) in self._parts.items() if shared}
-            hashes |= writer.write("shared", {**common, "run": run})
-            writer.export(export() if export is not None else {})
-        hashes_by_rank = self.ranks.gather(hashes)
-        if self.ranks.leads:
-            counters = {name: run[name] for name in ("env_steps", "grad_steps")}
-            files = {name: digest for hashes in hashes_by_rank for name, digest in hashes.items()}
-            writer.commit(files, {"world_size": self.ranks.world_size, **counters}, keep=keep)
+        checkpoint = SharedSave(storage, run["env_steps"])
+        try:
+            own = {name: part.state_dict() for name, (part, shared) in self._parts.items() if not shared}
+            checkpoint.add(f"rank{self.ranks.rank}", own)
+            if self.ranks.leads:
+                common = {name: part.state_dict() for name, (part, shared) in self._parts.items() if shared}
+                checkpoint.add("shared", {**common, "run": run})
+                checkpoint.export(export() if export is not None else {})
+            checkpoint.commit({name: run[name] for name in ("env_steps", "grad_steps")}, keep)
+        except BaseException:
+            checkpoint.discard()
+            raise
         self.ranks.barrier()
 
     def load(self, path: Path) -> tuple[dict, int]:

@@ -91,6 +91,10 @@ class Progress:
         self.beat[0] = now_ns
         self._words[PID] = os.getpid()  # last, because a page with a process is read
 
+    def set_rank(self, rank: int, world_size: int) -> None:
+        """Changes the index of this rank and the number of ranks, after the ranks have agreed on them."""
+        self._words[RANK], self._words[WORLD_SIZE] = rank, world_size
+
     def end(self) -> None:
         """Ends the observation of this process."""
         self._words[PID] = 0
