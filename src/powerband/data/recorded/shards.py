@@ -13,13 +13,14 @@ import os
 import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from powerband.core.errors import ConfigError
 
+T = TypeVar("T")
 FORMAT = 1
 ROWS_PER_SHARD = 262_144
 """Largest number of rows per file."""
@@ -56,7 +57,7 @@ def write_shards(
         The folder.
 
     Raises:
-        ShardError: The disk is full, or the folder cannot be written.
+        ShardError: The disk of some rank is full, or the folder cannot be written; raised on all ranks.
     """
     from safetensors.torch import save
 
