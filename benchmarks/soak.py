@@ -95,6 +95,7 @@ class Soak:
         """Trains under one fault after the other to the end. Returns the row of the run and its folder."""
         rng = random.Random(f"{self.seed} {name} {number}")
         run, log = self.disk / f"{name}-{number}", self.folder / f"{name}.log"
+        shutil.rmtree(run, ignore_errors=True)  # of an earlier start of this program, which was interrupted
         faults: list[dict[str, Any]] = []
         problems: list[str] = []
         restarts = 0
@@ -212,6 +213,8 @@ def run_all(soak: Soak, options: argparse.Namespace, rows: list[dict[str, Any]])
             calm[name] = soak.calm_run(name)[1]
         row, run = soak.disturbed_run(name, sum(row["name"] == name for row in rows), calm[name])
         rows.append(row)
+        if not row["faults"]:  # the machine has become faster since the undisturbed run
+            calm[name] /= 2
         good = row["different"] == [] and not row["problems"] and not row["tracebacks"]
         if not good:
             shutil.copytree(run, soak.folder / f"failed-{run.name}", symlinks=True, dirs_exist_ok=True)

@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import runs  # noqa: E402, of the tests
 
-COMMON = "gpus=none threads=1 tensorboard=false log_interval_s=0.5 keep_checkpoints=3"
+COMMON = "gpus=none threads=1 precision=fp32 tensorboard=false log_interval_s=0.5 keep_checkpoints=3"
 GYM = (
     "gym env_id=soak_environment:Soak-v0 algo=sac sac.hidden=160,160 off_policy.num_envs=2 learning_starts=40 "
     "num_workers=1 supervise=false --trust"
@@ -52,7 +52,7 @@ RUNS = {
         1500,
     ),
     "sketchnav": ("sketchnav variant=smoke", "env_steps", 1000),
-    "libero": ("libero variant=smoke demos_dir={data} max_steps=10 eval_interval=0", "updates", 500),
+    "libero": ("libero variant=smoke demos_dir={data} max_steps=10 eval_interval=0", "updates", 200),
     "snakes on two ranks": (f"{SNAKES} nproc=2", "env_steps", 2000),
 }
 """Name -> command line of a run of some seconds, the option that sets its length, and the length."""
