@@ -1,252 +1,237 @@
 """Soak: trains six recipes under random faults, resumes after each, and compares the end with an undisturbed run.
 
-Faults: kill -9 at a random instant, kill -9 while a checkpoint is being saved, SIGTERM, and a kill -9 after which a bit
-of the newest checkpoint is flipped or one of its files is cut. All of these recipes resume exactly on a CPU with one
-thread, so the disturbed run must end with the same bits as the undisturbed one.
+Faults: kill -9 at a random instant or while a checkpoint is being saved, SIGTERM, a damaged newest checkpoint, a rank or
+a simulator that stops, a lost rank of two, a full disk, and an environment that gives NaN. All of these runs resume
+exactly on a CPU with one thread, so a disturbed run must end with the same bits as the undisturbed one. Each run is
+added to the JSON file when it has ended, and a second start with the same file continues after the last one.
 
-    python benchmarks/soak.py --faults 200 --json benchmarks/results/soak.json
+    python benchmarks/soak.py --faults 500 --every 60 --length 40 --save-interval-s 20 --json soak.json
+    python benchmarks/soak.py --faults 200 --kinds kill kill kill kill "kill while saving" \
+        --json benchmarks/results/soak_kills.json
+
+A full disk needs the right to mount a small file system in memory, and is left out without it.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import random
-import signal
+import shutil
+import subprocess
 import sys
 import tempfile
 import time
-import traceback
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor
 
-from powerband.cli.main import main as cli
-from powerband.core.machine.device import host_facts
-from powerband.core.run.checkpoint import load_checkpoint, resolve_resume
-from powerband.core.run.manifest import CheckpointError
-from powerband.data.recorded.recording import Recording
-from powerband.recipes.gym import train as _gym  # noqa: F401, imported once, before the children are forked
-from powerband.recipes.libero import train as _libero  # noqa: F401
-from powerband.recipes.metaworld.stages import expert as _expert  # noqa: F401
-from powerband.recipes.sketchnav import train as _sketchnav  # noqa: F401
-from powerband.recipes.snakes import train as _snakes  # noqa: F401
-from powerband.recipes.uav import train as _uav  # noqa: F401
+sys.path.insert(0, str(Path(__file__).parent))
+os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
 
-COMMON = "gpus=none threads=1 tensorboard=false save_interval_s=1 log_interval_s=0.5 keep_checkpoints=3"
-RUNS = {
-    "snakes": "snakes algo=ddpg ddpg.hidden=32 off_policy.num_envs=4 global_batch_size=32 learning_starts=40 "
-    "env_steps=2000",
-    "uav": "uav algo=coma variant=smoke on_policy.num_envs=3 budget=4 minibatch_rows=25 env_steps=2000",
-    "gym": "gym algo=sac sac.hidden=160,160 off_policy.num_envs=2 learning_starts=40 num_workers=0 env_steps=1500",
-    "metaworld": "metaworld variant=smoke backend=workers num_workers=0 sac.hidden=160 learning_starts=60 "
-    "random_steps=60 collect.interval=100000 collect.samples=40 final_episodes=0 horizon=30 env_steps=1500 "
-    "project={folder}",
-    "sketchnav": "sketchnav variant=smoke env_steps=1000",
-    "libero": "libero variant=smoke demos_dir={data} updates=500 max_steps=10 eval_interval=0",
-}
-"""Recipe -> command line of a run of some seconds."""
-FAULTS = ("kill", "kill", "kill", "kill while saving", "SIGTERM", "flipped bit", "cut file")
-BY_CLOCK = ("elapsed_s", "evaluation_s", "evaluated_at_s", "rank0/metrics", "shared/run/logged")
-"""Parts of a state that depend on seconds: clocks, and the means since the last log line."""
-WAIT_S = 300.0
+from soak_environment import FILE  # noqa: E402
+from soak_faults import FAULTS, applies  # noqa: E402
+from soak_runs import (  # noqa: E402
+    RUNS,
+    Child,
+    command_line,
+    differences,
+    final_state,
+    newest,
+    resume_line,
+    saved_at,
+)
+
+from powerband.core.machine.device import host_facts  # noqa: E402
+from recipes.libero.demonstrations import record  # noqa: E402
+
+DISK_MIB = 256
+WAIT_S = 600.0
 
 
-def record_demonstrations(folder: Path) -> None:
-    """Writes random demonstrations for libero: two tasks with two episodes each."""
-    rng = np.random.default_rng(0)
-    for name in ("open", "close"):
-        recording = Recording(folder / name, {"instruction": f"{name} the drawer", "hz": 20.0})
-        for number, steps in enumerate((9, 6)):
-            frames = rng.integers(256, size=(2, steps, 32, 32, 3), dtype=np.uint8)
-            turn = rng.standard_normal((steps, 4)).astype(np.float32)
-            fields = {
-                "agentview": frames[0],
-                "wrist": frames[1],
-                "joints": rng.standard_normal((steps, 7)).astype(np.float32),
-                "gripper": rng.uniform(0, 0.04, (steps, 2)).astype(np.float32) * np.float32([1, -1]),
-                "eef_pos": rng.standard_normal((steps, 3)).astype(np.float32),
-                "eef_quat": turn / np.linalg.norm(turn, axis=1, keepdims=True),
-                "action": rng.uniform(-1, 1, (steps, 7)).astype(np.float32),
-            }
-            recording.add(number, {field: torch.from_numpy(value) for field, value in fields.items()})
-        recording.pack()
+@dataclass(frozen=True)
+class Soak:
+    """Settings of a soak.
+
+    Attributes:
+        folder: Folder of all runs.
+        disk: Folder of disturbed runs, on a small disk if there is one.
+        kinds: Faults of each run, in a random order; a fault may stand there several times.
+        every_s: Mean seconds between two faults; 0 spreads them over the seconds of the undisturbed run.
+        length: Length of a run in units of that in `RUNS`.
+        words: Words of the command line of every run.
+        seed: Seed of all random choices.
+    """
+
+    folder: Path
+    disk: Path
+    kinds: tuple[str, ...]
+    every_s: float
+    length: float
+    words: tuple[str, ...]
+    seed: int
+
+    @property
+    def small_disk(self) -> bool:
+        """True if `disk` is a disk of its own."""
+        return os.path.ismount(self.disk)
+
+    def calm_run(self, name: str) -> tuple[dict[str, Any], float]:
+        """Trains without a fault. Returns the state at the end and the seconds that it took."""
+        run, log = self.folder / f"{name}-calm", self.folder / f"{name}.log"
+        seconds_file = self.folder / f"{name}-calm.seconds"
+        if not seconds_file.exists():
+            shutil.rmtree(run, ignore_errors=True)
+            child = Child(command_line(name, run, self.folder / "data", self.length, *self.words), log)
+            assert child.wait() == 0, f"{name}: see {log}"
+            seconds_file.write_text(str(time.monotonic() - child.began))
+        return final_state(run), float(seconds_file.read_text())
+
+    def disturbed_run(self, name: str, number: int, seconds: float) -> tuple[dict[str, Any], Path]:
+        """Trains under one fault after the other to the end. Returns the row of the run and its folder."""
+        rng = random.Random(f"{self.seed} {name} {number}")
+        run, log = self.disk / f"{name}-{number}", self.folder / f"{name}.log"
+        shutil.rmtree(run, ignore_errors=True)  # of an earlier start of this program, which was interrupted
+        faults: list[dict[str, Any]] = []
+        problems: list[str] = []
+        restarts = 0
+        new = command_line(name, run, self.folder / "data", self.length, *self.words)
+        log_start = log.stat().st_size
+        deck = [kind for kind in self.kinds if applies(kind, name, self.small_disk)]
+        rng.shuffle(deck)
+        child = Child(new, log)
+        while deck:
+            mean_s = self.every_s or seconds / 3
+            before = newest(run)
+            if not wait_for(deck[0], child, run, rng.uniform(0, 2 * mean_s), rng):
+                break
+            alive_s, instant = time.monotonic() - child.began, time.time()
+            problem = FAULTS[deck[0]](child, run, rng)
+            inside = any((run / "checkpoints").glob(".saving-*"))
+            fault = {"kind": deck[0], "alive_s": round(alive_s, 2), "status": child.status, "inside_a_save": inside}
+            if deck[0] != "kill while saving" or inside:
+                deck.pop(0)
+            else:
+                fault["kind"] = "kill"
+            after, saved = newest(run), saved_at(run)
+            if problem or after < before and fault["kind"] != "damaged checkpoint":
+                problems.append(f"{fault['kind']}: {problem or f'checkpoint {before} is gone'}")
+            if saved is not None:
+                fault["lost_s"] = round(max(0.0, instant - max(saved, instant - alive_s)), 2)
+                child = Child(resume_line(name, run), log)
+            else:  # nothing to continue from
+                restarts += 1
+                shutil.rmtree(run, ignore_errors=True)
+                child = Child(new, log)
+            faults.append(fault)
+        status = child.wait()
+        if status:
+            problems.append(f"the end: status {status}: {child.printed()[-300:]!r}")
+        row = {"name": name, "number": number, "faults": faults, "started_again": restarts}
+        with log.open("rb") as file:
+            file.seek(log_start)
+            row["tracebacks"] = file.read().count(b"Traceback")
+        different = differences(final_state(self.folder / f"{name}-calm"), final_state(run)) if not status else None
+        return {**row, "different": different, "problems": problems}, run
 
 
-class Child:
-    """A command of powerband in a forked process, whose output goes to a log."""
-
-    def __init__(self, words: list[str], log: Path) -> None:
-        self.began = time.monotonic()
-        self.pid = os.fork()
-        if self.pid:
-            return
-        status = 1
-        try:
-            handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-            os.dup2(handle, 1)
-            os.dup2(handle, 2)
-            status = cli(words)
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stdout.flush()
-            os._exit(status)
-
-    def ended(self) -> int | None:
-        """Returns the exit status, negative after a signal; None while the process runs."""
-        pid, status = os.waitpid(self.pid, os.WNOHANG)
-        return os.waitstatus_to_exitcode(status) if pid else None
-
-    def wait(self) -> int:
-        """Waits for the end and returns the exit status."""
-        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-
-
-def final_state(run: Path) -> dict[str, Any]:
-    """Returns the leaves of the newest checkpoint by path, without those that depend on seconds."""
-    path, _ = resolve_resume(str(run))
-    found: dict[str, Any] = {}
-
-    def walk(value: Any, name: str) -> None:
-        if isinstance(value, dict):
-            for key, item in value.items():
-                walk(item, f"{name}/{key}")
-        elif isinstance(value, list):
-            for index, item in enumerate(value):
-                walk(item, f"{name}/{index}")
-        elif not any(part in name for part in BY_CLOCK):
-            found[name] = value
-
-    for shard in ("shared", "rank0"):
-        walk(load_checkpoint(path, shard)[0], shard)
-    return found
-
-
-def differences(first: dict[str, Any], second: dict[str, Any]) -> list[str]:
-    """Returns the paths at which two states differ in any bit."""
-
-    def equal(a: Any, b: Any) -> bool:
-        if isinstance(a, Tensor) and isinstance(b, Tensor):
-            return a.dtype == b.dtype and a.shape == b.shape and a.numpy().tobytes() == b.numpy().tobytes()
-        return type(a) is type(b) and bool(np.array_equal(a, b, equal_nan=isinstance(a, float)))
-
-    return sorted(name for name in first.keys() | second.keys() if not equal(first.get(name), second.get(name)))
-
-
-def newest(run: Path) -> int:
-    """Returns the step of the newest undamaged checkpoint; -1 without one."""
-    try:
-        return int(resolve_resume(str(run))[0].name)
-    except (CheckpointError, ValueError, OSError):
-        return -1
-
-
-def damage(run: Path, fault: str, rng: random.Random) -> None:
-    """Flips a bit of a file of the newest checkpoint, or cuts the file."""
-    files = sorted((run / "checkpoints" / str(newest(run))).iterdir())
-    path = rng.choice(files)
-    data = bytearray(path.read_bytes())
-    at = rng.randrange(len(data))
-    if fault == "flipped bit":
-        data[at] ^= 1 << rng.randrange(8)
-        path.write_bytes(data)
-    else:
-        path.write_bytes(data[:at])
-
-
-def disturb(child: Child, run: Path, fault: str, delay_s: float) -> bool:
-    """Sends the signal of a fault at its instant. Returns False if the process has ended before."""
+def wait_for(fault: str, child: Child, run: Path, delay_s: float, rng: random.Random) -> bool:
+    """Waits for the instant of a fault. Returns False if the process has ended before."""
     deadline = child.began + WAIT_S
     while time.monotonic() < deadline:
-        if child.ended() is not None:
+        if child.ended():
             return False
-        saving = any((run / "checkpoints").glob(".saving-*"))
-        if saving if fault == "kill while saving" else time.monotonic() - child.began >= delay_s:
-            break
+        due = time.monotonic() - child.began >= delay_s
+        if due and fault != "kill while saving":
+            return True
+        if due and any((run / "checkpoints").glob(".saving-*")):
+            time.sleep(rng.uniform(0, 0.003))
+            return True
         time.sleep(0.0005)
-    os.kill(child.pid, signal.SIGTERM if fault == "SIGTERM" else signal.SIGKILL)
-    return True
+    return False
 
 
-def soak(name: str, folder: Path, data: Path, count: int, rng: random.Random) -> dict[str, Any]:
-    """Disturbs one recipe `count` times, in as many runs as that takes, and compares each run at its end."""
-    result: Counter[str] = Counter()
-    tally: Counter[str] = Counter()
-    problems: list[str] = []
-
-    def words(run: Path) -> list[str]:
-        text = f"{RUNS[name]} {COMMON}".format(folder=run, data=data)
-        return ["train", *text.split(), f"run_dir={run}"]
-
-    calm = folder / f"{name}-calm"
-    child = Child(words(calm), folder / f"{name}.log")
-    assert child.wait() == 0, f"{name}: see {folder / name}.log"
-    seconds, expected = time.monotonic() - child.began, final_state(calm)
-    number = 0
-    while sum(tally.values()) < count:
-        number += 1
-        run = folder / f"{name}-{number}"
-        command, before, lost = words(run), -1, False
-        while True:
-            fault = rng.choice(FAULTS)
-            child = Child(command, folder / f"{name}.log")
-            if sum(tally.values()) >= count or not disturb(child, run, fault, rng.uniform(0.3, seconds)):
-                with contextlib.suppress(ChildProcessError):
-                    child.wait()
-                break
-            status = child.wait()
-            tally[fault] += 1
-            if fault == "SIGTERM" and newest(run) >= 0 and status != 128 + signal.SIGTERM and status != 0:
-                lost = lost or (run / "run.json").exists() and status not in (-signal.SIGTERM,)
-            after = newest(run)
-            if after < before:
-                problems.append(f"{name}-{number}: the checkpoint {before} is gone after {fault}")
-            if fault in ("flipped bit", "cut file") and after >= 0:
-                damage(run, fault, rng)
-                after = newest(run)
-            before = after
-            command = ["train", name, f"resume={run}"] if after >= 0 else command
-            if after < 0:
-                result["killed before the first checkpoint"] += 1
-                run = folder / f"{name}-{number}-{sum(tally.values())}"
-                command = words(run)
-        if newest(run) < 0:
-            problems.append(f"{name}-{number}: no checkpoint at the end")
-            continue
-        different = differences(expected, final_state(run))
-        result["runs with the same bits" if not different else "runs with other bits"] += 1
-        if different or lost:
-            problems.append(f"{name}-{number}: {different[:3]}")
-    log = (folder / f"{name}.log").read_text(errors="replace")
-    return {**result, "faults": dict(tally), "tracebacks": log.count("Traceback"), "problems": problems}
+def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Counts of all runs."""
+    faults = [fault for row in rows for fault in row["faults"]]
+    lost = sorted(fault["lost_s"] for fault in faults if "lost_s" in fault)
+    return {
+        "runs": len(rows),
+        "runs with the same bits": sum(row["different"] == [] for row in rows),
+        "faults": dict(Counter(fault["kind"] for fault in faults)),
+        "faults inside a save": sum(fault["inside_a_save"] for fault in faults),
+        "started again without a checkpoint": sum(row["started_again"] for row in rows),
+        "median and largest loss in seconds": [lost[len(lost) // 2], lost[-1]] if lost else None,
+        "tracebacks": sum(row["tracebacks"] for row in rows),
+        "problems": [f"{row['name']} {row['number']}: {text}" for row in rows for text in row["problems"]],
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--faults", type=int, default=60, help="faults over all recipes")
-    parser.add_argument("--only", nargs="+", default=list(RUNS), choices=list(RUNS), help="recipes")
+    parser.add_argument("--only", nargs="+", default=list(RUNS), choices=list(RUNS), help="runs")
+    parser.add_argument("--kinds", nargs="+", default=list(FAULTS), choices=list(FAULTS), help="faults of each run")
+    parser.add_argument("--every", type=float, default=0.0, help="mean seconds between two faults; 0: within one run")
+    parser.add_argument("--length", type=float, default=1.0, help="length of each run, in units of some seconds")
+    parser.add_argument("--save-interval-s", type=float, default=1.0, help="the option of each run")
+    parser.add_argument("--stall-s", type=float, default=10.0, help="the option of each run")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--folder", type=Path, help="folder of the runs; a temporary one by default")
-    parser.add_argument("--json", type=Path, help="file for the results")
+    parser.add_argument("--json", type=Path, help="file for the results, which a second start continues")
     options = parser.parse_args()
     torch.set_num_threads(1)
     folder = options.folder or Path(tempfile.mkdtemp(prefix="powerband-soak-"))
-    folder.mkdir(parents=True, exist_ok=True)
-    record_demonstrations(folder / "data")
-    rng, results = random.Random(options.seed), {}
-    for name in options.only:
-        began = time.monotonic()
-        results[name] = soak(name, folder, folder / "data", -(-options.faults // len(options.only)), rng)
-        print(f"{name}: {results[name]}, {time.monotonic() - began:.0f} s", flush=True)
-    if options.json:
-        options.json.write_text(json.dumps({"host": host_facts(), "seed": options.seed, "recipes": results}) + "\n")
+    disk = folder / "disk"
+    disk.mkdir(parents=True, exist_ok=True)
+    if not (folder / "data").exists():
+        record(folder / "data")
+    os.environ[FILE] = str(folder / "nan")
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "powerband-soak", str(disk)]
+    mounted = "full disk" in options.kinds and subprocess.run(mount, stderr=subprocess.DEVNULL).returncode == 0
+    words = (f"save_interval_s={options.save_interval_s:g}", f"stall_s={options.stall_s:g}")
+    soak = Soak(folder, disk, tuple(options.kinds), options.every, options.length, words, options.seed)
+    rows = json.loads(options.json.read_text())["rows"] if options.json and options.json.exists() else []
+    try:
+        run_all(soak, options, rows)
+    finally:
+        if mounted:
+            subprocess.run(["umount", "-l", str(disk)], check=False)
+
+
+def run_all(soak: Soak, options: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
+    """Disturbs the runs in turn until there have been enough faults; adds to `rows` and to the JSON file."""
+    began, first = time.monotonic(), sum(len(row["faults"]) for row in rows)
+    calm: dict[str, float] = {}
+    while (done := sum(len(row["faults"]) for row in rows)) < options.faults:
+        name = min(options.only, key=lambda each: sum(len(row["faults"]) for row in rows if row["name"] == each))
+        if name not in calm:
+            calm[name] = soak.calm_run(name)[1]
+        row, run = soak.disturbed_run(name, sum(row["name"] == name for row in rows), calm[name])
+        rows.append(row)
+        if not row["faults"]:  # the machine has become faster since the undisturbed run
+            calm[name] /= 2
+        good = row["different"] == [] and not row["problems"] and not row["tracebacks"]
+        if not good:
+            shutil.copytree(run, soak.folder / f"failed-{run.name}", symlinks=True, dirs_exist_ok=True)
+        shutil.rmtree(run, ignore_errors=True)
+        now, seconds = done + len(row["faults"]), time.monotonic() - began
+        left_s = seconds / max(1, now - first) * max(0, options.faults - now)
+        print(
+            f"{now}/{options.faults} faults, {seconds:.0f} s, {left_s:.0f} s left; {name} {row['number']}: "
+            f"{'same bits' if good else json.dumps(row)}",
+            flush=True,
+        )
+        if options.json:
+            result = {"host": host_facts(), "arguments": sys.argv[1:], "summary": summary(rows), "rows": rows}
+            new = options.json.with_suffix(".new")
+            new.write_text(json.dumps(result) + "\n")
+            new.replace(options.json)
+    print(json.dumps(summary(rows), indent=1))
 
 
 if __name__ == "__main__":

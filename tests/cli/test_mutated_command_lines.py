@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from operator import attrgetter
 from typing import Any
 
@@ -33,22 +34,24 @@ def outside(kind: Any, value: Any) -> bool:
     return False
 
 
+def check_one(recipe: str, arguments: list[str]) -> str:
+    """Reads a command line, checks the result or the message, and returns "accepted" or "refused"."""
+    try:
+        definition, _, resolved = configure(recipe, arguments)
+        config = resolved.config
+        definition.check_sizes(config, 1)
+    except ConfigError as error:
+        _check_message(str(error), arguments)
+        return "refused"
+    for path, field in fields_of(type(config)).items():
+        assert not outside(field.kind, attrgetter(path)(config)), (recipe, arguments, path)
+    return "accepted"
+
+
 def check(seed: int, count: int) -> tuple[int, int]:
     """Reads `count` mutated command lines; returns the numbers of accepted and refused ones."""
-    accepted = refused = 0
-    for recipe, arguments in command_lines(seed, count):
-        try:
-            definition, _, resolved = configure(recipe, arguments)
-            config = resolved.config
-            definition.check_sizes(config, 1)
-        except ConfigError as error:
-            refused += 1
-            _check_message(str(error), arguments)
-            continue
-        accepted += 1
-        for path, field in fields_of(type(config)).items():
-            assert not outside(field.kind, attrgetter(path)(config)), (recipe, arguments, path)
-    return accepted, refused
+    counts = Counter(check_one(recipe, arguments) for recipe, arguments in command_lines(seed, count))
+    return counts["accepted"], counts["refused"]
 
 
 def _check_message(message: str, arguments: list[str]) -> None:

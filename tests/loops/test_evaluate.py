@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
+from powerband.core.errors import ConfigError
 from powerband.core.telemetry.console import count_progress_bar
 from powerband.data.types import EnvSpec, Step, TensorSpec
 from powerband.loops.evaluate import evaluate, mean_interval, wilson_interval
@@ -70,3 +73,28 @@ def test_intervals_match_the_literature():
     assert wilson_interval(0, 20)[0] == 0.0 and wilson_interval(20, 20)[1] == 1.0
     mean, low, high = mean_interval(torch.tensor([1.0, 2.0, 3.0, 4.0]))
     assert (mean, high - mean) == (2.5, pytest.approx(1.96 * (5 / 3) ** 0.5 / 2)) and low == 5 - high
+
+
+class Failing(FixedLengths):
+    """The simulator of row 1 fails at its first `failures` episodes, after one step."""
+
+    def __init__(self, failures: int) -> None:
+        super().__init__()
+        self.failures = failures
+
+    def step(self, action: torch.Tensor) -> Step:
+        step = super().step(action)
+        if self.failures and self.steps[1] == 1:
+            self.failures -= 1
+            self.steps[1] = 0
+            row = torch.tensor([False, True, False])
+            return replace(step, truncated=row, lost=row)
+        return step
+
+
+def test_an_episode_whose_simulator_fails_is_no_result():
+    found = evaluate(Failing(4), count, 6, 0, torch.zeros(3, 1))
+    assert found["env"].bincount().tolist() == [2, 2, 2]
+    assert torch.equal(found["length"], LENGTHS[found["env"]].float()) and torch.equal(found["carried"], found["length"])
+    with pytest.raises(ConfigError, match="Environment 1 cannot be evaluated: its simulator failed in 10 episodes"):
+        evaluate(Failing(100), count, 6, 0, torch.zeros(3, 1))

@@ -8,10 +8,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from powerband.core.errors import ConfigError
 from powerband.data.types import Tree, VecEnv, broadcast_rows
 
 Policy = Callable[[Tree, Tensor | None], tuple[Tensor, Tensor | None]]
 """Function (observations, recurrent state or None) -> (actions, next recurrent state or None)."""
+MAX_LOST = 10
+"""Episodes of one environment in a row in which its simulator may fail."""
 
 
 def evaluate(
@@ -24,7 +27,8 @@ def evaluate(
 ) -> dict[str, Tensor]:
     """Plays episodes with a policy, and returns the result of each episode.
 
-    Every environment plays the same number of episodes, so that short episodes are not favoured.
+    Every environment plays the same number of episodes, so that short episodes are not favoured. An episode whose
+    simulator fails is no result; its environment plays another one.
 
     Args:
         env: N environments; this function resets them.
@@ -39,6 +43,9 @@ def evaluate(
         Dict of tensors (episodes,) with one entry per episode, in the order in which they ended: ``env`` (index of the
         environment), ``return`` (sum of rewards, mean over agents), ``length`` in steps, and the episode metrics of
         the environment, such as ``success``.
+
+    Raises:
+        ConfigError: The simulator of an environment failed in MAX_LOST episodes in a row.
     """
     rounds = math.ceil(episodes / env.num_envs)
     obs = env.reset(seed)
@@ -46,6 +53,7 @@ def evaluate(
     finished = torch.zeros(env.num_envs, dtype=torch.int64)
     total = torch.zeros(env.num_envs)
     length = torch.zeros(env.num_envs)
+    lost = torch.zeros(env.num_envs, dtype=torch.int64)
     rows: dict[str, list[Tensor]] = {}
     while int(finished.min()) < rounds:
         action, carry = policy(obs, carry)
@@ -54,7 +62,14 @@ def evaluate(
         total += reward if reward.dim() == 1 else reward.mean(1)
         length += 1
         ended = step.ended.cpu()
-        counted = ended & (finished < rounds)
+        complete = ended if step.lost is None else ended & ~step.lost.cpu()
+        lost = torch.where(complete, 0, lost + (ended & ~complete))
+        if int(lost.max()) >= MAX_LOST:
+            raise ConfigError(
+                f"Environment {int(lost.argmax())} cannot be evaluated: its simulator failed in {MAX_LOST} episodes in a "
+                f"row. Correct the environment; reproduce_failure repeats an episode that failed."
+            )
+        counted = complete & (finished < rounds)
         if counted.any():
             figures = {
                 "env": index,
@@ -64,7 +79,7 @@ def evaluate(
             }
             for key, value in figures.items():
                 rows.setdefault(key, []).append(value[counted].clone())
-        finished += ended
+        finished += complete
         total[ended] = 0
         length[ended] = 0
         if on_progress is not None:

@@ -6,6 +6,7 @@ import hashlib
 import os
 import time
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -103,3 +104,10 @@ def test_recently_used_files_stay_and_old_partial_files_are_removed(folder: Path
         os.utime(folder / name, 2 * (time.time() - ago,))
     newest = store(2)
     assert set(folder.iterdir()) == {newest, files[0], folder / "now.part", folder / "theirs.txt"}
+
+
+def test_a_cache_of_no_files_keeps_none(folder: Path) -> None:
+    cache = replace(CACHE, max_files=0)
+    file = cache.file(b"1")
+    cache.write(file, lambda part: save_file({"number": np.array(1)}, part))
+    assert list(folder.iterdir()) == [] and cache.read(file, load) is None

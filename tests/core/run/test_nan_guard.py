@@ -115,7 +115,11 @@ def test_the_saved_batch_is_bounded_and_starts_with_the_bad_rows(tmp_path):
     small = truncate_batch({"reward": reward, "obs": {"own": other}}, 2**20)
     assert sum(leaf.nbytes for leaf in small.values()) <= 2**20
     assert small["reward"][0].isnan() and len(small["obs/own"]) == len(small["reward"]) > 10_000
-    sequences = {"obs": torch.zeros(64, 1000), "carry": torch.zeros(8, 500)}
+    number = torch.tensor(3.0)
+    with_number = truncate_batch({"reward": reward, "step": number}, 2**20)
+    assert with_number["step"] == 3 and with_number["reward"][0].isnan() and len(with_number["reward"]) < rows
+    sequences = {"obs": torch.zeros(64, 1000), "carry": torch.zeros(8, 500), "step": number}
+    assert truncate_batch(sequences, 2**16)["step"] == 3
     assert sum(leaf.nbytes for leaf in truncate_batch(sequences, 2**16).values()) <= 2**16
     guard = NanGuard(Ranks())
     record(guard, math.nan, -math.inf)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 import threading
 
 import pytest
@@ -89,3 +92,30 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ShardError, match="cannot be written"):
         write_shards(tmp_path / "file" / "data", rows_from(2), {})
+
+
+def test_an_error_on_one_rank_ends_all_ranks(tmp_path):
+    """Two threads are two ranks, which wait for each other in `gather`. The disk of the second one is full."""
+    barrier, answers = threading.Barrier(2, timeout=20), [None, None]
+
+    def write(rank: int) -> str:
+        def gather(answer: object) -> list[object]:
+            answers[rank] = answer
+            barrier.wait()
+            both = list(answers)
+            barrier.wait()
+            return both
+
+        class Full(dict):
+            def items(self):
+                raise OSError(errno.ENOSPC, "No space left on device")
+
+        fields = Full(rows_from(2)) if rank else rows_from(2)
+        try:
+            return str(write_shards(tmp_path / "data", fields, {}, gather, rank))
+        except ShardError as error:
+            return str(error)
+
+    with ThreadPoolExecutor(2) as pool:
+        said = list(pool.map(write, range(2)))
+    assert said[0] == said[1] and "No space left on device" in said[0] and not (tmp_path / "data").exists()

@@ -124,3 +124,15 @@ class Slow(Chained):
 
 class Rendering(Chained):
     renderer = "llvmpipe"
+
+
+class FailsToLoadOnce(Counting):
+    """Raises while the file `token` exists, and removes it. Its episodes are long."""
+
+    def __init__(self, token: str) -> None:
+        super().__init__(length=100)
+        try:
+            os.unlink(token)
+        except FileNotFoundError:
+            return
+        raise RuntimeError("no display")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from envs.workers.faulty import FAULTS, Chained, Counting, Slow, SlowToLoad
+from envs.workers.faulty import FAULTS, Chained, Counting, FailsToLoadOnce, Slow, SlowToLoad
 from powerband.core.errors import ConfigError
 from powerband.data.episode_tracker import EpisodeTracker
 from powerband.data.replay import Replay
@@ -158,6 +158,20 @@ def test_a_restart_may_take_longer_than_a_step() -> None:
     _, lost = play_and_check(env, 20)
     env.close()
     assert lost == len(failures) > 0 and {failure.kind for failure in failures} == {"died"}
+
+
+def test_a_worker_that_cannot_create_its_environments_again_is_restarted_again(tmp_path: Path) -> None:
+    failures: list[EnvFailure] = []
+    token = tmp_path / "token"
+    env_fns = [(FailsToLoadOnce, {"token": str(token)}), (Counting, {"fault": "is killed", "step": 3, "length": 100})]
+    env = WorkerVecEnv(env_fns, num_workers=1, supervision=Supervision(), on_failure=failures.append)
+    env.reset(0)
+    token.touch()
+    lost = [env.step(torch.zeros(2, 1)).lost for _ in range(3)]
+    env.close()
+    assert lost[:2] == [None, None] and lost[2].tolist() == [False, True], "the row that was stepping, not the first"
+    assert [(failure.kind, failure.env_id) for failure in failures] == [("died", 1), ("raised", None)]
+    assert "could not create its environments" in str(failures[1]) and "no display" in failures[1].trace
 
 
 def test_an_episode_that_does_not_repeat_itself_is_truncated_after_a_restart() -> None:

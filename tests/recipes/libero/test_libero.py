@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -14,39 +13,16 @@ from powerband.cli import main as cli
 from powerband.cli.catalogue import configure
 from powerband.cli.run_commands import configure_evaluation
 from powerband.core.config import RunConfig
-from powerband.data.recorded.recording import Recording
 from powerband.recipes.libero.config import Config, launched_precision
 from powerband.recipes.libero.evaluation import ChunkActor
 from powerband.recipes.libero.nets.rdt_checkpoint import read_weights
+from recipes.libero.demonstrations import TASKS, record
 
 pytest.importorskip("diffusers")
 pytest.importorskip("accelerate")
 
-PIXELS, HORIZON = 32, 4
+HORIZON = 4
 SMOKE = ["libero", "variant=smoke", *runs.COMMON]
-TOLD = {"open": "open the drawer", "close": "close the drawer"}
-
-
-def record(folder: Path, told: dict[str, str] = TOLD, lengths: tuple[int, ...] = (9, 6)) -> Path:
-    """Recordings of made-up episodes, a task each, that are read as demonstrations."""
-    rng = np.random.default_rng(0)
-    for name, instruction in told.items():
-        recording = Recording(folder / name, {"instruction": instruction, "hz": 20.0})
-        for number, steps in enumerate(lengths):
-            frames = rng.integers(256, size=(2, steps, PIXELS, PIXELS, 3), dtype=np.uint8)
-            turn = rng.standard_normal((steps, 4)).astype(np.float32)
-            fields = {
-                "agentview": frames[0],
-                "wrist": frames[1],
-                "joints": rng.standard_normal((steps, 7)).astype(np.float32),
-                "gripper": rng.uniform(0, 0.04, (steps, 2)).astype(np.float32) * np.float32([1, -1]),
-                "eef_pos": rng.standard_normal((steps, 3)).astype(np.float32),
-                "eef_quat": turn / np.linalg.norm(turn, axis=1, keepdims=True),
-                "action": rng.uniform(-1, 1, (steps, 7)).astype(np.float32),
-            }
-            recording.add(number, {name: torch.from_numpy(value) for name, value in fields.items()})
-        recording.pack()
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +70,7 @@ def test_the_banner_and_the_statistics_say_what_is_used(recorded: Path, tmp_path
 
 def test_a_resume_with_other_demonstrations_is_refused(recorded: Path, tmp_path: Path, capsys) -> None:
     run = train(tmp_path / "run", recorded, "updates=1")
-    other = record(tmp_path / "other", {"open": TOLD["open"]})
+    other = record(tmp_path / "other", {"open": TASKS["open"]})
     said = refused(capsys, f"resume={run}", f"demos_dir={other}", "env_steps=20")
     assert "statistics of libero_single_task, those of libero_90" in said
 
@@ -113,7 +89,7 @@ def test_demonstrations_of_other_tasks_are_said_and_not_evaluated(recorded: Path
         "the demonstrations show 'close the drawer' and 1 more"
     )
     assert told in capsys.readouterr().out
-    own = record(tmp_path / "own", {"drawer": "close the top drawer of the cabinet", **TOLD})
+    own = record(tmp_path / "own", {"drawer": "close the top drawer of the cabinet", **TASKS})
     train(tmp_path / "known", own, "updates=1")
     assert "shows the task" not in capsys.readouterr().out
     words = [*SMOKE[1:], f"demos_dir={recorded}", f"run_dir={tmp_path / 'no'}"]

@@ -119,5 +119,6 @@ class DiskCache:
                 parts += [path] if time.time() - used > STALE_S else []
             elif path.suffix == ".safetensors":
                 last_used[path] = used
-        for path in [*parts, *sorted(last_used, key=last_used.__getitem__)[: -self.max_files]]:
+        surplus = max(0, len(last_used) - self.max_files)
+        for path in [*parts, *sorted(last_used, key=last_used.__getitem__)[:surplus]]:
             path.unlink(missing_ok=True)

@@ -186,9 +186,17 @@ def verify(path: Path) -> None:
 
 def _own_manifest(path: Path) -> Manifest:
     """Reads the manifest of a checkpoint, which must be of the run whose folder contains it."""
-    manifest, own = Manifest.read(path), run_id(path.parent.parent)
-    if manifest.run and own and manifest.run != own:
-        raise CheckpointError(f"{path} belongs to another run, {manifest.run[:40]}. Use the previous checkpoint.")
+    manifest, run_dir = Manifest.read(path), path.parent.parent
+    own = run_id(run_dir)
+    if manifest.run and not own:
+        raise CheckpointError(
+            f"{run_dir / 'run.json'} is damaged: it has no id, so it does not show whose checkpoints these are. If "
+            f"{path} belongs to this run, repair the file; the id is {manifest.run[:40]}."
+        )
+    if manifest.run != own:
+        raise CheckpointError(
+            f"{path} belongs to another run, {manifest.run[:40] or 'without an id'}. Use the previous checkpoint."
+        )
     return manifest
 
 

@@ -314,7 +314,7 @@ def truncate_batch(tree: Any, limit: int) -> dict[str, Tensor]:
     """Copies the tensors of a batch to the CPU, truncated to about `limit` bytes.
 
     Args:
-        tree: Nested dicts and lists of tensors (rows, ...).
+        tree: Nested dicts and lists of tensors (rows, ...); 0-d tensors are kept.
         limit: Largest size in bytes. Of a larger batch, rows with values that are not finite are kept first. If the
             tensors have different numbers of rows, the first rows of each tensor are kept.
 
@@ -323,12 +323,13 @@ def truncate_batch(tree: Any, limit: int) -> dict[str, Tensor]:
     """
     parts = dict(leaves(tree))
     size = sum(leaf.nbytes for leaf in parts.values())
-    if size > limit and len({len(leaf) for leaf in parts.values() if leaf.dim()}) == 1:
-        bad = torch.stack([_bad_rows(leaf) for leaf in parts.values()]).any(0)
+    long = {path: leaf for path, leaf in parts.items() if leaf.dim()}
+    if size > limit and len({len(leaf) for leaf in long.values()}) == 1:
+        bad = torch.stack([_bad_rows(leaf) for leaf in long.values()]).any(0)
         rows = torch.argsort(~bad, stable=True)[: max(1, len(bad) * limit // size)]
-        parts = {path: leaf.index_select(0, rows) for path, leaf in parts.items()}
+        parts |= {path: leaf.index_select(0, rows) for path, leaf in long.items()}
     elif size > limit:  # rows of sequences and rows of their first carry do not correspond
-        parts = {path: leaf[: max(1, len(leaf) * limit // size)] for path, leaf in parts.items() if leaf.dim()}
+        parts |= {path: leaf[: max(1, len(leaf) * limit // size)] for path, leaf in long.items()}
     return {path: leaf.detach().to("cpu", copy=True).contiguous() for path, leaf in parts.items()}
 
 

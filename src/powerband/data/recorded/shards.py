@@ -13,13 +13,14 @@ import os
 import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from powerband.core.errors import ConfigError
 
+T = TypeVar("T")
 FORMAT = 1
 ROWS_PER_SHARD = 262_144
 """Largest number of rows per file."""
@@ -56,18 +57,20 @@ def write_shards(
         The folder.
 
     Raises:
-        ShardError: The disk is full, or the folder cannot be written.
+        ShardError: The disk of some rank is full, or the folder cannot be written; raised on all ranks.
     """
     from safetensors.torch import save
 
     rows = len(next(iter(fields.values())))
     assert all(len(tensor) == rows for tensor in fields.values()), {name: len(t) for name, t in fields.items()}
     partial = folder.parent / f".{folder.name}.writing"
-    try:
+
+    def create() -> None:
         if rank == 0:
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir(parents=True)
-        gather(None)
+
+    def write() -> list[dict[str, Any]]:
         shards = []
         for number, first in enumerate(range(0, rows, ROWS_PER_SHARD)):
             part = {name: tensor[first : first + ROWS_PER_SHARD].cpu().contiguous() for name, tensor in fields.items()}
@@ -76,27 +79,45 @@ def write_shards(
             shards.append(
                 {"file": file, "rows": min(ROWS_PER_SHARD, rows - first), "sha256": hashlib.sha256(data).hexdigest()}
             )
-        all_shards = [shard for rank_shards in gather(shards) for shard in rank_shards]
+        return shards
+
+    def publish() -> None:
         if rank == 0:
-            manifest = {
-                "format": FORMAT,
-                "rows": sum(shard["rows"] for shard in all_shards),
-                "fields": {
-                    name: {"dtype": str(tensor.dtype).removeprefix("torch."), "shape": list(tensor.shape[1:])}
-                    for name, tensor in fields.items()
-                },
-                "shards": all_shards,
-                "facts": facts,
-            }
             _write_synced(partial / "manifest.json", json.dumps(manifest, indent=1).encode())
             shutil.rmtree(folder, ignore_errors=True)
             os.replace(partial, folder)
-        gather(None)
-    except OSError as error:
-        raise ShardError(
-            f"{folder} cannot be written: {error.strerror or error}. Free space, or name another folder."
-        ) from error
+
+    _on_all_ranks(create, gather, folder)
+    all_shards = [shard for shards in _on_all_ranks(write, gather, folder) for shard in shards]
+    manifest = {
+        "format": FORMAT,
+        "rows": sum(shard["rows"] for shard in all_shards),
+        "fields": {
+            name: {"dtype": str(tensor.dtype).removeprefix("torch."), "shape": list(tensor.shape[1:])}
+            for name, tensor in fields.items()
+        },
+        "shards": all_shards,
+        "facts": facts,
+    }
+    _on_all_ranks(publish, gather, folder)
     return folder
+
+
+def _on_all_ranks(write: Callable[[], T], gather: Callable[[Any], list[Any]], folder: Path) -> list[T]:
+    """Calls `write` on each rank and returns the results of all. An error on one rank ends the others too.
+
+    Raises:
+        ShardError: The `folder` cannot be written on some rank; raised on all ranks.
+    """
+    result, problem = None, ""
+    try:
+        result = write()
+    except OSError as error:
+        problem = error.strerror or str(error)
+    answers = gather((result, problem))
+    if problem := next((problem for _, problem in answers if problem), ""):
+        raise ShardError(f"{folder} cannot be written: {problem}. Free space, or name another folder.")
+    return [result for result, _ in answers]
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:

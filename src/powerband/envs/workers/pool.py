@@ -133,11 +133,15 @@ class WorkerPool:
         """Restarts a failed worker, which then completes the pending step. Returns the worker's reply."""
         assert self.failures is not None
         deadline_s, start = self.failures.settings.deadline_s, time.monotonic()
+        row = NO_ROW
         while True:
             facts, index = error.facts, worker.index
-            row = NO_ROW if facts["env_id"] is None else facts["env_id"] - self.first_env - worker.rows.start
             failure = {"kind": "raised", "description": str(error), "worker": index, "actions": self._logged(facts)}
-            failure |= {name: facts[name] for name in FAILURE_FIELDS if name in facts}
+            if facts["doing"] == "make":  # the restarted worker failed: the step of the first failure is still pending
+                failure |= {"env_id": None, "description": "could not create its environments", "trace": str(error)}
+            else:
+                row = NO_ROW if facts["env_id"] is None else facts["env_id"] - self.first_env - worker.rows.start
+                failure |= {name: facts[name] for name in FAILURE_FIELDS if name in facts}
             worker = self.workers[index] = worker.restart()
             worker.set_timeout(max(RESTART_TIMEOUT_S, deadline_s))
             try:
@@ -190,7 +194,7 @@ class WorkerPool:
         `facts` are those of an `EnvError`. None means that no environment was stepping, or that the episode is longer
         than the log.
         """
-        if facts["env_id"] is None:
+        if facts["env_id"] is None or "step" not in facts:
             return None
         assert self.shared_arrays is not None
         log, step = self.shared_arrays.arrays["log"][facts["env_id"] - self.first_env], facts["step"]

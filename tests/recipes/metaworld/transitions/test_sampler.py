@@ -16,8 +16,8 @@ from powerband.recipes.metaworld.transitions.sampler import TransitionSampler, o
 class RunStub:
     """The parts of a run that the sampler uses."""
 
-    def __init__(self) -> None:
-        self.ranks = SimpleNamespace(world_size=1)
+    def __init__(self, world_size: int = 1, rank: int = 0) -> None:
+        self.ranks = SimpleNamespace(world_size=world_size, rank=rank)
         self.reasons: list[str] = []
 
     def stop(self, reason: str) -> None:
@@ -59,3 +59,29 @@ def test_rows_are_ordered_environment_by_environment():
     ordered = order_by_env(rows, 2)
     assert ordered["obs"][:, 0].tolist() == [0, 1, 2, 100, 101, 500]
     assert ordered["start"].tolist() == [True, False, False, True, False, True]
+
+
+def test_samples_continue_on_another_number_of_ranks():
+    """Environment e counts from 100 e. Two ranks with two environments each save; four and one rank continue."""
+    config = Config(stop_after_successes=2, collect=CollectConfig(interval=0, samples=12))
+
+    def sampler(world_size: int, rank: int) -> TransitionSampler:
+        return TransitionSampler(RunStub(world_size, rank), config, 4 // world_size)
+
+    saved = []
+    for rank in range(2):
+        old = sampler(2, rank)
+        obs = torch.tensor([[100.0 * (2 * rank + env) + step] for step in range(3) for env in range(2)])
+        old.chunks.append({"obs": obs, "action": obs, "reward": obs[:, 0], "next_obs": obs + 1})
+        old.seen = 12
+        old.succeeded.extend([True, True])
+        saved.append(old.state_dict())
+    for world_size in (1, 4):
+        envs = []
+        for rank in range(world_size):
+            new = sampler(world_size, rank)
+            new.redistribute(saved)
+            rows = new.rows()
+            envs += rows["obs"][:, 0].split(3)
+            assert new.seen == 12 and not new.succeeded and rows["start"].sum() == 4 // world_size
+        assert [env.tolist() for env in envs] == [[100.0 * env + step for step in range(3)] for env in range(4)]

@@ -29,7 +29,7 @@ def expert(config: Config, run: Run) -> dict[str, Any]:
         settings = scaled_sac_settings(config, run)
         learner = SAC(env.spec, settings, run.context)
         sampler = TransitionSampler(run, config, env.num_envs)
-        run.register("collector", sampler)
+        run.register("collector", sampler, redistribute=sampler.redistribute)
         with GoalEvaluator(config) as evaluator:
             hooks = RunHooks(evaluate=lambda: evaluator.figures(greedy_policy(learner), config.eval_episodes))
             off_policy(run, env, learner, config.off_policy, after_step=sampler.after_step, hooks=hooks)

@@ -89,6 +89,28 @@ class TransitionSampler:
         while sum(len(chunk["obs"]) for chunk in self.chunks) > self.size and len(self.chunks) > 1:
             self.chunks.popleft()
 
+    def redistribute(self, states: list[dict[str, Any]]) -> None:
+        """Restores this rank's environments of the samples of a run that had another number of ranks.
+
+        The count of successes in a row begins anew, because this rank has other environments.
+
+        Args:
+            states: Results of `state_dict` of the saved ranks, in rank order.
+        """
+        world, first = self.run.ranks.world_size, self.run.ranks.rank * self.num_envs
+        saved_envs = world * self.num_envs // len(states)
+
+        def share(parts: list[Tensor]) -> Tensor:
+            steps = [part.unflatten(0, (-1, saved_envs)) for part in parts]
+            shared_steps = min(len(part) for part in steps)
+            rows = torch.cat([part[len(part) - shared_steps :] for part in steps], 1)
+            return rows[:, first : first + self.num_envs].flatten(0, 1)
+
+        chunks = [[state["chunks"][str(index)] for state in states] for index in range(len(states[0]["chunks"]))]
+        self.chunks = deque({name: share([part[name] for part in chunk]) for name in FIELDS} for chunk in chunks)
+        self.seen = states[0]["seen"]
+        self.every.load_state_dict(states[0]["every"])
+
     def rows(self) -> dict[str, Tensor]:
         """Concatenates all samples.
 
