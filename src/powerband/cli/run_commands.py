@@ -65,7 +65,9 @@ def train(arguments: list[str]) -> int:
 
     with contextlib.redirect_stdout(sys.stderr) if target else contextlib.nullcontext():
         try:
-            with Run.start(config, recipe=name, stage=stage, argv=typed, restarted=restarted) as run:
+            with Run.start(
+                config, recipe=name, stage=stage, argv=typed, restarted=restarted, score=recipe.score
+            ) as run:
                 figures = recipe.run_stage(stage, run.config, run)
         except OSError as error:
             folder = named_run(settings.resume) if settings.resume else Path(settings.run_dir).expanduser()

@@ -11,9 +11,11 @@ from typing import Any, cast
 
 import torch
 
+from powerband.core.config import from_json
+from powerband.core.config.saved import saved_text
 from powerband.core.config.sizes import per_rank, scaled_lr
 from powerband.core.rank_context import RankContext
-from powerband.core.recipe import load_object
+from powerband.core.recipe import load_object, with_algorithms
 from powerband.core.run.checkpoint import resolve_resume
 from powerband.core.run.run import Run, RunHooks
 from powerband.core.run.state_registry import restore_learner
@@ -27,7 +29,9 @@ from powerband.loops import evaluate as evaluation
 from powerband.loops.off_policy import off_policy
 from powerband.loops.on_policy import on_policy
 from powerband.nets.observations.encoders import ObsEncoder, needs_encoder
-from powerband.recipes.gym.config import ALGORITHMS, Config, Evaluation
+from powerband.recipes.gym.config import ALGORITHMS, OLD_NAMES, Config, Evaluation
+
+EVALUATOR = "powerband.recipes.gym.train:open_evaluator"
 
 
 def make_env(
@@ -125,7 +129,7 @@ def train(config: Config, run: Run) -> None:
         settings, line = scaled_lr(getattr(config, config.algo), config.run.lr_scale, ranks.world_size)
         run.describe({"learning rates": line})
         learner = make_learner(replace(config, **{config.algo: settings}), env.spec, run.context)
-        hooks = RunHooks(evaluate=lambda: summary(play(config, learner, config.eval_episodes)))
+        hooks = RunHooks(lambda: summary(play(config, learner, config.eval_episodes)), evaluator=EVALUATOR)
         if ALGORITHMS[config.algo].loop == "off_policy":
             goals = make_goal_reward(config) if config.off_policy.hindsight else None
             off_policy(run, env, learner, config.off_policy, hooks=hooks, goal_reward=goals)
@@ -134,6 +138,19 @@ def train(config: Config, run: Run) -> None:
         run.export_policy(learner.policy_state())
     finally:
         env.close()
+
+
+def open_evaluator(run_dir: Path) -> Callable[[Path], dict[str, float]]:
+    """Returns the evaluation of the run in `run_dir` for a process of its own: (checkpoint) -> results."""
+    file = run_dir / "config.json"
+    config = from_json(with_algorithms(Config, ALGORITHMS), saved_text(file), str(file), OLD_NAMES)
+    learner, _, _ = build_learner(config, RankContext.single())
+
+    def evaluate_checkpoint(checkpoint: Path) -> dict[str, float]:
+        restore_learner(checkpoint, learner)
+        return summary(play(config, learner, config.eval_episodes))
+
+    return evaluate_checkpoint
 
 
 def play(config: Config, learner: Learner, episodes: int, seed: int = 10_000) -> dict:

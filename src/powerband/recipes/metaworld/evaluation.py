@@ -11,8 +11,11 @@ import torch
 from torch import Tensor
 
 from powerband.algos.sac import SAC
+from powerband.core.config import from_json
+from powerband.core.config.saved import saved_text
 from powerband.core.errors import ConfigError
 from powerband.core.rank_context import RankContext
+from powerband.core.regular_files import read_object
 from powerband.core.run.checkpoint import load_checkpoint, resolve_resume
 from powerband.core.run.run import Run
 from powerband.core.run.state_registry import load_state
@@ -28,6 +31,7 @@ from powerband.recipes.metaworld.env.tasks import ACTION, MT10, MT10_TASKS, OBS,
 from powerband.recipes.metaworld.env.vec_env import make_metaworld_vec_env
 from powerband.recipes.metaworld.nets.collective import shared_state
 from powerband.recipes.metaworld.nets.trajectory import TrajectoryEncoder
+from powerband.recipes.metaworld.old_names import OLD_NAMES
 from powerband.recipes.metaworld.project_folder import REWARD_SCALE, load_collective, load_encoder, load_policy
 
 EVAL_ENVS = 10
@@ -236,6 +240,20 @@ def format_table(rows: list[dict[str, Any]]) -> str:
         cells = [interval_text(own[name]) if name in own else "-" for name in policies]
         lines.append(f"{task:<22}" + "".join(f"{cell:>22}" for cell in cells))
     return "\n".join(lines)
+
+
+def open_evaluator(run_dir: Path) -> Callable[[Path], dict[str, float]]:
+    """Returns the evaluation of an expert or a student for a process of its own: (checkpoint) -> results."""
+    file = run_dir / "config.json"
+    config = from_json(Config, saved_text(file), str(file), OLD_NAMES)
+    stage = read_object(run_dir / "run.json").get("stage", "")
+    evaluator = GoalEvaluator(config)
+
+    def evaluate_checkpoint(checkpoint: Path) -> dict[str, float]:
+        sac = load_run_policy(config, checkpoint, run_dir, stage)
+        return evaluator.figures(greedy_policy(sac), config.eval_episodes)
+
+    return evaluate_checkpoint
 
 
 # -- one run ------------------------------------------------------------------------------------------------------

@@ -31,7 +31,10 @@ def expert(config: Config, run: Run) -> dict[str, Any]:
         sampler = TransitionSampler(run, config, env.num_envs)
         run.register("collector", sampler)
         with GoalEvaluator(config) as evaluator:
-            hooks = RunHooks(evaluate=lambda: evaluator.figures(greedy_policy(learner), config.eval_episodes))
+            hooks = RunHooks(
+                lambda: evaluator.figures(greedy_policy(learner), config.eval_episodes),
+                "powerband.recipes.metaworld.evaluation:open_evaluator",
+            )
             off_policy(run, env, learner, config.off_policy, after_step=sampler.after_step, hooks=hooks)
             if run.received_signal:
                 return {}
