@@ -34,10 +34,8 @@ def best_checkpoint(run: str, score: str) -> tuple[Path | None, str]:
     scores = {step: [value for at, value in evaluations if at <= step][-1:] for step in steps}
     scored = [(values[0], step) for step, values in scores.items() if values]
     if not scored:
-        return (
-            None,
-            "no stored checkpoint has an evaluation. Train for longer, or with eval_interval=N to evaluate every N steps",
-        )
+        fix = "Train for longer, or with eval_interval=N to evaluate every N steps"
+        return None, f"no stored checkpoint has an evaluation. {fix}"
     value, step = max(scored)
     return folder / "checkpoints" / str(step), f"{score} {value:.4g}, the best of {len(scored)} stored checkpoint(s)"
 

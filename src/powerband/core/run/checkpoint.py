@@ -3,7 +3,7 @@
 ``checkpoints/<step>/`` contains one shard per rank and one shared shard. Each shard is a ``<shard>.safetensors`` with
 tensors and a ``<shard>.json`` with the structure and plain values. ``manifest.json`` contains the size and SHA-256 of
 each file, the run and the step. A checkpoint is written to a hidden folder, synced and renamed, so that incomplete
-checkpoints are never visible. ``checkpoints/last`` names the newest checkpoint, and ``checkpoints/best`` the best evaluated one.
+checkpoints are never visible. ``checkpoints/last`` names the newest checkpoint, and ``checkpoints/best`` the best one.
 """
 
 from __future__ import annotations

@@ -31,7 +31,9 @@ def evaluate_checkpoints(reference: str, run_dir: Path, paths: TextIO, results: 
     for line in paths:
         try:
             evaluate = evaluate or load_object(reference)(run_dir)
-            answer = {"figures": {name: float(value) for name, value in evaluate(Path(line.strip())).items()}}
+            answer: dict[str, object] = {
+                "figures": {name: float(value) for name, value in evaluate(Path(line.strip())).items()}
+            }
         except Exception as error:
             import traceback
 
