@@ -38,6 +38,14 @@ def demos(config: Config, run: Run) -> None:
         run.console.note(f"{task.instruction}: the recording is finished, in {folder}")
 
 
+def record_missing(config: Config, run: Run) -> None:
+    """Records demonstrations as the stage demos does, unless the folder has a finished recording."""
+    folder = demos_folder(config, run.dir)
+    if not any(folder.glob("*/manifest.json")):
+        run.console.note(f"{folder} has no demonstrations. They are recorded first (record_missing=true).")
+        demos(config, run)
+
+
 def demos_folder(config: Config, run_dir: Path) -> Path:
     """Returns the folder of the recordings, ``demos_dir`` or ``demos`` in `run_dir`; it has one sub-folder per task."""
     return Path(config.demos_dir) if config.demos_dir else run_dir / "demos"

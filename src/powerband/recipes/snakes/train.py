@@ -127,16 +127,20 @@ def best_actions(modules: nn.ModuleDict, obs: Tensor) -> Tensor:
     return modules["net"](rows)[0].argmax(-1).view(obs.shape[:2])
 
 
-def load(folder: Path) -> tuple[Learner, str]:
+def load(folder: Path, context: RankContext | None = None) -> tuple[Learner, str]:
     """Loads a trained learner from a run folder or from one of its checkpoints.
 
+    Args:
+        folder: The folder.
+        context: Device and precision of the learner; None is the CPU in fp32.
+
     Returns:
-        The learner on the CPU, and the name of the observation that it was trained with, a key of `OBSERVATIONS`.
+        The learner, and the name of the observation that it was trained with, a key of `OBSERVATIONS`.
     """
     path, _ = resolve_resume(str(folder))
     file = path.parent.parent / "config.json"
     config = from_json(Config, saved_text(file), str(file), OLD_NAMES)
-    learner = make_learner(config, make_env_spec(config.observation), RankContext.single())
+    learner = make_learner(config, make_env_spec(config.observation), context or RankContext.single())
     restore_learner(path, learner)
     return learner, config.observation
 

@@ -32,14 +32,14 @@ def expert(config: Config, run: Run) -> dict[str, Any]:
         run.register("collector", sampler)
         with GoalEvaluator(config) as evaluator:
             hooks = RunHooks(
-                lambda: evaluator.figures(greedy_policy(learner), config.eval_episodes),
+                lambda: evaluator.figures(greedy_policy(learner, run.device), config.eval_episodes),
                 "powerband.recipes.metaworld.evaluation:open_evaluator",
             )
             off_policy(run, env, learner, config.off_policy, after_step=sampler.after_step, hooks=hooks)
             if run.received_signal:
                 return {}
             run.export_policy(learner.policy_state())
-            final = evaluator.final(run, greedy_policy(learner), config.final_episodes)
+            final = evaluator.final(run, greedy_policy(learner, run.device), config.final_episodes)
     finally:
         env.close()
     folder = stage_folder(config, "experts", config.task)
