@@ -39,6 +39,8 @@ from powerband.recipes.gym.film import record_episode
 EVALUATOR = "powerband.recipes.gym.train:open_evaluator"
 EVAL_ENVS = 10
 """Episodes that an evaluation plays at a time."""
+EVAL_SEED = 10_000
+"""Seed of the evaluations during training, which is none of the training."""
 
 
 def make_env(
@@ -136,7 +138,8 @@ def train(config: Config, run: Run) -> None:
         settings, line = scaled_lr(getattr(config, config.algo), config.run.lr_scale, ranks.world_size)
         run.describe({"learning rates": line})
         learner = make_learner(replace(config, **{config.algo: settings}), env.spec, run.context)
-        hooks = RunHooks(lambda: summary(play(config, learner, config.eval_episodes)), evaluator=EVALUATOR)
+        episodes = config.eval_episodes
+        hooks = RunHooks(lambda: summary(play(config, learner, episodes, run.device)), evaluator=EVALUATOR)
         if ALGORITHMS[config.algo].loop == "off_policy":
             goals = make_goal_reward(config) if config.off_policy.hindsight else None
             off_policy(run, env, learner, config.off_policy, hooks=hooks, goal_reward=goals)
@@ -160,20 +163,20 @@ def open_evaluator(run_dir: Path) -> Callable[[Path], dict[str, float]]:
     return evaluate_checkpoint
 
 
-def play(config: Config, learner: Learner, episodes: int, seed: int = 10_000) -> dict:
+def play(config: Config, learner: Learner, episodes: int, device: torch.device | str = "cpu") -> dict:
     """Plays episodes without exploration, on seeds that training does not use.
 
     Args:
         config: Configuration of the run.
         learner: Learner that acts.
         episodes: Number of episodes; above 10, it is rounded up to a multiple of 10.
-        seed: Seed of the environments.
+        device: Device of the learner.
 
     Returns:
         Name -> tensor (episodes,) with one value per episode: ``env`` (index of the environment), ``return`` (sum of
         the rewards), ``length`` (steps), and metrics that the environment reports.
     """
-    return play_policy(config, learner, lambda env: greedy_policy(learner), episodes, seed)
+    return play_policy(config, learner, lambda env: greedy_policy(learner), episodes, EVAL_SEED, device=device)
 
 
 def play_policy(
@@ -192,7 +195,8 @@ def play_policy(
         config: Configuration of the run.
         learner: Determines the initial recurrent state.
         make_policy: Function (environments) -> policy.
-        episodes, seed: As in `play`.
+        episodes: As in `play`.
+        seed: Seed of the environments.
         workers: Worker processes of the environments; -1 starts one per core.
         device: Device of the observations.
         label: Label of the progress bar; empty shows none.

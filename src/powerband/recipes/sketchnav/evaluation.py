@@ -224,16 +224,8 @@ def evaluate_checkpoint(config: Config, folder: Path, options: Evaluation) -> li
             if options.video and shown:
                 act, carry = named_policy(shown, learner, episodes, options.temperature)
                 estimate = encoder_of(learner).estimated_position
-                _write_images(
-                    folder / "videos" / f"{split}-{sketch}",
-                    config,
-                    episodes,
-                    act,
-                    carry,
-                    order,
-                    estimate,
-                    context.device,
-                )
+                stem = folder / "videos" / f"{split}-{sketch}"
+                _write_images(stem, config, episodes, act, carry, order, estimate, context.device)
     (folder / "eval-sketchnav.json").write_text(json.dumps({"options": vars(options), "rows": rows}, indent=2))
     return rows
 

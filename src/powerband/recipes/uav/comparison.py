@@ -75,11 +75,9 @@ def evaluate(config: Config, folder: Path, options: Evaluation) -> list[dict]:
         for comm_range in options.comm_range_m or (world.comm_range_m,):
             setting = replace(world, n_agents=agents, comm_range_m=comm_range, random_comm_range=False)
             env = UavEnv(options.episodes, setting, seed=options.seed)
-            own = (
-                env
-                if context.device.type == "cpu"
-                else UavEnv(options.episodes, setting, device=context.device, seed=options.seed)
-            )
+            own = env
+            if context.device.type != "cpu":
+                own = UavEnv(options.episodes, setting, device=context.device, seed=options.seed)
             policies = {"this run": deterministic_policy(learner), **planner_policies(options.policies, setting)}
             metrics = {}
             with count_progress_bar("missions", options.episodes * len(policies), "missions") as show_progress:
