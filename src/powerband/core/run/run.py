@@ -33,7 +33,11 @@ from powerband.core.run.owned_folder import OwnedFolder
 from powerband.core.run.startup import prepare_run
 from powerband.core.run.state_registry import Redistribute, Stateful, StateRegistry
 from powerband.core.stalls.watched_rank import WatchedRank
+from powerband.core.telemetry.console import duration_text
 from powerband.core.telemetry.journal import Journal
+
+ANNOUNCED_S = 2.0
+"""Seconds of preparation, such as drawn episodes and compilation, from which a run with a time limit reports them."""
 
 
 @dataclass(frozen=True)
@@ -258,6 +262,11 @@ class Run:
         Raises:
             CheckpointError: All checkpoints are damaged, or the shapes differ.
         """
+        prepared_s = time.perf_counter() - self._started
+        if prepared_s > ANNOUNCED_S and self.settings.time_limit_s:
+            self.console.note(
+                f"preparation took {duration_text(prepared_s)}; time_limit_s={self.settings.time_limit_s:g} begins now"
+            )
         self.restart_clocks()
         if not self.settings.resume:
             return False

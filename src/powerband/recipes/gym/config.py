@@ -166,6 +166,14 @@ def check(config: Config, world_size: int) -> None:
 
 
 VARIANTS: dict[str, dict[str, Any]] = {
+    "smoke": {
+        "num_workers": 0,
+        "run.env_steps": 1_000,
+        "off_policy.num_envs": 1,
+        "off_policy.learning_starts": 300,
+        "off_policy.random_steps": 300,
+        "sac.hidden": (64, 64),
+    },
     "pendulum": {
         "hyper": "default",
         "env_id": "Pendulum-v1",
