@@ -17,6 +17,7 @@ from powerband.cli.trust import refuse_stored_imports, split_trust
 from powerband.core.config import from_json, resolve
 from powerband.core.config.command_line import print_or_write, split_json_option, split_named_options, wants_help
 from powerband.core.config.flags import from_arguments
+from powerband.core.config.old_options import OldOptions
 from powerband.core.config.saved import named_run, recipe_of, saved_text
 from powerband.core.config.schema import fields_table
 from powerband.core.config.sizes import largest_valid
@@ -79,6 +80,7 @@ def train(arguments: list[str]) -> int:
                 restarted=restarted,
                 new_folder=new_folder,
                 check_sizes=recipe.check_sizes if elastic else None,
+                score=recipe.score,
             ) as run:
                 figures = recipe.run_stage(stage, run.config, run)
         except OSError as error:
@@ -166,10 +168,13 @@ def configure_evaluation(arguments: list[str]) -> EvaluationCall | None:
         raise ConfigError(f"Recipe '{recipe.name}' has no evaluation. For its curves, run powerband report {folder}.")
     options_type = load_object(recipe.Evaluation)
     if wants_help(arguments):
-        print(f"powerband eval {folder} [NAME=VALUE ...]\n\n{fields_table(options_type)}")
+        print(f"powerband eval {folder} [best] [NAME=VALUE ...]\n\n{fields_table(options_type)}")
         return None
+    if arguments[:1] == ["best"]:
+        arguments[0] = "eval_best=true"
     best, arguments = split_named_options(arguments, ("eval_best",))
-    resolved = resolve(options_type, arguments, help_command=f"powerband eval {folder} --help")
+    old = OldOptions(recipe.old_evaluation_names)
+    resolved = resolve(options_type, arguments, old=old, help_command=f"powerband eval {folder} --help")
     file = folder / "config.json"
     config = from_json(recipe.Config, saved_text(file), str(file), recipe.old_names)
     if not trust:
@@ -184,7 +189,7 @@ def configure_evaluation(arguments: list[str]) -> EvaluationCall | None:
     checkpoint = checkpoint_of(named)
     if best and parse_value(from_arguments(best)[0], bool, True):
         checkpoint, reason = best_checkpoint(named, recipe.score)
-        notices.append(f"eval_best: {reason}. Evaluated is {checkpoint or 'the newest checkpoint'}.")
+        notices.append(f"best: {reason}. Evaluated is {checkpoint or 'the newest checkpoint'}.")
     return EvaluationCall(recipe, config, checkpoint or folder, options, tuple(notices))
 
 

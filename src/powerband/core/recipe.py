@@ -82,6 +82,7 @@ class Recipe:
         score: Name of the result of the evaluation during training (`RunHooks.evaluate`) that measures the policy;
             larger is better. ``powerband tune objective=score`` needs it. Empty without such a result.
         Evaluation: Frozen dataclass of the options of ``powerband eval``, or a reference to it.
+        old_evaluation_names: As `old_names`, for the options of ``powerband eval``.
         finalize_evaluation: ``(config of the run, options) -> (options, messages for the user)``; None changes nothing.
         evaluate: ``(config, run_folder, options) -> list of result rows``; None if the recipe has no evaluation.
         build_learner: ``(config, context) -> (learner, env_spec, loop_settings)`` without environments. ``powerband
@@ -108,6 +109,7 @@ class Recipe:
     task: str = ""
     score: str = ""
     Evaluation: Reference | None = None
+    old_evaluation_names: Mapping[str, Any] = field(default_factory=dict)
     finalize_evaluation: Reference | None = None
     evaluate: Reference | None = None
     build_learner: Reference | None = None

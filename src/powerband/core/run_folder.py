@@ -141,6 +141,9 @@ def remove_unused_run(folder: Path, created: bool) -> None:
             if path.name in RUN_FILES or path.name.startswith("events.out.tfevents"):
                 path.unlink()
         if created:
+            for path in sorted(folder.rglob("*"), reverse=True):
+                if path.is_dir() and not path.is_symlink() and not any(path.iterdir()):
+                    path.rmdir()
             folder.rmdir()  # fails, and the folder stays, if it contains files of a stage
 
 

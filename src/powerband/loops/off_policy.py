@@ -170,7 +170,7 @@ def off_policy(
         with clock("act"):
             action, extras, carry = guarded.act(position.obs, position.carry)
             if run.env_steps < config.random_steps:
-                action = _random_actions(explorer, env, position.obs)
+                action = random_actions(explorer, env, position.obs)
         with clock(send_account):
             env.send(action)
         if overlap:
@@ -279,7 +279,7 @@ def _fields(env: VecEnv, extras: dict[str, Tensor]) -> dict[str, Tree]:
     }
 
 
-def _random_actions(noise: Noise, env: VecEnv, obs: Tree) -> Tensor:
+def random_actions(noise: Noise, env: VecEnv, obs: Tree) -> Tensor:
     """Samples actions (N, ...) uniformly: within the bounds, or among the actions that the mask in `obs` allows."""
     uniform = noise.uniform(*env.spec.action.shape)
     if env.spec.num_actions is not None:

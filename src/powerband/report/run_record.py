@@ -116,6 +116,8 @@ class RunRecord:
         sums: dict[str, float] = {}
         wall, previous_s = 0.0, 0.0
         for line in self.metrics:
+            if not any(tag.startswith("perf/") for tag in line):  # an evaluation of a checkpoint, no log interval
+                continue
             seconds, previous_s = max(line["time_s"] - previous_s, 0.0), line["time_s"]
             for tag, value in line.items():
                 if tag.startswith((SHARE_PREFIX, IDLE_PREFIX)) and isinstance(value, int | float):

@@ -162,6 +162,8 @@ class Watcher:
 
     def _add(self, line: dict[str, Any]) -> None:
         """Updates the usual log interval and the estimated remaining time with one line of metrics."""
+        if self._line and line["env_steps"] < self._line["env_steps"]:
+            return  # the late result of an evaluation
         if self._line:
             steps, seconds = (line[name] - self._line[name] for name in ("env_steps", "time_s"))
             if seconds > 0:

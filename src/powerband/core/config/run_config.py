@@ -68,9 +68,15 @@ class RunConfig:
     log_interval_s: Seconds = 10.0
     """Seconds between two log lines."""
     eval_interval: Count = 0
-    """Environment steps between two evaluations; 0 disables evaluations."""
+    """Environment steps between two evaluations; 0 evaluates checkpoints as they are written, see eval_share."""
     eval_interval_s: Seconds = 0.0
     """Seconds of training between two evaluations, whose own time does not count; 0 uses eval_interval alone."""
+    eval_share: Annotated[float, Range(at_least=0, at_most=0.5)] = 0.02
+    """Largest share of the time that evaluations of checkpoints may take in the training process. Evaluations at
+    eval_interval or eval_interval_s are not limited. 0 evaluates at these intervals only."""
+    eval_process: Literal["auto", "on", "off"] = "auto"
+    """Evaluate in a process of its own, on the CPU and with low priority: on, off, or auto if a core is free and
+    evaluations are at least 10 s apart. The results enter the curves at the step of their checkpoint."""
     save_interval: Count = 0
     """Environment steps between two checkpoints, in addition to save_interval_s; 0 uses save_interval_s alone."""
     save_interval_s: Seconds = 120.0

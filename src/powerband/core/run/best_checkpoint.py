@@ -1,4 +1,7 @@
-"""Best checkpoint: finds the stored checkpoint of a run whose evaluation during training had the highest score."""
+"""Best checkpoint: finds the stored checkpoint of a run whose evaluation during training had the highest score.
+
+The run marks it. In runs of earlier versions, a checkpoint has the score of the last evaluation up to its step.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,12 @@ import json
 import math
 from pathlib import Path
 
+from powerband.core.run.checkpoint_marks import BEST, read_mark
 from powerband.core.run_folder import find_run
 
 
 def best_checkpoint(run: str, score: str) -> tuple[Path | None, str]:
-    """Finds the best stored checkpoint of a run. A checkpoint has the score of the last evaluation up to its step.
+    """Finds the best stored checkpoint of a run.
 
     Args:
         run: Run folder, a path inside it, or ``last``.
@@ -20,12 +24,18 @@ def best_checkpoint(run: str, score: str) -> tuple[Path | None, str]:
         The folder of the checkpoint and its score as a text; None and the reason if no checkpoint has a score.
     """
     folder = find_run(run)
+    mark = read_mark(folder, BEST)
+    if mark is not None and score in mark.figures:
+        return folder / "checkpoints" / str(
+            mark.step
+        ), f"{score} {mark.figures[score]:.4g}, the best of its evaluations"
     steps = sorted(int(path.name) for path in (folder / "checkpoints").glob("*") if path.name.isdigit())
     evaluations = _evaluations(folder / "metrics.jsonl", f"eval/{score}") if score else []
     scores = {step: [value for at, value in evaluations if at <= step][-1:] for step in steps}
     scored = [(values[0], step) for step, values in scores.items() if values]
     if not scored:
-        return None, "no stored checkpoint has an evaluation. Train with eval_interval=N to evaluate every N steps"
+        fix = "Train for longer, or with eval_interval=N to evaluate every N steps"
+        return None, f"no stored checkpoint has an evaluation. {fix}"
     value, step = max(scored)
     return folder / "checkpoints" / str(step), f"{score} {value:.4g}, the best of {len(scored)} stored checkpoint(s)"
 

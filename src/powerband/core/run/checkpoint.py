@@ -3,7 +3,7 @@
 ``checkpoints/<step>/`` contains one shard per rank and one shared shard. Each shard is a ``<shard>.safetensors`` with
 tensors and a ``<shard>.json`` with the structure and plain values. ``manifest.json`` contains the size and SHA-256 of
 each file, the run and the step. A checkpoint is written to a hidden folder, synced and renamed, so that incomplete
-checkpoints are never visible. ``checkpoints/last`` names the newest checkpoint.
+checkpoints are never visible. ``checkpoints/last`` names the newest checkpoint, and ``checkpoints/best`` the best one.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from powerband.core.run.checkpoint_marks import BEST, marked_steps, read_mark, remove_mark
 from powerband.core.run.manifest import CheckpointError, FileFacts, Manifest, verify_file
 from powerband.core.run_folder import find_run, run_id, why_no_checkpoint
 
@@ -84,7 +85,7 @@ class CheckpointWriter:
         self.write_files(files)
 
     def commit(self, files: dict[str, dict], meta: dict[str, int], keep: int = 2) -> Path:
-        """Makes the checkpoint visible, updates the file ``last``, and removes old checkpoints.
+        """Makes the checkpoint visible, updates the file ``last``, and removes old checkpoints without a mark.
 
         Args:
             files: The results of `write` of all ranks, merged.
@@ -111,8 +112,12 @@ class CheckpointWriter:
         # A run resumed from an older step has newer checkpoints of its abandoned continuation.
         for path in newer_checkpoints(target):
             shutil.rmtree(path, ignore_errors=True)
+        marked = marked_steps(self.folder.parent)
         for path in _checkpoints(self.folder)[max(keep, 1) :]:
-            shutil.rmtree(path, ignore_errors=True)
+            if int(path.name) not in marked:
+                shutil.rmtree(path, ignore_errors=True)
+        if read_mark(self.folder.parent, BEST) is None:  # it was one of the abandoned continuation
+            remove_mark(self.folder.parent, BEST)
         for path in self.folder.glob(".saving-*"):
             shutil.rmtree(path, ignore_errors=True)
         return target

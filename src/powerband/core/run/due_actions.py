@@ -41,6 +41,7 @@ class DueActions:
     Attributes:
         stop_request: Requests of this rank to end the run.
         save_timer: Clock of the checkpoints; ``with save_timer:`` surrounds each save.
+        saves: Whether the run writes checkpoints before its end.
 
     Args:
         settings: Intervals and time limit.
@@ -57,6 +58,7 @@ class DueActions:
         self._eval_every, self._eval_every_s = Every(settings.eval_interval), settings.eval_interval_s
         self._evaluated_at_s = 0.0
         self._save_every = Every(settings.save_interval)
+        self.saves = settings.save_interval > 0 or settings.save_interval_s > 0
 
     def restart(self) -> None:
         """Starts the clocks, at the start or resume of a run."""

@@ -26,7 +26,9 @@ from powerband.core.rank_context import RankContext
 from powerband.core.ranks.ranks import Ranks
 from powerband.core.run import checkpoint
 from powerband.core.run.checkpoint_files import find_checkpoint, verify_kept
+from powerband.core.run.disk_use import disk_use
 from powerband.core.run.due_actions import DueActions
+from powerband.core.run.evaluations import Evaluations
 from powerband.core.run.failures import end_if_not_finite, final_error
 from powerband.core.run.nan_guard import NanGuard
 from powerband.core.run.owned_folder import OwnedFolder
@@ -35,7 +37,11 @@ from powerband.core.run.startup import prepare_run
 from powerband.core.run.state_registry import Redistribute, Stateful, StateRegistry
 from powerband.core.run.storage import Storage
 from powerband.core.stalls.watched_rank import WatchedRank
+from powerband.core.telemetry.console import duration_text
 from powerband.core.telemetry.journal import Journal
+
+ANNOUNCED_S = 2.0
+"""Seconds of preparation, such as drawn episodes and compilation, from which a run with a time limit reports them."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +49,10 @@ class RunHooks:
     """Functions of a recipe that a run calls.
 
     Attributes:
-        evaluate: Runs an evaluation and returns its results, name -> value. It is called on rank 0 every
-            ``eval_interval`` environment steps. None means no evaluation.
+        evaluate: Runs an evaluation and returns its results, name -> value. It is called on rank 0 when `Evaluations`
+            finds one due, and must not change what the training draws or computes. None means no evaluation.
+        evaluator: The same evaluation for a process of its own, as ``module:function``: (run folder) -> function
+            (checkpoint folder) -> results. It uses one thread and no GPU. "" evaluates in the training process only.
         before_save: Called on all ranks before each checkpoint, for example to gather sharded weights. None calls
             nothing.
         export: Called on rank 0 at each checkpoint. It returns files for other programs, path inside the checkpoint ->
@@ -52,6 +60,7 @@ class RunHooks:
     """
 
     evaluate: Callable[[], dict[str, float]] | None = None
+    evaluator: str = ""
     before_save: Callable[[], None] | None = None
     export: Callable[[], dict[str, bytes]] | None = None
 
@@ -95,6 +104,7 @@ class Run:
         hooks: Functions of the recipe that the run calls.
         observer: Receives batches and iterations for a measurement of this run; None for a normal run.
         ranks_changed: True after a resume with another number of ranks; the loop then starts new episodes.
+        saved_at: Environment steps of the newest checkpoint of this process; -1 before the first.
     """
 
     def __init__(
@@ -104,6 +114,7 @@ class Run:
         ranks: Ranks,
         observer: RunObserver | None = None,
         storage: Storage | None = None,
+        score: str = "",
     ) -> None:
         settings: RunConfig = config.run
         self.config, self.settings, self.storage = config, settings, storage or Storage.shared(ranks, folder)
@@ -125,9 +136,10 @@ class Run:
         self._folder = OwnedFolder(self.storage)
         self._end_spares: Callable[[], None] = _no_spares
         self._watched: WatchedRank | None = None
-        self._saved_at = -1
+        self.saved_at = -1
         self._elapsed_before_s = 0.0
         self._due = DueActions(settings, ranks, self.journal, self.guard)
+        self._evaluations = Evaluations(self, score)
         self._registry = StateRegistry(ranks)
         self.register("noise", self.noise, redistribute=lambda states: self.noise.continue_from(states[0]))
         self.register("metrics", self.metrics, redistribute=self.metrics.load_sums)
@@ -146,6 +158,7 @@ class Run:
         restarted: bool = False,
         new_folder: str = "",
         check_sizes: CheckSizes | None = None,
+        score: str = "",
     ) -> Run:
         """Starts a run: joins the ranks, creates or finds the run folder, and writes the configuration.
 
@@ -159,6 +172,7 @@ class Run:
             new_folder: Folder of a new run without ``run_dir``.
             check_sizes: Checks the sizes for a number of ranks, so that ranks that do not fit wait as spares; None
                 lets all of them work.
+            score: Figure of the evaluations that selects the best checkpoint, larger is better; "" keeps none.
 
         Raises:
             ConfigError: The run folder contains another run, is in use, or cannot be written.
@@ -166,7 +180,7 @@ class Run:
         startup = prepare_run(config, recipe, stage, argv, restarted, new_folder, check_sizes)
         own = startup.own
         try:
-            run = cls(startup.config, own.folder, startup.ranks, observer, startup.storage)
+            run = cls(startup.config, own.folder, startup.ranks, observer, startup.storage, score)
         except BaseException:  # such as a log of another user
             if own.lock is not None:
                 own.lock.release()
@@ -203,6 +217,7 @@ class Run:
         final = final_error(self, error)
         reason = f"{type(final).__name__}: {final}" if final else self._due.stop_request.reason or "budget reached"
         self._folder.write_end(reason)
+        self._evaluations.close()
         try:
             self.journal.close("" if final else f"{reason}; run folder: {self.dir}")
         finally:
@@ -272,6 +287,11 @@ class Run:
         Raises:
             CheckpointError: All checkpoints are damaged, or the shapes differ.
         """
+        prepared_s = time.perf_counter() - self._started
+        if prepared_s > ANNOUNCED_S and self.settings.time_limit_s:
+            self.console.note(
+                f"preparation took {duration_text(prepared_s)}; time_limit_s={self.settings.time_limit_s:g} begins now"
+            )
         self.restart_clocks()
         if not self.settings.resume:
             return False
@@ -299,6 +319,7 @@ class Run:
         self._folder.write_processes()
         for note in self.metrics.rewind(self.journal.logged[0]):
             self.console.note(note)
+        self._evaluations.resumed()
         self.console.note(f"resumed from {path} at {self.env_steps} env steps, {self.grad_steps} updates")
         return True
 
@@ -314,7 +335,7 @@ class Run:
 
     def load_state_dict(self, state: dict) -> None:
         """Restores counters, elapsed seconds and periodic triggers from a `state_dict`."""
-        self.env_steps = self._saved_at = state["env_steps"]
+        self.env_steps = self.saved_at = state["env_steps"]
         self.grad_steps = self.guard.updates = state["grad_steps"]
         self.journal.load_state_dict(state)
         self._elapsed_before_s = state["elapsed_s"]
@@ -339,7 +360,13 @@ class Run:
             if self.hooks.before_save is not None:
                 self.hooks.before_save()
             self._registry.save(self.storage, self.state_dict(), self.settings.keep_checkpoints, self.hooks.export)
-        self._saved_at = self.env_steps
+        if self.saved_at < 0 and self.ranks.leads:
+            self.console.note(disk_use(self.dir / "checkpoints" / str(self.env_steps), self.settings.keep_checkpoints))
+        self.saved_at = self.env_steps
+
+    def may_save(self) -> bool:
+        """True if one more checkpoint keeps saving within its share of the time, and this run saves at all."""
+        return self._due.saves and self._due.save_timer.affordable()
 
     # -- one iteration of a loop --------------------------------------------------------------------------------
 
@@ -388,13 +415,18 @@ class Run:
         due = self._due.after_iteration(self.env_steps, self.elapsed_s, self.training_s)
         if due.not_finite:
             end_if_not_finite(self)
-        evaluate = due.evaluate and self.hooks.evaluate is not None
-        if evaluate:
-            self.run_evaluation()
-        if self.journal.line_due(self.env_steps, due.log) or evaluate:  # each evaluation has its own line at its step
+        self._evaluations.collect()
+        log = self.journal.line_due(self.env_steps, due.log)
+        if due.evaluate and self.hooks.evaluate is not None:
+            end_if_not_finite(self)
+            self._due.evaluated(self.training_s)
+            self._evaluations.due()
+        if log:
             self.log()
         if due.save:
-            self.save()
+            if self.saved_at != self.env_steps:
+                self.save()
+            self._evaluations.saved()
         self.journal.trace(env_steps, grad_steps)
         self.running = not due.end and self.env_steps < self.settings.env_steps
         if self.observer is not None:
@@ -409,22 +441,17 @@ class Run:
         Raises:
             CheckpointError: The checkpoint cannot be read again.
         """
-        if self._saved_at != self.env_steps:
+        if self.saved_at != self.env_steps:
             self.save()
         verify_kept(self.storage, self.env_steps)
         self.log()
+        interrupted = bool(self.received_signal)
+        self._evaluations.finish(interrupted)
+        if not interrupted:
+            self._evaluations.saved(last=True)
+            self._evaluations.finish(interrupted)
         self.journal.finish()
         self.ranks.progress.loop_ends()
-
-    def run_evaluation(self) -> None:
-        """Runs the evaluation of the recipe on rank 0 and logs its results under ``eval/``; other ranks wait."""
-        end_if_not_finite(self)
-        self._due.evaluated(self.training_s)
-        with self.clock("eval"):
-            if self.ranks.leads and self.hooks.evaluate is not None:
-                for name, value in self.hooks.evaluate().items():
-                    self.metrics.set_scalar(f"eval/{name}", value)
-            self.ranks.barrier()
 
     def log(self) -> None:
         """Ends the log interval and writes its rates, time shares and means to file, TensorBoard and console."""

@@ -20,6 +20,7 @@ class SaveTimer:
 
     def __init__(self, interval_s: float) -> None:
         self.interval_s = interval_s
+        self._affordable_at = 0.0
         self.restart()
 
     def restart(self) -> None:
@@ -30,10 +31,15 @@ class SaveTimer:
         """True if this rank's clock has passed the interval; the ranks must agree before they save."""
         return self.interval_s > 0 and time.perf_counter() >= self._due_at
 
+    def affordable(self) -> bool:
+        """True if one more checkpoint now, in addition to those by the clock, keeps the share of the time."""
+        return time.perf_counter() >= self._affordable_at
+
     def __enter__(self) -> Self:
         self._began = time.perf_counter()
         return self
 
     def __exit__(self, *_: object) -> None:
         now = time.perf_counter()
-        self._due_at = now + max(self.interval_s, (now - self._began) * (1 / LARGEST_SHARE - 1))
+        self._affordable_at = now + (now - self._began) * (1 / LARGEST_SHARE - 1)
+        self._due_at = max(now + self.interval_s, self._affordable_at)

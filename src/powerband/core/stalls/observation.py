@@ -21,7 +21,9 @@ RUNNABLE = "R"
 """State of a process that computes, or that would if a busy machine had a core for it."""
 UNLIMITED_PHASES = (START, END)
 """Phases that belong to the recipe, such as recording data. They may work for any time."""
-SLOW_PHASES = (*UNLIMITED_PHASES, "eval", "save")
+EVALUATING_PHASE = "eval"
+"""Phase in which a rank evaluates, or waits for the process that does."""
+SLOW_PHASES = (*UNLIMITED_PHASES, EVALUATING_PHASE, "save")
 BUSY_LIMIT = 10
 """Limit of an ordinary phase that works, in units of ``stall_s``, which is the limit of one that does not."""
 SLOW_IDLE_LIMIT, SLOW_BUSY_LIMIT = 10, 60
@@ -112,7 +114,10 @@ class RankObserver:
             return Observation(progress, silent_s=silent_s, idle_s=silent_s, host=self._host)
         if process_start_ticks(progress.pid) != progress.began:
             return None
-        pids = [pid for pid in process_tree(progress.pid) if pid != os.getpid()]
+        others = {os.getpid()}
+        if progress.evaluator and progress.phase != EVALUATING_PHASE:  # it works on while the rank hangs
+            others |= set(process_tree(progress.evaluator))
+        pids = [pid for pid in process_tree(progress.pid) if pid not in others]
         states = {pid: process_state(pid) for pid in pids}
         state = states.get(progress.pid, "")
         if state == "t":  # a debugger holds it

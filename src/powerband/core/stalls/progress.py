@@ -14,7 +14,7 @@ from dataclasses import dataclass
 PAGE = 4096
 """Bytes of a rank: words of 64 bits, then names of phases, then the path of the run folder."""
 WORDS, NAMES_AT, NAME_BYTES, NAMES, FOLDER_AT = 16, 128, 24, 64, 2048
-BEAT, PID, BEGAN, STACKS_FD, RANK, WORLD_SIZE, WAITING, ENV_STEPS, UPDATES, PATIENCE_MS = range(10)
+BEAT, PID, BEGAN, STACKS_FD, RANK, WORLD_SIZE, WAITING, ENV_STEPS, UPDATES, PATIENCE_MS, EVALUATOR = range(11)
 """Places of the words."""
 PHASE_SHIFT = 56
 """The word BEAT holds the index of the phase above this bit, and the nanoseconds of the monotonic clock below it."""
@@ -125,6 +125,10 @@ class Progress:
         """Sets the seconds after which simulators that do not answer are replaced, and the rank continues."""
         self._words[PATIENCE_MS] = int(min(seconds, 1e9) * 1000)
 
+    def set_evaluator(self, pid: int) -> None:
+        """Names the process that evaluates for this rank, whose work is no progress of the rank; 0 if there is none."""
+        self._words[EVALUATOR] = pid
+
     def iteration(self, env_steps: int, updates: int) -> None:
         """Ends an iteration with these environment steps in total, and these further updates."""
         self._words[ENV_STEPS] = env_steps
@@ -165,6 +169,7 @@ class RankProgress:
         updates: Updates since the start of this process.
         patience_s: Seconds after which it replaces simulators that do not answer.
         folder: The run folder; "" before it is known.
+        evaluator: Process that evaluates for the rank; 0 if there is none.
     """
 
     rank: int
@@ -179,6 +184,7 @@ class RankProgress:
     updates: int
     patience_s: float
     folder: str
+    evaluator: int = 0
 
     @classmethod
     def read(cls, page: memoryview) -> RankProgress | None:
@@ -201,6 +207,7 @@ class RankProgress:
             words[UPDATES],
             words[PATIENCE_MS] / 1000,
             _text(page, FOLDER_AT, PAGE - FOLDER_AT),
+            words[EVALUATOR],
         )
 
 

@@ -113,9 +113,13 @@ class Metrics:
         line = {"env_steps": env_steps, "grad_steps": grad_steps, "time_s": time_s, **extra, **means, **self._scalars}
         for store in (self._sums, self._counts, self._masked, self._scalars):
             store.clear()
+        self.write(line)
+        return line
+
+    def write(self, line: dict[str, Any]) -> None:
+        """Writes a complete line to every output. Its step may be smaller than that of the line before."""
         for sink in self.sinks:
             sink.write(line)
-        return line
 
     def rewind(self, env_steps: int) -> list[str]:
         """Removes lines after `env_steps` from all outputs, because a resumed run writes them again.

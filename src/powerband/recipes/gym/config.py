@@ -96,12 +96,22 @@ class Config:
 @dataclass(frozen=True)
 @check_ranges
 class Evaluation:
-    """Options of ``powerband eval`` for a run of the recipe gym: number of episodes and seed."""
+    """Options of ``powerband eval`` for a run of the recipe gym."""
 
     episodes: Size = 100
-    """Episodes to play."""
+    """Episodes of each policy."""
     seed: Seed = 10_000
     """Seed of the environments; training uses other seeds."""
+    policies: tuple[Literal["policy", "random"], ...] = ("policy",)
+    """Policies to evaluate: the policy of the run, and uniformly random actions."""
+    video: bool = True
+    """Record a video of one episode of the policy, if the environment renders images."""
+    gpus: str = "none"
+    """Device of the policy: none for the CPU, or the index of one GPU, such as 0."""
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    """Precision of the networks."""
+    workers: Workers = 0
+    """Worker processes of the environments; -1 starts one per core, 0 steps in this process."""
 
 
 def task_settings(config: Config) -> dict[str, Any]:
@@ -156,6 +166,14 @@ def check(config: Config, world_size: int) -> None:
 
 
 VARIANTS: dict[str, dict[str, Any]] = {
+    "smoke": {
+        "num_workers": 0,
+        "run.env_steps": 1_000,
+        "off_policy.num_envs": 1,
+        "off_policy.learning_starts": 300,
+        "off_policy.random_steps": 300,
+        "sac.hidden": (64, 64),
+    },
     "pendulum": {
         "hyper": "default",
         "env_id": "Pendulum-v1",

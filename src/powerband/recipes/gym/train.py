@@ -11,23 +11,36 @@ from typing import Any, cast
 
 import torch
 
+from powerband.core.config import from_json
+from powerband.core.config.saved import saved_text
 from powerband.core.config.sizes import per_rank, scaled_lr
+from powerband.core.evaluation_context import evaluation_context
+from powerband.core.noise import NoiseSource
 from powerband.core.rank_context import RankContext
-from powerband.core.recipe import load_object
+from powerband.core.recipe import load_object, with_algorithms
 from powerband.core.run.checkpoint import resolve_resume
 from powerband.core.run.run import Run, RunHooks
 from powerband.core.run.state_registry import restore_learner
-from powerband.data.types import EnvSpec, Learner, OnPolicyLearner
+from powerband.core.telemetry.console import count_progress_bar
+from powerband.data.types import EnvSpec, Learner, OnPolicyLearner, VecEnv
 from powerband.envs.adapters.by_id import make_gym
 from powerband.envs.adapters.goal_reward import EnvGoalReward
 from powerband.envs.adapters.gymnasium_env import GymVecEnv
 from powerband.envs.workers.supervision import EnvFailure, Supervision
 from powerband.envs.workers.vector import WorkerVecEnv
 from powerband.loops import evaluate as evaluation
-from powerband.loops.off_policy import off_policy
+from powerband.loops.evaluate import Policy
+from powerband.loops.off_policy import off_policy, random_actions
 from powerband.loops.on_policy import on_policy
 from powerband.nets.observations.encoders import ObsEncoder, needs_encoder
-from powerband.recipes.gym.config import ALGORITHMS, Config, Evaluation
+from powerband.recipes.gym.config import ALGORITHMS, OLD_NAMES, Config, Evaluation
+from powerband.recipes.gym.film import record_episode
+
+EVALUATOR = "powerband.recipes.gym.train:open_evaluator"
+EVAL_ENVS = 10
+"""Episodes that an evaluation plays at a time."""
+EVAL_SEED = 10_000
+"""Seed of the evaluations during training, which is none of the training."""
 
 
 def make_env(
@@ -125,7 +138,8 @@ def train(config: Config, run: Run) -> None:
         settings, line = scaled_lr(getattr(config, config.algo), config.run.lr_scale, ranks.world_size)
         run.describe({"learning rates": line})
         learner = make_learner(replace(config, **{config.algo: settings}), env.spec, run.context)
-        hooks = RunHooks(evaluate=lambda: summary(play(config, learner, config.eval_episodes)))
+        episodes = config.eval_episodes
+        hooks = RunHooks(lambda: summary(play(config, learner, episodes, run.device)), evaluator=EVALUATOR)
         if ALGORITHMS[config.algo].loop == "off_policy":
             goals = make_goal_reward(config) if config.off_policy.hindsight else None
             off_policy(run, env, learner, config.off_policy, hooks=hooks, goal_reward=goals)
@@ -136,30 +150,78 @@ def train(config: Config, run: Run) -> None:
         env.close()
 
 
-def play(config: Config, learner: Learner, episodes: int, seed: int = 10_000) -> dict:
+def open_evaluator(run_dir: Path) -> Callable[[Path], dict[str, float]]:
+    """Returns the evaluation of the run in `run_dir` for a process of its own: (checkpoint) -> results."""
+    file = run_dir / "config.json"
+    config = from_json(with_algorithms(Config, ALGORITHMS), saved_text(file), str(file), OLD_NAMES)
+    learner, _, _ = build_learner(config, RankContext.single())
+
+    def evaluate_checkpoint(checkpoint: Path) -> dict[str, float]:
+        restore_learner(checkpoint, learner)
+        return summary(play(config, learner, config.eval_episodes))
+
+    return evaluate_checkpoint
+
+
+def play(config: Config, learner: Learner, episodes: int, device: torch.device | str = "cpu") -> dict:
     """Plays episodes without exploration, on seeds that training does not use.
 
     Args:
         config: Configuration of the run.
         learner: Learner that acts.
         episodes: Number of episodes; above 10, it is rounded up to a multiple of 10.
-        seed: Seed of the environments.
+        device: Device of the learner.
 
     Returns:
         Name -> tensor (episodes,) with one value per episode: ``env`` (index of the environment), ``return`` (sum of
         the rewards), ``length`` (steps), and metrics that the environment reports.
     """
-    env = make_env(config, min(episodes, 10), 0, seed)
+    return play_policy(config, learner, lambda env: greedy_policy(learner), episodes, EVAL_SEED, device=device)
+
+
+def play_policy(
+    config: Config,
+    learner: Learner,
+    make_policy: Callable[[VecEnv], Policy],
+    episodes: int,
+    seed: int,
+    workers: int = 0,
+    device: torch.device | str = "cpu",
+    label: str = "",
+) -> dict:
+    """Plays episodes with any policy.
+
+    Args:
+        config: Configuration of the run.
+        learner: Determines the initial recurrent state.
+        make_policy: Function (environments) -> policy.
+        episodes: As in `play`.
+        seed: Seed of the environments.
+        workers: Worker processes of the environments; -1 starts one per core.
+        device: Device of the observations.
+        label: Label of the progress bar; empty shows none.
+
+    Returns:
+        The result of `play`.
+    """
+    env = make_env(config, min(episodes, EVAL_ENVS), workers, seed, device=device)
     try:
-        return evaluation.evaluate(
-            env,
-            lambda obs, carry: learner.act(obs, carry, explore=False)[::2],
-            episodes,
-            seed,
-            learner.initial_carry(env.num_envs),
-        )
+        with count_progress_bar(label, episodes, "episodes") as on_progress:
+            carry = learner.initial_carry(env.num_envs)
+            return evaluation.evaluate(env, make_policy(env), episodes, seed, carry, on_progress)
     finally:
         env.close()
+
+
+def greedy_policy(learner: Learner) -> Policy:
+    """Returns the policy of a learner without exploration."""
+    return lambda obs, carry: learner.act(obs, carry, explore=False)[::2]
+
+
+def random_policy(env: VecEnv, seed: int) -> Policy:
+    """Returns a policy whose actions are drawn uniformly among those that the environment allows."""
+    noise = NoiseSource(seed, env.device)("random policy", env.num_envs)
+    return lambda obs, carry: (random_actions(noise, env, obs), carry)
 
 
 def summary(figures: dict) -> dict[str, float]:
@@ -179,25 +241,40 @@ def summary(figures: dict) -> dict[str, float]:
 def evaluate(config: Config, folder: Path, options: Evaluation) -> list[dict]:
     """Evaluates the newest checkpoint of the run in `folder` without exploration.
 
-    The result is printed and written to ``eval-episodes.json`` in `folder`.
+    The result is printed and written to ``eval-episodes.json`` in `folder`, a video to ``videos``.
 
     Args:
         config: Configuration of the run.
         folder: Run folder.
-        options: Number of episodes, and seed.
+        options: Options of ``powerband eval``.
 
     Returns:
-        A list of one dict: ``env_id``, ``episodes``, ``return`` (the mean), ``return_low`` and ``return_high`` (its
-        95 % confidence interval), and ``length`` (mean number of steps).
+        One dict per policy: ``env_id``, ``policy``, ``episodes``, ``return`` (the mean), ``return_low`` and
+        ``return_high`` (its 95 % confidence interval), and ``length`` (mean number of steps).
     """
     path, _ = resolve_resume(str(folder))
-    learner, _, _ = build_learner(config, RankContext.single())
+    context = evaluation_context(options.gpus, options.precision)
+    learner, _, _ = build_learner(config, context)
     restore_learner(path, learner)
-    figures = play(config, learner, options.episodes, options.seed)
-    result, episodes = summary(figures), len(figures["return"])
-    interval = f"[{result['return_low']:,.1f}, {result['return_high']:,.1f}]"
-    mean, length = f"{result['return']:,.1f}", f"{result['length']:,.0f}"
-    print(f"{config.env_id}: return {mean} {interval} over {episodes} episodes of {length} steps")
-    rows = [{"env_id": config.env_id, "episodes": episodes, **result}]
+    policies: dict[str, Callable[[VecEnv], Policy]] = {
+        "policy": lambda env: greedy_policy(learner),
+        "random": lambda env: random_policy(env, options.seed),
+    }
+    rows = []
+    for name in dict.fromkeys(options.policies):
+        figures = play_policy(
+            config, learner, policies[name], options.episodes, options.seed, options.workers, context.device, name
+        )
+        result, episodes = summary(figures), len(figures["return"])
+        interval = f"[{result['return_low']:,.1f}, {result['return_high']:,.1f}]"
+        mean, length = f"{result['return']:,.1f}", f"{result['length']:,.0f}"
+        print(f"{config.env_id} {name}: return {mean} {interval} over {episodes} episodes of {length} steps")
+        rows.append({"env_id": config.env_id, "policy": name, "episodes": episodes, **result})
+    if options.video:
+        try:
+            path = folder / "videos" / "episode"
+            print(f"video: {record_episode(config, learner, policies['policy'], options.seed, path, context.device)}")
+        except Exception as error:  # any environment may fail in its own way, and the table is complete
+            print(f"no video: {type(error).__name__}: {' '.join(str(error).split())[:200]}")
     (folder / "eval-episodes.json").write_text(json.dumps({"options": options.__dict__, "rows": rows}, indent=2))
     return rows

@@ -4,7 +4,7 @@ LIBERO is a benchmark suite of manipulation tasks.
 """
 
 from powerband.core.recipe import Recipe
-from powerband.recipes.libero.config import OLD_NAMES, VARIANTS, Config, check, finalize, notices
+from powerband.recipes.libero.config import OLD_EVALUATION_NAMES, OLD_NAMES, VARIANTS, Config, check, finalize, notices
 from powerband.recipes.libero.settings import Evaluation
 
 RECIPE = Recipe(
@@ -15,6 +15,7 @@ RECIPE = Recipe(
         "train": "powerband.recipes.libero.train:train",
         "demos": "powerband.recipes.libero.demos:demos",
         "export": "powerband.recipes.libero.dataset:export",
+        "pipeline": "powerband.recipes.libero.pipeline:pipeline",
     },
     variants=VARIANTS,
     old_names=OLD_NAMES,
@@ -24,6 +25,7 @@ RECIPE = Recipe(
     task="benchmark",
     score="success",
     Evaluation=Evaluation,
+    old_evaluation_names=OLD_EVALUATION_NAMES,
     finalize_evaluation="powerband.recipes.libero.evaluation_options:finalize_evaluation",
     evaluate="powerband.recipes.libero.evaluation:evaluate_run",
     build_learner="powerband.recipes.libero.learners:build_learner",

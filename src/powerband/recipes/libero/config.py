@@ -44,6 +44,10 @@ class Config:
     demo_noise: NoiseScale = 0.0
     """Standard deviation of the noise on executed actions while `demos` records. The recorded actions have no noise, so
     they show how to recover from errors."""
+    record_missing: bool = False
+    """Record demonstrations before training if `demos_dir` has none and `data` is empty, as the stage `demos` does."""
+    project: FilePath = "runs/libero"
+    """Folder of the stage pipeline: demonstrations and the runs of its stages."""
     cache_dir: FilePath = ""
     """Folder of decoded frames and of features of frozen encoders; empty is ``NAME-cache`` next to the demonstrations
     in NAME."""
@@ -69,14 +73,17 @@ class Config:
     """Largest number of actions of an episode in the simulator."""
     num_workers: Workers = -1
     """Simulators in parallel while demonstrations are recorded, each in its own process; -1 starts one per core."""
-    updates: Size = 20_000
-    """Updates of the run; run.env_steps, if it is given, is the budget instead."""
+    updates: SizeOrZero = 20_000
+    """Updates of the run; run.env_steps, if it is given, is the budget instead. With resume, the updates in total; 0
+    uses run.env_steps."""
     save_updates: SizeOrZero = 0
     """Updates between two checkpoints, instead of run.save_interval, which counts rows; 0 uses run.save_interval."""
     sample_batch_size: Size = 32
     """Rows for which an evaluation (eval_interval) samples chunks, to log their error."""
     eval_episodes: SizeOrZero = 0
     """Episodes of each task that an evaluation during training plays in the simulator; 0 plays none."""
+    final_episodes: Size = 20
+    """Episodes of each task that ``powerband eval`` plays unless it gets another number."""
     run: RunConfig = field(default_factory=lambda: RunConfig(env_steps=0))
     offline: OfflineConfig = field(default_factory=lambda: OfflineConfig(global_batch_size=32))
     rdt: RDTConfig = field(default_factory=RDTConfig)
@@ -107,8 +114,11 @@ def finalize(config: Config, stage: str) -> Config:
     """Returns a copy of the configuration with the values that depend on other options or on the launcher.
 
     These values are the full name of the benchmark, the length of the run `run.env_steps` and the interval between
-    checkpoints `run.save_interval` in rows (training samples), and the precision of ``accelerate launch``. The stage is
-    not used.
+    checkpoints `run.save_interval` in rows (training samples), and the precision of ``accelerate launch``.
+
+    Args:
+        config: Configuration as the user wrote it.
+        stage: Name of the stage.
 
     Raises:
         ConfigError: Both `save_updates` and `run.save_interval` are set.
@@ -125,8 +135,13 @@ def finalize(config: Config, stage: str) -> Config:
                 f"between checkpoints. Write only one of them."
             )
         run = replace(run, save_interval=config.save_updates * rows)
-    run = replace(run, env_steps=run.env_steps or config.updates * rows)
-    return replace(config, run=run, save_updates=0)
+    if stage == "pipeline":
+        return replace(config, run=replace(run, env_steps=1))
+    given = 0 if config.updates and run.resume else run.env_steps  # a saved configuration has updates=0
+    if not given and not config.updates:
+        raise ConfigError("updates=0 and run.env_steps=0 leave the run without a budget. Write updates=20000.")
+    run = replace(run, env_steps=given or config.updates * rows)
+    return replace(config, run=run, updates=0, save_updates=0)
 
 
 def launched_precision(config: Config) -> Literal["", "bf16", "fp16"]:
@@ -188,7 +203,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "net.patch": 32,
     },
     "smoke": {
-        "max_steps": 40,
+        "max_steps": 80,  # the script needs about 60
+        "record_missing": True,
+        "final_episodes": 2,
         "demo_episodes": 1,
         "pixels": 32,
         "offline.global_batch_size": 4,
@@ -200,6 +217,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "rdt.sample_steps": 2,
     },
 }
+OLD_EVALUATION_NAMES = {"num_workers": "workers", "record_video": "video"}
 OLD_NAMES: dict[str, Any] = {
     "train_batch_size": (
         "offline.batch_size_per_rank",

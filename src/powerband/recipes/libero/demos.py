@@ -26,6 +26,8 @@ from powerband.recipes.libero.env.vec_env import make_libero_vec_env, num_simula
 VERSION = 1
 MAX_FAILURES_PER_SUCCESS = 5
 """Failed episodes of a task per successful one above which recording stops."""
+START_S = 300.0
+"""Seconds after which a simulator that has not answered is restarted. Its first start simplifies the meshes."""
 STATE_FIELDS = ("joints", "gripper", "eef_pos", "eef_quat")
 POLICY_FIELDS = ("eef_pos", "eef_quat", "poses")
 """Observations that the scripted demonstrator uses."""
@@ -36,6 +38,14 @@ def demos(config: Config, run: Run) -> None:
     for task in config.selected_tasks():
         folder = record(config, task, demos_folder(config, run.dir), run.console.note)
         run.console.note(f"{task.instruction}: the recording is finished, in {folder}")
+
+
+def record_missing(config: Config, run: Run) -> None:
+    """Records demonstrations as the stage demos does, unless the folder has a finished recording."""
+    folder = demos_folder(config, run.dir)
+    if not any(folder.glob("*/manifest.json")):
+        run.console.note(f"{folder} has no demonstrations. They are recorded first (record_missing=true).")
+        demos(config, run)
 
 
 def demos_folder(config: Config, run_dir: Path) -> Path:
@@ -89,6 +99,7 @@ def record(config: Config, task: LiberoTask, parent: Path, note: Callable[[str],
     missing = config.demo_episodes - len(recording.numbers)
     note(f"{task.instruction}: {len(recording.numbers)} of {config.demo_episodes} episodes are in {folder}")
     if missing > 0:
+        note("The first start of a scene on a machine simplifies its meshes, which takes up to a minute of one core.")
         session = _DemonstrationSession(config, task, recording, missing, note)
         try:
             session.play()
@@ -128,7 +139,7 @@ class _DemonstrationSession:
             [kwargs] * rows,
             config.num_workers,
             seed=self.seed,
-            supervision=Supervision(),
+            supervision=Supervision(deadline_s=START_S),
             on_failure=lambda failure: note(str(failure)),
         )
         self.demonstrators = [

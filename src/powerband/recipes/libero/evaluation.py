@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from powerband.core.errors import ConfigError
+from powerband.core.evaluation_context import evaluation_context
 from powerband.core.run.checkpoint import resolve_resume
 from powerband.core.run.state_registry import restore_learner
 from powerband.core.telemetry.console import count_progress_bar
@@ -108,20 +109,20 @@ def evaluate_task(
         number of actions per episode, with ``steps_low`` and ``steps_high``. ``episodes_per_hour`` excludes the start
         of the simulators.
     """
-    workers = num_simulators(options.num_workers)
+    workers, episodes = num_simulators(options.workers), options.episodes or config.final_episodes
     # The largest number of environments that divides the episodes: each environment plays the same number.
-    rows = next(rows for rows in range(min(workers, options.episodes), 0, -1) if options.episodes % rows == 0)
+    rows = next(rows for rows in range(min(workers, episodes), 0, -1) if episodes % rows == 0)
     env = make_libero_vec_env(
         [env_kwargs(config, task, exec_horizon, options, row, rows) for row in range(rows)],
-        rows if options.num_workers else 0,
+        rows if options.workers else 0,
         seed=options.seed,
         supervision=Supervision(deadline_s=DEADLINE_S),
         on_failure=print,
     )
     try:
         start = time.perf_counter()
-        with count_progress_bar(label, options.episodes, "episodes") as on_progress:
-            figures = evaluate(env, policy, options.episodes, options.seed, on_progress=on_progress)
+        with count_progress_bar(label, episodes, "episodes") as on_progress:
+            figures = evaluate(env, policy, episodes, options.seed, on_progress=on_progress)
         seconds = time.perf_counter() - start
     finally:
         env.close()
@@ -233,8 +234,7 @@ def evaluate_run(config: Config, folder: Path, options: Evaluation) -> list[dict
     Raises:
         ConfigError: A task is unknown, an encoder is missing, or the chunks are shorter than `exec_horizon`.
     """
-    if options.threads:
-        torch.set_num_threads(options.threads)
+    context = evaluation_context(options.gpus, options.precision, options.threads)
     config = replace(
         config,
         text_encoder=options.text_encoder or config.text_encoder,
@@ -251,7 +251,7 @@ def evaluate_run(config: Config, folder: Path, options: Evaluation) -> list[dict
     tasks = selected_tasks(config, options)
     instructions = [options.instruction or task.instruction for task in tasks]
     checkpoint, _ = resolve_resume(str(folder))
-    learner, vision = make_evaluation_learner(config, instructions, checkpoint.parent.parent)
+    learner, vision = make_evaluation_learner(config, instructions, checkpoint.parent.parent, context)
     restore_learner(checkpoint, learner)
     videos = Path(options.video_output_dir) if options.video_output_dir else folder / "videos"
     rows: list[dict[str, Any]] = []
@@ -262,7 +262,7 @@ def evaluate_run(config: Config, folder: Path, options: Evaluation) -> list[dict
             figures = evaluate_task(config, task, policy, exec_horizon, options, label=f"{task.name} {name}")
             rows.append({"policy": name, "instruction": instructions[number], **figures})
             print(table_line(rows[-1]), flush=True)
-        if options.record_video:
+        if options.video:
             rows[-1]["video"] = str(record_video(config, task, actor, exec_horizon, options, videos))
             print(f"video: {rows[-1]['video']}")
     if len(tasks) > 1:

@@ -112,7 +112,7 @@ def make_learner(
 
 
 def make_evaluation_learner(
-    config: Config, instructions: Sequence[str], run_dir: Path
+    config: Config, instructions: Sequence[str], run_dir: Path, context: RankContext
 ) -> tuple[RDTLearner, FrozenImageEncoder | None]:
     """Creates a learner for the given instructions, into which a checkpoint of the run in `run_dir` can be loaded.
 
@@ -120,8 +120,8 @@ def make_evaluation_learner(
         The learner, and the frozen image encoder of the run; None if the run has none.
     """
     frozen = config.use_images and config.vision_encoder
-    vision = FrozenImageEncoder(Path(config.vision_encoder)) if frozen else None
-    return make_learner(config, instructions, run_dir / "language", vision, RankContext.single()), vision
+    vision = FrozenImageEncoder(Path(config.vision_encoder), context.device) if frozen else None
+    return make_learner(config, instructions, run_dir / "language", vision, context), vision
 
 
 def build_learner(config: Config, context: RankContext) -> tuple[RDTLearner, EnvSpec, OfflineConfig]:

@@ -119,8 +119,8 @@ class Evaluation:
     """Tasks by number, name or instruction; empty is the tasks of the run, or all tasks of another benchmark."""
     num_tasks: Annotated[int, Range(at_least=0, at_most=100_000)] = 0
     """Number of tasks to evaluate, from the first; 0 is all."""
-    episodes: Size = 20
-    """Episodes of each task."""
+    episodes: SizeOrZero = 0
+    """Episodes of each task; 0 is the run's setting final_episodes, which is 20."""
     starts: Literal["published", "drawn"] = "published"
     """Initial states: LIBERO's published ones in order, or random ones by seed. Demonstrations start from random
     ones."""
@@ -141,10 +141,14 @@ class Evaluation:
     """Instruction that the policy gets instead of each task's own instruction."""
     policies: tuple[Literal["policy", "random"], ...] = ("policy",)
     """Policies that act: the policy of the run, or random actions."""
-    num_workers: Workers = -1
+    workers: Workers = -1
     """Simulators in parallel, each in its own process; -1 starts one per core."""
-    record_video: bool = False
-    """Record a video of the first episode of each task."""
+    video: bool = True
+    """Record a video of one episode of each task."""
+    gpus: str = "none"
+    """Device of the policy: none for the CPU, or the index of one GPU, such as 0."""
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    """Precision of the networks."""
     video_output_dir: FilePath = ""
     """Folder of the videos; empty is ``videos`` in the run folder."""
     text_encoder: FilePath = ""

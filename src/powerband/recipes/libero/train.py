@@ -19,6 +19,7 @@ from powerband.data.robot.unified_vector import ACTION_SLOTS, scatter_to_slots, 
 from powerband.loops.offline import offline
 from powerband.recipes.libero.config import Config
 from powerband.recipes.libero.dataset import DemonstrationData, demonstrations_path, load_demonstration_data
+from powerband.recipes.libero.demos import record_missing
 from powerband.recipes.libero.env.tasks import LiberoNotInstalled
 from powerband.recipes.libero.evaluation import ChunkActor, evaluate_task
 from powerband.recipes.libero.learners import make_learner
@@ -36,7 +37,12 @@ SAME_INSTRUCTION = 0.999
 
 def train(config: Config, run: Run) -> None:
     """Trains an RDT policy on the demonstrations of the option ``data`` or ``demos_dir``, and exports it."""
-    ranks, data = run.ranks, load_demonstration_data(config, run)
+    ranks = run.ranks
+    if config.record_missing and not config.data:
+        if ranks.leads:
+            record_missing(config, run)
+        ranks.barrier()
+    data = load_demonstration_data(config, run)
     instructions = list(data.episodes.instructions)
     _check_tasks(config, run, instructions)
     settings, learning_rates = scaled_lr(config.rdt, config.run.lr_scale, ranks.world_size)

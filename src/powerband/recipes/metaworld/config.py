@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from powerband.algos.settings import SACConfig
 from powerband.core.config import RunConfig
-from powerband.core.config.ranges import FilePath, Pixels, Range, Size, SizeOrZero, Workers, check_ranges
+from powerband.core.config.ranges import FilePath, Pixels, Range, Seed, Size, SizeOrZero, Workers, check_ranges
 from powerband.core.errors import ConfigError
 from powerband.loops.config import OfflineConfig, OffPolicyConfig
 from powerband.recipes.metaworld.env.tasks import MT10, MT10_TASKS, Backend, TaskConfig, resolve_task
@@ -101,10 +101,18 @@ class Evaluation:
 
     episodes: Size = 100
     """Episodes per task, which cycle through the 50 goals."""
+    seed: Seed = 10_000
+    """Seed of the environments and of random actions; the goals are the 50 fixed ones."""
     policies: tuple[Literal["policy", "random", "scripted"], ...] = ("policy",)
     """Policies to evaluate: the run's policy, uniformly random actions, Meta-World's scripted policies."""
     video: bool = True
     """Record a video of one episode per task with Meta-World's renderer, and save its last frame as an image."""
+    gpus: str = "none"
+    """Device of the policy: none for the CPU, or the index of one GPU, such as 0."""
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    """Precision of the networks."""
+    workers: Workers = 0
+    """Worker processes of the simulations; -1 starts one per core, 0 steps in this process."""
     size: Pixels = 256
     """Width and height of a frame in pixels."""
 

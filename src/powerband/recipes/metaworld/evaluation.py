@@ -11,14 +11,18 @@ import torch
 from torch import Tensor
 
 from powerband.algos.sac import SAC
+from powerband.core.config import from_json
+from powerband.core.config.saved import saved_text
 from powerband.core.errors import ConfigError
+from powerband.core.evaluation_context import evaluation_context
 from powerband.core.rank_context import RankContext
+from powerband.core.regular_files import read_object
 from powerband.core.run.checkpoint import load_checkpoint, resolve_resume
 from powerband.core.run.run import Run
 from powerband.core.run.state_registry import load_state
 from powerband.core.run_folder import find_run
 from powerband.core.telemetry.console import count_progress_bar
-from powerband.data.types import Learner, Tree, VecEnv
+from powerband.data.types import Learner, Tree, VecEnv, tree_map
 from powerband.loops.evaluate import Policy, evaluate, mean_interval, wilson_interval
 from powerband.recipes.metaworld.algos.expert import build_learner
 from powerband.recipes.metaworld.config import Config, Evaluation
@@ -28,6 +32,7 @@ from powerband.recipes.metaworld.env.tasks import ACTION, MT10, MT10_TASKS, OBS,
 from powerband.recipes.metaworld.env.vec_env import make_metaworld_vec_env
 from powerband.recipes.metaworld.nets.collective import shared_state
 from powerband.recipes.metaworld.nets.trajectory import TrajectoryEncoder
+from powerband.recipes.metaworld.old_names import OLD_NAMES
 from powerband.recipes.metaworld.project_folder import REWARD_SCALE, load_collective, load_encoder, load_policy
 
 EVAL_ENVS = 10
@@ -46,10 +51,18 @@ class GoalEvaluator:
         config: Determines the task and the length of an episode.
         wrap_env: Function that wraps the environments, for a policy that needs more than the plain observation; None
             does not wrap them.
+        workers: Worker processes of the environments; -1 starts one per core, 0 steps in this process.
+        seed: Seed of the environments.
     """
 
-    def __init__(self, config: Config, wrap_env: Callable[[VecEnv], VecEnv] | None = None) -> None:
-        self.config, self.wrap_env = config, wrap_env
+    def __init__(
+        self,
+        config: Config,
+        wrap_env: Callable[[VecEnv], VecEnv] | None = None,
+        workers: int = 0,
+        seed: int = EVAL_SEED,
+    ) -> None:
+        self.config, self.wrap_env, self.workers, self.seed = config, wrap_env, workers, seed
         self.env: VecEnv | None = None
 
     def __enter__(self) -> GoalEvaluator:
@@ -73,10 +86,10 @@ class GoalEvaluator:
         """
         if self.env is None:
             num_envs = min(EVAL_ENVS, episodes) if self.config.task != MT10 else len(MT10_TASKS)
-            env = make_metaworld_vec_env(self.config.simulated_tasks(), num_envs, 0, cycle_goals=True)
+            env = make_metaworld_vec_env(self.config.simulated_tasks(), num_envs, self.workers, cycle_goals=True)
             self.env = env if self.wrap_env is None else self.wrap_env(env)
         with count_progress_bar(label, episodes, "episodes") as on_progress:
-            return evaluate(self.env, policy, episodes, EVAL_SEED, on_progress=on_progress)
+            return evaluate(self.env, policy, episodes, self.seed, on_progress=on_progress)
 
     def figures(self, policy: Policy, episodes: int) -> dict[str, float]:
         """Computes the success rate of a policy over `episodes` episodes, spread evenly over all tasks.
@@ -150,9 +163,19 @@ def summary(played: dict[str, Tensor]) -> dict[str, float]:
 # -- policies -----------------------------------------------------------------------------------------------------
 
 
-def greedy_policy(learner: Learner) -> Policy:
-    """Returns the policy of a learner without exploration: a function (observations, memory) -> (actions, memory)."""
-    return lambda obs, carry: learner.act(obs, carry, explore=False)[::2]
+def greedy_policy(learner: Learner, device: torch.device | str = "cpu") -> Policy:
+    """Returns the policy of a learner without exploration: a function (observations, memory) -> (actions, memory).
+
+    `device` is that of the learner; the environments of an evaluation are on the CPU.
+    """
+    if torch.device(device).type == "cpu":
+        return lambda obs, carry: learner.act(obs, carry, explore=False)[::2]
+
+    def act(obs: Tree, carry: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        action, _, carry = learner.act(tree_map(lambda each: each.to(device), obs), carry, explore=False)
+        return action.cpu(), carry
+
+    return act
 
 
 def encoded_env(env: VecEnv, encoder: TrajectoryEncoder, include_obs: bool) -> VecEnv:
@@ -205,9 +228,9 @@ def scripted_policies(task: str) -> Policy:
     return act
 
 
-def random_policy() -> Policy:
-    """Returns a policy whose actions are drawn uniformly from [-1, 1], always with the same seed."""
-    generator = torch.Generator().manual_seed(0)
+def random_policy(seed: int = 0) -> Policy:
+    """Returns a policy whose actions are drawn uniformly from [-1, 1] with this seed."""
+    generator = torch.Generator().manual_seed(seed)
     return lambda obs, carry: (torch.rand(len(obs), ACTION, generator=generator) * 2 - 1, None)
 
 
@@ -238,6 +261,20 @@ def format_table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def open_evaluator(run_dir: Path) -> Callable[[Path], dict[str, float]]:
+    """Returns the evaluation of an expert or a student for a process of its own: (checkpoint) -> results."""
+    file = run_dir / "config.json"
+    config = from_json(Config, saved_text(file), str(file), OLD_NAMES)
+    stage = read_object(run_dir / "run.json").get("stage", "")
+    evaluator = GoalEvaluator(config)
+
+    def evaluate_checkpoint(checkpoint: Path) -> dict[str, float]:
+        sac = load_run_policy(config, checkpoint, run_dir, stage)
+        return evaluator.figures(greedy_policy(sac), config.eval_episodes)
+
+    return evaluate_checkpoint
+
+
 # -- one run ------------------------------------------------------------------------------------------------------
 
 
@@ -264,14 +301,15 @@ def evaluate_run(config: Config, folder: Path, options: Evaluation) -> list[dict
             f"{folder} is a run of the stage {stage}; powerband eval supports the stages expert and student. Write "
             f"powerband train metaworld evaluate project={config.project} to evaluate all policies of the folder."
         )
-    sac = load_run_policy(config, folder, run, stage)
+    context = evaluation_context(options.gpus, options.precision)
+    sac = load_run_policy(config, folder, run, stage, context)
     policies: dict[str, Callable[[], Policy]] = {
-        "policy": lambda: greedy_policy(sac),
-        "random": random_policy,
+        "policy": lambda: greedy_policy(sac, context.device),
+        "random": lambda: random_policy(options.seed),
         "scripted": lambda: scripted_policies(config.task),
     }
     rows = []
-    with GoalEvaluator(config) as evaluator:
+    with GoalEvaluator(config, None, options.workers, options.seed) as evaluator:
         for name in dict.fromkeys(options.policies):
             label = stage if name == "policy" else name
             own = [{**row, "policy": label} for row in evaluator.by_task(policies[name](), options.episodes, label)]
@@ -281,13 +319,13 @@ def evaluate_run(config: Config, folder: Path, options: Evaluation) -> list[dict
     print(format_table(rows))
     for row in rows:
         if options.video and row["policy"] == stage:
-            row["video"] = str(record_video(config, row["task"], greedy_policy(sac), folder, options.size))
+            row["video"] = str(record_video(config, row["task"], policies["policy"](), folder, options.size))
             print(f"video: {row['video']}")
     (folder / "evaluation.json").write_text(json.dumps(rows, indent=2))
     return rows
 
 
-def load_run_policy(config: Config, folder: Path, run: Path, stage: str) -> SAC:
+def load_run_policy(config: Config, folder: Path, run: Path, stage: str, context: RankContext | None = None) -> SAC:
     """Loads the agent of a run with its exported policy, or with the weights of a checkpoint.
 
     Args:
@@ -295,11 +333,12 @@ def load_run_policy(config: Config, folder: Path, run: Path, stage: str) -> SAC:
         folder: The run folder or one of its checkpoints.
         run: The run folder.
         stage: Stage of the run: ``expert`` or ``student``.
+        context: Device and precision of the agent; None is the CPU in fp32.
 
     Returns:
-        The agent on the CPU. With an exported policy, only its actor is loaded.
+        The agent. With an exported policy, only its actor is loaded.
     """
-    sac, _, _ = build_learner(config, RankContext.single())
+    sac, _, _ = build_learner(config, context or RankContext.single())
     if folder == run and (run / "policy").exists():
         _, tensors = load_policy(folder, f"powerband train metaworld {stage} task={config.task}")
         weights = {name: tensor for name, tensor in tensors.items() if name not in ("centre", "scale")}

@@ -1,7 +1,16 @@
 """sketchnav: the recipe that trains agents to navigate indoors to the goal on a hand-drawn sketch map."""
 
 from powerband.core.recipe import Recipe
-from powerband.recipes.sketchnav.config import ALGORITHMS, VARIANTS, Config, Evaluation, check, finalize, notices
+from powerband.recipes.sketchnav.config import (
+    ALGORITHMS,
+    OLD_EVALUATION_NAMES,
+    VARIANTS,
+    Config,
+    Evaluation,
+    check,
+    finalize,
+    notices,
+)
 from powerband.recipes.sketchnav.old_names import OLD_ARGUMENTS, OLD_NAMES
 
 RECIPE = Recipe(
@@ -24,6 +33,7 @@ RECIPE = Recipe(
     check=check,
     score="success",
     Evaluation=Evaluation,
+    old_evaluation_names=OLD_EVALUATION_NAMES,
     evaluate="powerband.recipes.sketchnav.evaluation:evaluate_checkpoint",
     build_learner="powerband.recipes.sketchnav.learners:build_learner",
 )

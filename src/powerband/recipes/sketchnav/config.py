@@ -13,6 +13,7 @@ from powerband.core.config.ranges import (
     Count,
     FilePath,
     Range,
+    Seed,
     ShareBelowOne,
     Size,
     SizeOrZero,
@@ -141,6 +142,10 @@ class Config:
 class Evaluation:
     """Options of ``powerband eval`` for a run of sketchnav."""
 
+    episodes: SizeOrZero = 0
+    """Episodes of each split, spread evenly over its plans; 0 plays all."""
+    seed: Seed = 0
+    """Seed of the actions that policies sample. The episodes follow from the run's own seed."""
     splits: tuple[Split, ...] = ("val_seen", "val_unseen")
     """Splits of episodes: val_seen (new episodes in training plans), val_unseen (new plans), train."""
     sketches: tuple[Level, ...] = ()
@@ -158,8 +163,12 @@ class Evaluation:
     """Plans of a split; 0 uses eval_plans of the run."""
     video: bool = True
     """Write images of three episodes of policy (or of likeliest if policy is not played), and a video of the first."""
-    threads: Threads = 0
-    """CPU threads; 0 leaves the number to torch."""
+    gpus: str = "none"
+    """Device of the policy: none for the CPU, or the index of one GPU, such as 0."""
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    """Precision of the networks."""
+    workers: Threads = 0
+    """CPU threads of the environments and of the policy; 0 leaves the number to numba and torch."""
 
     def __post_init__(self) -> None:
         if self.temperature == 0:
@@ -233,6 +242,7 @@ def check(config: Config, world_size: int) -> None:
         load_object("powerband.recipes.sketchnav.plans.episodes:load_episode_file")(Path(config.episode_file))
 
 
+OLD_EVALUATION_NAMES = {"threads": "workers"}
 VARIANTS: dict[str, dict[str, Any]] = {
     "small": {
         "scenes.max_size_m": 10.0,

@@ -14,8 +14,8 @@ from torch import Tensor
 from powerband.algos.action_chunks import ActionChunkLearner
 from powerband.algos.ppo import PPO
 from powerband.core.errors import ConfigError
+from powerband.core.evaluation_context import evaluation_context
 from powerband.core.noise import NoiseSource
-from powerband.core.rank_context import RankContext
 from powerband.core.run.checkpoint import resolve_resume
 from powerband.core.run.state_registry import restore_learner
 from powerband.core.telemetry.console import count_progress_bar
@@ -193,9 +193,8 @@ def evaluate_checkpoint(config: Config, folder: Path, options: Evaluation) -> li
     Raises:
         ConfigError: The options do not suit the algorithm of the run.
     """
-    if options.threads:
-        torch.set_num_threads(options.threads)
-    learner = build_learner(config, RankContext.single())[0]
+    context = evaluation_context(options.gpus, options.precision, options.workers)
+    learner = build_learner(config, context)[0]
     path, _ = resolve_resume(str(folder))
     restore_learner(path, learner)
     if options.plans:
@@ -215,16 +214,18 @@ def evaluate_checkpoint(config: Config, folder: Path, options: Evaluation) -> li
     for split in options.splits:
         for sketch, episodes, order in _sketch_levels(config, split, options):
             for name in policies:
-                learner.noise = NoiseSource(0, "cpu")  # a row does not depend on the rows above it
+                learner.noise = NoiseSource(options.seed, context.device)  # independent of the rows above
                 act, carry = named_policy(name, learner, episodes, options.temperature)
-                figures = run_episodes(episodes, config, act, carry, order=order, label=f"{split} {sketch} {name}")
+                device = context.device if name in ("policy", "likeliest") else "cpu"
+                figures = run_episodes(episodes, config, act, carry, device, 0, order, f"{split} {sketch} {name}")
                 row = {"split": split, "sketch": sketch, "policy": name, "episodes": len(figures["success"])}
                 rows.append({**row, **summary(figures)})
                 print(_table_line(rows[-1]), flush=True)
             if options.video and shown:
                 act, carry = named_policy(shown, learner, episodes, options.temperature)
                 estimate = encoder_of(learner).estimated_position
-                _write_images(folder / "videos" / f"{split}-{sketch}", config, episodes, act, carry, order, estimate)
+                stem = folder / "videos" / f"{split}-{sketch}"
+                _write_images(stem, config, episodes, act, carry, order, estimate, context.device)
     (folder / "eval-sketchnav.json").write_text(json.dumps({"options": vars(options), "rows": rows}, indent=2))
     return rows
 
@@ -241,7 +242,10 @@ def _sketch_levels(config: Config, split: Split, options: Evaluation) -> Iterato
     level = config.scenes.sketch
     levels: tuple[Level, ...] = options.sketches or (("smooth", "abstract") if level == "mixed" else (level,))
     for sketch in levels:
-        yield sketch, load_episodes(config, split, sketch=sketch), None
+        episodes = load_episodes(config, split, sketch=sketch)
+        count = min(options.episodes or len(episodes), len(episodes))
+        spread = torch.arange(count) * len(episodes) // max(1, count)
+        yield sketch, episodes, spread if count < len(episodes) else None
 
 
 def _table_line(row: dict[str, Any]) -> str:
@@ -305,10 +309,11 @@ def _write_images(
     carry: InitialCarry,
     order: Tensor | None,
     estimated_position: Callable[[Any], Tensor | None],
+    device: torch.device,
 ) -> None:
     """Plays up to three episodes; writes images ``<stem>-<number>.png``, and a video ``<stem>`` of the first one."""
     for number in range(min(NUM_IMAGES, len(episodes) if order is None else len(order))):
-        env = make_evaluation_env(config, episodes, 1, order, first_env=number)
+        env = make_evaluation_env(config, episodes, 1, order, number, device)
         frames = record_episode(env, act, carry(1), estimated_position)
         save_image(stem.with_name(f"{stem.name}-{number}.png"), frame_image(frames[-1]))
         if number == 0:

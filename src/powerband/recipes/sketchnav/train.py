@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
+import torch
+
+from powerband.core.config import from_json
+from powerband.core.config.saved import saved_text
 from powerband.core.config.sizes import scaled_lr
+from powerband.core.rank_context import RankContext
+from powerband.core.recipe import with_algorithms
 from powerband.core.run.run import Run, RunHooks
+from powerband.core.run.state_registry import restore_learner
 from powerband.data.recorded.batch_loader import BatchLoader
 from powerband.loops.offline import offline
 from powerband.loops.on_policy import on_policy
-from powerband.recipes.sketchnav.config import Config
+from powerband.recipes.sketchnav.config import ALGORITHMS, Config
 from powerband.recipes.sketchnav.environments import make_training_env
 from powerband.recipes.sketchnav.evaluation import HeldOutEvaluation
 from powerband.recipes.sketchnav.imitation.dataset import load_demonstrations
-from powerband.recipes.sketchnav.learners import build_chunk_learner, build_ppo
+from powerband.recipes.sketchnav.learners import build_chunk_learner, build_learner, build_ppo
+from powerband.recipes.sketchnav.old_names import OLD_NAMES
 from powerband.recipes.sketchnav.plans.episode_sets import load_episodes
 
 
@@ -39,12 +49,31 @@ def train_ppo(config: Config, run: Run) -> None:
             f"{sketches.shape[-1]} pixels, mean path length {float(episodes.length.mean()):.1f} m"
         }
     )
-    hooks = RunHooks(evaluate=HeldOutEvaluation(config, learner, run.device))
+    hooks = RunHooks(HeldOutEvaluation(config, learner, run.device), evaluator_for(run))
     try:
         on_policy(run, env, learner, config.on_policy, hooks=hooks)
     finally:
         env.close()
     run.export_policy(learner.policy_state())
+
+
+def evaluator_for(run: Run) -> str:
+    """Evaluation in a process of its own, for runs on the CPU; its networks for images need the GPU of other runs."""
+    return "powerband.recipes.sketchnav.train:open_evaluator" if run.device.type == "cpu" else ""
+
+
+def open_evaluator(run_dir: Path) -> Callable[[Path], dict[str, float]]:
+    """Returns the evaluation of the run in `run_dir` for a process of its own: (checkpoint) -> results."""
+    file = run_dir / "config.json"
+    config = from_json(with_algorithms(Config, ALGORITHMS), saved_text(file), str(file), OLD_NAMES)
+    learner, _, _ = build_learner(config, RankContext.single())
+    play = HeldOutEvaluation(config, learner, torch.device("cpu"))
+
+    def evaluate_checkpoint(checkpoint: Path) -> dict[str, float]:
+        restore_learner(checkpoint, learner)
+        return play()
+
+    return evaluate_checkpoint
 
 
 def train_on_demonstrations(config: Config, run: Run) -> None:
@@ -71,6 +100,6 @@ def train_on_demonstrations(config: Config, run: Run) -> None:
         ranks.world_size,
         config.offline.loader_threads,
     )
-    hooks = RunHooks(evaluate=HeldOutEvaluation(config, learner, run.device))
+    hooks = RunHooks(HeldOutEvaluation(config, learner, run.device), evaluator_for(run))
     offline(run, learner, loader, config.offline, hooks=hooks)
     run.export_policy(learner.policy_state())

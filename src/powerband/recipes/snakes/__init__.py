@@ -4,6 +4,7 @@ from powerband.core.recipe import Recipe
 from powerband.recipes.snakes.config import (
     ALGORITHMS,
     IMPLIED_ALGO,
+    OLD_EVALUATION_NAMES,
     OLD_NAMES,
     VARIANTS,
     Config,
@@ -26,6 +27,7 @@ RECIPE = Recipe(
     check=check,
     score="win_greedy",
     Evaluation=Evaluation,
+    old_evaluation_names=OLD_EVALUATION_NAMES,
     evaluate="powerband.recipes.snakes.train:evaluate",
     build_learner="powerband.recipes.snakes.train:build_learner",
 )

@@ -111,14 +111,18 @@ class Evaluation:
 
     episodes: Games = 100
     """Games against each opponent; the sides are swapped half way."""
-    opponents: tuple[str, ...] = ("random", "greedy", "greedy_torus")
-    """Opponents: random, greedy, greedy_torus, or the folder of another run or checkpoint."""
+    policies: tuple[str, ...] = ("random", "greedy", "greedy_torus")
+    """Opponents of the run's policy: random, greedy, greedy_torus, or the folder of another run or checkpoint."""
     seed: Seed = 10_000
     """Seed of the games."""
     video: bool = True
     """Record the first game against each opponent."""
-    threads: Threads = 0
-    """CPU threads; 0 leaves the number to torch."""
+    gpus: str = "none"
+    """Device of the policy: none for the CPU, or the index of one GPU, such as 0."""
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    """Precision of the networks."""
+    workers: Threads = 0
+    """CPU threads of the games and of the policy; 0 leaves the number to numba and torch."""
 
     def __post_init__(self) -> None:
         if self.episodes % 2:
@@ -142,6 +146,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 IMPLIED_ALGO = dict.fromkeys(("update_interval", "batch_size", "max_episodes", "a_lr", "c_lr"), "ddpg")
 """Option of the guide -> its algorithm, which the option implies if the user names none."""
+OLD_EVALUATION_NAMES = {"opponents": "policies", "threads": "workers"}
 OLD_NAMES = {
     "batch_size": ("off_policy.global_batch_size", "sizes are over all ranks; the guide's was per rank"),
     "max_episodes": ("episodes", "over all ranks; the guide's was per rank"),

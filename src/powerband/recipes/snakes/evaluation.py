@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 from powerband.core.errors import ConfigError
+from powerband.core.evaluation_context import evaluation_context
+from powerband.core.telemetry.console import count_progress_bar
 from powerband.loops.evaluate import evaluate, mean_interval, wilson_interval
 from powerband.recipes.snakes.config import Evaluation
 from powerband.recipes.snakes.env.board import SnakesState
@@ -33,7 +35,9 @@ def as_player(learner: Any, observation: str) -> PolicyOpponent:
     return PolicyOpponent(lambda obs: learner.act(obs, None, explore=False)[0], observation)
 
 
-def play(first: Any, second: Any, games: int, seed: int, device: Any = "cpu", watch: Any = None) -> dict[str, Tensor]:
+def play(
+    first: Any, second: Any, games: int, seed: int, device: Any = "cpu", watch: Any = None, label: str = ""
+) -> dict[str, Tensor]:
     """Plays `games` games. `first` is team A in one half of them and team B in the other half.
 
     Args:
@@ -42,6 +46,7 @@ def play(first: Any, second: Any, games: int, seed: int, device: Any = "cpu", wa
         seed: Seed of the games.
         device: Device of the boards.
         watch: Function that is called with the `SnakesState` of all games before each move; None calls nothing.
+        label: Label of the progress bar; empty shows none.
 
     Returns:
         Results of `first` by name, float32 (games,) each. ``score`` and ``opponent_score`` are sums of the game rewards
@@ -71,7 +76,8 @@ def play(first: Any, second: Any, games: int, seed: int, device: Any = "cpu", wa
         ]
         return torch.cat(sides), None
 
-    figures = evaluate(env, policy, env.num_envs, seed)
+    with count_progress_bar(label, env.num_envs, "boards") as on_progress:
+        figures = evaluate(env, policy, env.num_envs, seed, on_progress=on_progress)
     own = (figures["env"] < games // 2) | (figures["env"] >= games + games // 2)
     return {name: values[own] for name, values in figures.items()}
 
@@ -120,7 +126,7 @@ def win_rates(own: Any, games: int, device: Any) -> dict[str, float]:
     }
 
 
-def evaluate_run(folder: Path, options: Evaluation, load: Callable[[Path], tuple[Any, str]]) -> list[dict]:
+def evaluate_run(folder: Path, options: Evaluation, load: Callable[..., tuple[Any, str]]) -> list[dict]:
     """Plays the newest learner of a run folder against each opponent in `options`, and prints one line for each.
 
     Writes ``eval-games.json``, images and videos to the run folder.
@@ -128,26 +134,28 @@ def evaluate_run(folder: Path, options: Evaluation, load: Callable[[Path], tuple
     Args:
         folder: Run folder.
         options: Options of ``powerband eval``.
-        load: Function ``folder -> (learner, name of its observation)``, which loads a learner from a run folder.
+        load: Function ``(folder, context) -> (learner, name of its observation)``, which loads a learner from a run
+            folder.
 
     Returns:
         One dict per opponent: its name as ``opponent``, and the results that `summary` computes, such as ``wins``.
     """
     from powerband.recipes.snakes.env import board_image as draw
 
-    if options.threads:
-        torch.set_num_threads(options.threads)
-    own, rows = as_player(*load(folder)), []
-    for name in options.opponents:
-        opponent = SCRIPTED_OPPONENTS[name]() if name in SCRIPTED_OPPONENTS else as_player(*load(Path(name)))
+    context, rows = evaluation_context(options.gpus, options.precision, options.workers), []
+    own = as_player(*load(folder, context))
+    for name in options.policies:
+        scripted = name in SCRIPTED_OPPONENTS
+        opponent = SCRIPTED_OPPONENTS[name]() if scripted else as_player(*load(Path(name), context))
         frames: list[Any] = []
 
         def watch(state: SnakesState, frames: list[Any] = frames, name: str = name) -> None:
             frames.append(draw.draw_board(state, names=("this run", name)))
 
+        show = watch if options.video else None
         row = {
             "opponent": name,
-            **summary(play(own, opponent, options.episodes, options.seed, watch=watch if options.video else None)),
+            **summary(play(own, opponent, options.episodes, options.seed, context.device, show, name)),
         }
         rows.append(row)
         print(

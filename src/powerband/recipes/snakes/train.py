@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -62,7 +63,10 @@ def train(config: Config, run: Run) -> None:
     learner = make_learner(config, env.spec, run.context)
     layout = f"{num_envs} boards per rank (the learner plays both teams on {env.mirrored}), {config.observation}"
     run.describe({"learning rates": rates, "env": f"{layout}, reward {config.reward}", "opponent": config.opponent})
-    hooks = RunHooks(evaluate=lambda: win_rates(as_player(learner, config.observation), config.eval_games, run.device))
+    hooks = RunHooks(
+        evaluate=lambda: win_rates(as_player(learner, config.observation), config.eval_games, run.device),
+        evaluator="powerband.recipes.snakes.train:open_evaluator",
+    )
     if isinstance(learner, DDPG):
         off_policy(run, env, learner, config.off_policy, hooks=hooks)
     elif not self_play:
@@ -123,18 +127,29 @@ def best_actions(modules: nn.ModuleDict, obs: Tensor) -> Tensor:
     return modules["net"](rows)[0].argmax(-1).view(obs.shape[:2])
 
 
-def load(folder: Path) -> tuple[Learner, str]:
+def load(folder: Path, context: RankContext | None = None) -> tuple[Learner, str]:
     """Loads a trained learner from a run folder or from one of its checkpoints.
 
+    Args:
+        folder: The folder.
+        context: Device and precision of the learner; None is the CPU in fp32.
+
     Returns:
-        The learner on the CPU, and the name of the observation that it was trained with, a key of `OBSERVATIONS`.
+        The learner, and the name of the observation that it was trained with, a key of `OBSERVATIONS`.
     """
     path, _ = resolve_resume(str(folder))
     file = path.parent.parent / "config.json"
     config = from_json(Config, saved_text(file), str(file), OLD_NAMES)
-    learner = make_learner(config, make_env_spec(config.observation), RankContext.single())
+    learner = make_learner(config, make_env_spec(config.observation), context or RankContext.single())
     restore_learner(path, learner)
     return learner, config.observation
+
+
+def open_evaluator(run_dir: Path) -> Callable[[Path], dict[str, float]]:
+    """Returns the evaluation of the run in `run_dir` for a process of its own: (checkpoint) -> results."""
+    file = run_dir / "config.json"
+    games = from_json(Config, saved_text(file), str(file), OLD_NAMES).eval_games
+    return lambda checkpoint: win_rates(as_player(*load(checkpoint)), games, "cpu")
 
 
 def evaluate(config: Config, folder: Path, options: Evaluation) -> list[dict]:

@@ -1,7 +1,16 @@
 """Recipe uav: a team of UAVs learns where to measure next, to map a hidden region within a budget of moves."""
 
 from powerband.core.recipe import Recipe
-from powerband.recipes.uav.config import ALGORITHMS, OLD_NAMES, VARIANTS, Config, Evaluation, check, finalize
+from powerband.recipes.uav.config import (
+    ALGORITHMS,
+    OLD_EVALUATION_NAMES,
+    OLD_NAMES,
+    VARIANTS,
+    Config,
+    Evaluation,
+    check,
+    finalize,
+)
 
 RECIPE = Recipe(
     name="uav",
@@ -16,6 +25,7 @@ RECIPE = Recipe(
     check=check,
     score="f1_end",
     Evaluation=Evaluation,
+    old_evaluation_names=OLD_EVALUATION_NAMES,
     evaluate="powerband.recipes.uav.comparison:evaluate",
     build_learner="powerband.recipes.uav.learner:build_learner",
 )

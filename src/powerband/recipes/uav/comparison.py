@@ -7,10 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from powerband.core.errors import ConfigError
+from powerband.core.evaluation_context import evaluation_context
+from powerband.core.telemetry.console import count_progress_bar
 from powerband.loops.evaluate import mean_interval
 from powerband.recipes.uav.config import Config, Evaluation
 from powerband.recipes.uav.env.env import UavEnv
@@ -50,7 +51,7 @@ def planner_policies(names: tuple[str, ...], world: World) -> dict[str, Act]:
             policies[Path(name).name] = deterministic_policy(load_other_run(Path(name), world))
         else:
             raise ConfigError(
-                f"planners={name}: {name!r} is neither a planner nor a folder. Write random, lawnmower, greedy, none, "
+                f"policies={name}: {name!r} is neither a planner nor a folder. Write random, lawnmower, greedy, none, "
                 f"or the folder of another run."
             )
     return policies
@@ -66,17 +67,23 @@ def evaluate(config: Config, folder: Path, options: Evaluation) -> list[dict]:
         and ``comm_range_m``. It also contains the entries of `evaluation.summary`. ``this_run_ahead_f1`` is the
         ``f1_mean`` of this run minus that of the policy, as [mean, low, high] with a 95 % interval.
     """
-    if options.threads:
-        torch.set_num_threads(options.threads)
-    learner, world = load_learner(folder, config), config.world
+    context = evaluation_context(options.gpus, options.precision, options.workers)
+    learner, world = load_learner(folder, config, context), config.world
     rows: list[dict] = []
     curves: dict[str, dict[str, Tensor]] = {}
     for agents in options.n_agents or (world.n_agents,):
         for comm_range in options.comm_range_m or (world.comm_range_m,):
             setting = replace(world, n_agents=agents, comm_range_m=comm_range, random_comm_range=False)
-            env = UavEnv(options.missions, setting, seed=options.seed)
-            policies = {"this run": deterministic_policy(learner), **planner_policies(options.planners, setting)}
-            metrics = {name: fly_missions(env, act, options.seed) for name, act in policies.items()}
+            env = UavEnv(options.episodes, setting, seed=options.seed)
+            own = env
+            if context.device.type != "cpu":
+                own = UavEnv(options.episodes, setting, device=context.device, seed=options.seed)
+            policies = {"this run": deterministic_policy(learner), **planner_policies(options.policies, setting)}
+            metrics = {}
+            with count_progress_bar("missions", options.episodes * len(policies), "missions") as show_progress:
+                for number, (name, act) in enumerate(policies.items(), start=1):
+                    metrics[name] = fly_missions(own if name == "this run" else env, act, options.seed)
+                    show_progress(options.episodes * number)
             for name, values in metrics.items():
                 row = {"policy": name, "n_agents": agents, "comm_range_m": comm_range, **summary(values)}
                 difference = mean_interval((metrics["this run"]["f1"] - values["f1"]).mean(1))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from powerband.algos.settings import COMAConfig
 from powerband.core.config import RunConfig
@@ -113,10 +113,11 @@ def check(config: Config, world_size: int) -> None:
 class Evaluation:
     """Options of ``powerband eval`` for a run of uav."""
 
-    missions: Size = 100
+    episodes: Size = 100
     """Missions of each policy and planner; all of them fly the same missions."""
-    planners: tuple[str, ...] = ("random", "lawnmower", "greedy")
-    """Planners for comparison: random, lawnmower (once per altitude), greedy, the folder of another run, or none."""
+    policies: tuple[str, ...] = ("random", "lawnmower", "greedy")
+    """Planners to compare the run's policy with: random, lawnmower (once per altitude), greedy, the folder of another
+    run, or none."""
     n_agents: tuple[Agents, ...] = ()
     """Numbers of UAVs per team; empty uses the number of the run."""
     comm_range_m: tuple[CommRange, ...] = ()
@@ -125,8 +126,12 @@ class Evaluation:
     """Seed of the missions; training uses other seeds."""
     video: bool = True
     """Draw the first mission of the run's policy as an image and a video."""
-    threads: Threads = 0
-    """CPU threads; 0 leaves the number to torch."""
+    gpus: str = "none"
+    """Device of the policy: none for the CPU, or the index of one GPU, such as 0."""
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    """Precision of the networks."""
+    workers: Threads = 0
+    """CPU threads of the missions and of the policy; 0 leaves the number to numba and torch."""
 
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -151,6 +156,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
     "smoke": {"run.env_steps": 4 * 4 * 15, "on_policy.num_envs": 4, "coma.width": 16, "world.map_cells": 121},
 }
+OLD_EVALUATION_NAMES = {"missions": "episodes", "planners": "policies", "threads": "workers"}
 OLD_NAMES = {
     "networks.device": ("run.gpus", "cpu, cuda, or indices"),
     "device": ("run.gpus", "cpu, cuda, or indices"),

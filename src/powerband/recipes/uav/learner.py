@@ -50,18 +50,16 @@ def build_learner(config: Config, context: RankContext) -> tuple[COMA, EnvSpec, 
     return make_learner(spec, config.coma, context, config.algo == "coma"), spec, config.on_policy
 
 
-def load_learner(folder: Path, config: Config) -> COMA:
+def load_learner(folder: Path, config: Config, context: RankContext | None = None) -> COMA:
     """Loads a trained learner from the newest checkpoint of a run, or from a given checkpoint.
 
     Args:
         folder: Run folder, or the folder of one of its checkpoints.
         config: Configuration of the run.
-
-    Returns:
-        The learner, on the CPU.
+        context: Device and precision of the learner; None is the CPU in fp32.
     """
     path, _ = resolve_resume(str(folder))
-    learner, _, _ = build_learner(config, RankContext.single())
+    learner, _, _ = build_learner(config, context or RankContext.single())
     restore_learner(path, learner)
     return learner
 

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from powerband.core.config import from_json
+from powerband.core.config.saved import saved_text
 from powerband.core.config.sizes import per_rank, scaled_lr
 from powerband.core.run.run import Run, RunHooks
 from powerband.loops.on_policy import on_policy
 from powerband.loops.support.returns import LearnerReturns
-from powerband.recipes.uav.config import Config
+from powerband.recipes.uav.config import OLD_NAMES, Config
 from powerband.recipes.uav.env.env import UavEnv
 from powerband.recipes.uav.evaluation import training_evaluation
-from powerband.recipes.uav.learner import make_learner
+from powerband.recipes.uav.learner import load_learner, make_learner
 from powerband.recipes.uav.tensorboard_figures import TensorboardFigures
 
 
@@ -31,11 +38,22 @@ def train(config: Config, run: Run) -> None:
     settings, rates = scaled_lr(config.coma, config.run.lr_scale, ranks.world_size)
     learner = make_learner(env.spec, settings, run.context, config.algo == "coma", env.masked_sample)
     run.describe({"learning rates": rates, "missions": mission_sizes(config)})
-    hooks = RunHooks(evaluate=lambda: training_evaluation(learner, world, config.eval_missions, run.device))
+    hooks = RunHooks(
+        evaluate=lambda: training_evaluation(learner, world, config.eval_missions, run.device),
+        evaluator="powerband.recipes.uav.train:open_evaluator",
+    )
     returns = LearnerReturns(run, learner, loop.gamma, loop.gae_lambda, world.n_agents)
     with TensorboardFigures(run, learner, world, config.figure_interval, config.histogram_interval) as figures:
         on_policy(run, env, learner, loop, after_update=figures.after_update, returns=returns, hooks=hooks)
     run.export_policy(learner.policy_state())
+
+
+def open_evaluator(run_dir: Path) -> Callable[[Path], dict[str, float]]:
+    """Returns the evaluation of the run in `run_dir` for a process of its own: (checkpoint) -> results."""
+    file = run_dir / "config.json"
+    config = from_json(Config, saved_text(file), str(file), OLD_NAMES)
+    device = torch.device("cpu")
+    return lambda path: training_evaluation(load_learner(path, config), config.world, config.eval_missions, device)
 
 
 def mission_sizes(config: Config) -> str:

@@ -37,7 +37,8 @@ def read_lines(run_dir: Path) -> tuple[list[dict], str]:
     """As `read_metrics`, and returns a note about the damaged lines too, or ""."""
     reader = MetricsReader(run_dir / "metrics.jsonl")
     try:
-        return list(reader.read(ended=True)), reader.note
+        # Evaluations of checkpoints are written when they end, after lines with more steps.
+        return sorted(reader.read(ended=True), key=lambda line: line["env_steps"]), reader.note
     except FileNotFoundError as error:
         raise ConfigError(
             f"{run_dir} has no metrics.jsonl: it is not a run folder, or the run has logged nothing yet. Name a run "

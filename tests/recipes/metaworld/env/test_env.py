@@ -44,7 +44,13 @@ def test_cycled_goals_follow_the_fifty_in_order():
     env = MetaWorldEnv("reach", goals="cycled", first_goal=3, goal_stride=10)
     from metaworld import MT1
 
-    goals = [env.reset()[0][36:39] for _ in range(6)]
+    def next_goal() -> np.ndarray:
+        goal = env.reset()[0][36:39]
+        np.testing.assert_array_equal(env.reset()[0][36:39], goal, "an episode without a step keeps its goal")
+        env.step(np.zeros(4))
+        return goal
+
+    goals = [next_goal() for _ in range(6)]
     other, expected = MetaWorldEnv("reach").env, []
     for turn in range(6):
         other.set_task(MT1("reach-v3", seed=GOAL_SEED).train_tasks[(3 + 10 * turn) % 50])

@@ -79,7 +79,7 @@ class MetaWorldEnv:
         self.observation_space = Box(-np.inf, np.inf, (size,), np.float64)
         self.action_space = self.env.action_space
         self.max_episode_steps = horizon
-        self.succeeded = False
+        self.succeeded = self.moved = False
         self.renderer = _simplify_scene(self.env) if render_size else None
 
     def reset(
@@ -91,11 +91,12 @@ class MetaWorldEnv:
         `options` is not used.
         """
         if self.goals == "cycled":
+            if self.moved:  # an episode that has not begun is started again with its goal
+                self.next_goal += self.goal_stride
             self.env.set_task(_goals_of(self.task)[self.next_goal % GOALS])
-            self.next_goal += self.goal_stride
         else:
             metaworld_private.draw_goals(self.env, seed)
-        self.succeeded = False
+        self.succeeded = self.moved = False
         obs, info = self.env.reset()
         obs[:18] = obs[18:36] = metaworld_private.refresh_observation(self.env)
         return self._with_code(obs), info
@@ -105,6 +106,7 @@ class MetaWorldEnv:
 
         ``info["success"]`` is 1.0 once the task was solved in this episode, else 0.0.
         """
+        self.moved = True
         obs, reward, _, _, info = self.env.step(action)
         self.succeeded |= bool(info["success"])
         truncated = self.env.curr_path_length >= self.horizon

@@ -31,12 +31,15 @@ def expert(config: Config, run: Run) -> dict[str, Any]:
         sampler = TransitionSampler(run, config, env.num_envs)
         run.register("collector", sampler, redistribute=sampler.redistribute)
         with GoalEvaluator(config) as evaluator:
-            hooks = RunHooks(evaluate=lambda: evaluator.figures(greedy_policy(learner), config.eval_episodes))
+            hooks = RunHooks(
+                lambda: evaluator.figures(greedy_policy(learner, run.device), config.eval_episodes),
+                "powerband.recipes.metaworld.evaluation:open_evaluator",
+            )
             off_policy(run, env, learner, config.off_policy, after_step=sampler.after_step, hooks=hooks)
             if run.received_signal:
                 return {}
             run.export_policy(learner.policy_state())
-            final = evaluator.final(run, greedy_policy(learner), config.final_episodes)
+            final = evaluator.final(run, greedy_policy(learner, run.device), config.final_episodes)
     finally:
         env.close()
     folder = stage_folder(config, "experts", config.task)

@@ -56,12 +56,15 @@ def _train(config: Config, run: Run, finetune: bool) -> dict[str, Any]:
         else:
             learner = StudentLearner(config.student, collective, env.spec, settings, run.context)
         with GoalEvaluator(config, encoded) as evaluator:
-            hooks = RunHooks(evaluate=lambda: evaluator.figures(greedy_policy(learner), config.eval_episodes))
+            hooks = RunHooks(
+                lambda: evaluator.figures(greedy_policy(learner, run.device), config.eval_episodes),
+                "" if finetune else "powerband.recipes.metaworld.evaluation:open_evaluator",
+            )
             off_policy(run, env, learner, config.off_policy, hooks=hooks)
             if run.received_signal:
                 return {}
             run.export_policy(learner.policy_state())
-            final = evaluator.final(run, greedy_policy(learner), config.final_episodes)
+            final = evaluator.final(run, greedy_policy(learner, run.device), config.final_episodes)
     finally:
         env.close()
     if run.ranks.leads:

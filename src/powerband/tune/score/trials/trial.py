@@ -99,6 +99,7 @@ def train_command(
     """
     changed = [f"{name}={value_text(value)}" for name, value in settings.items()]
     own = [f"run.run_dir={folder}", f"run.seed={seed}", "run.eval_interval=0", f"run.eval_interval_s={every_s:.4g}"]
+    own += ["run.eval_process=off"]  # a trial has one core
     own += ["run.tensorboard=false", "run.save_interval=0", "run.save_interval_s=0", "run.keep_checkpoints=1"]
     own += ["run.log_interval=0", "run.log_interval_s=1"]
     return ["train", recipe, stage, *arguments, *changed, *own]

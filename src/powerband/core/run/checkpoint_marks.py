@@ -1,0 +1,62 @@
+"""Checkpoint marks: small files that name the best checkpoint of a run, and the one that is being evaluated.
+
+A marked checkpoint is not deleted when newer ones are written. ``checkpoints/best`` and ``checkpoints/evaluating`` are
+JSON objects with the entry ``step``, the environment steps that name the folder of the checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from powerband.core.json_shape import fits
+from powerband.core.regular_files import read_object
+
+BEST, EVALUATING = "best", "evaluating"
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A marked checkpoint.
+
+    Attributes:
+        step: Environment steps, which name the folder of the checkpoint.
+        figures: Name -> value: the score of the best checkpoint, or the counters of the one under evaluation.
+    """
+
+    step: int
+    figures: dict[str, float]
+
+
+def write_mark(run_dir: Path, name: str, mark: Mark) -> None:
+    """Marks a checkpoint of the run in `run_dir`; `name` is `BEST` or `EVALUATING`. A kill leaves the earlier mark."""
+    path = run_dir / "checkpoints" / name
+    hidden = path.with_name(f".{name}")
+    hidden.write_text(json.dumps(asdict(mark)), encoding="utf-8")
+    os.replace(hidden, path)
+
+
+def read_mark(run_dir: Path, name: str) -> Mark | None:
+    """Reads a mark; None if it is missing or damaged, or if its checkpoint does not exist."""
+    facts: dict[str, Any] = read_object(run_dir / "checkpoints" / name)
+    step, figures = facts.get("step"), facts.get("figures")
+    if (
+        type(step) is not int
+        or not isinstance(figures, dict)
+        or not all(fits(each, float) for each in figures.values())
+    ):
+        return None
+    return Mark(step, figures) if (run_dir / "checkpoints" / str(step)).is_dir() else None
+
+
+def remove_mark(run_dir: Path, name: str) -> None:
+    """Removes a mark, if there is one."""
+    (run_dir / "checkpoints" / name).unlink(missing_ok=True)
+
+
+def marked_steps(run_dir: Path) -> set[int]:
+    """Steps of the checkpoints that must stay."""
+    return {mark.step for name in (BEST, EVALUATING) if (mark := read_mark(run_dir, name)) is not None}

@@ -1,0 +1,24 @@
+"""Disk use: how much the checkpoints of a run occupy at most."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+FURTHER = 3
+"""Checkpoints in addition to the newest ones: the best, the one under evaluation, and the one that is being written."""
+
+
+def disk_use(checkpoint: Path, keep: int) -> str:
+    """Describes the disk use of checkpoints.
+
+    Args:
+        checkpoint: Folder of one checkpoint.
+        keep: Number of newest checkpoints to keep.
+    """
+    size = sum(path.stat().st_size for path in checkpoint.rglob("*") if path.is_file())
+    kept = f"the newest {keep}, the best and the one under evaluation are kept"
+    return f"checkpoint: {_text(size)}; {kept}, at most {_text(size * (keep + FURTHER))}"
+
+
+def _text(size: int) -> str:
+    return f"{size / 2**20:,.1f} MiB" if size < 2**30 else f"{size / 2**30:,.1f} GiB"

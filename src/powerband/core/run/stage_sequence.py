@@ -1,0 +1,85 @@
+"""Stage sequence: runs several commands of powerband one after the other, and continues with the first unfinished one.
+
+Each command runs in a process of its own, with a run folder ``runs/<name>`` in the project folder. The file
+``runs/<name>.done`` marks it as complete.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from powerband.core.config import to_json
+from powerband.core.errors import ConfigError
+from powerband.core.run.run import Run
+
+
+@dataclass(frozen=True)
+class StageCommand:
+    """One command of a sequence.
+
+    Attributes:
+        name: Name of the stage and, if there is one, of its task, such as expert-reach.
+        arguments: Command line after ``powerband``; without the run folder for ``train``.
+    """
+
+    name: str
+    arguments: tuple[str, ...]
+
+    def for_folder(self, folder: Path) -> list[str]:
+        """Returns the command line for a new run in `folder`, or to continue the run that is in it."""
+        if self.arguments[0] != "train":
+            return [*self.arguments]
+        if (folder / "checkpoints").exists():
+            return [*self.arguments[:3], f"resume={folder}"]
+        if folder.exists():  # the stage ended before its first checkpoint: keep its log
+            attempts = len(list(folder.parent.glob(f"{self.name}-ended-*")))
+            folder.rename(folder.parent / f"{self.name}-ended-{attempts + 1}")
+        return [*self.arguments, f"run_dir={folder}"]
+
+
+def write_shared_settings(config: Any, run: Run) -> Path:
+    """Writes `config`, without what belongs to the single run, to a file for ``--config`` of all stages."""
+    path = run.dir / "pipeline.yaml"
+    shared = json.loads(to_json(replace(config, run=replace(config.run, env_steps=0, run_dir="", resume=""))))
+    path.write_text(json.dumps(shared, indent=1), encoding="utf-8")  # JSON is YAML
+    return path
+
+
+def run_stages(run: Run, commands: Sequence[StageCommand], project: Path, again: str) -> list[str]:
+    """Runs all commands that are not complete yet.
+
+    Args:
+        run: The run of the stage that starts the others.
+        commands: The commands in their order.
+        project: The project folder.
+        again: Command line that continues the sequence, for the message.
+
+    Returns:
+        The names of the stages that ran.
+
+    Raises:
+        ConfigError: A stage failed; its own message is printed before.
+    """
+    done = []
+    (project / "runs").mkdir(parents=True, exist_ok=True)
+    for number, command in enumerate(commands, start=1):
+        folder, mark = project / "runs" / command.name, project / "runs" / f"{command.name}.done"
+        already = " is done already" if mark.exists() else ""
+        run.console.note(f"stage {number} of {len(commands)}: {command.name}{already}")
+        if already:
+            continue
+        status = subprocess.run([sys.executable, "-m", "powerband", *command.for_folder(folder)]).returncode
+        if status or run.received_signal:
+            raise ConfigError(
+                f"Stage {command.name} ended with status {status}; the reason is printed above. Complete stages are "
+                f"kept: write {again} again to continue."
+            )
+        mark.write_text("")
+        done.append(command.name)
+    return done
