@@ -1,7 +1,8 @@
 """sketchnav: the recipe that trains agents to navigate indoors to the goal on a hand-drawn sketch map."""
 
 from powerband.core.recipe import Recipe
-from powerband.recipes.sketchnav.config import ALGORITHMS, VARIANTS, Config, Evaluation, check, finalize, notices
+from powerband.recipes.sketchnav.config import ALGORITHMS, VARIANTS, Config, check, finalize, notices
+from powerband.recipes.sketchnav.evaluation_options import Evaluation
 from powerband.recipes.sketchnav.old_names import OLD_ARGUMENTS, OLD_NAMES
 
 RECIPE = Recipe(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,17 +21,18 @@ from powerband.core.run.state_registry import restore_learner
 from powerband.core.telemetry.console import count_progress_bar
 from powerband.data.types import Tree
 from powerband.loops.evaluate import evaluate, mean_interval, wilson_interval
-from powerband.recipes.sketchnav.config import Config, Evaluation, PolicyName
+from powerband.recipes.sketchnav.config import Config
 from powerband.recipes.sketchnav.env.baselines import ForwardAndTurn, RandomWalk
 from powerband.recipes.sketchnav.env.env import SketchNavEnv
 from powerband.recipes.sketchnav.environments import make_evaluation_env
+from powerband.recipes.sketchnav.evaluation_episodes import evaluation_sets
+from powerband.recipes.sketchnav.evaluation_options import Evaluation, PolicyName
 from powerband.recipes.sketchnav.imitation.chunk_actor import NavigationChunkActor
 from powerband.recipes.sketchnav.learners import build_learner
 from powerband.recipes.sketchnav.nets.sketch_net import SketchNet
-from powerband.recipes.sketchnav.plans.episode_sets import load_episodes, with_user_sketches
+from powerband.recipes.sketchnav.plans.episode_sets import load_episodes
 from powerband.recipes.sketchnav.plans.episodes import Episodes
 from powerband.recipes.sketchnav.plans.images import frame_image, record_episode
-from powerband.recipes.sketchnav.settings import Level, Split
 from powerband.report.media_files import save_image, write_video
 
 Act = Callable[[SketchNavEnv, Any, Tensor | None], tuple[Tensor, Tensor | None]]
@@ -41,8 +42,6 @@ InitialCarry = Callable[[int], Tensor | None]
 NavigationLearner = PPO | ActionChunkLearner
 MAX_ENVS = 64
 """Largest number of episodes that are played at a time."""
-OWN = "own"
-"""Name of the user's own sketches in tables."""
 NUM_IMAGES = 3
 """Episodes of which images are written."""
 EPISODE_METRICS = ("spl", "soft_spl", "distance_to_goal", "length")
@@ -212,36 +211,20 @@ def evaluate_checkpoint(config: Config, folder: Path, options: Evaluation) -> li
         )
     shown = next((name for name in ("policy", "likeliest") if name in policies), "")
     rows: list[dict[str, Any]] = []
-    for split in options.splits:
-        for sketch, episodes, order in _sketch_levels(config, split, options):
-            for name in policies:
-                learner.noise = NoiseSource(0, "cpu")  # a row does not depend on the rows above it
-                act, carry = named_policy(name, learner, episodes, options.temperature)
-                figures = run_episodes(episodes, config, act, carry, order=order, label=f"{split} {sketch} {name}")
-                row = {"split": split, "sketch": sketch, "policy": name, "episodes": len(figures["success"])}
-                rows.append({**row, **summary(figures)})
-                print(_table_line(rows[-1]), flush=True)
-            if options.video and shown:
-                act, carry = named_policy(shown, learner, episodes, options.temperature)
-                estimate = encoder_of(learner).estimated_position
-                _write_images(folder / "videos" / f"{split}-{sketch}", config, episodes, act, carry, order, estimate)
+    for split, sketch, episodes, order in evaluation_sets(config, options):
+        for name in policies:
+            learner.noise = NoiseSource(0, "cpu")  # a row does not depend on the rows above it
+            act, carry = named_policy(name, learner, episodes, options.temperature)
+            figures = run_episodes(episodes, config, act, carry, order=order, label=f"{split} {sketch} {name}")
+            row = {"split": split, "sketch": sketch, "policy": name, "episodes": len(figures["success"])}
+            rows.append({**row, **summary(figures)})
+            print(_table_line(rows[-1]), flush=True)
+        if options.video and shown:
+            act, carry = named_policy(shown, learner, episodes, options.temperature)
+            estimate = encoder_of(learner).estimated_position
+            _write_images(folder / "videos" / f"{split}-{sketch}", config, episodes, act, carry, order, estimate)
     (folder / "eval-sketchnav.json").write_text(json.dumps({"options": vars(options), "rows": rows}, indent=2))
     return rows
-
-
-def _sketch_levels(config: Config, split: Split, options: Evaluation) -> Iterator[tuple[str, Episodes, Tensor | None]]:
-    """Yields (name, episodes, numbers) for each level of abstraction of the sketches that `options` selects.
-
-    The name is that of the level, or ``own`` for the user's drawings. The numbers (n,) int64 are those of the n
-    episodes to play; None plays all.
-    """
-    if options.drawings:
-        yield OWN, *with_user_sketches(load_episodes(config, split, sketch="blank"), Path(options.drawings))
-        return
-    level = config.scenes.sketch
-    levels: tuple[Level, ...] = options.sketches or (("smooth", "abstract") if level == "mixed" else (level,))
-    for sketch in levels:
-        yield sketch, load_episodes(config, split, sketch=sketch), None
 
 
 def _table_line(row: dict[str, Any]) -> str:
