@@ -78,7 +78,7 @@ class Config:
     five is held out for val_unseen. Empty generates plans."""
     metres_per_pixel: Annotated[float, Range(at_least=0, at_most=1000)] = 0.0
     """Scale of the plans in plans_dir: metres per pixel of a picture, or per unit of an SVG drawing. A YAML file
-    beside a picture states its own resolution."""
+    next to a picture states its own resolution."""
     demos_dir: FilePath = ""
     """Folder of the demonstrations that the stage `demos` records; empty is ``demos`` in the run folder. An unfinished
     recording is continued. diffusion and clone learn from it."""
@@ -204,7 +204,8 @@ def check(config: Config, world_size: int) -> None:
             f"sensors.shading={config.sensors.shading:g} with renderer=mujoco: MuJoCo has its own light. Write "
             f"renderer=caster, or leave sensors.shading out."
         )
-    load_object("powerband.recipes.sketchnav.plans.episode_sets:check_files")(config)
+    check_files = load_object("powerband.recipes.sketchnav.plans.file_checks:check_files")
+    check_files(config.episode_file, config.plans_dir, config.metres_per_pixel)
 
 
 VARIANTS: dict[str, dict[str, Any]] = {

@@ -18,6 +18,7 @@ from powerband.core.telemetry.console import Console, count_progress_bar
 from powerband.recipes.sketchnav.config import Config
 from powerband.recipes.sketchnav.plans.episode_cache import MIN_CACHED_EPISODES, cache_path, read_cached, write_cached
 from powerband.recipes.sketchnav.plans.episodes import Episodes, load_episode_file
+from powerband.recipes.sketchnav.plans.file_checks import is_habitat
 from powerband.recipes.sketchnav.plans.generation import generate_episodes
 from powerband.recipes.sketchnav.plans.images import plan_sheet_image
 from powerband.recipes.sketchnav.plans.imported.habitat import habitat_episodes
@@ -68,11 +69,6 @@ def load_episodes(
     return read_or_generate(scenes, split, seed, file)
 
 
-def is_habitat(episode_file: str) -> bool:
-    """True if the name of a file is that of PointNav episodes of Habitat."""
-    return episode_file.endswith((".json", ".json.gz"))
-
-
 def load_own_plans(config: Config, sketch: Level) -> Episodes:
     """Returns episodes in all plans of ``config.plans_dir``, without a plan that is held out.
 
@@ -104,37 +100,6 @@ def _episodes_in(
         return episodes
     with count_progress_bar(f"plans of {split}", len(plans), "plans") as show_progress:
         return generate_episodes(scenes, split, seed, show_progress, [imported.plan for imported in plans])
-
-
-def check_files(config: Config) -> None:
-    """Refuses episode files and floor plans that are not valid.
-
-    Raises:
-        ConfigError: A file is not valid, or two options contradict each other.
-    """
-    file = config.episode_file
-    if config.metres_per_pixel and not config.plans_dir:
-        raise ConfigError(
-            f"metres_per_pixel={config.metres_per_pixel:g} is the scale of your own plans. Write plans_dir=FOLDER, too."
-        )
-    if config.plans_dir:
-        read_plans(Path(config.plans_dir), config.metres_per_pixel)
-    if not file:
-        return
-    if is_habitat(file):
-        if not config.plans_dir:
-            raise ConfigError(
-                f"episode_file={file} has episodes of Habitat, which need a top-down map of each scene. Write "
-                f"plans_dir=FOLDER, or generate episodes with `powerband train sketchnav episodes`."
-            )
-        if not Path(file).is_file():
-            raise ConfigError(f"episode_file={file} does not exist. Name a PointNav file of Habitat.")
-    elif config.plans_dir:
-        raise ConfigError(
-            f"episode_file={file} has plans of its own, so plans_dir={config.plans_dir} has no effect. Leave one out."
-        )
-    else:
-        load_episode_file(Path(file))
 
 
 @lru_cache(maxsize=4)

@@ -1,7 +1,7 @@
 """Habitat: reads PointNav episodes in the JSON format of Habitat, in top-down maps that the user provides.
 
 The format is that of ``PointNavDatasetV1``: a JSON file (also ``.json.gz``) with a list ``episodes``; if the list is
-empty, the files ``content/SCENE.json.gz`` beside it have the episodes. World coordinates are metres, with y up and -z
+empty, the files ``content/SCENE.json.gz`` next to it have the episodes. World coordinates are metres, with y up and -z
 ahead. A map is a picture with a map file that states ``resolution`` and ``corner``.
 """
 
@@ -63,7 +63,7 @@ class HabitatEpisode:
 
 
 def read_habitat_episodes(path: Path) -> list[HabitatEpisode]:
-    """Reads the episodes of a file, or of the files in ``content`` beside it.
+    """Reads the episodes of a file, or of the files in ``content`` next to it.
 
     Raises:
         ConfigError: A file is larger than 128 MiB after decompression, or is not of the format.
@@ -108,7 +108,7 @@ def _read_json(path: Path) -> Any:
     if len(content) > MAX_JSON_BYTES:
         raise ConfigError(
             f"{path} has more than {MAX_JSON_BYTES // 2**20} MiB of JSON. Split it into one file per scene, in a "
-            f"folder `content` beside a file with an empty list of episodes, as Habitat does."
+            f"folder `content` next to a file with an empty list of episodes, as Habitat does."
         )
     try:
         return json.loads(content)
@@ -179,7 +179,7 @@ def habitat_episodes(
         map_file = imported.map
         if map_file is None or map_file.corner is None:
             raise ConfigError(
-                f"{imported.name} does not state its place in the world of Habitat. Put a YAML file beside the picture "
+                f"{imported.name} does not state its place in the world of Habitat. Put a YAML file next to the picture "
                 f"with image, resolution and corner: [x, z], the lower bound of pathfinder.get_bounds()."
             )
         chosen = _on_floor(by_scene.get(map_file.scene, []), imported)

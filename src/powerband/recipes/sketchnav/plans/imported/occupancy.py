@@ -129,7 +129,7 @@ def _components(free: np.ndarray) -> list[np.ndarray]:
 
 def _touches_border(area: np.ndarray) -> bool:
     """True if the agent touches the wall that was added around the picture from inside `area` (H, W)."""
-    edge = WALL + REACH  # the added wall, and the cells beside it in which the agent does not fit
+    edge = WALL + REACH  # the added wall, and the cells next to it in which the agent does not fit
     return int(area.sum()) > int(area[edge + 1 : -edge - 1, edge + 1 : -edge - 1].sum())
 
 

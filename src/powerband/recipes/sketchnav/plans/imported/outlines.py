@@ -47,8 +47,8 @@ def _outlines(floor: np.ndarray) -> list[np.ndarray]:
         ((0, -1), (0, 1), (0, 0)),
     ):
         height, width = floor.shape
-        beside = padded[1 + dy : 1 + dy + height, 1 + dx : 1 + dx + width]
-        for y, x in np.argwhere(floor & ~beside).tolist():
+        neighbour = padded[1 + dy : 1 + dy + height, 1 + dx : 1 + dx + width]
+        for y, x in np.argwhere(floor & ~neighbour).tolist():
             follow.setdefault((x + begin[0], y + begin[1]), []).append((x + end[0], y + end[1]))
     outlines = []
     while follow:

@@ -112,7 +112,7 @@ def _occupied_cells(path: Path, map_file: MapFile | None, scale: float) -> np.nd
         stated = f"resolution: {scale:g}" if map_file else f"metres_per_pixel={scale:g}"
         raise ConfigError(
             f"{path}: {stated} is not {MIN_SCALE:g} to {MAX_SCALE:g} metres per pixel. Write metres_per_pixel=0.02, "
-            f"for example, or a YAML file beside the picture with image: {path.name} and resolution: 0.02."
+            f"for example, or a YAML file next to the picture with image: {path.name} and resolution: 0.02."
         )
     if map_file is not None:
         walls = map_file.read_walls()

@@ -1,4 +1,4 @@
-"""Map files: reads the YAML file beside a picture that states its scale, as ROS's map_server writes it.
+"""Map files: reads the YAML file next to a picture that states its scale, as ROS's map_server writes it.
 
 The file names the picture and its ``resolution`` in metres per pixel. ROS adds thresholds of occupancy. Maps of Habitat
 scenes add ``corner``, ``scene``, ``floor`` and ``navigable``, which are explained at `MapFile`.
@@ -70,7 +70,7 @@ def read_map_file(path: Path) -> MapFile:
         raise ConfigError(f"{path} names no picture. Write image: FILE and resolution: METRES, as map_server does.")
     picture = path.parent / entries["image"]
     if picture.resolve().parent != path.parent.resolve():
-        raise ConfigError(f"{path}: image: {entries['image']} is in another folder. Put the picture beside the file.")
+        raise ConfigError(f"{path}: image: {entries['image']} is in another folder. Put the picture next to the file.")
     mode = entries.get("mode", "trinary")
     if mode not in ("trinary", "scale"):
         raise ConfigError(f"{path}: mode: {mode} is not supported. Save the map with mode: trinary.")
