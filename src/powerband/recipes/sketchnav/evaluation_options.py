@@ -41,6 +41,11 @@ class Evaluation:
     """Plans of a split; 0 uses eval_plans of the run."""
     video: bool = True
     """Write images of three episodes of policy (or of likeliest if policy is not played), and a video of the first."""
+    draw: bool = False
+    """Open a page on this machine in which you draw a sketch over a plan, or import a photograph of one. The agent
+    navigates by it. Nothing else is evaluated; the address is printed, and Ctrl-C ends."""
+    port: Annotated[int, Range(at_least=0, at_most=65535)] = 0
+    """Port of the page (draw=true) on 127.0.0.1; 0 takes a free one."""
     threads: Threads = 0
     """CPU threads; 0 leaves the number to torch."""
 
@@ -49,6 +54,8 @@ class Evaluation:
             raise ConfigError(
                 f"plans_dir={self.plans_dir} has a split of its own, without drawings. Leave splits and drawings out."
             )
+        if self.port and not self.draw:
+            raise ConfigError(f"port={self.port} is the port of the drawing page. Write draw=true, too.")
         if self.episode_file and not self.plans_dir:
             raise ConfigError(
                 f"episode_file={self.episode_file} needs maps of its scenes. Write plans_dir=FOLDER, too."

@@ -179,8 +179,8 @@ def habitat_episodes(
         map_file = imported.map
         if map_file is None or map_file.corner is None:
             raise ConfigError(
-                f"{imported.name} does not state its place in the world of Habitat. Put a YAML file next to the picture "
-                f"with image, resolution and corner: [x, z], the lower bound of pathfinder.get_bounds()."
+                f"{imported.name} does not state its place in the world of Habitat. Put a YAML file next to its "
+                f"picture, with image, resolution and corner: [x, z], the lower bound of pathfinder.get_bounds()."
             )
         chosen = _on_floor(by_scene.get(map_file.scene, []), imported)
         if not chosen:
