@@ -6,11 +6,11 @@ from powerband.recipes.sketchnav.config import (
     OLD_EVALUATION_NAMES,
     VARIANTS,
     Config,
-    Evaluation,
     check,
     finalize,
     notices,
 )
+from powerband.recipes.sketchnav.evaluation_options import Evaluation
 from powerband.recipes.sketchnav.old_names import OLD_ARGUMENTS, OLD_NAMES
 
 RECIPE = Recipe(

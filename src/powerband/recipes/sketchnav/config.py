@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from powerband.algos.settings import ChunkConfig, PPOConfig
@@ -13,11 +12,9 @@ from powerband.core.config.ranges import (
     Count,
     FilePath,
     Range,
-    Seed,
     ShareBelowOne,
     Size,
     SizeOrZero,
-    Threads,
     Workers,
     check_ranges,
 )
@@ -31,15 +28,11 @@ from powerband.recipes.sketchnav.settings import (
     MAX_PIXELS,
     MIN_PIXELS,
     EpisodeConfig,
-    Level,
     Rules,
     Sensors,
     SketchNetConfig,
-    Split,
     check_pixels,
 )
-
-PolicyName = Literal["random", "forward-and-turn", "likeliest", "policy", "expert"]
 
 ALGORITHMS = {
     "ppo": Algorithm(
@@ -78,7 +71,14 @@ class Config:
     """Updates between two checkpoints, instead of run.save_interval: rollouts of ppo, batches of diffusion and clone; 0
     uses run.save_interval."""
     episode_file: FilePath = ""
-    """File of training episodes, written by the stage `episodes`; empty generates them from scenes and seed."""
+    """File of training episodes: one that the stage `episodes` wrote, or PointNav episodes of Habitat (.json, .json.gz)
+    with maps in plans_dir; empty generates them from scenes and seed."""
+    plans_dir: FilePath = ""
+    """Folder of your own floor plans: PNG, PGM, JPEG, SVG, or ROS maps (YAML with a picture). Dark is wall. One plan in
+    five is held out for val_unseen. Empty generates plans."""
+    metres_per_pixel: Annotated[float, Range(at_least=0, at_most=1000)] = 0.0
+    """Scale of the plans in plans_dir: metres per pixel of a picture, or per unit of an SVG drawing. A YAML file
+    next to a picture states its own resolution."""
     demos_dir: FilePath = ""
     """Folder of the demonstrations that the stage `demos` records; empty is ``demos`` in the run folder. An unfinished
     recording is continued. diffusion and clone learn from it."""
@@ -137,47 +137,6 @@ class Config:
         return MAP_SQUARES if self.net.goal else 0
 
 
-@dataclass(frozen=True)
-@check_ranges
-class Evaluation:
-    """Options of ``powerband eval`` for a run of sketchnav."""
-
-    episodes: SizeOrZero = 0
-    """Episodes of each split, spread evenly over its plans; 0 plays all."""
-    seed: Seed = 0
-    """Seed of the actions that policies sample. The episodes follow from the run's own seed."""
-    splits: tuple[Split, ...] = ("val_seen", "val_unseen")
-    """Splits of episodes: val_seen (new episodes in training plans), val_unseen (new plans), train."""
-    sketches: tuple[Level, ...] = ()
-    """Levels of the sketches: smooth, abstract, true, blank; empty is the level of the run."""
-    drawings: FilePath = ""
-    """Folder of your own sketches, PNGs named by the number of their episode (0.png). Only these episodes are played,
-    with your sketches. Draw over the images in plans-SPLIT/ that `powerband train sketchnav episodes` writes."""
-    policies: tuple[PolicyName, ...] = ()
-    """Policies: random, forward-and-turn, policy (the run's; ppo samples its actions, as in training), likeliest (the
-    same with the likeliest action; ppo), expert (the shortest-path follower). Empty is all."""
-    temperature: Annotated[float, Range(at_least=0, at_most=1e12)] = 1.0
-    """Temperature of ppo's policy: actions are sampled by probabilities to the power of 1 / temperature; values below 1
-    make rare actions rarer. policies=likeliest is the limit of 0."""
-    plans: SizeOrZero = 0
-    """Plans of a split; 0 uses eval_plans of the run."""
-    video: bool = True
-    """Write images of three episodes of policy (or of likeliest if policy is not played), and a video of the first."""
-    gpus: str = "none"
-    """Device of the policy: none for the CPU, or the index of one GPU, such as 0."""
-    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
-    """Precision of the networks."""
-    workers: Threads = 0
-    """CPU threads of the environments and of the policy; 0 leaves the number to numba and torch."""
-
-    def __post_init__(self) -> None:
-        if self.temperature == 0:
-            raise ConfigError(
-                "temperature=0 is not above 0. Write temperature=1, or policies=likeliest for the likeliest actions, "
-                "which are the limit of 0."
-            )
-
-
 def finalize(config: Config, stage: str) -> Config:
     """Returns a copy of the configuration in which `save_updates`, if it is set, is converted to environment steps.
 
@@ -200,13 +159,20 @@ def finalize(config: Config, stage: str) -> Config:
 
 
 def notices(config: Config) -> list[str]:
-    """Returns a message for the user about the environment steps between two checkpoints, if `save_updates` is set."""
+    """Returns messages for the user about options without effect and the environment steps between two checkpoints."""
+    found = []
+    generated = ("plans", "min_size_m", "max_size_m")
+    if config.plans_dir:
+        set_values = [name for name in generated if getattr(config.scenes, name) != getattr(EpisodeConfig(), name)]
+        if set_values:
+            names = ", ".join(f"scenes.{name}" for name in set_values)
+            found.append(f"{names} has no effect: plans_dir={config.plans_dir} has the plans.")
     steps = config.steps_per_update
     message = (
         f"save_updates={config.save_updates:,} is save_interval={config.save_updates * steps:,} environment steps: an "
         f"update has {steps:,}."
     )
-    return [message] if config.save_updates else []
+    return [*found, message] if config.save_updates else found
 
 
 def check(config: Config, world_size: int) -> None:
@@ -238,8 +204,8 @@ def check(config: Config, world_size: int) -> None:
             f"sensors.shading={config.sensors.shading:g} with renderer=mujoco: MuJoCo has its own light. Write "
             f"renderer=caster, or leave sensors.shading out."
         )
-    if config.episode_file:
-        load_object("powerband.recipes.sketchnav.plans.episodes:load_episode_file")(Path(config.episode_file))
+    check_files = load_object("powerband.recipes.sketchnav.plans.file_checks:check_files")
+    check_files(config.episode_file, config.plans_dir, config.metres_per_pixel)
 
 
 OLD_EVALUATION_NAMES = {"threads": "workers"}

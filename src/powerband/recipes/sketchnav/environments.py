@@ -78,7 +78,9 @@ def _make_mujoco_env(config: Config, run: Run, episodes: Episodes, num_envs: int
             f"renderer=caster."
         )
     ranks, file = run.ranks, Path(config.episode_file or run.dir / "episodes.safetensors")
-    if not config.episode_file:
+    if file.suffix != ".safetensors":  # the workers read no other format
+        file = run.dir / "episodes.safetensors"
+    if str(file) != config.episode_file:
         if ranks.leads:
             episodes.save(file, config.scenes, "train", config.episode_seed)
         ranks.barrier()

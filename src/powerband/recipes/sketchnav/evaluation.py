@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from powerband.algos.action_chunks import ActionChunkLearner
 from powerband.algos.ppo import PPO
 from powerband.core.errors import ConfigError
 from powerband.core.evaluation_context import evaluation_context
@@ -21,36 +20,31 @@ from powerband.core.run.state_registry import restore_learner
 from powerband.core.telemetry.console import count_progress_bar
 from powerband.data.types import Tree
 from powerband.loops.evaluate import evaluate, mean_interval, wilson_interval
-from powerband.recipes.sketchnav.config import Config, Evaluation, PolicyName
-from powerband.recipes.sketchnav.env.baselines import ForwardAndTurn, RandomWalk
-from powerband.recipes.sketchnav.env.env import SketchNavEnv
+from powerband.recipes.sketchnav.config import Config
+from powerband.recipes.sketchnav.drawing.session import page_plans, serve
 from powerband.recipes.sketchnav.environments import make_evaluation_env
-from powerband.recipes.sketchnav.imitation.chunk_actor import NavigationChunkActor
+from powerband.recipes.sketchnav.evaluation_episodes import evaluation_sets
+from powerband.recipes.sketchnav.evaluation_options import Evaluation, PolicyName
 from powerband.recipes.sketchnav.learners import build_learner
-from powerband.recipes.sketchnav.nets.sketch_net import SketchNet
-from powerband.recipes.sketchnav.plans.episode_sets import load_episodes, with_user_sketches
+from powerband.recipes.sketchnav.plans.episode_sets import load_episodes
 from powerband.recipes.sketchnav.plans.episodes import Episodes
 from powerband.recipes.sketchnav.plans.images import frame_image, record_episode
-from powerband.recipes.sketchnav.settings import Level, Split
+from powerband.recipes.sketchnav.policies import (
+    Act,
+    InitialCarry,
+    NavigationLearner,
+    as_policy,
+    encoder_of,
+    named_policy,
+    no_carry,
+)
 from powerband.report.media_files import save_image, write_video
 
-Act = Callable[[SketchNavEnv, Any, Tensor | None], tuple[Tensor, Tensor | None]]
-"""Policy: (environment, observations, carry) -> (actions, carry). The carry is the memory of a recurrent policy."""
-InitialCarry = Callable[[int], Tensor | None]
-"""Function from the number of rows to the initial carry of a policy; None without memory."""
-NavigationLearner = PPO | ActionChunkLearner
 MAX_ENVS = 64
 """Largest number of episodes that are played at a time."""
-OWN = "own"
-"""Name of the user's own sketches in tables."""
 NUM_IMAGES = 3
 """Episodes of which images are written."""
 EPISODE_METRICS = ("spl", "soft_spl", "distance_to_goal", "length")
-
-
-def no_carry(rows: int) -> None:
-    """Returns None, the initial memory (carry) of a policy without memory, for any number of environments."""
-    return None
 
 
 def run_episodes(
@@ -89,39 +83,6 @@ def run_episodes(
 
     with count_progress_bar(label, count, "episodes") as show_progress:
         return evaluate(env, policy, count, 0, carry(rows), show_progress)
-
-
-def encoder_of(learner: NavigationLearner) -> SketchNet:
-    """Returns the network of a learner that encodes observations as features."""
-    assert isinstance(learner.encoder, SketchNet), type(learner.encoder)
-    return learner.encoder
-
-
-def as_policy(learner: NavigationLearner, episodes: Episodes, temperature: float = 1.0) -> Act:
-    """Turns a learner into a policy that uses the sketches of `episodes`.
-
-    Args:
-        learner: Learner, whose encoder receives the sketches.
-        episodes: Episodes that the policy will play.
-        temperature: Temperature of PPO's actions; 0 takes the likeliest action. Other learners ignore it.
-
-    Returns:
-        The policy, a function (environment, observations, carry) -> (actions, carry); the carry is its memory.
-    """
-    encoder = encoder_of(learner)
-    encoder.sketch.set_sketches(episodes.sketch.to(encoder.sketch.sketches.device))
-    if isinstance(learner, ActionChunkLearner):
-        return NavigationChunkActor(learner, encoder.image_keys)
-    ppo = learner  # a new name, because the closure below does not keep the narrowed type
-
-    def act(env: SketchNavEnv, obs: Tree, carry: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        if temperature:
-            action, _, carry = ppo.act(obs, carry, explore=True, temperature=temperature)
-        else:
-            action, _, carry = ppo.act(obs, carry, explore=False)
-        return action, carry
-
-    return act
 
 
 def summary(figures: dict[str, Tensor]) -> dict[str, float]:
@@ -197,6 +158,9 @@ def evaluate_checkpoint(config: Config, folder: Path, options: Evaluation) -> li
     learner = build_learner(config, context)[0]
     path, _ = resolve_resume(str(folder))
     restore_learner(path, learner)
+    if options.draw:
+        serve(config, learner, page_plans(config, options.plans_dir, options.metres_per_pixel), options.port)
+        return []
     if options.plans:
         config = replace(config, eval_plans=options.plans)
     samples_actions = isinstance(learner, PPO)
@@ -211,41 +175,22 @@ def evaluate_checkpoint(config: Config, folder: Path, options: Evaluation) -> li
         )
     shown = next((name for name in ("policy", "likeliest") if name in policies), "")
     rows: list[dict[str, Any]] = []
-    for split in options.splits:
-        for sketch, episodes, order in _sketch_levels(config, split, options):
-            for name in policies:
-                learner.noise = NoiseSource(options.seed, context.device)  # independent of the rows above
-                act, carry = named_policy(name, learner, episodes, options.temperature)
-                device = context.device if name in ("policy", "likeliest") else "cpu"
-                figures = run_episodes(episodes, config, act, carry, device, 0, order, f"{split} {sketch} {name}")
-                row = {"split": split, "sketch": sketch, "policy": name, "episodes": len(figures["success"])}
-                rows.append({**row, **summary(figures)})
-                print(_table_line(rows[-1]), flush=True)
-            if options.video and shown:
-                act, carry = named_policy(shown, learner, episodes, options.temperature)
-                estimate = encoder_of(learner).estimated_position
-                stem = folder / "videos" / f"{split}-{sketch}"
-                _write_images(stem, config, episodes, act, carry, order, estimate, context.device)
+    for split, sketch, episodes, order in evaluation_sets(config, options):
+        for name in policies:
+            learner.noise = NoiseSource(options.seed, context.device)  # independent of the rows above
+            act, carry = named_policy(name, learner, episodes, options.temperature)
+            device = context.device if name in ("policy", "likeliest") else "cpu"
+            figures = run_episodes(episodes, config, act, carry, device, 0, order, f"{split} {sketch} {name}")
+            row = {"split": split, "sketch": sketch, "policy": name, "episodes": len(figures["success"])}
+            rows.append({**row, **summary(figures)})
+            print(_table_line(rows[-1]), flush=True)
+        if options.video and shown:
+            act, carry = named_policy(shown, learner, episodes, options.temperature)
+            estimate = encoder_of(learner).estimated_position
+            stem = folder / "videos" / f"{split}-{sketch}"
+            _write_images(stem, config, episodes, act, carry, order, estimate, context.device)
     (folder / "eval-sketchnav.json").write_text(json.dumps({"options": vars(options), "rows": rows}, indent=2))
     return rows
-
-
-def _sketch_levels(config: Config, split: Split, options: Evaluation) -> Iterator[tuple[str, Episodes, Tensor | None]]:
-    """Yields (name, episodes, numbers) for each level of abstraction of the sketches that `options` selects.
-
-    The name is that of the level, or ``own`` for the user's drawings. The numbers (n,) int64 are those of the n
-    episodes to play; None plays all.
-    """
-    if options.drawings:
-        yield OWN, *with_user_sketches(load_episodes(config, split, sketch="blank"), Path(options.drawings))
-        return
-    level = config.scenes.sketch
-    levels: tuple[Level, ...] = options.sketches or (("smooth", "abstract") if level == "mixed" else (level,))
-    for sketch in levels:
-        episodes = load_episodes(config, split, sketch=sketch)
-        count = min(options.episodes or len(episodes), len(episodes))
-        spread = torch.arange(count) * len(episodes) // max(1, count)
-        yield sketch, episodes, spread if count < len(episodes) else None
 
 
 def _table_line(row: dict[str, Any]) -> str:
@@ -260,45 +205,6 @@ def _table_line(row: dict[str, Any]) -> str:
         f"{cell('success', 3)}   SPL {cell('spl', 3)}   soft SPL {cell('soft_spl', 3)}   "
         f"{cell('distance_to_goal', 1)} m to go"
     )
-
-
-def follow_expert(env: SketchNavEnv, obs: Tree, carry: Tensor | None) -> tuple[Tensor, None]:
-    """Policy of the expert: returns actions (N,) int64 along the shortest paths of N agents, and None (no memory)."""
-    return env.expert(), None
-
-
-def named_policy(
-    name: str, learner: NavigationLearner, episodes: Episodes, temperature: float = 1.0
-) -> tuple[Act, InitialCarry]:
-    """Creates a policy by its name.
-
-    Args:
-        name: random, forward-and-turn, expert (follows the shortest path), policy (the run's) or likeliest (the run's,
-            with the likeliest actions).
-        learner: Learner of the run.
-        episodes: Episodes of a split, whose sketches the learner receives.
-        temperature: Temperature of PPO's actions.
-
-    Returns:
-        The policy, a function (environment, observations, carry) -> (actions, carry), and a function from the number
-        of agents to the initial carry. The carry is the memory of the policy.
-
-    Raises:
-        ConfigError: The name is unknown, or the learner does not support the policy.
-    """
-    if name == "random":
-        return RandomWalk(), no_carry
-    if name == "forward-and-turn":
-        return ForwardAndTurn(), no_carry
-    if name == "expert":
-        return follow_expert, no_carry
-    if name == "policy":
-        return as_policy(learner, episodes, temperature), learner.initial_carry
-    if name != "likeliest":
-        raise ConfigError(f"Unknown policy {name!r}. Available: random, forward-and-turn, likeliest, policy, expert.")
-    if not isinstance(learner, PPO):
-        raise ConfigError("policies=likeliest needs algo=ppo. Write policies=policy, which samples actions.")
-    return as_policy(learner, episodes, 0), learner.initial_carry
 
 
 def _write_images(

@@ -4,7 +4,8 @@ from envs.cuda_child import both, count_compiled
 
 COMPILE = """
 from powerband.recipes.sketchnav.env import cuda as kernels
-from powerband.recipes.sketchnav.plans.episodes import EpisodeConfig, generate_episodes
+from powerband.recipes.sketchnav.plans.episodes import EpisodeConfig
+from powerband.recipes.sketchnav.plans.generation import generate_episodes
 from powerband.recipes.sketchnav.env.sensors import Sensors, sensor_arrays
 from powerband.recipes.sketchnav.env.state import Agents
 from powerband.recipes.sketchnav.env.world import Rules, world_arrays
@@ -31,7 +32,8 @@ PLAY = """
 import os
 import numpy as np
 import torch
-from powerband.recipes.sketchnav.plans.episodes import EpisodeConfig, generate_episodes
+from powerband.recipes.sketchnav.plans.episodes import EpisodeConfig
+from powerband.recipes.sketchnav.plans.generation import generate_episodes
 from powerband.recipes.sketchnav.env.sensors import Sensors, sensor_arrays
 from powerband.recipes.sketchnav.env.state import AgentArrays, Agents
 from powerband.recipes.sketchnav.env.world import Rules, world_arrays

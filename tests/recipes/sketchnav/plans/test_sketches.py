@@ -9,13 +9,8 @@ import torch
 from PIL import Image
 
 from powerband.recipes.sketchnav.plans.distance import navigable
-from powerband.recipes.sketchnav.plans.episodes import (
-    SPLITS,
-    EpisodeConfig,
-    Episodes,
-    generate_episodes,
-    generate_numbered_plan,
-)
+from powerband.recipes.sketchnav.plans.episodes import EpisodeConfig, Episodes
+from powerband.recipes.sketchnav.plans.generation import generate_episodes, generate_numbered_plan
 from powerband.recipes.sketchnav.plans.plan import generate_plan
 from powerband.recipes.sketchnav.plans.sketch import (
     DOT_PX,
@@ -27,6 +22,8 @@ from powerband.recipes.sketchnav.plans.sketch import (
     draw_sketch,
     read_sketch,
 )
+from powerband.recipes.sketchnav.settings import SPLITS
+from recipes.sketchnav.plans.imported.drawn_plans import header_only_png
 
 WAY_M = np.array([(1.0, 1.0), (3.0, 1.5), (5.0, 5.0)])
 
@@ -173,3 +170,11 @@ def test_plans_without_such_a_way_are_refused() -> None:
 def test_mixed_draws_both_levels_in_turns() -> None:
     assert [EpisodeConfig().level(number) for number in range(3)] == ["smooth", "abstract", "smooth"]
     assert EpisodeConfig(sketch="blank").level(1) == "blank"
+
+
+def test_a_drawing_of_20000_pixels_is_refused_before_it_is_decoded(tmp_path: Path) -> None:
+    (tmp_path / "0.png").write_bytes(header_only_png(20_000))
+    with pytest.raises(ValueError, match="exceeds limit"):
+        read_sketch(tmp_path / "0.png")
+    with pytest.raises(ValueError, match="12,000 x 12,000 pixels; the limit is 8,192"):
+        read_sketch("page", header_only_png(12_000))

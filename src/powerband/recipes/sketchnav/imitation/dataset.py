@@ -80,13 +80,14 @@ def load_demonstrations(config: Config) -> Demonstrations:
             f"demos_dir=demos`, then write demos_dir=demos here too."
         )
     fields, facts = read_recording(Path(config.demos_dir), (*config.camera_keys, "gps", "compass", "action", "episode"))
-    recorded = {"sensors": asdict(Sensors()), **facts}  # early recordings have no sensors: they had no noise
+    recorded = {"sensors": asdict(Sensors()), "plans_dir": "", **facts}  # early recordings have neither of the two
     expected: dict[str, Any] = {
         "pixels": config.pixels,
         "scenes": asdict(config.scenes),
         "rules": asdict(config.rules),
         "sensors": asdict(config.sensors),
         "seed": config.episode_seed,
+        "plans_dir": config.plans_dir,
     }
     for name, value in expected.items():
         recorded_value = recorded[name]

@@ -57,6 +57,8 @@ def record(config: Config, run: Run) -> Path:
     }
     if config.sensors != Sensors():  # recordings of an older version have no entry for sensors without noise
         facts["sensors"] = asdict(config.sensors)
+    if config.plans_dir:
+        facts["plans_dir"] = config.plans_dir
     facts["fields"] = field_names
     recording = Recording(folder, facts)
     recorded = set(recording.numbers)

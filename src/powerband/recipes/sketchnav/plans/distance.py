@@ -13,6 +13,8 @@ from powerband.recipes.sketchnav.plans.cell_codes import CELL_M, heights
 
 RADIUS_M = 0.18
 """Radius of the agent in metres."""
+REACH = int(np.ceil(RADIUS_M / CELL_M + 0.5)) - 1
+"""Largest number of cells, along one axis, from the centre of the agent to a cell that it touches."""
 DISTANCE_UNIT_M = 0.002
 """Unit of a distance in metres."""
 BLOCKED = -1
@@ -33,17 +35,24 @@ def navigable(cells: np.ndarray) -> np.ndarray:
     Args:
         cells: Codes of cells (H, W) uint8: numbers for floor, wall, door frame or furniture.
     """
-    solid = heights()[cells] > 0
-    reach = int(np.ceil(RADIUS_M / CELL_M + 0.5)) - 1
-    height, width = solid.shape
-    padded = np.pad(solid, reach, constant_values=True)
-    hit = np.zeros_like(solid)
-    for dy in range(-reach, reach + 1):
-        for dx in range(-reach, reach + 1):
+    return ~_within_radius(np.pad(heights()[cells] > 0, REACH, constant_values=True))
+
+
+def covered(centres: np.ndarray) -> np.ndarray:
+    """Returns the cells (H rows, W columns) bool that the agent, a disc, touches from centres (H, W) bool of cells."""
+    return _within_radius(np.pad(centres, REACH))
+
+
+def _within_radius(padded: np.ndarray) -> np.ndarray:
+    """Returns (H, W) bool: True where a cell of `padded` (H + 2 REACH, W + 2 REACH) is nearer than the radius."""
+    height, width = (side - 2 * REACH for side in padded.shape)
+    hit = np.zeros((height, width), bool)
+    for dy in range(-REACH, REACH + 1):
+        for dx in range(-REACH, REACH + 1):
             away = np.hypot(max(abs(dx) - 0.5, 0.0), max(abs(dy) - 0.5, 0.0)) * CELL_M
             if away < RADIUS_M:
-                hit |= padded[reach + dy : reach + dy + height, reach + dx : reach + dx + width]
-    return ~hit
+                hit |= padded[REACH + dy : REACH + dy + height, REACH + dx : REACH + dx + width]
+    return hit
 
 
 @njit(cache=True, nogil=True)

@@ -12,7 +12,7 @@ import numpy as np
 
 from powerband.core.machine.disk_cache import DiskCache
 from powerband.recipes.sketchnav import settings
-from powerband.recipes.sketchnav.plans import cell_codes, distance, episodes, plan, sketch
+from powerband.recipes.sketchnav.plans import cell_codes, distance, episode_builder, episodes, generation, plan, sketch
 from powerband.recipes.sketchnav.plans.episodes import VERSION, Episodes
 from powerband.recipes.sketchnav.settings import EpisodeConfig, Split
 
@@ -34,7 +34,7 @@ def source_digest() -> str:
     It is a part of the name of cache files, so that a change of the modules makes old files unused.
     """
     digest = hashlib.sha256(np.__version__.encode())
-    for module in (settings, distance, episodes, plan, sketch, cell_codes):
+    for module in (settings, distance, episodes, episode_builder, generation, plan, sketch, cell_codes):
         digest.update(Path(str(module.__file__)).read_bytes())
     return digest.hexdigest()
 

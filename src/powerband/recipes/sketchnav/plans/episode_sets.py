@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -10,13 +11,19 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from powerband.core.config.texts import some_of
 from powerband.core.errors import ConfigError
 from powerband.core.run.run import Run
 from powerband.core.telemetry.console import Console, count_progress_bar
 from powerband.recipes.sketchnav.config import Config
 from powerband.recipes.sketchnav.plans.episode_cache import MIN_CACHED_EPISODES, cache_path, read_cached, write_cached
-from powerband.recipes.sketchnav.plans.episodes import Episodes, generate_episodes, load_episode_file
+from powerband.recipes.sketchnav.plans.episodes import Episodes, load_episode_file
+from powerband.recipes.sketchnav.plans.file_checks import is_habitat
+from powerband.recipes.sketchnav.plans.generation import generate_episodes
 from powerband.recipes.sketchnav.plans.images import plan_sheet_image
+from powerband.recipes.sketchnav.plans.imported.habitat import habitat_episodes
+from powerband.recipes.sketchnav.plans.imported.plan_files import ImportedPlan, plans_of_split, read_plans
+from powerband.recipes.sketchnav.plans.plan import Plan
 from powerband.recipes.sketchnav.plans.sketch import downsample_page, read_sketch
 from powerband.recipes.sketchnav.settings import PAGE_PX, SPLITS, EpisodeConfig, Level, Split
 from powerband.report.media_files import save_image
@@ -39,20 +46,60 @@ def load_episodes(
     Raises:
         ConfigError: `episode_file` is not a valid file, or no path of a plan has the required length.
     """
-    if split == "train" and config.episode_file:
+    if split == "train" and config.episode_file and not is_habitat(config.episode_file):
         return load_episode_file(Path(config.episode_file))
-    scenes = config.scenes
-    if split != "train":
-        plans = min(config.eval_plans, scenes.plans) if split == "val_seen" else config.eval_plans
-        scenes = replace(scenes, plans=plans)
-    if sketch is not None:
-        scenes = replace(scenes, sketch=sketch)
+    scenes = config.scenes if sketch is None else replace(config.scenes, sketch=sketch)
     seed = config.episode_seed
+    if config.plans_dir:
+        plans = plans_of_split(read_plans(Path(config.plans_dir), config.metres_per_pixel), split)
+        plans = plans if split == "train" else plans[: config.eval_plans]
+        if console is not None:
+            console.note(
+                f"{len(plans):,} plans of {split} in {config.plans_dir}: {some_of([p.name for p in plans], 3)}"
+            )
+        habitat = config.episode_file if split == "train" else ""
+        return _episodes_in(plans, scenes, split, seed, habitat, console)
+    if split != "train":
+        generated = min(config.eval_plans, scenes.plans) if split == "val_seen" else config.eval_plans
+        scenes = replace(scenes, plans=generated)
     file = cache_path(scenes, split, seed) if config.cache_episodes and scenes.count >= MIN_CACHED_EPISODES else None
     if console is not None:
         verb, place = ("reading", f", cached in {file}") if file and os.path.exists(file) else ("generating", "")
         console.note(f"{verb} {scenes.count:,} episodes in {scenes.plans:,} plans of {split}{place}")
     return read_or_generate(scenes, split, seed, file)
+
+
+def load_own_plans(config: Config, sketch: Level) -> Episodes:
+    """Returns episodes in all plans of ``config.plans_dir``, without a plan that is held out.
+
+    Args:
+        config: Configuration with the folder, its scale, and the file of episodes if they are not generated.
+        sketch: Level of abstraction of the sketches.
+
+    Raises:
+        ConfigError: A plan or an episode is not valid.
+    """
+    plans = read_plans(Path(config.plans_dir), config.metres_per_pixel)
+    scenes = replace(config.scenes, sketch=sketch)
+    return _episodes_in(plans, scenes, "val_unseen", config.episode_seed, config.episode_file)
+
+
+def _episodes_in(
+    plans: list[ImportedPlan],
+    scenes: EpisodeConfig,
+    split: Split,
+    seed: int,
+    episode_file: str,
+    console: Console | None = None,
+) -> Episodes:
+    """Returns episodes in imported plans: those of a file of Habitat, or generated ones if `episode_file` is empty."""
+    if episode_file:
+        episodes, message = habitat_episodes(Path(episode_file), plans, scenes, split, seed)
+        if console is not None:
+            console.note(message)
+        return episodes
+    with count_progress_bar(f"plans of {split}", len(plans), "plans") as show_progress:
+        return generate_episodes(scenes, split, seed, show_progress, [imported.plan for imported in plans])
 
 
 @lru_cache(maxsize=4)
@@ -119,12 +166,16 @@ def write_episode_sets(config: Config, run: Run) -> None:
         path = run.dir / f"episodes-{split}.safetensors"
         episodes.save(path, config.scenes, split, seed)
         run.console.note(f"wrote {len(episodes):,} episodes of {split} to {path}")
-        sheet = plan_sheet_image(config.scenes, split, seed, min(SHEET_PLANS, config.scenes.plans))
-        save_image(run.dir / f"sketches-{split}.png", sheet)
-        write_plans(config.scenes, split, seed, run.dir / f"plans-{split}")
+        plans = []
+        if config.plans_dir:
+            imported = plans_of_split(read_plans(Path(config.plans_dir), config.metres_per_pixel), split)
+            plans = [each.plan for each in imported]
+        count = min(SHEET_PLANS, len(plans) or config.scenes.plans)
+        save_image(run.dir / f"sketches-{split}.png", plan_sheet_image(config.scenes, split, seed, count, plans=plans))
+        write_plans(config.scenes, split, seed, run.dir / f"plans-{split}", plans)
 
 
-def write_plans(scenes: EpisodeConfig, split: Split, seed: int, folder: Path) -> None:
+def write_plans(scenes: EpisodeConfig, split: Split, seed: int, folder: Path, plans: Sequence[Plan] = ()) -> None:
     """Writes images of the first plan of a split with start, goal and path, as templates for drawing sketches.
 
     Args:
@@ -132,8 +183,10 @@ def write_plans(scenes: EpisodeConfig, split: Split, seed: int, folder: Path) ->
         split: Split of episodes.
         seed: Seed of the episodes.
         folder: Folder that receives one PNG per episode of the plan, named by the number of the episode.
+        plans: Imported plans; empty generates the plan.
     """
-    pages = generate_episodes(replace(scenes, plans=1, sketch="true", sketch_px=PAGE_PX), split, seed).sketch
+    first = replace(scenes, plans=1, sketch="true", sketch_px=PAGE_PX)
+    pages = generate_episodes(first, split, seed, plans=plans[:1]).sketch
     folder.mkdir(parents=True, exist_ok=True)
     for number, page in enumerate(pages):
         save_image(folder / f"{number}.png", page.permute(1, 2, 0).numpy())

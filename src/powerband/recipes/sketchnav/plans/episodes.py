@@ -1,14 +1,12 @@
-"""Episodes: generates, saves and loads the floor plans, starts, goals and sketches of a split, from a seed.
+"""Episodes: holds, saves and loads the floor plans, starts, goals and sketches of a split.
 
-A set can be saved as a safetensors file with metadata, which contains no code. The splits ``train`` and ``val_seen``
-share their plans; ``val_unseen`` has other plans. Each split has its own episodes.
+A set is saved as a safetensors file with metadata, which contains no code.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,29 +18,16 @@ from torch import Tensor
 from powerband.core.config.texts import SHOWN_PATH, shortened, some_of
 from powerband.core.errors import ConfigError
 from powerband.recipes.sketchnav.plans.cell_codes import CELL_M
-from powerband.recipes.sketchnav.plans.distance import (
-    DISTANCE_UNIT_M,
-    distance_field,
-    largest_component,
-    navigable,
-    shortest_path,
-)
-from powerband.recipes.sketchnav.plans.plan import Plan, generate_plan
-from powerband.recipes.sketchnav.plans.sketch import downsample_page, draw_sketch
-from powerband.recipes.sketchnav.settings import SPLITS, EpisodeConfig, Split
+from powerband.recipes.sketchnav.settings import EpisodeConfig, Split
 
 VERSION = 1
 """Version of the files of episodes and of the recordings of demonstrations."""
-UNSEEN = 1_000_000
-"""Number of the first plan of val_unseen."""
 HEADINGS = 36
 """Headings of an agent, 10 degrees apart."""
 COORDINATE_UNIT_M = 1 / 64_000
 """Unit of coordinates in metres: 1/64 mm. Positions are integers, so that they are the same bits on every device."""
 CELL_UNITS = round(CELL_M / COORDINATE_UNIT_M)
 """Side of a cell in units of coordinates."""
-MAX_GOAL_TRIES = 200
-"""Number of goals that are tried in a plan before generation fails with an error."""
 
 
 @dataclass(frozen=True)
@@ -181,123 +166,3 @@ def load_episode_file(path: Path) -> Episodes:
         return Episodes.load(path)[0]
     except ValueError as error:
         raise ConfigError(f"episode_file: {error}") from None
-
-
-def generate_episodes(
-    scenes: EpisodeConfig, split: Split, seed: int, progress: Callable[[int], object] = lambda done: None
-) -> Episodes:
-    """Generates the episodes of a split. The level `scenes.sketch` changes only the sketches.
-
-    Args:
-        scenes: Distribution of the episodes.
-        split: Split of episodes.
-        seed: Seed, 0 or more; the same seed generates the same set.
-        progress: Callback that receives the number of finished plans.
-
-    Raises:
-        ConfigError: A plan has no path of the required length.
-    """
-    if split not in SPLITS:
-        raise ConfigError(f"Unknown split {split!r}. Available: {', '.join(SPLITS)}.")
-    parts: dict[str, list[Any]] = {name: [] for name in Episodes.__dataclass_fields__}
-    cells_at = field_at = goals = 0
-    way_at = [0]
-    for number in range(scenes.plans):
-        plan = generate_numbered_plan(scenes, split, seed, number)
-        free = largest_component(navigable(plan.cells))
-        rng = np.random.default_rng([seed, 1 + SPLITS.index(split), number])
-        parts["cells"].append(plan.cells.ravel())
-        parts["cells_at"].append(cells_at)
-        parts["size"].append(plan.cells.shape)
-        cells_at += plan.cells.size
-        for _ in range(scenes.goals):
-            goal = _sample_goal(scenes, plan, free, rng)
-            if goal is None:
-                raise ConfigError(
-                    f"Plan {number} of {split} has no path of {scenes.min_path_m:g} to {scenes.max_path_m:g} m that is "
-                    f"at least {scenes.min_path_ratio:g} times as long as the straight line. Lower scenes.min_path_m "
-                    f"or scenes.min_path_ratio, or raise scenes.max_path_m."
-                )
-            field, target, starts = goal
-            parts["field"].append(field.ravel())
-            parts["field_at"].append(field_at)
-            field_at += field.size
-            for start, heading, path in starts:
-                metres = (path + 0.5) * CELL_M
-                legs = np.hypot(*np.diff(metres, axis=0).T)
-                left = np.concatenate([np.cumsum(legs[::-1])[::-1], [0.0]])
-                way_at.append(way_at[-1] + len(path))
-                parts["plan"].append(number)
-                parts["goal"].append(goals)
-                parts["start"].append((*_cell_centre(start), heading))
-                parts["target"].append(_cell_centre(target))
-                parts["length"].append(field[start[1], start[0]] * DISTANCE_UNIT_M)
-                parts["way"].append(path * CELL_UNITS + CELL_UNITS // 2)
-                parts["left"].append(left)
-                start_m, target_m = ((np.array(cell) + 0.5) * CELL_M for cell in (start, target))
-                episode = len(parts["sketch"])
-                sketch_rng = np.random.default_rng([seed, 1 + len(SPLITS) + SPLITS.index(split), episode])
-                page = draw_sketch(plan, start_m, target_m, metres, scenes.level(episode), sketch_rng)
-                parts["sketch"].append(downsample_page(page, scenes.sketch_px))
-            goals += 1
-        progress(number + 1)
-    ragged = {name: np.concatenate(parts[name]) for name in ("cells", "field", "way", "left")}
-    stacked = {name: np.array(parts[name]) for name in parts if name not in ragged and name != "way_at"}
-    dtypes = {"cells_at": np.int64, "field_at": np.int64, "length": np.float64, "sketch": np.uint8}
-    arrays = {name: value.astype(dtypes.get(name, np.int32)) for name, value in stacked.items()}
-    arrays |= {**ragged, "way": ragged["way"].astype(np.int32), "way_at": np.array(way_at, np.int64)}
-    return Episodes(**{name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in arrays.items()})
-
-
-def generate_numbered_plan(scenes: EpisodeConfig, split: Split, seed: int, number: int) -> Plan:
-    """Generates one floor plan of a split.
-
-    Args:
-        scenes: Smallest and largest size of a plan.
-        split: Split of episodes; ``val_unseen`` has other plans than ``train`` and ``val_seen``.
-        seed: Seed of the episodes.
-        number: Number of the plan, from 0.
-    """
-    return generate_plan(
-        np.random.default_rng([seed, 0, number + UNSEEN * (split == "val_unseen")]),
-        scenes.min_size_m,
-        scenes.max_size_m,
-    )
-
-
-def _sample_goal(
-    scenes: EpisodeConfig, plan: Plan, free: np.ndarray, rng: np.random.Generator
-) -> tuple[np.ndarray, tuple[int, int], list[tuple[tuple[int, int], int, np.ndarray]]] | None:
-    """Samples a goal with enough starts at a valid distance.
-
-    Args:
-        scenes: Limits of the path length, and number of starts.
-        plan: Floor plan.
-        free: Navigable cells (H rows, W columns) bool.
-        rng: Random generator.
-
-    Returns:
-        (distance field (H, W), cell of the goal, starts), with a start as (cell, heading in tens of degrees, corners of
-        its path). None if no goal was valid in any try.
-    """
-    places = np.argwhere(free)
-    for _ in range(MAX_GOAL_TRIES):
-        y, x = places[rng.integers(len(places))]
-        field = distance_field(free, int(x), int(y))
-        metres = field[places[:, 0], places[:, 1]] * DISTANCE_UNIT_M
-        straight = np.hypot(places[:, 0] - y, places[:, 1] - x) * CELL_M
-        inside = (metres >= scenes.min_path_m) & (metres <= scenes.max_path_m)
-        valid = places[inside & (metres >= scenes.min_path_ratio * straight)]
-        if len(valid) < scenes.starts:
-            continue
-        starts = []
-        for sy, sx in valid[rng.choice(len(valid), scenes.starts, replace=False)]:
-            path = shortest_path(free, field, int(sx), int(sy))
-            starts.append(((int(sx), int(sy)), int(rng.integers(HEADINGS)), path))
-        return field, (int(x), int(y)), starts
-    return None
-
-
-def _cell_centre(cell: tuple[int, int]) -> tuple[int, int]:
-    """Returns the centre (x, y) of the cell (column, row), in units of 1/64 mm."""
-    return cell[0] * CELL_UNITS + CELL_UNITS // 2, cell[1] * CELL_UNITS + CELL_UNITS // 2

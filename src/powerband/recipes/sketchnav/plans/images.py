@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +12,9 @@ from torch import Tensor
 from powerband.recipes.sketchnav.env.env import SketchNavEnv
 from powerband.recipes.sketchnav.env.world import FAR_M, NEAR_M
 from powerband.recipes.sketchnav.plans.cell_codes import CELL_M, colours, heights
-from powerband.recipes.sketchnav.plans.episodes import COORDINATE_UNIT_M, HEADINGS, generate_episodes
+from powerband.recipes.sketchnav.plans.episodes import COORDINATE_UNIT_M, HEADINGS
+from powerband.recipes.sketchnav.plans.generation import generate_episodes
+from powerband.recipes.sketchnav.plans.plan import Plan
 from powerband.recipes.sketchnav.plans.sketch import GOAL_RGB, PATH_RGB, START_RGB
 from powerband.recipes.sketchnav.settings import PAGE_PX, EpisodeConfig, Level, Split
 
@@ -195,7 +197,9 @@ def _scaled(rgb: np.ndarray) -> Any:
     return Image.fromarray(np.ascontiguousarray(rgb)).resize((SIDE_PX, SIDE_PX), Image.Resampling.NEAREST)
 
 
-def plan_sheet_image(scenes: EpisodeConfig, split: Split, seed: int, count: int = 20, columns: int = 4) -> np.ndarray:
+def plan_sheet_image(
+    scenes: EpisodeConfig, split: Split, seed: int, count: int = 20, columns: int = 4, plans: Sequence[Plan] = ()
+) -> np.ndarray:
     """Draws an overview of the first plans of a split, each with a smooth and an abstract sketch.
 
     Args:
@@ -204,6 +208,7 @@ def plan_sheet_image(scenes: EpisodeConfig, split: Split, seed: int, count: int 
         seed: Seed of the plans and sketches.
         count: Number of plans.
         columns: Plans per row.
+        plans: Imported plans, `count` or more; empty generates them.
 
     Returns:
         The image (height, width, 3) uint8.
@@ -212,7 +217,10 @@ def plan_sheet_image(scenes: EpisodeConfig, split: Split, seed: int, count: int 
 
     side, gap = 150, 8
     first = replace(scenes, plans=count, goals=1, starts=1, sketch_px=PAGE_PX)
-    sets = {level: generate_episodes(replace(first, sketch=level), split, seed) for level in SHEET_LEVELS}
+    sets = {
+        level: generate_episodes(replace(first, sketch=level), split, seed, plans=plans[:count])
+        for level in SHEET_LEVELS
+    }
     episodes = sets["smooth"]
     rows = -(-count // columns)
     sheet = Image.new("RGB", (columns * (3 * (side + gap) + 2 * gap), rows * (side + 2 * gap) + 20), (255, 255, 255))

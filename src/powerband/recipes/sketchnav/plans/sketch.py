@@ -10,6 +10,7 @@ blank     an empty page without dots and walls
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,8 @@ START_RGB, GOAL_RGB = (30, 80, 230), (150, 40, 190)
 PATH_RGB, INK_RGB, FURNITURE_RGB = (225, 40, 40), (20, 20, 20), (150, 150, 150)
 DOT_PX = 13
 """Radius of a dot in pixels."""
-MIN_SKETCH_PX = 64
-"""Smallest side of a user's sketch in pixels."""
+MIN_SKETCH_PX, MAX_SKETCH_PX = 64, 8192
+"""Smallest and largest side of a user's sketch in pixels."""
 DOT_TOLERANCE, MIN_DOT_PIXELS = 60, 40
 """Difference in one channel up to which a pixel belongs to a dot, and the number of pixels that a dot needs."""
 
@@ -160,18 +161,29 @@ def downsample_page(page: np.ndarray, size: int) -> np.ndarray:
     return np.ascontiguousarray(np.asarray(small).transpose(2, 0, 1))
 
 
-def read_sketch(path: Path | str) -> np.ndarray:
+def read_sketch(path: Path | str, content: bytes | None = None) -> np.ndarray:
     """Reads a user's drawing as a sketch image (512, 512, 3) uint8.
 
+    Args:
+        path: File, or the name of the drawing in messages if `content` is given.
+        content: Content of the image file; None reads the file.
+
     Raises:
-        ConfigError: The file is not an image, not square, smaller than 64 pixels, or lacks the dot of the start or the
-            goal.
+        ConfigError: The file is not an image, not square, smaller than 64 or larger than 8,192 pixels, or lacks the dot
+            of the start or the goal.
     """
     from PIL import Image, UnidentifiedImageError
 
+    file = path if content is None else io.BytesIO(content)
     try:
-        image = Image.open(path).convert("RGB")
-    except (OSError, UnidentifiedImageError) as error:
+        image = Image.open(file)
+        if max(image.size) > MAX_SKETCH_PX:  # before it is decoded
+            raise ConfigError(
+                f"sketch {path} is {image.width:,} x {image.height:,} pixels; the limit is {MAX_SKETCH_PX:,}. Scale it "
+                f"down to {PAGE_PX} x {PAGE_PX}."
+            )
+        image = image.convert("RGB")
+    except (OSError, UnidentifiedImageError, Image.DecompressionBombError) as error:
         raise ConfigError(f"sketch {path}: {error}. Use an image file, such as a PNG.") from None
     if image.width != image.height or image.width < MIN_SKETCH_PX:
         raise ConfigError(

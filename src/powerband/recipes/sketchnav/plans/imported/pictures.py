@@ -1,0 +1,51 @@
+"""Pictures: reads an image file as grey values, after its size in the header was checked."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import numpy as np
+
+from powerband.core.errors import ConfigError
+
+MAX_SIDE_PX = 8192
+"""Largest width and height of a picture in pixels."""
+FORMATS = ("PNG", "PPM", "JPEG", "BMP")
+"""Formats that are decoded; Pillow calls PGM a kind of PPM."""
+
+
+def read_grey(path: Path) -> np.ndarray:
+    """Reads a picture as grey values (height, width) uint8. Transparent pixels become white.
+
+    Raises:
+        ConfigError: The file cannot be read, is not a PNG, PGM, JPEG or BMP, or is larger than 8,192 pixels. The size
+            is read from the header, so a larger picture is not decoded.
+    """
+    from PIL import Image
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # the limit below is smaller
+            picture = Image.open(path, formats=FORMATS)
+        if max(picture.size) > MAX_SIDE_PX:
+            raise ConfigError(
+                f"{path} has {picture.width:,} x {picture.height:,} pixels; the limit is {MAX_SIDE_PX:,} along each "
+                f"side. Scale the picture down, and raise its metres per pixel by the same factor."
+            )
+        with picture:
+            if picture.mode in ("RGBA", "LA", "PA") or "transparency" in picture.info:
+                coloured = picture.convert("RGBA")
+                white = Image.new("RGBA", coloured.size, (255, 255, 255, 255))
+                return np.asarray(Image.alpha_composite(white, coloured).convert("L"))
+            if picture.mode.startswith("I"):  # 16 bits
+                return (np.asarray(picture).astype(np.int64) >> 8).clip(0, 255).astype(np.uint8)
+            return np.asarray(picture.convert("L"))
+    except Image.DecompressionBombError as error:
+        raise ConfigError(
+            f"{path} is too large: {error} The limit is {MAX_SIDE_PX:,} pixels along each side. Scale it down."
+        ) from None
+    except (OSError, SyntaxError, ValueError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(f"{path} is not a valid picture: {error}. Use a PNG, PGM, JPEG or BMP file.") from None

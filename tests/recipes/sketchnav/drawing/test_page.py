@@ -1,0 +1,164 @@
+"""The drawing page: a person draws, the agent moves, and requests from elsewhere are refused."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import io
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from browser import Browser
+from powerband.cli import main as cli
+from powerband.cli.catalogue import configure
+from powerband.core.rank_context import RankContext
+from powerband.recipes.sketchnav.drawing import session
+from powerband.recipes.sketchnav.drawing.server import MAX_REQUEST_BYTES, DrawingServer
+from powerband.recipes.sketchnav.drawing.walker import Walker
+from powerband.recipes.sketchnav.learners import build_learner
+from powerband.recipes.sketchnav.plans.plan import Plan
+from powerband.recipes.sketchnav.plans.sketch import PageTransform, draw_sketch
+from recipes.sketchnav.plans.imported.drawn_plans import SCALE, two_rooms
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DrawingServer]:
+    folder = tmp_path_factory.mktemp("plans")
+    two_rooms().save(folder / "house.png")
+    config = configure("sketchnav", ["variant=smoke", "rules.max_steps=60"])[2].config
+    plans = session.page_plans(config, str(folder), SCALE)
+    with DrawingServer(Walker(config, build_learner(config, RankContext.single())[0], plans)) as running:
+        thread = threading.Thread(target=running.serve_forever, args=(0.05,))
+        thread.start()
+        yield running
+        running.shutdown()
+        thread.join()
+
+
+def ask(server: DrawingServer, method: str, path: str, body: bytes | None = None, **headers: str) -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
+    connection.request(method, path, body, headers)
+    answer = connection.getresponse()
+    content = answer.read()
+    connection.close()
+    return answer.status, content
+
+
+def start_request(plan: Plan, policy: str = "expert") -> dict:
+    start, goal = np.array([1.5, 1.5]), np.array([6.5, 4.5])
+    page = draw_sketch(plan, start, goal, np.stack([start, goal]), "true", np.random.default_rng(0))
+    file = io.BytesIO()
+    Image.fromarray(page).save(file, "PNG")
+    url = "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
+    return {"plan": "house.png", "policy": policy, "start": start.tolist(), "goal": goal.tolist(), "sketch": url}
+
+
+def test_requests_without_token_or_from_another_host_are_refused(server: DrawingServer) -> None:
+    root, port = f"/{server.token}/", server.server_port
+    assert server.server_address[0] == "127.0.0.1", "nothing is served beyond loopback"
+    assert ask(server, "GET", root)[0] == 200
+    assert ask(server, "GET", root, Host=f"localhost:{port}")[0] == 200
+    for path in ("/", "/plans", "/wrong/plans", f"/{server.token}", f"/{server.token[:-1]}/", "/%C3%A9/"):
+        status, content = ask(server, "GET", path)
+        assert status == 403 and b"token" in content, path
+    for host in ("attacker.example", f"attacker.example:{port}", "127.0.0.1", f"127.0.0.1.attacker.example:{port}", ""):
+        for method in ("GET", "POST"):
+            status, content = ask(server, method, root + "plans", Host=host)
+            assert status == 403 and b"Host" in content, host
+    status, content = ask(server, "POST", root + "step", b"{}", Origin="http://attacker.example")
+    assert status == 403 and b"another page" in content
+    assert ask(server, "GET", root + "../../pyproject.toml")[0] == 404
+    assert ask(server, "POST", root + "start", b"", **{"Content-Length": str(MAX_REQUEST_BYTES + 1)})[0] == 413
+    assert ask(server, "PUT", root)[0] == 501
+
+
+def test_invalid_episodes_are_refused_with_the_reason(server: DrawingServer) -> None:
+    good = start_request(server.walker.plans["house.png"])
+    blank = start_request(server.walker.plans["house.png"])
+    file = io.BytesIO()
+    Image.new("RGB", (512, 512), (255, 255, 255)).save(file, "PNG")
+    blank["sketch"] = "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
+    for request, message in (
+        ([], "not a JSON object"),
+        ({}, "The request is not valid"),
+        ({**good, "plan": "none"}, "The request is not valid"),
+        ({**good, "sketch": "data:image/png;base64,%%"}, "The request is not valid"),
+        ({**good, "policy": "random"}, "Unknown policy 'random'"),
+        ({**good, "goal": good["start"]}, "same place"),
+        ({**good, "goal": [40, 40]}, "from free space"),
+        ({**good, "goal": [float("nan"), 4]}, "from free space"),
+        (blank, "has no blue start dot"),
+    ):
+        status, content = ask(server, "POST", f"/{server.token}/start", json.dumps(request).encode())
+        assert status == 400 and message in json.loads(content)["error"], (message, content)
+
+
+@pytest.mark.parametrize("policy", ["expert", "policy"])
+def test_an_episode_ends_after_some_steps(server: DrawingServer, policy: str) -> None:
+    body = json.dumps(start_request(server.walker.plans["house.png"], policy)).encode()
+    state = json.loads(ask(server, "POST", f"/{server.token}/start", body)[1])
+    assert state["at"] == pytest.approx([1.5, 1.5], abs=0.1) and state["steps"] == 0
+    assert (state["estimate"] is not None) == (policy == "policy")
+    for _ in range(60):
+        state = json.loads(ask(server, "POST", f"/{server.token}/step", b"{}")[1])
+        if state["result"]:
+            break
+    assert state["result"].startswith("Success" if policy == "expert" else ("Success", "Failure"))
+    assert json.loads(ask(server, "POST", f"/{server.token}/step", b"{}")[1]) == state
+
+
+def test_a_person_draws_and_the_agent_moves(server: DrawingServer, tmp_path: Path) -> None:
+    plan = server.walker.plans["house.png"]
+    page = PageTransform(plan, None)
+    start, goal, wall = page(np.array([(1.5, 1.5), (6.5, 4.5), (4.0, 1.0)])).tolist()
+    with Browser(tmp_path) as browser:
+        browser.call("Page.navigate", url=server.url)
+        browser.wait_for(
+            "document.readyState === 'complete' && typeof plans === 'object' && places && image && image.complete"
+        )
+        browser.drag("#sketch", [tuple(wall), (wall[0], wall[1] + 40), (wall[0], wall[1] + 80)])
+        ink = "sketch.getImageData({}, {}, 1, 1).data[3]"
+        assert browser.evaluate(ink.format(round(wall[0]), round(wall[1] + 60))) > 0, "the line is drawn"
+        browser.evaluate("document.querySelector('#start').click()")
+        assert "first" in browser.wait_for("element('status').value")
+        for name, point in (("start", start), ("goal", goal)):
+            browser.evaluate(f"document.querySelector('[data-tool={name}]').click()")
+            browser.drag("#sketch", [tuple(point)])
+        assert browser.evaluate("places.start") == pytest.approx([1.5, 1.5], abs=0.1)
+        browser.evaluate("element('policy').value = 'expert'; element('start').click()")
+        browser.wait_for("trail.length > 3")
+        first, later = browser.evaluate("[trail[0].at, trail[trail.length - 1].at]")
+        assert np.hypot(*np.subtract(later, first)) > 0.2, "the agent moves"
+        assert browser.wait_for("element('status').value.includes('Success')")
+        assert browser.evaluate("element('camera').naturalWidth") == server.walker.config.pixels
+        # A photograph: grey paper, a dark stroke, no colours.
+        browser.evaluate("""(async () => {
+            const page = document.createElement('canvas'); page.width = 300; page.height = 200;
+            const draw = page.getContext('2d');
+            draw.fillStyle = '#b0a890'; draw.fillRect(0, 0, 300, 200);
+            draw.fillStyle = '#403a35'; draw.fillRect(30, 90, 240, 20);
+            const blob = await new Promise((done) => page.toBlob(done, 'image/jpeg'));
+            const files = new DataTransfer(); files.items.add(new File([blob], 'a.jpg', {type: 'image/jpeg'}));
+            element('photo').files = files.files; element('photo').dispatchEvent(new Event('change'));
+        })()""")
+        browser.wait_for("photo !== null && toScale === false")
+        assert browser.evaluate(ink.format(256, 256)) == 255 and browser.evaluate(ink.format(256, 160)) == 0
+        assert all(each.startswith((server.url, "data:", "blob:")) for each in browser.requests), browser.requests
+
+
+def test_eval_opens_the_page(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    import runs
+
+    run_dir = runs.train("sketchnav", tmp_path / "run")
+    monkeypatch.setattr(DrawingServer, "serve_forever", lambda self: (_ for _ in ()).throw(KeyboardInterrupt))
+    assert cli.main(["eval", str(run_dir), "draw=true"]) == 0
+    text = capsys.readouterr().out
+    assert "Open http://127.0.0.1:" in text and "The page is closed" in text
+    assert cli.main(["eval", str(run_dir), "port=8000"]) == 2
+    assert "Write draw=true" in capsys.readouterr().err

@@ -1,0 +1,83 @@
+"""Training and evaluation on the user's own floor plans and Habitat episodes, by the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import runs
+from powerband.cli import main as cli
+from powerband.cli.catalogue import configure
+from powerband.core.errors import ConfigError
+from powerband.recipes.sketchnav.imitation.dataset import load_demonstrations
+from recipes.sketchnav.plans.imported import test_habitat
+from recipes.sketchnav.plans.imported.drawn_plans import SCALE, write_plans
+
+
+def test_a_run_learns_and_is_evaluated_on_own_plans(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    plans = tmp_path / "plans"
+    write_plans(plans)
+    own = [f"plans_dir={plans}", f"metres_per_pixel={SCALE}"]
+    generated = runs.train("sketchnav", tmp_path / "generated")
+    run_dir = runs.train("sketchnav", tmp_path / "run", *own, "eval_interval=32", "eval_episodes=1")
+    assert "2 plans of train" in capsys.readouterr().out
+    assert any("eval/success" in line for line in runs.metrics(run_dir))
+    for run in (generated, run_dir):
+        command = ["eval", str(run), *own, "policies=expert", "video=false", "threads=1", "sketches=smooth"]
+        assert cli.main(command) == 0
+        (row,) = json.loads((run / "eval-sketchnav.json").read_text())["rows"]
+        assert (row["split"], row["episodes"], row["success"]) == ("own", 6, 1.0)
+    assert cli.main(["eval", str(run_dir), "policies=expert", "video=false", "threads=1", "sketches=true"]) == 0
+    rows = json.loads((run_dir / "eval-sketchnav.json").read_text())["rows"]
+    assert [row["split"] for row in rows] == ["val_seen", "val_unseen"]
+    assert cli.main(["eval", str(run_dir), *own, "splits=train"]) == 2
+    assert "Leave splits and drawings out" in capsys.readouterr().err
+    assert cli.main(["train", "sketchnav", "episodes", *runs.SMALL["sketchnav"][1:], *runs.COMMON, *own]) == 0
+
+
+def test_habitat_episodes_are_learned_from_and_evaluated(tmp_path: Path) -> None:
+    maps = tmp_path / "maps"
+    maps.mkdir()
+    file = test_habitat.write(maps, test_habitat.ENTRIES)
+    own = [f"plans_dir={maps}", f"episode_file={file}"]
+    run_dir = runs.train("sketchnav", tmp_path / "run", *own, "scenes.starts=4")
+    command = ["eval", str(run_dir), *own, "policies=expert", "video=false", "threads=1", "sketches=abstract"]
+    assert cli.main(command) == 0
+    (row,) = json.loads((run_dir / "eval-sketchnav.json").read_text())["rows"]
+    assert (row["split"], row["episodes"], row["success"]) == ("own", 4, 1.0)
+
+
+def test_recordings_belong_to_their_plans(tmp_path: Path) -> None:
+    write_plans(tmp_path / "plans")
+    own = [f"plans_dir={tmp_path / 'plans'}", f"metres_per_pixel={SCALE}", f"demos_dir={tmp_path / 'demos'}"]
+    small = runs.SMALL["sketchnav"][1:]
+    assert cli.main(["train", "sketchnav", "demos", *small, *runs.COMMON, *own, f"run_dir={tmp_path / 'run'}"]) == 0
+    config = configure("sketchnav", [*small, "algo=clone", *own])[2].config
+    assert load_demonstrations(config).num_episodes == 4
+    config = configure("sketchnav", [*small, "algo=clone", own[2]])[2].config
+    with pytest.raises(ConfigError, match="was recorded with plans_dir="):
+        load_demonstrations(config)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["metres_per_pixel=0.02"], "Write plans_dir=FOLDER"),
+        (["plans_dir=nowhere"], "plans_dir=nowhere is not a folder"),
+        (["episode_file=val.json.gz"], "need a top-down map of each scene"),
+        (["episode_file=val.json", "plans_dir={plans}", "metres_per_pixel=0.05"], "val.json does not exist"),
+        (["episode_file=a.safetensors", "plans_dir={plans}", "metres_per_pixel=0.05"], "has plans of its own"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(tmp_path: Path, words: list[str], message: str) -> None:
+    write_plans(tmp_path / "plans")
+    recipe, _, resolved = configure("sketchnav", [word.format(plans=tmp_path / "plans") for word in words])
+    with pytest.raises(ConfigError, match=message):
+        recipe.check_sizes(resolved.config, 1)
+
+
+def test_generated_sizes_have_no_effect_on_own_plans(tmp_path: Path) -> None:
+    resolved = configure("sketchnav", ["plans_dir=plans", "scenes.plans=3", "scenes.max_size_m=9"])[2]
+    assert any("scenes.plans, scenes.max_size_m has no effect" in notice for notice in resolved.notices)
