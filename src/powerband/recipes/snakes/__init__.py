@@ -27,5 +27,5 @@ RECIPE = Recipe(
     score="win_greedy",
     Evaluation=Evaluation,
     evaluate="powerband.recipes.snakes.train:evaluate",
-    build_learner="powerband.recipes.snakes.train:build_learner",
+    build_learner="powerband.recipes.snakes.learners:build_learner",
 )
