@@ -160,8 +160,25 @@ class Evaluation:
     """Record the first game against each opponent."""
     threads: Threads = 0
     """CPU threads; 0 leaves the number to torch."""
+    play: Literal["", "terminal", "browser"] = ""
+    """Play by hand against the run, in the terminal or on a local page for the browser, instead of an evaluation."""
+    human: Literal["snake", "team"] = "snake"
+    """What a person plays (play): the first snake, whose mates the run plays, or all three snakes of the team."""
+    moves_per_s: Annotated[float, Range(at_least=0, at_most=20)] = 4.0
+    """Moves per second (play); 0 waits for a key before each move."""
+    port: Annotated[int, Range(at_least=0, at_most=65_535)] = 0
+    """Port of the page (play=browser); 0 takes a free one."""
+    export: str = ""
+    """Write the policy as a submission for a platform instead of an evaluation: jidi:FOLDER, a new folder."""
 
     def __post_init__(self) -> None:
+        platform, _, folder = self.export.partition(":")
+        if self.export and (platform != "jidi" or not folder):
+            raise ConfigError(
+                f"export={shortened(self.export)} names no platform and folder. Write export=jidi:FOLDER."
+            )
+        if self.export and self.play:
+            raise ConfigError(f"export and play={self.play} cannot be combined. Write one of them.")
         if self.episodes % 2:
             raise ConfigError(
                 f"episodes={self.episodes} is not an even number. The teams swap sides after half of the "

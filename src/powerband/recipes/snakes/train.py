@@ -77,11 +77,23 @@ def train(config: Config, run: Run) -> None:
 def evaluate(config: Config, folder: Path, options: Evaluation) -> list[dict]:
     """Plays the newest checkpoint in the run folder `folder` against each opponent in `options`.
 
-    Writes the results, and an image and a video per opponent, to the run folder. The configuration is read from the
-    run folder, so `config` is not used.
+    Writes the results, and an image and a video per opponent, to the run folder. With the option ``export`` it writes a
+    submission folder instead, and with ``play`` a person plays against the run. The configuration is read from the run
+    folder, so `config` is not used.
 
     Returns:
         One dict per opponent: its name as ``opponent``, and the results that `evaluation.summary` computes, such as
-        ``wins`` and ``score``.
+        ``wins`` and ``score``. With ``export`` the folder and its files; with ``play`` one dict per game.
     """
+    if options.export:
+        from powerband.recipes.snakes.jidi.export import write_submission
+
+        target = Path(options.export.partition(":")[2]).expanduser()
+        files = write_submission(folder, target)
+        print(f"{target}: {', '.join(files)}")
+        return [{"platform": "jidi", "folder": str(target), "files": files}]
+    if options.play:
+        from powerband.recipes.snakes.by_hand.play import play_by_hand
+
+        return play_by_hand(as_player(*load(folder)), folder, options)
     return evaluate_run(folder, options, load)
