@@ -7,6 +7,7 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -66,4 +67,5 @@ def _write_files(folder: Path, settings: dict, weights: dict[str, Tensor]) -> No
     for name in COPIED:
         shutil.copy(Path(__file__).parent / name, folder / name)
     (folder / "agent.json").write_text(json.dumps(settings, indent=2), encoding="utf-8")
-    np.savez(folder / "actor.npz", **{name: value.detach().cpu().numpy() for name, value in weights.items()})
+    arrays: dict[str, Any] = {name: value.detach().cpu().numpy() for name, value in weights.items()}
+    np.savez(folder / "actor.npz", **arrays)

@@ -24,7 +24,7 @@ board = load_module("board")
 agent = load_module("agent").Agent(FOLDER)
 with open(os.path.join(FOLDER, "agent.json")) as file:
     observation_kind = json.load(file)["observation"]
-games = {}
+games: dict = {}
 """Index of a snake in the observation -> `board.Game`, what its earlier observations of the game showed."""
 
 
