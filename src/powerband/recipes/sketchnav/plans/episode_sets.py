@@ -41,10 +41,7 @@ def load_episodes(
     """
     if split == "train" and config.episode_file:
         return load_episode_file(Path(config.episode_file))
-    scenes = config.scenes
-    if split != "train":
-        plans = min(config.eval_plans, scenes.plans) if split == "val_seen" else config.eval_plans
-        scenes = replace(scenes, plans=plans)
+    scenes = scenes_of(config, split)
     if sketch is not None:
         scenes = replace(scenes, sketch=sketch)
     seed = config.episode_seed
@@ -53,6 +50,14 @@ def load_episodes(
         verb, place = ("reading", f", cached in {file}") if file and os.path.exists(file) else ("generating", "")
         console.note(f"{verb} {scenes.count:,} episodes in {scenes.plans:,} plans of {split}{place}")
     return read_or_generate(scenes, split, seed, file)
+
+
+def scenes_of(config: Config, split: Split) -> EpisodeConfig:
+    """Returns the distribution of the episodes of a split: `config.scenes`, with the plans of an evaluation for val."""
+    if split == "train":
+        return config.scenes
+    plans = min(config.eval_plans, config.scenes.plans) if split == "val_seen" else config.eval_plans
+    return replace(config.scenes, plans=plans)
 
 
 @lru_cache(maxsize=4)
@@ -117,11 +122,12 @@ def write_episode_sets(config: Config, run: Run) -> None:
     for split in SPLITS:
         episodes = load_episodes(config, split, run.console)
         path = run.dir / f"episodes-{split}.safetensors"
-        episodes.save(path, config.scenes, split, seed)
+        scenes = scenes_of(config, split)
+        episodes.save(path, scenes, split, seed)
         run.console.note(f"wrote {len(episodes):,} episodes of {split} to {path}")
-        sheet = plan_sheet_image(config.scenes, split, seed, min(SHEET_PLANS, config.scenes.plans))
+        sheet = plan_sheet_image(scenes, split, seed, min(SHEET_PLANS, scenes.plans))
         save_image(run.dir / f"sketches-{split}.png", sheet)
-        write_plans(config.scenes, split, seed, run.dir / f"plans-{split}")
+        write_plans(scenes, split, seed, run.dir / f"plans-{split}")
 
 
 def write_plans(scenes: EpisodeConfig, split: Split, seed: int, folder: Path) -> None:
