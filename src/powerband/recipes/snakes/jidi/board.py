@@ -39,14 +39,14 @@ def ring(offset, size):
     return offset - size if offset > size // 2 else offset
 
 
-def moves_apart(here, there):
+def moves_apart(here, target):
     """Counts the moves between two cells on an empty torus."""
-    return abs(ring(there // COLS - here // COLS, ROWS)) + abs(ring(there % COLS - here % COLS, COLS))
+    return abs(ring(target // COLS - here // COLS, ROWS)) + abs(ring(target % COLS - here % COLS, COLS))
 
 
-def length_apart(here, there):
+def length_apart(here, target):
     """Computes the Euclidean distance of two cells on the torus."""
-    return math.sqrt(ring(there // COLS - here // COLS, ROWS) ** 2 + ring(there % COLS - here % COLS, COLS) ** 2)
+    return math.sqrt(ring(target // COLS - here // COLS, ROWS) ** 2 + ring(target % COLS - here % COLS, COLS) ** 2)
 
 
 def clip(value):
