@@ -200,7 +200,7 @@ def checkpoint_at_demo_length(folder: Path) -> Path:
 def evaluate_checkpoint(folder: Path, step: int, arguments: list[str]) -> list[dict[str, Any]]:
     """Evaluates the checkpoint of a snakes run at `step` environment steps against scripted opponents."""
     from powerband.recipes.snakes.evaluation import SCRIPTED_OPPONENTS, as_player, play, summary
-    from powerband.recipes.snakes.train import load
+    from powerband.recipes.snakes.learners import load
 
     options = dict(argument.split("=") for argument in arguments)
     player = as_player(*load(folder / "checkpoints" / str(step)))

@@ -108,7 +108,7 @@ def strength(runs: Path, path: Path, games: int = 100, checkpoints: int = 8) -> 
     Plays `games` games per checkpoint and team, with at most `checkpoints` checkpoints per run.
     """
     from powerband.recipes.snakes.evaluation import SCRIPTED_OPPONENTS, as_player, play, summary
-    from powerband.recipes.snakes.train import load
+    from powerband.recipes.snakes.learners import load
 
     figure, axis = plt.subplots(figsize=(6, 3.6))
     for rival, color in (("random", "#8a8f98"), ("greedy", "#1f6f8b"), ("greedy_torus", "#b5446e")):

@@ -17,6 +17,8 @@ from powerband.core.errors import ConfigError
 from powerband.core.machine import rendering
 from powerband.data.recorded.recording import Recording, read_recording
 from powerband.recipes.sketchnav.env.world import STOP
+from powerband.recipes.sketchnav.plans.episodes import Episodes
+from powerband.recipes.sketchnav.settings import SPLITS
 
 
 def test_one_environment_is_enough_for_a_run(tmp_path: Path) -> None:
@@ -107,6 +109,11 @@ def test_episode_files_are_trained_on_and_plans_are_drawn_over(tmp_path: Path, c
     arguments = [*runs.SMALL["sketchnav"], *runs.COMMON]
     assert cli.main(["train", "sketchnav", "episodes", *arguments[1:], f"run_dir={tmp_path / 'sets'}"]) == 0
     file = tmp_path / "sets" / "episodes-train.safetensors"
+    for split in SPLITS:
+        episodes, metadata = Episodes.load(file.with_name(f"episodes-{split}.safetensors"))
+        scenes = metadata["scenes"]
+        assert metadata["split"] == split
+        assert scenes["plans"] * scenes["goals"] * scenes["starts"] == len(episodes)
     plain = runs.train("sketchnav", tmp_path / "plain")
     read = runs.train("sketchnav", tmp_path / "read", f"episode_file={file}")
     assert runs.differences(plain, read) == []

@@ -6,7 +6,7 @@ import json
 
 import runs
 from powerband.algos.ddpg import DDPG
-from powerband.recipes.snakes.train import load
+from powerband.recipes.snakes.learners import load
 
 
 def test_a_run_with_old_option_names_is_loaded(tmp_path):

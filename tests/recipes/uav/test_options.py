@@ -33,6 +33,14 @@ def test_rollouts_contain_complete_missions():
     assert finalized("n_agents=2", "budget=9").on_policy.num_envs == 32
 
 
+def test_a_batch_that_does_not_fit_into_memory_leads_to_an_option_of_uav():
+    whole = finalized("on_policy.num_envs=4", "on_policy.minibatch_rows=0")
+    rows = 4 * whole.on_policy.num_steps * whole.world.n_agents
+    assert whole.on_policy.split(rows, 1) == (1, rows) and whole.on_policy.split(rows // 2, 2) == (1, rows // 2)
+    setting = whole.on_policy.batch_size_setting(30, 1)
+    assert finalized("on_policy.num_envs=4", setting).on_policy.split(rows, 1) == (-(-rows // 30), 30)
+
+
 def test_budgets_in_iterations_and_in_episodes():
     assert finalized("--n_episodes", "1500").run.env_steps == 1500 * 11 * 15
     assert finalized("episodes=100").run.env_steps == 10 * 11 * 15, "ten rollouts of eleven missions"

@@ -29,5 +29,5 @@ RECIPE = Recipe(
     Evaluation=Evaluation,
     old_evaluation_names=OLD_EVALUATION_NAMES,
     evaluate="powerband.recipes.snakes.train:evaluate",
-    build_learner="powerband.recipes.snakes.train:build_learner",
+    build_learner="powerband.recipes.snakes.learners:build_learner",
 )

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from typing import Annotated, Any, Literal
 
 from powerband.algos.settings import DDPGConfig, PPOConfig
 from powerband.core.config import RunConfig
 from powerband.core.config.ranges import Interval, Range, Seed, Share, SizeOrZero, Threads, check_ranges
+from powerband.core.config.saved import named_run, recipe_of
+from powerband.core.config.texts import shortened
 from powerband.core.errors import ConfigError
 from powerband.core.recipe import Algorithm
 from powerband.loops.config import OffPolicyConfig, OnPolicyConfig
 
 EPISODE_STEPS = 200
 """Number of moves after which a game ends."""
+
+SCRIPTED = ("random", "greedy", "greedy_torus")
+"""Players that follow a fixed rule."""
+OPPONENTS = ("auto", "self", *SCRIPTED)
+"""Values of `Config.opponent` that are not the folder of a run or checkpoint."""
 
 Games = Annotated[int, Range(at_least=2, at_most=10_000_000)]
 
@@ -33,8 +42,9 @@ class Config:
     """Observation of a snake; auto is features for ppo, fork35 for ddpg and bicnet."""
     reward: Literal["auto", "mixed", "game", "shaped"] = "auto"
     """Reward: mixed is 0.8 own + 0.1 team difference; auto is mixed for ppo, shaped for ddpg and bicnet."""
-    opponent: Literal["auto", "self", "random", "greedy", "greedy_torus"] = "auto"
-    """Player of the other team in training; auto is self for ppo, random for ddpg and bicnet."""
+    opponent: str = "auto"
+    """Player of the other team in training: self, random, greedy, greedy_torus, or the folder of a run or checkpoint,
+    whose policy does not learn; auto is self for ppo, random for ddpg and bicnet."""
     mirrored: Share = 0.75
     """Share of the boards on which the learner plays both teams (opponent=self); past policies play on the others."""
     pool_size: Annotated[int, Range(at_least=1, at_most=10_000)] = 4
@@ -59,6 +69,8 @@ class Config:
                 f"eval_games={self.eval_games} is not an even number. The teams swap sides after half of the "
                 f"games. Write an even number of games, for example eval_games=100."
             )
+        if not self.opponent:
+            raise ConfigError(f"opponent is empty. Write {', '.join(OPPONENTS)}, or the folder of a run or checkpoint.")
         if self.algo != "ppo" and self.opponent == "self":
             raise ConfigError(
                 f"opponent=self needs algo=ppo. With algo={self.algo}, write opponent=random, greedy or greedy_torus."
@@ -90,7 +102,36 @@ def finalize(config: Config, stage: str) -> Config:
         chosen = replace(chosen, reward="mixed" if ppo else "shaped")
     if chosen.opponent == "auto":
         chosen = replace(chosen, opponent="self" if ppo else "random")
+    if chosen.opponent not in OPPONENTS:
+        chosen = replace(chosen, opponent=_stored_opponent(chosen))
     return chosen
+
+
+def _stored_opponent(config: Config) -> str:
+    """Returns the absolute path of the run or checkpoint that `opponent` names.
+
+    A resumed run has the policy in its checkpoint, so its opponent may no longer exist.
+
+    Raises:
+        ConfigError: There is no such run, or it belongs to another recipe.
+    """
+    named = config.opponent
+    if named == "last":
+        raise ConfigError("opponent=last names another run after each start. Write the folder of the run.")
+    path = os.path.abspath(os.path.expanduser(named))
+    if config.run.resume and not os.path.exists(path):
+        return path
+    if not os.path.exists(path) and os.sep not in named:
+        near = get_close_matches(named, OPPONENTS, 1)
+        hint = f"Did you mean {near[0]!r}? " if near else ""
+        raise ConfigError(
+            f"Unknown opponent {shortened(named)!r}. {hint}Available: {', '.join(OPPONENTS)}, or the folder of a run "
+            f"or checkpoint of snakes."
+        )
+    run = named_run(path, "opponent")
+    if (recipe := recipe_of(run)) != "snakes":
+        raise ConfigError(f"opponent={shortened(named)} is a run of {recipe}. Name a run of snakes.")
+    return path
 
 
 def check(config: Config, world_size: int) -> None:
@@ -123,8 +164,25 @@ class Evaluation:
     """Precision of the networks."""
     workers: Threads = 0
     """CPU threads of the games and of the policy; 0 leaves the number to numba and torch."""
+    play: Literal["", "terminal", "browser"] = ""
+    """Play by hand against the run, in the terminal or on a local page for the browser, instead of an evaluation."""
+    human: Literal["snake", "team"] = "snake"
+    """What a person plays (play): the first snake, whose mates the run plays, or all three snakes of the team."""
+    moves_per_s: Annotated[float, Range(at_least=0, at_most=20)] = 4.0
+    """Moves per second (play); 0 waits for a key before each move."""
+    port: Annotated[int, Range(at_least=0, at_most=65_535)] = 0
+    """Port of the page (play=browser); 0 takes a free one."""
+    export: str = ""
+    """Write the policy as a submission for a platform instead of an evaluation: jidi:FOLDER, a new folder."""
 
     def __post_init__(self) -> None:
+        platform, _, folder = self.export.partition(":")
+        if self.export and (platform != "jidi" or not folder):
+            raise ConfigError(
+                f"export={shortened(self.export)} names no platform and folder. Write export=jidi:FOLDER."
+            )
+        if self.export and self.play:
+            raise ConfigError(f"export and play={self.play} cannot be combined. Write one of them.")
         if self.episodes % 2:
             raise ConfigError(
                 f"episodes={self.episodes} is not an even number. The teams swap sides after half of the "

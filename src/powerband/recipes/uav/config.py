@@ -89,7 +89,8 @@ def finalize(config: Config, stage: str) -> Config:
     rollout_steps = missions * num_steps
     rollouts = config.iterations or -(-config.episodes * mission_steps // rollout_steps)
     run = replace(config.run, env_steps=rollouts * rollout_steps) if rollouts else config.run
-    loop = replace(loop, num_envs=missions, num_steps=num_steps)
+    rows = loop.minibatch_rows or missions * rows_per_mission  # 0: one mini-batch with the whole rollout
+    loop = replace(loop, num_envs=missions, num_steps=num_steps, minibatch_rows=rows)
     return replace(config, run=run, on_policy=loop, iterations=0, episodes=0)
 
 

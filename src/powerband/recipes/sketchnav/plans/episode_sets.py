@@ -48,7 +48,9 @@ def load_episodes(
     """
     if split == "train" and config.episode_file and not is_habitat(config.episode_file):
         return load_episode_file(Path(config.episode_file))
-    scenes = config.scenes if sketch is None else replace(config.scenes, sketch=sketch)
+    scenes = scenes_of(config, split)
+    if sketch is not None:
+        scenes = replace(scenes, sketch=sketch)
     seed = config.episode_seed
     if config.plans_dir:
         plans = plans_of_split(read_plans(Path(config.plans_dir), config.metres_per_pixel), split)
@@ -59,9 +61,6 @@ def load_episodes(
             )
         habitat = config.episode_file if split == "train" else ""
         return _episodes_in(plans, scenes, split, seed, habitat, console)
-    if split != "train":
-        generated = min(config.eval_plans, scenes.plans) if split == "val_seen" else config.eval_plans
-        scenes = replace(scenes, plans=generated)
     file = cache_path(scenes, split, seed) if config.cache_episodes and scenes.count >= MIN_CACHED_EPISODES else None
     if console is not None:
         verb, place = ("reading", f", cached in {file}") if file and os.path.exists(file) else ("generating", "")
@@ -100,6 +99,14 @@ def _episodes_in(
         return episodes
     with count_progress_bar(f"plans of {split}", len(plans), "plans") as show_progress:
         return generate_episodes(scenes, split, seed, show_progress, [imported.plan for imported in plans])
+
+
+def scenes_of(config: Config, split: Split) -> EpisodeConfig:
+    """Returns the distribution of the episodes of a split: `config.scenes`, with the plans of an evaluation for val."""
+    if split == "train":
+        return config.scenes
+    plans = min(config.eval_plans, config.scenes.plans) if split == "val_seen" else config.eval_plans
+    return replace(config.scenes, plans=plans)
 
 
 @lru_cache(maxsize=4)
@@ -164,15 +171,16 @@ def write_episode_sets(config: Config, run: Run) -> None:
     for split in SPLITS:
         episodes = load_episodes(config, split, run.console)
         path = run.dir / f"episodes-{split}.safetensors"
-        episodes.save(path, config.scenes, split, seed)
+        scenes = scenes_of(config, split)
+        episodes.save(path, scenes, split, seed)
         run.console.note(f"wrote {len(episodes):,} episodes of {split} to {path}")
         plans = []
         if config.plans_dir:
             imported = plans_of_split(read_plans(Path(config.plans_dir), config.metres_per_pixel), split)
             plans = [each.plan for each in imported]
-        count = min(SHEET_PLANS, len(plans) or config.scenes.plans)
-        save_image(run.dir / f"sketches-{split}.png", plan_sheet_image(config.scenes, split, seed, count, plans=plans))
-        write_plans(config.scenes, split, seed, run.dir / f"plans-{split}", plans)
+        count = min(SHEET_PLANS, len(plans) or scenes.plans)
+        save_image(run.dir / f"sketches-{split}.png", plan_sheet_image(scenes, split, seed, count, plans=plans))
+        write_plans(scenes, split, seed, run.dir / f"plans-{split}", plans)
 
 
 def write_plans(scenes: EpisodeConfig, split: Split, seed: int, folder: Path, plans: Sequence[Plan] = ()) -> None:
