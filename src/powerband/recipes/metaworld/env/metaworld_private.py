@@ -106,3 +106,38 @@ def start_positions(task: str, env: Any) -> dict[str, Any]:
     if task in EXTRA_START:
         positions["extra"] = getattr(env, EXTRA_START[task])
     return positions
+
+
+def viewed_element(env: Any, value: Any) -> str:
+    """Returns the element of the simulation whose position `value` shows, such as "body:leftpad".
+
+    Some attributes of an environment are views of MuJoCo's data, whose values change with every step. The result is
+    empty for all other values.
+    """
+    import mujoco
+
+    kinds = {"body": env.data.xpos, "site": env.data.site_xpos, "geom": env.data.geom_xpos}
+    for kind, positions in kinds.items():
+        if isinstance(value, np.ndarray) and np.shares_memory(value, positions):
+            number = (value.ctypes.data - positions.ctypes.data) // positions.strides[0]
+            return f"{kind}:{mujoco.mj_id2name(env.model, getattr(mujoco.mjtObj, f'mjOBJ_{kind.upper()}'), number)}"
+    return ""
+
+
+def named_geoms(env: Any) -> tuple[str, ...]:
+    """Returns the geoms of the model that the source of the environment or of its base class names."""
+    import inspect
+
+    source = "".join(inspect.getsource(inspect.getmodule(each)) for each in type(env).__mro__[:3])
+    names = (env.model.geom(number).name for number in range(env.model.ngeom))
+    return tuple(name for name in names if name and f'"{name}"' in source)
+
+
+def attributes(env: Any, names: list[str]) -> list[Any]:
+    """Returns the attributes of an environment with the given names."""
+    return [getattr(env, name) for name in names]
+
+
+def fingers_touch_object(env: Any) -> bool:
+    """Returns True if both fingers press on the object of the task."""
+    return bool(env.touching_main_object)

@@ -1,0 +1,124 @@
+"""RewardProgram: how observation, reward and success of one task are computed from a simulation.
+
+The ten tasks of MT10 have a program that is written by hand (`task_rewards`). The programs of the other forty are
+translated from the metaworld package (`translation`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+
+from powerband.core.machine.cache_stamp import source_checksum
+from powerband.core.machine.disk_cache import DiskCache
+from powerband.recipes.metaworld.env import metaworld_private
+from powerband.recipes.metaworld.env.gymnasium_env import MetaWorldEnv
+from powerband.recipes.metaworld.env.tasks import MT10_TASKS
+from powerband.recipes.metaworld.env.threads import observation, package_terms, reward_terms
+from powerband.recipes.metaworld.env.threads.places import OBJECT_PLACES, element_view, mt10_views
+from powerband.recipes.metaworld.env.threads.reward_terms import START_INDEX, RewardArrays
+from powerband.recipes.metaworld.env.threads.rewards import reward_function
+from powerband.recipes.metaworld.env.threads.translation import SIZES, Translation, translate
+
+WriteRewards = Callable[[RewardArrays, int, int], None]
+"""Compiled function ``(arrays, first, last)``: writes observation, reward and success of some simulations."""
+CACHE = DiskCache(
+    "metaworld-rewards",
+    max_files=200,
+    stale_warning="A translated reward is invalid",
+    write_warning="The compiled reward of a task cannot be stored, so every start compiles it again",
+)
+WRITE_ROWS = """
+
+@njit(nogil=True, cache=CACHED, error_model="numpy")
+def write_rows(s, first, last):
+    for n in range(first, last):
+        observe_objects(s, n, _get_pos_objects(s, n), _get_quat_objects(s, n), _get_pos_goal(s, n))
+        s.reward[n], s.success[n] = evaluate_state(s, n, s.obs[n, :39], s.action[n])
+"""
+
+
+@dataclass(frozen=True)
+class RewardProgram:
+    """How observation, reward and success of one task are computed from a simulation.
+
+    Attributes:
+        write: Compiled function ``(arrays, first, last)``. It writes observation, reward and success of the simulations
+            ``first`` to ``last`` - 1 of ``arrays`` (`RewardArrays`).
+        places, starts: Number of places and of start positions in ``arrays``.
+        views: Function from mujoco.MjData of a simulation to index of a place -> view of its values.
+        start: Function from an environment of the package, after a reset, to index of a start position -> its value.
+        geoms: Geoms of the model that `views` or a reset of the package reads.
+        touch: True if a success also requires that both fingers touch the object, which `write` takes for granted.
+    """
+
+    write: WriteRewards
+    places: int
+    starts: int
+    views: Callable[[Any], dict[int, np.ndarray]]
+    start: Callable[[Any], dict[int, Any]]
+    geoms: tuple[str, ...]
+    touch: bool = False
+
+
+@cache
+def reward_program(task: str) -> RewardProgram:
+    """Returns the program of a task. The first call on a machine compiles for some seconds and stores the result."""
+    if task in MT10_TASKS:
+        return RewardProgram(
+            write=reward_function(),
+            places=reward_terms.PLACES,
+            starts=reward_terms.STARTS,
+            views=partial(mt10_views, task),
+            start=partial(_mt10_start, task),
+            geoms=tuple(place.removeprefix("geom:") for place in OBJECT_PLACES[task] if place.startswith("geom:")),
+        )
+    env = MetaWorldEnv(task)
+    env.reset(seed=0)
+    translation = translate(env.env)
+    return RewardProgram(
+        write=_compiled(translation.source + WRITE_ROWS),
+        places=translation.places,
+        starts=len(translation.starts),
+        views=partial(_translated_views, translation),
+        start=partial(_translated_start, translation),
+        geoms=metaworld_private.named_geoms(env.env),
+        touch=translation.touch,
+    )
+
+
+def _mt10_start(task: str, env: Any) -> dict[int, Any]:
+    return {START_INDEX[name]: value for name, value in metaworld_private.start_positions(task, env).items()}
+
+
+def _translated_start(translation: Translation, env: Any) -> dict[int, Any]:
+    values = metaworld_private.attributes(env, translation.starts)
+    return {index: np.nan if value is None else value for index, value in enumerate(values)}
+
+
+def _translated_views(translation: Translation, data: Any) -> dict[int, np.ndarray]:
+    return {
+        place: element_view(data, element, quantity)[: SIZES[quantity]]
+        for (element, quantity), place in translation.reads.items()
+    }
+
+
+def _compiled(source: str) -> WriteRewards:
+    """Compiles translated source and returns its function `write_rows`; numba stores the machine code in a cache.
+
+    The file in the cache folder is never read: numba stores its results next to the file that a function names.
+    """
+    checksum = source_checksum(observation, package_terms, reward_terms)
+    file = CACHE.file(f"{checksum} {source}".encode())
+    file = file and file.with_suffix(".py")
+    if file is not None and not file.exists():
+        CACHE.write(file, lambda part: part.write_text(source, encoding="utf-8"))
+    cached = file is not None and file.exists()
+    names = {**vars(package_terms), "observe_objects": observation.observe_objects, "CACHED": cached}
+    exec(compile(source, str(file) if cached else "<translated rewards>", "exec"), names)  # noqa: S102
+    write: WriteRewards = names["write_rows"]
+    return write
