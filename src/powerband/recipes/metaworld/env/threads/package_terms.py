@@ -53,6 +53,12 @@ def number(x):
 
 
 @njit
+def clip(x, low, high):
+    """Returns the number `x`, limited to `low` .. `high`."""
+    return min(max(x, low), high)
+
+
+@njit
 def tolerance_long_tail(x, bounds, margin):
     """Returns 1 if `x` is in `bounds`, (low, high), and less outside; 0.1 at a distance of `margin`."""
     return long_tail(x, bounds[0], bounds[1], margin)

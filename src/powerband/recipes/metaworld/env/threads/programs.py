@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from powerband.core.machine.cache_stamp import source_checksum
-from powerband.core.machine.disk_cache import DiskCache
+from powerband.core.machine.disk_cache import DiskCache, digest
 from powerband.recipes.metaworld.env import metaworld_private
 from powerband.recipes.metaworld.env.gymnasium_env import MetaWorldEnv
 from powerband.recipes.metaworld.env.tasks import MT10_TASKS
@@ -113,12 +113,19 @@ def _compiled(source: str) -> WriteRewards:
     The file in the cache folder is never read: numba stores its results next to the file that a function names.
     """
     checksum = source_checksum(observation, package_terms, reward_terms)
-    file = CACHE.file(f"{checksum} {source}".encode())
-    file = file and file.with_suffix(".py")
+    key = digest(f"{checksum} {source}".encode())
+    file = CACHE.file(key.encode())
+    file = file and file.with_name(f"{key}.py")
     if file is not None and not file.exists():
         CACHE.write(file, lambda part: part.write_text(source, encoding="utf-8"))
     cached = file is not None and file.exists()
-    names = {**vars(package_terms), "observe_objects": observation.observe_objects, "CACHED": cached}
+    # numba links machine code by the names of module and function, so the tasks need different module names.
+    names = {
+        **vars(package_terms),
+        "__name__": f"metaworld_rewards_{key}",
+        "observe_objects": observation.observe_objects,
+        "CACHED": cached,
+    }
     exec(compile(source, str(file) if cached else "<translated rewards>", "exec"), names)  # noqa: S102
     write: WriteRewards = names["write_rows"]
     return write

@@ -24,7 +24,7 @@ METHODS = ("_get_pos_objects", "_get_quat_objects", "_get_pos_goal", "evaluate_s
 """Methods of a task from which an observation, a reward and a success are computed."""
 SIZES = {"xpos": 3, "xquat": 4, "xmat": 9, "qpos": 1}
 """Quantity of an element of MuJoCo's data -> number of its values; joints are hinges or slides."""
-FUNCTIONS = {"np.linalg.norm": "norm", "np.hstack": "hstack", "float": "number"}
+FUNCTIONS = {"np.linalg.norm": "norm", "np.hstack": "hstack", "np.clip": "clip", "float": "number"}
 """Function -> function of `package_terms` that numba compiles for all arguments that occur."""
 TERMS = ("tolerance", "hamacher_product", "rect_prism_tolerance")
 """Functions of the package's module `reward_utils`, which `package_terms` implements for numbers."""
@@ -220,7 +220,7 @@ class _MethodWriter(ast.NodeTransformer):
             if isinstance(owner, ast.Name) and isinstance(getattr(self.module, owner.id, None), type):
                 return self._call(attribute, node, [])
         if name in FUNCTIONS:
-            return ast.Call(ast.Name(FUNCTIONS[name], ast.Load()), [self.visit(node.args[0])], [])
+            return ast.Call(ast.Name(FUNCTIONS[name], ast.Load()), [self.visit(argument) for argument in node.args], [])
         term = name.removeprefix("reward_utils.")
         if term in TERMS:
             keywords = {keyword.arg: self.visit(keyword.value) for keyword in node.keywords}
