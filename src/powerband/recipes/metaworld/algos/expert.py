@@ -1,4 +1,4 @@
-"""Expert: builds the SAC agent of one task or of the tasks of MT10 or MT50, and converts it to named tensors and back."""
+"""Expert: builds the SAC agent of one task, of MT10 or of MT50, and converts it to named tensors and back."""
 
 from __future__ import annotations
 

@@ -133,9 +133,9 @@ def named_geoms(env: Any) -> tuple[str, ...]:
     return tuple(name for name in names if name and f'"{name}"' in source)
 
 
-def attributes(env: Any, names: list[str]) -> list[Any]:
-    """Returns the attributes of an environment with the given names."""
-    return [getattr(env, name) for name in names]
+def attribute(env: Any, name: str) -> Any:
+    """Returns an attribute of an environment, such as ``obj_init_pos``."""
+    return getattr(env, name)
 
 
 def fingers_touch_object(env: Any) -> bool:

@@ -13,6 +13,7 @@ import numpy as np
 
 from powerband.recipes.metaworld.env import metaworld_private
 from powerband.recipes.metaworld.env.gymnasium_env import MetaWorldEnv
+
 HAND_RESET_STEPS = 50
 """Environment steps in which the metaworld package moves the hand to its start position."""
 

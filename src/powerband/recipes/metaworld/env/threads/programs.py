@@ -13,16 +13,18 @@ from typing import Any
 
 import numpy as np
 
+from powerband.core.errors import ConfigError
 from powerband.core.machine.cache_stamp import source_checksum
 from powerband.core.machine.disk_cache import DiskCache, digest
 from powerband.recipes.metaworld.env import metaworld_private
 from powerband.recipes.metaworld.env.gymnasium_env import MetaWorldEnv
 from powerband.recipes.metaworld.env.tasks import MT10_TASKS
 from powerband.recipes.metaworld.env.threads import observation, package_terms, reward_terms
+from powerband.recipes.metaworld.env.threads.method_writer import Untranslatable
 from powerband.recipes.metaworld.env.threads.places import OBJECT_PLACES, element_view, mt10_views
 from powerband.recipes.metaworld.env.threads.reward_terms import START_INDEX, RewardArrays
 from powerband.recipes.metaworld.env.threads.rewards import reward_function
-from powerband.recipes.metaworld.env.threads.translation import SIZES, Translation, translate
+from powerband.recipes.metaworld.env.threads.translation import SIZES, translate
 
 WriteRewards = Callable[[RewardArrays, int, int], None]
 """Compiled function ``(arrays, first, last)``: writes observation, reward and success of some simulations."""
@@ -32,14 +34,6 @@ CACHE = DiskCache(
     stale_warning="A translated reward is invalid",
     write_warning="The compiled reward of a task cannot be stored, so every start compiles it again",
 )
-WRITE_ROWS = """
-
-@njit(nogil=True, cache=CACHED, error_model="numpy")
-def write_rows(s, first, last):
-    for n in range(first, last):
-        observe_objects(s, n, _get_pos_objects(s, n), _get_quat_objects(s, n), _get_pos_goal(s, n))
-        s.reward[n], s.success[n] = evaluate_state(s, n, s.obs[n, :39], s.action[n])
-"""
 
 
 @dataclass(frozen=True)
@@ -67,7 +61,11 @@ class RewardProgram:
 
 @cache
 def reward_program(task: str) -> RewardProgram:
-    """Returns the program of a task. The first call on a machine compiles for some seconds and stores the result."""
+    """Returns the program of a task. The first call on a machine compiles for some seconds and stores the result.
+
+    Raises:
+        ConfigError: The source of the installed metaworld package cannot be translated.
+    """
     if task in MT10_TASKS:
         return RewardProgram(
             write=reward_function(),
@@ -79,13 +77,19 @@ def reward_program(task: str) -> RewardProgram:
         )
     env = MetaWorldEnv(task)
     env.reset(seed=0)
-    translation = translate(env.env)
+    try:
+        translation = translate(env.env)
+    except Untranslatable as form:
+        raise ConfigError(
+            f"task={task}: backend=threads does not cover {form} in the installed version of metaworld. "
+            f"Write backend=workers."
+        ) from form
     return RewardProgram(
-        write=_compiled(translation.source + WRITE_ROWS),
+        write=_compiled(translation.source),
         places=translation.places,
         starts=len(translation.starts),
-        views=partial(_translated_views, translation),
-        start=partial(_translated_start, translation),
+        views=partial(_translated_views, translation.reads),
+        start=partial(_translated_start, translation.starts),
         geoms=metaworld_private.named_geoms(env.env),
         touch=translation.touch,
     )
@@ -95,15 +99,14 @@ def _mt10_start(task: str, env: Any) -> dict[int, Any]:
     return {START_INDEX[name]: value for name, value in metaworld_private.start_positions(task, env).items()}
 
 
-def _translated_start(translation: Translation, env: Any) -> dict[int, Any]:
-    values = metaworld_private.attributes(env, translation.starts)
-    return {index: np.nan if value is None else value for index, value in enumerate(values)}
+def _translated_start(names: list[str], env: Any) -> dict[int, Any]:
+    values = {index: metaworld_private.attribute(env, name) for index, name in enumerate(names)}
+    return {index: np.nan if value is None else value for index, value in values.items()}
 
 
-def _translated_views(translation: Translation, data: Any) -> dict[int, np.ndarray]:
+def _translated_views(reads: dict[tuple[str, str], int], data: Any) -> dict[int, np.ndarray]:
     return {
-        place: element_view(data, element, quantity)[: SIZES[quantity]]
-        for (element, quantity), place in translation.reads.items()
+        place: element_view(data, element, quantity)[: SIZES[quantity]] for (element, quantity), place in reads.items()
     }
 
 
@@ -114,18 +117,13 @@ def _compiled(source: str) -> WriteRewards:
     """
     checksum = source_checksum(observation, package_terms, reward_terms)
     key = digest(f"{checksum} {source}".encode())
-    file = CACHE.file(key.encode())
-    file = file and file.with_name(f"{key}.py")
+    stored = CACHE.file(key.encode())
+    file = stored and stored.with_name(f"{key}.py")
     if file is not None and not file.exists():
         CACHE.write(file, lambda part: part.write_text(source, encoding="utf-8"))
     cached = file is not None and file.exists()
-    # numba links machine code by the names of module and function, so the tasks need different module names.
-    names = {
-        **vars(package_terms),
-        "__name__": f"metaworld_rewards_{key}",
-        "observe_objects": observation.observe_objects,
-        "CACHED": cached,
-    }
+    # numba links machine code by the names of module and function, so every task needs its own name of the module.
+    names = {"__name__": f"metaworld_rewards_{key}", "CACHED": cached}
     exec(compile(source, str(file) if cached else "<translated rewards>", "exec"), names)  # noqa: S102
-    write: WriteRewards = names["write_rows"]
+    write: WriteRewards = names["write_rows"]  # type: ignore[assignment]
     return write
