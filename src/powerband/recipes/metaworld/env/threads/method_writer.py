@@ -9,8 +9,16 @@ import ast
 from types import ModuleType
 from typing import Any, Protocol
 
-FUNCTIONS = {"np.linalg.norm": "norm", "np.hstack": "hstack", "np.clip": "clip", "float": "number"}
+FUNCTIONS = {
+    "np.linalg.norm": "norm",
+    "np.hstack": "hstack",
+    "np.clip": "clip",
+    "np.abs": "absolute",
+    "float": "number",
+}
 """Function -> function of `package_terms` that numba compiles for all arguments that occur."""
+OPERATORS = {ast.Add: "add", ast.Sub: "subtract", ast.Mult: "multiply", ast.Div: "divide"}
+"""Operator -> function of `package_terms` for numbers and vectors."""
 TERMS = ("tolerance", "hamacher_product", "rect_prism_tolerance")
 """Functions of the package's module `reward_utils`, which `package_terms` implements for numbers."""
 ELEMENTS = ("body", "site", "geom", "joint")
@@ -129,6 +137,18 @@ class MethodWriter(ast.NodeTransformer):
             if isinstance(constant, (int, float)):
                 return ast.Constant(constant)
         return self.generic_visit(node)
+
+    def visit_BinOp(self, node: ast.BinOp) -> Any:
+        """Replaces arithmetic, whose operands may be vectors."""
+        left, right = self.visit(node.left), self.visit(node.right)
+        if type(node.op) not in OPERATORS:
+            return ast.BinOp(left, node.op, right)
+        return _call(OPERATORS[type(node.op)], [left, right])
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> Any:
+        """Replaces ``a += b`` by ``a = add(a, b)``."""
+        value = ast.BinOp(ast.Name(ast.unparse(node.target), ast.Load()), node.op, node.value)
+        return self.visit(ast.Assign([node.target], value, lineno=node.lineno))
 
     def visit_Compare(self, node: ast.Compare) -> Any:
         """Replaces ``self.name is None``: the arrays have NaN for None."""

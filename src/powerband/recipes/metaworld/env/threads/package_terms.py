@@ -1,10 +1,12 @@
 """Functions that translated source of the metaworld package calls (`translation`), compiled by numba.
 
-They have the names and the keyword arguments of the package's own functions.
+They have the names and the keyword arguments of the package's own functions. Arithmetic of vectors has functions too:
+numba would compile ``a - b`` of arrays to a function without a module, which its disk cache cannot load.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,62 @@ from numba.extending import overload
 
 from powerband.recipes.metaworld.env.threads.observation import quaternion
 from powerband.recipes.metaworld.env.threads.reward_terms import gaussian, hamacher, long_tail, through
+
+
+def _elementwise(operate: Callable[..., Any]) -> Callable[[Any, Any], Any]:
+    """Returns a function of two numbers or vectors that compiled code can call, with `operate` for each entry."""
+
+    def function(a: Any, b: Any) -> Any:
+        raise NotImplementedError("only for compiled code")
+
+    def implementation(a, b):
+        if isinstance(a, types.Array) and isinstance(b, types.Array):
+
+            def of_vectors(a, b):
+                result = np.empty(a.shape[0])
+                for index in range(a.shape[0]):
+                    result[index] = operate(a[index], b[index])
+                return result
+
+            return of_vectors
+        if isinstance(a, types.Array):
+
+            def of_vector_and_number(a, b):
+                result = np.empty(a.shape[0])
+                for index in range(a.shape[0]):
+                    result[index] = operate(a[index], b)
+                return result
+
+            return of_vector_and_number
+        return lambda a, b: operate(a, b)
+
+    overload(function)(implementation)
+    return function
+
+
+add = _elementwise(njit(lambda a, b: a + b))
+subtract = _elementwise(njit(lambda a, b: a - b))
+multiply = _elementwise(njit(lambda a, b: a * b))
+divide = _elementwise(njit(error_model="numpy")(lambda a, b: a / b))
+
+
+def absolute(x: Any) -> Any:
+    """Returns the absolute value of each entry of a vector `x`, or of a number `x`."""
+    return np.abs(x)
+
+
+@overload(absolute)
+def _absolute(x):
+    if not isinstance(x, types.Array):
+        return lambda x: abs(x)
+
+    def of_vector(x):
+        result = np.empty(x.shape[0])
+        for index in range(x.shape[0]):
+            result[index] = abs(x[index])
+        return result
+
+    return of_vector
 
 
 def norm(x: Any) -> Any:

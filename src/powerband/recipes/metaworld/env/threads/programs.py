@@ -6,9 +6,11 @@ translated from the metaworld package (`translation`).
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -122,8 +124,9 @@ def _compiled(source: str) -> WriteRewards:
     if file is not None and not file.exists():
         CACHE.write(file, lambda part: part.write_text(source, encoding="utf-8"))
     cached = file is not None and file.exists()
-    # numba links machine code by the names of module and function, so every task needs its own name of the module.
-    names = {"__name__": f"metaworld_rewards_{key}", "CACHED": cached}
-    exec(compile(source, str(file) if cached else "<translated rewards>", "exec"), names)  # noqa: S102
-    write: WriteRewards = names["write_rows"]  # type: ignore[assignment]
+    # numba links machine code by the names of module and function, and imports the module when it loads the code.
+    module = sys.modules[f"metaworld_rewards_{key}"] = ModuleType(f"metaworld_rewards_{key}")
+    vars(module)["CACHED"] = cached
+    exec(compile(source, str(file) if cached else "<translated rewards>", "exec"), vars(module))  # noqa: S102
+    write: WriteRewards = vars(module)["write_rows"]
     return write
