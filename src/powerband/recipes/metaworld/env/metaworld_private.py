@@ -7,6 +7,7 @@ test `test_metaworld_private.py` names the version that they were written for.
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -128,7 +129,7 @@ def named_geoms(env: Any) -> tuple[str, ...]:
     """Returns the geoms of the model that the source of the environment or of its base class names."""
     import inspect
 
-    source = "".join(inspect.getsource(inspect.getmodule(each)) for each in type(env).__mro__[:3])
+    source = "".join(inspect.getsource(sys.modules[each.__module__]) for each in type(env).__mro__[:3])
     names = (env.model.geom(number).name for number in range(env.model.ngeom))
     return tuple(name for name in names if name and f'"{name}"' in source)
 

@@ -117,7 +117,8 @@ def rows(translation, task, obs):
     )
 
 
-def test_translated_source_gives_the_values_of_the_class() -> None:
+def test_translated_source_gives_the_values_of_the_class_and_its_code_is_stored(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     task = Task()
     translation = translate(task)
     assert "open" not in translation.source and translation.starts == ["_target_pos", "start", "height"]
@@ -135,6 +136,10 @@ def test_translated_source_gives_the_values_of_the_class() -> None:
         reward, gap = task.compute_reward(s.action[0], s.obs[0])
         assert s.reward[0] == pytest.approx(reward, abs=1e-6) and s.success[0] == (gap < 0.5)
         assert s.start[0, 1, 0] == task.start
+    again, other = programs._compiled(translation.source), programs._compiled(translation.source + "\n")
+    again(s, 0, 1)  # as in another process
+    assert sum(write.stats.cache_misses.values()) == sum(again.stats.cache_hits.values()) == 1
+    assert other.py_func.__module__ != write.py_func.__module__ != package_terms.__name__
 
 
 def test_an_attribute_that_shows_the_simulation_is_read_from_it() -> None:
@@ -150,19 +155,6 @@ def test_unknown_forms_are_refused(monkeypatch) -> None:
     monkeypatch.setattr(programs, "translate", lambda env: (_ for _ in ()).throw(Untranslatable("xvelp of body:cup")))
     with pytest.raises(ConfigError, match="task=soccer: .* xvelp of body:cup .* Write backend=workers"):
         programs.reward_program.__wrapped__("soccer")
-
-
-def test_the_disk_cache_stores_machine_code_under_different_names(tmp_path, monkeypatch) -> None:
-    """Two programs of one task stand for two processes: the second loads what the first has compiled."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    translation = translate(Task())
-    s = rows(translation, Task(), np.zeros((1, 39)))
-    first, second = (programs._compiled(translation.source) for _ in range(2))
-    first(s, 0, 1)
-    second(s, 0, 1)
-    assert sum(first.stats.cache_misses.values()) == 1 and sum(second.stats.cache_hits.values()) == 1
-    other = programs._compiled(translation.source + "\n")
-    assert other.py_func.__module__ != first.py_func.__module__ != package_terms.__name__
 
 
 def test_a_cache_folder_that_cannot_be_written_only_warns(tmp_path, monkeypatch) -> None:

@@ -1,12 +1,12 @@
 """Functions that translated source of the metaworld package calls (`translation`), compiled by numba.
 
 They have the names and the keyword arguments of the package's own functions. Arithmetic of vectors has functions too:
-numba would compile ``a - b`` of arrays to a function without a module, which its disk cache cannot load.
+numba would compile ``a - b`` of arrays to a function without a module, which its disk cache cannot load. No two inner
+functions have the same name, because numba links the code of several cached tasks by names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,41 +17,117 @@ from powerband.recipes.metaworld.env.threads.observation import quaternion
 from powerband.recipes.metaworld.env.threads.reward_terms import gaussian, hamacher, long_tail, through
 
 
-def _elementwise(operate: Callable[..., Any]) -> Callable[[Any, Any], Any]:
-    """Returns a function of two numbers or vectors that compiled code can call, with `operate` for each entry."""
-
-    def function(a: Any, b: Any) -> Any:
-        raise NotImplementedError("only for compiled code")
-
-    def implementation(a, b):
-        if isinstance(a, types.Array) and isinstance(b, types.Array):
-
-            def of_vectors(a, b):
-                result = np.empty(a.shape[0])
-                for index in range(a.shape[0]):
-                    result[index] = operate(a[index], b[index])
-                return result
-
-            return of_vectors
-        if isinstance(a, types.Array):
-
-            def of_vector_and_number(a, b):
-                result = np.empty(a.shape[0])
-                for index in range(a.shape[0]):
-                    result[index] = operate(a[index], b)
-                return result
-
-            return of_vector_and_number
-        return lambda a, b: operate(a, b)
-
-    overload(function)(implementation)
-    return function
+def _has_vector(*arguments: Any) -> bool:
+    """Returns True if one of several types of numba is that of a vector."""
+    return any(isinstance(argument, types.Array) for argument in arguments)
 
 
-add = _elementwise(njit(lambda a, b: a + b))
-subtract = _elementwise(njit(lambda a, b: a - b))
-multiply = _elementwise(njit(lambda a, b: a * b))
-divide = _elementwise(njit(error_model="numpy")(lambda a, b: a / b))
+def size(a: Any, b: Any) -> int:
+    """Returns the number of entries of `a` or `b`, of which one at least is a vector."""
+    return int(np.size(a) if np.ndim(a) else np.size(b))
+
+
+@overload(size)
+def _size(a, b):
+    def size_of_first(a, b):
+        return a.shape[0]
+
+    def size_of_second(a, b):
+        return b.shape[0]
+
+    return size_of_first if _has_vector(a) else size_of_second
+
+
+def entry(x: Any, index: int) -> Any:
+    """Returns an entry of a vector `x`, or the number `x`."""
+    return x[index] if np.ndim(x) else x
+
+
+@overload(entry)
+def _entry(x, index):
+    def entry_of_vector(x, index):
+        return x[index]
+
+    def entry_of_number(x, index):
+        return x
+
+    return entry_of_vector if _has_vector(x) else entry_of_number
+
+
+def add(a: Any, b: Any) -> Any:
+    """Returns the sum of two numbers or vectors."""
+    return a + b
+
+
+@overload(add)
+def _add(a, b):
+    def add_numbers(a, b):
+        return a + b
+
+    def add_vectors(a, b):
+        result = np.empty(size(a, b))
+        for index in range(result.shape[0]):
+            result[index] = entry(a, index) + entry(b, index)
+        return result
+
+    return add_vectors if _has_vector(a, b) else add_numbers
+
+
+def subtract(a: Any, b: Any) -> Any:
+    """Returns the difference of two numbers or vectors."""
+    return a - b
+
+
+@overload(subtract)
+def _subtract(a, b):
+    def subtract_numbers(a, b):
+        return a - b
+
+    def subtract_vectors(a, b):
+        result = np.empty(size(a, b))
+        for index in range(result.shape[0]):
+            result[index] = entry(a, index) - entry(b, index)
+        return result
+
+    return subtract_vectors if _has_vector(a, b) else subtract_numbers
+
+
+def multiply(a: Any, b: Any) -> Any:
+    """Returns the product of two numbers or vectors."""
+    return a * b
+
+
+@overload(multiply)
+def _multiply(a, b):
+    def multiply_numbers(a, b):
+        return a * b
+
+    def multiply_vectors(a, b):
+        result = np.empty(size(a, b))
+        for index in range(result.shape[0]):
+            result[index] = entry(a, index) * entry(b, index)
+        return result
+
+    return multiply_vectors if _has_vector(a, b) else multiply_numbers
+
+
+def divide(a: Any, b: Any) -> Any:
+    """Returns the quotient of two numbers or vectors."""
+    return a / b
+
+
+@overload(divide)
+def _divide(a, b):
+    def divide_numbers(a, b):
+        return a / b
+
+    def divide_vectors(a, b):
+        result = np.empty(size(a, b))
+        for index in range(result.shape[0]):
+            result[index] = entry(a, index) / entry(b, index)
+        return result
+
+    return divide_vectors if _has_vector(a, b) else divide_numbers
 
 
 def absolute(x: Any) -> Any:
@@ -61,16 +137,16 @@ def absolute(x: Any) -> Any:
 
 @overload(absolute)
 def _absolute(x):
-    if not isinstance(x, types.Array):
-        return lambda x: abs(x)
+    def absolute_of_number(x):
+        return abs(x)
 
-    def of_vector(x):
+    def absolute_of_vector(x):
         result = np.empty(x.shape[0])
         for index in range(x.shape[0]):
             result[index] = abs(x[index])
         return result
 
-    return of_vector
+    return absolute_of_vector if _has_vector(x) else absolute_of_number
 
 
 def norm(x: Any) -> Any:
@@ -80,16 +156,16 @@ def norm(x: Any) -> Any:
 
 @overload(norm)
 def _norm(x):
-    if not isinstance(x, types.Array):
-        return lambda x: abs(x)
+    def norm_of_number(x):
+        return abs(x)
 
-    def length(x):
+    def norm_of_vector(x):
         total = 0.0
         for index in range(x.shape[0]):
             total += x[index] * x[index]
         return np.sqrt(total)
 
-    return length
+    return norm_of_vector if _has_vector(x) else norm_of_number
 
 
 def hstack(parts: Any) -> Any:
@@ -99,9 +175,13 @@ def hstack(parts: Any) -> Any:
 
 @overload(hstack)
 def _hstack(parts):
-    if isinstance(parts[0], types.Array):
-        return lambda parts: np.concatenate(parts)
-    return lambda parts: np.array(parts)
+    def hstack_vectors(parts):
+        return np.concatenate(parts)
+
+    def hstack_numbers(parts):
+        return np.array(parts)
+
+    return hstack_vectors if _has_vector(parts[0]) else hstack_numbers
 
 
 @njit

@@ -30,8 +30,8 @@ from numba import njit
 
 from powerband.recipes.metaworld.env.threads.observation import observe_objects
 from powerband.recipes.metaworld.env.threads.package_terms import (
-    absolute, add, as_quat, clip, divide, hamacher_product, hstack, multiply, norm, number, rect_prism_tolerance, subtract,
-    tolerance_gaussian, tolerance_long_tail
+    absolute, add, as_quat, clip, divide, hamacher_product, hstack, multiply, norm, number,
+    rect_prism_tolerance, subtract, tolerance_gaussian, tolerance_long_tail
 )
 """
 DECORATOR = '@njit(error_model="numpy")'
