@@ -10,7 +10,7 @@ from powerband.core.config import RunConfig
 from powerband.core.config.ranges import FilePath, Pixels, Range, Seed, Size, SizeOrZero, Workers, check_ranges
 from powerband.core.errors import ConfigError
 from powerband.loops.config import OfflineConfig, OffPolicyConfig
-from powerband.recipes.metaworld.env.tasks import MT10, MT10_TASKS, Backend, TaskConfig, resolve_task
+from powerband.recipes.metaworld.env.tasks import MT10_TASKS, TASK_SETS, Backend, TaskConfig, resolve_task
 from powerband.recipes.metaworld.settings import (
     CollectConfig,
     DistillConfig,
@@ -30,7 +30,8 @@ EXPERT_STEPS = {
     "peg-insert-side": 1_300_000,
     "window-open": 300_000,
     "window-close": 400_000,
-    MT10: 20_000_000,
+    "mt10": 20_000_000,
+    "mt50": 100_000_000,
 }
 """Task -> environment steps of its expert, from the published configuration that metaworld reproduces."""
 OTHER_EXPERT_STEPS = 1_000_000
@@ -41,14 +42,14 @@ OTHER_EXPERT_STEPS = 1_000_000
 @check_ranges
 class Config:
     task: str = "reach"
-    """A task of Meta-World, such as door-open. The stage expert also accepts mt10: ten tasks at once, each with its
-    one-hot code."""
+    """A task of Meta-World, such as door-open. The stage expert also accepts mt10 and mt50: ten or fifty tasks at once,
+    each with its one-hot code."""
     tasks: tuple[str, ...] = MT10_TASKS
     """Tasks of the stages that use several tasks: represent, distill, evaluate and pipeline."""
     project: FilePath = "runs/metaworld"
     """Project folder: each stage saves its output there, and later stages read it."""
     backend: Backend = "auto"
-    """Backend that steps the simulations: threads (MuJoCo in threads of this process, for the ten tasks of MT10;
+    """Backend that steps the simulations: threads (MuJoCo in threads of this process; states are
     bit-identical to the metaworld package), envpool (the EnvPool package), workers (the metaworld package in worker
     processes), or auto: the first of these that is installed and has the task."""
     num_workers: Workers = -1
@@ -131,7 +132,7 @@ def finalize(config: Config, stage: str) -> Config:
     Raises:
         ConfigError: A task is unknown.
     """
-    task = config.task if config.task == MT10 else resolve_task(config.task)[0]
+    task = config.task if config.task in TASK_SETS else resolve_task(config.task)[0]
     tasks = tuple(resolve_task(each, "tasks")[0] for each in config.tasks)
     batch = config.offline.global_batch_size
     budgets = {
@@ -155,7 +156,7 @@ def notices(config: Config) -> list[str]:
         config: Configuration as the user wrote it, before `finalize` removes the versions.
     """
     named = [("task", config.task), *(("tasks", name) for name in config.tasks)]
-    messages = dict.fromkeys(resolve_task(name, option)[1] for option, name in named if name != MT10)
+    messages = dict.fromkeys(resolve_task(name, option)[1] for option, name in named if name not in TASK_SETS)
     return [message for message in messages if message]
 
 

@@ -28,7 +28,7 @@ from powerband.recipes.metaworld.algos.expert import build_learner
 from powerband.recipes.metaworld.config import Config, Evaluation
 from powerband.recipes.metaworld.env.encoded import EncodedVecEnv
 from powerband.recipes.metaworld.env.gymnasium_env import MetaWorldEnv, scripted_policy
-from powerband.recipes.metaworld.env.tasks import ACTION, MT10, MT10_TASKS, OBS, expand_task
+from powerband.recipes.metaworld.env.tasks import ACTION, OBS, TASK_SETS, expand_task
 from powerband.recipes.metaworld.env.vec_env import make_metaworld_vec_env
 from powerband.recipes.metaworld.nets.collective import shared_state
 from powerband.recipes.metaworld.nets.trajectory import TrajectoryEncoder
@@ -85,7 +85,8 @@ class GoalEvaluator:
             ``env``, the index of the environment that played the episode.
         """
         if self.env is None:
-            num_envs = min(EVAL_ENVS, episodes) if self.config.task != MT10 else len(MT10_TASKS)
+            tasks = len(expand_task(self.config.task))
+            num_envs = tasks if tasks > 1 else min(EVAL_ENVS, episodes)
             env = make_metaworld_vec_env(self.config.simulated_tasks(), num_envs, self.workers, cycle_goals=True)
             self.env = env if self.wrap_env is None else self.wrap_env(env)
         with count_progress_bar(label, episodes, "episodes") as on_progress:
@@ -216,7 +217,7 @@ def scripted_policies(task: str) -> Policy:
     """Returns one policy for all environments, which uses Meta-World's scripted policy of each environment's task.
 
     With `task` ``mt10``, the first tenth of the environments plays the first task of MT10, the second tenth the second
-    task, and so on.
+    task, and so on; with ``mt50`` likewise.
     """
     scripts = [scripted_policy(name) for name in expand_task(task)]
 
@@ -366,7 +367,8 @@ def record_video(config: Config, task: str, policy: Policy, folder: Path, size: 
     """
     from powerband.report.media_files import save_image, write_video
 
-    code = (MT10_TASKS.index(task), len(MT10_TASKS)) if config.task == MT10 else None
+    coded = TASK_SETS.get(config.task)
+    code = (coded.index(task), len(coded)) if coded else None
     env = MetaWorldEnv(
         task, config.horizon, "cycled", one_hot=code, render_size=size, reward_version=config.reward_version
     )

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from powerband.recipes.metaworld.env.tasks import MT10
-
 CPU_TRAINING = {
     "run.gpus": "none",
     "run.threads": 1,
@@ -18,7 +16,7 @@ CPU_TRAINING = {
 }
 """Settings of SAC on a CPU, for one task and for ten."""
 MT10_TRAINING = {
-    "task": MT10,
+    "task": "mt10",
     "stop_after_successes": 0,
     "off_policy.num_envs": 10,
     "off_policy.global_batch_size": 1280,
@@ -29,6 +27,15 @@ MT10_TRAINING = {
     "off_policy.random_steps": 10_000,
     "sac.hidden": (400, 400, 400),
     "collect.interval": 0,
+}
+MT50_TRAINING = {  # as for ten tasks: an update per step of all environments, with 64 rows of each task or more
+    **MT10_TRAINING,
+    "task": "mt50",
+    "off_policy.num_envs": 50,
+    "off_policy.global_batch_size": 3200,
+    "off_policy.update_interval": 50,
+    "off_policy.learning_starts": 50_000,
+    "off_policy.random_steps": 50_000,
 }
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -84,6 +91,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "run.precision": "bf16",
     },
     "mt10": MT10_TRAINING,
+    "mt50": MT50_TRAINING,
     "mt10-cpu": {  # 64 rows of each task per update, one update for ten environment steps
         **MT10_TRAINING,
         **CPU_TRAINING,

@@ -7,8 +7,9 @@ import torch
 from powerband.core.errors import ConfigError
 from powerband.recipes.metaworld.env.gymnasium_env import GOAL_SEED, MetaWorldEnv, scripted_policy
 from powerband.recipes.metaworld.env.tasks import (
-    ALL_TASKS,
+    GOALS,
     MT10_TASKS,
+    MT50_TASKS,
     TaskConfig,
     UnknownTask,
     envpool_available,
@@ -191,15 +192,41 @@ def test_a_resume_continues_the_current_episode():
 
 
 def test_names_of_tasks():
-    from metaworld.env_dict import ALL_V3_ENVIRONMENTS
+    from metaworld.env_dict import MT10_V3, MT50_V3
 
-    assert sorted(f"{name}-v3" for name in ALL_TASKS) == sorted(ALL_V3_ENVIRONMENTS)
+    assert [f"{name}-v3" for name in MT10_TASKS] == list(MT10_V3)
+    assert [f"{name}-v3" for name in MT50_TASKS] == list(MT50_V3)
     assert resolve_task("reach") == ("reach", "")
     assert resolve_task("door-open-v3") == ("door-open", "")
     name, notice = resolve_task("reach-v2")
     assert name == "reach" and "reach-v3" in notice
     with pytest.raises(UnknownTask, match="door-open"):
         resolve_task("door-opn")
+
+
+def test_every_task_has_a_scripted_teacher():
+    for task in MT50_TASKS:
+        action = scripted_policy(task)(np.zeros(39))
+        assert action.shape == (4,) and np.abs(action).max() <= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", MT50_TASKS)
+def test_every_task_has_fifty_goals(task):
+    env = MetaWorldEnv(task, goals="cycled")
+    starts = [tuple(env.reset()[0]) for _ in range(GOALS + 1)]
+    assert starts[GOALS] == pytest.approx(starts[0], abs=1e-3)
+    assert len(set(starts[:GOALS])) == GOALS
+
+
+@pytest.mark.slow
+def test_the_fifty_tasks_form_one_vector():
+    envs = make_metaworld_vec_env(TaskConfig("mt50", 5), 50, 2)
+    assert torch.equal(envs.reset(0)[:, 39:], torch.eye(50))
+    for _ in range(6):
+        step = envs.step(torch.zeros(50, 4))
+        assert torch.equal(step.obs[:, 39:], torch.eye(50)) and bool(torch.isfinite(step.reward).all())
+    envs.close()
 
 
 def test_invalid_options_are_refused():
@@ -209,5 +236,7 @@ def test_invalid_options_are_refused():
         MetaWorldEnv("reach", reward_version="v3")
     with pytest.raises(ConfigError, match="num_envs=10"):
         TaskConfig("mt10").task_of_each_env(14)
+    with pytest.raises(ConfigError, match="num_envs=50"):
+        TaskConfig("mt50").task_of_each_env(10)
     with pytest.raises(ConfigError, match="backend=workers"):
         _ = TaskConfig(reward_version="v1", backend="envpool").resolved_backend

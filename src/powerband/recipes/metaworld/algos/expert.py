@@ -1,4 +1,4 @@
-"""Expert: builds the SAC agent of one task or of MT10's ten tasks, and converts it to named tensors and back."""
+"""Expert: builds the SAC agent of one task, of MT10 or of MT50, and converts it to named tensors and back."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from powerband.core.rank_context import RankContext
 from powerband.data.types import EnvSpec, TensorSpec
 from powerband.loops.config import OffPolicyConfig
 from powerband.recipes.metaworld.config import Config
-from powerband.recipes.metaworld.env.tasks import ACTION, MT10, MT10_TASKS, OBS
+from powerband.recipes.metaworld.env.tasks import ACTION, OBS, TASK_SETS
 
 SAC_PARTS = ("actor", "critic", "target_critic", "temperature")
 
@@ -26,7 +26,7 @@ def build_learner(config: Config, context: RankContext) -> tuple[SAC, EnvSpec, O
         The expert, the spaces of its environments, and the settings of its off-policy loop.
     """
     bound = torch.ones(ACTION)
-    width = OBS + len(MT10_TASKS) * (config.task == MT10)
+    width = OBS + len(TASK_SETS.get(config.task, ()))
     spec = EnvSpec(obs=TensorSpec((width,)), action=TensorSpec((ACTION,)), low=-bound, high=bound)
     return SAC(spec, config.sac, context), spec, config.off_policy
 

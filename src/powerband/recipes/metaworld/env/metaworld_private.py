@@ -7,6 +7,7 @@ test `test_metaworld_private.py` names the version that they were written for.
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -106,3 +107,38 @@ def start_positions(task: str, env: Any) -> dict[str, Any]:
     if task in EXTRA_START:
         positions["extra"] = getattr(env, EXTRA_START[task])
     return positions
+
+
+def viewed_element(env: Any, value: Any) -> str:
+    """Returns the element of the simulation whose position `value` shows, such as "body:leftpad".
+
+    Some attributes of an environment are views of MuJoCo's data, whose values change with every step. The result is
+    empty for all other values.
+    """
+    import mujoco
+
+    kinds = {"body": env.data.xpos, "site": env.data.site_xpos, "geom": env.data.geom_xpos}
+    for kind, positions in kinds.items():
+        if isinstance(value, np.ndarray) and np.shares_memory(value, positions):
+            number = (value.ctypes.data - positions.ctypes.data) // positions.strides[0]
+            return f"{kind}:{mujoco.mj_id2name(env.model, getattr(mujoco.mjtObj, f'mjOBJ_{kind.upper()}'), number)}"
+    return ""
+
+
+def named_geoms(env: Any) -> tuple[str, ...]:
+    """Returns the geoms of the model that the source of the environment or of its base class names."""
+    import inspect
+
+    source = "".join(inspect.getsource(sys.modules[each.__module__]) for each in type(env).__mro__[:3])
+    names = (env.model.geom(number).name for number in range(env.model.ngeom))
+    return tuple(name for name in names if name and f'"{name}"' in source)
+
+
+def attribute(env: Any, name: str) -> Any:
+    """Returns an attribute of an environment, such as ``obj_init_pos``."""
+    return getattr(env, name)
+
+
+def fingers_touch_object(env: Any) -> bool:
+    """Returns True if both fingers press on the object of the task."""
+    return bool(env.touching_main_object)

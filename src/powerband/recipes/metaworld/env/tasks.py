@@ -24,17 +24,21 @@ MT10_TASKS = (
     "window-close",
 )
 """The ten tasks of MT10 in their order; the index of a task is its place in the one-hot code."""
-OTHER_TASKS = """
-    assembly basketball bin-picking box-close button-press-topdown-wall button-press button-press-wall
-    coffee-button coffee-pull coffee-push dial-turn disassemble door-close door-lock door-unlock hand-insert faucet-open
-    faucet-close hammer handle-press-side handle-press handle-pull-side handle-pull lever-pull pick-place-wall
-    pick-out-of-hole plate-slide plate-slide-side plate-slide-back plate-slide-back-side peg-unplug-side soccer
-    stick-push stick-pull push-wall push-back reach-wall shelf-place sweep-into sweep
-""".split()
-"""The other forty tasks of Meta-World 3; a test compares the fifty with the package."""
-ALL_TASKS = (*MT10_TASKS, *OTHER_TASKS)
-MT10 = "mt10"
-"""Task name that stands for the ten tasks at once, with their one-hot code behind the observation."""
+MT50_TASKS = tuple(
+    """
+    assembly basketball bin-picking box-close button-press-topdown button-press-topdown-wall button-press
+    button-press-wall coffee-button coffee-pull coffee-push dial-turn disassemble door-close door-lock door-open
+    door-unlock hand-insert drawer-close drawer-open faucet-open faucet-close hammer handle-press-side handle-press
+    handle-pull-side handle-pull lever-pull pick-place-wall pick-out-of-hole pick-place plate-slide plate-slide-side
+    plate-slide-back plate-slide-back-side peg-insert-side peg-unplug-side soccer stick-push stick-pull push push-wall
+    push-back reach reach-wall shelf-place sweep-into sweep window-open window-close
+    """.split()
+)
+"""The fifty tasks of MT50, all of Meta-World 3, in the order of the package; a test compares them."""
+OTHER_TASKS = tuple(task for task in MT50_TASKS if task not in MT10_TASKS)
+"""The forty tasks of MT50 that are not in MT10."""
+TASK_SETS = {"mt10": MT10_TASKS, "mt50": MT50_TASKS}
+"""Task name that stands for several tasks at once, with their one-hot code behind the observation -> the tasks."""
 INSTALL = "pip install 'powerband[metaworld]'"
 MAX_HORIZON = 500
 """Largest number of steps of an episode in Meta-World."""
@@ -65,8 +69,8 @@ def resolve_task(name: str, option: str = "task") -> tuple[str, str]:
     """
     base, _, version = name.rpartition("-v")
     task = base if version.isdigit() and base else name
-    if task not in ALL_TASKS:
-        near = difflib.get_close_matches(task[:SHOWN], ALL_TASKS, n=3, cutoff=0.4)
+    if task not in MT50_TASKS:
+        near = difflib.get_close_matches(task[:SHOWN], MT50_TASKS, n=3, cutoff=0.4)
         raise UnknownTask(
             f"{option}={shortened(name)}: Meta-World has no such task. "
             f"Nearest: {', '.join(near) or ', '.join(MT10_TASKS)}."
@@ -76,8 +80,8 @@ def resolve_task(name: str, option: str = "task") -> tuple[str, str]:
 
 
 def expand_task(task: str) -> tuple[str, ...]:
-    """Returns the tasks that a name stands for: the ten of MT10 for ``mt10``, otherwise the task itself."""
-    return MT10_TASKS if task == MT10 else (task,)
+    """Returns the tasks that a name stands for: ten for ``mt10``, fifty for ``mt50``, otherwise the task itself."""
+    return TASK_SETS.get(task, (task,))
 
 
 def envpool_task_id(task: str) -> str:
@@ -99,12 +103,12 @@ class TaskConfig:
     """Tasks of vectorised environments, and the backend that steps them.
 
     Attributes:
-        task: A task, or "mt10" for equal numbers of environments of ten tasks, with a one-hot task code appended to
-            observations.
+        task: A task, or "mt10" or "mt50" for equal numbers of environments of ten or fifty tasks, with a one-hot task
+            code appended to observations.
         horizon: Steps of an episode.
         reward_version: Version of the rewards; EnvPool and threads have v2 only.
         backend: What steps the simulations: ``threads`` of this process, ``envpool``, or ``workers`` (processes).
-            ``auto`` takes the first of these that is installed and supports the task and the rewards.
+            ``auto`` takes the first of these that is installed and supports the rewards.
     """
 
     task: str = "reach"
@@ -117,19 +121,17 @@ class TaskConfig:
         """The backend that steps the simulations, after ``auto`` has been resolved.
 
         Raises:
-            ConfigError: The backend is not installed, or does not support the task or the rewards.
+            ConfigError: The backend is not installed, or does not support the rewards.
         """
-        ten, shaped = set(expand_task(self.task)) <= set(MT10_TASKS), self.reward_version == "v2"
+        shaped = self.reward_version == "v2"
         if self.backend == "auto":
-            if ten and shaped and find_spec("metaworld") is not None:
+            if shaped and find_spec("metaworld") is not None:
                 return "threads"
             return "envpool" if shaped and envpool_available() else "workers"
         if self.backend != "workers" and not shaped:
             raise ConfigError(
                 f"reward_version={self.reward_version}: backend={self.backend} has v2 only. Write backend=workers."
             )
-        if self.backend == "threads" and not ten:
-            raise unsupported_by_threads(self.task)
         if self.backend == "envpool" and not envpool_available():
             raise ConfigError(
                 "backend=envpool: EnvPool is not installed. Run pip install 'powerband[pool]', or write backend=auto."
@@ -149,8 +151,3 @@ class TaskConfig:
                 f"Write num_envs={max(1, num_envs // len(names)) * len(names)}."
             )
         return [name for name in names for _ in range(num_envs // len(names))]
-
-
-def unsupported_by_threads(task: str) -> ConfigError:
-    """Returns the error for a task that backend=threads does not support."""
-    return ConfigError(f"task={task}: backend=threads supports only {', '.join(MT10_TASKS)}. Write backend=workers.")

@@ -13,7 +13,7 @@ from powerband.envs.adapters.external import ExternalVecEnv, ExternalVector
 from powerband.envs.workers.supervision import EnvFailure, Supervision
 from powerband.envs.workers.vector import EnvFn, WorkerVecEnv
 from powerband.recipes.metaworld.env.gymnasium_env import make_metaworld_env
-from powerband.recipes.metaworld.env.tasks import MT10_TASKS, TaskConfig
+from powerband.recipes.metaworld.env.tasks import TASK_SETS, TaskConfig
 
 EPISODE_METRICS = ("success",)
 
@@ -49,7 +49,7 @@ def make_metaworld_vec_env(
         ConfigError: The backend is not installed, or `num_envs` does not divide by the number of tasks.
     """
     names = tasks.task_of_each_env(num_envs)
-    one_hot_tasks = MT10_TASKS if len(set(names)) > 1 else ()
+    one_hot_tasks = TASK_SETS.get(tasks.task, ())
     backend = "workers" if cycle_goals else tasks.resolved_backend
     if backend != "workers":
         source = _source(backend, names, tasks.horizon, max(0, num_workers), one_hot_tasks)

@@ -1,4 +1,4 @@
-"""Stage expert: trains SAC on one task, or on the ten tasks of MT10."""
+"""Stage expert: trains SAC on one task, or on the tasks of MT10 or MT50 at once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from powerband.core.run.run import Run, RunHooks
 from powerband.loops.off_policy import off_policy
 from powerband.recipes.metaworld.algos.expert import sac_tensors
 from powerband.recipes.metaworld.config import Config
-from powerband.recipes.metaworld.env.tasks import MT10
+from powerband.recipes.metaworld.env.tasks import TASK_SETS
 from powerband.recipes.metaworld.evaluation import GoalEvaluator, greedy_policy
 from powerband.recipes.metaworld.project_folder import save_policy, stage_folder
 from powerband.recipes.metaworld.stages.rank_setup import make_training_env, scaled_sac_settings
@@ -46,7 +46,7 @@ def expert(config: Config, run: Run) -> dict[str, Any]:
     if run.ranks.leads:
         save_policy(folder, config, sac_tensors(learner))
         (folder / "evaluation.json").write_text(json.dumps({**final, "env_steps": run.env_steps}, indent=2))
-    if sampler.chunks and config.task != MT10:
+    if sampler.chunks and config.task not in TASK_SETS:
         labelled = add_labels(sampler.rows(), learner)
         write_transitions(config, run, "experts", labelled, "expert", config.sac.gamma)
     return final

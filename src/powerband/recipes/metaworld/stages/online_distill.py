@@ -20,7 +20,7 @@ from powerband.loops.off_policy import off_policy
 from powerband.recipes.metaworld.algos.imitate import ImitationLearner
 from powerband.recipes.metaworld.config import Config
 from powerband.recipes.metaworld.env.gymnasium_env import scripted_policy
-from powerband.recipes.metaworld.env.tasks import MT10
+from powerband.recipes.metaworld.env.tasks import TASK_SETS
 from powerband.recipes.metaworld.project_folder import load_expert
 from powerband.recipes.metaworld.stages.rank_setup import make_training_env
 from powerband.recipes.metaworld.transitions.sampler import add_labels, order_by_env, write_transitions
@@ -38,10 +38,12 @@ def online_distill(config: Config, run: Run) -> dict[str, Any]:
         {"rows": number of recorded transitions over all ranks}; an empty dict if a signal ended the run.
 
     Raises:
-        ConfigError: The task is mt10.
+        ConfigError: The task is mt10 or mt50.
     """
-    if config.task == MT10:
-        raise ConfigError("task=mt10: online_distill records one task at a time. Write task=reach, for example.")
+    if config.task in TASK_SETS:
+        raise ConfigError(
+            f"task={config.task}: online_distill records one task at a time. Write task=reach, for example."
+        )
     expert = load_expert(config, config.task, run.device) if config.teacher == "expert" else None
     teacher = scripted_teacher(config.task) if expert is None else expert_teacher(expert)
     env = make_training_env(config, run)

@@ -8,6 +8,7 @@ from powerband.core.run.run import Run
 from powerband.data.types import VecEnv
 from powerband.envs.workers.supervision import Supervision
 from powerband.recipes.metaworld.config import Config
+from powerband.recipes.metaworld.env.tasks import MT10_TASKS, expand_task
 from powerband.recipes.metaworld.env.vec_env import make_metaworld_vec_env
 
 SIMULATOR_LINES = {
@@ -23,6 +24,12 @@ def make_training_env(config: Config, run: Run) -> VecEnv:
     ranks, tasks = run.ranks, config.simulated_tasks()
     num_envs = per_rank("num_envs", config.off_policy.num_envs, ranks.world_size)
     run.describe({"simulator": SIMULATOR_LINES[tasks.resolved_backend]})
+    translated = set(expand_task(tasks.task)) - set(MT10_TASKS)
+    if translated and tasks.resolved_backend == "threads":
+        run.console.note(
+            f"Creating the environments. The first start on a machine compiles the rewards of {len(translated)} "
+            f"task(s), which takes some seconds for each."
+        )
     return make_metaworld_vec_env(
         tasks,
         num_envs,

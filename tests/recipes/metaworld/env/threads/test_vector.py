@@ -7,13 +7,15 @@ import torch
 from powerband.core.errors import ConfigError
 from powerband.recipes.metaworld.env import tasks
 from powerband.recipes.metaworld.env.gymnasium_env import MetaWorldEnv, scripted_policy
-from powerband.recipes.metaworld.env.tasks import MT10_TASKS, TaskConfig
+from powerband.recipes.metaworld.env.tasks import MT10_TASKS, MT50_TASKS, TaskConfig
 from powerband.recipes.metaworld.env.vec_env import make_metaworld_vec_env
 
 pytest.importorskip("metaworld", reason="metaworld is not installed: pip install 'powerband[metaworld]'")
 from powerband.recipes.metaworld.env.threads.vector import ThreadedMetaWorld
 
 HORIZON = 100
+TRANSLATED = ("hammer", "bin-picking", "stick-push")
+"""Two objects and a joint; a value that the first reward after a reset sets; a success that needs contact."""
 REWARD_TOLERANCE = 2e-6
 """The package computes some products with the float32 action in float32; rewards reach 10."""
 
@@ -23,20 +25,20 @@ def state(env):
     return np.concatenate([data.qpos, data.qvel, data.qacc_warmstart, data.mocap_pos[0], data.ctrl])
 
 
-@pytest.mark.parametrize("task", MT10_TASKS)
-def test_threads_and_the_package_agree(task):
-    """Three rows over the end of an episode: scripted actions, scripted actions with noise, and random actions."""
-    threads, rows = ThreadedMetaWorld([task] * 3, HORIZON, 2), [MetaWorldEnv(task, HORIZON) for _ in range(3)]
-    seeds, policy, draw = [11, 12, 13], scripted_policy(task), np.random.default_rng(0)
-    obs = threads.reset(seeds)
-    np.testing.assert_array_equal(obs, [env.reset(seed=seed)[0] for env, seed in zip(rows, seeds, strict=True)])
-    for step in range(1, HORIZON + 30):
+def compare(task, horizon, steps):
+    """Steps three rows over ends of episodes: scripted actions, scripted actions with noise, and random actions."""
+    threads, rows = ThreadedMetaWorld([task] * 3, horizon, 2), [MetaWorldEnv(task, horizon) for _ in range(3)]
+    seeds, policy, draw = np.array([11, 12, 13]), scripted_policy(task), np.random.default_rng(0)
+    obs = threads.reset(seeds.tolist())
+    np.testing.assert_array_equal(obs, [env.reset(seed=int(seed))[0] for env, seed in zip(rows, seeds, strict=True)])
+    for step in range(1, steps):
         noisy = np.clip(policy(obs[1]) + draw.normal(0, 0.3, 4), -1, 1)
         action = np.stack([policy(obs[0]), noisy, draw.uniform(-1, 1, 4)]).astype(np.float32)
         threads.send(action)
-        ours = threads.recv(lambda ended: [seed + 10 for seed in seeds])
+        seeds[:] += 10 * (step % horizon == 0)
+        ours = threads.recv(lambda ended: seeds.tolist())
         theirs = [env.step(row) for env, row in zip(rows, action, strict=True)]
-        ended = step == HORIZON
+        ended = step % horizon == 0
         assert ours.truncated.tolist() == [ended] * 3 == [row[3] for row in theirs] and not ours.terminated.any()
         assert ended == (ours.final_obs is not None)
         obs = np.stack([row[0] for row in theirs])
@@ -44,11 +46,22 @@ def test_threads_and_the_package_agree(task):
         np.testing.assert_allclose(ours.reward, [row[1] for row in theirs], rtol=0, atol=REWARD_TOLERANCE)
         assert ours.info["success"].tolist() == [row[4]["success"] for row in theirs]
         if ended:
-            obs = np.stack([env.reset(seed=seed + 10)[0] for env, seed in zip(rows, seeds, strict=True)])
+            obs = np.stack([env.reset(seed=int(seed))[0] for env, seed in zip(rows, seeds, strict=True)])
             np.testing.assert_array_equal(ours.obs, obs)
         for mine, other in zip(threads.envs, rows, strict=True):
             np.testing.assert_array_equal(state(mine), state(other))
     threads.close()
+
+
+@pytest.mark.parametrize("task", (*MT10_TASKS, *TRANSLATED))
+def test_threads_and_the_package_agree(task):
+    compare(task, HORIZON, HORIZON + 30)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", MT50_TASKS)
+def test_all_fifty_tasks_agree_with_the_package_over_1000_steps(task):
+    compare(task, 400, 1_001)
 
 
 def rolled(threads, task="mt10", steps=9, seed=3, **options):
@@ -100,23 +113,17 @@ def test_an_exception_in_a_thread_is_raised_by_the_caller():
     threads.close()  # while a step is pending
 
 
-def test_the_choice_of_auto_and_unsupported_tasks(monkeypatch):
+def test_the_choice_of_auto_and_unsupported_rewards(monkeypatch):
     monkeypatch.setattr(tasks, "envpool_available", lambda: True)
     assert TaskConfig().resolved_backend == TaskConfig("mt10").resolved_backend == "threads"
-    assert (
-        TaskConfig("hammer").resolved_backend == "envpool"
-        and TaskConfig(reward_version="v1").resolved_backend == "workers"
-    )
+    assert TaskConfig("hammer").resolved_backend == TaskConfig("mt50").resolved_backend == "threads"
+    assert TaskConfig(reward_version="v1").resolved_backend == "workers"
     monkeypatch.setattr(tasks, "find_spec", lambda name: None)
     assert TaskConfig().resolved_backend == "envpool"
     monkeypatch.setattr(tasks, "envpool_available", lambda: False)
     assert TaskConfig().resolved_backend == TaskConfig("hammer").resolved_backend == "workers"
     with pytest.raises(ConfigError, match="EnvPool is not installed"):
         _ = TaskConfig(backend="envpool").resolved_backend
-    with pytest.raises(ConfigError, match="task=hammer: .* Write backend=workers"):
-        _ = TaskConfig("hammer", backend="threads").resolved_backend
-    with pytest.raises(ConfigError, match="task=hammer: .* Write backend=workers"):
-        ThreadedMetaWorld(["hammer"], 5)
     for backend in ("threads", "envpool"):
         with pytest.raises(ConfigError, match=f"reward_version=v1: backend={backend} has v2 only"):
             _ = TaskConfig(reward_version="v1", backend=backend).resolved_backend

@@ -1,4 +1,4 @@
-"""Lean models: creates MuJoCo models of the ten tasks without visual parts, each compiled once for all simulations.
+"""Lean models: creates MuJoCo models of tasks without visual parts, each compiled once for all simulations.
 
 Visual parts cost time in each step and do not change it.
 """
@@ -13,41 +13,26 @@ import numpy as np
 
 from powerband.recipes.metaworld.env import metaworld_private
 from powerband.recipes.metaworld.env.gymnasium_env import MetaWorldEnv
-from powerband.recipes.metaworld.env.threads.reward_terms import JOINT, TURN
 
-COMMON_PLACES = (
-    "body:hand body:rightclaw body:leftclaw body:rightpad body:leftpad site:rightEndEffector site:leftEndEffector"
-).split()
-OBJECT_PLACES = {
-    **dict.fromkeys(("reach", "push", "pick-place"), ("body:obj", "geom:objGeom")),
-    "door-open": ("geom:handle", "geom:handle"),
-    "drawer-open": ("body:drawer_link", "body:drawer_link"),
-    "drawer-close": ("body:drawer_link", ""),
-    "button-press-topdown": ("body:button", "body:button"),
-    "peg-insert-side": ("site:pegGrasp", "site:pegGrasp"),
-    "window-open": ("site:handleOpenStart", ""),
-    "window-close": ("site:handleCloseStart", ""),
-}
-"""Task -> the model elements whose position and whose orientation an observation contains; empty for no orientation."""
-BOX_CORNERS = [f"site:{corner}_corner_collision_box_{box}" for box in (1, 2) for corner in ("bottom_right", "top_left")]
 HAND_RESET_STEPS = 50
 """Environment steps in which the metaworld package moves the hand to its start position."""
 
 
-def lean_env(task: str, horizon: int, one_hot_tasks: tuple[str, ...]) -> MetaWorldEnv:
+def lean_env(task: str, horizon: int, one_hot_tasks: tuple[str, ...], geoms: tuple[str, ...]) -> MetaWorldEnv:
     """Creates one environment of a task whose model has no visual parts.
 
     Args:
         task: Name of the task.
         horizon: Steps of an episode.
         one_hot_tasks: Tasks of the one-hot task code that is appended to observations; empty for no code.
+        geoms: Geoms that the model keeps although they are only visible.
     """
     import mujoco
 
     env = MetaWorldEnv(
         task, horizon, one_hot=(one_hot_tasks.index(task), len(one_hot_tasks)) if one_hot_tasks else None
     )
-    model = copy.copy(_lean_model(task, env.env.model_name))
+    model = copy.copy(_lean_model(env.env.model_name, geoms))
     model.eq_data[:] = env.env.model.eq_data
     env.env.model, env.env.data = model, mujoco.MjData(model)
     env.env.mujoco_renderer = None
@@ -55,16 +40,16 @@ def lean_env(task: str, horizon: int, one_hot_tasks: tuple[str, ...]) -> MetaWor
 
 
 @cache
-def _lean_model(task: str, file: str) -> Any:
-    """Compiles the model of a task in `file` without visual parts, once per process."""
+def _lean_model(file: str, geoms: tuple[str, ...]) -> Any:
+    """Compiles the model in `file` without visual parts other than `geoms`, once per process."""
     import mujoco
 
     spec = mujoco.MjSpec.from_file(file)
     spec.compiler.discardvisual = True
-    for number, place in enumerate({place for place in OBJECT_PLACES[task] if place.startswith("geom:")}):
+    for number, geom in enumerate(dict.fromkeys(geoms)):
         reference = spec.add_tuple()  # the compiler keeps elements that another element names
         reference.name, reference.objtype, reference.objprm = f"kept{number}", [mujoco.mjtObj.mjOBJ_GEOM], [0.0]
-        reference.objname = [place.removeprefix("geom:")]
+        reference.objname = [geom]
     return spec.compile()
 
 
@@ -110,39 +95,3 @@ def _reset_hand(env: Any, home_state: dict[bytes, np.ndarray], steps: int = HAND
             mujoco.mj_setState(model, data, home_state[key], whole)
         mujoco.mj_step(model, data)
     metaworld_private.mark_hand_reset(env)
-
-
-def place_views(task: str, model: Any, data: Any) -> dict[int, np.ndarray]:
-    """Returns views of the arrays in MuJoCo's `data` that the reward of a task reads.
-
-    Args:
-        task: Name of the task.
-        model, data: mujoco.MjModel and mujoco.MjData of a simulation of the task.
-
-    Returns:
-        Index in ``RewardArrays.place`` -> view of a position, an orientation or an angle. The constants of
-        `reward_terms` name the indices.
-    """
-    import mujoco
-
-    positions = {"body": data.xpos, "site": data.site_xpos, "geom": data.geom_xpos}
-    orientations = {"body": data.xquat, "site": data.site_xmat, "geom": data.geom_xmat}
-    kinds = {"body": mujoco.mjtObj.mjOBJ_BODY, "site": mujoco.mjtObj.mjOBJ_SITE, "geom": mujoco.mjtObj.mjOBJ_GEOM}
-
-    def view(element: str, table: dict[str, np.ndarray]) -> np.ndarray:
-        kind, name = element.split(":")
-        number = mujoco.mj_name2id(model, kinds[kind], name)
-        assert number >= 0, f"{task} has no {element}"
-        return table[kind][number]
-
-    position, orientation = OBJECT_PLACES[task]
-    elements = [*COMMON_PLACES, position]
-    if task == "peg-insert-side":
-        elements += ["site:pegHead", *BOX_CORNERS]
-    views = {place: view(element, positions) for place, element in enumerate(elements)}
-    if orientation:
-        views[TURN] = view(orientation, orientations)
-    if task == "door-open":
-        first = int(model.joint("doorjoint").qposadr[0])
-        views[JOINT] = data.qpos[first : first + 1]
-    return views

@@ -15,6 +15,10 @@ from numba import njit
 
 HAND, RIGHT_CLAW, LEFT_CLAW, RIGHT_PAD, LEFT_PAD, RIGHT_TIP, LEFT_TIP, OBJECT = range(8)
 """Indices of the places of every task. A place is a position of three numbers, which a reward reads."""
+COMMON_PLACES = (
+    "body:hand body:rightclaw body:leftclaw body:rightpad body:leftpad site:rightEndEffector site:leftEndEffector"
+).split()
+"""Elements of the model whose positions are the first seven places of every task."""
 PEG_HEAD, BOX_1, BOX_1_END, BOX_2, BOX_2_END = range(8, 13)
 """Indices of the further places of peg-insert-side; two corners give a box."""
 TURN, JOINT, PLACES = 13, 16, 17
@@ -33,10 +37,11 @@ class RewardArrays(NamedTuple):
 
     Attributes:
         task: (N,) int64: index among the ten tasks.
-        place: (N, 17, 3) float64: places, which are positions in metres or other values that rewards read. Constants of
+        place: (N, P, 3) float64: places, which are positions in metres or other values that rewards read. Constants of
             the module, such as RIGHT_TIP, are the indices of axis 1.
-        size: (N, 17) int64: number of values of a place; TURN has 9 (a matrix), 4 (a quaternion) or 0.
-        start: (N, 5, 3) float64: positions in metres that the last reset has set, such as that of the goal.
+        flat: (N, P * 3) float64: the same memory as `place`.
+        size: (N, P) int64: number of values of a place; TURN has 9 (a matrix), 4 (a quaternion) or 0.
+        start: (N, S, 3) float64: positions in metres that the last reset has set, such as that of the goal.
         low, high: (N, 39) float64: bounds of an observation.
         last: (N, 18) float64: observation of the step before.
         action: (N, 4) float32 in [-1, 1].
@@ -47,6 +52,7 @@ class RewardArrays(NamedTuple):
 
     task: Any
     place: Any
+    flat: Any
     size: Any
     start: Any
     low: Any

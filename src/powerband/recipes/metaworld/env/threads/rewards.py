@@ -1,4 +1,4 @@
-"""Computes observation, reward and success of all simulations from positions, in one compiled loop.
+"""Computes observation, reward and success of the ten tasks of MT10 from positions, in one compiled loop.
 
 No simulator is needed. `s` are the arrays of all simulations (`RewardArrays`) and `n` is the index of a simulation.
 """
@@ -8,83 +8,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 
-import numpy as np
 from numba import njit
 
 from powerband.core.machine.cache_stamp import source_checksum
-from powerband.recipes.metaworld.env.threads import reward_terms, task_rewards
-from powerband.recipes.metaworld.env.threads.reward_terms import (
-    GOAL,
-    HAND,
-    LEFT_CLAW,
-    OBJECT,
-    RIGHT_CLAW,
-    TURN,
-    RewardArrays,
-    distance,
-)
+from powerband.recipes.metaworld.env.threads import observation, reward_terms, task_rewards
+from powerband.recipes.metaworld.env.threads.observation import observe
+from powerband.recipes.metaworld.env.threads.reward_terms import RewardArrays
 from powerband.recipes.metaworld.env.threads.task_rewards import reward_and_success
-
-OFFSETS = np.array([[0, 0, 0]] * 4 + [[0, -0.16, 0], [0, -0.16, 0.05], [0, 0, 0.193]] + [[0, 0, 0]] * 3)
-"""(10, 3) metres: from the place of a task's object to its position in the observation."""
-
-
-@njit
-def quaternion(m, q):
-    """Converts a rotation matrix `m` (3, 3) to a unit quaternion (x, y, z, w), and writes it into `q` (4,).
-
-    Its largest component is positive. Source: Markley 2008.
-    """
-    trace = m[0, 0] + m[1, 1] + m[2, 2]
-    i = 0
-    for axis in range(1, 3):
-        i = axis if m[axis, axis] > m[i, i] else i
-    if trace > m[i, i]:
-        q[0], q[1], q[2], q[3] = m[2, 1] - m[1, 2], m[0, 2] - m[2, 0], m[1, 0] - m[0, 1], 1.0 + trace
-    else:
-        j, k = (i + 1) % 3, (i + 2) % 3
-        q[i], q[j], q[k] = 1.0 - trace + 2.0 * m[i, i], m[j, i] + m[i, j], m[k, i] + m[i, k]
-        q[3] = m[k, j] - m[j, k]
-    length = np.sqrt(q[0] * q[0] + q[1] * q[1] + q[2] * q[2] + q[3] * q[3])
-    for axis in range(4):
-        q[axis] /= length
-
-
-@njit
-def observe(s, n):
-    """Writes the observation of simulation `n` of `s` (`RewardArrays`) to ``s.obs``, clipped to its bounds.
-
-    It consists of 18 entries of this step, the same 18 of the step before, and the goal (3 entries).
-    """
-    now, size = s.obs[n, :18], s.size[n, TURN]
-    now[:] = 0.0
-    for axis in range(3):
-        now[axis] = s.place[n, HAND, axis]
-        now[4 + axis] = s.place[n, OBJECT, axis] + OFFSETS[s.task[n], axis]
-        s.obs[n, 36 + axis] = s.start[n, GOAL, axis]
-    now[3] = min(distance(s.place[n, RIGHT_CLAW], s.place[n, LEFT_CLAW]) / 0.1, 1.0)
-    if size == 9:
-        quaternion(s.place[n, TURN : TURN + 3], now[7:11])
-    for axis in range(size if size == 4 else 0):
-        now[7 + axis] = s.place[n, TURN + axis // 3, axis % 3]
-    for entry in range(18):
-        s.obs[n, 18 + entry], s.last[n, entry] = s.last[n, entry], now[entry]
-    for entry in range(39):
-        value = s.obs[n, entry]
-        s.obs[n, entry] = s.low[n, entry] if value < s.low[n, entry] else min(value, s.high[n, entry])
 
 
 @cache
-def reward_function() -> Callable[[RewardArrays], None]:
-    """Returns a compiled function that writes observation, reward and success of all simulations.
+def reward_function() -> Callable[[RewardArrays, int, int], None]:
+    """Returns the compiled function ``(arrays, first, last)`` for the ten tasks of MT10.
 
-    Its argument is the `RewardArrays` of the simulations, which it reads and writes.
+    It writes observation, reward and success of the simulations ``first`` to ``last`` - 1 of ``arrays``.
     """
-    made_of = source_checksum(reward_terms, task_rewards)
+    made_of = source_checksum(observation, reward_terms, task_rewards)
 
     @njit(nogil=True, cache=True)
-    def write_rewards(s):
-        for n in range(s.task.shape[0] + 0 * made_of):
+    def write_rewards(s, first, last):
+        for n in range(first + 0 * made_of, last):
             observe(s, n)
             s.reward[n], s.success[n] = reward_and_success(s, n)
 

@@ -22,9 +22,9 @@ class MujocoArrays(NamedTuple):
         scale: (N,) float32: metres that the hand's target moves for an action of 1.
         low, high: (N, 3) float64: bounds of the hand's target in metres.
         inputs: (N, 9) float64: two controls of the gripper, position and quaternion of the hand's target.
-        source: (N, 17) uint64: addresses of the values of each place, a position that a reward reads (`reward_terms`).
-        size: (N, 17) int64: number of values of each place, 0 if it is unused.
-        place: (N, 17, 3) float64: copies of the values.
+        source: (N, P) uint64: addresses of the values of each place, a position that a reward reads (`reward_terms`).
+        size: (N, P) int64: number of values of each place, 0 if it is unused.
+        place: (N, P, 3) float64: copies of the values.
     """
 
     model: Any

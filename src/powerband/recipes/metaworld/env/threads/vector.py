@@ -1,11 +1,12 @@
-"""ThreadedMetaWorld: steps the ten tasks of MT10 with MuJoCo in threads of this process, bit for bit as `metaworld`.
+"""ThreadedMetaWorld: steps tasks of Meta-World with MuJoCo in threads of this process, bit for bit as `metaworld`.
 
 The `metaworld` package creates and resets each environment. A step is MuJoCo alone: a compiled function, which needs no
-Python lock, moves the hand's target, steps, and copies positions. `rewards` computes observation, reward and success.
+Python lock, moves the hand's target, steps, and copies positions. `programs` compute observation, reward and success.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable
 from functools import partial
@@ -16,16 +17,16 @@ from powerband.envs.adapters.external import ExternalStep
 from powerband.envs.workers.spaces import Spaces
 from powerband.recipes.metaworld.env import metaworld_private, mujoco_private
 from powerband.recipes.metaworld.env.gymnasium_env import MetaWorldEnv
-from powerband.recipes.metaworld.env.tasks import ACTION, MT10_TASKS, OBS, unsupported_by_threads
-from powerband.recipes.metaworld.env.threads import reward_terms
-from powerband.recipes.metaworld.env.threads.lean_models import copy_env, lean_env, place_views
-from powerband.recipes.metaworld.env.threads.rewards import reward_function
+from powerband.recipes.metaworld.env.tasks import ACTION, MT10_TASKS, OBS
+from powerband.recipes.metaworld.env.threads.lean_models import copy_env, lean_env
+from powerband.recipes.metaworld.env.threads.programs import RewardProgram, WriteRewards, reward_program
+from powerband.recipes.metaworld.env.threads.reward_terms import RewardArrays
 from powerband.recipes.metaworld.env.threads.stepping import MujocoArrays, step_function
 from powerband.recipes.metaworld.env.threads.thread_pool import ThreadPool
 
 
 class ThreadedMetaWorld:
-    """N simulations (rows), each of one of the ten tasks of MT10, which threads of this process step with MuJoCo.
+    """N simulations (rows), each of one task, which threads of this process step with MuJoCo.
 
     All episodes end together, because only the time limit ends an episode.
 
@@ -36,31 +37,30 @@ class ThreadedMetaWorld:
         one_hot_tasks: Tasks of the one-hot task code that is appended to observations; empty for no code.
 
     Raises:
-        ConfigError: A task is not one of the ten.
         MetaWorldNotInstalled: The metaworld package is not installed.
     """
 
     overlappable = True
 
     def __init__(self, tasks: list[str], horizon: int, threads: int = 0, one_hot_tasks: tuple[str, ...] = ()) -> None:
-        for task in tasks:
-            if task not in MT10_TASKS:
-                raise unsupported_by_threads(task)
         self.tasks, self.num_envs, self.horizon, self.steps = tasks, len(tasks), horizon, 0
-        lean = {task: lean_env(task, horizon, one_hot_tasks) for task in dict.fromkeys(tasks)}
+        self.programs = [reward_program(task) for task in tasks]
+        lean = {
+            task: lean_env(task, horizon, one_hot_tasks, program.geoms)
+            for task, program in dict(zip(tasks, self.programs, strict=True)).items()
+        }
         home_states: dict[str, dict[bytes, np.ndarray]] = {task: {} for task in lean}
         self.envs = [copy_env(lean[task], home_states[task]) for task in tasks]
         self.spaces = Spaces.from_env(self.envs[0])
-        place, size = (
-            np.zeros((len(tasks), reward_terms.PLACES, 3)),
-            np.zeros((len(tasks), reward_terms.PLACES), np.int64),
-        )
+        places = max(program.places for program in self.programs)
+        place, size = np.zeros((len(tasks), places, 3)), np.zeros((len(tasks), places), np.int64)
         action = np.zeros((len(tasks), ACTION), np.float32)
-        self.simulations = _mujoco_arrays(tasks, self.envs, place, size, action)
-        self.rows = _reward_arrays(tasks, self.envs, place, size, action, OBS + len(one_hot_tasks))
+        self.simulations = _mujoco_arrays(self.programs, self.envs, place, size, action)
+        self.rows = _reward_arrays(tasks, self.programs, self.envs, self.simulations, OBS + len(one_hot_tasks))
         self.succeeded = np.zeros(self.num_envs, bool)
         mujoco_private.load_library()
-        self._write_rewards = reward_function()
+        self._writes = _consecutive([program.write for program in self.programs])
+        self._touch_rows = [row for row, program in enumerate(self.programs) if program.touch]
         self._step_rows = partial(step_function(), self.simulations, _input_bits(), self.envs[0].env.frame_skip)
         self._threads = ThreadPool(min(threads or os.cpu_count() or 1, self.num_envs))
 
@@ -87,7 +87,11 @@ class ThreadedMetaWorld:
             The step. ``info["success"]`` (N,) is 1 once the task was solved in the episode.
         """
         self._threads.wait()
-        self._write_rewards(self.rows)
+        for write, first, last in self._writes:
+            write(self.rows, first, last)
+        for row in self._touch_rows:
+            if self.rows.success[row] and not self.succeeded[row]:
+                self.rows.success[row] = metaworld_private.fingers_touch_object(self.envs[row].env)
         self.steps += 1
         self.succeeded |= self.rows.success
         obs, reward, success = self.rows.obs.copy(), self.rows.reward.copy(), self.succeeded.astype(np.float32)
@@ -105,18 +109,28 @@ class ThreadedMetaWorld:
         env = self.envs[row]
         self.rows.obs[row] = env.reset(seed=seeds[row])[0]
         self.rows.last[row] = self.rows.obs[row, :18]
-        for name, position in metaworld_private.start_positions(self.tasks[row], env.env).items():
-            self.rows.start[row, reward_terms.START_INDEX[name]] = position
+        for index, position in self.programs[row].start(env.env).items():
+            self.rows.start[row, index] = position
+
+
+def _consecutive(functions: list[WriteRewards]) -> list[tuple[WriteRewards, int, int]]:
+    """Returns (function, first row, last row + 1) for each sequence of rows that have the same function."""
+    groups, first = [], 0
+    for function, rows in itertools.groupby(functions):
+        last = first + len(list(rows))
+        groups.append((function, first, last))
+        first = last
+    return groups
 
 
 def _mujoco_arrays(
-    tasks: list[str], envs: list[MetaWorldEnv], place: np.ndarray, size: np.ndarray, action: np.ndarray
+    programs: list[RewardProgram], envs: list[MetaWorldEnv], place: np.ndarray, size: np.ndarray, action: np.ndarray
 ) -> MujocoArrays:
     """Returns the arrays of the compiled step; sets `size` to the number of values of each place (`reward_terms`)."""
     inner = [env.env for env in envs]
     source = np.zeros(size.shape, np.uint64)
-    for row, (task, env) in enumerate(zip(tasks, inner, strict=True)):
-        for index, values in place_views(task, env.model, env.data).items():
+    for row, (program, env) in enumerate(zip(programs, inner, strict=True)):
+        for index, values in program.views(env.data).items():
             source[row, index], size[row, index] = values.ctypes.data, len(values)
     return MujocoArrays(
         model=np.array([mujoco_private.address_of(env.model) for env in inner], np.uint64),
@@ -133,22 +147,23 @@ def _mujoco_arrays(
 
 
 def _reward_arrays(
-    tasks: list[str], envs: list[MetaWorldEnv], place: np.ndarray, size: np.ndarray, action: np.ndarray, width: int
-) -> reward_terms.RewardArrays:
-    """Returns the arrays of the rewards, which share `place`, `size` and `action` with the compiled step.
+    tasks: list[str], programs: list[RewardProgram], envs: list[MetaWorldEnv], steps: MujocoArrays, width: int
+) -> RewardArrays:
+    """Returns the arrays of the rewards, which share places and actions with those of the compiled step.
 
     `width` is the number of entries of an observation.
     """
     rows, inner = len(envs), [env.env for env in envs]
-    return reward_terms.RewardArrays(
-        task=np.array([MT10_TASKS.index(task) for task in tasks]),
-        place=place,
-        size=size,
-        start=np.zeros((rows, reward_terms.STARTS, 3)),
+    return RewardArrays(
+        task=np.array([MT10_TASKS.index(task) if task in MT10_TASKS else -1 for task in tasks]),
+        place=steps.place,
+        flat=steps.place.reshape(rows, -1),
+        size=steps.size,
+        start=np.zeros((rows, max(program.starts for program in programs), 3)),
         low=np.array([env.sawyer_observation_space.low for env in inner], np.float64),
         high=np.array([env.sawyer_observation_space.high for env in inner], np.float64),
         last=np.zeros((rows, 18)),
-        action=action,
+        action=steps.action,
         obs=np.zeros((rows, width)),
         reward=np.zeros(rows),
         success=np.zeros(rows, bool),
