@@ -84,9 +84,9 @@ def bulk(parser: str, prefix: str, how: str, where: str) -> None:
 
 
 def note_overwritten(parser: str, name: str, depth: int = 2) -> None:
-    """Notes that the script replaces the value of an option. Later reads do not read what the user has set."""
+    """Notes that the script replaces the value of an option that it has not read. Later reads read the new value."""
     key = parser + ":" + name
-    if key not in _options or key in _overwritten:
+    if key not in _options or key in _overwritten or _places.get(key):
         return
     kind, where = _reader(depth + 1)
     if kind == "read":
