@@ -101,9 +101,7 @@ def console_templates(run: ShortRun, replaced: dict[str, str]) -> Counter[str]:
     return counts
 
 
-def differences(
-    unchanged: tuple[ShortRun, ShortRun], changed: ShortRun, echoes: dict[str, str]
-) -> list[Difference]:
+def differences(unchanged: tuple[ShortRun, ShortRun], changed: ShortRun, echoes: dict[str, str]) -> list[Difference]:
     """Compares a changed run with two unchanged ones.
 
     Args:
@@ -151,7 +149,9 @@ def _difference(name: str, before: Any, after: Any) -> Difference:
         return Difference(name, f"step {step + 1}: {_number(before[step])}", _number(after[step]))
     if isinstance(before, dict) and isinstance(after, dict):
         keys = [key for key in {**before, **after} if before.get(key) != after.get(key)]
-        return Difference(name, _short({k: before.get(k) for k in keys[:2]}), _short({k: after.get(k) for k in keys[:2]}))
+        return Difference(
+            name, _short({k: before.get(k) for k in keys[:2]}), _short({k: after.get(k) for k in keys[:2]})
+        )
     return Difference(name, _short(before), _short(after))
 
 

@@ -81,5 +81,7 @@ def options_of(run: ShortRun) -> list[ScriptOption]:
         start = f"{line['parser']}:{line['prefix']}"
         for option in found.values():
             if option.id.startswith(start):
-                option.bulk.append(f"{line['how']} ({line['where']})" if line["how"] != line["where"] else line["where"])
+                option.bulk.append(
+                    f"{line['how']} ({line['where']})" if line["how"] != line["where"] else line["where"]
+                )
     return sorted(found.values(), key=lambda option: not option.given)

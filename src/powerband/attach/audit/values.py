@@ -12,7 +12,9 @@ UNIT = re.compile(
 )
 """Names of values between 0 and 1."""
 INTERVAL = re.compile(r"interval|every|freq|period|cadence|delay")
-TOTAL = re.compile(r"total|max_steps|num_steps|n_steps|steps$|epochs?$|iterations?$|updates$|episodes$|timesteps$|frames$")
+TOTAL = re.compile(
+    r"total|max_steps|num_steps|n_steps|steps$|epochs?$|iterations?$|updates$|episodes$|timesteps$|frames$"
+)
 LATER = re.compile(
     r"interval|every|freq|total|max_|steps|epoch|iter|warm|anneal|schedule|decay_|patience|save|eval|checkpoint|final|"
     r"end|start|milestone|resume"

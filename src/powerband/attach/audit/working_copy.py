@@ -26,7 +26,9 @@ def copied_bytes(source: Path) -> int:
     """
     total = 0
     for folder, names, files in os.walk(source):
-        names[:] = [name for name in names if name not in LINKED_FOLDERS and not os.path.islink(os.path.join(folder, name))]
+        names[:] = [
+            name for name in names if name not in LINKED_FOLDERS and not os.path.islink(os.path.join(folder, name))
+        ]
         for file in files:
             with contextlib.suppress(OSError):
                 size = os.lstat(os.path.join(folder, file)).st_size

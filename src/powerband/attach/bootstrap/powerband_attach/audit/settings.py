@@ -15,7 +15,11 @@ from typing import Any
 _settings: dict[str, Any] = {}
 _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _LIBRARIES = tuple(
-    {os.path.realpath(path) + os.sep for name, path in sysconfig.get_paths().items() if name in ("stdlib", "platstdlib")}
+    {
+        os.path.realpath(path) + os.sep
+        for name, path in sysconfig.get_paths().items()
+        if name in ("stdlib", "platstdlib")
+    }
 )
 
 

@@ -53,7 +53,11 @@ def _before(torch: Any, opt: Any) -> None:
     if len(gradients) < MOST_STEPS:
         gradients.append(_checksum(torch, [p.grad for p in _parameters(opt) if p.grad is not None]))
     facts.values.setdefault("groups", {})["%d" % index] = [
-        {"class": type(opt).__name__, **{k: repr(v) for k, v in group.items() if k != "params"}, "n": len(group["params"])}
+        {
+            "class": type(opt).__name__,
+            **{k: repr(v) for k, v in group.items() if k != "params"},
+            "n": len(group["params"]),
+        }
         for group in opt.param_groups
     ]
     facts.values.setdefault("first groups", {}).setdefault("%d" % index, facts.values["groups"]["%d" % index])
