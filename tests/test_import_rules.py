@@ -21,6 +21,7 @@ LAYERS = [
     {"nets"},
     {"algos", "envs"},
     {"loops", "tune", "doctor", "report"},
+    {"attach"},
     {"recipes", "bench"},
     {"cli"},
     {"__main__"},

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 
 from powerband import __version__
-from powerband.cli import measure_commands, run_commands, tune_command, view_commands
+from powerband.cli import audit_command, measure_commands, run_commands, tune_command, view_commands
 from powerband.cli.arguments import RECIPE_USAGE
 from powerband.cli.catalogue import recipe_lines
 from powerband.core.config.command_line import checked_choice
@@ -29,6 +29,7 @@ COMMANDS: dict[str, tuple[Callable[[list[str]], int], str, str]] = {
         "RECIPE [objective=throughput] [seconds=60] [NAME=VALUE ...]",
         "find the fastest settings of this machine, by throughput or by the time to a score",
     ),
+    "audit": (audit_command.audit, audit_command.USAGE, "find options of a training script that have no effect"),
     "estimate": (
         measure_commands.estimate,
         measure_commands.USAGE["estimate"],

@@ -1,0 +1,100 @@
+"""Working copy: a copy of the working folder, in which a short run can write without changing the user's files."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+from pathlib import Path
+
+from powerband.core.errors import ConfigError
+
+LINKED_BYTES = 100 * 2**20
+"""Files above this size are links. A run is stopped before it writes through a link."""
+LINKED_FOLDERS = (".git", ".hg", ".venv", "venv", "env", "node_modules", ".mypy_cache", ".tox")
+MOST_BYTES = 4 * 2**30
+"""Largest sum of the sizes of the copied files."""
+HASHED_BYTES = 16 * 2**20
+
+
+def copied_bytes(source: Path) -> int:
+    """Returns the bytes that a copy of a folder takes.
+
+    Raises:
+        ConfigError: They exceed `MOST_BYTES`.
+    """
+    total = 0
+    for folder, names, files in os.walk(source):
+        names[:] = [
+            name for name in names if name not in LINKED_FOLDERS and not os.path.islink(os.path.join(folder, name))
+        ]
+        for file in files:
+            with contextlib.suppress(OSError):
+                size = os.lstat(os.path.join(folder, file)).st_size
+                total += size if size <= LINKED_BYTES else 0
+        if total > MOST_BYTES:
+            raise ConfigError(
+                f"The working folder {source} has more than {MOST_BYTES // 2**30} GiB of files of at most "
+                f"{LINKED_BYTES // 2**20} MiB, and each short run works in a copy. Start in a folder with the code only."
+            )
+    return total
+
+
+def copy_folder(source: Path, target: Path) -> None:
+    """Copies a folder; large files and folders such as ``.git`` become links."""
+    for folder, names, files in os.walk(source):
+        here = Path(folder)
+        to = target / here.relative_to(source)
+        to.mkdir(parents=True, exist_ok=True)
+        for name in list(names):
+            path = here / name
+            if path.is_symlink() or name in LINKED_FOLDERS or path == target:
+                names.remove(name)
+                if path != target:
+                    (to / name).symlink_to(path.resolve())
+            elif name == "__pycache__":
+                names.remove(name)
+        for file in files:
+            path = here / file
+            with contextlib.suppress(OSError):
+                if path.is_symlink() or path.stat().st_size > LINKED_BYTES:
+                    (to / file).symlink_to(path.resolve())
+                elif path.is_file():
+                    shutil.copy2(path, to / file)
+
+
+def written_files(copy: Path, before: dict[str, tuple[int, int]]) -> dict[str, tuple[int, str]]:
+    """Returns path -> (size, hash) of the files that a run has created or changed.
+
+    Args:
+        copy: The copy after the run.
+        before: Path -> (size, time of change in ns) of its files before the run, see `file_stamps`.
+    """
+    found = {}
+    for name, stamp in file_stamps(copy).items():
+        if before.get(name) != stamp:
+            found[name] = (stamp[0], _hash(copy / name))
+    return found
+
+
+def file_stamps(copy: Path) -> dict[str, tuple[int, int]]:
+    """Returns path -> (size, time of change in ns) of the regular files of a folder."""
+    stamps = {}
+    for folder, names, files in os.walk(copy):
+        names[:] = [name for name in names if name != "__pycache__"]
+        for file in files:
+            path = os.path.join(folder, file)
+            with contextlib.suppress(OSError):
+                if not os.path.islink(path):
+                    status = os.stat(path)
+                    stamps[os.path.relpath(path, copy)] = (status.st_size, status.st_mtime_ns)
+    return stamps
+
+
+def _hash(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return hashlib.sha256(file.read(HASHED_BYTES)).hexdigest()
+    except OSError:
+        return ""

@@ -1,0 +1,147 @@
+"""Reads: the register of options, and who reads them.
+
+The reader is judged by the file of its frame. Parsers and copies read nothing; code that writes all values at once
+(logging, pickling, ``asdict``, ``repr``) is a bulk read of all options of a holder; anything else reads one option.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+from powerband_attach import process, record
+from powerband_attach.audit import settings
+
+NEUTRAL_FILES = ("argparse.py", "copy.py", "copyreg.py", "functools.py", "hf_argparser.py", "typing.py", "inspect.py")
+NEUTRAL_FOLDERS = ("multiprocessing", "tyro", "draccus", "pyrallis", "simple_parsing", "omegaconf", "hydra", "gin")
+BULK_FILES = ("pprint.py", "pickle.py", "reprlib.py", "serialization.py")
+BULK_FOLDERS = ("json", "logging", "yaml", "rich", "cloudpickle")
+GENERATED_BULK = ("__repr__", "__eq__", "__hash__", "<listcomp>")
+"""Methods of dataclasses whose code is generated; their file is ``<string>``."""
+PLACES = 3
+"""Places of reads that are recorded per option."""
+
+_options: dict[str, dict[str, Any]] = {}
+_seen: set[tuple[Any, ...]] = set()
+_places: dict[str, int] = {}
+_overwritten: set[str] = set()
+
+
+def add_option(
+    parser: str, name: str, value: Any, where: str, given: bool, choices: Any = None, nullable_type: str = ""
+) -> None:
+    """Registers an option.
+
+    Args:
+        parser: Kind of the parser.
+        name: Name, dotted if it is nested.
+        value: Its value after parsing.
+        where: ``file:line`` of its definition.
+        given: Whether the user has set it, on the command line or in a file.
+        choices: Valid values, if the parser lists them.
+        nullable_type: Type of the value, if `value` is None and the parser knows it.
+    """
+    key = parser + ":" + name
+    if key in _options:
+        return
+    _options[key] = {"value": value}
+    plain = value if isinstance(value, (bool, int, float, str, list, tuple)) or value is None else repr(value)
+    kind = nullable_type if value is None and nullable_type else type(value).__name__
+    fields = {"value": plain, "type": kind, "where": where, "given": given, "choices": list(choices or [])}
+    record.write("option", id=key, parser=parser, name=name, **fields)
+    from powerband_attach.audit.runtime import environments
+
+    environments.watch_user_classes()
+
+
+def note(parser: str, name: str, depth: int = 2) -> None:
+    """Notes that the frame `depth` levels up reads an option."""
+    key = parser + ":" + name
+    if key in _overwritten or _places.get(key, 0) >= PLACES:
+        return
+    kind, where = _reader(depth + 1)
+    if kind == "bulk":
+        bulk(parser, name, where, where)
+    elif kind == "read" and (key, where) not in _seen:
+        _seen.add((key, where))
+        _places[key] = _places.get(key, 0) + 1
+        record.write("read", id=key, where=where)
+
+
+def note_bulk(parser: str, prefix: str, how: str, depth: int = 2) -> None:
+    """Notes that the frame `depth` levels up reads all options of a holder at once, unless it is neutral."""
+    kind, where = _reader(depth + 1)
+    if kind != "neutral":
+        bulk(parser, prefix, how, where)
+
+
+def bulk(parser: str, prefix: str, how: str, where: str) -> None:
+    """Records a bulk read of all options of `parser` whose names start with `prefix`."""
+    if (parser, prefix, how, where) not in _seen:
+        _seen.add((parser, prefix, how, where))
+        record.write("bulk", parser=parser, prefix=prefix, how=how, where=where)
+
+
+def note_overwritten(parser: str, name: str, depth: int = 2) -> None:
+    """Notes that the script replaces the value of an option that it has not read. Later reads read the new value."""
+    key = parser + ":" + name
+    if key not in _options or key in _overwritten or _places.get(key):
+        return
+    kind, where = _reader(depth + 1)
+    if kind == "read":
+        _overwritten.add(key)
+        record.write("overwritten", id=key, where=where)
+
+
+def changed(parser: str, name: str) -> None:
+    """Records that the value of an option was changed from outside."""
+    record.write("changed", id=parser + ":" + name)
+
+
+def caller() -> tuple[str, bool]:
+    """Returns ``file:line`` of the nearest frame outside this package and the parsers, and whether it is user code."""
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        path = frame.f_code.co_filename
+        if not settings.is_own(path) and _kind(path, frame.f_code.co_name) != "neutral" and "<frozen" not in path:
+            return settings.place(path, frame.f_lineno), settings.is_user_file(path)
+        frame = frame.f_back
+    return "", False
+
+
+def _reader(depth: int) -> tuple[str, str]:
+    """(``read``, ``bulk`` or ``neutral``; ``file:line``) of the first frame outside this package."""
+    frame: Any = sys._getframe(depth)
+    while frame is not None and settings.is_own(frame.f_code.co_filename):
+        frame = frame.f_back
+    if frame is None:
+        return "neutral", ""
+    path = frame.f_code.co_filename
+    return _kind(path, frame.f_code.co_name), settings.place(path, frame.f_lineno)
+
+
+def _kind(path: str, function: str) -> str:
+    if path == "<string>":
+        return "bulk" if function in GENERATED_BULK else "neutral"
+    if settings.is_user_file(path):
+        return "read"
+    parts = path.replace(os.sep, "/").split("/")
+    if parts[-1] == "dataclasses.py":
+        return "bulk" if "as" in function else "neutral"  # asdict, astuple
+    if parts[-1] in NEUTRAL_FILES or any(part in NEUTRAL_FOLDERS for part in parts[-4:-1]):
+        return "neutral"
+    if parts[-1] in BULK_FILES or any(part in BULK_FOLDERS for part in parts[-3:-1]):
+        return "bulk"
+    if parts[-1] == "flags.py" or "absl" in parts[-3:-1]:
+        return "neutral"
+    return "read"
+
+
+def _forget() -> None:
+    """A forked process reports its own reads."""
+    _seen.clear()
+    _places.clear()
+
+
+process.after_fork_in_child.append(_forget)

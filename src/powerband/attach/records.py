@@ -1,0 +1,49 @@
+"""Records: reads the JSON lines that the instrumented processes of a command have written."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Record:
+    """What one process has written.
+
+    Attributes:
+        pid, ppid: Ids of the process and of its parent.
+        began_ns: Time of its start, on the clock of `time.perf_counter_ns`, which all processes share.
+        start: First line: ``argv``, ``executable``, ``python`` (version), ``rank``, ``folder``, and ``kind``, which is
+            ``start`` for a new interpreter and ``fork`` for a forked process.
+        lines: All other lines, each with ``kind`` and ``time_ns``.
+    """
+
+    pid: int
+    ppid: int
+    began_ns: int
+    start: dict[str, Any]
+    lines: list[dict[str, Any]]
+
+    def of_kind(self, kind: str) -> list[dict[str, Any]]:
+        """Returns the lines of one kind, the oldest first."""
+        return [line for line in self.lines if line["kind"] == kind]
+
+
+def read_records(folder: Path) -> list[Record]:
+    """Reads all records of a folder, the oldest process first.
+
+    A process may write at the same time, so an incomplete last line is left out.
+    """
+    records = []
+    for path in folder.glob("*.jsonl"):
+        lines = []
+        for text in path.read_text(encoding="utf-8", errors="replace").splitlines():
+            with contextlib.suppress(json.JSONDecodeError):
+                lines.append(json.loads(text))
+        if lines and lines[0]["kind"] in ("start", "fork"):
+            first = lines[0]
+            records.append(Record(first["pid"], first["ppid"], first["time_ns"], first, lines[1:]))
+    return sorted(records, key=lambda record: record.began_ns)

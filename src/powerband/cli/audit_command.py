@@ -1,0 +1,50 @@
+"""Command ``powerband audit``: finds options of a training script that have no effect."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from powerband.core.config import resolve
+from powerband.core.config.command_line import print_or_write, split_json_option, wants_help
+from powerband.core.config.schema import fields_table
+from powerband.core.errors import ConfigError
+
+USAGE = "[seconds=600] [window=4] [options=NAME,...] [lang=en] -- python train.py ..."
+
+
+def audit(arguments: list[str]) -> int:
+    """Audits a script, and prints one verdict per option.
+
+    Args:
+        arguments: Command line after ``powerband audit``.
+
+    Returns:
+        Exit status: 0, or the script's own if it fails by itself.
+    """
+    from powerband.attach.audit.options import AuditOptions
+
+    position = arguments.index("--") if "--" in arguments else len(arguments)
+    own, command = arguments[:position], arguments[position + 1 :]
+    target, own = split_json_option(own)
+    if wants_help(own):
+        print(f"powerband audit {USAGE}\n\n{fields_table(AuditOptions)}")
+        return 0
+    if not command:
+        raise ConfigError(f"powerband audit needs the command of a script after --. Write powerband audit {USAGE}")
+    options = resolve(AuditOptions, own, help_command="powerband audit --help").config
+    from powerband.attach.audit.audit import Audit, ScriptFailed
+    from powerband.attach.audit.table import print_table
+    from powerband.core.telemetry.console import budget_progress_bar
+
+    with budget_progress_bar(options.seconds) as progress:
+        result = Audit(command, Path.cwd(), options, Path("/dev/nvidia0").exists(), progress).run()
+    if isinstance(result, ScriptFailed):
+        sys.stderr.write(result.console)
+        print(f"powerband: the script fails by itself, with status {result.status}.", file=sys.stderr)
+        return result.status
+    if target != "-":
+        print_table(result, options.lang)
+    if target:
+        print_or_write(result.to_dict(), target)
+    return 0

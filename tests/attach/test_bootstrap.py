@@ -1,0 +1,92 @@
+"""The bootstrap reaches all Python processes of a command, and the command behaves as without it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from powerband.attach.launch import BOOTSTRAP, Launched, launch
+from powerband.core.errors import ConfigError
+
+PROCESSES = """
+import multiprocessing, os, subprocess, sys, time
+def work(): pass
+if __name__ == "__main__":
+    for how in ("fork", "spawn", "forkserver"):
+        child = multiprocessing.get_context(how).Process(target=work)
+        child.start(); child.join()
+        assert child.exitcode == 0
+    subprocess.run([sys.executable, "-I", "-c", "import time; time.sleep(2.5)"])
+    if os.fork() == 0:
+        os.execv(sys.executable, [sys.executable, "-c", "print('replaced')"])
+    os.wait()
+    sys.exit(7)
+"""
+UNCHANGED = """
+import os, sys
+assert not any("bootstrap" in path for path in sys.path), sys.path
+try:
+    import sitecustomize
+except ImportError:
+    print("no sitecustomize")
+else:
+    print(sitecustomize.ORIGIN, sitecustomize.__file__)
+"""
+
+
+def run(tmp_path: Path, script: str, *flags: str, tool: str = "profile", **options: object) -> Launched:
+    """Runs a script with the instrumentation until it ends."""
+    file, records = tmp_path / "script.py", tmp_path / "records"
+    file.write_text(script)
+    records.mkdir(exist_ok=True)
+    with (tmp_path / "out.txt").open("wb") as out:
+        launched = launch([sys.executable, *flags, str(file)], tool, records, stdout=out, stderr=out, **options)
+        launched.wait()
+    return launched
+
+
+def test_every_process_has_a_record_and_an_isolated_one_is_named(tmp_path: Path) -> None:
+    launched = run(tmp_path, PROCESSES)
+    records = launched.records()
+    assert launched.status == 7, (tmp_path / "out.txt").read_text()
+    assert [line for record in records for line in record.of_kind("failure")] == []
+    command_lines = [" ".join(record.start["argv"]) for record in records]
+    forked = [record for record in records if record.start["kind"] == "fork"]
+    assert len(forked) >= 3  # by fork, by the fork server, and before exec
+    assert all(record.of_kind("end") for record in forked)
+    assert any("--multiprocessing-fork" in line for line in command_lines)  # spawn
+    assert any("print('replaced')" in line for line in command_lines)
+    assert [process.command.split(" -c ")[0] for process in launched.silent()] == [f"{sys.executable} -I"]
+
+
+def test_the_hidden_sitecustomize_runs_and_a_missing_one_stays_missing(tmp_path: Path) -> None:
+    run(tmp_path, UNCHANGED)
+    assert (tmp_path / "out.txt").read_text().strip() == "no sitecustomize"
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    (hidden / "sitecustomize.py").write_text("ORIGIN = 'hidden'\n")
+    paths = os.pathsep.join([str(hidden), os.environ.get("PYTHONPATH", "")])
+    run(tmp_path, UNCHANGED, variables={"PYTHONPATH": paths})
+    assert (tmp_path / "out.txt").read_text().split() == ["hidden", str(hidden / "sitecustomize.py")]
+
+
+def test_a_variable_switches_it_off(tmp_path: Path) -> None:
+    launched = run(tmp_path, "print('ran')", tool="")
+    environment = {**os.environ, "PYTHONPATH": str(BOOTSTRAP), "POWERBAND_ATTACH": ""}
+    code = "import sys; assert not any('powerband_attach' in name for name in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+    assert launched.records() == []
+
+
+def test_a_signal_is_passed_on_and_gives_its_status(tmp_path: Path) -> None:
+    launched = run(tmp_path, "import os, signal; os.kill(os.getpid(), signal.SIGTERM)")
+    assert launched.status == 143
+
+
+def test_a_missing_program_is_a_user_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="No such file"):
+        launch(["pythn", "train.py"], "profile", tmp_path)
