@@ -9,6 +9,7 @@ from typing import Any
 
 from powerband.attach.records import Record
 from powerband.core.telemetry.phase_clock import BINS, PhaseTimes
+from powerband.tune.measure.cpu_time import CpuUse
 from powerband.tune.measure.facts import WindowFacts
 from powerband.tune.measure.ledger import ACCOUNT_ALIASES, Ledger
 
@@ -48,6 +49,8 @@ class ProcessTimes:
         env_steps, env_calls: Environment steps, and calls of ``step`` of the outermost environment.
         num_envs: Number of environments in one call.
         updates, optimizer_steps: Steps of the optimiser that steps most often, and steps of all optimisers.
+        envs: Class of an outermost environment -> environment steps since the start of the process.
+        queue_s: Seconds in which the main thread was ready to run and had no core.
         lines: Places in the code, the one with the most time first.
     """
 
@@ -60,6 +63,7 @@ class ProcessTimes:
     updates: int
     optimizer_steps: int
     envs: dict[str, int]
+    queue_s: float
     lines: list[Line] = field(default_factory=list)
 
     @property
@@ -120,6 +124,7 @@ def process_times(record: Record, start_ns: int, end_ns: int) -> ProcessTimes | 
         last["updates"] - first["updates"],
         last["optimizer_steps"] - first["optimizer_steps"],
         last["envs"],
+        last["queue_s"] - first["queue_s"],
         lines,
     )
 
@@ -193,6 +198,7 @@ def facts_of(ranks: Sequence[ProcessTimes], processes: Sequence[ProcessTimes]) -
         env_step_s=[each.env_s for each in workers] if waits else [],
         env_worst_s=[each.ledger.spans["env"].worst_s for each in workers if "env" in each.ledger.spans] if waits else [],
         worker_rows=[[row] for row in range(len(workers))] if waits else [],
+        host=CpuUse(loop_queue_s=leader.queue_s),
         env_cpu_s=sum(each.ledger.cpu_s for each in workers),
     )
 

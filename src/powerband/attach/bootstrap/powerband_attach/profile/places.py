@@ -33,7 +33,9 @@ IN_FILES = {
 """Account -> (pattern of the name of a file or of a class's method, pattern of the name of the function)."""
 FUNCTIONS = {
     "returns": re.compile(r"(^|_)(gae|advantages?|returns_and_advantages?|discounted_returns?)($|_)"),
-    "eval": re.compile(r"^(_?evaluate|_?evaluation|_?eval|_?validate|_?validation)(_|$)"),
+    "eval": re.compile(
+        r"^_?(run_)?(eval|evaluate|evaluation|validate|validation)(_(policy|model|agent|loop|epoch|step|episodes?))?$"
+    ),
     "save": re.compile(r"^_?(save|save_checkpoint|save_model|checkpoint)(_|$)"),
 }
 """Account -> pattern of the name of a function, in the user's code and in frameworks."""
@@ -56,6 +58,7 @@ class Place(NamedTuple):
         line: Innermost line of the user's code, as ``path:line``; "" if there is none.
         caller: Line of the user's code that called it from another function; "" if there is none.
         library: Innermost line outside of the user's code, of torch and of the standard library; "" if there is none.
+        codes: Functions of the stack outside of torch and of the standard library.
     """
 
     account: str
@@ -63,22 +66,24 @@ class Place(NamedTuple):
     line: str
     caller: str
     library: str
+    codes: tuple[CodeType, ...]
 
 
 def place_of(frame: FrameType) -> Place:
     """Finds out what the stack that ends in `frame` is doing."""
     account, torch, line, caller, library = "", "", "", "", ""
     line_code: CodeType | None = None
-    evaluates = False
-    first = True
+    evaluates, first = False, True
+    codes: list[CodeType] = []
     current: FrameType | None = frame
     while current is not None:
         code = current.f_code
         kind = _KINDS.get(code) or _kind(code)
-        if kind.own:
+        if kind.own:  # frames inside of a span, such as of a reward function, do not make it an evaluation
+            evaluates = False
             current = current.f_back
             continue
-        if first and kind.user_or_framework and SYNCHRONISATIONS.search(_text(code, current.f_lineno)):
+        if first and kind.user_or_framework and _on_gpu() and SYNCHRONISATIONS.search(_text(current)):
             account = "h2d"
         first = False
         if not account:
@@ -86,6 +91,8 @@ def place_of(frame: FrameType) -> Place:
         evaluates = evaluates or kind.evaluates
         if kind.torch and torch != "module":
             torch = kind.torch
+        if kind.user_or_framework:
+            codes.append(code)
         if kind.user:
             if line_code is None:
                 line, line_code = f"{code.co_filename}:{current.f_lineno}", code
@@ -94,7 +101,7 @@ def place_of(frame: FrameType) -> Place:
         elif kind.user_or_framework and not library and line_code is None:
             library = f"{code.co_filename}:{current.f_lineno}"
         current = current.f_back
-    return Place("eval" if evaluates else account, torch, line, caller, library)
+    return Place("eval" if evaluates else account, torch, line, caller, library, tuple(codes))
 
 
 class _Kind(NamedTuple):
@@ -142,5 +149,11 @@ def _kind(code: CodeType) -> _Kind:
     return kind
 
 
-def _text(code: CodeType, line: int) -> str:
-    return linecache.getline(code.co_filename, line) if sys.modules.get("torch") is not None else ""
+def _on_gpu() -> bool:
+    """Returns whether the script uses a GPU. On a CPU no call waits for a device."""
+    cuda = sys.modules.get("torch.cuda")
+    return cuda is not None and getattr(cuda, "_initialized", False)
+
+
+def _text(frame: FrameType) -> str:
+    return linecache.getline(frame.f_code.co_filename, frame.f_lineno or 0)

@@ -1,19 +1,20 @@
 """Sampler: a thread that looks at the stack of the training thread 50 times per second, and writes the record.
 
 A sample of time inside of a span says which lines of the user's code it belongs to. A sample outside of all spans also
-gets an account. Where torch computes, the next event decides it: before a backward pass it is a forward pass, before
-an environment step it chooses an action.
+gets an account; `callers` says how.
 """
 
 from __future__ import annotations
 
 import _thread
+import os
 import sys
 import time
 from typing import Any
 
 from powerband_attach import process, record
 from powerband_attach.profile import environments
+from powerband_attach.profile.callers import Callers
 from powerband_attach.profile.clock import OTHER, clock
 from powerband_attach.profile.places import Place, place_of
 from powerband_attach.safely import safely
@@ -36,6 +37,7 @@ class Sampler:
         self._running = False
         self._pending: list[tuple[str, Place]] = []
         self._previous = OTHER
+        self._callers = Callers()
         self._began = self._written = time.monotonic()
         self._samples: dict[tuple, int] = {}
 
@@ -74,6 +76,7 @@ class Sampler:
             **clock.read(),
             cpu_s=time.process_time(),
             thread_s=time.clock_gettime(time.pthread_getcpuclockid(clock.thread)),
+            queue_s=_queue_s(),
             samples=[[*key, count] for key, count in samples.items()],
         )
 
@@ -93,7 +96,7 @@ class Sampler:
     def _sample(self) -> None:
         if self._pending and not clock.waiting:  # an event came after the pending samples
             for top, place in self._pending:
-                self._count(top, _by_next_event(place, self._previous, clock.first), place)
+                self._count(top, self._callers.account(place, self._previous, clock.first), place)
             self._pending.clear()
         top = clock.top
         frame = sys._current_frames().get(clock.thread)
@@ -101,6 +104,7 @@ class Sampler:
             return
         place = place_of(frame)
         del frame  # it keeps the variables of the script alive
+        self._callers.add(top, place)
         account = _inside(top, place)
         if account:
             self._count(top, account, place)
@@ -133,19 +137,13 @@ def _inside(top: str, place: Place) -> str:
     return place.account if place.account != "wait" else "idle"
 
 
-def _by_next_event(place: Place, before: str, after: str) -> str:
-    """Returns the account of a sample outside of all spans, from the events before and after it."""
-    if after in ("backward", "optimizer"):
-        return "forward" if place.torch or before in ("optimizer", "backward", "data_wait") else "sample"
-    if after == "env":
-        if place.torch == "module" or (place.torch and before == "env"):
-            return "act"
-        if place.torch and before in ("optimizer", "backward"):
-            return "optimizer"  # target networks, moving averages
-        return "store" if before == "env" else OTHER
-    if after == "data_wait" and place.torch:
-        return "optimizer" if before == "optimizer" else "forward" if before == "data_wait" else OTHER
-    return OTHER
+def _queue_s() -> float:
+    """Returns the seconds in which the main thread was ready to run and had no core; 0 if they are unknown."""
+    try:
+        with open(f"/proc/self/task/{os.getpid()}/schedstat") as file:
+            return int(file.read().split()[1]) * 1e-9
+    except (OSError, ValueError, IndexError):
+        return 0.0
 
 
 sampler = Sampler()
