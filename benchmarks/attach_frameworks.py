@@ -36,7 +36,12 @@ CASES: dict[str, list[str]] = {
     "stable-baselines3 SAC": [str(SCRIPTS / "sb3.py"), "sac", "700"],
     "stable-baselines3 PPO": [str(SCRIPTS / "sb3.py"), "ppo", "4096"],
     "stable-baselines3 PPO, two processes": [str(SCRIPTS / "sb3.py"), "subproc", "2048"],
-    "CleanRL style DQN": [str(HERE.parent / "examples/attach/cleanrl_style.py"), "--total-timesteps", "16000", "--outcome"],
+    "CleanRL style DQN": [
+        str(HERE.parent / "examples/attach/cleanrl_style.py"),
+        "--total-timesteps",
+        "16000",
+        "--outcome",
+    ],
     "tianshou DQN": [str(SCRIPTS / "tianshou_dqn.py"), "4000"],
     "torchrl DQN": [str(SCRIPTS / "torchrl_dqn.py"), "3200"],
     "skrl PPO": [str(SCRIPTS / "skrl_ppo.py"), "1500"],

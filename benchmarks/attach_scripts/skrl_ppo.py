@@ -46,7 +46,9 @@ agent = PPO(
     models=models, memory=RandomMemory(memory_size=64, num_envs=2, device=env.device), cfg=cfg,
     observation_space=env.observation_space, action_space=env.action_space, device=env.device,
 )  # fmt: skip
-trainer = SequentialTrainer(cfg={"timesteps": steps, "headless": True, "disable_progressbar": True}, env=env, agents=agent)
+trainer = SequentialTrainer(
+    cfg={"timesteps": steps, "headless": True, "disable_progressbar": True}, env=env, agents=agent
+)
 outcome = Outcome()
 trainer.train()
 outcome.show([each for model in models.values() for each in model.parameters()])

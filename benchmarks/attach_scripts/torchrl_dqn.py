@@ -15,7 +15,9 @@ steps = int(sys.argv[1])
 torch.manual_seed(3)
 env = TransformedEnv(GymEnv("CartPole-v1"), StepCounter())
 env.set_seed(3)
-value = QValueActor(MLP(in_features=4, out_features=2, num_cells=[64, 64]), in_keys=["observation"], spec=env.action_spec)
+value = QValueActor(
+    MLP(in_features=4, out_features=2, num_cells=[64, 64]), in_keys=["observation"], spec=env.action_spec
+)
 policy = TensorDictSequential(value, EGreedyModule(env.action_spec, annealing_num_steps=10_000, eps_init=0.5))
 collector = Collector(env, policy, frames_per_batch=64, total_frames=steps)
 buffer = ReplayBuffer(storage=LazyTensorStorage(10_000), batch_size=64)

@@ -104,7 +104,9 @@ class ScriptProfile:
 
     def __str__(self) -> str:
         ledger, leader = self.diagnosis.ledger, self.ranks[0]
-        lines = [f"{shlex.join(self.command)[:200]}: {ledger.wall_s:.1f} s, after {self.run.start_up_s:.1f} s of start-up"]
+        lines = [
+            f"{shlex.join(self.command)[:200]}: {ledger.wall_s:.1f} s, after {self.run.start_up_s:.1f} s of start-up"
+        ]
         for rank, each in enumerate(self.ranks):
             lines += ["", *([f"rank {rank}"] if len(self.ranks) > 1 else []), each.ledger.table()]
         lines += ["", *_rates(self), *_where(leader.lines, ledger.wall_s), "", *self.diagnosis.lines()]
@@ -115,7 +117,9 @@ class ScriptProfile:
         for process in self.run.silent:
             lines.append(f"note: process {process.pid} never reported: {process.command[:120]}")
         if failed := failures(self.run):
-            lines.append(f"note: the instrumentation failed {len(failed)} time(s); the first: {failed[0].splitlines()[-1]}")
+            lines.append(
+                f"note: the instrumentation failed {len(failed)} time(s); the first: {failed[0].splitlines()[-1]}"
+            )
         return "\n".join(lines)
 
 

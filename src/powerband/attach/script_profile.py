@@ -68,7 +68,9 @@ def run_script(command: Sequence[str], options: ScriptOptions) -> ScriptRun:
     try:
         folder = Path(tempfile.mkdtemp(prefix="powerband-attach-"))
     except OSError as error:
-        raise ConfigError(f"No folder for temporary files is writable ({error.strerror}). Set TMPDIR to one.") from error
+        raise ConfigError(
+            f"No folder for temporary files is writable ({error.strerror}). Set TMPDIR to one."
+        ) from error
     try:
         return _watched(launch(command, "profile", folder), options)
     finally:

@@ -196,7 +196,9 @@ def facts_of(ranks: Sequence[ProcessTimes], processes: Sequence[ProcessTimes]) -
         precision=optimizers[0]["dtype"] if optimizers else "",
         overlappable=waits,
         env_step_s=[each.env_s for each in workers] if waits else [],
-        env_worst_s=[each.ledger.spans["env"].worst_s for each in workers if "env" in each.ledger.spans] if waits else [],
+        env_worst_s=[each.ledger.spans["env"].worst_s for each in workers if "env" in each.ledger.spans]
+        if waits
+        else [],
         worker_rows=[[row] for row in range(len(workers))] if waits else [],
         host=CpuUse(loop_queue_s=leader.queue_s),
         env_cpu_s=sum(each.ledger.cpu_s for each in workers),

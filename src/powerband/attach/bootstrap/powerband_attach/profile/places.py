@@ -28,7 +28,10 @@ FILES = {
 """Account -> parts of the paths of files that belong to it."""
 IN_FILES = {
     "sample": (re.compile(r"buffer|replay|memor|storage|sampler"), re.compile(r"sample|^_?get|gather|batch")),
-    "store": (re.compile(r"buffer|replay|memor|storage|collector"), re.compile(r"^_?(add|store|push|append|extend|put|set)")),
+    "store": (
+        re.compile(r"buffer|replay|memor|storage|collector"),
+        re.compile(r"^_?(add|store|push|append|extend|put|set)"),
+    ),
 }
 """Account -> (pattern of the name of a file or of a class's method, pattern of the name of the function)."""
 FUNCTIONS = {
@@ -44,7 +47,11 @@ SYNCHRONISATIONS = re.compile(r"\.(item|cpu|numpy|tolist|synchronize)\(|\.to\(")
 EVAL_CALLBACK = "EvalCallback"
 
 _LIBRARIES = tuple(
-    {os.path.join(path, "") for path in (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), sysconfig.get_path("platlib")) if path}
+    {
+        os.path.join(path, "")
+        for path in (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
+        if path
+    }
 )
 _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 

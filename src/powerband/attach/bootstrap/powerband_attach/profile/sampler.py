@@ -10,7 +10,6 @@ import _thread
 import os
 import sys
 import time
-from typing import Any
 
 from powerband_attach import process, record
 from powerband_attach.profile import environments
