@@ -76,15 +76,14 @@ class Launched:
             signal.pthread_sigmask(signal.SIG_SETMASK, previous)
 
     def end(self) -> None:
-        """Ends all processes of the command: SIGTERM to the first one, and SIGKILL to those left after `GRACE_S`."""
+        """Ends all processes of the command: by SIGTERM, and by SIGKILL those left after `GRACE_S`."""
         self.tree.look()
         self.ended_by_us = self.popen.poll() is None
         if self.ended_by_us:
             self.popen.terminate()
+        self.tree.send(signal.SIGTERM)  # at once, because workers that lose their parent print tracebacks
         limit = time.monotonic() + GRACE_S
         while time.monotonic() < limit and (self.popen.poll() is None or self.tree.alive()):
-            if self.popen.poll() is not None:  # a first process that is gone ends no other
-                self.tree.send(signal.SIGTERM)
             time.sleep(0.05)
             self.tree.look()
         self.tree.send(signal.SIGKILL)

@@ -68,10 +68,13 @@ def main(arguments: list[str] | None = None) -> int:
         the diagnosed bottleneck.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
-    traceback_wanted, arguments = "--traceback" in arguments, [word for word in arguments if word != "--traceback"]
-    if os.environ.get("OMP_WAIT_POLICY", "passive").lower() == "passive":  # torch would make idle threads sleep at once
-        os.environ |= {**OPENMP_WAIT_VARIABLES, **os.environ}  # read when torch is imported
-    keep_freed_memory()
+    own = arguments[: arguments.index("--")] if "--" in arguments else arguments  # what follows belongs to a script
+    traceback_wanted = "--traceback" in own
+    arguments = [word for word in own if word != "--traceback"] + arguments[len(own) :]
+    if "--" not in arguments:  # a script runs with the environment of the user
+        if os.environ.get("OMP_WAIT_POLICY", "passive").lower() == "passive":  # torch would make idle threads sleep
+            os.environ |= {**OPENMP_WAIT_VARIABLES, **os.environ}  # read when torch is imported
+        keep_freed_memory()
     try:
         if not arguments or arguments[0] in ("-h", "--help", "help"):
             print(_usage())

@@ -10,6 +10,7 @@ from functools import partial
 
 from powerband.cli import catalogue
 from powerband.cli.catalogue import configure, load, take_recipe
+from powerband.cli.script_commands import PROFILE_USAGE, is_script_command, profile_script
 from powerband.core.config import resolve
 from powerband.core.config.command_line import (
     checked_choice,
@@ -41,7 +42,7 @@ BENCHMARKS: dict[str, str] = {
 
 
 def profile(arguments: list[str]) -> int:
-    """Runs a recipe for some seconds and reports where its time goes and what limits it.
+    """Runs a recipe, or a script after ``--``, for some seconds and reports where its time goes and what limits it.
 
     Args:
         arguments: Command line after ``powerband profile``.
@@ -50,6 +51,8 @@ def profile(arguments: list[str]) -> int:
         Exit code of the bottleneck, see `powerband.tune.diagnose.causes.CAUSES`; 0 in a process that a launcher
         started.
     """
+    if is_script_command(arguments):
+        return profile_script(arguments)
     typed = ["profile", *arguments]
     target, arguments = split_json_option(arguments)
     name, arguments = take_recipe("profile", USAGE["profile"], arguments)
@@ -57,6 +60,7 @@ def profile(arguments: list[str]) -> int:
         from powerband.tune.diagnose.causes import causes_table
 
         print(f"\nexit status, by cause:\n{causes_table()}")
+        print(f"\nof any training script, unchanged:\n  powerband profile {PROFILE_USAGE}")
         return 0
     own_arguments, arguments = split_named_options(arguments, ("seconds", "probe", "apply"))
     from powerband.tune import profile as profiles

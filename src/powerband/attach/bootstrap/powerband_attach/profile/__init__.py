@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from powerband_attach.profile import environments, learning, sampler
+
 
 def begin() -> None:
     """Starts the measurement of this process."""
+    environments.watch()
+    learning.watch()
+    sampler.begin()

@@ -1,0 +1,110 @@
+"""Clock: divides the time of one thread into accounts; each nanosecond belongs to exactly one of them.
+
+The time of an inner span is not part of the outer span, and the time outside of all spans belongs to ``other``. The
+sampler reads the clock from another thread, so the few assignments that belong together stand together: the
+interpreter does not change threads between them.
+"""
+
+from __future__ import annotations
+
+import threading
+from time import perf_counter_ns
+from typing import Any
+
+BINS = 128
+"""Bins of a histogram of durations, two per doubling: bin k counts 2**((k - 1) / 2) to 2**(k / 2) nanoseconds."""
+OTHER = "other"
+
+
+class Clock:
+    """Times of one thread.
+
+    Attributes:
+        thread: Identifier of the thread, the one that trains.
+        ns: Account -> nanoseconds of the spans that have ended, and of the parts of the open ones before `since`.
+        counts, worst_ns, bins: Account -> number of spans, the longest one, histogram of their durations. They
+            include inner spans.
+        top: Account of the innermost open span; ``other`` outside of all.
+        env_depth: Number of open environment calls, so that nested wrappers count once.
+        env_steps: Environment steps; a call of a vector environment counts all of its environments.
+        num_envs: Largest number of environments in one call.
+        optimizers: Identity of an optimiser -> number of its steps.
+        waiting, first, previous: Whether the sampler waits for the next event, the account of that event, and the
+            account of the event before it.
+    """
+
+    def __init__(self) -> None:
+        self.env_depth = 0
+        self.restart()
+
+    def restart(self) -> None:
+        """Discards all times, and measures the present thread from now on."""
+        self.thread = threading.get_ident()
+        self.ns: dict[str, int] = {OTHER: 0}
+        self.counts: dict[str, int] = {}
+        self.worst_ns: dict[str, int] = {}
+        self.bins: dict[str, list[int]] = {}
+        self.stack: list[str] = []
+        self.top = OTHER
+        self.env_steps = self.num_envs = 0
+        self.optimizers: dict[int, int] = {}
+        self.envs: dict[str, int] = {}
+        self.waiting, self.first, self.previous = False, OTHER, OTHER
+        self.since = perf_counter_ns()
+
+    def enter(self, account: str) -> int:
+        """Opens a span and returns its start."""
+        if self.waiting:
+            self.waiting, self.first = False, account
+        now = perf_counter_ns()
+        self.ns[self.top] += now - self.since
+        self.since = now
+        self.stack.append(self.top)
+        self.top = account
+        if account not in self.ns:
+            self.add(account)
+        return now
+
+    def leave(self, account: str, start: int) -> None:
+        """Closes the innermost span."""
+        now = perf_counter_ns()
+        self.ns[self.top] += now - self.since
+        self.since = now
+        self.top = self.stack.pop()
+        self.previous = account
+        duration = now - start
+        self.counts[account] += 1
+        self.bins[account][(duration * duration).bit_length()] += 1
+        if duration > self.worst_ns[account]:
+            self.worst_ns[account] = duration
+
+    def add(self, account: str) -> None:
+        """Adds an account without time."""
+        self.bins[account], self.counts[account], self.worst_ns[account] = [0] * BINS, 0, 0
+        self.ns[account] = 0
+
+    def read(self) -> dict[str, Any]:
+        """Returns the times since `restart`, as JSON values. The open span counts up to now."""
+        for _ in range(5):  # again if the thread has entered or left a span meanwhile
+            since, top, ns = self.since, self.top, dict(self.ns)
+            now = perf_counter_ns()
+            if since == self.since:
+                break
+        ns[top] = ns.get(top, 0) + now - since
+        bins = {name: {i: n for i, n in enumerate(list(counts)) if n} for name, counts in list(self.bins.items())}
+        return {
+            "now_ns": now,
+            "ns": ns,
+            "counts": dict(self.counts),
+            "worst_ns": dict(self.worst_ns),
+            "bins": bins,
+            "env_steps": self.env_steps,
+            "num_envs": self.num_envs,
+            "envs": dict(self.envs),
+            "updates": max(list(self.optimizers.values()), default=0),
+            "optimizer_steps": sum(list(self.optimizers.values())),
+        }
+
+
+clock = Clock()
+"""The clock of this process."""

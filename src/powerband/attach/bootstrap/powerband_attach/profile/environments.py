@@ -1,0 +1,68 @@
+"""Environments: times ``step`` and ``reset`` of all environment classes that the script's packages and files define.
+
+Classes appear at any time, so `wrap_new_classes` looks for them again and again. A class is changed once.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+from powerband_attach.imports import when_imported
+from powerband_attach.profile.timed import Timed, TimedEnvCall
+
+BASES = {
+    "gymnasium.core": ("Env",),
+    "gymnasium.vector.vector_env": ("VectorEnv",),
+    "gym.core": ("Env",),
+    "gym.vector.vector_env": ("VectorEnv",),
+    "stable_baselines3.common.vec_env.base_vec_env": ("VecEnv",),
+    "tianshou.env.venvs": ("BaseVectorEnv",),
+    "torchrl.envs.common": ("EnvBase",),
+    "pettingzoo.utils.env": ("AECEnv", "ParallelEnv"),
+    "dm_env._environment": ("Environment",),
+    "envpool.python.envpool": ("EnvPoolMixin",),
+    "skrl.envs.wrappers.torch.base": ("Wrapper", "MultiAgentEnvWrapper"),
+    "rsl_rl.env.vec_env": ("VecEnv",),
+}
+"""Module -> base classes of its environments."""
+METHODS = ("step", "reset")
+
+_bases: list[type] = []
+_seen: set[type] = set()
+
+
+def watch() -> None:
+    """Wraps the environment classes of each known package when it is imported."""
+    for name in BASES:
+        when_imported(name, _add_bases)
+
+
+def _add_bases(module: ModuleType) -> None:
+    for name in BASES[module.__name__]:
+        base = getattr(module, name, None)
+        if isinstance(base, type):
+            _bases.append(base)
+    wrap_new_classes()
+
+
+def wrap_new_classes() -> None:
+    """Wraps the methods of the environment classes that were defined since the last call."""
+    pending = list(_bases)
+    visited: set[type] = set()
+    while pending:
+        cls = pending.pop()
+        if cls not in visited:
+            visited.add(cls)
+            pending += type.__subclasses__(cls)
+            if cls not in _seen:
+                _seen.add(cls)
+                _wrap(cls)
+
+
+def _wrap(cls: Any) -> None:
+    for name in METHODS:
+        method = cls.__dict__.get(name)
+        # Only plain functions: a static method, or a method of a compiled class, stays as it is.
+        if type(method).__name__ == "function" and not isinstance(method, Timed):
+            setattr(cls, name, TimedEnvCall(method, name))

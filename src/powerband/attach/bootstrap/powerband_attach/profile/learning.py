@@ -1,0 +1,108 @@
+"""Learning: times optimiser steps, backward passes, batch loaders, collectives and checkpoints of torch.
+
+No hook of a module and no dispatch mode is used: they would make small networks slower by half and more.
+"""
+
+from __future__ import annotations
+
+import sys
+from threading import get_ident
+from types import ModuleType
+from typing import Any
+
+from powerband_attach import record
+from powerband_attach.imports import when_imported
+from powerband_attach.profile.clock import clock
+from powerband_attach.profile.timed import Timed
+from powerband_attach.safely import safely
+
+COLLECTIVES = (
+    "all_reduce all_gather all_gather_into_tensor all_gather_object broadcast barrier reduce reduce_scatter "
+    "reduce_scatter_tensor all_to_all gather scatter broadcast_object_list monitored_barrier"
+).split()
+"""Functions of ``torch.distributed``, which copies them from its module ``distributed_c10d`` after that import."""
+
+
+def watch() -> None:
+    """Times the functions of torch when it is imported."""
+    when_imported("torch.optim.optimizer", _add_optimizer_hooks)
+    when_imported("torch", _time_functions)
+    when_imported("torch.distributed.distributed_c10d", _time_collectives)
+    when_imported("torch.utils.data.dataloader", _time_loader)
+
+
+def _add_optimizer_hooks(module: ModuleType) -> None:
+    module.register_optimizer_step_pre_hook(_before_step)
+    module.register_optimizer_step_post_hook(_after_step)
+
+
+_starts: list[int] = []
+
+
+def _before_step(optimizer: Any, args: Any, kwargs: Any) -> None:
+    if get_ident() == clock.thread:
+        if clock.top == "optimizer" and _starts:  # the last step ended with an error, so no hook has closed it
+            clock.leave("optimizer", _starts.pop())
+        _starts.append(clock.enter("optimizer"))
+
+
+def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
+    if get_ident() == clock.thread and _starts:
+        clock.leave("optimizer", _starts.pop())
+        key = id(optimizer)
+        if key not in clock.optimizers:
+            _describe(optimizer)
+        clock.optimizers[key] = clock.optimizers.get(key, 0) + 1
+
+
+@safely
+def _describe(optimizer: Any) -> None:
+    """Records what the first step of an optimiser shows: its parameters, and the threads of torch."""
+    parameters = [each for group in optimizer.param_groups for each in group["params"]]
+    record.write(
+        "optimizer",
+        name=type(optimizer).__name__,
+        parameters=sum(each.numel() for each in parameters),
+        dtype=str(parameters[0].dtype).replace("torch.", ""),
+        device=str(parameters[0].device),
+        threads=sys.modules["torch"].get_num_threads(),
+    )
+
+
+def _replace(owner: Any, name: str, account: str) -> Any:
+    fn = getattr(owner, name, None)
+    if callable(fn) and not isinstance(fn, Timed):
+        setattr(owner, name, Timed(fn, account))
+    return getattr(owner, name, None)
+
+
+def _time_functions(torch: Any) -> None:
+    _replace(torch.autograd, "backward", "backward")
+    torch.save = _replace(torch.serialization, "save", "save")
+
+
+def _time_collectives(module: Any) -> None:
+    for name in COLLECTIVES:
+        _replace(module, name, "collectives")
+
+
+def _time_loader(module: Any) -> None:
+    iterator = module._BaseDataLoaderIter
+    iterator.__next__ = TimedLoader(iterator.__next__, "data_wait")
+
+
+class TimedLoader(Timed):
+    """``__next__`` of a batch loader, which records the settings of each kind of loader once."""
+
+    described: set[tuple] = set()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        loader = args[0]
+        names = ("_num_workers", "_pin_memory", "_prefetch_factor", "_persistent_workers", "_drop_last")
+        settings = tuple(getattr(loader, name, None) for name in names)
+        if settings not in self.described:
+            self.described.add(settings)
+            batch = getattr(getattr(loader, "_index_sampler", None), "batch_size", None)
+            fields = {name[1:]: value for name, value in zip(names, settings)}  # noqa: B905 (new in Python 3.10)
+            record.write("loader", batch_size=batch, **fields)
+        return super().__call__(*args, **kwargs)

@@ -1,0 +1,166 @@
+"""Places: what a Python stack is doing, as an account and as lines of the user's code.
+
+The user's code is every file outside of the interpreter's library and of site-packages.
+"""
+
+from __future__ import annotations
+
+import linecache
+import os
+import re
+import sys
+import sysconfig
+from types import CodeType, FrameType
+from typing import NamedTuple
+
+WAITS = ("/multiprocessing/", "/envpool/")
+"""Files in which the loop waits for another process, or for the threads of a compiled simulator."""
+FILES = {
+    "log": (
+        "/tensorboard/", "/tensorboardX/", "/wandb/", "/mlflow/", "/tqdm/", "/rich/", "/logging/", "/csv.py",
+        "/matplotlib/", "/imageio/", "/moviepy/", "/common/logger.py", "/loguru/", "/comet_ml/", "/progress/",
+    ),
+    "save": ("/safetensors/", "/common/save_util.py", "/torch/serialization.py", "/distributed/checkpoint/"),
+    "collectives": ("/torch/distributed/distributed_c10d.py",),
+    "data_wait": ("/h5py/", "/pyarrow/", "/torch/utils/data/", "/torchcodec/", "/decord/", "/av/", "/zarr/"),
+    "env": ("/mujoco/", "/pybullet/"),
+}  # fmt: skip
+"""Account -> parts of the paths of files that belong to it."""
+IN_FILES = {
+    "sample": (re.compile(r"buffer|replay|memor|storage|sampler"), re.compile(r"sample|^_?get|gather|batch")),
+    "store": (
+        re.compile(r"buffer|replay|memor|storage|collector"),
+        re.compile(r"^_?(add|store|push|append|extend|put|set)"),
+    ),
+}
+"""Account -> (pattern of the name of a file or of a class's method, pattern of the name of the function)."""
+FUNCTIONS = {
+    "returns": re.compile(r"(^|_)(gae|advantages?|returns_and_advantages?|discounted_returns?)($|_)"),
+    "eval": re.compile(
+        r"^_?(run_)?(eval|evaluate|evaluation|validate|validation)(_(policy|model|agent|loop|epoch|step|episodes?))?$"
+    ),
+    "save": re.compile(r"^_?(save|save_checkpoint|save_model|checkpoint)(_|$)"),
+}
+"""Account -> pattern of the name of a function, in the user's code and in frameworks."""
+SYNCHRONISATIONS = re.compile(r"\.(item|cpu|numpy|tolist|synchronize)\(|\.to\(")
+"""Calls of a line that copy between host and device, or wait for the device."""
+EVAL_CALLBACK = "EvalCallback"
+
+_LIBRARIES = tuple(
+    {
+        os.path.join(path, "")
+        for path in (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
+        if path
+    }
+)
+_OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+class Place(NamedTuple):
+    """What a stack is doing.
+
+    Attributes:
+        account: Account that the stack shows for certain; "" if it shows none.
+        torch: Whether torch computes: "module" inside of a network, "tensor" otherwise, "" if it does not.
+        line: Innermost line of the user's code, as ``path:line``; "" if there is none.
+        caller: Line of the user's code that called it from another function; "" if there is none.
+        library: Innermost line outside of the user's code, of torch and of the standard library; "" if there is none.
+        codes: Functions of the stack outside of torch and of the standard library.
+    """
+
+    account: str
+    torch: str
+    line: str
+    caller: str
+    library: str
+    codes: tuple[CodeType, ...]
+
+
+def place_of(frame: FrameType) -> Place:
+    """Finds out what the stack that ends in `frame` is doing."""
+    account, torch, line, caller, library = "", "", "", "", ""
+    line_code: CodeType | None = None
+    evaluates, first = False, True
+    codes: list[CodeType] = []
+    current: FrameType | None = frame
+    while current is not None:
+        code = current.f_code
+        kind = _KINDS.get(code) or _kind(code)
+        if kind.own:  # frames inside of a span, such as of a reward function, do not make it an evaluation
+            evaluates = False
+            current = current.f_back
+            continue
+        if first and kind.user_or_framework and _on_gpu() and SYNCHRONISATIONS.search(_text(current)):
+            account = "h2d"
+        first = False
+        if not account:
+            account = kind.account
+        evaluates = evaluates or kind.evaluates
+        if kind.torch and torch != "module":
+            torch = kind.torch
+        if kind.user_or_framework:
+            codes.append(code)
+        if kind.user:
+            if line_code is None:
+                line, line_code = f"{code.co_filename}:{current.f_lineno}", code
+            elif not caller and code is not line_code:
+                caller = f"{code.co_filename}:{current.f_lineno}"
+        elif kind.user_or_framework and not library and line_code is None:
+            library = f"{code.co_filename}:{current.f_lineno}"
+        current = current.f_back
+    return Place("eval" if evaluates else account, torch, line, caller, library, tuple(codes))
+
+
+class _Kind(NamedTuple):
+    """What a function of the stack says, from its file and its name."""
+
+    own: bool
+    user: bool
+    user_or_framework: bool
+    torch: str
+    account: str
+    evaluates: bool
+
+
+_KINDS: dict[CodeType, _Kind] = {}
+
+
+def _kind(code: CodeType) -> _Kind:
+    path, name = code.co_filename, code.co_name
+    library = path.startswith(_LIBRARIES) or path.startswith("<") or "/site-packages/" in path
+    is_torch = "/torch/" in path and library
+    standard = library and "/site-packages/" not in path
+    torch = ("module" if path.endswith("/torch/nn/modules/module.py") else "tensor") if is_torch else ""
+    account = ""
+    for each, parts in FILES.items():
+        if library and any(part in path for part in parts):
+            account = each
+    if any(part in path for part in WAITS) and library:
+        account = "wait"
+    evaluates = False
+    if not standard and not is_torch:
+        stem = os.path.basename(path).lower()
+        for each, (file, function) in IN_FILES.items():
+            qualified = getattr(code, "co_qualname", name).rpartition(".")[0].lower()
+            if function.search(name) and (file.search(stem) or file.search(qualified) or file.search(name)):
+                account = account or each
+        for each, function in FUNCTIONS.items():
+            if function.search(name):
+                evaluates = evaluates or each == "eval"
+                account = account or ("" if each == "eval" else each)
+        evaluates = evaluates or EVAL_CALLBACK in getattr(code, "co_qualname", "")
+    kind = _Kind(path.startswith(_OWN), not library, not standard and not is_torch, torch, account, evaluates)
+    if len(_KINDS) > 20_000:
+        _KINDS.clear()
+    _KINDS[code] = kind
+    return kind
+
+
+def _on_gpu() -> bool:
+    """Returns whether the script uses a GPU. On a CPU no call waits for a device."""
+    cuda = sys.modules.get("torch.cuda")
+    return cuda is not None and getattr(cuda, "_initialized", False)
+
+
+def _text(frame: FrameType) -> str:
+    return linecache.getline(frame.f_code.co_filename, frame.f_lineno or 0)

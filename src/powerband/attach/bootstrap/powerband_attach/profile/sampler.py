@@ -1,0 +1,170 @@
+"""Sampler: a thread that looks at the stack of the training thread 50 times per second, and writes the record.
+
+A sample of time inside of a span says which lines of the user's code it belongs to. A sample outside of all spans also
+gets an account; `callers` says how.
+"""
+
+from __future__ import annotations
+
+import _thread
+import os
+import sys
+import time
+
+from powerband_attach import process, record
+from powerband_attach.profile import environments
+from powerband_attach.profile.callers import Callers
+from powerband_attach.profile.clock import OTHER, clock
+from powerband_attach.profile.places import Place, place_of
+from powerband_attach.safely import safely
+
+SAMPLE_S = 0.02
+WRITE_S, LATE_WRITE_S, LATE_S = 0.5, 5.0, 900.0
+"""Seconds between two lines of the record; a longer time after the process has run for `LATE_S`."""
+NEW_CLASSES = 5
+"""Number of samples between two searches for new environment classes."""
+MAX_PLACES = 2000
+"""Number of different places to keep; the time of further ones stays without lines."""
+
+
+class Sampler:
+    """Samples the training thread, in a thread that `threading` does not list, until `stop`."""
+
+    def __init__(self) -> None:
+        self._wake = _thread.allocate_lock()
+        self._ended = _thread.allocate_lock()
+        self._running = False
+        self._pending: list[tuple[str, Place]] = []
+        self._previous = OTHER
+        self._callers = Callers()
+        self._began = self._written = time.monotonic()
+        self._samples: dict[tuple, int] = {}
+
+    def start(self) -> None:
+        """Starts the thread."""
+        self._wake.acquire()
+        self._ended.acquire()
+        self._running = True
+        _thread.start_new_thread(self._run, ())
+
+    def stop(self) -> None:
+        """Stops the thread and waits for its end, for example before a fork."""
+        if self._running:
+            self._running = False
+            self._wake.release()
+            self._ended.acquire()
+            self._ended.release()
+
+    def restart(self) -> None:
+        """Starts the thread again after `stop`."""
+        if not self._running:
+            self._wake, self._ended = _thread.allocate_lock(), _thread.allocate_lock()
+            self.start()
+
+    def forget(self) -> None:
+        """Discards all samples, in a forked process."""
+        self.__init__()  # type: ignore[misc]
+
+    @safely
+    def write(self) -> None:
+        """Writes the times so far, and the samples since the last line."""
+        self._written = time.monotonic()
+        samples, self._samples = self._samples, {}
+        record.write(
+            "times",
+            **clock.read(),
+            cpu_s=time.process_time(),
+            thread_s=time.clock_gettime(time.pthread_getcpuclockid(clock.thread)),
+            queue_s=_queue_s(),
+            samples=[[*key, count] for key, count in samples.items()],
+        )
+
+    def _run(self) -> None:
+        looks = 0
+        while not self._wake.acquire(True, SAMPLE_S):
+            looks += 1
+            if looks % NEW_CLASSES == 0:
+                safely(environments.wrap_new_classes)()
+            self._sample()
+            now = time.monotonic()
+            if now - self._written >= (WRITE_S if now - self._began < LATE_S else LATE_WRITE_S):
+                self.write()
+        self._ended.release()
+
+    @safely
+    def _sample(self) -> None:
+        if self._pending and not clock.waiting:  # an event came after the pending samples
+            for top, place in self._pending:
+                self._count(top, self._callers.account(place, self._previous, clock.first), place)
+            self._pending.clear()
+        top = clock.top
+        frame = sys._current_frames().get(clock.thread)
+        if frame is None:
+            return
+        place = place_of(frame)
+        del frame  # it keeps the variables of the script alive
+        self._callers.add(top, place)
+        account = _inside(top, place)
+        if account:
+            self._count(top, account, place)
+            return
+        if not clock.waiting:
+            self._previous = clock.previous
+            clock.waiting = True
+        self._pending.append((top, place))
+
+    def _count(self, top: str, account: str, place: Place) -> None:
+        key = (top, account, place.line, place.caller, place.library)
+        if key not in self._samples and len(self._samples) >= MAX_PLACES:
+            key = (top, account, "", "", "")
+        self._samples[key] = self._samples.get(key, 0) + 1
+
+
+def _inside(top: str, place: Place) -> str:
+    """Returns the account of a sample; "" if the next event must decide it.
+
+    Args:
+        top: Account of the innermost open span; ``other`` outside of all.
+        place: What the stack is doing.
+    """
+    if place.account == "eval":
+        return "eval"
+    if top == "env":
+        return "env_wait" if place.account == "wait" else "env"
+    if top != OTHER:
+        return top
+    return place.account if place.account != "wait" else "idle"
+
+
+def _queue_s() -> float:
+    """Returns the seconds in which the main thread was ready to run and had no core; 0 if they are unknown."""
+    try:
+        with open(f"/proc/self/task/{os.getpid()}/schedstat") as file:
+            return int(file.read().split()[1]) * 1e-9
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
+sampler = Sampler()
+
+
+def begin() -> None:
+    """Starts to sample this process and the processes that it forks."""
+    process.before_fork.append(sampler.stop)
+    process.after_fork_in_parent.append(sampler.restart)
+    process.after_fork_in_child.append(_begin_again)
+    process.at_end.append(_finish)
+    sampler.write()
+    sampler.start()
+
+
+def _begin_again() -> None:
+    clock.restart()
+    sampler.forget()
+    sampler.write()
+    sampler.start()
+
+
+def _finish() -> None:
+    sampler.stop()
+    sampler.write()

@@ -1,0 +1,214 @@
+"""Window: the measured part of a script, and the ledger of each of its processes in that part."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from powerband.attach.records import Record
+from powerband.core.telemetry.phase_clock import BINS, PhaseTimes
+from powerband.tune.measure.cpu_time import CpuUse
+from powerband.tune.measure.facts import WindowFacts
+from powerband.tune.measure.ledger import ACCOUNT_ALIASES, Ledger
+
+FIRST_UPDATES = 3
+"""Number of updates before the window starts; they allocate, compile and fill caches."""
+IDLE = "idle"
+"""Account of samples that wait for another process outside of an environment; the ledger counts them as ``other``."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A place in the code and its time.
+
+    Attributes:
+        account: Account (category of time) of the ledger.
+        where: Line of the user's code as ``path:line``, or of a library if the user's code is not involved.
+        caller: Line of the user's code that called it; "" if there is none.
+        library: Innermost line of a library below `where`; "" if there is none.
+        seconds: Time in the window.
+    """
+
+    account: str
+    where: str
+    caller: str
+    library: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class ProcessTimes:
+    """Times of one process in the window.
+
+    Attributes:
+        record: What the process has written.
+        ledger: Wall time of its main thread by account.
+        parts: Part of the update (forward, backward, optimizer) -> seconds.
+        env_steps, env_calls: Environment steps, and calls of ``step`` of the outermost environment.
+        num_envs: Number of environments in one call.
+        updates, optimizer_steps: Steps of the optimiser that steps most often, and steps of all optimisers.
+        envs: Class of an outermost environment -> environment steps since the start of the process.
+        queue_s: Seconds in which the main thread was ready to run and had no core.
+        lines: Places in the code, the one with the most time first.
+    """
+
+    record: Record
+    ledger: Ledger
+    parts: dict[str, float]
+    env_steps: int
+    env_calls: int
+    num_envs: int
+    updates: int
+    optimizer_steps: int
+    envs: dict[str, int]
+    queue_s: float
+    lines: list[Line] = field(default_factory=list)
+
+    @property
+    def env_s(self) -> float:
+        """Seconds per environment step in this process."""
+        seconds = self.ledger.seconds.get("env", 0.0) + self.ledger.seconds.get("env_wait", 0.0)
+        return seconds / self.env_steps if self.env_steps else 0.0
+
+
+def window_start(records: Sequence[Record], now_ns: int, patience_s: float) -> tuple[int, str] | None:
+    """Returns the start of the window and a remark, or None if the script has not come so far yet.
+
+    Args:
+        records: Records so far.
+        now_ns: Present time of `time.perf_counter_ns`.
+        patience_s: Seconds without an update after which the window starts anyway.
+    """
+    times = [line for record in records for line in record.of_kind("times")]
+    learning = [line["now_ns"] for line in times if line["updates"] >= FIRST_UPDATES]
+    if learning:
+        return min(learning), ""
+    if records and now_ns - records[0].began_ns > patience_s * 1e9:
+        stepping = [line["now_ns"] for line in times if line["env_steps"]]
+        start = min(stepping, default=records[0].began_ns)
+        return start, f"no optimiser step in the first {patience_s:.0f} s: the window contains no learning yet"
+    return None
+
+
+def process_times(record: Record, start_ns: int, end_ns: int) -> ProcessTimes | None:
+    """Returns the times of a process between two times; None if it wrote fewer than two lines in between."""
+    times = [line for line in record.of_kind("times") if start_ns <= line["now_ns"] <= end_ns]
+    if len(times) < 2 or times[-1]["now_ns"] <= times[0]["now_ns"]:
+        return None
+    first, last = times[0], times[-1]
+    wall_s = (last["now_ns"] - first["now_ns"]) * 1e-9
+    host, lines = _divided(_difference(first["ns"], last["ns"], 1e-9), times[1:])
+    bins = {
+        name: [counts.get(str(i), 0) - first["bins"].get(name, {}).get(str(i), 0) for i in range(BINS)]
+        for name, counts in last["bins"].items()
+    }
+    phases = PhaseTimes(
+        wall_s,
+        host,
+        {},
+        last["cpu_s"] - first["cpu_s"],
+        {name: sum(counts) for name, counts in bins.items() if name in host},
+        last["thread_s"] - first["thread_s"],
+        {name: ns * 1e-9 for name, ns in last["worst_ns"].items()},
+        bins,
+    )
+    return ProcessTimes(
+        record,
+        Ledger.from_phases(phases),
+        {name: host[name] for name in ("forward", "backward", "optimizer") if name in host},
+        last["env_steps"] - first["env_steps"],
+        last["counts"].get("env", 0) - first["counts"].get("env", 0),
+        last["num_envs"],
+        last["updates"] - first["updates"],
+        last["optimizer_steps"] - first["optimizer_steps"],
+        last["envs"],
+        last["queue_s"] - first["queue_s"],
+        lines,
+    )
+
+
+def _difference(first: dict[str, int], last: dict[str, int], unit: float) -> dict[str, float]:
+    return {name: (value - first.get(name, 0)) * unit for name, value in last.items()}
+
+
+def _divided(spans: dict[str, float], times: Sequence[dict[str, Any]]) -> tuple[dict[str, float], list[Line]]:
+    """Divides the time of each kind of span among accounts and lines, in proportion to its samples.
+
+    Args:
+        spans: Account of a span, ``other`` for the time outside of all -> seconds.
+        times: Lines of the record with samples of that time.
+
+    Returns:
+        (account -> seconds, places in the code).
+    """
+    samples: dict[tuple[str, ...], int] = {}
+    for line in times:
+        for *key, count in line["samples"]:
+            samples[tuple(key)] = samples.get(tuple(key), 0) + count
+    totals: dict[str, int] = {}
+    for (top, *_), count in samples.items():
+        totals[top] = totals.get(top, 0) + count
+    host: dict[str, float] = {name: 0.0 if name in totals else seconds for name, seconds in spans.items()}
+    places: dict[tuple[str, ...], float] = {}
+    for (top, account, *place), count in samples.items():
+        seconds = spans.get(top, 0.0) * count / totals[top]
+        account = "other" if account == IDLE else account
+        host[account] = host.get(account, 0.0) + seconds
+        key = (ACCOUNT_ALIASES.get(account, account), *place)
+        places[key] = places.get(key, 0.0) + seconds
+    lines = [Line(account, where or library, caller, library if where else "", seconds)
+             for (account, where, caller, library), seconds in places.items()]  # fmt: skip
+    return host, sorted(lines, key=lambda each: -each.seconds)
+
+
+def ranks_of(processes: Sequence[ProcessTimes]) -> list[ProcessTimes]:
+    """Returns the processes that train, in the order of their ranks; the busiest one if none has updated."""
+    learning = [each for each in processes if each.updates > 0]
+    ranks = [each for each in learning if each.record.start["rank"]]
+    if ranks:
+        return sorted(ranks, key=lambda each: int(each.record.start["rank"]))
+    if learning:
+        return [max(learning, key=lambda each: each.updates)]
+    return [max(processes, key=lambda each: (each.env_steps, -each.record.began_ns))]
+
+
+def facts_of(ranks: Sequence[ProcessTimes], processes: Sequence[ProcessTimes]) -> WindowFacts:
+    """Returns the figures that the diagnosis reads besides the ledgers.
+
+    Args:
+        ranks: Processes that train.
+        processes: All processes.
+    """
+    leader = ranks[0]
+    workers = [each for each in processes if each.env_steps and each not in ranks and _below(each, leader, processes)]
+    waits = leader.ledger.share("env_wait") > 0 and bool(workers)
+    optimizers = leader.record.of_kind("optimizer")
+    return WindowFacts(
+        iterations=leader.env_calls or leader.updates,
+        env_steps=sum(each.env_steps for each in ranks),
+        grad_steps=sum(each.updates for each in ranks) // len(ranks),
+        world_size=len(ranks),
+        num_envs=leader.num_envs,
+        cores=os.cpu_count() or 1,
+        threads=optimizers[0]["threads"] if optimizers else 0,
+        precision=optimizers[0]["dtype"] if optimizers else "",
+        overlappable=waits,
+        env_step_s=[each.env_s for each in workers] if waits else [],
+        env_worst_s=[each.ledger.spans["env"].worst_s for each in workers if "env" in each.ledger.spans]
+        if waits
+        else [],
+        worker_rows=[[row] for row in range(len(workers))] if waits else [],
+        host=CpuUse(loop_queue_s=leader.queue_s),
+        env_cpu_s=sum(each.ledger.cpu_s for each in workers),
+    )
+
+
+def _below(process: ProcessTimes, leader: ProcessTimes, processes: Sequence[ProcessTimes]) -> bool:
+    """Returns whether a process descends from `leader`, also through a fork server."""
+    parents = {each.record.pid: each.record.ppid for each in processes}
+    pid, depth = process.record.ppid, 0
+    while pid != leader.record.pid and pid in parents and depth < 10:
+        pid, depth = parents[pid], depth + 1
+    return pid == leader.record.pid
