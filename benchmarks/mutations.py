@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import faulthandler
 import io
 import json
 import sys
@@ -31,7 +32,8 @@ from cli.mutations import command_lines  # noqa: E402
 from core.run.checkpoint_mutations import CheckpointMutations  # noqa: E402
 
 WORDS = ("env_steps=80", "save_interval=20", "keep_checkpoints=3", "replay_size=100")
-PRINTED_S = 10.0
+PRINTED_S, STUCK_S = 10.0, 60.0
+"""Seconds between two lines of progress, and after which one mutation counts as stuck."""
 
 
 def mutate_folders(count: int, seed: int, folder: Path) -> dict[str, Any]:
@@ -68,7 +70,9 @@ def progress(name: str, count: int) -> Any:
     """Yields the numbers below `count`, and prints how far they are."""
     began = printed = time.monotonic()
     for number in range(count):
+        faulthandler.dump_traceback_later(STUCK_S, exit=True)
         yield number
+        faulthandler.cancel_dump_traceback_later()
         now = time.monotonic()
         if now - printed > PRINTED_S:
             printed, left_s = now, (now - began) / (number + 1) * (count - number - 1)

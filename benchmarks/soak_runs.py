@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -83,9 +84,15 @@ def resume_line(name: str, run: Path, *words: str) -> list[str]:
 
 
 class Child:
-    """A command of powerband in a forked process, whose output goes to a log."""
+    """A command of powerband in a forked process, whose output goes to a log.
 
-    def __init__(self, words: list[str], log: Path) -> None:
+    Args:
+        words: Arguments after ``powerband``.
+        log: File for its output, which is appended.
+        prepare: Called in the process before the command.
+    """
+
+    def __init__(self, words: list[str], log: Path, prepare: Callable[[], object] = lambda: None) -> None:
         self.log, self.began, self.status = log, time.monotonic(), None
         self.start = log.stat().st_size if log.exists() else 0
         self.pid = os.fork()
@@ -96,6 +103,7 @@ class Child:
             handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             os.dup2(handle, 1)
             os.dup2(handle, 2)
+            prepare()
             status = cli(words)
         except SystemExit as error:
             status = error.code if isinstance(error.code, int) else 1

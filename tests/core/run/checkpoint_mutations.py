@@ -37,7 +37,7 @@ class CheckpointMutations:
     """
 
     def __init__(self, run: Path, other: Path, folder: Path, seed: int) -> None:
-        self.template, self.other, self.folder, self.rng = run, other, folder, random.Random(seed)
+        self.template, self.other, self.folder, self.seed = run, other, folder, seed
         self.run, self.outside = folder / "work" / "run", folder / "outside"
         steps = sorted(path for path in (run / "checkpoints").iterdir() if path.is_dir())
         self.saved = {path.name: content(path) for path in steps}
@@ -51,6 +51,7 @@ class CheckpointMutations:
 
     def check(self, number: int) -> list[str]:
         """Makes one mutation, sometimes several, and uses the folder. Returns what went wrong."""
+        self.rng = random.Random(f"{self.seed} {number}")
         shutil.rmtree(self.run, ignore_errors=True)
         shutil.copytree(self.template, self.run, symlinks=True)
         what = f"{number}:"

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import sys
 import tempfile
 import threading
 import time
@@ -62,12 +61,13 @@ class StallReport:
         stacks = _take_stacks(self.ranks)
         target = (self.folder or Path(tempfile.mkdtemp(prefix="powerband-"))) / STACKS
         parts = [self.sentence, next_step, f"Stacks: {target}.", _advice(self.folder) if ends else ""]
-        _print(" ".join(filter(None, parts)))
-        _with_limit(lambda: self._write(target, stacks))
+        text = " ".join(filter(None, parts))
+        _with_limit(lambda: _print(text), lambda: self._write(target, stacks))
 
     def withdraw(self) -> None:
         """Says that the run continues."""
-        _print(f"the ranks make progress again after {time.monotonic() - self.began:.0f} s.")
+        text = f"the ranks make progress again after {time.monotonic() - self.began:.0f} s."
+        _with_limit(lambda: _print(text))
         if self.folder is not None:
             (self.folder / STALL_FILE).unlink(missing_ok=True)
 
@@ -190,17 +190,23 @@ def _replace(path: Path, text: str) -> None:
     os.replace(new, path)
 
 
-def _with_limit(write: Callable[[], None]) -> None:
-    """Calls `write` in a thread for at most WRITE_S seconds, because the disk itself may be what hangs."""
+def _with_limit(*writes: Callable[[], None]) -> None:
+    """Calls each function in a thread, for at most WRITE_S seconds: the disk or the terminal may be what hangs."""
 
-    def guarded() -> None:
+    def guarded(write: Callable[[], None]) -> None:
         with contextlib.suppress(OSError):
             write()
 
-    thread = threading.Thread(target=guarded, daemon=True)
-    thread.start()
-    thread.join(WRITE_S)
+    threads = [threading.Thread(target=guarded, args=(write,), daemon=True) for write in writes]
+    for thread in threads:
+        thread.start()
+    deadline = time.monotonic() + WRITE_S
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
 
 
 def _print(text: str) -> None:
-    print(f"powerband: {text}", file=sys.stderr, flush=True)
+    """Writes to standard error without Python's buffers, whose locks a blocked write would hold at the exit."""
+    data = f"powerband: {text}\n".encode()
+    while data:
+        data = data[os.write(2, data) :]
