@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing import forkserver
 from pathlib import Path
 
@@ -22,7 +22,6 @@ import powerband
 from powerband.core.ranks.ranks import Ranks
 from powerband.core.recipe import load_object
 
-WORLD_SIZE = 2
 TIMEOUT_S = 150
 PATHS = [str(Path(powerband.__file__).parents[1]), str(Path(__file__).parents[1])]
 RECIPES = [f"powerband.recipes.{name}.train" for name in ("gym", "snakes", "libero")]
@@ -38,21 +37,31 @@ def on_ranks(work: Callable, world_size: int, folder: Path, *args) -> list[dict]
 
 
 class CommandOnRanks:
-    """A command of powerband on two ranks, as a launcher starts it.
+    """A command of powerband on two or more ranks, as a launcher starts it.
 
     Args:
         words: The command line after ``powerband``.
         folder: Folder for what the ranks print.
         main: Function that runs the command, as ``module:name``.
+        own: Further words of each rank.
         variables: Environment variables of the ranks.
     """
 
-    def __init__(self, words: list[str], folder: Path, main: str = "powerband.cli.main:main", **variables: str) -> None:
+    def __init__(
+        self,
+        words: list[str],
+        folder: Path,
+        main: str = "powerband.cli.main:main",
+        own: Sequence[list[str]] = ([], []),
+        **variables: str,
+    ) -> None:
         folder.mkdir()
         self.folder, port, context = folder, _free_port(), multiprocessing.get_context("forkserver")
         _start_server()
-        each = [{**variables, **_rank(rank, WORLD_SIZE, port)} for rank in range(WORLD_SIZE)]
-        arguments = [(main, words, str(folder), environment) for environment in each]
+        each = [{**_rank(rank, len(own), port), **variables} for rank in range(len(own))]
+        arguments = [
+            (main, [*words, *more], str(folder), environment) for more, environment in zip(own, each, strict=True)
+        ]
         self.processes = [context.Process(target=_command_on_one_rank, args=args) for args in arguments]
         for process in self.processes:
             process.start()
@@ -65,7 +74,7 @@ class CommandOnRanks:
             time.sleep(0.05)
 
     def send_signal(self, number: signal.Signals) -> None:
-        """Sends a signal to both ranks."""
+        """Sends a signal to all ranks."""
         for process in self.processes:
             os.kill(process.pid, number)
 
@@ -90,7 +99,7 @@ class CommandOnRanks:
         return self._text("err")
 
     def _text(self, kind: str) -> str:
-        files = [self.folder / f"{kind}{rank}" for rank in range(WORLD_SIZE)]
+        files = [self.folder / f"{kind}{rank}" for rank in range(len(self.processes))]
         return "".join(file.read_text() for file in files if file.exists())
 
 

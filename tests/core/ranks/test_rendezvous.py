@@ -79,12 +79,12 @@ def test_the_interface_of_an_address() -> None:
     assert rendezvous.interface_of("127.0.0.1") == "lo" and rendezvous.interface_of("192.0.2.1") == ""
 
 
-def machine(folder: Path, port: int, run_dir: Path) -> subprocess.Popen:
+def machine(folder: Path, port: int, run_dir: Path, *more: str) -> subprocess.Popen:
     """A launcher as on one machine of two, with one rank."""
     folder.mkdir(exist_ok=True)
     words = "gym env_id=CartPole-v1 algo=ppo ppo.hidden=16 shared_trunk=true on_policy.num_envs=4 num_steps=16".split()
     words += "minibatches=2 env_steps=256 gpus=none threads=1 num_workers=0 tensorboard=false nnodes=2".split()
-    words += [f"run_dir={run_dir}", f"rdzv_endpoint=127.0.0.1:{port}"]
+    words += [f"run_dir={run_dir}", f"rdzv_endpoint=127.0.0.1:{port}", *more]
     drop = ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
     environment = {name: value for name, value in os.environ.items() if name not in drop}
     environment |= {"PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
@@ -94,7 +94,7 @@ def machine(folder: Path, port: int, run_dir: Path) -> subprocess.Popen:
     )
 
 
-def test_machines_with_a_common_folder_train_and_those_without_are_refused(tmp_path: Path) -> None:
+def test_machines_with_a_common_folder_train_and_without_it_storage_shared_is_refused(tmp_path: Path) -> None:
     """Two launchers on this machine. With a relative run_dir, each has a folder of its own, as on private disks."""
     common, port = tmp_path / "run", free_port()
     both = [machine(tmp_path / name, port, common) for name in ("a", "b")]
@@ -103,8 +103,8 @@ def test_machines_with_a_common_folder_train_and_those_without_are_refused(tmp_p
     assert (common / "checkpoints" / "256" / "rank1.json").exists()
     assert not any("Traceback" in text for text in printed)
 
-    private = [machine(tmp_path / name, port, Path("own")) for name in ("a", "b")]
+    private = [machine(tmp_path / name, port, Path("own"), "storage=shared") for name in ("a", "b")]
     printed = [process.communicate(timeout=150)[0] for process in private]
     assert [process.returncode for process in private] == [2, 2], printed
-    assert all("is not the same folder on" in text and "Traceback" not in text for text in printed), printed
+    assert all("is not the same folder as" in text and "Traceback" not in text for text in printed), printed
     assert not (tmp_path / "a" / "own").exists() and not (tmp_path / "b" / "own").exists()

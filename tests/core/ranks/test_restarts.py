@@ -80,4 +80,6 @@ def test_several_machines_with_restarts_need_a_common_folder(tmp_path, monkeypat
     monkeypatch.setattr(launch, "_elastic", lambda *settings: pytest.fail("ranks were started"))
     words = ["train", *runs.SMALL["ddpg"], "gpus=none", "nnodes=1:2", "rdzv_endpoint=127.0.0.1:29987"]
     assert cli.main(words) == 2
-    assert "requires a run_dir, so that restarted ranks find" in capsys.readouterr().err and not list(tmp_path.iterdir())
+    assert "requires a run_dir, so that restarted ranks find" in capsys.readouterr().err and not list(
+        tmp_path.iterdir()
+    )

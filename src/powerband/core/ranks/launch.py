@@ -153,6 +153,7 @@ def launch(settings: RunConfig, arguments: list[str], new_folder: str = "") -> i
         # Rank 0 hosts the store. That of torch's launcher listens on all interfaces, and keeps addresses of lost ranks.
         os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
     command = ["-u", "-m", "powerband", *arguments]
+    _import_torch()
     reported, losses, ended_by_stall = 0, 0, False
     if restarts_allowed:
         restarts.prepare(new_folder)
@@ -181,6 +182,16 @@ def launch(settings: RunConfig, arguments: list[str], new_folder: str = "") -> i
     return reported or status
 
 
+def _import_torch() -> None:
+    """Imports torch before other threads do, because threads that import it at once can wait for each other."""
+    log_level = os.environ.get("TORCH_CPP_LOG_LEVEL")
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # a store that ends is no reason for stack traces
+    import torch.distributed.launcher.api  # noqa: F401
+
+    if log_level is None:  # it concerns this process alone
+        del os.environ["TORCH_CPP_LOG_LEVEL"]
+
+
 class EndpointLost(Exception):
     """The machine at which the launchers have met does not answer any more."""
 
@@ -188,15 +199,11 @@ class EndpointLost(Exception):
 def _elastic(
     endpoint: Endpoint | None, here: int, least: int, most: int, max_restarts: int, arguments: list[str]
 ) -> int:
-    log_level = os.environ.get("TORCH_CPP_LOG_LEVEL")
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # a store that ends is no reason for stack traces
     from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.elastic.rendezvous import RendezvousConnectionError, RendezvousError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    if log_level is None:  # it concerns this process alone
-        del os.environ["TORCH_CPP_LOG_LEVEL"]
     several: dict[str, Any] = {}
     if endpoint is not None:
         is_host = str(endpoint.hosted_here)

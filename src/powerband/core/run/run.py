@@ -9,6 +9,7 @@ that depends on a clock, a signal or a batch.
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -190,6 +191,8 @@ class Run:
         run._folder = OwnedFolder(startup.storage, own.created, own.lock, startup.jobs)
         run._end_spares = partial(startup.meeting.end, startup.spares)
         run.describe(startup.banner)
+        if run._folder.lock is not None and not run.ranks.leads:  # a machine with a private folder
+            print(f"powerband: {run.storage.description}", file=sys.stderr)
         for notice in sorted({line for lines in run.ranks.gather(startup.notices) for line in lines}):
             run.console.note(notice)
         if not run.settings.resume:

@@ -17,6 +17,8 @@ from powerband.core.run.run_lock import RunLock, sees_lock
 from powerband.core.run.storage import Storage
 from powerband.core.run_folder import find_run, refuse_links, remove_unused_run, run_id
 
+PATIENCE_S, OTHER_PATIENCE_S = 5.0, 1.0
+"""Seconds for which a rank looks for the lock of rank 0 in the same folder, and in another one that its user named."""
 LISTING_S = 1.0
 """Seconds after which a network file system shows the files that other machines have just written."""
 
@@ -93,7 +95,7 @@ class FolderAgreement:
         seen = own.folder  # which the user has named, and which may be another way to the same disk
         if text == leader[0] and not ranks.leads:
             seen = Path(leader[1] if host == leader[4] else leader[2])
-        sees = ranks.leads or sees_lock(seen, leader[3])
+        sees = ranks.leads or sees_lock(seen, leader[3], PATIENCE_S if text == leader[0] else OTHER_PATIENCE_S)
         all_see = ranks.gather(sees)
         if all(all_see):
             own.folder = seen

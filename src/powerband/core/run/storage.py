@@ -66,9 +66,7 @@ class Storage:
             return ""
         folders = [self.places[writer] for writer in sorted(set(self.writers))]
         if self.whole:
-            return (
-                f"{len(folders)} private folders, each with whole checkpoints: {', '.join(folders)}; logs: {folders[0]}"
-            )
+            return f"whole checkpoints: {', '.join(folders)}; logs: {folders[0]}"
         others = ", ".join(folders[1:])
         return f"checkpoints and logs: {folders[0]}; only stacks and error files of the other machines: {others}"
 

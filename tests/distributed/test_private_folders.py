@@ -1,0 +1,83 @@
+"""Ranks whose machines do not see one folder, and ranks that do not divide the sizes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import runs
+from distributed.ranks import CommandOnRanks
+
+MACHINES = {"LOCAL_WORLD_SIZE": "1", "LOCAL_RANK": "0"}
+"""Variables of ranks that are each alone on their machine."""
+LATE = "log_interval_s=1000"
+"""Unfinished figures are part of the state, and a busy machine logs at another step."""
+
+
+def train(printed: Path, *own: list[str], words: str = "") -> CommandOnRanks:
+    """Trains on one rank per list of words, which must end well."""
+    command = CommandOnRanks(["train", *words.split()], printed, own=own, **MACHINES)
+    assert command.finish() == [0] * len(own), command.printed() + command.errors()
+    return command
+
+
+def manifest(run: Path, step: int) -> bytes:
+    return (run / "checkpoints" / str(step) / "manifest.json").read_bytes()
+
+
+def test_checkpoints_of_private_folders_are_complete_and_continue_with_the_same_bits(tmp_path):
+    """On rank 0 alone, then on each machine, then after the folder of rank 0 has lost them."""
+    common, a, b = (tmp_path / name for name in ("common", "a", "b"))
+    new = " ".join([*runs.SMALL["cartpole"], "num_workers=0", *runs.COMMON, LATE])
+    train(tmp_path / "0", *[[f"run_dir={common}"]] * 2, words=f"{new} env_steps=192")
+    command = train(tmp_path / "1", [f"run_dir={a}"], [f"run_dir={b}"], words=f"{new} env_steps=64")
+    said = [" ".join(text.split()) for text in (command.printed(), command.errors())]  # the banner has several lines
+    for text in said:  # rank 1 is on another console
+        assert f":{a}; only stacks and error files of the other machines: " in text and f":{b}" in text, text
+    assert {path.name for path in (a / "checkpoints").iterdir()} == {"64", "last"}
+    assert (
+        not any((b / "checkpoints").glob("*")) and str(a) in json.loads((b / "run.json").read_text())["checkpoints_in"]
+    )
+
+    resumed = "gym " + LATE
+    train(tmp_path / "2", [f"resume={a}"], [f"resume={b}"], words=f"{resumed} env_steps=128 storage=local")
+    for step in (64, 128):
+        assert manifest(a, step) == manifest(b, step)
+    shutil.rmtree(a / "checkpoints" / "128")
+    said = train(tmp_path / "3", [f"resume={a}"], [f"resume={b}"], words=f"{resumed} env_steps=192").printed()
+    assert f"resumed from {b}/checkpoints/128 at 128 env steps" in said, "rank 0 is where the newest checkpoint is"
+    assert manifest(a, 192) == manifest(b, 192)
+    assert runs.differences(common, a) == runs.differences(common, b) == []
+    assert (
+        not any(tmp_path.rglob(".saving-*")) and not any(tmp_path.rglob(".re*")) and not any(tmp_path.rglob(".rank*"))
+    )
+
+
+def test_a_private_folder_with_another_run_is_refused_on_all_machines(tmp_path):
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "run.json").write_text('{"id": "other"}')
+    words = ["train", *runs.SMALL["cartpole"], "num_workers=0", *runs.COMMON]
+    own = [f"run_dir={tmp_path / 'a'}"], [f"run_dir={tmp_path / 'b'}"]
+    command = CommandOnRanks(words, tmp_path / "printed", own=own, **MACHINES)
+    assert command.finish() == [2, 2]
+    assert command.errors().count("already contains another run") == 2 and "Traceback" not in command.errors()
+    assert not (tmp_path / "a").exists() and len(list((tmp_path / "b").iterdir())) == 1
+
+
+def test_ranks_that_do_not_divide_the_sizes_wait_as_spares(tmp_path):
+    run = tmp_path / "run"
+    words = " ".join(
+        [
+            *runs.SMALL["cartpole"],
+            *runs.COMMON,
+            "num_workers=0 env_steps=64",
+            f"run_dir={run} nnodes=1:3 rdzv_endpoint=a:1",
+        ]
+    )
+    said = train(tmp_path / "printed", [], [], [], words=words).printed()
+    assert (
+        "2 of 3 ranks work, because the sizes do not divide by more. Spares until a rank is lost: process 2 on" in said
+    )
+    assert "4 over 2 rank(s) = 2 each" in said
+    assert not any(name.startswith("rank2/") for name in runs.state(run))
