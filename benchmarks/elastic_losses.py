@@ -111,9 +111,7 @@ def last_step(outputs: list[str]) -> int:
 def curve(run_dir: Path) -> list[tuple[int, float]]:
     """(environment steps, mean return) of each log line."""
     lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-    name = "charts/episode_return"
-    names = sorted({key for line in lines for key in line if key.endswith("return") or "return" in key})
-    name = name if name in names else names[0]
+    name = sorted({key for line in lines for key in line if "return" in key})[0]
     return [(line["env_steps"], line[name]) for line in lines if name in line]
 
 

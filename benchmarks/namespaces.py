@@ -88,7 +88,7 @@ class Namespaces:
             time.sleep(0.05)
 
     def disturb(self, index: int, *fault: str) -> None:
-        """Disturbs what a machine sends, in words of tc netem such as delay 50ms or loss 2%. None ends it."""
+        """Disturbs what a machine sends, with arguments of tc netem such as delay 50ms or loss 2%. None ends it."""
         device = ["dev", "net0", "root"]
         tc = ["ip", "netns", "exec", self.names[index], "tc", "qdisc"]
         words = [*tc, "replace", *device, "netem", *fault] if fault else [*tc, "del", *device]
