@@ -6,7 +6,6 @@ import errno
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
-import threading
 
 import pytest
 import torch
