@@ -1,4 +1,4 @@
-# Targets: setup, demo, test, test-all, lint, bench, docs, gpu. Each works alone on a fresh machine; gpu uses what it has.
+# Targets: setup, demo, test, test-all, soak, lint, bench, docs, gpu. Each works alone on a fresh machine; gpu uses what it has.
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
@@ -7,7 +7,7 @@ TORCH  ?= torch==2.13.0
 # What rendering without a display needs of the system, by Debian's names; a run that renders nothing needs none of it.
 RENDER := libegl1 libgl1 libosmesa6
 
-.PHONY: setup demo test test-all lint bench docs gpu
+.PHONY: setup demo test test-all soak lint bench docs gpu
 
 setup: $(STAMP)
 
@@ -49,6 +49,13 @@ test: setup
 test-all: setup
 	$(PYTEST) $(PAIRS) -m 'not timed'
 	$(PYTEST) -m timed
+
+# About eight hours: one random fault per minute in runs of all recipes, then their bits. A second start continues.
+SOAK := $(CURDIR)/build/soak
+soak: setup
+	mkdir -p $(SOAK)
+	$(BIN)/python benchmarks/soak.py --faults 480 --every 60 --length 40 --save-interval-s 20 \
+		--folder $(SOAK) --json $(SOAK)/soak.json
 
 lint: setup
 	$(BIN)/ruff check .

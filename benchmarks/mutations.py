@@ -27,56 +27,55 @@ from powerband.core.machine.device import host_facts
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import runs  # noqa: E402, of the tests
-from cli.test_mutated_command_lines import check_one  # noqa: E402
 from cli.mutations import command_lines  # noqa: E402
+from cli.test_mutated_command_lines import check_one  # noqa: E402
 from core.run.checkpoint_mutations import CheckpointMutations  # noqa: E402
 
 WORDS = ("env_steps=80", "save_interval=20", "keep_checkpoints=3", "replay_size=100")
-PRINTED_S, STUCK_S = 10.0, 60.0
-"""Seconds between two lines of progress, and after which one mutation counts as stuck."""
+PART, STUCK_S = 250, 60.0
+"""Mutations between two lines of progress, and seconds after which one mutation counts as stuck."""
 
 
-def mutate_folders(count: int, seed: int, folder: Path) -> dict[str, Any]:
-    """Mutates copies of a run with three checkpoints `count` times."""
+def mutate_folders(numbers: range, seed: int, folder: Path) -> dict[str, Any]:
+    """Mutates copies of a run with three checkpoints, once for each number."""
     with contextlib.redirect_stdout(io.StringIO()):
-        run = runs.train("ddpg", folder / "run", *WORDS, "seed=1")
-        other = runs.train("ddpg", folder / "other", *WORDS, "seed=2")
-    mutations, problems = CheckpointMutations(run, other, folder / "mutations", seed), []
-    for number in progress("folders", count):
+        if not (folder / "run").exists():
+            runs.train("ddpg", folder / "run", *WORDS, "seed=1")
+            runs.train("ddpg", folder / "other", *WORDS, "seed=2")
+    place = folder / f"mutations-{numbers.start}"
+    mutations, problems = CheckpointMutations(folder / "run", folder / "other", place, seed), []
+    for number in numbers:
+        faulthandler.dump_traceback_later(STUCK_S, exit=True)
         problems += mutations.check(number)
-    return {
-        "mutated folders": count,
-        "counts": dict(mutations.counts),
-        "largest growth of memory in MiB": mutations.largest_growth / 2**20,
-        "problems": problems,
-    }
+        faulthandler.cancel_dump_traceback_later()
+    growth = mutations.largest_growth / 2**20
+    return {"counts": dict(mutations.counts), "largest growth of memory in MiB": growth, "problems": problems}
 
 
-def mutate_command_lines(count: int, seed: int) -> dict[str, Any]:
-    """Reads `count` mutated command lines."""
+def mutate_command_lines(numbers: range, seed: int, folder: Path) -> dict[str, Any]:
+    """Reads one mutated command line for each number."""
     counts: Counter[str] = Counter()
     problems = []
-    lines = command_lines(seed, count)
-    for number in progress("command lines", count):
-        recipe, arguments = next(lines)
+    for number, (recipe, arguments) in enumerate(command_lines(seed, numbers.stop)):
+        if number not in numbers:
+            continue
         try:
             counts[check_one(recipe, arguments)] += 1
         except Exception:
             problems.append(f"{number}: {recipe} {str(arguments)[:300]}: {traceback.format_exc(limit=3)[-600:]}")
-    return {"mutated command lines": count, "counts": dict(counts), "problems": problems}
+    return {"counts": dict(counts), "problems": problems}
 
 
-def progress(name: str, count: int) -> Any:
-    """Yields the numbers below `count`, and prints how far they are."""
-    began = printed = time.monotonic()
-    for number in range(count):
-        faulthandler.dump_traceback_later(STUCK_S, exit=True)
-        yield number
-        faulthandler.cancel_dump_traceback_later()
-        now = time.monotonic()
-        if now - printed > PRINTED_S:
-            printed, left_s = now, (now - began) / (number + 1) * (count - number - 1)
-            print(f"{name}: {number + 1} of {count}, {left_s:.0f} s left", flush=True)
+def merged(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
+    """Joins the results of two ranges of numbers."""
+    if not first:
+        return second
+    growths = [each.get("largest growth of memory in MiB", 0.0) for each in (first, second)]
+    return {
+        "counts": dict(Counter(first["counts"]) + Counter(second["counts"])),
+        "largest growth of memory in MiB": max(growths),
+        "problems": first["problems"] + second["problems"],
+    }
 
 
 def main() -> None:
@@ -84,19 +83,29 @@ def main() -> None:
     parser.add_argument("--folders", type=int, default=10_000, help="mutated checkpoint folders")
     parser.add_argument("--command-lines", type=int, default=5_000, help="mutated command lines")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", type=Path, help="file for the results")
+    parser.add_argument("--json", type=Path, help="file for the results, which a second start continues")
     options = parser.parse_args()
-    results: dict[str, Any] = {"host": host_facts(), "arguments": sys.argv[1:]}
+    results: dict[str, Any] = {}
+    if options.json and options.json.exists():
+        results = json.loads(options.json.read_text())
+    results |= {"host": host_facts(), "arguments": sys.argv[1:]}
     with tempfile.TemporaryDirectory(prefix="powerband-mutations-") as folder:
-        for name, measure in (
-            ("folders", lambda: mutate_folders(options.folders, options.seed, Path(folder))),
-            ("command_lines", lambda: mutate_command_lines(options.command_lines, options.seed)),
+        for name, measure, count in (
+            ("command lines", mutate_command_lines, options.command_lines),
+            ("folders", mutate_folders, options.folders),
         ):
-            began = time.monotonic()
-            results[name] = {**measure(), "seconds": time.monotonic() - began}
-            print(json.dumps(results[name], indent=1), flush=True)
-            if options.json:
-                options.json.write_text(json.dumps(results) + "\n")
+            began, first = time.monotonic(), results.get(name, {}).get("mutated", 0)
+            for start in range(first, count, PART):
+                numbers = range(start, min(start + PART, count))
+                found = merged(results.get(name, {}), measure(numbers, options.seed, Path(folder)))
+                results[name] = {"mutated": numbers.stop, **found}
+                left_s = (time.monotonic() - began) / (numbers.stop - first) * (count - numbers.stop)
+                print(
+                    f"{name}: {numbers.stop} of {count}, {len(found['problems'])} problems, {left_s:.0f} s left",
+                    flush=True,
+                )
+                if options.json:
+                    options.json.write_text(json.dumps(results) + "\n")
 
 
 if __name__ == "__main__":

@@ -24,12 +24,11 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from soak_faults import orphans  # noqa: E402
-from soak_runs import Child, command_line, final_state, newest, ranks  # noqa: E402
-
 from powerband.core.machine.device import host_facts  # noqa: E402
 from powerband.core.machine.utilisation import process_tree  # noqa: E402
 from powerband.core.run_folder import process_start_ticks  # noqa: E402
+from soak_faults import orphans  # noqa: E402
+from soak_runs import Child, command_line, final_state, newest, ranks  # noqa: E402
 
 TARGETS = ("launcher", "leading rank", "other rank")
 NAMES = ("snakes on two ranks",)

@@ -35,9 +35,7 @@ GYM = (
     "gym env_id=soak_environment:Soak-v0 algo=sac sac.hidden=160,160 off_policy.num_envs=2 learning_starts=40 "
     "num_workers=1 supervise=false --trust"
 )
-SNAKES = (
-    "snakes algo=ddpg ddpg.hidden=32 off_policy.num_envs=4 global_batch_size=32 learning_starts=40"
-)
+SNAKES = "snakes algo=ddpg ddpg.hidden=32 off_policy.num_envs=4 global_batch_size=32 learning_starts=40"
 RUNS = {
     "snakes": (SNAKES, "env_steps", 2000),
     "uav": (

@@ -3,7 +3,8 @@
 Each must be named, on the console or in the run folder, within ``stall_s`` plus five seconds, or plus ten seconds for
 the default of 60. A thread is stopped by attaching to it as a debugger does, because SIGSTOP stops a whole process. The
 link is that of two network namespaces, so this kind needs root on Linux. The output goes to a pipe whose reader stops;
-the time counts from the moment at which the pipe is full.
+the pipe is then filled. Batches that are ready are still used. The time of these two kinds therefore counts from the
+last change of phase.
 
     python benchmarks/stalls.py --count 50 --json benchmarks/results/stalls.json
     python benchmarks/stalls.py --count 8 --stall-s 60 --json benchmarks/results/stalls_default.json
@@ -30,13 +31,14 @@ from typing import Any
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from soak_runs import COMMON, Child, ranks  # noqa: E402
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "tests")]
 
 from powerband.core.machine.device import host_facts  # noqa: E402
+from powerband.core.machine.process_states import process_state  # noqa: E402
 from powerband.core.run_folder import STALL_FILE  # noqa: E402
+from powerband.core.stalls.progress import RankProgress, SharedPages  # noqa: E402
 from recipes.libero.demonstrations import record  # noqa: E402
+from soak_runs import COMMON, Child  # noqa: E402
 
 GYM = "gym algo=sac sac.hidden=16 off_policy.num_envs=2 learning_starts=40 num_workers=0 env_steps=100000000"
 WORDS = {
@@ -97,24 +99,33 @@ def evaluator(run: Path, log: Path, data: Path, words: str, rng: random.Random, 
     """SIGSTOP to the rank that evaluates, within an evaluation."""
     with running(WORDS["evaluator"] + words, run, log, data, lambda: None) as child:
         wait_until(lambda: updating(run), START_S, child)
-        wait_until(lambda: "eval" in phase(child), START_S, child)
+        wait_until(lambda: (now := progress(child)) is not None and now.phase == "eval", START_S, child)
         time.sleep(rng.uniform(0, 0.2))
         os.kill(child.pid, signal.SIGSTOP)
         seconds = wait_until(lambda: bool(named(run, child)), limit_s, child)
         return seconds, named(run, child)
 
 
-def phase(child: Child) -> str:
-    """Current phase of a single rank, from its page in shared memory."""
-    from powerband.core.stalls.progress import RankProgress, SharedPages
-
-    for number in os.listdir(f"/proc/{child.pid}/fd"):
-        path = f"/proc/{child.pid}/fd/{number}"
-        with contextlib.suppress(OSError):
+def progress(child: Child) -> RankProgress | None:
+    """What a single rank does at the moment, from its page in shared memory."""
+    with contextlib.suppress(OSError, ValueError):
+        for number in os.listdir(f"/proc/{child.pid}/fd"):
+            path = f"/proc/{child.pid}/fd/{number}"
             if "powerband-progress" in os.readlink(path):
-                progress = RankProgress.read(SharedPages(1, path).page(0))
-                return progress.phase if progress is not None else ""
-    return ""
+                return RankProgress.read(SharedPages(1, path).page(0))
+    return None
+
+
+def seconds_until_named(run: Path, child: Child, limit_s: float) -> float:
+    """Waits until a stall of a single rank is named, and returns the seconds since its last change of phase."""
+    last_ns, began = time.perf_counter_ns(), time.monotonic()
+    while not named(run, child):
+        now = progress(child)
+        last_ns = max(last_ns, now.beat_ns) if now is not None else last_ns
+        if time.perf_counter_ns() - last_ns > limit_s * 1e9 or time.monotonic() - began > 120 + limit_s:
+            raise TimeoutError(f"status {child.status}: {child.printed()[-500:]}")
+        time.sleep(0.05)
+    return (time.perf_counter_ns() - last_ns) / 1e9
 
 
 def output(run: Path, log: Path, data: Path, words: str, rng: random.Random, limit_s: float) -> tuple[float, str]:
@@ -132,12 +143,14 @@ def output(run: Path, log: Path, data: Path, words: str, rng: random.Random, lim
             wait_until(lambda: updating(run), START_S, child)
             time.sleep(rng.uniform(0, 2))
             sink.send_signal(signal.SIGSTOP)
+            while process_state(sink.pid) != "T":
+                time.sleep(0.001)
             filler = os.open(f"/proc/self/fd/{writer}", os.O_WRONLY | os.O_NONBLOCK)
             with contextlib.suppress(BlockingIOError):
                 while os.write(filler, b"\n"):
                     pass
             os.close(filler)
-            return wait_until(lambda: bool(named(run)), limit_s, child), named(run)
+            return seconds_until_named(run, child, limit_s), named(run, child)
     finally:
         sink.kill()
         sink.wait()
@@ -154,8 +167,7 @@ def loader(run: Path, log: Path, data: Path, words: str, rng: random.Random, lim
         for thread in before:
             libc.ptrace(PTRACE_ATTACH, thread, 0, 0)
         try:
-            seconds = wait_until(lambda: bool(named(run, child)), limit_s, child)
-            return seconds, named(run, child)
+            return seconds_until_named(run, child, limit_s), named(run, child)
         finally:
             child.kill()
             for thread in before:
@@ -173,7 +185,10 @@ def link(run: Path, log: Path, data: Path, words: str, rng: random.Random, limit
         veth = f"pb{os.getpid() % 100_000}"
         commands = [f"link add {veth}a type veth peer name {veth}b"]
         for number, (name, side) in enumerate(zip(names, "ab", strict=True)):
-            commands += [f"link set {veth}{side} netns {name}", f"-n {name} addr add 10.93.7.{number + 1}/24 dev {veth}{side}"]
+            commands += [
+                f"link set {veth}{side} netns {name}",
+                f"-n {name} addr add 10.93.7.{number + 1}/24 dev {veth}{side}",
+            ]
             commands += [f"-n {name} link set {veth}{side} up", f"-n {name} link set lo up"]
         for command in commands:
             subprocess.run(["ip", *command.split()], check=True)

@@ -14,6 +14,7 @@ from cli.mutations import command_lines
 from powerband.cli.catalogue import configure
 from powerband.core.config.ranges import range_of
 from powerband.core.config.schema import fields_of
+from powerband.core.config.texts import SHOWN_PATH
 from powerband.core.errors import ConfigError
 
 
@@ -56,7 +57,7 @@ def check(seed: int, count: int) -> tuple[int, int]:
 
 def _check_message(message: str, arguments: list[str]) -> None:
     assert len(message) < 600 and message.isprintable(), message
-    assert not re.search(r"(.)\1{90}", message), "a message repeats a long value"
+    assert not re.search(rf"(.)\1{{{SHOWN_PATH}}}", message), "a message repeats a long value"
     given = [argument.lstrip("-").partition("=")[0].replace("-", "_") for argument in arguments]
     names = {part[:30] for name in given for part in (name, name.rpartition(".")[2], name.removeprefix("no_"))}
     no_name = "names no option" in message or "Unknown stage" in message

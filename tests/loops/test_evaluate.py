@@ -95,6 +95,7 @@ class Failing(FixedLengths):
 def test_an_episode_whose_simulator_fails_is_no_result():
     found = evaluate(Failing(4), count, 6, 0, torch.zeros(3, 1))
     assert found["env"].bincount().tolist() == [2, 2, 2]
-    assert torch.equal(found["length"], LENGTHS[found["env"]].float()) and torch.equal(found["carried"], found["length"])
+    assert torch.equal(found["length"], LENGTHS[found["env"]].float())
+    assert torch.equal(found["carried"], found["length"])
     with pytest.raises(ConfigError, match="Environment 1 cannot be evaluated: its simulator failed in 10 episodes"):
         evaluate(Failing(100), count, 6, 0, torch.zeros(3, 1))

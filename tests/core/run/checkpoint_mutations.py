@@ -1,7 +1,7 @@
 """Mutations of a run folder's checkpoints, as a failing disk, a careless copy or a hostile sender would leave them.
 
-After each mutation, the newest checkpoint that still counts as undamaged is loaded, and a new one is saved. Loading must
-give exactly what was saved or a `ConfigError`, and nothing outside the run folder may change.
+After each mutation, the newest checkpoint that still counts as undamaged is loaded, and a new one is saved. Loading
+must give exactly what was saved or a `ConfigError`, and nothing outside the run folder may change.
 """
 
 from __future__ import annotations
