@@ -52,7 +52,7 @@ def test_training_resumes_bit_by_bit_in_the_middle_of_an_epoch(recorded: Path, t
     late = "log_interval_s=1000"  # what is added up since the last line is part of the state
     whole = train(tmp_path / "whole", recorded, "updates=5", late)
     half = train(tmp_path / "half", recorded, "updates=2", late)
-    assert cli.main(["train", "libero", f"resume={half}", "env_steps=20"]) == 0
+    assert cli.main(["train", "libero", f"resume={half}", "updates=5"]) == 0, "updates in total"
     assert runs.differences(whole, half) == []
     assert runs.state(whole)["shared/run/grad_steps"] == 5
 

@@ -13,7 +13,8 @@ import sys
 from pathlib import Path
 from typing import TextIO
 
-LOWEST_PRIORITY = 19
+LOW_PRIORITY = 10
+"""Niceness. A process of 19 would get nearly nothing while others compute, and the end of the run waits for it."""
 
 
 def evaluate_checkpoints(reference: str, run_dir: Path, paths: TextIO, results: TextIO) -> None:
@@ -48,7 +49,7 @@ def main() -> None:
     from powerband.core.machine.parent_death import signal_at_parent_death
 
     signal_at_parent_death(signal.SIGKILL)
-    os.nice(LOWEST_PRIORITY)
+    os.nice(LOW_PRIORITY)
     results = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what a simulator prints goes to the log
     import torch
