@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import runs
 from powerband.cli import main as cli
@@ -73,6 +74,22 @@ def test_a_resume_with_other_demonstrations_is_refused(recorded: Path, tmp_path:
     other = record(tmp_path / "other", {"open": TASKS["open"]})
     said = refused(capsys, f"resume={run}", f"demos_dir={other}", "env_steps=20")
     assert "statistics of libero_single_task, those of libero_90" in said
+
+
+def test_units_of_states_and_actions_change_and_cannot_change_later(recorded: Path, tmp_path: Path, capsys) -> None:
+    found = {}
+    for units in ("none", "quantile"):
+        run = train(tmp_path / units, recorded, "updates=1", f"statistics={units}")
+        found[units] = load_file(next((run / "policy").glob("*.safetensors")))
+        kept = json.loads((run / "statistics.json").read_text())
+        assert kept["units"] == units
+    assert not found["none"]["state_mean"].any() and (found["none"]["action_std"] == 1).all()
+    low, high = (kept["state"][name][0] for name in ("q01", "q99"))  # of the first joint, slot 0
+    mean, std = (float(found["quantile"][f"state_{name}"][0]) for name in ("mean", "std"))
+    assert (mean - std, mean + std) == pytest.approx((low, high), abs=1e-5)
+    assert "statistics=none differs from statistics=quantile" in refused(
+        capsys, f"resume={tmp_path / 'quantile'}", "statistics=none", "env_steps=20"
+    )
 
 
 def test_one_instruction_for_two_tasks_is_said(tmp_path: Path, capsys) -> None:

@@ -289,3 +289,46 @@ def test_bad_settings_are_refused(words: dict, said: str) -> None:
 def test_a_policy_of_other_chunks_is_refused() -> None:
     with pytest.raises(ConfigError, match="rdt.horizon=64 does not match this policy, whose chunks have 6 actions"):
         learner(horizon=64, exec_horizon=16)
+
+
+def batch(rows: int = 4) -> dict:
+    obs = seen(rows)
+    return {
+        "obs": obs,
+        "action": torch.randn(rows, T, V, generator=torch.Generator().manual_seed(3)),
+        "action_mask": THERE.expand(rows, -1),
+        "valid": torch.ones(rows, T, dtype=torch.bool),
+    }
+
+
+def test_frozen_weights_do_not_change_and_others_learn() -> None:
+    made = learner(freeze=("vision.*", "model.blocks.0.*"))
+    before = {name: weight.detach().clone() for name, weight in made.policy.named_parameters()}
+    for _ in range(2):  # the output head is zero at first, so the first update changes nothing below it
+        made.update(batch())
+    frozen = {name for name, weight in made.policy.named_parameters() if torch.equal(weight, before[name])}
+    assert {name for name in before if name.startswith(("vision.", "model.blocks.0."))} <= frozen
+    assert not [name for name in frozen if name.startswith(("model.blocks.1", "state_adaptor", "lang_adaptor"))]
+    for patterns, message in ((("vison.*",), "matches no weight.*vision"), (("*",), "leaves no weight to train")):
+        with pytest.raises(ConfigError, match=message):
+            learner(freeze=patterns)
+
+
+def test_the_factored_optimiser_learns_with_a_small_state() -> None:
+    usual, factored = learner(), learner(optimizer="factored")
+    losses = [float(factored.update(batch())["losses/rdt"]) for _ in range(12)]
+    usual.update(batch())
+    assert losses[-1] < 0.8 * losses[0]
+    sizes = [
+        sum(value.numel() for state in made.state_dict()["adam"].values() for value in state.values())
+        for made in (usual, factored)
+    ]
+    assert sizes[1] < 0.25 * sizes[0]
+
+
+def test_noise_on_states_is_relative_to_their_spread() -> None:
+    made = learner(state_snr_db=0.0, drop_condition=0.0)
+    plain = made._hidden(seen(4))["state_noise"]
+    made = learner(state_snr_db=0.0, drop_condition=0.0)
+    made.state_spread = torch.full((V,), 0.25)
+    assert torch.equal(made._hidden(seen(4))["state_noise"], plain / 4)

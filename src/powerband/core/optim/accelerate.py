@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from powerband.core.errors import ConfigError
+from powerband.core.optim.factored_adam import FactoredAdam
 from powerband.core.optim.fsdp import full_tensor, gather_full_tensors, local_shards, shard_like
 from powerband.core.optim.precision import Precision
 from powerband.core.optim.torch_private import is_compiled
@@ -49,6 +50,7 @@ class AcceleratedAdam:
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         max_grad_norm: float | None = None,
+        factored: bool = False,
         allow_sharding: bool = False,
     ) -> None:
         """
@@ -61,6 +63,7 @@ class AcceleratedAdam:
             betas: Decay rates of the two moments.
             eps: Constant added to the root of the second moment.
             max_grad_norm: Largest 2-norm of the gradient; None disables clipping.
+            factored: Use `FactoredAdam`, which ignores `betas` and `eps` and supports no sharding.
             allow_sharding: True if the caller supports sharding: it calls `gather` before a checkpoint, and computes
                 moving averages of the weights from full weights.
 
@@ -80,7 +83,12 @@ class AcceleratedAdam:
         self.sharded = "weights" if self.accelerator.is_fsdp2 else ""
         self._world_size = ranks.world_size
         self._gathered: dict[str, Any] | None = None
-        adam = torch.optim.AdamW(net.parameters(), lr, betas=betas, eps=eps, weight_decay=weight_decay)
+        adam: torch.optim.Optimizer
+        if factored:
+            refuse_sharding(False)
+            adam = FactoredAdam(net.parameters(), lr, weight_decay)
+        else:
+            adam = torch.optim.AdamW(net.parameters(), lr, betas=betas, eps=eps, weight_decay=weight_decay)
         self.prepared, self.adam = self.accelerator.prepare(net, adam)
 
     def _accelerator(self, precision: Precision) -> Any:

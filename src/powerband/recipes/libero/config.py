@@ -23,7 +23,7 @@ from powerband.recipes.libero.env.tasks import (
     find_benchmark,
     find_task,
 )
-from powerband.recipes.libero.settings import ImageEncoderConfig, Quality, RDTConfig
+from powerband.recipes.libero.settings import ImageEncoderConfig, Quality, RDTConfig, StatisticsKind
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,9 @@ class Config:
     with the policy."""
     pretrained: FilePath = ""
     """Folder of a published RDT checkpoint that training starts from."""
+    statistics: StatisticsKind = "zscore"
+    """Units of states and actions that the policy sees: zscore divides by the standard deviation, quantile maps 1 % and
+    99 % to -1 and 1, none keeps recorded units, as the published RDT weights were trained."""
     max_steps: Annotated[int, Range(at_least=1, at_most=100000)] = 300
     """Largest number of actions of an episode in the simulator."""
     num_workers: Workers = -1

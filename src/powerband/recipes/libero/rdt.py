@@ -17,6 +17,7 @@ from powerband.core.errors import ConfigError
 from powerband.core.optim.deepspeed import adam_for_launcher
 from powerband.core.rank_context import RankContext
 from powerband.data.types import Tree, tree_map
+from powerband.recipes.libero.nets.freezing import freeze_weights
 from powerband.recipes.libero.nets.image_jitter import NUM_JITTER_PARAMS
 from powerband.recipes.libero.nets.rdt_policy import RDTPolicy
 from powerband.recipes.libero.settings import RDTConfig
@@ -31,6 +32,8 @@ class RDTLearner:
         policy: Policy that is trained.
         acting: Copy of the policy whose weights are averaged over updates; it samples the chunks.
         updates: Number of updates so far.
+        state_spread: Standard deviations (V,) of normalised states, to which the noise on states is relative; 1 if
+            states are normalised by their standard deviation.
     """
 
     def __init__(self, config: RDTConfig, policy: RDTPolicy, context: RankContext) -> None:
@@ -52,6 +55,7 @@ class RDTLearner:
         self.precision, self.noise = context.precision, context.noise
         self.policy = policy.to(context.device)
         self.policy.model.gradient_checkpointing = config.gradient_checkpointing
+        freeze_weights(self.policy, config.freeze)
         self.acting = ema_copy(self.policy)
         if config.compile:
             self.policy.compile()
@@ -64,9 +68,11 @@ class RDTLearner:
             betas=config.betas,
             eps=config.eps,
             max_grad_norm=config.max_grad_norm,
+            factored=config.optimizer == "factored",
         )
         self.schedule = noise_schedule(config)
         self.updates = 0
+        self.state_spread: Tensor | float = 1.0
 
     @property
     def device(self) -> torch.device:
@@ -137,7 +143,7 @@ class RDTLearner:
         hide = self.noise("rdt/hidden", rows).uniform(3 + frames * cameras) < config.drop_condition
         noise = self.noise("rdt/state", rows).normal(obs["state"].shape[1])
         hidden = {"state": hide[:, 0], "language": hide[:, 1], "hz": hide[:, 2]}
-        hidden["state_noise"] = noise * 10 ** (-config.state_snr_db / 20)
+        hidden["state_noise"] = noise * 10 ** (-config.state_snr_db / 20) * self.state_spread
         if image_mask is not None:
             hidden["images"] = hide[:, 3:].view(rows, frames, cameras)
         if "images" in obs and config.augment:

@@ -25,6 +25,8 @@ from powerband.core.config.ranges import (
 )
 from powerband.core.errors import ConfigError
 
+StatisticsKind = Literal["zscore", "quantile", "none"]
+"""Units of states and actions; see the option ``statistics``."""
 Quality = Literal["coarse", "plain", "full"]
 """Rendering quality of a frame; see the option ``quality``."""
 
@@ -44,6 +46,12 @@ class RDTConfig:
     """Constant that AdamW adds to the root of the second moment."""
     weight_decay: WeightDecay = 0.01
     """AdamW weight decay."""
+    optimizer: Literal["adamw", "factored"] = "adamw"
+    """Optimiser. factored stores a row and a column in place of each matrix of second moments, and no first moments
+    (Adafactor with the learning rate rdt.lr): far less memory. rdt.betas and rdt.eps then have no effect."""
+    freeze: tuple[str, ...] = ()
+    """Patterns of the names of weights that do not change, such as 'vision.*' or 'model.blocks.1?.*'; * stands for any
+    text."""
     max_grad_norm: Positive = 1.0
     """Gradients are clipped to this 2-norm."""
     gradient_accumulation_steps: Size = 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ from powerband.core.errors import ConfigError
 from powerband.core.run.run import Run, RunHooks
 from powerband.data.recorded.batch_loader import BatchLoader
 from powerband.data.robot.episodes import RobotEpisodes
-from powerband.data.robot.statistics import Statistics
+from powerband.data.robot.statistics import MIN_RELATIVE_STD, Statistics
 from powerband.data.robot.unified_vector import ACTION_SLOTS, scatter_to_slots, slot_mask
 from powerband.loops.offline import offline
 from powerband.recipes.libero.config import Config
@@ -26,7 +27,7 @@ from powerband.recipes.libero.learners import make_learner
 from powerband.recipes.libero.nets.hashed_tokens import instruction_similarity
 from powerband.recipes.libero.nets.rdt_checkpoint import published_files
 from powerband.recipes.libero.rdt import RDTLearner
-from powerband.recipes.libero.settings import Evaluation
+from powerband.recipes.libero.settings import Evaluation, StatisticsKind
 
 STATISTICS_FILE = "statistics.json"
 EMA_FOLDER = "ema"
@@ -50,10 +51,14 @@ def train(config: Config, run: Run) -> None:
     config = replace(config, rdt=settings)
     cache_dir = demonstrations_path(config, run.dir).parent / "language"
     learner = make_learner(config, instructions, cache_dir, data.vision, run.context)
-    statistics = policy_statistics(data.statistics, data.episodes)
+    statistics = policy_statistics(data.statistics, data.episodes, config.statistics)
+    state = data.statistics["state"]
+    if config.statistics != "zscore":
+        spread = scatter_to_slots(state.std, state.names).to(run.device)
+        learner.state_spread = spread / statistics["state_std"].to(run.device)
     for policy in (learner.policy, learner.acting):
         policy.set_statistics(**statistics)
-    _store_statistics(run, data.statistics)
+    _store_statistics(run, data.statistics, config.statistics)
     _describe(config, run, data, learner)
     loader = BatchLoader(
         data.chunks.rows,
@@ -74,21 +79,32 @@ def train(config: Config, run: Run) -> None:
     run.export_policy(learner.policy_state())
 
 
-def policy_statistics(statistics: Mapping[str, Statistics], episodes: RobotEpisodes) -> dict[str, Tensor]:
+def policy_statistics(
+    statistics: Mapping[str, Statistics], episodes: RobotEpisodes, units: StatisticsKind = "zscore"
+) -> dict[str, Tensor]:
     """Converts the statistics of demonstrations to the keyword arguments of `RDTPolicy.set_statistics`.
 
     Args:
         statistics: Statistics of ``state`` and ``action``.
         episodes: Recorded episodes, which determine the entries of the state that the robot has.
+        units: zscore subtracts the mean and divides by the standard deviation; quantile maps the quantiles of 1 % and
+            99 % to -1 and 1; none keeps the recorded units. Constant dimensions are not scaled.
 
     Returns:
         Tensors (128,): ``state_mean``, ``state_std``, ``action_mean``, ``action_std``, ``state_mask``, ``action_mask``.
     """
     arguments: dict[str, Tensor] = {}
     for kind, each in statistics.items():
-        _, std, _ = each.check()
-        arguments[f"{kind}_mean"] = scatter_to_slots(each.mean, each.names)
-        arguments[f"{kind}_std"] = scatter_to_slots(std, each.names, 1.0)
+        _, scale, _ = each.check()
+        shift = each.mean
+        if units == "none":
+            shift, scale = torch.zeros_like(shift), torch.ones_like(scale)
+        elif units == "quantile":
+            half = (each.q99 - each.q01) / 2
+            shift = (each.q99 + each.q01) / 2
+            scale = torch.where(half > MIN_RELATIVE_STD * shift.abs().clamp(min=1.0), half, torch.ones_like(half))
+        arguments[f"{kind}_mean"] = scatter_to_slots(shift, each.names)
+        arguments[f"{kind}_std"] = scatter_to_slots(scale, each.names, 1.0)
     return {**arguments, "state_mask": episodes.state_mask, "action_mask": slot_mask(ACTION_SLOTS)}
 
 
@@ -124,15 +140,20 @@ def _first(texts: Sequence[str]) -> str:
     return f"{texts[0]!r}" + (f" and {len(texts) - 1} more" if len(texts) > 1 else "")
 
 
-def _store_statistics(run: Run, statistics: Mapping[str, Statistics]) -> None:
-    """Writes the normalisation statistics to the run folder; a resumed run must have the same statistics.
+def _store_statistics(run: Run, statistics: Mapping[str, Statistics], units: StatisticsKind) -> None:
+    """Writes the normalisation statistics to the run folder; a resumed run must have the same statistics and units.
 
     Raises:
-        ConfigError: The stored statistics describe other data.
+        ConfigError: The stored statistics describe other data, or are used in other units.
     """
     path = run.dir / STATISTICS_FILE
     if run.settings.resume and path.exists():
         stored = json.loads(path.read_text(encoding="utf-8"))
+        if (stored_units := stored.get("units", "zscore")) != units:
+            raise ConfigError(
+                f"statistics={units} differs from statistics={stored_units}, with which this run was trained. Write "
+                f"statistics={stored_units}, or start a new run."
+            )
         for kind, each in statistics.items():
             if difference := each.difference_from(Statistics.from_dict(stored[kind], str(path))):
                 raise ConfigError(
@@ -140,7 +161,8 @@ def _store_statistics(run: Run, statistics: Mapping[str, Statistics]) -> None:
                     f"demonstrations that the run started with, or start a new run."
                 )
     if run.ranks.leads:
-        path.write_text(json.dumps({kind: each.to_dict() for kind, each in statistics.items()}, indent=1))
+        content: dict[str, Any] = {kind: each.to_dict() for kind, each in statistics.items()}
+        path.write_text(json.dumps({**content, "units": units}, indent=1))
 
 
 def _describe(config: Config, run: Run, data: DemonstrationData, learner: RDTLearner) -> None:
@@ -149,6 +171,8 @@ def _describe(config: Config, run: Run, data: DemonstrationData, learner: RDTLea
     rows = config.rows_per_rank_update(world_size)
     rows_per_part = rows // parts
     weights = sum(parameter.numel() for parameter in learner.policy.parameters())
+    frozen = sum(each.numel() for each in learner.policy.parameters() if not each.requires_grad)
+    held = f", {frozen / 1e6:,.1f} M of them frozen" if frozen else ""
     sharded = f", {learner.adam.sharded} in shards on {world_size} rank(s)" if learner.adam.sharded else ""
     instructions = data.episodes.instructions
     run.describe(
@@ -158,7 +182,7 @@ def _describe(config: Config, run: Run, data: DemonstrationData, learner: RDTLea
             **{f"statistics of {kind}s": each.check()[2] for kind, each in data.statistics.items()},
             "global batch": f"{rows_per_part} rows x {world_size} rank(s) x {parts} part(s) accumulated = "
             f"{rows * world_size}; the guide's train_batch_size={rows_per_part}, which it calls the total",
-            "policy": f"{config.pretrained or config.size}, {weights / 1e6:,.1f} M weights{sharded}",
+            "policy": f"{config.pretrained or config.size}, {weights / 1e6:,.1f} M weights{held}{sharded}",
         }
     )
     similarity = instruction_similarity(learner.policy.language_tokens, learner.policy.language_mask)

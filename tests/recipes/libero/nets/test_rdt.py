@@ -119,6 +119,40 @@ def test_a_block_is_the_plain_one() -> None:
         torch.testing.assert_close(found[row], wanted, rtol=1e-9, atol=1e-9)
 
 
+def test_a_network_is_the_plain_one() -> None:
+    """All layers from tokens to actions: the runner's conditions alternate, and actions come from the last tokens."""
+    made, rows = net(depth=3), 2
+    hz, step = torch.tensor([20.0, 5.0]), torch.tensor([7, 900])
+    x, language, images = tokens(1 + SHAPE.horizon, rows), tokens(5, rows, 1), tokens(12, rows, 2)
+    language_mask = torch.tensor([[True, True, True, False, False], [True] * 5])
+    found = made(x, hz, step, language, images, language_mask)
+
+    def embedded(layers: nn.Module, value: float) -> list[float]:
+        half = [value * math.exp(-math.log(10_000) * k / 128) for k in range(128)]
+        waves = [math.cos(each) for each in half] + [math.sin(each) for each in half]
+        gate = [each / (1 + math.exp(-each)) for each in linear(layers.mlp[0], waves)]
+        return linear(layers.mlp[2], gate)
+
+    def gelu(value: float) -> float:
+        return 0.5 * value * (1 + math.tanh(math.sqrt(2 / math.pi) * (value + 0.044715 * value**3)))
+
+    for row in range(rows):
+        first = [embedded(made.t_embedder, float(step[row])), embedded(made.freq_embedder, float(hz[row]))]
+        stream = added([*first, *x[row].tolist()], made.x_pos_embed[0].tolist())
+        said = added(language[row].tolist(), made.lang_cond_pos_embed[0, :5].tolist())
+        kept = [token for token, is_there in zip(said, language_mask[row].tolist(), strict=True) if is_there]
+        for number, block in enumerate(made.blocks):
+            stream = plain_block(block, stream, images[row].tolist() if number % 2 else kept, 2)
+        head = made.final_layer
+        ends = [
+            linear(
+                head.ffn_final.fc2, [gelu(each) for each in linear(head.ffn_final.fc1, normed(head.norm_final, token))]
+            )
+            for token in stream[-SHAPE.horizon :]
+        ]
+        torch.testing.assert_close(found[row], torch.tensor(ends, dtype=torch.float64), rtol=1e-6, atol=1e-6)
+
+
 def test_the_norm_of_half_numbers_is_computed_in_single_ones() -> None:
     norm, x = StdNorm(64), 300 * torch.randn(5, 64)
     half = norm(x.bfloat16())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from powerband.core.errors import ConfigError
 from powerband.recipes.libero.nets import rdt_checkpoint
-from powerband.recipes.libero.nets.rdt import RDTShape, RDTSize
+from powerband.recipes.libero.nets.rdt import SIZES, RDTShape, RDTSize
 from powerband.recipes.libero.nets.rdt_checkpoint import (
     export_published,
     load_published,
@@ -64,6 +65,42 @@ TABLES = {
     "model.img_cond_pos_embed": (1, 2 * 3 * 4, W),
     "model.final_layer.norm_final.weight": (W,),
 }
+
+
+def index_of_rdt_1b() -> dict[str, tuple[int, ...]]:
+    """Names and shapes of the weights of rdt-1b: the sizes are those of its published config.json."""
+    w, depth = 2048, 28
+    shapes: dict[str, tuple[int, ...]] = {
+        "model.x_pos_embed": (1, 67, w),
+        "model.lang_cond_pos_embed": (1, 1024, w),
+        "model.img_cond_pos_embed": (1, 2 * 3 * 729, w),
+        "model.final_layer.norm_final.weight": (w,),
+    }
+    layers = {"model.final_layer.ffn_final.fc1": (w, w), "model.final_layer.ffn_final.fc2": (128, w)}
+    for name in ("t_embedder", "freq_embedder"):
+        layers |= {f"model.{name}.mlp.0": (w, 256), f"model.{name}.mlp.2": (w, w)}
+    for name, width in (("lang_adaptor", 4096), ("img_adaptor", 1152), ("state_adaptor", 256)):
+        layers |= {f"{name}.0": (w, width), f"{name}.2": (w, w)}
+    layers["state_adaptor.4"] = (w, w)
+    for number in range(depth):
+        block = f"model.blocks.{number}"
+        square = ("attn.proj", "cross_attn.q", "cross_attn.proj", "ffn.fc1", "ffn.fc2")
+        layers |= {f"{block}.{name}": (w, w) for name in square}
+        layers |= {f"{block}.attn.qkv": (3 * w, w), f"{block}.cross_attn.kv": (2 * w, w)}
+        shapes |= {f"{block}.norm{which}.weight": (w,) for which in (1, 2, 3)}
+        shapes |= {f"{block}.{kind}.{of}_norm.weight": (64,) for kind in ("attn", "cross_attn") for of in "qk"}
+    for name, shape in layers.items():
+        shapes |= {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
+    return shapes
+
+
+def test_rdt_1b_has_the_names_and_shapes_of_the_published_weights() -> None:
+    with torch.device("meta"):
+        made = RDTPolicy(SIZES["rdt-1b"], RDTShape())
+    own = {name: tuple(value.shape) for name, value in published_state(made).items()}
+    assert own == index_of_rdt_1b()
+    numbers = sum(math.prod(shape) for shape in own.values())
+    assert 1.20e9 < numbers < 1.25e9, "the published file is called 1.2 B"
 
 
 def published_shapes() -> dict[str, tuple[int, ...]]:

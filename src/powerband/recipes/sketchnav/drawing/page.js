@@ -98,7 +98,7 @@ element("sketch").addEventListener("pointerdown", (event) => {
 element("sketch").addEventListener("pointermove", (event) => { if (last && event.buttons) stroke(position(event)); });
 addEventListener("pointerup", () => { last = null; });
 
-// On the plan, a press near a dot moves it; elsewhere it moves the start if the tool is the start dot, else the goal.
+// A press on the plan moves the start if the tool is the start dot, else the goal.
 element("world").addEventListener("pointerdown", (event) => {
   places[tool === "start" ? "start" : "goal"] = toMetres(position(event));
   toScale = false;
