@@ -10,7 +10,7 @@ import json
 import secrets
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
-from threading import Lock, Thread
+from threading import Lock
 from typing import Any
 
 from powerband.core.errors import ConfigError
@@ -73,9 +73,7 @@ class GameServer(ThreadingHTTPServer):
                 self.game.move(moves)
             elif action == "new":
                 self.game.new()
-            elif action == "quit":
-                Thread(target=self.shutdown, daemon=True).start()
-            elif action != "state":
+            elif action not in ("state", "quit"):
                 return None
             return self.game.position()
 
@@ -113,6 +111,8 @@ class _Request(BaseHTTPRequestHandler):
             self._send(404, "text/plain", b"Unknown address.\n")
         else:
             self._send(200, "application/json", json.dumps(answer).encode())
+        if action == "quit":  # after the response, which would be lost at the end of the process
+            self.server.shutdown()
 
     def _allowed(self) -> str | None:
         """Returns the part of the address after the token; None, after a response, if the request is refused."""
