@@ -190,6 +190,8 @@ def line_text(line: Line, wall_s: float) -> str:
 def short_path(place: str) -> str:
     """Shortens the path of ``path:line``: relative to the working folder, or from the package of a library on."""
     path, _, number = place.rpartition(":")
+    if not path:  # no file is known, such as in an interactive interpreter
+        return "?"
     if "/site-packages/" in path:
         return f"{path.rpartition('/site-packages/')[2]}:{number}"
     relative = os.path.relpath(path)
