@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from powerband import attach as attach
     from powerband.core.config import RunConfig as RunConfig
     from powerband.core.errors import ConfigError as ConfigError
     from powerband.core.rank_context import RankContext as RankContext
@@ -39,10 +40,12 @@ _MODULES = {
     "VecEnv": "powerband.data.types",
     "diagnose": "powerband.tune.diagnose.diagnosis",
 }
-__all__ = ["__version__", *_MODULES]
+__all__ = ["__version__", "attach", *_MODULES]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "attach":  # a package that can be called
+        return import_module("powerband.attach")
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return vars(import_module(_MODULES[name]))[name]

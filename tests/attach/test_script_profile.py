@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from powerband.attach import script_profile
+from powerband.attach import script_run
 from powerband.attach.launch import launch
-from powerband.attach.script_profile import ScriptOptions
+from powerband.attach.script_run import ScriptOptions
 from powerband.cli.main import main
 from powerband.core.errors import ConfigError
 
@@ -92,7 +92,7 @@ BAD = {
         "own hook",
     ),
     "replaces itself": (
-        "import os, sys, time; time.sleep(0.3); os.execv(sys.executable, [sys.executable, '-c', 'raise SystemExit(9)'])",
+        "import os, sys, time\ntime.sleep(0.3)\nos.execv(sys.executable, [sys.executable, '-c', 'exit(9)'])",
         9,
         "",
     ),
@@ -125,7 +125,7 @@ BAD = {
         "",
     ),
     "prints 100 MB": (
-        "import sys\nfor _ in range(100): sys.stdout.write('x' * 2**20)\nsys.stdout.flush()\nimport time; time.sleep(0.3)",
+        "import sys, time\nfor _ in range(100): sys.stdout.write('x' * 2**20)\nsys.stdout.flush()\ntime.sleep(0.3)",
         0,
         "",
     ),
@@ -166,7 +166,7 @@ def test_a_process_that_never_reports_is_named(tmp_path: Path, capfd: pytest.Cap
 
 def test_user_errors(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["profile", "--"]) == 2
-    assert "no command after --" in capsys.readouterr().err
+    assert "No command follows --" in capsys.readouterr().err
     assert main(["profile", "second=3", "--", "python", "train.py"]) == 2
     assert "seconds" in capsys.readouterr().err
     assert main(["profile", "--", "no-such-program"]) == 2
@@ -174,6 +174,6 @@ def test_user_errors(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
     def refuse(**options: Any) -> str:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(script_profile.tempfile, "mkdtemp", refuse)
+    monkeypatch.setattr(script_run.tempfile, "mkdtemp", refuse)
     with pytest.raises(ConfigError, match="TMPDIR"):
-        script_profile.profile_script([sys.executable], ScriptOptions())
+        script_run.run_script([sys.executable], ScriptOptions())

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from powerband.attach.script_profile import ScriptRun
+from powerband.attach.script_run import ScriptRun
 from powerband.attach.window import Line, ProcessTimes, facts_of, process_times, ranks_of
 from powerband.tune.diagnose.diagnosis import Diagnosis, diagnose
 from powerband.tune.diagnose.evidence import Finding
@@ -96,7 +96,7 @@ class ScriptProfile:
             "advice": [each.to_dict() for each in self.advice],
             "lines": [vars(line) for line in leader.lines[:100]],
             "start_up_s": self.run.start_up_s,
-            "processes": [_process_dict(each) for each in self.processes],
+            "processes": [process_dict(each) for each in self.processes],
             "never_reported": [{"pid": each.pid, "command": each.command} for each in self.run.silent],
             "failures": failures(self.run),
             "ranks": [{"ledger": each.ledger.to_dict(), "facts": self.facts.to_dict()} for each in self.ranks],
@@ -111,9 +111,9 @@ class ScriptProfile:
             lines += ["", *([f"rank {rank}"] if len(self.ranks) > 1 else []), each.ledger.table()]
         lines += ["", *_rates(self), *_where(leader.lines, ledger.wall_s), "", *self.diagnosis.lines()]
         lines += [f"note: {note}" for note in self.run.notes]
-        for each in self.advice:
-            lines.append(f"advice: {each.change} At most {each.at_most:.2f}x.")
-            lines += [f"  {where}" for where in each.where]
+        for advice in self.advice:
+            lines.append(f"advice: {advice.change} At most {advice.at_most:.2f}x.")
+            lines += [f"  {where}" for where in advice.where]
         for process in self.run.silent:
             lines.append(f"note: process {process.pid} never reported: {process.command[:120]}")
         if failed := failures(self.run):
@@ -190,13 +190,15 @@ def line_text(line: Line, wall_s: float) -> str:
 def short_path(place: str) -> str:
     """Shortens the path of ``path:line``: relative to the working folder, or from the package of a library on."""
     path, _, number = place.rpartition(":")
+    if not path:  # no file is known, such as in an interactive interpreter
+        return "?"
     if "/site-packages/" in path:
         return f"{path.rpartition('/site-packages/')[2]}:{number}"
     relative = os.path.relpath(path)
     return f"{relative if not relative.startswith('..') else Path(path)}:{number}"
 
 
-def _process_dict(each: ProcessTimes) -> dict[str, Any]:
+def process_dict(each: ProcessTimes) -> dict[str, Any]:
     return {
         "pid": each.record.pid,
         "parent": each.record.ppid,

@@ -13,8 +13,6 @@ from powerband.tune.measure.cpu_time import CpuUse
 from powerband.tune.measure.facts import WindowFacts
 from powerband.tune.measure.ledger import ACCOUNT_ALIASES, Ledger
 
-FIRST_UPDATES = 3
-"""Number of updates before the window starts; they allocate, compile and fill caches."""
 IDLE = "idle"
 """Account of samples that wait for another process outside of an environment; the ledger counts them as ``other``."""
 
@@ -71,25 +69,6 @@ class ProcessTimes:
         """Seconds per environment step in this process."""
         seconds = self.ledger.seconds.get("env", 0.0) + self.ledger.seconds.get("env_wait", 0.0)
         return seconds / self.env_steps if self.env_steps else 0.0
-
-
-def window_start(records: Sequence[Record], now_ns: int, patience_s: float) -> tuple[int, str] | None:
-    """Returns the start of the window and a remark, or None if the script has not come so far yet.
-
-    Args:
-        records: Records so far.
-        now_ns: Present time of `time.perf_counter_ns`.
-        patience_s: Seconds without an update after which the window starts anyway.
-    """
-    times = [line for record in records for line in record.of_kind("times")]
-    learning = [line["now_ns"] for line in times if line["updates"] >= FIRST_UPDATES]
-    if learning:
-        return min(learning), ""
-    if records and now_ns - records[0].began_ns > patience_s * 1e9:
-        stepping = [line["now_ns"] for line in times if line["env_steps"]]
-        start = min(stepping, default=records[0].began_ns)
-        return start, f"no optimiser step in the first {patience_s:.0f} s: the window contains no learning yet"
-    return None
 
 
 def process_times(record: Record, start_ns: int, end_ns: int) -> ProcessTimes | None:
@@ -182,7 +161,8 @@ def facts_of(ranks: Sequence[ProcessTimes], processes: Sequence[ProcessTimes]) -
         processes: All processes.
     """
     leader = ranks[0]
-    workers = [each for each in processes if each.env_steps and each not in ranks and _below(each, leader, processes)]
+    others = [each for each in processes if each.env_steps and each not in ranks and "env" in each.ledger.spans]
+    workers = [each for each in others if _below(each, leader, processes)]
     waits = leader.ledger.share("env_wait") > 0 and bool(workers)
     optimizers = leader.record.of_kind("optimizer")
     return WindowFacts(

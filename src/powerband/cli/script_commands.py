@@ -28,19 +28,20 @@ def profile_script(arguments: list[str]) -> int:
     Returns:
         Exit status of the script if it has ended by itself, 0 if the profile has ended it.
     """
-    from powerband.attach import script_profile as profiles
+    from powerband.attach.script_profile import profile_script as run_and_diagnose
+    from powerband.attach.script_run import ScriptOptions
 
     position = arguments.index(SEPARATOR)
     words, command = arguments[:position], arguments[position + 1 :]
     target, words = split_json_option(words)
     if wants_help(words):
-        print(f"powerband profile {PROFILE_USAGE}\n\n{fields_table(profiles.ScriptOptions)}")
+        print(f"powerband profile {PROFILE_USAGE}\n\n{fields_table(ScriptOptions)}")
         return 0
     if not command:
-        raise ConfigError("There is no command after --. Write powerband profile -- python train.py.")
+        raise ConfigError("No command follows --. Write powerband profile -- python train.py.")
     words = ["keep_running=true" if word in ("--keep-running", "keep-running") else word for word in words]
-    options = resolve(profiles.ScriptOptions, words, help_command="powerband profile --help --").config
-    result, status = profiles.profile_script(command, options)
+    options = resolve(ScriptOptions, words, help_command="powerband profile --help --").config
+    result, status = run_and_diagnose(command, options)
     sys.stdout.flush()
     if result is None:
         return status or 1

@@ -14,6 +14,8 @@ from typing import Any
 BINS = 128
 """Bins of a histogram of durations, two per doubling: bin k counts 2**((k - 1) / 2) to 2**(k / 2) nanoseconds."""
 OTHER = "other"
+SPANS = 1500
+"""Number of recorded spans for the timeline of the report."""
 
 
 class Clock:
@@ -29,6 +31,7 @@ class Clock:
         env_steps: Environment steps; a call of a vector environment counts all of its environments.
         num_envs: Largest number of environments in one call.
         optimizers: Identity of an optimiser -> number of its steps.
+        recorded, trace: Spans while they are recorded, and afterwards: account, start, end.
         waiting, first, previous: Whether the sampler waits for the next event, the account of that event, and the
             account of the event before it.
     """
@@ -50,7 +53,14 @@ class Clock:
         self.optimizers: dict[int, int] = {}
         self.envs: dict[str, int] = {}
         self.waiting, self.first, self.previous = False, OTHER, OTHER
+        self.recorded: list[tuple[str, int, int]] | None = None
+        self.trace: list[tuple[str, int, int]] = []
         self.since = perf_counter_ns()
+
+    def record_spans(self) -> None:
+        """Starts to record spans, once. When there are `SPANS` of them, they move to `trace`."""
+        if not self.trace:
+            self.recorded = []
 
     def enter(self, account: str) -> int:
         """Opens a span and returns its start."""
@@ -77,6 +87,11 @@ class Clock:
         self.bins[account][(duration * duration).bit_length()] += 1
         if duration > self.worst_ns[account]:
             self.worst_ns[account] = duration
+        recorded = self.recorded
+        if recorded is not None:
+            recorded.append((account, start, now))
+            if len(recorded) >= SPANS:
+                self.recorded, self.trace = None, recorded
 
     def add(self, account: str) -> None:
         """Adds an account without time."""

@@ -36,6 +36,8 @@ def _add_optimizer_hooks(module: ModuleType) -> None:
     module.register_optimizer_step_post_hook(_after_step)
 
 
+RECORD_AFTER = 4
+"""Number of steps of an optimiser before spans are recorded for the timeline."""
 _starts: list[int] = []
 
 
@@ -52,7 +54,9 @@ def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
         key = id(optimizer)
         if key not in clock.optimizers:
             _describe(optimizer)
-        clock.optimizers[key] = clock.optimizers.get(key, 0) + 1
+        steps = clock.optimizers[key] = clock.optimizers.get(key, 0) + 1
+        if steps == RECORD_AFTER:
+            clock.record_spans()
 
 
 @safely

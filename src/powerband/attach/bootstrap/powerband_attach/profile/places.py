@@ -46,13 +46,8 @@ SYNCHRONISATIONS = re.compile(r"\.(item|cpu|numpy|tolist|synchronize)\(|\.to\(")
 """Calls of a line that copy between host and device, or wait for the device."""
 EVAL_CALLBACK = "EvalCallback"
 
-_LIBRARIES = tuple(
-    {
-        os.path.join(path, "")
-        for path in (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
-        if path
-    }
-)
+_PATHS = [sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")]
+_LIBRARIES = tuple({os.path.join(path, "") for path in _PATHS if path})
 _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 

@@ -23,6 +23,8 @@ WRITE_S, LATE_WRITE_S, LATE_S = 0.5, 5.0, 900.0
 """Seconds between two lines of the record; a longer time after the process has run for `LATE_S`."""
 NEW_CLASSES = 5
 """Number of samples between two searches for new environment classes."""
+TRACE_S = 1.0
+"""Longest recording of spans in seconds."""
 MAX_PLACES = 2000
 """Number of different places to keep; the time of further ones stays without lines."""
 
@@ -37,6 +39,7 @@ class Sampler:
         self._pending: list[tuple[str, Place]] = []
         self._previous = OTHER
         self._callers = Callers()
+        self._traced = False
         self._began = self._written = time.monotonic()
         self._samples: dict[tuple, int] = {}
 
@@ -67,9 +70,10 @@ class Sampler:
 
     @safely
     def write(self) -> None:
-        """Writes the times so far, and the samples since the last line."""
+        """Writes the times so far, the samples since the last line, and once the recorded spans."""
         self._written = time.monotonic()
         samples, self._samples = self._samples, {}
+        self._write_trace()
         record.write(
             "times",
             **clock.read(),
@@ -78,6 +82,14 @@ class Sampler:
             queue_s=_queue_s(),
             samples=[[*key, count] for key, count in samples.items()],
         )
+
+    def _write_trace(self) -> None:
+        recorded = clock.recorded
+        if recorded and time.perf_counter_ns() - recorded[0][1] > TRACE_S * 1e9:  # a slow loop has few spans
+            clock.recorded, clock.trace = None, recorded
+        if clock.trace and not self._traced:
+            self._traced = True
+            record.write("trace", spans=list(clock.trace))
 
     def _run(self) -> None:
         looks = 0
@@ -167,4 +179,6 @@ def _begin_again() -> None:
 
 def _finish() -> None:
     sampler.stop()
+    if clock.recorded:  # a short script, whose spans are fewer than the timeline holds
+        clock.recorded, clock.trace = None, clock.recorded
     sampler.write()

@@ -1,0 +1,91 @@
+"""In-process profile: ``powerband.attach()`` as the first line of a script or notebook."""
+
+from __future__ import annotations
+
+import atexit
+import importlib.util
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from powerband.attach.findings import ScriptProfile, script_profile
+from powerband.attach.launch import BOOTSTRAP, FOLDER, TOOL
+from powerband.attach.records import read_records
+from powerband.attach.script_run import ScriptRun, window_start
+from powerband.core.config.command_line import print_or_write
+from powerband.core.errors import ConfigError
+
+
+class InProcessProfile:
+    """The running measurement of this process."""
+
+    def __init__(self, folder: Path, write: Callable[[], None]) -> None:
+        self.folder, self._write = folder, write
+        self.began_ns = time.perf_counter_ns()
+
+    def profile(self) -> ScriptProfile | None:
+        """Returns the profile of all time since the first updates; None if there is none yet."""
+        self._write()
+        now = time.perf_counter_ns()
+        records = read_records(self.folder)
+        remark = "there were fewer than three updates"
+        start, note = window_start(records, now, float("inf")) or (self.began_ns, remark)
+        notes = [note] if note else []
+        run = ScriptRun(records, [], 0, start, now, (start - self.began_ns) * 1e-9, notes)
+        return script_profile([sys.executable, *sys.argv], run)
+
+
+def attach(report: bool = True, json: str = "") -> InProcessProfile:
+    """Starts to measure this process and the processes that it starts.
+
+    Call it before the script imports torch and its environments, because functions are timed when they are imported.
+
+    Args:
+        report: Print the report to stderr when the process ends.
+        json: File that gets the profile as JSON when the process ends; "" writes none.
+
+    Returns:
+        The measurement; its method `profile` returns the profile so far, for notebooks.
+
+    Raises:
+        ConfigError: This process is measured already.
+    """
+    if "powerband_attach" in sys.modules:
+        raise ConfigError("This process is measured already. Call powerband.attach() once, without powerband profile.")
+    folder = Path(tempfile.mkdtemp(prefix="powerband-attach-"))
+    paths = [str(BOOTSTRAP), *filter(None, [os.environ.get("PYTHONPATH", "")])]
+    os.environ |= {TOOL: "profile", FOLDER: str(folder), "PYTHONPATH": os.pathsep.join(paths)}
+    instrumentation: Any = _instrumentation()
+    owner = os.getpid()
+
+    def end() -> None:
+        if os.getpid() == owner:
+            result = attached.profile()
+            if result is not None and json:
+                print_or_write(result.to_dict(), json)
+            if result is not None and report:
+                print(f"\n{result}", file=sys.stderr)
+            shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(end)  # before the instrumentation's own function, so it runs after that one
+    instrumentation.start()
+    attached = InProcessProfile(folder, sys.modules["powerband_attach.profile.sampler"].sampler.write)
+    return attached
+
+
+def _instrumentation() -> Any:
+    """Imports the package of `BOOTSTRAP` without a change of ``sys.path``."""
+    package = BOOTSTRAP / "powerband_attach"
+    spec = importlib.util.spec_from_file_location(
+        "powerband_attach", package / "__init__.py", submodule_search_locations=[str(package)]
+    )
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["powerband_attach"] = module
+    spec.loader.exec_module(module)
+    return module

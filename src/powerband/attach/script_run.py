@@ -1,0 +1,125 @@
+"""Script run: runs a training script with the instrumentation of the profile, until its window has ended."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+from powerband.attach.launch import Launched, launch
+from powerband.attach.process_tree import Process
+from powerband.attach.records import Record
+from powerband.core.config.ranges import Range, check_ranges
+from powerband.core.errors import ConfigError
+
+FIRST_UPDATES = 3
+"""Number of updates before the window starts; they allocate, compile and fill caches."""
+
+
+@dataclass(frozen=True)
+@check_ranges
+class ScriptOptions:
+    """Options of ``powerband profile -- COMMAND``."""
+
+    seconds: Annotated[float, Range(at_least=1.0, at_most=86_400.0)] = 30.0
+    """Seconds to measure, counted after the first updates of the script."""
+    wait: Annotated[float, Range(at_least=1.0, at_most=86_400.0)] = 120.0
+    """Seconds to wait for the first updates; after them, the measurement starts without updates."""
+    keep_running: bool = False
+    """Let the script finish, and report on all of its time after the first updates."""
+    page: str = ""
+    """File of the report page, such as profile.html; empty writes no page."""
+
+
+@dataclass
+class ScriptRun:
+    """What a run of the script has left.
+
+    Attributes:
+        records: What its processes have written.
+        silent: Python processes that never reported.
+        status: Exit status for the shell.
+        start_ns, end_ns: The window, on the clock of `time.perf_counter_ns`.
+        start_up_s: Seconds before the window.
+        notes: Remarks about the run.
+    """
+
+    records: list[Record]
+    silent: list[Process]
+    status: int
+    start_ns: int
+    end_ns: int
+    start_up_s: float
+    notes: list[str] = field(default_factory=list)
+
+
+def run_script(command: Sequence[str], options: ScriptOptions) -> ScriptRun:
+    """Runs the command until the end of the window, or to its own end.
+
+    Raises:
+        ConfigError: The command cannot be started, or there is no place for its records.
+    """
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="powerband-attach-"))
+    except OSError as error:
+        raise ConfigError(
+            f"No folder for temporary files is writable ({error.strerror}). Set TMPDIR to one."
+        ) from error
+    try:
+        return _watched(launch(command, "profile", folder), options)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _watched(script: Launched, options: ScriptOptions) -> ScriptRun:
+    began_ns = time.perf_counter_ns()
+    start: list[tuple[int, str]] = []
+    looked = 0.0
+
+    def over() -> bool:
+        nonlocal looked
+        now = time.perf_counter_ns()
+        if not start and now * 1e-9 - looked >= 1.0:
+            looked = now * 1e-9
+            found = window_start(script.records(), now, options.wait)
+            start.extend([found] if found else [])
+        return bool(start) and not options.keep_running and now - start[0][0] >= (options.seconds + 0.6) * 1e9
+
+    ended = script.wait(over)
+    silent = script.silent()
+    if not ended:
+        script.end()
+    records = script.records()
+    notes = []
+    if not start:  # the script has ended before its window started
+        found = window_start(records, time.perf_counter_ns(), options.wait)
+        start = [found or (records[0].began_ns if records else began_ns, "the script ended without an optimiser step")]
+    start_ns, remark = start[0]
+    notes += [remark] if remark else []
+    end_ns = time.perf_counter_ns() if options.keep_running else start_ns + int(options.seconds * 1.02e9)
+    if ended and not options.keep_running:
+        notes.append("the script ended before the window did.")
+    return ScriptRun(records, silent, script.status, start_ns, end_ns, (start_ns - began_ns) * 1e-9, notes)
+
+
+def window_start(records: Sequence[Record], now_ns: int, patience_s: float) -> tuple[int, str] | None:
+    """Returns the start of the window and a remark, or None if the script has not come so far yet.
+
+    Args:
+        records: Records so far.
+        now_ns: Present time of `time.perf_counter_ns`.
+        patience_s: Seconds without an update after which the window starts anyway.
+    """
+    times = [line for record in records for line in record.of_kind("times")]
+    learning = [line["now_ns"] for line in times if line["updates"] >= FIRST_UPDATES]
+    if learning:
+        return min(learning), ""
+    if records and now_ns - records[0].began_ns > patience_s * 1e9:
+        stepping = [line["now_ns"] for line in times if line["env_steps"]]
+        start = min(stepping, default=records[0].began_ns)
+        return start, f"no optimiser step in the first {patience_s:.0f} s: the window contains no learning yet"
+    return None

@@ -1,0 +1,100 @@
+"""Accounts of samples: by the file and the function of a stack, by its callers, and by the events around it."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from powerband.attach.launch import BOOTSTRAP
+from powerband.attach.window import _divided
+
+
+@pytest.fixture
+def profile(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Imports a module of the instrumentation, which is not attached to this process."""
+    monkeypatch.syspath_prepend(str(BOOTSTRAP))
+    yield lambda name: importlib.import_module(f"powerband_attach.profile.{name}")
+    for name in [name for name in sys.modules if name.startswith("powerband_attach")]:
+        del sys.modules[name]
+
+
+def frame_of(path: str, *functions: str) -> FrameType:
+    """Returns the frame of the innermost of nested functions in a file."""
+    source = "".join(f"def {name}(rest): return rest[0](rest[1:])\n" for name in functions)
+    space: dict[str, Any] = {}
+    exec(compile(source, path, "exec"), space)
+    calls = [space[name] for name in functions] + [lambda rest: sys._getframe(1)]
+    return calls[0](calls[1:])
+
+
+@pytest.mark.parametrize(
+    ("path", "functions", "account"),
+    [
+        ("/home/me/train.py", ["train", "evaluate_policy"], "eval"),
+        ("/home/me/train.py", ["train", "evaluate_actions"], ""),
+        ("/home/me/replay_buffer.py", ["sample"], "sample"),
+        ("/home/me/replay_buffer.py", ["add"], "store"),
+        ("/home/me/train.py", ["compute_gae"], "returns"),
+        ("/x/site-packages/tensorboard/writer.py", ["write"], "log"),
+        ("/home/me/train.py", ["train"], ""),
+    ],
+)
+def test_a_place_has_an_account(profile: Any, path: str, functions: list[str], account: str) -> None:
+    place = profile("places").place_of(frame_of(path, *functions))
+    assert place.account == account
+    assert (place.library if "site-packages" in path else place.line) == f"{path}:{len(functions)}"
+
+
+@pytest.mark.parametrize(
+    ("torch", "before", "after", "account"),
+    [
+        ("module", "env", "env", "act"),
+        ("module", "optimizer", "env", "act"),
+        ("module", "env", "backward", "forward"),
+        ("tensor", "backward", "optimizer", "optimizer"),  # gradient clipping
+        ("", "optimizer", "env", "optimizer"),  # target networks
+        ("", "env", "env", "store"),
+        ("", "env", "backward", "sample"),
+        ("", "data_wait", "backward", "forward"),
+        ("", "optimizer", "data_wait", "other"),
+    ],
+)
+def test_events_decide_the_account_of_a_loop_in_one_function(
+    profile: Any, torch: str, before: str, after: str, account: str
+) -> None:
+    place = profile("places").Place("", torch, "train.py:1", "", "", ())
+    assert profile("callers").Callers().account(place, before, after) == account
+
+
+def test_functions_that_only_update_or_only_collect_decide_first(profile: Any) -> None:
+    place, callers = profile("places").Place, profile("callers").Callers()
+    learn, train, collect = (compile(name, name, "eval") for name in ("learn", "train", "collect"))
+    callers.add("backward", place("", "", "", "", "", (train, learn)))
+    callers.add("env", place("", "", "", "", "", (collect, learn)))
+    assert callers.account(place("", "", "", "", "", (train, learn)), "env", "env") == "optimizer"
+    assert callers.account(place("", "", "", "", "", (collect, learn)), "optimizer", "backward") == "store"
+    assert callers.account(place("", "", "", "", "", (learn,)), "optimizer", "data_wait") == "other"
+
+
+def test_a_clock_counts_each_nanosecond_once(profile: Any) -> None:
+    clock = profile("clock").Clock()
+    began = clock.since
+    outer = clock.enter("env")
+    inner = clock.enter("backward")
+    clock.leave("backward", inner)
+    clock.leave("env", outer)
+    read = clock.read()
+    assert sum(read["ns"].values()) == read["now_ns"] - began
+    assert read["counts"] == {"env": 1, "backward": 1} and read["ns"].keys() == {"other", "env", "backward"}
+
+
+def test_samples_divide_the_time_of_a_span() -> None:
+    samples = [["env", "env", "a.py:1", "", "", 3], ["env", "env_wait", "a.py:2", "", "", 1]]
+    host, lines = _divided({"env": 8.0, "other": 1.0}, [{"samples": samples}])
+    assert host == {"env": 6.0, "env_wait": 2.0, "other": 1.0}
+    assert [(line.where, line.seconds) for line in lines] == [("a.py:1", 6.0), ("a.py:2", 2.0)]
