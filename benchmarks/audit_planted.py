@@ -17,7 +17,6 @@ import time
 from pathlib import Path
 
 from planted_scripts import PARSERS, PlantedScript, draw_scripts
-
 from powerband.attach.audit.audit import Audit, ScriptFailed
 from powerband.attach.audit.options import AuditOptions
 
@@ -40,7 +39,10 @@ def audit_script(script: PlantedScript, folder: Path, window: float) -> dict:
         right = called_dead != (truth == "works") and (called_dead or verdict.verdict == "works")
         row = {"option": verdict.option, "truth": truth, "verdict": verdict.verdict, "evidence": verdict.evidence}
         rows.append({**row, "tried": verdict.tried, "right": right})
-        print(f"{'' if right else 'WRONG':<6}{script.parser:<10}{verdict.option:<16}{truth:<20}{verdict.evidence}", flush=True)
+        print(
+            f"{'' if right else 'WRONG':<6}{script.parser:<10}{verdict.option:<16}{truth:<20}{verdict.evidence}",
+            flush=True,
+        )
     missing = [name for name in {**script.works, **script.dead} if name not in [row["option"] for row in rows]]
     seconds = round(time.monotonic() - began, 1)
     return {"parser": script.parser, "seconds": seconds, "runs": result.runs, "missing": missing, "options": rows}

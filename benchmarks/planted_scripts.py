@@ -41,7 +41,14 @@ WORKING: dict[str, Callable[[random.Random], Any]] = {
 """Option with an effect -> function that draws its value."""
 
 DEAD: dict[str, dict[str, Any]] = {
-    "never read": {"amp": True, "compile": True, "prefetch": 4, "warmup_frames": 1000, "label_noise": 0.1, "ema": 0.999},
+    "never read": {
+        "amp": True,
+        "compile": True,
+        "prefetch": 4,
+        "warmup_frames": 1000,
+        "label_noise": 0.1,
+        "ema": 0.999,
+    },
     "only printed": {"num_workers": 4, "run_tag": 7, "precision_bits": 16, "horizon": 20, "grad_penalty": 0.5},
     "replaced": {"num_envs": 16, "n_step": 3, "critic_count": 2, "frame_stack": 4, "accumulate": 2},
     "branch never taken": {"use_per": True, "dueling": True, "clip_reward": 5.0, "double_q": True, "aux_weight": 0.3},
@@ -108,7 +115,9 @@ def _draw_script(parser: str, draw: random.Random) -> PlantedScript:
 
 def _printed(parser: str, name: str, read: Callable[[str], str], draw: random.Random) -> str:
     everything = {"yaml": "cfg", "absl": "FLAGS.flag_values_dict()"}.get(parser, "args")
-    return draw.choice([f'print("{name}", {read(name)})', f"print(f'run-{{{read(name)}!s}} starts')", f"print({everything})"])
+    return draw.choice(
+        [f'print("{name}", {read(name)})', f"print(f'run-{{{read(name)}!s}} starts')", f"print({everything})"]
+    )
 
 
 def _replaced(name: str, read: Callable[[str], str], draw: random.Random) -> str:

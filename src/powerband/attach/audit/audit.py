@@ -11,13 +11,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from powerband.attach.audit.comparison import total
+from powerband.attach.audit.comparison import differences, facts_of, total
 from powerband.attach.audit.options import AuditOptions, ScriptOption, options_of
 from powerband.attach.audit.short_run import Limits, ShortRun, run_short
 from powerband.attach.audit.source_scan import SourceScan
 from powerband.attach.audit.texts import Wording
 from powerband.attach.audit.values import values_to_try
-from powerband.attach.audit.verdict import Evidence, Verdict, judge
+from powerband.attach.audit.verdict import Evidence, Verdict, judge, texts_of
 from powerband.attach.audit.working_copy import copied_bytes
 from powerband.core.errors import ConfigError
 
@@ -84,7 +84,7 @@ class Audit:
     ) -> None:
         self.command, self.folder, self.options, self.gpu, self.progress = list(command), folder, options, gpu, progress
         self.say, self.scan = Wording(options.lang), SourceScan(folder)
-        self.began, self.runs = time.monotonic(), 0
+        self.began, self.runs, self.longest = time.monotonic(), 0, 0.0
         self.evidence: dict[str, Evidence] = {}
         self._lock = threading.Lock()
         self._limits = Limits(window_s=options.window, most_s=options.window + FIRST_RUN_S)
@@ -144,50 +144,67 @@ class Audit:
     def _change_all(self, found: list[ScriptOption], updates: int) -> bool:
         """Runs the script with changed options. Returns False if the budget has ended before."""
         values = {o.id: values_to_try(o, self.scan.alternatives(o), updates) for o in found}
-        silent = {o.id: values[o.id].pop(0) for o in found if o.never_read and values[o.id]}
-        if silent:  # one run with all of them changed: if it differs in nothing, none of them has an effect
-            self.progress("options that nobody reads", self._share())
-            together = self._short(dict(silent))
-            evidence = [self.evidence[key] for key in silent]
-            if together.failed or any(one.found(silent[one.option.id], together) for one in evidence):
-                for key, value in silent.items():
-                    values[key].insert(0, value)
-            else:
-                for one in evidence:
-                    one.runs.append((silent[one.option.id], together))
-                    values[one.option.id] = []
-        return self._rounds(found, values)
+        for option in found:
+            self.evidence[option.id].left = values[option.id]
+        silent = [o for o in found if o.never_read and values[o.id]]
+        if silent and self._together(silent, values):
+            for option in silent:
+                values[option.id].clear()
+        self._alone(found, values)
+        while self._in_time():
+            left = [o for o in found if values[o.id] and not self.evidence[o.id].decided()]
+            if not left:
+                return True
+            if len(left) == 1 or not self._together(left, values):
+                self._alone(left, values)
+        return False
 
-    def _rounds(self, found: list[ScriptOption], values: dict[str, list[Any]]) -> bool:
-        """Tries the next value of each undecided option, first values of all options first."""
+    def _together(self, found: list[ScriptOption], values: dict[str, list[Any]]) -> bool:
+        """Runs the script once with the next value of several options.
+
+        Returns:
+            True if the run differs in nothing. Then none of these values has an effect, and they are done.
+        """
+        self.progress(f"{len(found)} options together", self._share())
+        changes = {option.id: values[option.id][0] for option in found}
+        run = self._short(changes)
+        self.longest = max(self.longest, run.seconds)
+        hidden = [text for o in found for text in texts_of(o.value, changes[o.id])]
+        if run.failed or run.outside or differences(self.evidence[found[0].id].baseline, run, hidden):
+            return False
+        for option in found:
+            self.evidence[option.id].add(values[option.id].pop(0), run, found=[])
+        return True
+
+    def _in_time(self) -> bool:
+        """Whether one more run fits into the budget."""
+        return self.options.seconds - (time.monotonic() - self.began) > self.longest
+
+    def _alone(self, found: list[ScriptOption], values: dict[str, list[Any]]) -> None:
+        """Tries the next value of each option, one option per run."""
         waiting = [option for option in found if values[option.id]]
         running: dict[Future[ShortRun], tuple[ScriptOption, Any]] = {}
-        longest = 0.0
         pool = ThreadPoolExecutor(self.options.parallel)
         try:
             while waiting or running:
-                in_time = self.options.seconds - (time.monotonic() - self.began) > longest
-                while waiting and in_time and len(running) < self.options.parallel:
+                while waiting and self._in_time() and len(running) < self.options.parallel:
                     option = waiting.pop(0)
                     value = values[option.id].pop(0)
                     running[pool.submit(self._short, {option.id: value})] = (option, value)
                 if not running:
-                    return False
+                    return
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
                     option, value = running.pop(future)
-                    run, evidence = future.result(), self.evidence[option.id]
-                    longest = max(longest, run.seconds)
-                    evidence.runs.append((value, run))
-                    if not evidence.decided() and values[option.id]:
-                        waiting.append(option)
-                    self.progress(f"{option.name}: {len(waiting) + len(running)} options left", self._share())
-            return True
+                    run = future.result()
+                    self.longest = max(self.longest, run.seconds)
+                    self.evidence[option.id].add(value, run)
+                    self.progress(f"{option.name}: {len(waiting) + len(running)} runs left", self._share())
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 
     def _verdict(self, option: ScriptOption) -> Verdict:
         evidence = self.evidence.get(option.id)
-        if evidence is None or not evidence.runs:
+        if evidence is None or not evidence.trials:
             values = values_to_try(option, self.scan.alternatives(option), 1)
             name = "no_value" if not values else "not_reached"
             text = self.say(name, value=option.value, read="")
@@ -205,6 +222,4 @@ class Audit:
 
 def record_count(run: ShortRun, name: str) -> list[int]:
     """Returns a count of each process of a run."""
-    from powerband.attach.audit.comparison import facts_of
-
     return [facts_of(record).get("counts", {}).get(name, 0) for record in run.records] or [0]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,9 +18,12 @@ PROGRESS = re.compile(r"\d+%\||it/s|s/it|\bETA\b")
 """Console lines of progress bars, whose number depends on the time."""
 NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 HEXADECIMAL = re.compile(r"\b(?:0x)?[0-9a-f]{6,}\b")
-OUTPUT = ("console", "files", "file sizes", "file contents")
+OUTPUT = ("console", "files", "file sizes")
 """Aspects of the output. They follow after all others, because they say less."""
 BITS = ("loss", "gradients", "parameters")
+
+
+FLATTENED = ("environments", "groups", "first groups")
 
 
 @dataclass(frozen=True)
@@ -75,49 +79,61 @@ def fingerprint(run: ShortRun) -> dict[str, Any]:
     for index, facts in enumerate(learning_processes(run)):
         start = f"rank {index} " if index else ""
         found |= {start + name: values for name, values in facts["series"].items()}
-        found |= {start + name: value for name, value in facts["values"].items() if name != "environments"}
+        found |= {start + name: value for name, value in facts["values"].items() if name not in FLATTENED}
+        found |= {start + name: value for name, value in optimiser_settings(facts["values"]).items()}
         found |= {start + name: value for name, value in facts["counts"].items()}
         found[start + "events"] = facts["events"]
-    found["console"] = console_templates(run, {})
-    found["files"] = sorted(run.files)
-    found["file sizes"] = {name: size for name, (size, _) in run.files.items()}
-    found["file contents"] = {name: digest for name, (_, digest) in run.files.items()}
     return found
 
 
-def console_templates(run: ShortRun, replaced: dict[str, str]) -> Counter[str]:
+def optimiser_settings(values: dict[str, Any]) -> dict[str, Any]:
+    """Returns the settings of the optimisers at the first and at the last step, such as ``Adam lr``."""
+    found: dict[str, Any] = {}
+    for when, name in (("", "first groups"), (" at the last step", "groups")):
+        for index, groups in values.get(name, {}).items():
+            for number, group in enumerate(groups):
+                label = f"{group['class']}{' ' + index if index != '0' else ''}{f'[{number}]' if number else ''}"
+                found |= {f"{label} {key}{when}": value for key, value in group.items() if key != "class"}
+    return found
+
+
+def console_templates(run: ShortRun, hidden: Sequence[str]) -> Counter[str]:
     """Counts the lines of the output by their text without numbers.
 
     Args:
         run: The run.
-        replaced: Texts to replace first, such as the changed value of an option by its unchanged value.
+        hidden: Texts to hide too, such as the values of the changed option.
     """
     lines = [line for line in re.split(r"[\r\n]+", run.console) if line.strip() and not PROGRESS.search(line)]
     counts: Counter[str] = Counter()
     for line in lines:
-        for text, other in replaced.items():
-            line = re.sub(r"(?<![\w.])" + re.escape(text) + r"(?![\w.])", other, line)
+        line = hide(line, hidden)
         counts[NUMBER.sub("#", HEXADECIMAL.sub("#", line)).strip()] += 1
     return counts
 
 
-def differences(unchanged: tuple[ShortRun, ShortRun], changed: ShortRun, echoes: dict[str, str]) -> list[Difference]:
+def hide(text: str, hidden: Sequence[str]) -> str:
+    """Replaces the values of the changed option, old and new, so that text that repeats them alone is equal."""
+    for value in filter(None, hidden):
+        text = re.sub(r"(?<![A-Za-z0-9.])" + re.escape(value) + r"(?![A-Za-z0-9])", "#", text)
+    return text
+
+
+def differences(unchanged: tuple[ShortRun, ShortRun], changed: ShortRun, hidden: Sequence[str]) -> list[Difference]:
     """Compares a changed run with two unchanged ones.
 
     Args:
         unchanged: Two runs that differ in nothing.
         changed: Run with one option changed.
-        echoes: Text of the new value -> text of the old one; output that repeats the value alone does not differ.
+        hidden: Texts of the old and the new value; output that repeats the value alone does not differ.
 
     Returns:
         The aspects in which `changed` differs and the unchanged runs agree; those of the output come last.
     """
     first, second, other = (fingerprint(run) for run in (*unchanged, changed))
     found = []
-    for aspect in sorted({*first, *second, *other}, key=lambda name: (name in OUTPUT, name)):
+    for aspect in sorted({*first, *second, *other}):
         name = re.sub(r"^rank \d+ ", "", aspect)
-        if name in OUTPUT:
-            continue
         values = [fingerprint.get(aspect) for fingerprint in (first, second, other)]
         if name in BITS or name == "events":
             length = min(len(value or []) for value in values)
@@ -131,7 +147,9 @@ def differences(unchanged: tuple[ShortRun, ShortRun], changed: ShortRun, echoes:
             values = [sorted(value or {}) for value in values]
         if values[0] == values[1] != values[2]:
             found.append(_difference(name, values[0], values[2]))
-    return found + _output_differences(unchanged, changed, (first, second, other), echoes)
+    if first["ends"] == other["ends"]:  # output of runs that end in different ways has different lengths anyway
+        found += _output_differences(unchanged, changed, hidden)
+    return found
 
 
 def _same_count(before: Any, after: Any, unchanged: ShortRun, changed: ShortRun) -> bool:
@@ -147,6 +165,10 @@ def _difference(name: str, before: Any, after: Any) -> Difference:
     if name in BITS:
         step = next(index for index, pair in enumerate(zip(before, after, strict=True)) if pair[0] != pair[1])
         return Difference(name, f"step {step + 1}: {_number(before[step])}", _number(after[step]))
+    if name == "calls":
+        return Difference(
+            name, *(_short(", ".join(k for k in a if k not in b)) for a, b in ((before, after), (after, before)))
+        )
     if isinstance(before, dict) and isinstance(after, dict):
         keys = [key for key in {**before, **after} if before.get(key) != after.get(key)]
         return Difference(
@@ -165,39 +187,22 @@ def _short(value: Any) -> str:
 
 
 def _output_differences(
-    unchanged: tuple[ShortRun, ShortRun],
-    changed: ShortRun,
-    fingerprints: tuple[dict[str, Any], dict[str, Any], dict[str, Any]],
-    echoes: dict[str, str],
+    unchanged: tuple[ShortRun, ShortRun], changed: ShortRun, hidden: Sequence[str]
 ) -> list[Difference]:
-    first, second, other = fingerprints
     found = []
-    lines = console_templates(changed, echoes)
-    same = {line for line, n in first["console"].items() if second["console"].get(line) == n}
-    varying = {line for line in (first["console"] | second["console"]) if line not in same}
-    changed_lines = {line for line in same if lines.get(line) != first["console"][line]}
-    changed_lines |= {line for line in lines if line not in first["console"] and line not in varying}
-    if changed_lines and not _ends_apart(first, other):
-        line = min(changed_lines)
-        found.append(Difference("console", f"{first['console'].get(line, 0)} x {line[:60]!r}", str(lines.get(line, 0))))
-    names = [_replaced(name, echoes) for name in other["files"]]
-    if first["files"] == second["files"] != sorted(names) and not _ends_apart(first, other):
-        apart = sorted(set(first["files"]) ^ set(names))
-        found.append(Difference("files", f"{len(first['files'])}", f"{len(names)}: {', '.join(apart[:3])}"))
-    sizes = {_replaced(name, echoes): size for name, size in other["file sizes"].items()}
-    for name, size in first["file sizes"].items():
-        if second["file sizes"].get(name) == size and abs(sizes.get(name, size) - size) > 8 + 0.02 * size:
-            found.append(Difference("file sizes", f"{name}: {size}", str(sizes[name])))
+    first, second, other = (console_templates(run, hidden) for run in (*unchanged, changed))
+    varying = {line for line in first | second if first[line] != second[line]}
+    apart = sorted(line for line in first | other if line not in varying and first[line] != other[line])
+    if apart:
+        found.append(Difference("console", f"{first[apart[0]]} x {apart[0][:60]!r}", str(other[apart[0]])))
+    names, again, others = (
+        {hide(name, hidden): size for name, (size, _) in run.files.items()} for run in (*unchanged, changed)
+    )
+    if set(names) == set(again) != set(others):
+        new = ", ".join(sorted(set(names) ^ set(others))[:3])
+        found.append(Difference("files", str(len(names)), f"{len(others)}: {new}"))
+    for name, size in names.items():
+        if again.get(name) == size and abs(others.get(name, size) - size) > 8 + 0.02 * size:
+            found.append(Difference("file sizes", f"{name}: {size}", str(others[name])))
             break
     return found
-
-
-def _ends_apart(first: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether the runs ended in different ways, so that their output has different lengths anyway."""
-    return bool(first["ends"] != other["ends"])
-
-
-def _replaced(name: str, echoes: dict[str, str]) -> str:
-    for text, old in echoes.items():
-        name = re.sub(r"(?<![\d.])" + re.escape(text) + r"(?![\d])", old, name)
-    return name

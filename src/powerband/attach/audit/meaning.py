@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from powerband.attach.audit.comparison import Difference, environments, fingerprint, learning_processes, total
+from powerband.attach.audit.comparison import environments, fingerprint, learning_processes, total
 from powerband.attach.audit.options import ScriptOption
 from powerband.attach.audit.short_run import ShortRun
 from powerband.attach.audit.texts import Wording
@@ -25,7 +25,7 @@ def misnamed(
     option: ScriptOption,
     base: ShortRun,
     runs: list[tuple[Any, ShortRun]],
-    effect: Difference | None,
+    effect: bool,
     say: Wording,
 ) -> tuple[str, str] | None:
     """Returns (verdict, evidence) of an option that does something else than its name says, or None.
@@ -34,7 +34,7 @@ def misnamed(
         option: The option.
         base: An unchanged run.
         runs: Pairs of a tried value and its run.
-        effect: What the last run with an effect differs in.
+        effect: Whether a value has an effect.
         say: Texts.
     """
     name, value = option.last_name, option.value
@@ -86,10 +86,10 @@ def _update_rate(run: ShortRun) -> float:
 
 
 def _environments(
-    option: ScriptOption, base: ShortRun, runs: list[tuple[int, ShortRun]], effect: Difference | None, say: Wording
+    option: ScriptOption, base: ShortRun, runs: list[tuple[int, ShortRun]], effect: bool, say: Wording
 ) -> tuple[str, str] | None:
     number = environments(base)
-    if not number or not runs or effect is None:
+    if not number or not runs or not effect:
         return None
     if all(environments(run) == number for _, run in runs):
         tried = ", ".join(str(v) for v, _ in runs)

@@ -35,7 +35,7 @@ class SourceScan:
                         self.text += text
 
     def places(self, option: ScriptOption) -> list[str]:
-        """Returns ``file:line`` of each attribute, and each text, that is the name of an option, its definition left out."""
+        """Returns ``file:line`` of each attribute and text that names an option, except its definition."""
         name, found = option.last_name, []
         for file, tree in self.trees.items():
             for node in ast.walk(tree):

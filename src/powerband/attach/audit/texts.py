@@ -60,7 +60,7 @@ EVIDENCE = {
             "{change}: updates per environment step {before:.2f} and {after:.2f}; the order changes, the work does not"
         ),
         "batch": "{change}: {before} → {after} rows reach the network, {factor:g} per unit",
-        "batch_ranks": "{value} rows on each of {ranks} ranks: the value is per rank, and one update learns from {rows}",
+        "batch_ranks": "{value} rows on each of {ranks} ranks: the value is per rank; one update learns from {rows}",
         "threads": "{change}: threads {before} → {after}, processes unchanged: the workers are threads",
         "total": "{change}: {steps} environment steps until the end, {factor:g} per unit",
         "environment_count": "{change}: {before} → {after} environments step",

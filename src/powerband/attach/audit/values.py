@@ -8,7 +8,7 @@ from typing import Any
 from powerband.attach.audit.options import ScriptOption
 
 UNIT = re.compile(
-    r"gamma|tau|momentum|beta|dropout|prob|ratio|fraction|smooth|lambda|lam$|eps(ilon)?(_|$)|polyak|quantile|alpha|decay_rate"
+    r"gamma|tau|momentum|beta|dropout|prob|ratio|fraction|smooth|lambda|lam$|eps(ilon)?(_|$)|polyak|quantile|alpha|decay_rate|lr_decay|decay_factor"
 )
 """Names of values between 0 and 1."""
 INTERVAL = re.compile(r"interval|every|freq|period|cadence|delay")

@@ -45,6 +45,23 @@ class Verdict:
     reads: list[str]
 
 
+@dataclass(frozen=True)
+class Trial:
+    """A run with one other value, and what differs in it.
+
+    Attributes:
+        value: The value.
+        run: The run.
+        found: Its differences.
+        usable: Whether the value has reached the script and the script did not fail.
+    """
+
+    value: Any
+    run: ShortRun
+    found: list[Difference]
+    usable: bool
+
+
 @dataclass
 class Evidence:
     """What is known about one option.
@@ -55,7 +72,8 @@ class Evidence:
         scan: The source code.
         gpu: Whether this machine has a GPU.
         say: Texts.
-        runs: Pairs of a tried value and its run.
+        trials: Runs with other values.
+        left: Values that were not tried yet.
     """
 
     option: ScriptOption
@@ -63,32 +81,24 @@ class Evidence:
     scan: SourceScan
     gpu: bool
     say: Wording
-    runs: list[tuple[Any, ShortRun]] = field(default_factory=list)
+    trials: list[Trial] = field(default_factory=list)
+    left: list[Any] = field(default_factory=list)
 
-    def found(self, value: Any, run: ShortRun) -> list[Difference]:
-        """Returns the differences of a changed run."""
-        echoes = {str(value): str(self.option.value), repr(value): repr(self.option.value)}
-        return differences(self.baseline, run, echoes)
+    def add(self, value: Any, run: ShortRun, found: list[Difference] | None = None) -> None:
+        """Adds a run with the value `value`. `found` are its differences, if the caller knows them."""
+        applied = any(line["id"] == self.option.id for line in run.lines("changed"))
+        usable = applied and not run.failed and not run.outside
+        if found is None:
+            found = differences(self.baseline, run, texts_of(self.option.value, value)) if usable else []
+        self.trials.append(Trial(value, run, found, usable))
 
-    def effect(self) -> Difference | None:
-        """Returns what the last run with an effect differs in, or None. An error alone is no effect."""
-        for value, run in reversed(self.runs):
-            if run.failed or run.outside or not self.applied(run):
-                continue
-            found = self.found(value, run)
-            if not PLACE_NAME.search(self.option.last_name) and not isinstance(self.option.value, str):
-                found = [one for one in found if one.aspect != "files" or len(self.runs) > 1]
-            if found:
-                return best(found)
-        return None
-
-    def applied(self, run: ShortRun) -> bool:
-        """Whether the changed value has reached the script."""
-        return any(line["id"] == self.option.id for line in run.lines("changed"))
+    def effective(self) -> Trial | None:
+        """Returns the last trial with an effect, or None. An error alone is no effect."""
+        return next((trial for trial in reversed(self.trials) if trial.found), None)
 
     def decided(self) -> bool:
         """Whether no further value needs to be tried."""
-        return self.effect() is not None
+        return self.effective() is not None
 
 
 def best(found: list[Difference]) -> Difference:
@@ -102,7 +112,7 @@ def judge(evidence: Evidence) -> Verdict:
     """Returns the verdict about an option whose changed runs are complete."""
     option, say, base = evidence.option, evidence.say, evidence.baseline[0]
     updates = total(base, "updates")
-    usable = [(v, run) for v, run in evidence.runs if evidence.applied(run) and not run.failed and not run.outside]
+    usable = [(trial.value, trial.run) for trial in evidence.trials if trial.usable]
     tried = [value for value, _ in usable]
     changes = change_text(option.value, tried)
     read = _read_text(option, say)
@@ -111,28 +121,30 @@ def judge(evidence: Evidence) -> Verdict:
         named = f"{option.name}: {text}" if text.startswith(changes.split("→")[0]) else text
         return Verdict(option.name, name, named, option.value, tried, option.where, option.reads)
 
-    effect = evidence.effect()
-    told = meaning.misnamed(option, base, usable, effect, say)
-    if told is not None:
-        return verdict(*told)
-    if effect is not None:
-        value = next(v for v, run in reversed(usable) if evidence.found(v, run))
-        same = [other for other in tried if other != value]
-        texts = {"change": change_text(option.value, [value]), "aspect": say.aspect(effect.aspect)}
+    effective = evidence.effective()
+    renamed = meaning.misnamed(option, base, usable, effective is not None, say)
+    if renamed is not None:
+        return verdict(*renamed)
+    if effective is not None:
+        effect = best(effective.found)
+        same = [other for other in tried if other != effective.value]
+        texts = {"change": change_text(option.value, [effective.value]), "aspect": say.aspect(effect.aspect)}
         texts |= {"before": effect.before, "after": effect.after}
         if same:
             return verdict("works", say("works_elsewhere", same=", ".join(map(str, same)), **texts))
         return verdict("works", say("works", **texts))
-    if not evidence.runs:
+    if not evidence.trials:
         return verdict("unknown", say("no_value", value=option.value))
     if not usable:
-        value, run = evidence.runs[0]
-        change = change_text(option.value, [value])
+        run = evidence.trials[0].run
+        change = change_text(option.value, [evidence.trials[0].value])
         if run.outside:
             return verdict("unknown", say("outside", change=change, path=run.outside))
         if run.failed:
             return verdict("unknown", say("refused", change=change, error=run.last_error()))
         return verdict("unknown", say("not_applied"))
+    if evidence.left:
+        return verdict("unknown", say("not_reached", read=read))
     if option.never_read:
         return never_read(evidence, tried)
     if not updates and not total(base, "env_steps"):
@@ -172,6 +184,11 @@ def repeatable(baseline: tuple[ShortRun, ShortRun]) -> bool:
         if any(a != b for a, b in pairs):
             return False
     return True
+
+
+def texts_of(*values: Any) -> list[str]:
+    """Returns the texts in which output may repeat values."""
+    return [text(value) for value in values for text in (str, repr)]
 
 
 def change_text(value: Any, tried: list[Any]) -> str:

@@ -36,7 +36,7 @@ def copied_bytes(source: Path) -> int:
         if total > MOST_BYTES:
             raise ConfigError(
                 f"The working folder {source} has more than {MOST_BYTES // 2**30} GiB of files of at most "
-                f"{LINKED_BYTES // 2**20} MiB, and each short run works in a copy. Start in a folder with the code only."
+                f"{LINKED_BYTES // 2**20} MiB, and each short run works in a copy. Start in a folder with code only."
             )
     return total
 

@@ -53,7 +53,10 @@ def _wrap(module: Any, paths: tuple[str, ...]) -> None:
 
 
 def _recorded(original: Any, path: str) -> Any:
-    signature = inspect.signature(original)
+    try:
+        signature: Any = inspect.signature(original)
+    except ValueError:  # a function of C code
+        signature = inspect.signature(lambda *args, **kwargs: None)
 
     @functools.wraps(original)
     def recorded(*args: Any, **kwargs: Any) -> Any:
@@ -67,10 +70,16 @@ def _note(signature: Any, path: str, args: Any, kwargs: Any) -> None:
     bound = signature.bind(*args, **kwargs)
     simple = {
         key: value
-        for key, value in {**bound.arguments, **bound.arguments.get("kwargs", {})}.items()
+        for key, value in _flat(bound.arguments).items()
         if isinstance(value, (bool, int, float, str)) and key != "self"
     }
     calls = facts.values.setdefault("calls", {})
-    entry = "%s(%s)" % (path, ", ".join("%s=%r" % item for item in sorted(simple.items())))
+    entry = "{}({})".format(path, ", ".join("{}={!r}".format(*item) for item in sorted(simple.items())))
     if len(calls) < MOST or entry in calls:
         calls[entry] = True
+
+
+def _flat(arguments: Any) -> dict[str, Any]:
+    """Returns arguments by name, those of ``*args`` by position."""
+    positional = {str(index): value for index, value in enumerate(arguments.get("args", ()))}
+    return {**arguments, **positional, **arguments.get("kwargs", {})}

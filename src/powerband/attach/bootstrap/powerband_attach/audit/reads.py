@@ -110,6 +110,14 @@ def caller() -> tuple[str, bool]:
     return "", False
 
 
+def called_by_user_code() -> bool:
+    """Returns whether the nearest frame outside this package is the user's code."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and settings.is_own(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame is not None and settings.is_user_file(frame.f_code.co_filename)
+
+
 def _reader(depth: int) -> tuple[str, str]:
     """(``read``, ``bulk`` or ``neutral``; ``file:line``) of the first frame outside this package."""
     frame: Any = sys._getframe(depth)
@@ -122,6 +130,8 @@ def _reader(depth: int) -> tuple[str, str]:
 
 
 def _kind(path: str, function: str) -> str:
+    if path.endswith("argparse.py") and function in ("__repr__", "_get_kwargs", "__eq__"):
+        return "bulk"
     if path == "<string>":
         return "bulk" if function in GENERATED_BULK else "neutral"
     if settings.is_user_file(path):

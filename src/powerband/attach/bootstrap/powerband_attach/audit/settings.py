@@ -56,4 +56,4 @@ def place(path: str, line: int) -> str:
     """Returns ``file:line`` relative to the working folder."""
     folder = os.path.realpath(str(get("folder", "") or os.getcwd()))
     full = os.path.realpath(path)
-    return "%s:%d" % (os.path.relpath(full, folder) if full.startswith(folder + os.sep) else full, line)
+    return f"{os.path.relpath(full, folder) if full.startswith(folder + os.sep) else full}:{line}"

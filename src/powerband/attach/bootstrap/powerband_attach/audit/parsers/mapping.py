@@ -1,7 +1,7 @@
 """Dictionaries from YAML and JSON files that the user's code loads.
 
-A loaded dictionary becomes a `TrackedDict`, a subclass of dict. It writes, copies and compares as a dict does. Code
-that asks for ``type(x) is dict`` sees the difference, so dictionaries that installed packages load stay as they are, and
+A loaded dictionary becomes a `TrackedDict`, a subclass of dict. It writes, copies and compares as a dict. Code that asks for
+``type(x) is dict`` sees the difference, so dictionaries that installed packages load stay as they are, and
 so do dictionaries inside lists. A tracked dictionary in a pickle is a plain one.
 """
 
@@ -107,6 +107,14 @@ class TrackedDict(dict):  # type: ignore[type-arg]
         return dict, (dict(dict.items(self)),)
 
 
+def plain(value: Any) -> Any:
+    """Returns a copy of tracked dictionaries as plain ones, for packages that accept no other type."""
+    if isinstance(value, TrackedDict):
+        value._bulk("conversion")
+        return {key: plain(item) for key, item in dict.items(value)}
+    return value
+
+
 def _tracked_copy(value: TrackedDict, new: dict[Any, Any]) -> TrackedDict:
     result = TrackedDict({**dict(dict.items(value)), **new})
     result.prefix = value.prefix
@@ -137,9 +145,9 @@ def _loading(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _loaded(value: dict[Any, Any], stream: Any) -> Any:
-    where, own = reads.caller()
-    if not own or not value:
+    if not value or not reads.called_by_user_code():
         return None
+    where, _ = reads.caller()
     file = getattr(stream, "name", "")
     path, text = file if isinstance(file, str) else "", ""
     if path:
@@ -151,7 +159,7 @@ def _loaded(value: dict[Any, Any], stream: Any) -> Any:
     _loads[0] += 1
     changes = settings.changes(PARSER)
     for holder, key, name in list(_leaves(value, "")):
-        line = _line(text, str(key))
+        line = line_of(text, str(key))
         place = settings.place(path, line) if line else where
         reads.add_option(PARSER, name, holder[key], place, bool(path))
         if name in changes:
@@ -168,7 +176,8 @@ def _leaves(value: dict[Any, Any], prefix: str) -> Iterator[tuple[dict[Any, Any]
             yield value, key, prefix + str(key)
 
 
-def _line(text: str, key: str) -> int:
+def line_of(text: str, key: str) -> int:
+    """Returns the first line of a file's text that sets `key`, or 0."""
     found = re.search(r"^[\s{,\"'-]*" + re.escape(key) + r"[\"']?\s*[:=]", text, re.MULTILINE)
     return text.count("\n", 0, found.start(0) + len(found.group(0)) - 1) + 1 if found else 0
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from powerband_attach.audit import reads, settings
+from powerband_attach.audit.parsers.mapping import line_of, plain
 from powerband_attach.imports import when_imported
 from powerband_attach.safely import safely
 
@@ -98,12 +99,13 @@ _depth = [0]
 def _creating(original: Callable[..., Any], how: str) -> Callable[..., Any]:
     @functools.wraps(original)
     def create(*args: Any, **kwargs: Any) -> Any:
+        args = tuple(plain(item) for item in args)
         _depth[0] += 1
         try:
             result = original(*args, **kwargs)
         finally:
             _depth[0] -= 1
-        if not _depth[0] and reads.caller()[1]:
+        if not _depth[0] and reads.called_by_user_code():
             path = args[0] if how == "load" and args and isinstance(args[0], str) else ""
             safely(_created)(result, str(path), how != "structured")
         return result
@@ -133,9 +135,7 @@ def _created(config: Any, path: str, given: bool) -> None:
             text = file.read(1_000_000)
     changes = settings.changes(PARSER)
     for name, value in list(_leaves(config, "")):
-        from powerband_attach.audit.parsers.mapping import _line
-
-        line = _line(text, name.split(".")[-1]) if text else 0
+        line = line_of(text, name.split(".")[-1]) if text else 0
         reads.add_option(PARSER, name, value, settings.place(path, line) if line else where, given)
         _names.add(name)
         if name in changes:

@@ -17,7 +17,6 @@ from powerband_attach.safely import safely
 
 _local = threading.local()
 _stepping: set[int] = set()
-_places: set[str] = set()
 
 
 def install() -> None:
@@ -77,8 +76,6 @@ def _note(env: Any, result: Any, depth: int) -> None:
         _stepping.add(id(env))
         facts.values["environments"] = len(_stepping) * rows
         facts.count("single_steps", rows)
-        where = "%s:%d" % (sys.modules[type(env).__module__].__file__, 0)
-        _places.add(where)
     if depth == 1:
         facts.event("e")
         facts.count("env_steps")

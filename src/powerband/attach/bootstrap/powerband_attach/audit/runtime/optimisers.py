@@ -48,11 +48,11 @@ def _loss(torch: Any, tensors: Any) -> None:
 
 
 def _before(torch: Any, opt: Any) -> None:
-    index = _order.setdefault(id(opt), len(_order))
+    index = str(_order.setdefault(id(opt), len(_order)))
     gradients = facts.series.setdefault("gradients", [])
     if len(gradients) < MOST_STEPS:
         gradients.append(_checksum(torch, [p.grad for p in _parameters(opt) if p.grad is not None]))
-    facts.values.setdefault("groups", {})["%d" % index] = [
+    facts.values.setdefault("groups", {})[index] = [
         {
             "class": type(opt).__name__,
             **{k: repr(v) for k, v in group.items() if k != "params"},
@@ -60,7 +60,7 @@ def _before(torch: Any, opt: Any) -> None:
         }
         for group in opt.param_groups
     ]
-    facts.values.setdefault("first groups", {}).setdefault("%d" % index, facts.values["groups"]["%d" % index])
+    facts.values.setdefault("first groups", {}).setdefault(index, facts.values["groups"][index])
 
 
 def _after(torch: Any) -> Any:
@@ -76,9 +76,8 @@ def _stepped(torch: Any, opt: Any) -> None:
     if len(parameters) < MOST_STEPS:
         parameters.append(_checksum(torch, _parameters(opt)))
     facts.event("u")
-    facts.counts["updates of optimiser %d" % _order[id(opt)]] = (
-        facts.counts.get("updates of optimiser %d" % _order[id(opt)], 0) + 1
-    )
+    name = f"updates of optimiser {_order[id(opt)]}"
+    facts.counts[name] = facts.counts.get(name, 0) + 1
     values = facts.values
     values["torch threads"] = torch.get_num_threads()
     values["matmul precision"] = torch.get_float32_matmul_precision()
@@ -122,9 +121,9 @@ def _forward(torch: Any, module: Any, args: Any) -> None:
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else module.weight.dtype
     grad = "learning" if torch.is_grad_enabled() else "acting"
     rows = facts.values.setdefault("rows", {})
-    key = "%s %d" % (grad, first.shape[0] if first.dim() > 1 else 1)
+    key = f"{grad} {first.shape[0] if first.dim() > 1 else 1}"
     rows[key] = rows.get(key, 0) + 1
     dtypes = facts.values.setdefault("dtypes", {})
-    dtypes["%s on %s" % (str(dtype).replace("torch.", ""), kind)] = True
+    dtypes["{} on {}".format(str(dtype).replace("torch.", ""), kind)] = True
     training = facts.values.setdefault("modes", {})
     training["training" if module.training else "evaluation"] = True
