@@ -192,7 +192,7 @@ def receive(ranks: Ranks, path: Path, facts: FileFacts, source: int) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("wb") as file:
             for start in range(0, facts.size, CHUNK):
-                part = memoryview(ranks.receive(min(CHUNK, facts.size - start), source).numpy())
+                part = ranks.receive(min(CHUNK, facts.size - start), source).numpy().tobytes()
                 digest.update(part)
                 file.write(part)
             file.flush()
