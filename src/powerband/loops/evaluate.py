@@ -66,8 +66,8 @@ def evaluate(
         lost = torch.where(complete, 0, lost + (ended & ~complete))
         if int(lost.max()) >= MAX_LOST:
             raise ConfigError(
-                f"Environment {int(lost.argmax())} cannot be evaluated: its simulator failed in {MAX_LOST} episodes in a "
-                f"row. Correct the environment; reproduce_failure repeats an episode that failed."
+                f"Environment {int(lost.argmax())} cannot be evaluated: its simulator failed in {MAX_LOST} episodes "
+                f"in a row. Correct the environment; reproduce_failure repeats an episode that failed."
             )
         counted = complete & (finished < rounds)
         if counted.any():
