@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
 import runs
@@ -42,6 +44,20 @@ def test_a_resumed_run_equals_the_uninterrupted_one(name, tmp_path):
     runs.resume(name, two, f"env_steps={full}")
     assert runs.differences(one, two) == []
     assert runs.metrics(one) == runs.metrics(two)
+
+
+@pytest.mark.parametrize("name", ["ddpg", "coma"])
+def test_a_run_that_was_killed_after_its_last_checkpoint_makes_no_further_step(name, tmp_path, capsys):
+    run = runs.train(name, tmp_path / "run", "env_steps=60")
+    before = runs.state(run)
+    shutil.rmtree(run / "policy")
+    runs.resume(name, run)
+    after, said = runs.state(run), capsys.readouterr().out
+    assert after["shared/run/env_steps"] == before["shared/run/env_steps"]
+    assert after["shared/run/grad_steps"] == before["shared/run/grad_steps"] and "A larger env_steps" in said
+    assert (run / "policy" / "model.safetensors").exists(), "the end that was lost follows"
+    steps = [line["env_steps"] for line in runs.metrics(run)]
+    assert steps == sorted(set(steps))
 
 
 def test_another_seed_gives_another_run(tmp_path):

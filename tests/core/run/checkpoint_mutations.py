@@ -221,6 +221,8 @@ def foreign(each: CheckpointMutations) -> str:
     name = each.rng.choice(("notes.txt", ".hidden", "a b", "é", "x" * 200, "-1", "007", "1e3", "100000000", "manifest"))
     place = each.rng.choice([each.run / "checkpoints", *each.checkpoints, each.run])
     path = place / name
+    if place.is_symlink():
+        raise ValueError(f"{place} has been mutated already")
     if each.rng.random() < 0.5:
         path.write_bytes(each.rng.randbytes(100))
     else:

@@ -324,6 +324,9 @@ class Run:
             self.console.note(note)
         self._evaluations.resumed()
         self.console.note(f"resumed from {path} at {self.env_steps} env steps, {self.grad_steps} updates")
+        self.running = self.env_steps < self.settings.env_steps  # it may have been killed after its last checkpoint
+        if not self.running:
+            self.console.note(f"env_steps={self.settings.env_steps} is reached. A larger env_steps continues the run.")
         return True
 
     def state_dict(self) -> dict:

@@ -92,7 +92,7 @@ class TransitionSampler:
     def redistribute(self, states: list[dict[str, Any]]) -> None:
         """Restores this rank's environments of the samples of a run that had another number of ranks.
 
-        The count of successes in a row begins anew, because this rank has other environments.
+        The count of successes in a row restarts at zero, because this rank has other environments.
 
         Args:
             states: Results of `state_dict` of the saved ranks, in rank order.
