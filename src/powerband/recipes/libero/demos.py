@@ -26,8 +26,9 @@ from powerband.recipes.libero.env.vec_env import make_libero_vec_env, num_simula
 VERSION = 1
 MAX_FAILURES_PER_SUCCESS = 5
 """Failed episodes of a task per successful one above which recording stops."""
-START_S = 300.0
-"""Seconds after which a simulator that has not answered is restarted. Its first start simplifies the meshes."""
+START_S = 900.0
+"""Seconds after which a simulator that has not answered is restarted. Its first start simplifies the meshes, which
+takes minutes on a busy machine."""
 STATE_FIELDS = ("joints", "gripper", "eef_pos", "eef_quat")
 POLICY_FIELDS = ("eef_pos", "eef_quat", "poses")
 """Observations that the scripted demonstrator uses."""
