@@ -179,8 +179,8 @@ def read_sketch(path: Path | str, content: bytes | None = None) -> np.ndarray:
         picture = Image.open(file)
         if max(picture.size) > MAX_SKETCH_PX:  # before it is decoded
             raise ConfigError(
-                f"sketch {path} is {picture.width:,} x {picture.height:,} pixels; the limit is {MAX_SKETCH_PX:,}. Scale "
-                f"it down to {PAGE_PX} x {PAGE_PX}."
+                f"sketch {path} is {picture.width:,} x {picture.height:,} pixels; the limit is {MAX_SKETCH_PX:,}. "
+                f"Scale it down to {PAGE_PX} x {PAGE_PX}."
             )
         image = picture.convert("RGB")
     except (OSError, UnidentifiedImageError, Image.DecompressionBombError) as error:
