@@ -176,13 +176,13 @@ def read_sketch(path: Path | str, content: bytes | None = None) -> np.ndarray:
 
     file = path if content is None else io.BytesIO(content)
     try:
-        opened = Image.open(file)
-        if max(opened.size) > MAX_SKETCH_PX:  # before it is decoded
+        picture = Image.open(file)
+        if max(picture.size) > MAX_SKETCH_PX:  # before it is decoded
             raise ConfigError(
-                f"sketch {path} is {opened.width:,} x {opened.height:,} pixels; the limit is {MAX_SKETCH_PX:,}. Scale it "
-                f"down to {PAGE_PX} x {PAGE_PX}."
+                f"sketch {path} is {picture.width:,} x {picture.height:,} pixels; the limit is {MAX_SKETCH_PX:,}. "
+                f"Scale it down to {PAGE_PX} x {PAGE_PX}."
             )
-        image = opened.convert("RGB")
+        image = picture.convert("RGB")
     except (OSError, UnidentifiedImageError, Image.DecompressionBombError) as error:
         raise ConfigError(f"sketch {path}: {error}. Use an image file, such as a PNG.") from None
     if image.width != image.height or image.width < MIN_SKETCH_PX:
