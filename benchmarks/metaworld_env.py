@@ -1,6 +1,6 @@
 """Steps per second of 16 Meta-World environments, compared with EnvPool, Gymnasium and Stable-Baselines3.
 
-The libraries take turns on the same cores, task by task and round by round. Actions are uniform, and resets are
+The libraries alternate on the same cores, task by task and round by round. Actions are uniform, and resets are
 included. Geometric means are over the ten tasks of MT10 and over the other forty tasks.
 
     python benchmarks/metaworld_env.py --json benchmarks/results/metaworld_env.json
