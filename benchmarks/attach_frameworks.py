@@ -76,7 +76,10 @@ def outcome_of(output: str) -> tuple[str, float, float]:
 
 def run(arguments: list[str], tool: str, peers: str) -> tuple[str, float, float]:
     """Runs a script, with the instrumentation if `tool` is not empty, and returns its outcome."""
-    with tempfile.TemporaryDirectory() as folder, open(Path(folder) / "out.txt", "w+b") as out:
+    with (
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
+        open(Path(folder) / "out.txt", "w+b") as out,
+    ):
         launched = launch(
             [sys.executable, *arguments], tool, Path(folder), variables(peers), stdout=out, stderr=out
         )  # fmt: skip

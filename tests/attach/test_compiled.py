@@ -1,4 +1,4 @@
-"""A compiled network and loss have the same graphs, graph breaks and recompilations with and without instrumentation."""
+"""A compiled network and loss have the same graphs, breaks and recompilations with and without instrumentation."""
 
 from __future__ import annotations
 
