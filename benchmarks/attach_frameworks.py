@@ -33,8 +33,8 @@ HERE = Path(__file__).parent
 SCRIPTS = HERE / "attach_scripts"
 TORCHRUN = ["-m", "torch.distributed.run", "--nproc-per-node", "2"]
 CASES: dict[str, list[str]] = {
-    "stable-baselines3 SAC": [str(SCRIPTS / "sb3.py"), "sac", "700"],
-    "stable-baselines3 PPO": [str(SCRIPTS / "sb3.py"), "ppo", "4096"],
+    "stable-baselines3 SAC": [str(SCRIPTS / "sb3.py"), "sac", "400"],
+    "stable-baselines3 PPO": [str(SCRIPTS / "sb3.py"), "ppo", "2048"],
     "stable-baselines3 PPO, two processes": [str(SCRIPTS / "sb3.py"), "subproc", "2048"],
     "CleanRL style DQN": [
         str(HERE.parent / "examples/attach/cleanrl_style.py"),
@@ -42,15 +42,15 @@ CASES: dict[str, list[str]] = {
         "16000",
         "--outcome",
     ],
-    "tianshou DQN": [str(SCRIPTS / "tianshou_dqn.py"), "4000"],
-    "torchrl DQN": [str(SCRIPTS / "torchrl_dqn.py"), "3200"],
-    "skrl PPO": [str(SCRIPTS / "skrl_ppo.py"), "1500"],
-    "torch, loader": [str(SCRIPTS / "supervised.py"), "plain", "500"],
-    "torch, loader with two workers": [str(SCRIPTS / "supervised.py"), "workers", "500"],
-    "accelerate": [str(SCRIPTS / "supervised.py"), "accelerate", "400"],
-    "pytorch-lightning": [str(SCRIPTS / "supervised.py"), "lightning", "400"],
-    "transformers Trainer": [str(SCRIPTS / "supervised.py"), "trainer", "300"],
-    "torch DDP, two gloo ranks": [*TORCHRUN, str(SCRIPTS / "ranks.py"), "300"],
+    "tianshou DQN": [str(SCRIPTS / "tianshou_dqn.py"), "1600"],
+    "torchrl DQN": [str(SCRIPTS / "torchrl_dqn.py"), "1600"],
+    "skrl PPO": [str(SCRIPTS / "skrl_ppo.py"), "768"],
+    "torch, loader": [str(SCRIPTS / "supervised.py"), "plain", "200"],
+    "torch, loader with two workers": [str(SCRIPTS / "supervised.py"), "workers", "200"],
+    "accelerate": [str(SCRIPTS / "supervised.py"), "accelerate", "200"],
+    "pytorch-lightning": [str(SCRIPTS / "supervised.py"), "lightning", "200"],
+    "transformers Trainer": [str(SCRIPTS / "supervised.py"), "trainer", "200"],
+    "torch DDP, two gloo ranks": [*TORCHRUN, str(SCRIPTS / "ranks.py"), "150"],
 }
 """Name -> arguments of the interpreter."""
 
@@ -76,7 +76,10 @@ def outcome_of(output: str) -> tuple[str, float, float]:
 
 def run(arguments: list[str], tool: str, peers: str) -> tuple[str, float, float]:
     """Runs a script, with the instrumentation if `tool` is not empty, and returns its outcome."""
-    with tempfile.TemporaryDirectory() as folder, open(Path(folder) / "out.txt", "w+b") as out:
+    with (
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
+        open(Path(folder) / "out.txt", "w+b") as out,
+    ):
         launched = launch(
             [sys.executable, *arguments], tool, Path(folder), variables(peers), stdout=out, stderr=out
         )  # fmt: skip
