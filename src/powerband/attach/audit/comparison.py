@@ -195,9 +195,7 @@ def _output_differences(
     apart = sorted(line for line in first | other if line not in varying and first[line] != other[line])
     if apart:
         found.append(Difference("console", f"{first[apart[0]]} x {apart[0][:60]!r}", str(other[apart[0]])))
-    names, again, others = (
-        {hide(name, hidden): size for name, (size, _) in run.files.items()} for run in (*unchanged, changed)
-    )
+    names, again, others = ({name: size for name, (size, _) in run.files.items()} for run in (*unchanged, changed))
     if set(names) == set(again) != set(others):
         new = ", ".join(sorted(set(names) ^ set(others))[:3])
         found.append(Difference("files", str(len(names)), f"{len(others)}: {new}"))
