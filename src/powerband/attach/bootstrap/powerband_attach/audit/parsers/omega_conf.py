@@ -167,10 +167,11 @@ def _wrap_hydra(module: Any) -> None:
         decorate = original(*args, **kwargs)
 
         def decorated(task: Any) -> Any:
-            @functools.wraps(task)
-            def run(config: Any) -> Any:
+            def call(config: Any) -> Any:
                 safely(_created)(config, "", True)
                 return task(config)
+
+            run: Any = functools.wraps(task)(call)
 
             # Hydra finds the folder of the configuration from the file of the function's code.
             run.__code__ = run.__code__.replace(co_filename=task.__code__.co_filename)
