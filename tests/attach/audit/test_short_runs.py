@@ -47,6 +47,21 @@ class Args:
 args = tyro.cli(Args)
 print("lr", args.lr)
 """
+HYDRA = """
+import hydra
+
+@hydra.main(config_path=".", config_name="conf", version_base=None)
+def main(cfg):
+    print("lr", cfg.optim.lr, cfg.rate)
+
+main()
+"""
+ABSL = """
+from absl import app, flags
+flags.DEFINE_float("lr", 0.1, "")
+flags.DEFINE_integer("dead", 3, "")
+app.run(lambda _: print("lr", flags.FLAGS.lr))
+"""
 
 
 def run(folder: Path, script: str, changes: dict[str, Any] | None = None) -> ShortRun:
@@ -89,6 +104,22 @@ def test_dataclasses_are_tracked(tmp_path: Path) -> None:
     found = run(tmp_path, DATACLASS, {"dataclass:lr": 0.5})
     options = by_name(found)
     assert options["lr"].reads == ["train.py:11"] and options["dead"].never_read and "lr 0.5" in found.console
+
+
+def test_hydra_is_tracked_and_an_interpolation_reads_its_target(tmp_path: Path) -> None:
+    pytest.importorskip("hydra")
+    (tmp_path / "conf.yaml").write_text("base: 0.1\nrate: ${base}\ndead: 3\noptim:\n  lr: 0.2\n")
+    found = run(tmp_path, HYDRA, {"omegaconf:base": 0.5})
+    options = by_name(found)
+    assert options["base"].reads and options["optim.lr"].reads and options["dead"].never_read
+    assert "lr 0.2 0.5" in found.console
+
+
+def test_absl_flags_are_tracked(tmp_path: Path) -> None:
+    pytest.importorskip("absl")
+    found = run(tmp_path, ABSL, {"absl:lr": 0.5})
+    options = by_name(found)
+    assert options["lr"].reads == ["train.py:5"] and options["dead"].never_read and "lr 0.5" in found.console
 
 
 def test_a_write_outside_the_copy_is_stopped(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -160,3 +161,10 @@ def test_values_differ_and_stay_valid(one: ScriptOption) -> None:
 
 def test_both_languages_have_the_same_sentences() -> None:
     assert EVIDENCE["en"].keys() == EVIDENCE["zh"].keys()
+
+
+def test_a_run_that_was_too_slow_decides_nothing(tmp_path: Path) -> None:
+    one = option("horizon", 20)
+    value, other = changed(one, 40, series={}, calls={})
+    found = verdict(tmp_path, one, (value, replace(other, timed_out=True)))
+    assert found.verdict == "unknown"

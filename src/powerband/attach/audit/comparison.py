@@ -166,9 +166,9 @@ def _difference(name: str, before: Any, after: Any) -> Difference:
         step = next(index for index, pair in enumerate(zip(before, after, strict=True)) if pair[0] != pair[1])
         return Difference(name, f"step {step + 1}: {_number(before[step])}", _number(after[step]))
     if name == "calls":
-        return Difference(
-            name, *(_short(", ".join(k for k in a if k not in b)) for a, b in ((before, after), (after, before)))
-        )
+        before, after = before or {}, after or {}
+        gone, new = ([key for key in a if key not in b] for a, b in ((before, after), (after, before)))
+        return Difference(name, _short(", ".join(gone)), _short(", ".join(new)))
     if isinstance(before, dict) and isinstance(after, dict):
         keys = [key for key in {**before, **after} if before.get(key) != after.get(key)]
         return Difference(
