@@ -135,7 +135,7 @@ class Audit:
 
     def _limits_from(self, first: ShortRun) -> Limits:
         """All later runs end at the counts that the first one has reached."""
-        most = 3 * first.seconds + 15
+        most = 5 * first.seconds + 30
         if not first.stopped:
             return Limits(most_s=most)
         updates, steps = (max(record_count(first, name)) for name in ("updates", "env_steps"))
@@ -170,7 +170,7 @@ class Audit:
         run = self._short(changes)
         self.longest = max(self.longest, run.seconds)
         hidden = [text for o in found for text in texts_of(o.value, changes[o.id])]
-        if run.failed or run.outside or differences(self.evidence[found[0].id].baseline, run, hidden):
+        if run.failed or run.outside or run.timed_out or differences(self.evidence[found[0].id].baseline, run, hidden):
             return False
         for option in found:
             self.evidence[option.id].add(values[option.id].pop(0), run, found=[])

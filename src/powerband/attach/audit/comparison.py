@@ -166,9 +166,9 @@ def _difference(name: str, before: Any, after: Any) -> Difference:
         step = next(index for index, pair in enumerate(zip(before, after, strict=True)) if pair[0] != pair[1])
         return Difference(name, f"step {step + 1}: {_number(before[step])}", _number(after[step]))
     if name == "calls":
-        return Difference(
-            name, *(_short(", ".join(k for k in a if k not in b)) for a, b in ((before, after), (after, before)))
-        )
+        before, after = before or {}, after or {}
+        gone, new = ([key for key in a if key not in b] for a, b in ((before, after), (after, before)))
+        return Difference(name, _short(", ".join(gone)), _short(", ".join(new)))
     if isinstance(before, dict) and isinstance(after, dict):
         keys = [key for key in {**before, **after} if before.get(key) != after.get(key)]
         return Difference(
@@ -195,9 +195,7 @@ def _output_differences(
     apart = sorted(line for line in first | other if line not in varying and first[line] != other[line])
     if apart:
         found.append(Difference("console", f"{first[apart[0]]} x {apart[0][:60]!r}", str(other[apart[0]])))
-    names, again, others = (
-        {hide(name, hidden): size for name, (size, _) in run.files.items()} for run in (*unchanged, changed)
-    )
+    names, again, others = ({name: size for name, (size, _) in run.files.items()} for run in (*unchanged, changed))
     if set(names) == set(again) != set(others):
         new = ", ".join(sorted(set(names) ^ set(others))[:3])
         found.append(Difference("files", str(len(names)), f"{len(others)}: {new}"))

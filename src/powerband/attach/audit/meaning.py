@@ -74,7 +74,7 @@ def _update_rate(run: ShortRun) -> float:
     The steps before the first update (`learning_starts`) do not count. A cycle is the environment steps and the updates
     that follow them; 0 if there are fewer than two cycles.
     """
-    events = next((facts["events"] for facts in learning_processes(run)), [])
+    events: list[Any] = next((facts["events"] for facts in learning_processes(run)), [])
     while events and events[-1][0] != "u":
         events = events[:-1]
     first = next((index for index, (letter, _) in enumerate(events) if letter == "u"), None)
@@ -125,7 +125,7 @@ def _batch(value: int, base: ShortRun, runs: list[tuple[int, ShortRun]], say: Wo
 
 def _rows(run: ShortRun) -> set[int]:
     """Sizes of the batches with gradients."""
-    facts = next(iter(learning_processes(run)), {"values": {}})
+    facts: dict[str, Any] = next(iter(learning_processes(run)), {"values": {}})
     return {int(key.split()[1]) for key in facts["values"].get("rows", {}) if key.startswith("learning")}
 
 

@@ -63,6 +63,7 @@ class ShortRun:
         status: Exit status; None if the run was stopped because it took too long.
         stopped: Whether it ended at a limit, and not by itself.
         seconds: Wall time in seconds.
+        timed_out: Whether it was stopped by its longest time, before the counts of the unchanged run.
     """
 
     changes: dict[str, Any]
@@ -72,6 +73,7 @@ class ShortRun:
     status: int | None
     stopped: bool
     seconds: float
+    timed_out: bool = False
 
     def lines(self, kind: str) -> list[dict[str, Any]]:
         """Returns the lines of one kind of all processes."""
@@ -129,7 +131,8 @@ def run_short(command: Sequence[str], source: Path, changes: dict[str, Any], lim
         files, seconds = written_files(copy, before), time.monotonic() - began
         text = text.replace(str(copy), str(source)).replace(str(temporary), "TMPDIR")
         status = process.popen.returncode if in_time else None
-        return ShortRun(changes, found, text, files, status, stopped, seconds)
+        timed_out = not in_time or (stopped and not limits.window_s and not _reached(found, limits))
+        return ShortRun(changes, found, text, files, status, stopped, seconds, timed_out)
     finally:
         shutil.rmtree(place, ignore_errors=True)
 
@@ -145,6 +148,13 @@ def _wait(process: Any, seconds: float) -> bool:
             look = time.monotonic() + 1.0
         time.sleep(LOOK_S)
     return True
+
+
+def _reached(records: list[Record], limits: Limits) -> bool:
+    """Whether a process was stopped at one of the counts of `limits`."""
+    ends = [line for record in records for line in record.of_kind("stopped")]
+    pairs = ((limits.updates, "updates"), (limits.env_steps, "env_steps"))
+    return any(limit and line[name] >= limit for line in ends for limit, name in pairs)
 
 
 def _free_port() -> int:

@@ -87,7 +87,7 @@ class Evidence:
     def add(self, value: Any, run: ShortRun, found: list[Difference] | None = None) -> None:
         """Adds a run with the value `value`. `found` are its differences, if the caller knows them."""
         applied = any(line["id"] == self.option.id for line in run.lines("changed"))
-        usable = applied and not run.failed and not run.outside
+        usable = applied and not (run.failed or run.outside or run.timed_out)
         if found is None:
             found = differences(self.baseline, run, texts_of(self.option.value, value)) if usable else []
         self.trials.append(Trial(value, run, found, usable))
@@ -142,6 +142,8 @@ def judge(evidence: Evidence) -> Verdict:
             return verdict("unknown", say("outside", change=change, path=run.outside))
         if run.failed:
             return verdict("unknown", say("refused", change=change, error=run.last_error()))
+        if run.timed_out:
+            return verdict("unknown", say("slow", change=change, seconds=round(run.seconds)))
         return verdict("unknown", say("not_applied"))
     if evidence.left:
         return verdict("unknown", say("not_reached", read=read))

@@ -17,7 +17,7 @@ NEUTRAL_FILES = ("argparse.py", "copy.py", "copyreg.py", "functools.py", "hf_arg
 NEUTRAL_FOLDERS = ("multiprocessing", "tyro", "draccus", "pyrallis", "simple_parsing", "omegaconf", "hydra", "gin")
 BULK_FILES = ("pprint.py", "pickle.py", "reprlib.py", "serialization.py")
 BULK_FOLDERS = ("json", "logging", "yaml", "rich", "cloudpickle")
-GENERATED_BULK = ("__repr__", "__eq__", "__hash__", "<listcomp>")
+GENERATED_BULK = ("__repr__", "<listcomp>")
 """Methods of dataclasses whose code is generated; their file is ``<string>``."""
 PLACES = 3
 """Places of reads that are recorded per option."""
@@ -130,7 +130,7 @@ def _reader(depth: int) -> tuple[str, str]:
 
 
 def _kind(path: str, function: str) -> str:
-    if path.endswith("argparse.py") and function in ("__repr__", "_get_kwargs", "__eq__"):
+    if path.endswith("argparse.py") and function in ("__repr__", "_get_kwargs"):
         return "bulk"
     if path == "<string>":
         return "bulk" if function in GENERATED_BULK else "neutral"

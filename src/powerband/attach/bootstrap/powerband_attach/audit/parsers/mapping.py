@@ -1,8 +1,8 @@
 """Dictionaries from YAML and JSON files that the user's code loads.
 
-A loaded dictionary becomes a `TrackedDict`, a subclass of dict. It writes, copies and compares as a dict. Code that asks for
-``type(x) is dict`` sees the difference, so dictionaries that installed packages load stay as they are, and
-so do dictionaries inside lists. A tracked dictionary in a pickle is a plain one.
+A loaded dictionary becomes a `TrackedDict`, a subclass of dict. It writes, copies and compares as a dict. Code that
+asks for ``type(x) is dict`` sees the difference. So dictionaries that installed packages load stay as they are, and so
+do dictionaries inside lists. A tracked dictionary in a pickle is a plain one.
 """
 
 from __future__ import annotations

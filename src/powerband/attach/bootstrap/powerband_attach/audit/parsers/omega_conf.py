@@ -124,11 +124,11 @@ def _writing(original: Callable[..., Any], how: str) -> Callable[..., Any]:
     return write
 
 
-def _created(config: Any, path: str, given: bool) -> None:
+def _created(config: Any, path: str, given: bool, where: str = "") -> None:
     """Registers the values of a configuration as options and applies the changes."""
     from omegaconf import OmegaConf
 
-    where, _ = reads.caller()
+    where = where or reads.caller()[0]
     text = ""
     if path:
         with open(path, encoding="utf-8", errors="replace") as file:
@@ -167,10 +167,13 @@ def _wrap_hydra(module: Any) -> None:
         decorate = original(*args, **kwargs)
 
         def decorated(task: Any) -> Any:
-            @functools.wraps(task)
-            def run(config: Any) -> Any:
-                safely(_created)(config, "", True)
+            where = settings.place(task.__code__.co_filename, task.__code__.co_firstlineno)
+
+            def call(config: Any) -> Any:
+                safely(_created)(config, "", True, where)
                 return task(config)
+
+            run: Any = functools.wraps(task)(call)
 
             # Hydra finds the folder of the configuration from the file of the function's code.
             run.__code__ = run.__code__.replace(co_filename=task.__code__.co_filename)

@@ -26,7 +26,8 @@ def watch(cls: type, option_of: Callable[[Any, str], Any], holder_of: Callable[[
     if cls in _watched:
         return
     _watched[cls] = option_of
-    read, write = cls.__getattribute__, cls.__setattr__
+    read: Any = cls.__getattribute__
+    write: Any = cls.__setattr__
 
     def __getattribute__(self: Any, name: str) -> Any:
         value = read(self, name)
