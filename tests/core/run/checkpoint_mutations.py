@@ -198,6 +198,8 @@ def link(each: CheckpointMutations) -> str:
     targets = [each.outside / "secret", each.outside / "copy", each.outside / "pipe", Path("/dev/zero"), each.outside]
     target = each.rng.choice([*targets, each.run / "checkpoints", Path("nowhere")])
     kind = each.rng.randrange(6)
+    if (each.run / "checkpoints").is_symlink():
+        raise ValueError("the checkpoints have been mutated already")
     if kind == 0:
         path = each.run / "checkpoints" / each.rng.choice((".saving-1000000", ".last", "1000000", "5000000", "best"))
         path.symlink_to(target)
