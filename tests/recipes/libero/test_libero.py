@@ -215,7 +215,7 @@ class TestRefused:
     @pytest.mark.parametrize(
         ("words", "said"),
         [
-            (["demos_dir=nowhere"], "powerband train libero demos"),
+            (["demos_dir=nowhere", "record_missing=false"], "powerband train libero demos"),
             (["text_encoder=nowhere"], "t5-v1_1-xxl"),
             (["vision_encoder=nowhere"], "siglip-so400m"),
             (["rdt.gradient_accumulation_steps=3"], "does not divide the 4 rows"),
