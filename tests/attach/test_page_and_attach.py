@@ -17,7 +17,7 @@ measured = powerband.attach(json="profile.json")
 import torch
 net = torch.nn.Linear(256, 256)
 optimizer = torch.optim.SGD(net.parameters(), 1e-3)
-for _ in range(60):
+for _ in range(1000):
     optimizer.zero_grad()
     net(torch.ones(512, 256)).sum().backward()
     optimizer.step()

@@ -135,7 +135,7 @@ def test_train_runs_the_default_stage_in_a_folder_named_after_recipe_and_variant
     assert cli.main(["train", "toy", "variant=demo", "--seed", "3"]) == 0
     (stage, config), *_ = STAGED
     assert (stage, config.loop.update_interval, config.run.seed) == ("first", 10, 3)
-    assert config.run.run_dir.startswith("runs/toy-demo-")
+    assert FakeRun.started["new_folder"].startswith("runs/toy-demo-")
     assert FakeRun.started["stage"] == "first" and FakeRun.started["recipe"] == "toy"
     assert FakeRun.started["argv"] == ["train", "toy", "variant=demo", "--seed", "3"]
 

@@ -19,10 +19,10 @@ def options(recipe: str) -> type:
     [
         ("gym", "episodes=0"),
         ("metaworld", "episodes=0 size=8"),
-        ("snakes", "episodes=1 threads=-1"),
-        ("uav", "missions=0 n_agents=0 comm_range_m=-1 threads=-1"),
-        ("sketchnav", "plans=-1 threads=-1"),
-        ("libero", "episodes=0 num_tasks=-1 max_steps=-1 exec_horizon=-1 sample_steps=-1 num_workers=-2 threads=-1"),
+        ("snakes", "episodes=1 workers=-1"),
+        ("uav", "episodes=0 n_agents=0 comm_range_m=-1 workers=-1"),
+        ("sketchnav", "plans=-1 workers=-1"),
+        ("libero", "episodes=-1 num_tasks=-1 max_steps=-1 exec_horizon=-1 sample_steps=-1 workers=-2 threads=-1"),
     ],
 )
 def test_a_number_below_its_limit_is_refused_by_name(recipe: str, words: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -26,6 +27,8 @@ def test_the_work_of_the_evaluator_counts_while_the_rank_waits_for_it(named: boo
     assert rank.stdout is not None and rank.stdin is not None
     try:
         child = int(rank.stdout.readline())
+        while Path(f"/proc/{rank.pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "S":
+            time.sleep(0.01)  # it still runs on its way to `read`
         page = memoryview(bytearray(PAGE))
         progress = Progress(page)
         began = process_start_ticks(rank.pid)

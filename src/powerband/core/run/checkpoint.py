@@ -198,10 +198,8 @@ def _own_manifest(path: Path) -> Manifest:
             f"{run_dir / 'run.json'} is damaged: it has no id, so it does not show whose checkpoints these are. If "
             f"{path} belongs to this run, repair the file; the id is {manifest.run[:40]}."
         )
-    if manifest.run != own:
-        raise CheckpointError(
-            f"{path} belongs to another run, {manifest.run[:40] or 'without an id'}. Use the previous checkpoint."
-        )
+    if manifest.run and manifest.run != own:  # manifests of format 1 name no run
+        raise CheckpointError(f"{path} belongs to another run, {manifest.run[:40]}. Use the previous checkpoint.")
     return manifest
 
 

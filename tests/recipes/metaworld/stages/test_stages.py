@@ -15,9 +15,9 @@ from safetensors.torch import load_file
 
 import runs
 from powerband.cli import main as cli
+from powerband.core.run import stage_sequence
 from powerband.data.recorded.shards import read_manifest, read_shards
 from powerband.recipes.metaworld.env.tasks import MT10_TASKS
-from powerband.recipes.metaworld.stages import pipeline
 
 pytest.importorskip("metaworld", reason="metaworld is not installed: pip install 'powerband[metaworld]'")
 QUICK = "variant=smoke gpus=none threads=1 tensorboard=false sac.hidden=16".split()
@@ -38,7 +38,7 @@ def finished(tmp_path_factory) -> Path:
     """A project folder that the pipeline filled; its stages ran in this process."""
     project = tmp_path_factory.mktemp("finished")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pipeline, "subprocess", SimpleNamespace(run=run_here))
+        patch.setattr(stage_sequence, "subprocess", SimpleNamespace(run=run_here))
         train("pipeline", f"project={project}", f"run_dir={project / 'pipeline'}")
     return project
 
