@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 
 from distributed.sharded import LATE, UPDATES, assert_resumes
 from powerband.cli.catalogue import configure
+from powerband.core.rank_context import RankContext
 from powerband.core.run.checkpoint import load_checkpoint, resolve_resume
 from powerband.recipes.libero.learners import make_evaluation_learner
 from recipes.libero.demonstrations import TASKS
@@ -32,7 +33,7 @@ def test_a_run_in_shards_goes_on_as_if_it_had_not_stopped_and_is_read_as_any_oth
     alone = train(tmp_path / "alone", tmp_path / "demos", f"updates={UPDATES}", LATE)
     assert losses(run) == pytest.approx(losses(alone), rel=1e-4), "one rank learns the joint batch of two"
     config = configure("libero", words)[2].config
-    learner, _ = make_evaluation_learner(config, list(TASKS.values()), tmp_path)
+    learner, _ = make_evaluation_learner(config, list(TASKS.values()), tmp_path, RankContext.single())
     learner.load_state_dict(load_checkpoint(resolve_resume(str(run))[0], "shared")[0]["learner"])
     exported = load_file(run / "policy" / "model.safetensors")
     assert exported.keys() == learner.policy_state().keys()
