@@ -100,6 +100,8 @@ def kernels() -> tuple[Any, Any]:
 class FusedDQN:
     """Calls the compiled functions for the network of one learner and its optimiser.
 
+    All tensors are on the CPU, so ``numpy()`` is a view of the same memory and waits for nothing.
+
     Args:
         net: Network with ReLU layers and one output per action, in float32 on a CPU.
         adam: Optimiser of the network; `gradient` writes its flat gradient.

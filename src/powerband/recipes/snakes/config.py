@@ -113,7 +113,7 @@ def _stored_opponent(config: Config) -> str:
     A resumed run has the policy in its checkpoint, so its opponent may no longer exist.
 
     Raises:
-        ConfigError: There is no such run, or it belongs to another recipe.
+        ConfigError: The run does not exist or belongs to another recipe.
     """
     named = config.opponent
     if named == "last":
