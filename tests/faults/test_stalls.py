@@ -60,6 +60,13 @@ class Job:
             time.sleep(0.05)
         return time.monotonic() - began
 
+    def text(self, name: str) -> str:
+        """Content of a file in the run folder. Files follow the printed line, because the terminal or disk may hang."""
+        path, deadline = self.folder / name, time.monotonic() + 10
+        while not path.exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return path.read_text()
+
     def ranks(self) -> list[int]:
         return [rank["pid"] for rank in json.loads((self.folder / "processes.json").read_text())["ranks"]]
 
@@ -91,8 +98,9 @@ def test_a_stopped_simulator_and_a_stopped_rank_of_two_are_named(tmp_path: Path,
         assert f"(process {pids[1]})" in line and "rank 1 on" in line and "in phase env_wait" in line
         assert f"its process {worker} (python) {STOPPED}" in line and re.search(r"rank 0 [23] s ago waiting", line)
         assert "waits a little longer" in line, "the rank would replace its simulator after a minute"
-        assert "in wait_for_step" in (job.folder / "stacks" / "rank1.txt").read_text()
-        assert "in all_reduce" in (job.folder / "stacks" / "rank0.txt").read_text()
+        assert "in wait_for_step" in job.text("stacks/rank1.txt")
+        assert "in all_reduce" in job.text("stacks/rank0.txt")
+        assert "in env_wait" in job.text("stall.json")
         assert cli.main(["watch", str(job.folder), "--once", "--json"]) == 0
         reading = json.loads(capsys.readouterr().out)
         assert reading["state"] == "stalled" and "in env_wait (rank 1)" in reading["detail"]
