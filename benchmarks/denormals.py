@@ -23,7 +23,7 @@ from powerband.core.config import from_json
 from powerband.core.machine.device import host_facts, keep_freed_memory, set_threads
 from powerband.core.optim import flat_adam
 from powerband.core.rank_context import RankContext
-from powerband.core.run.checkpoint import load_checkpoint, resolve_resume
+from powerband.core.run.checkpoints.checkpoint import load_checkpoint, resolve_resume
 from powerband.data.replay import Replay
 from powerband.data.types import TensorSpec
 from powerband.recipes.metaworld import RECIPE

@@ -23,7 +23,7 @@ import torch
 
 from powerband.core.machine.device import host_facts
 from powerband.core.ranks.ranks import Ranks
-from powerband.core.run.nan_guard import NanGuard
+from powerband.core.run.nan.nan_guard import NanGuard
 from powerband.core.telemetry.metrics import Metrics
 from powerband.loops.config import OffPolicyConfig
 from powerband.loops.support.guarded_learner import GuardedLearner

@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 import runs  # noqa: E402, of the tests
 from cli.mutations import command_lines  # noqa: E402
 from cli.test_mutated_command_lines import check_one  # noqa: E402
-from core.run.checkpoint_mutations import CheckpointMutations  # noqa: E402
+from core.run.checkpoints.checkpoint_mutations import CheckpointMutations  # noqa: E402
 
 WORDS = ("env_steps=80", "save_interval=20", "keep_checkpoints=3", "replay_size=100")
 PART, STUCK_S = 250, 60.0

@@ -18,7 +18,7 @@ import torch
 from powerband.core.config import from_json
 from powerband.core.machine.device import host_facts
 from powerband.core.rank_context import RankContext
-from powerband.core.run.checkpoint import load_checkpoint, resolve_resume
+from powerband.core.run.checkpoints.checkpoint import load_checkpoint, resolve_resume
 from powerband.data.types import EnvSpec
 from powerband.recipes.sketchnav import RECIPE
 from powerband.recipes.sketchnav.evaluation import run_episodes, summary

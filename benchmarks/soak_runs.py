@@ -16,8 +16,8 @@ from torch import Tensor
 
 from powerband.cli.main import main as cli
 from powerband.core.machine.utilisation import process_tree
-from powerband.core.run.checkpoint import load_checkpoint, resolve_resume
-from powerband.core.run.manifest import CheckpointError
+from powerband.core.run.checkpoints.checkpoint import load_checkpoint, resolve_resume
+from powerband.core.run.checkpoints.manifest import CheckpointError
 from powerband.core.run_folder import process_start_ticks, read_object
 from powerband.recipes.gym import train as _gym  # noqa: F401, imported once, before the children are forked
 from powerband.recipes.libero import train as _libero  # noqa: F401

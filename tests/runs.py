@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from powerband.cli import main as cli
-from powerband.core.run.checkpoint import load_checkpoint, resolve_resume
+from powerband.core.run.checkpoints.checkpoint import load_checkpoint, resolve_resume
 
 CLOCKS = {"time_s", "time/training_s", "charts/SPS", "charts/updates_per_s"}
 """Figures that hold seconds: no two runs have the same."""

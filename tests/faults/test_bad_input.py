@@ -12,7 +12,7 @@ import pytest
 
 import runs
 from powerband.cli import main as cli
-from powerband.core.run.checkpoint import resolve_resume
+from powerband.core.run.checkpoints.checkpoint import resolve_resume
 
 
 def said(capsys, *words: str) -> str:

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 import runs
 from distributed.ranks import CommandOnRanks
 from powerband.cli import main as cli
-from powerband.core.run.checkpoint import resolve_resume
+from powerband.core.run.checkpoints.checkpoint import resolve_resume
 
 COMMON = "gym num_workers=0 gpus=none threads=1 tensorboard=false supervise=false".split()
 LONG = "env_steps=1000000"

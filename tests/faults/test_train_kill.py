@@ -9,7 +9,7 @@ import pytest
 
 import runs
 from faults.forks import Forks
-from powerband.core.run.checkpoint import resolve_resume
+from powerband.core.run.checkpoints.checkpoint import resolve_resume
 
 
 @pytest.mark.parametrize("kills", [3, pytest.param(50, marks=pytest.mark.slow)])

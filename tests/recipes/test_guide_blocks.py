@@ -33,7 +33,7 @@ from powerband.core.config.saved import to_json
 from powerband.core.errors import ConfigError
 from powerband.core.machine import device
 from powerband.core.ranks import launch
-from powerband.core.run.manifest import Manifest
+from powerband.core.run.checkpoints.manifest import Manifest
 
 HERE = Path(__file__).parent / "guides"
 MOST_REFUSALS = 8

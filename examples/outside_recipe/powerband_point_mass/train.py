@@ -9,8 +9,9 @@ from typing import Any
 from powerband.core.config.sizes import per_rank
 from powerband.core.rank_context import RankContext
 from powerband.core.recipe import load_object
-from powerband.core.run.checkpoint import load_checkpoint, resolve_resume
-from powerband.core.run.run import Run, RunHooks
+from powerband.core.run.checkpoints.checkpoint import load_checkpoint, resolve_resume
+from powerband.core.run.hooks import RunHooks
+from powerband.core.run.run import Run
 from powerband.data.types import EnvSpec, Learner
 from powerband.loops.evaluate import evaluate as play_episodes
 from powerband.loops.evaluate import wilson_interval

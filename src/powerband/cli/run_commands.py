@@ -117,7 +117,7 @@ def _continued(recipe: Recipe, config: Any) -> tuple[Any, bool]:
     the choices that were measured at the start. Without a complete checkpoint it starts the run again.
     """
     from powerband.core.ranks import restarts
-    from powerband.core.run.checkpoint import CheckpointError, resolve_resume
+    from powerband.core.run.checkpoints.checkpoint import CheckpointError, resolve_resume
 
     folder = Path(config.run.run_dir or ".").expanduser()
     if not restarts.job() or config.run.resume or not (folder / "run.json").exists():
@@ -179,8 +179,8 @@ def configure_evaluation(arguments: list[str]) -> EvaluationCall | None:
     config = from_json(recipe.Config, saved_text(file), str(file), recipe.old_names)
     if not trust:
         refuse_stored_imports(recipe, config, folder)
-    from powerband.core.run.best_checkpoint import best_checkpoint
-    from powerband.core.run.checkpoint import checkpoint_of
+    from powerband.core.run.checkpoints.best_checkpoint import best_checkpoint
+    from powerband.core.run.checkpoints.checkpoint import checkpoint_of
 
     options, notices = resolved.config, [*notices, *resolved.notices]
     if recipe.finalize_evaluation is not None:

@@ -20,7 +20,8 @@ from powerband.core.config.sizes import per_rank
 from powerband.core.errors import ConfigError
 from powerband.core.noise import Noise
 from powerband.core.optim.compile import GraphedUpdates, all_tensors
-from powerband.core.run.run import Run, RunHooks
+from powerband.core.run.hooks import RunHooks
+from powerband.core.run.run import Run
 from powerband.core.schedule import UpdateSchedule
 from powerband.data.episode_tracker import EpisodeTracker
 from powerband.data.hindsight import GoalReward, Hindsight

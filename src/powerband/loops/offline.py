@@ -5,7 +5,8 @@ Each recorded row in an update counts as one environment step.
 
 from __future__ import annotations
 
-from powerband.core.run.run import Run, RunHooks
+from powerband.core.run.hooks import RunHooks
+from powerband.core.run.run import Run
 from powerband.data.recorded.batch_loader import BatchLoader
 from powerband.data.types import OfflineLearner
 from powerband.loops.config import OfflineConfig

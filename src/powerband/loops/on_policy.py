@@ -7,7 +7,8 @@ from typing import cast
 
 import torch
 
-from powerband.core.run.run import Run, RunHooks
+from powerband.core.run.hooks import RunHooks
+from powerband.core.run.run import Run
 from powerband.data.episode_tracker import EpisodeTracker
 from powerband.data.rollout import Rollout, minibatches
 from powerband.data.types import EpochLearner, OnPolicyLearner, ValueLearner, VecEnv

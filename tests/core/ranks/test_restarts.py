@@ -11,7 +11,7 @@ import runs
 from powerband.cli import main as cli
 from powerband.core.errors import ConfigError
 from powerband.core.ranks import launch, restarts
-from powerband.core.run.run_lock import RunLock
+from powerband.core.run.folders.run_lock import RunLock
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from distributed.sharded import LATE, UPDATES, assert_resumes
 from powerband.cli.catalogue import configure
 from powerband.core.rank_context import RankContext
-from powerband.core.run.checkpoint import load_checkpoint, resolve_resume
+from powerband.core.run.checkpoints.checkpoint import load_checkpoint, resolve_resume
 from powerband.recipes.libero.learners import make_evaluation_learner
 from recipes.libero.demonstrations import TASKS
 from recipes.libero.test_libero import losses, train

@@ -77,7 +77,11 @@ def test_table_shows_the_budget_that_ends_the_run_and_the_limiting_part(capsys, 
     text = capsys.readouterr().out
     assert "to 1,000,000,000 env steps or 7200 s, whichever is first" in text
     row = next(line for line in text.splitlines() if line.strip().startswith("2 "))
-    assert "time_limit_s" in row and row.split()[2] == "2" and any(word in row for word in ("update", "act", "env", "comm"))
+    assert (
+        "time_limit_s" in row
+        and row.split()[2] == "2"
+        and any(word in row for word in ("update", "act", "env", "comm"))
+    )
     assert "gloo: " in text and "measured between 2 ranks here" in text and "cost" not in text
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from powerband.core.config import RunConfig
 from powerband.core.ranks.agreement import RankAgreement
 from powerband.core.ranks.ranks import Ranks
-from powerband.core.run.nan_guard import NanGuard
-from powerband.core.run.save_timer import SaveTimer
+from powerband.core.run.checkpoints.save_timer import SaveTimer
+from powerband.core.run.nan.nan_guard import NanGuard
 from powerband.core.run.stop_request import StopRequest
 from powerband.core.schedule import Every
 from powerband.core.telemetry.journal import Journal

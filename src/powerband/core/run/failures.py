@@ -12,9 +12,9 @@ import torch
 from powerband.core.errors import ConfigError
 from powerband.core.machine.out_of_memory import OutOfMemory, out_of_memory_message
 from powerband.core.ranks.ranks import TIMEOUT, Ranks, is_peer_failure
-from powerband.core.run import checkpoint
-from powerband.core.run.nan_guard import NanGuard
-from powerband.core.run.nan_report import NonFiniteError, non_finite_error
+from powerband.core.run.checkpoints import checkpoint
+from powerband.core.run.nan.nan_guard import NanGuard
+from powerband.core.run.nan.nan_report import NonFiniteError, non_finite_error
 from powerband.core.stalls.report import STACKS
 
 

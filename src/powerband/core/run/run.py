@@ -12,7 +12,6 @@ import json
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -25,45 +24,25 @@ from powerband.core.noise import NoiseSource
 from powerband.core.optim.precision import Precision
 from powerband.core.rank_context import RankContext
 from powerband.core.ranks.ranks import Ranks
-from powerband.core.run import checkpoint
-from powerband.core.run.checkpoint_files import find_checkpoint, verify_kept
-from powerband.core.run.disk_use import disk_use
+from powerband.core.run.checkpoints import checkpoint
+from powerband.core.run.checkpoints.checkpoint_files import find_checkpoint, verify_kept
+from powerband.core.run.checkpoints.disk_use import disk_use
 from powerband.core.run.due_actions import DueActions
-from powerband.core.run.evaluations import Evaluations
+from powerband.core.run.evaluations.evaluations import Evaluations
 from powerband.core.run.failures import end_if_not_finite, final_error
-from powerband.core.run.nan_guard import NanGuard
-from powerband.core.run.owned_folder import OwnedFolder
-from powerband.core.run.roll_call import CheckSizes
+from powerband.core.run.folders.owned_folder import OwnedFolder
+from powerband.core.run.folders.roll_call import CheckSizes
+from powerband.core.run.folders.storage import Storage
+from powerband.core.run.hooks import RunHooks
+from powerband.core.run.nan.nan_guard import NanGuard
 from powerband.core.run.startup import prepare_run
 from powerband.core.run.state_registry import Redistribute, Stateful, StateRegistry
-from powerband.core.run.storage import Storage
 from powerband.core.stalls.watched_rank import WatchedRank
 from powerband.core.telemetry.console import duration_text
 from powerband.core.telemetry.journal import Journal
 
 ANNOUNCED_S = 2.0
 """Seconds of preparation, such as drawn episodes and compilation, from which a run with a time limit reports them."""
-
-
-@dataclass(frozen=True)
-class RunHooks:
-    """Functions of a recipe that a run calls.
-
-    Attributes:
-        evaluate: Runs an evaluation and returns its results, name -> value. It is called on rank 0 when `Evaluations`
-            finds one due, and must not change what the training draws or computes. None means no evaluation.
-        evaluator: The same evaluation for a process of its own, as ``module:function``: (run folder) -> function
-            (checkpoint folder) -> results. It uses one thread and no GPU. "" evaluates in the training process only.
-        before_save: Called on all ranks before each checkpoint, for example to gather sharded weights. None calls
-            nothing.
-        export: Called on rank 0 at each checkpoint. It returns files for other programs, path inside the checkpoint ->
-            content, which a resume does not read. None exports nothing.
-    """
-
-    evaluate: Callable[[], dict[str, float]] | None = None
-    evaluator: str = ""
-    before_save: Callable[[], None] | None = None
-    export: Callable[[], dict[str, bytes]] | None = None
 
 
 class RunObserver(Protocol):
@@ -301,11 +280,6 @@ class Run:
         path, notices = find_checkpoint(self.storage, self.settings.resume)
         for notice in notices:
             self.console.note(notice)
-        if newer := [each.name for each in checkpoint.newer_checkpoints(path)]:
-            self.console.note(
-                f"{path.name} is not the newest checkpoint; the next save deletes the newer ones: "
-                f"{', '.join(reversed(newer))}"
-            )
         state, saved_ranks = self._registry.load(path)
         if self.storage.private:
             self.ranks.barrier()  # until all ranks of a machine have read what it has received

@@ -23,9 +23,9 @@ from powerband.core.ranks.connections import limit_silence
 from powerband.core.ranks.meeting import Meeting
 from powerband.core.ranks.ranks import Ranks
 from powerband.core.regular_files import read_object
-from powerband.core.run.roll_call import CheckSizes, RollCall, call_roll
-from powerband.core.run.run_folders import FolderAgreement, LockedFolder
-from powerband.core.run.storage import Storage
+from powerband.core.run.folders.roll_call import CheckSizes, RollCall, call_roll
+from powerband.core.run.folders.run_folders import FolderAgreement, LockedFolder
+from powerband.core.run.folders.storage import Storage
 from powerband.core.run_folder import claim_run_folder, remove_unused_run
 from powerband.core.stalls.observation import SLOW_BUSY_LIMIT
 from powerband.core.stalls.watched_rank import WatchedRank

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from powerband.core.ranks.ranks import Ranks
-from powerband.core.run.checkpoint import load_checkpoint
-from powerband.core.run.checkpoint_files import SharedSave
-from powerband.core.run.manifest import CheckpointError
-from powerband.core.run.storage import Storage
+from powerband.core.run.checkpoints.checkpoint import load_checkpoint
+from powerband.core.run.checkpoints.checkpoint_files import SharedSave
+from powerband.core.run.checkpoints.manifest import CheckpointError
+from powerband.core.run.folders.storage import Storage
 
 
 class Stateful(Protocol):

@@ -18,8 +18,9 @@ from powerband.core.evaluation_context import evaluation_context
 from powerband.core.noise import NoiseSource
 from powerband.core.rank_context import RankContext
 from powerband.core.recipe import load_object, with_algorithms
-from powerband.core.run.checkpoint import resolve_resume
-from powerband.core.run.run import Run, RunHooks
+from powerband.core.run.checkpoints.checkpoint import resolve_resume
+from powerband.core.run.hooks import RunHooks
+from powerband.core.run.run import Run
 from powerband.core.run.state_registry import restore_learner
 from powerband.core.telemetry.console import count_progress_bar
 from powerband.data.types import EnvSpec, Learner, OnPolicyLearner, VecEnv

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from powerband.core.errors import ConfigError
 from powerband.core.evaluation_context import evaluation_context
-from powerband.core.run.checkpoint import resolve_resume
+from powerband.core.run.checkpoints.checkpoint import resolve_resume
 from powerband.core.run.state_registry import restore_learner
 from powerband.core.telemetry.console import count_progress_bar
 from powerband.data.robot.unified_vector import ACTION_DIM, UNIFIED_DIM, gripper_opening, libero_action, state_vector

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from powerband.core.config.sizes import scaled_lr
 from powerband.core.errors import ConfigError
-from powerband.core.run.run import Run, RunHooks
+from powerband.core.run.hooks import RunHooks
+from powerband.core.run.run import Run
 from powerband.data.recorded.batch_loader import BatchLoader
 from powerband.data.robot.episodes import RobotEpisodes
 from powerband.data.robot.statistics import MIN_RELATIVE_STD, Statistics

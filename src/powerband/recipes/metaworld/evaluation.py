@@ -17,7 +17,7 @@ from powerband.core.errors import ConfigError
 from powerband.core.evaluation_context import evaluation_context
 from powerband.core.rank_context import RankContext
 from powerband.core.regular_files import read_object
-from powerband.core.run.checkpoint import load_checkpoint, resolve_resume
+from powerband.core.run.checkpoints.checkpoint import load_checkpoint, resolve_resume
 from powerband.core.run.run import Run
 from powerband.core.run.state_registry import load_state
 from powerband.core.run_folder import find_run

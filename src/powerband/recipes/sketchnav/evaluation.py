@@ -15,7 +15,7 @@ from powerband.algos.ppo import PPO
 from powerband.core.errors import ConfigError
 from powerband.core.evaluation_context import evaluation_context
 from powerband.core.noise import NoiseSource
-from powerband.core.run.checkpoint import resolve_resume
+from powerband.core.run.checkpoints.checkpoint import resolve_resume
 from powerband.core.run.state_registry import restore_learner
 from powerband.core.telemetry.console import count_progress_bar
 from powerband.data.types import Tree

@@ -13,7 +13,8 @@ from powerband.core.config.saved import saved_text
 from powerband.core.config.sizes import scaled_lr
 from powerband.core.rank_context import RankContext
 from powerband.core.recipe import with_algorithms
-from powerband.core.run.run import Run, RunHooks
+from powerband.core.run.hooks import RunHooks
+from powerband.core.run.run import Run
 from powerband.core.run.state_registry import restore_learner
 from powerband.data.recorded.batch_loader import BatchLoader
 from powerband.loops.offline import offline

@@ -15,7 +15,7 @@ from powerband.core.config.saved import recipe_of, saved_text
 from powerband.core.config.texts import SHOWN_PATH, shortened
 from powerband.core.errors import ConfigError
 from powerband.core.rank_context import RankContext
-from powerband.core.run.checkpoint import resolve_resume
+from powerband.core.run.checkpoints.checkpoint import resolve_resume
 from powerband.core.run.state_registry import restore_learner
 from powerband.data.types import EnvSpec, Learner
 from powerband.recipes.snakes.config import OLD_NAMES, Config

@@ -11,7 +11,7 @@ from torch import Tensor
 from powerband.core.config import from_json
 from powerband.core.config.saved import to_json
 from powerband.core.rank_context import RankContext
-from powerband.core.run.manifest import CheckpointError
+from powerband.core.run.checkpoints.manifest import CheckpointError
 from powerband.recipes.snakes.config import OLD_NAMES, Config
 from powerband.recipes.snakes.env.env import SnakesEnv, make_env_spec
 from powerband.recipes.snakes.env.opponents import PolicyOpponent

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from powerband.algos.ddpg import DDPG
 from powerband.core.config.sizes import per_rank, scaled_lr
-from powerband.core.run.run import Run, RunHooks
+from powerband.core.run.hooks import RunHooks
+from powerband.core.run.run import Run
 from powerband.loops.off_policy import off_policy
 from powerband.loops.on_policy import on_policy
 from powerband.loops.support.self_play import OpponentPool

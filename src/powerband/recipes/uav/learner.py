@@ -10,7 +10,7 @@ from powerband.algos.settings import COMAConfig
 from powerband.core.config import from_json
 from powerband.core.config.saved import saved_text
 from powerband.core.rank_context import RankContext
-from powerband.core.run.checkpoint import resolve_resume
+from powerband.core.run.checkpoints.checkpoint import resolve_resume
 from powerband.core.run.state_registry import restore_learner
 from powerband.data.types import EnvSpec
 from powerband.loops.config import OnPolicyConfig

@@ -10,7 +10,8 @@ import torch
 from powerband.core.config import from_json
 from powerband.core.config.saved import saved_text
 from powerband.core.config.sizes import per_rank, scaled_lr
-from powerband.core.run.run import Run, RunHooks
+from powerband.core.run.hooks import RunHooks
+from powerband.core.run.run import Run
 from powerband.loops.on_policy import on_policy
 from powerband.loops.support.returns import LearnerReturns
 from powerband.recipes.uav.config import OLD_NAMES, Config

@@ -6,7 +6,8 @@ import json
 from typing import Any
 
 from powerband.algos.sac import SAC
-from powerband.core.run.run import Run, RunHooks
+from powerband.core.run.hooks import RunHooks
+from powerband.core.run.run import Run
 from powerband.loops.off_policy import off_policy
 from powerband.recipes.metaworld.algos.expert import sac_tensors
 from powerband.recipes.metaworld.config import Config

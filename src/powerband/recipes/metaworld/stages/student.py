@@ -10,7 +10,8 @@ from torch import nn
 
 from powerband.algos.sac import SAC
 from powerband.algos.settings import SACConfig
-from powerband.core.run.run import Run, RunHooks
+from powerband.core.run.hooks import RunHooks
+from powerband.core.run.run import Run
 from powerband.data.types import EnvSpec, VecEnv
 from powerband.loops.off_policy import off_policy
 from powerband.recipes.metaworld.algos.expert import load_sac_tensors, sac_tensors

@@ -9,7 +9,7 @@ import json
 import math
 from pathlib import Path
 
-from powerband.core.run.checkpoint_marks import BEST, read_mark
+from powerband.core.run.checkpoints.checkpoint_marks import BEST, read_mark
 from powerband.core.run_folder import find_run
 
 

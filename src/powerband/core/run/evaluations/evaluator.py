@@ -1,7 +1,8 @@
 """Evaluator: the process that evaluates checkpoints of a run while the run goes on.
 
-It runs as ``python -m powerband.core.run.evaluator REFERENCE RUN_FOLDER``. It reads the path of a checkpoint per line
-from stdin, and writes a JSON object per checkpoint to stdout: ``figures`` (name -> value) or ``error``.
+It runs as ``python -m powerband.core.run.evaluations.evaluator REFERENCE RUN_FOLDER``. It reads the path of a
+checkpoint per line from stdin, and writes a JSON object per checkpoint to stdout: ``figures`` (name -> value) or
+``error``.
 """
 
 from __future__ import annotations

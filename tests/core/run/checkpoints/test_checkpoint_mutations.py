@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import runs
-from core.run.checkpoint_mutations import CheckpointMutations
+from core.run.checkpoints.checkpoint_mutations import CheckpointMutations
 
 
 @pytest.mark.parametrize("count", [200, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])

@@ -23,8 +23,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from powerband.core.run.checkpoint_marks import BEST, marked_steps, read_mark, remove_mark
-from powerband.core.run.manifest import CheckpointError, FileFacts, Manifest, verify_file
+from powerband.core.run.checkpoints.checkpoint_marks import BEST, marked_steps, read_mark, remove_mark
+from powerband.core.run.checkpoints.manifest import CheckpointError, FileFacts, Manifest, verify_file
 from powerband.core.run_folder import find_run, run_id, why_no_checkpoint
 
 TENSOR, ARRAY, NUMBER = "__tensor__", "__array__", "__float__"

@@ -13,8 +13,8 @@ from powerband.core.config import RunConfig
 from powerband.core.errors import ConfigError
 from powerband.core.ranks import restarts
 from powerband.core.ranks.ranks import Ranks
-from powerband.core.run.run_lock import RunLock, sees_lock
-from powerband.core.run.storage import Storage
+from powerband.core.run.folders.run_lock import RunLock, sees_lock
+from powerband.core.run.folders.storage import Storage
 from powerband.core.run_folder import find_run, refuse_links, remove_unused_run, run_id
 
 PATIENCE_S, OTHER_PATIENCE_S = 5.0, 1.0

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import runs
-from powerband.core.run import save_timer
-from powerband.core.run.save_timer import SaveTimer
+from powerband.core.run.checkpoints import save_timer
+from powerband.core.run.checkpoints.save_timer import SaveTimer
 
 
 class Clock:

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 
 from powerband.core.ranks.ranks import Ranks
-from powerband.core.run import checkpoint
-from powerband.core.run.checkpoint import CheckpointWriter, pack_shard
-from powerband.core.run.manifest import CheckpointError, FileFacts, Manifest
-from powerband.core.run.storage import RECEIVED, Storage
+from powerband.core.run.checkpoints import checkpoint
+from powerband.core.run.checkpoints.checkpoint import CheckpointWriter, pack_shard
+from powerband.core.run.checkpoints.manifest import CheckpointError, FileFacts, Manifest
+from powerband.core.run.folders.storage import RECEIVED, Storage
 
 CHUNK = 16 * 2**20
 """Bytes of one message between two ranks."""
@@ -109,18 +109,19 @@ def find_checkpoint(storage: Storage, resume: str) -> tuple[Path, list[str]]:
         resume: The setting on this rank.
 
     Returns:
-        Folder of the checkpoint for this rank, and notices about damaged checkpoints.
+        Folder of the checkpoint for this rank; and notices about damaged checkpoints, and about newer ones, which the
+        next save deletes.
 
     Raises:
         CheckpointError: There is no undamaged checkpoint; on rank 0. The other ranks exit.
     """
     ranks = storage.ranks
     if ranks.world_size == 1:
-        return checkpoint.resolve_resume(resume)
+        return _choose(resume)
     path, notices, problem = storage.folder, [""], ""
     if ranks.leads:
         try:
-            path, notices = checkpoint.resolve_resume(resume)
+            path, notices = _choose(resume)
         except CheckpointError as error:
             problem = str(error)
     step, problem, digest, names = ranks.gather(
@@ -137,6 +138,15 @@ def find_checkpoint(storage: Storage, resume: str) -> tuple[Path, list[str]]:
             _bring(storage, path, names, rank)
         if storage.writers[ranks.rank] in lacking and not storage.keeps:
             path = path.parent / RECEIVED / step
+    return path, notices
+
+
+def _choose(resume: str) -> tuple[Path, list[str]]:
+    """The checkpoint that `resume` names or its newest undamaged predecessor, with notices for the user."""
+    path, notices = checkpoint.resolve_resume(resume)
+    if newer := [each.name for each in checkpoint.newer_checkpoints(path)]:
+        names = ", ".join(reversed(newer))
+        notices.append(f"{path.name} is not the newest checkpoint; the next save deletes the newer ones: {names}")
     return path, notices
 
 

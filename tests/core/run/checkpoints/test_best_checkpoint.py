@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from powerband.core.run.best_checkpoint import best_checkpoint
+from powerband.core.run.checkpoints.best_checkpoint import best_checkpoint
 
 
 def test_the_best_of_the_stored_checkpoints_is_found_in_a_damaged_metrics_file(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from powerband.core.run.checkpoint import CheckpointWriter, load_checkpoint, resolve_resume
-from powerband.core.run.manifest import CheckpointError
+from powerband.core.run.checkpoints.checkpoint import CheckpointWriter, load_checkpoint, resolve_resume
+from powerband.core.run.checkpoints.manifest import CheckpointError
 
 STEPS = (10, 20)
 

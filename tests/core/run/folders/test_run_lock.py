@@ -15,8 +15,8 @@ import pytest
 import runs
 from powerband.cli import main as cli
 from powerband.core.errors import ConfigError
-from powerband.core.run import run_lock
-from powerband.core.run.run_lock import RunLock
+from powerband.core.run.folders import run_lock
+from powerband.core.run.folders.run_lock import RunLock
 
 
 def written(path: Path, **changes: object) -> None:

@@ -45,7 +45,7 @@ class EvaluatorProcess:
         environment |= {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
         with (run_dir / LOG).open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "powerband.core.run.evaluator", reference, str(run_dir.absolute())],
+                [sys.executable, "-m", "powerband.core.run.evaluations.evaluator", reference, str(run_dir.absolute())],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

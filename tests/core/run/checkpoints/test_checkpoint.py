@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from powerband.core.run import checkpoint
-from powerband.core.run.checkpoint import CheckpointError, CheckpointWriter, load_checkpoint, resolve_resume
+from powerband.core.run.checkpoints import checkpoint
+from powerband.core.run.checkpoints.checkpoint import CheckpointError, CheckpointWriter, load_checkpoint, resolve_resume
 
 
 def save(run_dir, step: int, tree, shards=("shared",), keep: int = 2):

@@ -15,8 +15,8 @@ from typing import Any, Protocol
 from powerband.core.config import RunConfig
 from powerband.core.machine.free_cores import FreeCores
 from powerband.core.ranks.ranks import Ranks
-from powerband.core.run.checkpoint_marks import BEST, EVALUATING, Mark, read_mark, remove_mark, write_mark
-from powerband.core.run.evaluator_process import LOG, EvaluatorProcess
+from powerband.core.run.checkpoints.checkpoint_marks import BEST, EVALUATING, Mark, read_mark, remove_mark, write_mark
+from powerband.core.run.evaluations.evaluator_process import LOG, EvaluatorProcess
 from powerband.core.telemetry.console import Console, duration_text
 from powerband.core.telemetry.metrics import Metrics
 

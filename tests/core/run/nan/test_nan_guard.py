@@ -11,8 +11,8 @@ import torch
 from safetensors.torch import load_file
 
 from powerband.core.ranks.ranks import Ranks
-from powerband.core.run.nan_guard import NanGuard, describe_bad_values, leaves, truncate_batch
-from powerband.core.run.nan_report import MIN_HISTORY, gradient_trend, non_finite_error
+from powerband.core.run.nan.nan_guard import NanGuard, describe_bad_values, leaves, truncate_batch
+from powerband.core.run.nan.nan_report import MIN_HISTORY, gradient_trend, non_finite_error
 
 NAMES = ("losses/critic", "losses/critic_grad_norm")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from powerband.core.errors import ConfigError
-from powerband.core.run.run_lock import RunLock
-from powerband.core.run.storage import Storage
+from powerband.core.run.folders.run_lock import RunLock
+from powerband.core.run.folders.storage import Storage
 from powerband.core.run_folder import process_facts, remove_unused_run, write_end_reason, write_processes
 
 

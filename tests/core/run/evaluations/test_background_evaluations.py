@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import runs
-from powerband.core.run.checkpoint_marks import BEST, EVALUATING, Mark, marked_steps, read_mark, write_mark
-from powerband.core.run.evaluator_process import EvaluatorProcess
+from powerband.core.run.checkpoints.checkpoint_marks import BEST, EVALUATING, Mark, marked_steps, read_mark, write_mark
+from powerband.core.run.evaluations.evaluator_process import EvaluatorProcess
 
 
 def lines_of(run: Path, tag: str) -> list[dict]:

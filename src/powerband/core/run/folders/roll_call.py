@@ -17,8 +17,8 @@ from powerband.core.config import RunConfig, from_json, to_json
 from powerband.core.config.sizes import largest_valid
 from powerband.core.ranks.loopback import is_one_machine
 from powerband.core.ranks.meeting import Meeting
-from powerband.core.run.checkpoint import resolve_resume
-from powerband.core.run.manifest import CheckpointError
+from powerband.core.run.checkpoints.checkpoint import resolve_resume
+from powerband.core.run.checkpoints.manifest import CheckpointError
 
 OF_A_MACHINE = ("gpus", "nproc", "threads", "nnodes", "rdzv_endpoint", "max_restarts", "run_dir", "resume")
 """Settings of a run that each machine keeps, because they concern its devices and its disk."""
