@@ -54,6 +54,37 @@ def test_checkpoints_of_private_folders_are_complete_and_continue_with_the_same_
     )
 
 
+def test_a_refused_resume_changes_nothing(tmp_path):
+    """The machines have folders of their own, which the run must not have, so it is refused before its first step."""
+    a, b = tmp_path / "a", tmp_path / "b"
+    new = " ".join([*runs.SMALL["cartpole"], "num_workers=0", *runs.COMMON, LATE, "env_steps=64"])
+    train(tmp_path / "0", [f"run_dir={a}"], [f"run_dir={b}"], words=new)
+    before = {path: path.read_bytes() for path in sorted(tmp_path.glob("[ab]/**/*")) if path.is_file()}
+    words = ["train", "gym", "env_steps=128", "storage=shared"]
+    command = CommandOnRanks(words, tmp_path / "1", own=([f"resume={a}"], [f"resume={b}"]), **MACHINES)
+    assert command.finish() == [2, 2] and "is not the same folder as" in command.errors()
+    assert before == {path: path.read_bytes() for path in sorted(tmp_path.glob("[ab]/**/*")) if path.is_file()}
+
+
+def test_a_machine_without_a_folder_takes_that_of_rank_0(tmp_path):
+    run = tmp_path / "run"
+    words = " ".join([*runs.SMALL["cartpole"], "num_workers=0", *runs.COMMON, LATE, "env_steps=64"])
+    train(tmp_path / "0", [f"run_dir={run}"], [], words=words)
+    assert (run / "checkpoints" / "64" / "rank1.json").exists()
+    train(tmp_path / "1", [f"resume={run}"], [], words=f"gym {LATE} env_steps=128")
+    assert (run / "checkpoints" / "128" / "rank1.json").exists()
+    assert not Path(".lock").exists() and not Path("run.json").exists()
+
+
+def test_two_ranks_with_evaluations_in_a_process_end_together(tmp_path):
+    """The last checkpoint is written at the last step, where rank 0 alone knows that it is already evaluated."""
+    run = tmp_path / "run"
+    words = f"{' '.join(runs.SMALL['cartpole'])} num_workers=0 {' '.join(runs.COMMON)} {LATE} env_steps=512"
+    words += f" eval_process=on eval_share=0.5 eval_episodes=2 save_interval=512 run_dir={run}"
+    said = train(tmp_path / "0", [], [], words=words).printed()
+    assert "evaluation of step" in said, said
+
+
 def test_a_private_folder_with_another_run_is_refused_on_all_machines(tmp_path):
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "run.json").write_text('{"id": "other"}')

@@ -71,7 +71,8 @@ def save_forever(run_dir: str, step: int) -> None:
         writer = CheckpointWriter(Path(run_dir), step)
         tree = {"x": torch.full((FLOATS,), float(step)), "step": step}
         files = writer.write("shared", tree) | writer.write("rank0", tree)
-        writer.commit(files, {"world_size": 1})
+        writer.write_manifest(files, {"world_size": 1})
+        writer.publish()
         print(step, flush=True)
 
 

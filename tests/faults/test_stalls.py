@@ -62,7 +62,7 @@ class Job:
 
     def text(self, name: str) -> str:
         """Content of a file in the run folder. Files follow the printed line, because the terminal or disk may hang."""
-        path, deadline = self.folder / name, time.monotonic() + 10
+        path, deadline = self.folder / name, time.monotonic() + 60
         while not path.exists() and time.monotonic() < deadline:
             time.sleep(0.05)
         return path.read_text()
@@ -107,6 +107,7 @@ def test_a_stopped_simulator_and_a_stopped_rank_of_two_are_named(tmp_path: Path,
         os.kill(worker, signal.SIGCONT)
         job.wait_for("make progress again")
         assert not (job.folder / "stall.json").exists()
+        job.text("checkpoints/last")
         os.kill(pids[0], signal.SIGSTOP)
         assert job.process.wait(60) == STATUS, job.printed()
         line = next(text for text in job.printed().splitlines() if "The run ends" in text)

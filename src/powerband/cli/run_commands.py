@@ -119,8 +119,8 @@ def _continued(recipe: Recipe, config: Any) -> tuple[Any, bool]:
     from powerband.core.ranks import restarts
     from powerband.core.run.checkpoints.checkpoint import CheckpointError, resolve_resume
 
-    folder = Path(config.run.run_dir or ".").expanduser()
-    if not restarts.job() or config.run.resume or not (folder / "run.json").exists():
+    folder = Path(config.run.run_dir).expanduser()
+    if not restarts.job() or config.run.resume or not config.run.run_dir or not (folder / "run.json").exists():
         return config, False
     try:
         resolve_resume(str(folder))

@@ -51,7 +51,7 @@ def test_jsonl_rewinds_and_removes_an_incomplete_line(tmp_path):
     with path.open("a") as file:
         file.write('{"env_steps": 40, "a/')
     sink = JsonlSink(path)
-    sink.rewind(20)
+    sink.rewind(20, 20)
     sink.write({"env_steps": 25})
     sink.close()
     lines = [json.loads(text) for text in path.read_text().splitlines()]

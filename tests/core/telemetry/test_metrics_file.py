@@ -79,7 +79,7 @@ def test_rewinding_keeps_undamaged_lines_bit_by_bit_and_says_how_many_were_not(t
     kept = line(10, **{"losses/a": 0.1 + 0.2, "eval/b": None})
     path.write_bytes(kept + DAMAGED["garbage"] + DAMAGED["NUL bytes"] + line(30) + line(20)[:5])
     sink = JsonlSink(path)
-    assert "3 damaged lines" in sink.rewind(10)
+    assert "3 damaged lines" in sink.rewind(10, 10)
     sink.write({"env_steps": 20, "grad_steps": 0, "time_s": 1.0})
     sink.close()
     assert path.read_bytes() == kept + b'{"env_steps": 20, "grad_steps": 0, "time_s": 1.0}\n'

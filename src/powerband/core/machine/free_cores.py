@@ -21,16 +21,18 @@ class FreeCores:
     """
 
     def __init__(self) -> None:
-        self._at, self._idle_s, self._own_s = time.perf_counter(), _idle_s(), _own_s()
+        self._at, self._idle_s, self._own = time.perf_counter(), _idle_s(), _own()
 
     def read(self) -> float:
         """Returns the number of free cores, with fractions; 0 without ``/proc``."""
-        before = self._at, self._idle_s, self._own_s
-        self._at, self._idle_s, self._own_s = time.perf_counter(), _idle_s(), _own_s()
+        before = self._at, self._idle_s, self._own
+        self._at, self._idle_s, self._own = time.perf_counter(), _idle_s(), _own()
         seconds = self._at - before[0]
         if seconds <= 0 or self._idle_s is None or before[1] is None:
             return 0.0
-        within_quota = cores() - (self._own_s - before[2]) / seconds
+        # The seconds of a child that has ended are unknown, so they count for neither side.
+        own_s = sum(cpu_s - before[2].get(pid, 0.0) for pid, cpu_s in self._own.items())
+        within_quota = cores() - own_s / seconds
         return max(0.0, min(within_quota, (self._idle_s - before[1]) / seconds))
 
 
@@ -46,5 +48,6 @@ def _idle_s() -> float | None:
     return sum(int(row[column]) for row in rows for column in IDLE_COLUMNS) / TICKS_PER_S
 
 
-def _own_s() -> float:
-    return process_usage(process_tree(os.getpid()))[0]
+def _own() -> dict[int, float]:
+    """CPU seconds of this process and of each of its children, by process id."""
+    return {pid: process_usage([pid])[0] for pid in process_tree(os.getpid())}

@@ -17,12 +17,12 @@ from contextlib import contextmanager
 SILENCE_S = 15
 """Seconds without an answer of the peer's kernel after which a connection fails. A stopped process still answers."""
 PROBE_S, SCAN_S = 5, 1.0
-"""Seconds between two questions to an idle peer, and between two searches for new connections."""
+"""Seconds between two keep-alive probes of an idle peer, and between two searches for new connections."""
 LOOPBACK = ("127.", "::1", "::ffff:127.")
 
 
 def limit_silence(silence_s: int = SILENCE_S) -> int:
-    """Makes all TCP connections of this process to other machines fail after `silence_s` seconds without an answer.
+    """Makes the open TCP connections to other machines fail after `silence_s` seconds without an answer.
 
     Returns:
         The number of these connections; 0 without Linux.
@@ -31,13 +31,23 @@ def limit_silence(silence_s: int = SILENCE_S) -> int:
     for name in os.listdir("/proc/self/fd") if sys.platform == "linux" else ():
         with contextlib.suppress(OSError):  # closed meanwhile, or not connected
             if os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
-                with socket.socket(fileno=os.dup(int(name))) as each:
-                    found += _limit(each, silence_s)
+                found += _limit(int(name), silence_s)
     return found
 
 
-def _limit(connection: socket.socket, silence_s: int) -> bool:
-    """Applies the limit to one socket. Returns False if it is no TCP connection to another machine."""
+def _limit(number: int, silence_s: int) -> bool:
+    """Applies the limit to the socket with this file descriptor. False if it connects to no other machine by TCP."""
+    duplicate = os.dup(number)
+    try:
+        connection = socket.socket(fileno=duplicate)
+    except OSError:  # the number belongs to another file by now
+        os.close(duplicate)
+        return False
+    with connection:
+        return _limit_connection(connection, silence_s)
+
+
+def _limit_connection(connection: socket.socket, silence_s: int) -> bool:
     if connection.family not in (socket.AF_INET, socket.AF_INET6) or connection.type != socket.SOCK_STREAM:
         return False
     if str(connection.getpeername()[0]).startswith(LOOPBACK):
@@ -56,7 +66,8 @@ def limited_silence() -> Iterator[None]:
 
     def search() -> None:
         while not ended.wait(SCAN_S):
-            limit_silence()
+            with contextlib.suppress(OSError):  # too many open files at the moment
+                limit_silence()
 
     thread = threading.Thread(target=search, name="connections", daemon=True)
     thread.start()

@@ -159,12 +159,12 @@ def launch(settings: RunConfig, arguments: list[str], new_folder: str = "") -> i
         restarts.prepare(new_folder)
     try:
         while True:
-            meeting = None if endpoint is None else (endpoint.address, endpoint.port)
+            address = None if endpoint is None else (endpoint.address, endpoint.port)
             try:
                 with watched_ranks(
-                    here, settings.stall_s, settings.on_stall, meeting, bool(restarts_allowed)
+                    here, settings.stall_s, settings.on_stall, address, bool(restarts_allowed)
                 ) as stalled:
-                    status = _elastic(endpoint, here, int(least), machines, restarts_allowed, command)
+                    status = _elastic(endpoint, here, int(least), machines, restarts_allowed - losses, command)
                 ended_by_stall = stalled.is_set()
                 break
             except EndpointLost as lost:
@@ -232,9 +232,10 @@ def _elastic(
     except SignalException as error:
         return 128 + error.sigval
     except RendezvousError as error:
-        if endpoint is not None and endpoint.hosted_here:  # another process of this machine was faster
+        unreachable = isinstance(error, RendezvousConnectionError)
+        if endpoint is not None and endpoint.hosted_here and unreachable:  # another process here has the port already
             return _elastic(replace(endpoint, hosted_here=False), here, least, most, max_restarts, arguments)
-        if max_restarts and isinstance(error, RendezvousConnectionError):
+        if max_restarts and unreachable:
             raise EndpointLost(f"rdzv_endpoint={endpoint} does not answer any more ({error}).") from error
         raise ConfigError(
             f"The machines of nnodes={least}:{most} did not meet at rdzv_endpoint={endpoint} ({error}). Start the same "

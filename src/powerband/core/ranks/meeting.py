@@ -19,6 +19,8 @@ from torch.distributed.rendezvous import rendezvous
 
 from powerband.core.ranks.loopback import is_one_machine, keep_gloo_on_loopback, loopback_store
 
+RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
+"""Environment variables by which a launcher makes a process a rank. A process that is none must not inherit them."""
 ENDED, LEFT = "powerband/ended", "powerband/left"
 """Keys of the store: the run has ended; number of spares that have noticed it."""
 SPARE_POLL_S, GOODBYE_S, LAUNCHER_S = 5.0, 5.0, 300.0
@@ -92,7 +94,7 @@ class Meeting:
                 lost_at = lost_at or time.monotonic()
                 time.sleep(1.0)
             except dist.DistStoreError:  # not yet
-                continue
+                lost_at = None
             else:
                 self.store.add(LEFT, 1)
                 return True

@@ -86,8 +86,8 @@ class DueActions:
         save = self._save_every.ready(env_steps) or (save and not end)  # a run that ends saves anyway
         return Due(end, log, evaluate, save, not_finite=False)
 
-    def evaluated(self, training_s: float) -> None:
-        """Records that an evaluation has ended at `training_s` seconds of training, where its next interval starts."""
+    def evaluation_begins(self, training_s: float) -> None:
+        """Records an evaluation at `training_s` seconds of training, from which the next interval counts."""
         self._evaluated_at_s = training_s
 
     def _agree(self, elapsed_s: float, training_s: float) -> list[bool]:

@@ -162,15 +162,16 @@ class Run:
         try:
             run = cls(startup.config, own.folder, startup.ranks, observer, startup.storage, score)
         except BaseException:  # such as a log of another user
-            if own.lock is not None:
-                own.lock.release()
+            own.give_up()
+            startup.watched.close()
+            startup.meeting.end(startup.spares)
             raise
         run.recipe = recipe
         run._watched = startup.watched
-        run._folder = OwnedFolder(startup.storage, own.created, own.lock, startup.jobs)
+        run._folder = OwnedFolder(startup.storage, own, startup.jobs)
         run._end_spares = partial(startup.meeting.end, startup.spares)
         run.describe(startup.banner)
-        if run._folder.lock is not None and not run.ranks.leads:  # a machine with a private folder
+        if own.lock is not None and not run.ranks.leads:  # a machine with a private folder
             print(f"powerband: {run.storage.description}", file=sys.stderr)
         for notice in sorted({line for lines in run.ranks.gather(startup.notices) for line in lines}):
             run.console.note(notice)
@@ -203,11 +204,11 @@ class Run:
         try:
             self.journal.close("" if final else f"{reason}; run folder: {self.dir}")
         finally:
-            self._folder.release()
+            self._folder.own.release()
             if self._watched is not None:
                 self._watched.close()
-        if isinstance(final, ConfigError) and not self.settings.resume and not self.env_steps:
-            self._folder.remove()
+        if isinstance(final, ConfigError) and not self.env_steps:
+            self._folder.own.give_up()
         if isinstance(final, ConfigError) or (final is None and not self.received_signal):  # no launcher restarts it
             self._end_spares()
         self.ranks.close()
@@ -281,7 +282,7 @@ class Run:
         for notice in notices:
             self.console.note(notice)
         state, saved_ranks = self._registry.load(path)
-        if self.storage.private:
+        if self.storage.has_private_folders:
             self.ranks.barrier()  # until all ranks of a machine have read what it has received
             self.storage.remove_unfinished()
         self.load_state_dict(state)
@@ -294,7 +295,7 @@ class Run:
         if self.storage.writes:
             (self.dir / "config.json").write_text(to_json(self.config))
         self._folder.write_processes()
-        for note in self.metrics.rewind(self.journal.logged[0]):
+        for note in self.metrics.rewind(self.journal.logged[0], self.env_steps):
             self.console.note(note)
         self._evaluations.resumed()
         self.console.note(f"resumed from {path} at {self.env_steps} env steps, {self.grad_steps} updates")
@@ -399,7 +400,7 @@ class Run:
         log = self.journal.line_due(self.env_steps, due.log)
         if due.evaluate and self.hooks.evaluate is not None:
             end_if_not_finite(self)
-            self._due.evaluated(self.training_s)
+            self._due.evaluation_begins(self.training_s)
             self._evaluations.due()
         if log:
             self.log()
@@ -425,7 +426,7 @@ class Run:
             self.save()
         verify_kept(self.storage, self.env_steps)
         self.log()
-        interrupted = bool(self.received_signal)
+        interrupted = any(self.ranks.gather(bool(self.received_signal)))  # a signal may come after the last agreement
         self._evaluations.finish(interrupted)
         if not interrupted:
             self._evaluations.saved(last=True)
@@ -449,6 +450,8 @@ class Run:
         """
         self.hooks = hooks or self.hooks
         self.journal.banner({**self._banner, **sizes})
+        if notice := self._evaluations.notice():
+            self.console.note(notice)
         restored = self.restore()
         self.ranks.progress.loop_begins()
         return restored

@@ -7,16 +7,24 @@ Each command runs in a process of its own, with a run folder ``runs/<name>`` in 
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from powerband.core.config import to_json
 from powerband.core.errors import ConfigError
+from powerband.core.machine.parent_death import signal_at_parent_death
+from powerband.core.ranks.meeting import RANK_VARIABLES
 from powerband.core.run.run import Run
+
+POLL_S = 0.5
+"""Seconds between two looks at the signals while a stage runs."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +43,7 @@ class StageCommand:
         """Returns the command line for a new run in `folder`, or to continue the run that is in it."""
         if self.arguments[0] != "train":
             return [*self.arguments]
-        if (folder / "checkpoints").exists():
+        if any(path.name.isdigit() for path in (folder / "checkpoints").glob("*")):
             return [*self.arguments[:3], f"resume={folder}"]
         if folder.exists():  # the stage ended before its first checkpoint: keep its log
             attempts = len(list(folder.parent.glob(f"{self.name}-ended-*")))
@@ -61,12 +69,17 @@ def run_stages(run: Run, commands: Sequence[StageCommand], project: Path, again:
         again: Command line that continues the sequence, for the message.
 
     Returns:
-        The names of the stages that ran.
+        The names of the stages that ran to their end. A signal ends the stage that runs, and the sequence with it.
 
     Raises:
-        ConfigError: A stage failed; its own message is printed before.
+        ConfigError: A stage failed, and its own message is printed before; or this run has several ranks.
     """
-    done = []
+    if run.ranks.world_size > 1:
+        raise ConfigError(
+            f"A pipeline starts each stage as a command of its own, and has {run.ranks.world_size} ranks here. Start "
+            f"it with nproc=1, or start the stages one by one on several ranks."
+        )
+    done: list[str] = []
     (project / "runs").mkdir(parents=True, exist_ok=True)
     for number, command in enumerate(commands, start=1):
         folder, mark = project / "runs" / command.name, project / "runs" / f"{command.name}.done"
@@ -74,12 +87,37 @@ def run_stages(run: Run, commands: Sequence[StageCommand], project: Path, again:
         run.console.note(f"stage {number} of {len(commands)}: {command.name}{already}")
         if already:
             continue
-        status = subprocess.run([sys.executable, "-m", "powerband", *command.for_folder(folder)]).returncode
-        if status or run.received_signal:
+        status = _run_command(command.for_folder(folder), run)
+        if not status:
+            mark.write_text("")
+            done.append(command.name)
+        if run.received_signal:
+            run.stop(f"{run.received_signal} in stage {command.name}; write {again} again to continue")
+            break
+        if status:
             raise ConfigError(
                 f"Stage {command.name} ended with status {status}; the reason is printed above. Complete stages are "
                 f"kept: write {again} again to continue."
             )
-        mark.write_text("")
-        done.append(command.name)
     return done
+
+
+def _run_command(arguments: Sequence[str], run: Run) -> int:
+    """Runs one command of powerband, passes on a signal to it, and returns its exit status."""
+    environment = {name: value for name, value in os.environ.items() if name not in RANK_VARIABLES}
+    child = subprocess.Popen(
+        [sys.executable, "-m", "powerband", *arguments],
+        env=environment,
+        preexec_fn=partial(signal_at_parent_death, signal.SIGTERM),
+    )
+    forwarded = False
+    while True:
+        try:
+            return child.wait(POLL_S)
+        except subprocess.TimeoutExpired:
+            if (
+                run.received_signal and not forwarded
+            ):  # Ctrl-C has reached it already, and a second one would stop its save
+                forwarded = True
+                if run.received_signal != signal.SIGINT.name:
+                    child.send_signal(signal.Signals[run.received_signal])

@@ -23,8 +23,8 @@ from powerband.core.ranks.connections import limit_silence
 from powerband.core.ranks.meeting import Meeting
 from powerband.core.ranks.ranks import Ranks
 from powerband.core.regular_files import read_object
+from powerband.core.run.folders.folder_agreement import FolderAgreement, LockedFolder
 from powerband.core.run.folders.roll_call import CheckSizes, RollCall, call_roll
-from powerband.core.run.folders.run_folders import FolderAgreement, LockedFolder
 from powerband.core.run.folders.storage import Storage
 from powerband.core.run_folder import claim_run_folder, remove_unused_run
 from powerband.core.stalls.observation import SLOW_BUSY_LIMIT
@@ -166,7 +166,7 @@ def _joined_run(
     ranks.barrier()
     torch.manual_seed(settings.seed)  # equal initial weights on all ranks; later draws come from the noise streams
     banner = dict(choices)
-    if storage.private:
+    if storage.has_private_folders:
         banner["folders"] = storage.description
     if ranks.device.type == "cuda" or settings.detect_anomaly:
         banner["switches"] = switches

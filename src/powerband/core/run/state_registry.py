@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from powerband.core.ranks.ranks import Ranks
 from powerband.core.run.checkpoints.checkpoint import load_checkpoint
-from powerband.core.run.checkpoints.checkpoint_files import SharedSave
+from powerband.core.run.checkpoints.checkpoint_files import CollectiveSave
 from powerband.core.run.checkpoints.manifest import CheckpointError
 from powerband.core.run.folders.storage import Storage
 
@@ -66,7 +66,7 @@ class StateRegistry:
             keep: Number of newest checkpoints to keep.
             export: Returns further files of the checkpoint, path inside it -> content; called on rank 0.
         """
-        checkpoint = SharedSave(storage, run["env_steps"])
+        checkpoint = CollectiveSave(storage, run["env_steps"])
         try:
             own = {name: part.state_dict() for name, (part, shared) in self._parts.items() if not shared}
             checkpoint.add(f"rank{self.ranks.rank}", own)

@@ -33,7 +33,7 @@ class Journal:
         metrics: Accumulators of the current log interval.
         console: Output for the user, and ``train.log``.
         logged: (environment steps, updates) over all ranks at the end of the last log interval.
-        evaluation_s: Seconds of evaluations up to the last log line, including those before a resume.
+        evaluation_s: Seconds that this rank has spent on evaluations, including those before a resume.
 
     Args:
         folder: The run folder, which contains the logs.
@@ -163,7 +163,6 @@ class Journal:
         if steps == 0:
             return {}
         phases = self.clock.read()
-        self.evaluation_s += phases.host.get("eval", 0.0)
         figures = {"time/training_s": elapsed_s - self.evaluation_s}
         figures |= {"charts/SPS": steps / seconds, "charts/updates_per_s": updates / seconds}
         figures["perf/updates_per_env_step"] = updates / steps

@@ -24,7 +24,7 @@ class Sink(Protocol):
     """Output that receives the metrics of each log interval, such as a file."""
 
     def write(self, line: dict[str, Any]) -> None: ...
-    def rewind(self, env_steps: int) -> str: ...
+    def rewind(self, env_steps: int, evaluated_to: int) -> str: ...
     def close(self) -> None: ...
 
 
@@ -121,13 +121,17 @@ class Metrics:
         for sink in self.sinks:
             sink.write(line)
 
-    def rewind(self, env_steps: int) -> list[str]:
-        """Removes lines after `env_steps` from all outputs, because a resumed run writes them again.
+    def rewind(self, env_steps: int, evaluated_to: int) -> list[str]:
+        """Removes lines from all outputs that a resumed run writes again.
+
+        Args:
+            env_steps: Step of the last line to keep.
+            evaluated_to: Step up to which evaluations are kept too, because a resumed run does not repeat them.
 
         Returns:
             A note for the user for each output that had damaged lines.
         """
-        return [note for sink in self.sinks if (note := sink.rewind(env_steps))]
+        return [note for sink in self.sinks if (note := sink.rewind(env_steps, evaluated_to))]
 
     def close(self) -> None:
         """Flushes and closes all outputs."""
@@ -170,6 +174,11 @@ class Metrics:
                 self._masked[name] = self._masked.get(name, 0) + tensor.to(self.ranks.device)
 
 
+def is_evaluation(line: dict[str, Any]) -> bool:
+    """True if a line has the results of an evaluation of a checkpoint alone, without the rates of a log interval."""
+    return any(tag.startswith("eval/") for tag in line) and "charts/SPS" not in line
+
+
 class JsonlSink:
     """Appends one JSON line per log interval to a file (``metrics.jsonl``) and flushes it immediately.
 
@@ -187,15 +196,19 @@ class JsonlSink:
         self._file.write(json.dumps(finite) + "\n")
         self._file.flush()
 
-    def rewind(self, env_steps: int) -> str:
-        """Removes the lines after `env_steps`, and damaged lines, such as the last one of a killed run.
+    def rewind(self, env_steps: int, evaluated_to: int) -> str:
+        """Removes lines as `Metrics.rewind` does, and damaged ones, such as the last line of a killed run.
 
         Returns:
             A note about the damaged lines; "" without any.
         """
         self._file.close()
         reader = MetricsReader(self.path)
-        lines = [json.dumps(line) + "\n" for line in reader.read(ended=True) if line["env_steps"] <= env_steps]
+        lines = [
+            json.dumps(line) + "\n"
+            for line in reader.read(ended=True)
+            if line["env_steps"] <= (evaluated_to if is_evaluation(line) else env_steps)
+        ]
         kept = self.path.with_name(f".{self.path.name}")
         kept.write_text("".join(lines), encoding="utf-8")
         os.replace(kept, self.path)  # a kill in between loses no line
@@ -213,19 +226,24 @@ class TensorBoardSink:
         self.folder = folder
         self._writer: Any = None
         self._purge_step: int | None = None
+        self._again: list[dict[str, Any]] = []
 
     def write(self, line: dict[str, Any]) -> None:
         if self._writer is None:
             from torch.utils.tensorboard import SummaryWriter
 
             self._writer = SummaryWriter(str(self.folder), purge_step=self._purge_step)
+            for kept in self._again:
+                self.write(kept)
         for tag, value in line.items():
             if "/" in tag:
                 self._writer.add_scalar(tag, value, line["env_steps"])
 
-    def rewind(self, env_steps: int) -> str:
-        """Makes TensorBoard hide events after `env_steps`, from the next event on."""
+    def rewind(self, env_steps: int, evaluated_to: int) -> str:
+        """Makes TensorBoard hide events after `env_steps`, from the next event on, which follows kept evaluations."""
         self._purge_step = env_steps + 1
+        lines = MetricsReader(self.folder / "metrics.jsonl").read(ended=True)
+        self._again = [line for line in lines if is_evaluation(line) and env_steps < line["env_steps"] <= evaluated_to]
         return ""
 
     def close(self) -> None:

@@ -90,7 +90,8 @@ class CheckpointMutations:
             writer = CheckpointWriter(self.run, 10**6)
             tree: dict[str, Any] = {"number": 1}
             files = writer.write("shared", tree) | writer.write("rank0", tree)
-            writer.commit(files, {"world_size": 1})
+            writer.write_manifest(files, {"world_size": 1})
+            writer.publish()
         except ConfigError:
             self.counts["no new checkpoint"] += 1
         except BaseException as error:

@@ -16,7 +16,8 @@ def save(run_dir, step: int, tree, shards=("shared",), keep: int = 2):
     files = {}
     for shard in shards:
         files |= writer.write(shard, tree)
-    return writer.commit(files, {"world_size": 1}, keep=keep)
+    writer.write_manifest(files, {"world_size": 1})
+    return writer.publish(keep)
 
 
 @pytest.fixture

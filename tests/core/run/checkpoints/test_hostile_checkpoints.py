@@ -22,7 +22,8 @@ def save(run_dir: Path, step: int) -> Path:
     files: dict[str, dict] = {}
     for shard in ("shared", "rank0"):
         files |= writer.write(shard, {"x": torch.arange(8.0) + step, "step": step, "list": [1.5, "text"]})
-    return writer.commit(files, {"world_size": 1, "env_steps": step, "grad_steps": step // 2})
+    writer.write_manifest(files, {"world_size": 1, "env_steps": step, "grad_steps": step // 2})
+    return writer.publish()
 
 
 def new_run(folder: Path, identity: str = "a") -> Path:

@@ -63,6 +63,16 @@ def test_a_resume_repeats_an_evaluation_that_had_not_ended(tmp_path: Path) -> No
     assert read_mark(run, BEST) == Mark(512, {"return": line["eval/return"]})
 
 
+def test_a_resume_keeps_the_evaluation_of_its_checkpoint(tmp_path: Path) -> None:
+    """The evaluation comes after the last line of the log before the checkpoint, which a resume repeats."""
+    words = [word for word in WORDS if not word.startswith("log_interval")]
+    settings = ("log_interval=300", "eval_interval=512", "eval_process=on")
+    run = runs.train("cartpole", tmp_path / "run", *words, *settings)
+    (evaluated,) = lines_of(run, "eval/return")
+    runs.resume("cartpole", run, "env_steps=640")
+    assert lines_of(run, "eval/return")[0] == evaluated
+
+
 def test_a_damaged_mark_protects_nothing(tmp_path: Path) -> None:
     (tmp_path / "checkpoints" / "7").mkdir(parents=True)
     write_mark(tmp_path, BEST, Mark(7, {"return": 1.0}))

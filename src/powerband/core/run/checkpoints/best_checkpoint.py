@@ -26,9 +26,8 @@ def best_checkpoint(run: str, score: str) -> tuple[Path | None, str]:
     folder = find_run(run)
     mark = read_mark(folder, BEST)
     if mark is not None and score in mark.figures:
-        return folder / "checkpoints" / str(
-            mark.step
-        ), f"{score} {mark.figures[score]:.4g}, the best of its evaluations"
+        path = folder / "checkpoints" / str(mark.step)
+        return path, f"{score} {mark.figures[score]:.4g}, the best of its evaluations"
     steps = sorted(int(path.name) for path in (folder / "checkpoints").glob("*") if path.name.isdigit())
     evaluations = _evaluations(folder / "metrics.jsonl", f"eval/{score}") if score else []
     scores = {step: [value for at, value in evaluations if at <= step][-1:] for step in steps}

@@ -84,22 +84,21 @@ class CheckpointWriter:
         """
         self.write_files(files)
 
-    def commit(self, files: dict[str, dict], meta: dict[str, int], keep: int = 2) -> Path:
-        """Makes the checkpoint visible, updates the file ``last``, and removes old checkpoints without a mark.
+    def write_manifest(self, files: dict[str, dict], meta: dict[str, int]) -> str:
+        """Completes the hidden folder.
 
         Args:
             files: The results of `write` of all ranks, merged.
             meta: ``world_size`` and further counters.
-            keep: Number of newest checkpoints to keep, at least 1.
 
         Returns:
-            Folder of the checkpoint.
+            SHA-256 of the manifest, which contains the hashes of all files.
 
         Raises:
             CheckpointError: The folder cannot be written, or a shard is missing in it, for example because another
                 rank has written it elsewhere.
         """
-        target, counters = self.folder / str(self.step), dict(meta)
+        counters = dict(meta)
         world_size = counters.pop("world_size")
         facts = {name: FileFacts(**each) for name, each in files.items()}
         manifest = Manifest(run_id(self.folder.parent), self.step, world_size, counters, facts)
@@ -107,7 +106,21 @@ class CheckpointWriter:
             for name, each in facts.items():
                 if not (self.hidden / name).is_file() or (self.hidden / name).stat().st_size != each.size:
                     raise CheckpointError(f"{self.hidden} lacks {name}. Earlier checkpoints stay valid.")
-            _write_synced(self.hidden / "manifest.json", manifest.to_json())
+            return str(_write_synced(self.hidden / "manifest.json", manifest.to_json())["sha256"])
+
+    def publish(self, keep: int = 2) -> Path:
+        """Makes the complete checkpoint visible, updates the file ``last``, and removes old checkpoints without a mark.
+
+        Args:
+            keep: Number of newest checkpoints to keep, at least 1.
+
+        Returns:
+            Folder of the checkpoint.
+
+        Raises:
+            CheckpointError: The folder cannot be written.
+        """
+        target = self.folder / str(self.step)
         publish(self.hidden, target)
         # A run resumed from an older step has newer checkpoints of its abandoned continuation.
         for path in newer_checkpoints(target):

@@ -6,6 +6,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 from powerband.core.ranks.ranks import Ranks
 from powerband.core.run.checkpoints import checkpoint
 from powerband.core.run.checkpoints.checkpoint import CheckpointWriter, pack_shard
+from powerband.core.run.checkpoints.checkpoint_marks import Mark, read_marks, write_mark
 from powerband.core.run.checkpoints.manifest import CheckpointError, FileFacts, Manifest
 from powerband.core.run.folders.storage import RECEIVED, Storage
 
@@ -22,7 +24,7 @@ CHUNK = 16 * 2**20
 MANIFEST = "manifest.json"
 
 
-class SharedSave:
+class CollectiveSave:
     """One checkpoint while all ranks write it. All of them make the same calls.
 
     Args:
@@ -39,18 +41,11 @@ class SharedSave:
 
     def add(self, shard: str, tree: Any) -> None:
         """Adds a shard of this rank, see `CheckpointWriter.write`."""
-        if not self.storage.private:
-            self._facts |= self.writer.write(shard, tree)
-            return
-        contents = pack_shard(shard, tree)
-        self._facts |= self._write(contents)
+        self._facts |= self._write(pack_shard(shard, tree))
 
     def export(self, files: Mapping[str, bytes]) -> None:
         """Adds files for other programs, see `CheckpointWriter.export`."""
-        if self.storage.private:
-            self._exported = self._write(files)
-        else:
-            self.writer.export(files)
+        self._exported = self._write(files)
 
     def commit(self, counters: dict[str, int], keep: int) -> None:
         """Completes the checkpoint on all machines that keep it.
@@ -62,18 +57,22 @@ class SharedSave:
         Raises:
             CheckpointError: A machine cannot write it, or has received something else than was sent.
         """
-        ranks = self.ranks
-        facts, exported = ranks.gather(self._facts), ranks.gather(self._exported)
-        if self.storage.private:
-            self._distribute([one | other for one, other in zip(facts, exported, strict=True)])
+        ranks, keeps = self.ranks, self.ranks.rank in self.storage.keepers
+        marks = read_marks(self.storage.folder) if ranks.leads else {}
+        every = ranks.gather([self._facts, self._exported, {name: asdict(mark) for name, mark in marks.items()}])
+        if self.storage.has_private_folders:
+            self._distribute([facts | exported for facts, exported, _ in every])
         digest = ""
-        if ranks.rank in self.storage.keepers:
-            files = {name: each for shards in facts for name, each in shards.items()}
-            target = self.writer.commit(files, {"world_size": ranks.world_size, **counters}, keep=keep)
-            digest = _digest(target)
+        if keeps:
+            files = {name: each for facts, _, _ in every for name, each in facts.items()}
+            digest = self.writer.write_manifest(files, {"world_size": ranks.world_size, **counters})
         digests = {each for each in ranks.gather(digest) if each}
         if len(digests) != 1:
             raise CheckpointError(f"Checkpoint {self.step} differs between the machines that keep it.")
+        if keeps:
+            for name, facts in every[0][2].items() if not ranks.leads else ():
+                write_mark(self.storage.folder, name, Mark(**facts))  # rank 0 knows the best one
+            self.writer.publish(keep)
 
     def discard(self) -> None:
         """Removes the unfinished checkpoint, after an error."""
@@ -131,7 +130,7 @@ def find_checkpoint(storage: Storage, resume: str) -> tuple[Path, list[str]]:
         raise CheckpointError(problem) if ranks.leads else SystemExit(2)
     if not ranks.leads:
         path, notices = storage.folder / "checkpoints" / step, []
-    if storage.private:
+    if storage.has_private_folders:
         has = storage.writers[ranks.rank] == 0 or (not storage.writes) or _is_intact(path, digest)
         lacking = [rank for rank, intact in enumerate(ranks.gather(has)) if not intact]
         for rank in lacking:
@@ -221,9 +220,11 @@ def _digest(path: Path) -> str:
 
 
 def _names(path: Path) -> dict[str, dict]:
-    """File name -> size and hash of all files of a checkpoint, with the manifest as the last one."""
-    files = {name: {"size": each.size, "sha256": each.sha256} for name, each in Manifest.read(path).files.items()}
-    return {**files, MANIFEST: _facts((path / MANIFEST).read_bytes())}
+    """File name -> size and hash of all files of a checkpoint, exported ones too; the manifest is the last one."""
+    files = {name: asdict(each) for name, each in Manifest.read(path).files.items()}
+    present = (str(each.relative_to(path)) for each in sorted(path.rglob("*")) if each.is_file())
+    exported = {name: _facts((path / name).read_bytes()) for name in present if name not in (*files, MANIFEST)}
+    return {**files, **exported, MANIFEST: _facts((path / MANIFEST).read_bytes())}
 
 
 def _is_intact(path: Path, digest: str) -> bool:

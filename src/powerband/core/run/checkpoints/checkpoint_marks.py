@@ -57,6 +57,11 @@ def remove_mark(run_dir: Path, name: str) -> None:
     (run_dir / "checkpoints" / name).unlink(missing_ok=True)
 
 
+def read_marks(run_dir: Path) -> dict[str, Mark]:
+    """All marks of a run, by name."""
+    return {name: mark for name in (BEST, EVALUATING) if (mark := read_mark(run_dir, name)) is not None}
+
+
 def marked_steps(run_dir: Path) -> set[int]:
     """Steps of the checkpoints that must stay."""
-    return {mark.step for name in (BEST, EVALUATING) if (mark := read_mark(run_dir, name)) is not None}
+    return {mark.step for mark in read_marks(run_dir).values()}

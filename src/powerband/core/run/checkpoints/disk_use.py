@@ -1,4 +1,4 @@
-"""Disk use: how much the checkpoints of a run occupy at most."""
+"""Disk use: how much the checkpoints of a run occupy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ def disk_use(checkpoint: Path, keep: int) -> str:
     """
     size = sum(path.stat().st_size for path in checkpoint.rglob("*") if path.is_file())
     kept = f"the newest {keep}, the best and the one under evaluation are kept"
-    return f"checkpoint: {_text(size)}; {kept}, at most {_text(size * (keep + FURTHER))}"
+    total = _text(size * (keep + FURTHER))
+    return f"checkpoint: {_text(size)} now; {kept}, at most {total} at this size, which grows while replay fills"
 
 
 def _text(size: int) -> str:

@@ -18,6 +18,7 @@ from powerband.core.ranks.ranks import Ranks
 from powerband.core.run.checkpoints.checkpoint_marks import BEST, EVALUATING, Mark, read_mark, remove_mark, write_mark
 from powerband.core.run.evaluations.evaluator_process import LOG, EvaluatorProcess
 from powerband.core.telemetry.console import Console, duration_text
+from powerband.core.telemetry.journal import Journal
 from powerband.core.telemetry.metrics import Metrics
 
 FREE_CORES = 0.9
@@ -38,12 +39,15 @@ class EvaluatedRun(Protocol):
     ranks: Ranks
     clock: Any
     metrics: Metrics
+    journal: Journal
     console: Console
     hooks: Any
     env_steps: int
     grad_steps: int
     saved_at: int
 
+    @property
+    def received_signal(self) -> str: ...
     @property
     def elapsed_s(self) -> float: ...
     @property
@@ -75,6 +79,13 @@ class Evaluations:
         self._affordable_at_s = FIRST_AFTER_S
 
     # -- moments of the run -------------------------------------------------------------------------------------
+
+    def notice(self) -> str:
+        """Notice about a setting without effect; "" if all have one."""
+        hooks = self._run.hooks
+        if self._run.settings.eval_process == "on" and hooks.evaluate is not None and not hooks.evaluator:
+            return "eval_process=on has no effect: this stage can evaluate in the training process only"
+        return ""
 
     def resumed(self) -> None:
         """Continues after a resume: with the best score so far, and with an evaluation that had not ended."""
@@ -109,20 +120,24 @@ class Evaluations:
             run.save()
         if run.ranks.leads:
             self._wait()
-            self._submit(self._now())
+            if self._pending is None:  # otherwise a signal ends the run
+                self._submit(self._now())
 
     def saved(self, last: bool = False) -> None:
         """Evaluates the checkpoint that was just written, if the time allows.
 
         Args:
-            last: Whether the run has reached its budget, so that nothing competes with the evaluating process.
+            last: Whether the run has reached its budget. It then waits for the evaluating process, so the evaluation
+                must be affordable there too.
         """
-        if not self._of_checkpoints or self._run.hooks.evaluate is None or self._evaluated_step == self._run.env_steps:
-            return
         run = self._run
+        if not self._of_checkpoints or run.hooks.evaluate is None:
+            return
         affordable = run.training_s >= self._affordable_at_s
         choice = "here" if affordable else ""
-        if run.ranks.leads and (affordable or not last) and self._wants_process():
+        if run.ranks.leads and self._evaluated_step == run.env_steps:
+            choice = ""
+        elif run.ranks.leads and (affordable or not last) and self._wants_process():
             choice = "" if self._pending is not None else "process"
         choice = self._decided(choice)
         if choice == "here":
@@ -140,10 +155,10 @@ class Evaluations:
         """Waits for the evaluating process at the end of the run; a run that a signal ends does not wait."""
         if self._pending is None:
             return
-        if interrupted:
-            self._run.console.note(f"the evaluation of step {self._pending.step:,} has not ended; a resume repeats it")
-        else:
+        if not interrupted:
             self._wait()
+        if self._pending is not None:
+            self._run.console.note(f"the evaluation of step {self._pending.step:,} has not ended; a resume repeats it")
 
     def close(self) -> None:
         """Ends the evaluating process."""
@@ -180,6 +195,7 @@ class Evaluations:
             if run.ranks.leads and run.hooks.evaluate is not None:
                 figures = {f"{PREFIX}{name}": float(value) for name, value in run.hooks.evaluate().items()}
             run.ranks.barrier()
+        run.journal.evaluation_s += time.perf_counter() - began
         self._evaluated_at_s, self._evaluated_step = trained_s, run.env_steps
         self._affordable_at_s = trained_s + (time.perf_counter() - began) / max(run.settings.eval_share, 1e-9)
         return figures
@@ -201,17 +217,19 @@ class Evaluations:
         write_mark(run.dir, EVALUATING, mark)
         self._process.send(run.dir / "checkpoints" / str(mark.step))
         self._pending, self._began_s = mark, time.perf_counter()
-        self._evaluated_at_s, self._evaluated_step = run.training_s, run.env_steps
+        self._evaluated_at_s, self._evaluated_step = run.training_s, mark.step
 
     def _wait(self) -> None:
-        """Waits for the evaluation that is under way, on rank 0."""
+        """Waits for the evaluation that is under way, on rank 0, or for a signal that ends the run."""
         if self._pending is None:
             return
         spent = duration_text(time.perf_counter() - self._began_s)
         self._run.console.note(f"waiting for the evaluation of step {self._pending.step:,}, which began {spent} ago")
+        began = time.perf_counter()
         with self._run.clock("eval"):
-            while self._pending is not None:
+            while self._pending is not None and not self._run.received_signal:
                 self._receive(1.0)
+        self._run.journal.evaluation_s += time.perf_counter() - began
 
     def _receive(self, wait_s: float) -> None:
         assert self._process is not None and self._pending is not None
@@ -220,7 +238,7 @@ class Evaluations:
             return
         mark, self._pending = self._pending, None
         if answer.error:
-            self._failed = True
+            self._failed, self._evaluated_step = True, -1
             self.close()
             self._run.console.note(
                 f"the evaluation of step {mark.step:,} failed ({answer.error}); see {LOG}. Later ones run in the "

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from powerband.core.errors import ConfigError
-from powerband.core.run.folders.run_lock import RunLock
+from powerband.core.run.folders.folder_agreement import LockedFolder
 from powerband.core.run.folders.storage import Storage
-from powerband.core.run_folder import process_facts, remove_unused_run, write_end_reason, write_processes
+from powerband.core.run_folder import process_facts, write_end_reason, write_processes
 
 
 class OwnedFolder:
@@ -15,20 +15,13 @@ class OwnedFolder:
 
     Args:
         storage: Folders of all ranks.
-        created: True if this run created the folder.
-        lock: Lock on the folder on its writer; None on the other ranks.
+        own: The folder with its lock; None for a folder without a lock.
         jobs: Ids of the launchers that may restart the ranks of this run.
     """
 
-    def __init__(
-        self,
-        storage: Storage,
-        created: bool = False,
-        lock: RunLock | None = None,
-        jobs: Collection[str] = (),
-    ) -> None:
+    def __init__(self, storage: Storage, own: LockedFolder | None = None, jobs: Collection[str] = ()) -> None:
         self.storage, self.path, self.ranks = storage, storage.folder, storage.ranks
-        self.created, self.lock, self.jobs = created, lock, jobs
+        self.own, self.jobs = own or LockedFolder(storage.folder), jobs
         self._processes_written = False
 
     def write_processes(self) -> None:
@@ -40,7 +33,7 @@ class OwnedFolder:
 
     def check_lock(self) -> None:
         """Raises ConfigError if another process has taken the folder while this process was suspended."""
-        if self.lock is not None and self.lock.lost:
+        if self.own.lock is not None and self.own.lock.lost:
             raise ConfigError(
                 f"Another process took over {self.path} while this process was suspended. This process ends and writes "
                 f"nothing more; the last checkpoint is complete."
@@ -53,13 +46,3 @@ class OwnedFolder:
         """
         if self._processes_written:
             write_end_reason(self.path, reason)
-
-    def release(self) -> None:
-        """Releases the lock, if this rank holds it."""
-        if self.lock is not None:
-            self.lock.release()
-
-    def remove(self) -> None:
-        """Removes the files that this run has written, after a user error before its first step."""
-        if self.storage.writes:
-            remove_unused_run(self.path, self.created)

@@ -94,6 +94,8 @@ def _newest_step(settings: RunConfig) -> int:
 def _of_leader(own: Any, leader: Any) -> Any:
     """Returns the configuration of rank 0 with this machine's own devices and folders."""
     run = replace(leader.run, **{name: getattr(own.run, name) for name in OF_A_MACHINE})
+    if not run.resume and not run.run_dir:
+        return replace(leader, run=replace(run, resume=leader.run.resume, run_dir=leader.run.run_dir))
     if bool(leader.run.resume) != bool(run.resume):
         folder = run.resume or run.run_dir
         run = replace(run, resume=folder, run_dir="") if leader.run.resume else replace(run, resume="", run_dir=folder)

@@ -40,7 +40,7 @@ class Storage:
         return cls(ranks, folder, (0,) * ranks.world_size)
 
     @property
-    def private(self) -> bool:
+    def has_private_folders(self) -> bool:
         """True if a rank does not see the folder of rank 0."""
         return any(self.writers)
 
@@ -62,7 +62,7 @@ class Storage:
     @property
     def description(self) -> str:
         """Text for the start banner: what lies where; "" if all ranks share one folder."""
-        if not self.private:
+        if not self.has_private_folders:
             return ""
         folders = [self.places[writer] for writer in sorted(set(self.writers))]
         if self.whole:

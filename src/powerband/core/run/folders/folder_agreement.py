@@ -31,17 +31,23 @@ class LockedFolder:
         folder: The folder.
         created: True if this rank has created it.
         lock: Its lock, if this rank writes it.
+        resumed: True if the folder belongs to a run that this one continues, so that its files stay in any case.
     """
 
     folder: Path
     created: bool = False
     lock: RunLock | None = None
+    resumed: bool = False
 
-    def give_up(self) -> None:
-        """Releases the folder, and removes what this rank has made, after a user error at the start."""
+    def release(self) -> None:
+        """Releases the lock, if this rank holds it."""
         if self.lock is not None:
             self.lock.release()
-        if self.lock is not None or self.created:
+
+    def give_up(self) -> None:
+        """Releases the folder, and removes what this rank has made, after a user error before the first step."""
+        self.release()
+        if self.created or (self.lock is not None and not self.resumed):
             remove_unused_run(self.folder, self.created)
 
 
@@ -71,7 +77,7 @@ class FolderAgreement:
             ConfigError: A folder cannot be used; or ``storage=shared``, and a rank does not see that of rank 0. The
                 message appears on this rank and on rank 0. Other ranks exit.
         """
-        self.own = LockedFolder(_folder_of(self.settings))
+        self.own = LockedFolder(_folder_of(self.settings), resumed=bool(self.settings.resume))
         try:
             return self._agree(), self.own
         except (ConfigError, SystemExit):  # on all ranks
