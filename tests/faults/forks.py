@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from powerband.cli import main as cli
-from powerband.core.run.checkpoints.checkpoint import CheckpointWriter
+from powerband.core.run.checkpoints.checkpoint_writer import CheckpointWriter
 from powerband.recipes.snakes import train as imported_before_the_fork  # noqa: F401
 
 FLOATS = 400_000

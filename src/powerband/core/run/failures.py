@@ -12,7 +12,8 @@ import torch
 from powerband.core.errors import ConfigError
 from powerband.core.machine.out_of_memory import OutOfMemory, out_of_memory_message
 from powerband.core.ranks.ranks import TIMEOUT, Ranks, is_peer_failure
-from powerband.core.run.checkpoints import checkpoint
+from powerband.core.run.checkpoints.checkpoint import resolve_resume
+from powerband.core.run.checkpoints.manifest import CheckpointError
 from powerband.core.run.nan.nan_guard import NanGuard
 from powerband.core.run.nan.nan_report import NonFiniteError, non_finite_error
 from powerband.core.stalls.report import STACKS
@@ -67,10 +68,10 @@ def save_non_finite_batch(run: FailedRun, faults: list[dict[str, Any]]) -> NonFi
     folder = run.dir / "nan"
     save_error = run.guard.save(folder, run.env_steps, run.grad_steps)
     try:
-        path, _ = checkpoint.resolve_resume(str(run.dir))
+        path, _ = resolve_resume(str(run.dir))
         last_checkpoint = f"The last checkpoint, of env step {path.name}, was saved before and is valid."
         resume_command = f"powerband train {run.recipe} resume={run.dir}"
-    except checkpoint.CheckpointError:
+    except CheckpointError:
         last_checkpoint = "The run has no checkpoint yet (save_interval is the number of steps between checkpoints)."
         resume_command = ""
     saved_batch = f"The batch and its losses are in {folder}."

@@ -24,7 +24,7 @@ from powerband.core.noise import NoiseSource
 from powerband.core.optim.precision import Precision
 from powerband.core.rank_context import RankContext
 from powerband.core.ranks.ranks import Ranks
-from powerband.core.run.checkpoints import checkpoint
+from powerband.core.run.checkpoints import checkpoint_writer
 from powerband.core.run.checkpoints.checkpoint_files import find_checkpoint, verify_kept
 from powerband.core.run.checkpoints.disk_use import disk_use
 from powerband.core.run.due_actions import DueActions
@@ -328,7 +328,7 @@ class Run:
         `tensors` is name -> weight. Ranks other than rank 0 write nothing.
         """
         if self.ranks.leads:
-            checkpoint.export_policy(self.dir, json.loads(to_json(self.config)), tensors)
+            checkpoint_writer.export_policy(self.dir, json.loads(to_json(self.config)), tensors)
 
     def save(self) -> None:
         """Writes a checkpoint of all ranks. The previous checkpoint stays until this one is complete.

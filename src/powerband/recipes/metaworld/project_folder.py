@@ -25,7 +25,7 @@ from powerband.core.config import from_json, to_json
 from powerband.core.config.saved import saved_text
 from powerband.core.errors import ConfigError
 from powerband.core.rank_context import RankContext
-from powerband.core.run.checkpoints.checkpoint import export_policy
+from powerband.core.run.checkpoints.checkpoint_writer import export_policy
 from powerband.data.recorded.shards import read_manifest, read_shards
 from powerband.recipes.metaworld.algos.expert import build_learner, load_sac_tensors
 from powerband.recipes.metaworld.config import Config

@@ -18,7 +18,8 @@ from typing import Any
 
 import runs
 from powerband.core.errors import ConfigError
-from powerband.core.run.checkpoints.checkpoint import CheckpointWriter, load_checkpoint, resolve_resume
+from powerband.core.run.checkpoints.checkpoint import load_checkpoint, resolve_resume
+from powerband.core.run.checkpoints.checkpoint_writer import CheckpointWriter
 from powerband.core.run_folder import refuse_links
 
 SHARDS = ("shared", "rank0")

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from powerband.core.run.checkpoints import checkpoint
-from powerband.core.run.checkpoints.checkpoint import CheckpointError, CheckpointWriter, load_checkpoint, resolve_resume
+from powerband.core.run.checkpoints import checkpoint_writer
+from powerband.core.run.checkpoints.checkpoint import CheckpointError, load_checkpoint, resolve_resume
+from powerband.core.run.checkpoints.checkpoint_writer import CheckpointWriter
 
 
 def save(run_dir, step: int, tree, shards=("shared",), keep: int = 2):
@@ -103,7 +104,7 @@ def test_a_full_disk_keeps_the_previous_checkpoint(run_dir, monkeypatch):
         path.write_bytes(data[: len(data) // 2])
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoint, "_write_synced", full)
+    monkeypatch.setattr(checkpoint_writer, "_write_synced", full)
     with pytest.raises(CheckpointError, match="No space left"):
         save(run_dir, 2, {"x": torch.ones(10)})
     monkeypatch.undo()
@@ -123,6 +124,6 @@ def test_a_resume_from_an_older_step_removes_the_newer_checkpoints(run_dir):
 def test_the_policy_loads_with_safetensors_alone(run_dir):
     from safetensors.torch import load_file
 
-    checkpoint.export_policy(run_dir, {"algo": "ppo"}, {"w": torch.ones(2, 2)})
+    checkpoint_writer.export_policy(run_dir, {"algo": "ppo"}, {"w": torch.ones(2, 2)})
     assert torch.equal(load_file(run_dir / "policy" / "model.safetensors")["w"], torch.ones(2, 2))
     assert json.loads((run_dir / "policy" / "config.json").read_text()) == {"algo": "ppo"}

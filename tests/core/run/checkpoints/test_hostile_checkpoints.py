@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from powerband.core.run.checkpoints.checkpoint import CheckpointWriter, load_checkpoint, resolve_resume
+from powerband.core.run.checkpoints.checkpoint import load_checkpoint, resolve_resume
+from powerband.core.run.checkpoints.checkpoint_writer import CheckpointWriter
 from powerband.core.run.checkpoints.manifest import CheckpointError
 
 STEPS = (10, 20)

@@ -13,10 +13,11 @@ from typing import Any
 import torch
 
 from powerband.core.ranks.ranks import Ranks
-from powerband.core.run.checkpoints import checkpoint
-from powerband.core.run.checkpoints.checkpoint import CheckpointWriter, pack_shard
+from powerband.core.run.checkpoints.checkpoint import newer_checkpoints, resolve_resume, verify
 from powerband.core.run.checkpoints.checkpoint_marks import Mark, read_marks, write_mark
+from powerband.core.run.checkpoints.checkpoint_writer import CheckpointWriter, checkpoint_errors, make_visible
 from powerband.core.run.checkpoints.manifest import CheckpointError, FileFacts, Manifest
+from powerband.core.run.checkpoints.shard import pack_shard
 from powerband.core.run.folders.storage import RECEIVED, Storage
 
 CHUNK = 16 * 2**20
@@ -142,8 +143,8 @@ def find_checkpoint(storage: Storage, resume: str) -> tuple[Path, list[str]]:
 
 def _choose(resume: str) -> tuple[Path, list[str]]:
     """The checkpoint that `resume` names or its newest undamaged predecessor, with notices for the user."""
-    path, notices = checkpoint.resolve_resume(resume)
-    if newer := [each.name for each in checkpoint.newer_checkpoints(path)]:
+    path, notices = resolve_resume(resume)
+    if newer := [each.name for each in newer_checkpoints(path)]:
         names = ", ".join(reversed(newer))
         notices.append(f"{path.name} is not the newest checkpoint; the next save deletes the newer ones: {names}")
     return path, notices
@@ -161,7 +162,7 @@ def _bring(storage: Storage, path: Path, names: dict[str, dict], to: int) -> Non
         if ranks.rank == to:
             receive(ranks, hidden / name, FileFacts(**facts), 0)
     if ranks.rank == to:
-        checkpoint.publish(hidden, target)
+        make_visible(hidden, target)
 
 
 def verify_kept(storage: Storage, step: int) -> None:
@@ -173,7 +174,7 @@ def verify_kept(storage: Storage, step: int) -> None:
     problem = ""
     if storage.ranks.rank in storage.keepers:
         try:
-            checkpoint.verify(storage.folder / "checkpoints" / str(step))
+            verify(storage.folder / "checkpoints" / str(step))
         except CheckpointError as error:
             problem = str(error)
     first = next(filter(None, storage.ranks.gather(problem)), "")
@@ -197,7 +198,7 @@ def receive(ranks: Ranks, path: Path, facts: FileFacts, source: int) -> None:
         CheckpointError: The file cannot be written, or has another hash than on the rank that has sent it.
     """
     digest = hashlib.sha256()
-    with checkpoint.checkpoint_errors(path.parent):
+    with checkpoint_errors(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("wb") as file:
             for start in range(0, facts.size, CHUNK):
@@ -232,7 +233,7 @@ def _is_intact(path: Path, digest: str) -> bool:
     try:
         if _digest(path) != digest:
             return False
-        checkpoint.verify(path)
+        verify(path)
     except (OSError, CheckpointError):
         return False
     return True
