@@ -46,7 +46,8 @@ def read_records(folder: Path, renamed: tuple[str, str] = ("", "")) -> list[Reco
         lines = []
         text_of_file = path.read_text(encoding="utf-8", errors="replace")
         if renamed[0]:
-            text_of_file = text_of_file.replace(*(json.dumps(each)[1:-1] for each in renamed))
+            old, new = (json.dumps(each)[1:-1] for each in renamed)
+            text_of_file = text_of_file.replace(old, new)
         for text in text_of_file.splitlines():
             with contextlib.suppress(json.JSONDecodeError):
                 lines.append(json.loads(text))

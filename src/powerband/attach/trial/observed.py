@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from powerband.attach.window import Line, ProcessTimes
@@ -53,7 +53,6 @@ class Observed:
         lines: Lines of code with their seconds.
         threads, cores: Threads of torch (0 without torch), and cores of the machine.
         device: Device of the parameters, such as ``cpu``.
-        modules: Parts of paths of the libraries in the sampled lines, in one text.
     """
 
     wall_s: float
@@ -72,7 +71,6 @@ class Observed:
     threads: int
     cores: int
     device: str
-    modules: str = field(repr=False, default="")
 
     def share(self, *accounts: str) -> float:
         """Returns the share of the wall time in `accounts` together, 0 to 1."""
@@ -118,7 +116,6 @@ def observed(
         optimizers[0]["threads"] if optimizers else 0,
         cores,
         optimizers[0]["device"] if optimizers else "",
-        "\n".join(line.library or line.where for each in processes for line in each.lines),
     )
 
 

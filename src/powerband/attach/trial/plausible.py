@@ -21,10 +21,11 @@ LEAST = 0.05
 LEAST_GAIN = 0.02
 EVERY = 10
 """One of this number of calls that log, print or save is made."""
-LOG_LIBRARIES = ("/tensorboard", "tensorboardX/", "wandb/", "mlflow/")
+LOGGERS = ("SummaryWriter", "init", "start_run")
+"""Calls that create a logger of TensorBoard, W&B or MLflow."""
 RENDERING = ("mujoco/renderer", "mujoco_rendering", "mujoco/rendering")
 GL_LIBRARIES = {"egl": "EGL", "osmesa": "OSMesa"}
-PRINT = "print("
+PRINT, TQDM = "print(", "/tqdm/"
 
 
 def plausible_changes(seen: Observed, allow_numerics: bool) -> list[Change]:
@@ -166,27 +167,20 @@ def _precision(seen: Observed) -> list[Change]:
 
 def _output(seen: Observed) -> list[Change]:
     found = []
-    for name, account, verb in (("log_every", "log", "log"), ("save_every", "save", "save")):
-        lines = [line for line in seen.lines if line.account == account]
-        if name == "log_every":
-            lines = [line for line in lines if any(each in line.library + line.where for each in LOG_LIBRARIES)]
-        share = sum(line.seconds for line in lines) / seen.wall_s
-        if name == "save_every":
-            share = seen.share("save")
-        if share >= LEAST and lines:
-            found.append(_cadence(name, verb, share, lines[0].where or lines[0].caller))
+    for name, account in (("log_every", "log"), ("save_every", "save")):
+        lines = [line for line in seen.lines if line.account == account and line.where]
+        if lines and seen.share(account) >= LEAST and (account == "save" or seen.sites_of(*LOGGERS)):
+            found.append(_cadence(name, account, seen.share(account), lines[0].where))
     printing = [line for line in seen.lines if line.where and PRINT in _text(line.where)]
     share = sum(line.seconds for line in printing) / seen.wall_s
     if share >= LEAST:
         found.append(_cadence("print_every", "print", share, printing[0].where))
-    if "tqdm/" in seen.modules:
-        share = sum(line.seconds for line in seen.lines if "tqdm/" in line.library) / seen.wall_s
+    share = sum(line.seconds for line in seen.lines if TQDM in line.library) / seen.wall_s
+    if share >= LEAST:
         variables = {"TQDM_MININTERVAL": "10"}
-        if share >= LEAST:
-            gain = predict.cadence_gain(share, EVERY)
-            text = "tqdm: one line per 10 s"
-            how = permanent.of_variables(variables)
-            found.append(Change("tqdm", 10, text, predict.bound(share), gain, variables=variables, permanent=how))
+        gain, how = predict.cadence_gain(share, EVERY), permanent.of_variables(variables)
+        text = "tqdm: one line per 10 s"
+        found.append(Change("tqdm", 10, text, predict.bound(share), gain, variables=variables, permanent=how))
     return found
 
 

@@ -25,6 +25,8 @@ SLOWEST = 3.0
 COMPILE_S = 120.0
 """Additional seconds of a run with compilation."""
 PROBE_CYCLES = 6
+BY_VARIABLES = ("tqdm", "mujoco_gl")
+"""Changes by environment variables alone."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,9 @@ def timed_run(command: Sequence[str], source: Path, change: Change | None, work:
         settings |= {"change": {change.name: change.value}, "where": list(change.where)}
     most_s = SLOWEST * (start_up_s + 3 + work.seconds) + 20
     most_s += COMPILE_S if change is not None and change.name == "compile" else 0.0
-    records, error = _run(command, source, settings, change.variables if change else {}, most_s)
+    records, error = run_once(command, source, settings, change.variables if change else {}, most_s)
+    if change is not None and change.name not in BY_VARIABLES and not error and not _lines(records, "changed"):
+        error = "the change has not reached the script"
     return TrialRun(None if error else rate_of(leading_marks(records, work.unit), work), error)
 
 
@@ -88,8 +92,8 @@ def probed(
     """
     variants = [{change.name: change.value} for change in changes]
     most_s = 2 * start_up_s + 30 + PROBE_CYCLES * (len(changes) + 1) * max(2.0, 2 * work.seconds)
-    records, error = _run(command, source, {"probe": variants, "cycles": PROBE_CYCLES}, {}, most_s)
-    blocks = [line for record in records for line in record.of_kind("probe")]
+    records, error = run_once(command, source, {"probe": variants, "cycles": PROBE_CYCLES}, {}, most_s)
+    blocks = _lines(records, "probe")
     update_s: dict[int, float] = {}
     for variant in range(len(changes) + 1):
         times = [line["seconds"] / line["updates"] for line in blocks if line["variant"] == variant]
@@ -100,7 +104,7 @@ def probed(
     return [update_s[0] / update_s[i] - 1 if i in update_s else None for i in range(1, len(changes) + 1)], error
 
 
-def _run(
+def run_once(
     command: Sequence[str], source: Path, settings: dict[str, Any], variables: dict[str, str], most_s: float
 ) -> tuple[list[Record], str]:
     """Runs the script to the end that the settings name. Returns its records, and why it failed."""
@@ -115,10 +119,11 @@ def _run(
             finally:
                 process.end()
         records = process.records()
-        finished = any(record.of_kind("finished") for record in records)
-        if process.status and not finished:
+        if process.status and not _lines(records, "finished"):
             lines = [line for line in place.console_text().splitlines() if line.strip()]
             return records, lines[-1].strip()[:200] if lines else f"status {process.status}"
+        if broken := _lines(records, "failure"):
+            return records, f"the instrumentation failed: {broken[0]['text'].strip().splitlines()[-1]}"
         if outside := _outside(records):
             return records, f"the script was about to write {outside}, which is outside the working folder"
         return records, ""
@@ -131,4 +136,8 @@ def _settings(place: OfflineCopy, settings: dict[str, Any]) -> Path:
 
 
 def _outside(records: Sequence[Record]) -> str:
-    return next((line["path"] for record in records for line in record.of_kind("outside")), "")
+    return next((line["path"] for line in _lines(records, "outside")), "")
+
+
+def _lines(records: Sequence[Record], kind: str) -> list[dict[str, Any]]:
+    return [line for record in records for line in record.of_kind(kind)]

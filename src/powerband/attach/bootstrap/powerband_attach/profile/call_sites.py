@@ -1,4 +1,4 @@
-"""Call sites: the lines of the user's code that create loaders, vector environments and optimisers, or set threads.
+"""Call sites: the user's lines that create loaders, vector environments, optimisers and loggers, or set threads.
 
 `powerband profile --try` changes these calls, and prints the changed line.
 """
@@ -24,6 +24,10 @@ CALLS = {
     "gymnasium.vector.sync_vector_env": ("SyncVectorEnv.__init__",),
     "gymnasium.vector.async_vector_env": ("AsyncVectorEnv.__init__",),
     "gymnasium.envs.registration": ("make_vec",),
+    "torch.utils.tensorboard.writer": ("SummaryWriter.__init__",),
+    "tensorboardX.writer": ("SummaryWriter.__init__",),
+    "wandb.sdk.wandb_init": ("init",),
+    "mlflow.tracking.fluent": ("start_run",),
 }
 """Module -> functions; a method has its class in front."""
 MOST = 100

@@ -22,6 +22,8 @@ def _changed(original: Callable[..., Any], values: dict[str, Any]) -> Callable[.
     def changed(*args: Any, **kwargs: Any) -> Any:
         if not settings.here():
             return original(*args, **kwargs)
+        for name in values:
+            settings.made(name)
         arguments = {**bound(original, args, kwargs), **values}
         if arguments.get("num_workers") == 0:
             arguments.update(prefetch_factor=None, persistent_workers=False, timeout=0)

@@ -19,6 +19,7 @@ def install() -> None:
 def _changed(original: Callable[..., Any], name: str) -> Callable[..., Any]:
     def changed(self: Any, params: Any, defaults: dict[str, Any]) -> None:
         if name in defaults:
+            settings.made("optimizer")
             defaults.update(implementation(name))
         original(self, params, defaults)
 

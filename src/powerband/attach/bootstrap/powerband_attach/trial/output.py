@@ -30,25 +30,30 @@ def install() -> None:
     every = settings.change("log_every")
     if every is not None:
         for module, cls in LOGGERS.items():
-            for name in METHODS:
-                replace(module, cls + "." + name, functools.partial(_thinned, every=every, tagged=True))
+            for function in METHODS:
+                replace(
+                    module,
+                    cls + "." + function,
+                    functools.partial(_thinned, name="log_every", every=every, tagged=True),
+                )
         for module, names in FUNCTIONS.items():
-            for name in names:
-                replace(module, name, functools.partial(_thinned, every=every))
+            for function in names:
+                replace(module, function, functools.partial(_thinned, name="log_every", every=every))
     every = settings.change("save_every")
     if every is not None:
-        for module, name in SAVES.items():
-            replace(module, name, functools.partial(_thinned, every=every))
+        for module, function in SAVES.items():
+            replace(module, function, functools.partial(_thinned, name="save_every", every=every))
     every = settings.change("print_every")
     if every is not None:
-        builtins.print = _thinned(print, every)
+        builtins.print = _thinned(print, "print_every", every)
 
 
-def _thinned(original: Callable[..., Any], every: int, tagged: bool = False) -> Callable[..., Any]:
+def _thinned(original: Callable[..., Any], name: str, every: int, tagged: bool = False) -> Callable[..., Any]:
     """Returns a function that makes the first of `every` calls from a line of the user's code.
 
     Args:
         original: The function.
+        name: Name of the change.
         every: Calls per call that is made.
         tagged: Whether the second argument is a tag; each tag has a count of its own.
     """
@@ -56,6 +61,7 @@ def _thinned(original: Callable[..., Any], every: int, tagged: bool = False) -> 
 
     @functools.wraps(original)
     def thinned(*args: Any, **kwargs: Any) -> Any:
+        settings.made(name)
         tag = args[1] if tagged and len(args) > 1 and isinstance(args[1], str) else kwargs.get("tag", "")
         key = (user_place(), tag)
         count = counts[key] = counts.get(key, 0) + 1

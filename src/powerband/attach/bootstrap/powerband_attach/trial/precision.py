@@ -14,7 +14,8 @@ from powerband_attach.trial import settings
 from powerband_attach.trial.replace import replace
 
 _open: list[Any] = []
-"""Networks whose call has not returned."""
+_watched: list[Any] = []
+"""Networks whose call has not returned, with autocast and before compilation."""
 _outermost: dict[int, Any] = {}
 autocast: list[bool] = [False]
 """Whether autocast is on; `probe` changes it."""
@@ -28,9 +29,9 @@ def install() -> None:
         replace("torch.nn.modules.module", "Module._wrapped_call_impl", _autocast)
         when_imported("torch.nn.modules.module", _call_again)
     if settings.change("tf32") is not None:
-        when_imported("torch", lambda torch: set_tf32(torch, True))
+        when_imported("torch", _use_tf32)
     if settings.change("cudnn_benchmark") is not None:
-        when_imported("torch", lambda torch: setattr(torch.backends.cudnn, "benchmark", True))
+        when_imported("torch", _use_cudnn_benchmark)
     if settings.change("compile") is not None:
         when_imported("torch.nn.modules.module", _watch_networks)
 
@@ -39,6 +40,16 @@ def set_tf32(torch: Any, on: bool) -> None:
     """Switches TF32 of matrix products and convolutions on or off."""
     torch.set_float32_matmul_precision("high" if on else "highest")
     torch.backends.cudnn.allow_tf32 = on
+
+
+def _use_tf32(torch: Any) -> None:
+    settings.made("tf32")
+    set_tf32(torch, True)
+
+
+def _use_cudnn_benchmark(torch: Any) -> None:
+    settings.made("cudnn_benchmark")
+    torch.backends.cudnn.benchmark = True
 
 
 def _call_again(module: Any) -> None:
@@ -54,6 +65,7 @@ def _autocast(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(self, *args, **kwargs)
         _open.append(self)
         try:
+            settings.made("autocast")
             kind = next((each.device.type for each in self.parameters()), "cpu")
             with torch.autocast(kind, dtype=torch.bfloat16):
                 return original(self, *args, **kwargs)
@@ -77,14 +89,14 @@ def _watch_networks(module: Any) -> None:
 
 
 def _before_call(network: Any, args: Any) -> None:
-    if not _open:
+    if not _watched:
         _outermost[id(network)] = network
-    _open.append(network)
+    _watched.append(network)
 
 
 def _after_call(network: Any, args: Any, output: Any) -> None:
-    if network in _open:  # an error has left networks open
-        del _open[_open.index(network) :]
+    if network in _watched:  # an error has left networks open
+        del _watched[_watched.index(network) :]
 
 
 def _compile_once(handles: list[Any]) -> Callable[..., None]:
@@ -95,8 +107,9 @@ def _compile_once(handles: list[Any]) -> Callable[..., None]:
         handles.clear()
         for network in _outermost.values():
             if any(parameter.grad is not None for parameter in network.parameters()):
+                settings.made("compile")
                 network.compile()
         _outermost.clear()
-        _open.clear()
+        _watched.clear()
 
     return compile_networks

@@ -27,6 +27,7 @@ def _without_shadows(attribute: str) -> Callable[[Callable[..., Any]], Callable[
         def render(self: Any, *args: Any, **kwargs: Any) -> Any:
             import mujoco
 
+            settings.made("shadows")
             getattr(self, attribute).flags[mujoco.mjtRndFlag.mjRND_SHADOW] = 0
             return original(self, *args, **kwargs)
 

@@ -11,9 +11,11 @@ import json
 import os
 from typing import Any
 
+from powerband_attach import record
 from powerband_attach.profile.call_sites import user_place
 
 _settings: dict[str, Any] = {}
+_made: set[str] = set()
 
 
 def load() -> None:
@@ -30,6 +32,13 @@ def get(name: str, default: Any = None) -> Any:
 def change(name: str) -> Any:
     """Returns the value of the change `name`; None if this run does not make it."""
     return get("change", {}).get(name)
+
+
+def made(name: str) -> None:
+    """Records once that this process has made the change `name`. A run without this record has failed."""
+    if name not in _made:
+        _made.add(name)
+        record.write("changed", name=name)
 
 
 def here() -> bool:

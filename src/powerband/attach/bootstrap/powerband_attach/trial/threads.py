@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from powerband_attach.imports import when_imported
-from powerband_attach.profile.places import is_user_file
+from powerband_attach.profile.places import is_own_file, is_user_file
 from powerband_attach.trial import settings
 from powerband_attach.trial.replace import replace
 
@@ -22,6 +22,7 @@ def install() -> None:
 
 
 def _set(torch: Any, number: int) -> None:
+    settings.made("threads")
     if torch.get_num_threads() != number:  # the script has set the variable itself
         torch.set_num_threads(number)
 
@@ -29,6 +30,8 @@ def _set(torch: Any, number: int) -> None:
 def _ignoring(original: Callable[..., Any]) -> Callable[..., Any]:
     def set_num_threads(number: int) -> None:
         frame: Any = sys._getframe(1)
+        while is_own_file(frame.f_code.co_filename):
+            frame = frame.f_back
         if not is_user_file(frame.f_code.co_filename):  # workers of a batch loader use one thread
             original(number)
 

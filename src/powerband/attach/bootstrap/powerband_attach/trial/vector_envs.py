@@ -33,6 +33,7 @@ def _make_vec(original: Callable[..., Any], mode: str) -> Callable[..., Any]:
     def make_vec(*args: Any, **kwargs: Any) -> Any:
         if not settings.here():
             return original(*args, **kwargs)
+        settings.made("vector_env")
         return original(**{**bound(original, args, kwargs), "vectorization_mode": mode})
 
     return make_vec
@@ -57,6 +58,7 @@ def _creates(cls: Any, other: Callable[[], Any]) -> None:
     def new(called: Any, *args: Any, **kwargs: Any) -> Any:
         if called is not cls or not settings.here():
             return object.__new__(called)
+        settings.made("vector_env")
         arguments = bound(init, (None, *args), kwargs)
         return other()(**{name: arguments[name] for name in COMMON if name in arguments})
 
