@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -142,12 +144,22 @@ def test_slow_environments_gain_by_processes(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(STEPPING)
-    words = ["profile", "seconds=4", "wait=1", "--try", "--env", "try_seconds=1", "--json=profile.json"]
+    words = [
+        "profile",
+        "seconds=4",
+        "wait=1",
+        "--try",
+        "--env",
+        "try_seconds=1",
+        "page=page.html",
+        "--json=profile.json",
+    ]
     assert main([*words, "--", sys.executable, "train.py"]) == 0
     out, report = capfd.readouterr()
     profile = json.loads((tmp_path / "profile.json").read_text())
     jsonschema.Draft202012Validator(schema("profile")).validate(profile)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["profile.json", "train.py"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["page.html", "profile.json", "train.py"]
+    assert "Tried changes" in (tmp_path / "page.html").read_text()
     (change,) = profile["tried"]
     assert (change["name"], change["value"], change["verdict"]) == ("vector_env", "async", "gain"), report
     assert change["interval"][0] > 0 and len(change["rates"]) == change["runs"] == 3 and not change["numerics"]
@@ -155,6 +167,25 @@ def test_slow_environments_gain_by_processes(
     assert profile["tried_unit"] == "env_steps" and len(profile["unchanged_rates"]) == 4
     assert "env-bound" in report and "tried changes" in report and "run 1 of 7" in report
     assert profile["failures"] == []
+
+
+def test_ctrl_c_prints_what_is_known(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(STEPPING)
+    words = ["profile", "seconds=4", "wait=1", "--try", "try_seconds=1", "--json=profile.json", "--", sys.executable]
+    command = [sys.executable, "-m", "powerband", *words, "train.py"]
+    with subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        assert process.stderr is not None
+        seen = []
+        for line in process.stderr:
+            seen.append(line)
+            if "run 3 of 7" in line:  # as a terminal does, for the whole group
+                os.killpg(process.pid, signal.SIGINT)
+        assert process.wait(60) == 0, "".join(seen)
+    (change,) = json.loads((tmp_path / "profile.json").read_text())["tried"]
+    assert change["verdict"] == "unfinished" and change["runs"] == 1 and change["interval"] is None
+    assert change["realised"] > 0 and any("interrupted" in line for line in seen)
 
 
 @pytest.mark.slow

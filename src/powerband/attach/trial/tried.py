@@ -56,6 +56,16 @@ class Tried:
             "error": self.error,
         }
 
+    def cells(self) -> list[str]:
+        """Returns cells for the report page: change, realised gain, interval, prediction, verdict, how to keep it."""
+        change, gain = self.change, self.gain
+        predicted = f"{change.predicted:+.0%}" if change.predicted is not None else f"at most {change.at_most:+.0%}"
+        interval = (
+            f"{gain.low:+.0%} to {gain.high:+.0%}" if gain and gain.low is not None and gain.high is not None else ""
+        )
+        kept = "\n".join(change.permanent.lines())
+        return [change.text, f"{gain.gain:+.0%}" if gain else "", interval, predicted, self.error or self.verdict, kept]
+
     def line(self) -> str:
         """Returns one line for the report."""
         change, gain = self.change, self.gain
