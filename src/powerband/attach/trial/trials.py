@@ -23,6 +23,9 @@ Progress = Callable[[str, float], None]
 RUN_OVERHEAD_S = 2.0
 """Seconds of a run besides start-up, warm-up and work: the copy, and the end of its processes."""
 
+UNSTEADY = 1.3
+"""Ratio of the fastest to the slowest unchanged run from which a note says that the gains are uncertain."""
+
 
 class Trials:
     """Tries changes of one script.
@@ -139,4 +142,9 @@ class Trials:
             for index, change in enumerate(self.changes)
         ]
         rates = [run.rate for run in self.runs if run.change is None]
+        if rates and max(rates) > UNSTEADY * min(rates):
+            self.notes.append(
+                f"the unchanged runs differ by a factor of {max(rates) / min(rates):.2f}, so the gains are uncertain: "
+                f"the machine does other work, or the script varies."
+            )
         return TriedChanges(best_first(tried), self.work.unit, rates, self.notes)
