@@ -161,20 +161,22 @@ import time, torch
 net = torch.nn.Linear(2, 2)
 optimizer = torch.optim.SGD(net.parameters(), 1e-3)
 for _ in range(10**6):
-    time.sleep(0.004 * torch.get_num_threads())
+    time.sleep(0.02 * torch.get_num_threads())
     net(torch.ones(2, 2)).sum().backward()
     optimizer.step()
 """
 
 
+@pytest.mark.timed
 def test_a_run_ends_at_its_count_and_a_probe_predicts(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("import torch\ntorch.set_num_threads(4)\n" + SLOW)
     command = [sys.executable, "train.py"]
-    run = timed_run(command, tmp_path, None, Work("updates", 10, 60, 1.0), 30.0)
-    assert run.error == "" and run.rate is not None and 20 < run.rate < 62.5
+    run = timed_run(command, tmp_path, None, Work("updates", 10, 40, 2.5), 30.0)
+    assert run.error == "" and run.rate is not None and 2 < run.rate < 12.5
     changes = [Change("threads", 2, "", 1.0), Change("threads", 4, "", 1.0)]
     gains, error = probed(command, tmp_path, changes, WORK, 30.0)
-    assert error == "" and gains[0] == pytest.approx(1.0, abs=0.45) and gains[1] == pytest.approx(0.0, abs=0.25)
+    assert error == "" and gains[0] is not None and gains[1] is not None
+    assert gains[0] == pytest.approx(1.0, abs=0.45) and gains[1] == pytest.approx(0.0, abs=0.25)
 
 
 def test_a_failing_script_is_named(tmp_path: Path) -> None:
