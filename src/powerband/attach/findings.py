@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from powerband.attach.script_run import ScriptRun
+from powerband.attach.trial.tried import TriedChanges
 from powerband.attach.window import Line, ProcessTimes, facts_of, process_times, ranks_of
 from powerband.tune.diagnose.diagnosis import Diagnosis, diagnose
 from powerband.tune.diagnose.evidence import Finding
@@ -65,6 +66,7 @@ class ScriptProfile:
         facts: Figures besides the ledgers.
         diagnosis: Causes, and the mean ledger over ranks.
         advice: Changes, the one with the largest possible gain first.
+        tried: Changes that were tried; None without ``--try``.
     """
 
     command: Sequence[str]
@@ -74,6 +76,7 @@ class ScriptProfile:
     facts: WindowFacts
     diagnosis: Diagnosis
     advice: list[ScriptAdvice]
+    tried: TriedChanges | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the profile as a JSON value with the keys of a recipe's profile, and the lines of code."""
@@ -100,6 +103,7 @@ class ScriptProfile:
             "never_reported": [{"pid": each.pid, "command": each.command} for each in self.run.silent],
             "failures": failures(self.run),
             "ranks": [{"ledger": each.ledger.to_dict(), "facts": self.facts.to_dict()} for each in self.ranks],
+            **({} if self.tried is None else self.tried.to_dict()),
         }
 
     def __str__(self) -> str:

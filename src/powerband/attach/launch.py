@@ -44,6 +44,7 @@ class Launched:
         popen: The first process.
         tree: All processes that the command has started.
         began: Time of the start, from `time.monotonic`.
+        renamed: A path in the records, such as that of a copy, and the path that replaces it.
         ended_by_us: Whether `end` has ended the command, so that its status means nothing.
     """
 
@@ -51,6 +52,7 @@ class Launched:
     popen: subprocess.Popen[bytes]
     tree: ProcessTree
     began: float = field(default_factory=time.monotonic)
+    renamed: tuple[str, str] = ("", "")
     ended_by_us: bool = False
 
     def wait(self, until: Callable[[], bool] = lambda: False) -> bool:
@@ -99,7 +101,7 @@ class Launched:
 
     def records(self) -> list[Record]:
         """Reads the records that the processes have written so far, the oldest process first."""
-        return read_records(self.folder)
+        return read_records(self.folder, self.renamed)
 
     def silent(self) -> list[Process]:
         """Returns the Python processes of the command that never reported, such as those with the flag -I or -E."""
@@ -125,7 +127,7 @@ def launch(
 
     Args:
         command: Program and its arguments, such as ``["python", "train.py"]``.
-        tool: ``profile`` or ``audit``; "" starts the command without instrumentation.
+        tool: ``profile``, ``audit`` or ``trial``; "" starts the command without instrumentation.
         folder: Existing folder for the records.
         variables: Environment variables to add for the command.
         cwd: Working folder; None keeps that of this process.

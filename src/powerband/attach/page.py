@@ -16,6 +16,7 @@ from powerband.tune.measure.ledger import ACCOUNT_ALIASES, ACCOUNTS, duration
 INPUT = ("env", "data_wait")
 """Accounts of the calls that begin an iteration of the loop if an update came before them."""
 LINES = 40
+TRIED = ("change", "realised gain", "interval", "predicted", "verdict", "how to keep it")
 
 
 def write_page(profile: ScriptProfile, path: str) -> Path:
@@ -44,6 +45,7 @@ def write_page(profile: ScriptProfile, path: str) -> Path:
         "Where the time went": table(("account", "seconds", "share", "meaning"), accounts),
         "Cause": f"<pre>{html.escape(chr(10).join([*diagnosis.lines(), *profile.run.notes]))}</pre>",
         "Advice": table(("cause", "change", "gain at most"), advice),
+        "Tried changes": table(TRIED, [each.cells() for each in profile.tried.tried] if profile.tried else []),
         "Lines of code": table(("share", "account", "line", "called from", "in"), lines),
         "Recorded steps": timeline_charts(trace) and f"{timeline_charts(trace)}<pre>{timeline_text(trace)}</pre>",
         "Processes": table(("process", "rank", "env steps", "updates", "processor", "command"), processes),

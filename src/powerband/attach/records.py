@@ -32,15 +32,23 @@ class Record:
         return [line for line in self.lines if line["kind"] == kind]
 
 
-def read_records(folder: Path) -> list[Record]:
+def read_records(folder: Path, renamed: tuple[str, str] = ("", "")) -> list[Record]:
     """Reads all records of a folder, the oldest process first.
 
     A process may write at the same time, so an incomplete last line is left out.
+
+    Args:
+        folder: Folder of the records.
+        renamed: A path in the records, such as that of a copy, and the path to replace it by.
     """
     records = []
     for path in folder.glob("*.jsonl"):
         lines = []
-        for text in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        text_of_file = path.read_text(encoding="utf-8", errors="replace")
+        if renamed[0]:
+            old, new = (json.dumps(each)[1:-1] for each in renamed)
+            text_of_file = text_of_file.replace(old, new)
+        for text in text_of_file.splitlines():
             with contextlib.suppress(json.JSONDecodeError):
                 lines.append(json.loads(text))
         if lines and lines[0]["kind"] in ("start", "fork"):

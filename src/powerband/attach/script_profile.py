@@ -1,7 +1,7 @@
 """Script profile: runs a training script that does not know powerband, and shows where its time goes.
 
 The ledger and the causes are those of ``powerband profile RECIPE``. The advice is bounded and not predicted, because
-nothing of the script is run a second time.
+nothing of the script is run a second time; `attach.trial` does that.
 """
 
 from __future__ import annotations

@@ -33,6 +33,18 @@ class ScriptOptions:
     """Let the script finish, and report on all of its time after the first updates."""
     page: str = ""
     """File of the report page, such as profile.html; empty writes no page."""
+    try_changes: bool = False
+    """Start the script again with one change at a time, and measure the gains (``--try``)."""
+    allow_numerics: bool = False
+    """Also try changes that change numerical results, such as bfloat16 (``--allow-numerics``)."""
+    show_env: bool = False
+    """Print the variables or the diff that make the gains permanent (``--env``)."""
+    try_seconds: Annotated[float, Range(at_least=1.0, at_most=3600.0)] = 4.0
+    """Seconds of each run with or without a change, after its warm-up."""
+    try_runs: Annotated[int, Range(at_least=3, at_most=100)] = 3
+    """Runs of each change; a run without it comes before and after each."""
+    try_budget: Annotated[float, Range(at_least=10.0, at_most=86_400.0)] = 900.0
+    """Budget of all these runs in seconds; the changes with the largest predicted gains come first."""
 
 
 @dataclass
@@ -70,12 +82,13 @@ def run_script(command: Sequence[str], options: ScriptOptions) -> ScriptRun:
             f"No folder for temporary files is writable ({error.strerror}). Set TMPDIR to one."
         ) from error
     try:
-        return _watched(launch(command, "profile", folder), options)
+        return watched(launch(command, "profile", folder), options)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _watched(script: Launched, options: ScriptOptions) -> ScriptRun:
+def watched(script: Launched, options: ScriptOptions) -> ScriptRun:
+    """Waits for the end of the window of a running script, and ends the script there."""
     began_ns = time.perf_counter_ns()
     start: list[tuple[int, str]] = []
     looked = 0.0

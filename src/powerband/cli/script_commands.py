@@ -4,14 +4,28 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import TYPE_CHECKING
 
 from powerband.core.config import resolve
 from powerband.core.config.command_line import print_or_write, split_json_option, wants_help
 from powerband.core.config.schema import fields_table
 from powerband.core.errors import ConfigError
 
+if TYPE_CHECKING:
+    from powerband.attach.script_run import ScriptOptions
+
 SEPARATOR = "--"
-PROFILE_USAGE = "[seconds=30] [--keep-running] [page=FILE.html] [--json FILE.json] -- COMMAND ..."
+PROFILE_USAGE = (
+    "[seconds=30] [--keep-running] [page=FILE.html] [--json FILE.json] [--try [--allow-numerics] [--env]] "
+    "-- COMMAND ..."
+)
+FLAGS = {
+    "keep-running": "keep_running",
+    "try": "try_changes",
+    "allow-numerics": "allow_numerics",
+    "env": "show_env",
+}
+"""Flag -> option that it sets."""
 
 
 def is_script_command(arguments: list[str]) -> bool:
@@ -39,8 +53,11 @@ def profile_script(arguments: list[str]) -> int:
         return 0
     if not command:
         raise ConfigError("No command follows --. Write powerband profile -- python train.py.")
-    words = ["keep_running=true" if word in ("--keep-running", "keep-running") else word for word in words]
+    words = [f"{FLAGS[name]}=true" if (name := word.removeprefix("--")) in FLAGS else word for word in words]
     options = resolve(ScriptOptions, words, help_command="powerband profile --help --").config
+    _check(options)
+    if options.try_changes:
+        return _try(command, options, target)
     result, status = run_and_diagnose(command, options)
     sys.stdout.flush()
     if result is None:
@@ -56,3 +73,47 @@ def profile_script(arguments: list[str]) -> int:
     if status:
         print(f"powerband: the script ended with status {status}.", file=sys.stderr)
     return status
+
+
+def _check(options: ScriptOptions) -> None:
+    """Refuses options that only act together with others."""
+    for name, flag in (("allow_numerics", "--allow-numerics"), ("show_env", "--env")):
+        if getattr(options, name) and not options.try_changes:
+            raise ConfigError(f"{flag} acts with --try only. Write powerband profile --try {flag} -- COMMAND.")
+    if options.try_changes and options.keep_running:
+        raise ConfigError("--try starts the script again and again, so --keep-running is not possible. Leave one out.")
+
+
+def _try(command: list[str], options: ScriptOptions, target: str) -> int:
+    """Profiles a script and tries changes.
+
+    Returns:
+        Exit status: the script's own if it has ended with an error, else 0; 1 if nothing was measured.
+    """
+    from powerband.attach.trial.script_trial import try_script
+    from powerband.core.telemetry.console import budget_progress_bar
+
+    def show(text: str) -> None:
+        sys.stdout.flush()
+        if target != "-":
+            print(f"\n{text}\n", file=sys.stderr, flush=True)
+
+    result, status = try_script(command, options, budget_progress_bar, show)
+    if result is None:
+        print("powerband: nothing was measured: no Python process of the command ran long enough.", file=sys.stderr)
+        return status or 1
+    if result.tried is None:
+        show(str(result))
+        print(f"powerband: the script ended with status {status}.", file=sys.stderr)
+        return status
+    if target:
+        print_or_write(result.to_dict(), target)
+    if target != "-":
+        print("\n".join(result.tried.lines()), file=sys.stderr)
+    if options.show_env:
+        print("\n".join(result.tried.permanent_lines()))
+    if options.page:
+        from powerband.attach.page import write_page
+
+        print(f"powerband: report page {os.path.relpath(write_page(result, options.page))}", file=sys.stderr)
+    return 0

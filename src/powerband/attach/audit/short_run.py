@@ -4,34 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import socket
 import subprocess
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from powerband.attach.audit.working_copy import copy_folder, file_stamps, written_files
-from powerband.attach.launch import launch
+from powerband.attach.audit.offline_copy import offline_copy
+from powerband.attach.audit.working_copy import file_stamps, written_files
+from powerband.attach.launch import Launched, launch
 from powerband.attach.records import Record
 
-OFFLINE = {
-    "WANDB_MODE": "offline",
-    "WANDB_SILENT": "true",
-    "HF_HUB_OFFLINE": "1",
-    "HF_DATASETS_OFFLINE": "1",
-    "TRANSFORMERS_OFFLINE": "1",
-    "NEPTUNE_MODE": "offline",
-    "CLEARML_OFFLINE_MODE": "1",
-    "COMET_START_ONLINE": "0",
-    "MLFLOW_TRACKING_URI": "file:mlruns",
-}
-"""Variables that keep services offline; MLflow writes into the copy."""
 REPEATABLE = {"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
-CONSOLE_BYTES = 4 * 2**20
 LOOK_S = 0.1
 
 
@@ -104,40 +89,30 @@ def run_short(command: Sequence[str], source: Path, changes: dict[str, Any], lim
         changes: Option id -> value to set.
         limits: When the run ends.
     """
-    place = Path(tempfile.mkdtemp(prefix="powerband-audit-"))
-    try:
-        copy, records, temporary = place / source.name, place / "records", place / "tmp"
-        copy_folder(source, copy)
-        records.mkdir()
-        temporary.mkdir()
-        settings = place / "settings.json"
+    with offline_copy(command, source, "powerband-audit-") as place:
+        copy = place.copy
+        settings = place.folder / "settings.json"
         settings.write_text(json.dumps({"changes": changes, "folder": str(copy), **vars(limits)}), encoding="utf-8")
-        words = [word.replace(str(source), str(copy)) for word in command]
-        port = str(_free_port())
         threads = {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": "1"}
-        variables = {**OFFLINE, **REPEATABLE, **threads, "POWERBAND_AUDIT": str(settings), "TMPDIR": str(temporary)}
-        variables |= {"MASTER_PORT": port, "PET_MASTER_PORT": port}
+        variables = {**place.variables, **REPEATABLE, **threads, "POWERBAND_AUDIT": str(settings)}
         before, began = file_stamps(copy), time.monotonic()
-        with (place / "console").open("wb") as console:
+        with place.console.open("wb") as console:
             streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": console, "stderr": subprocess.STDOUT}
-            process = launch(words, "audit", records, variables, copy, **streams)
+            process = launch(place.command, "audit", place.records, variables, copy, **streams)
             try:
-                in_time = _wait(process, limits.most_s + 20)
+                in_time = wait_until(process, limits.most_s + 20)
             finally:
                 process.end()
-        text = (place / "console").read_bytes()[:CONSOLE_BYTES].decode("utf-8", "replace")
+        text = place.console_text()
         found = process.records()
         stopped = any(record.of_kind("stopped") for record in found) or not in_time
         files, seconds = written_files(copy, before), time.monotonic() - began
-        text = text.replace(str(copy), str(source)).replace(str(temporary), "TMPDIR")
         status = process.popen.returncode if in_time else None
         timed_out = not in_time or (stopped and not limits.window_s and not _reached(found, limits))
         return ShortRun(changes, found, text, files, status, stopped, seconds, timed_out)
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
 
 
-def _wait(process: Any, seconds: float) -> bool:
+def wait_until(process: Launched, seconds: float) -> bool:
     """Waits for the end of the first process. Returns False if it takes longer than `seconds`."""
     limit, look = time.monotonic() + seconds, 0.0
     while process.popen.poll() is None:
@@ -155,9 +130,3 @@ def _reached(records: list[Record], limits: Limits) -> bool:
     ends = [line for record in records for line in record.of_kind("stopped")]
     pairs = ((limits.updates, "updates"), (limits.env_steps, "env_steps"))
     return any(limit and line[name] >= limit for line in ends for limit, name in pairs)
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])

@@ -1,8 +1,8 @@
 """Instrumentation of a script: standard library only, Python 3.9 to 3.13, one sub-package per tool.
 
-The environment variable ``POWERBAND_ATTACH`` names the sub-package whose `begin` runs in each process: ``profile`` or
-``audit``. Each process writes a file of JSON lines into the folder ``POWERBAND_ATTACH_DIR``. An error of the
-instrumentation is recorded there and never reaches the script.
+The environment variable ``POWERBAND_ATTACH`` names the sub-package whose `begin` runs in each process: ``profile``,
+``audit`` or ``trial``. Each process writes a file of JSON lines into the folder ``POWERBAND_ATTACH_DIR``. An error of
+the instrumentation is recorded there and never reaches the script.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 from powerband_attach import process, record
 from powerband_attach.safely import safely
 
-TOOLS = ("profile", "audit")
+TOOLS = ("profile", "audit", "trial")
 """Sub-packages that ``POWERBAND_ATTACH`` may name. Each has a function ``begin()``."""
 
 

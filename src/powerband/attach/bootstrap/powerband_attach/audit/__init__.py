@@ -11,11 +11,13 @@ def begin() -> None:
     from powerband_attach.audit import settings
 
     settings.load()
-    from powerband_attach.audit import facts, libraries, outside_writes, seeds
+    from powerband_attach import outside_writes
+    from powerband_attach.audit import facts, libraries, seeds
     from powerband_attach.audit.parsers import argument_parser, dataclass, flags, mapping, omega_conf
     from powerband_attach.audit.runtime import environments, optimisers
 
-    for part in (seeds, outside_writes, argument_parser, dataclass, mapping, omega_conf, flags):
+    outside_writes.install(settings.get("folder", ""))
+    for part in (seeds, argument_parser, dataclass, mapping, omega_conf, flags):
         part.install()
     for part in (facts, libraries, environments, optimisers):
         part.install()

@@ -16,6 +16,8 @@ BINS = 128
 OTHER = "other"
 SPANS = 1500
 """Number of recorded spans for the timeline of the report."""
+MARK_NS = 10_000_000
+"""Smallest distance of two marks in nanoseconds."""
 
 
 class Clock:
@@ -32,12 +34,15 @@ class Clock:
         num_envs: Largest number of environments in one call.
         optimizers: Identity of an optimiser -> number of its steps.
         recorded, trace: Spans while they are recorded, and afterwards: account, start, end.
+        marks: Progress of the script while a trial needs it: (updates, environment steps, time), at most 200 per
+            second. None records no progress.
         waiting, first, previous: Whether the sampler waits for the next event, the account of that event, and the
             account of the event before it.
     """
 
     def __init__(self) -> None:
         self.env_depth = 0
+        self.marks: list[tuple[int, int, int]] | None = None
         self.restart()
 
     def restart(self) -> None:
@@ -55,7 +60,30 @@ class Clock:
         self.waiting, self.first, self.previous = False, OTHER, OTHER
         self.recorded: list[tuple[str, int, int]] | None = None
         self.trace: list[tuple[str, int, int]] = []
-        self.since = perf_counter_ns()
+        self.since = self.marked_ns = perf_counter_ns()
+        self.last_mark: tuple[int, int, int] | None = None
+        if self.marks:
+            self.marks = []
+
+    def mark(self) -> None:
+        """Adds a mark of the progress, right after an optimiser step or an environment step.
+
+        The last step before a pause is a mark too, so that the count during the pause is known.
+        """
+        if self.marks is None:
+            return
+        now = (self.updates, self.env_steps, self.since)
+        if self.since - self.marked_ns >= MARK_NS:
+            if self.last_mark is not None and self.last_mark[2] != self.marked_ns:
+                self.marks.append(self.last_mark)
+            self.marks.append(now)
+            self.marked_ns = self.since
+        self.last_mark = now
+
+    @property
+    def updates(self) -> int:
+        """Steps of the optimiser that steps most often."""
+        return max(list(self.optimizers.values()), default=0)
 
     def record_spans(self) -> None:
         """Starts to record spans, once. When there are `SPANS` of them, they move to `trace`."""
@@ -116,7 +144,7 @@ class Clock:
             "env_steps": self.env_steps,
             "num_envs": self.num_envs,
             "envs": dict(self.envs),
-            "updates": max(list(self.optimizers.values()), default=0),
+            "updates": self.updates,
             "optimizer_steps": sum(list(self.optimizers.values())),
         }
 

@@ -1,4 +1,4 @@
-"""Learning: times optimiser steps, backward passes, batch loaders, collectives and checkpoints of torch.
+"""Learning: times optimiser steps, backward passes, collectives and checkpoints of torch.
 
 No hook of a module and no dispatch mode is used: they would make small networks slower by half and more.
 """
@@ -28,7 +28,6 @@ def watch() -> None:
     when_imported("torch.optim.optimizer", _add_optimizer_hooks)
     when_imported("torch", _time_functions)
     when_imported("torch.distributed.distributed_c10d", _time_collectives)
-    when_imported("torch.utils.data.dataloader", _time_loader)
 
 
 def _add_optimizer_hooks(module: ModuleType) -> None:
@@ -57,6 +56,7 @@ def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
         steps = clock.optimizers[key] = clock.optimizers.get(key, 0) + 1
         if steps == RECORD_AFTER:
             clock.record_spans()
+        clock.mark()
 
 
 @safely
@@ -88,25 +88,3 @@ def _time_functions(torch: Any) -> None:
 def _time_collectives(module: Any) -> None:
     for name in COLLECTIVES:
         _replace(module, name, "collectives")
-
-
-def _time_loader(module: Any) -> None:
-    iterator = module._BaseDataLoaderIter
-    iterator.__next__ = TimedLoader(iterator.__next__, "data_wait")
-
-
-class TimedLoader(Timed):
-    """``__next__`` of a batch loader, which records the settings of each kind of loader once."""
-
-    described: set[tuple] = set()
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        loader = args[0]
-        names = ("_num_workers", "_pin_memory", "_prefetch_factor", "_persistent_workers", "_drop_last")
-        settings = tuple(getattr(loader, name, None) for name in names)
-        if settings not in self.described:
-            self.described.add(settings)
-            batch = getattr(getattr(loader, "_index_sampler", None), "batch_size", None)
-            fields = {name[1:]: value for name, value in zip(names, settings)}  # noqa: B905 (new in Python 3.10)
-            record.write("loader", batch_size=batch, **fields)
-        return super().__call__(*args, **kwargs)

@@ -51,6 +51,16 @@ _LIBRARIES = tuple({os.path.join(path, "") for path in _PATHS if path})
 _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
+def is_own_file(path: str) -> bool:
+    """Returns whether a file belongs to this package."""
+    return path.startswith(_OWN)
+
+
+def is_user_file(path: str) -> bool:
+    """Returns whether a file is the user's code: no installed package, no generated code, no part of powerband."""
+    return not (path.startswith((*_LIBRARIES, _OWN, "<")) or "/site-packages/" in path)
+
+
 class Place(NamedTuple):
     """What a stack is doing.
 

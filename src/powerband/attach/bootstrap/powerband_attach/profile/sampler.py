@@ -12,7 +12,7 @@ import sys
 import time
 
 from powerband_attach import process, record
-from powerband_attach.profile import environments
+from powerband_attach.profile import environments, loaders
 from powerband_attach.profile.callers import Callers
 from powerband_attach.profile.clock import OTHER, clock
 from powerband_attach.profile.places import Place, place_of
@@ -80,6 +80,8 @@ class Sampler:
             cpu_s=time.process_time(),
             thread_s=time.clock_gettime(time.pthread_getcpuclockid(clock.thread)),
             queue_s=_queue_s(),
+            loaders=loaders.read(),
+            **_marks(),
             samples=[[*key, count] for key, count in samples.items()],
         )
 
@@ -148,6 +150,14 @@ def _inside(top: str, place: Place) -> str:
     return place.account if place.account != "wait" else "idle"
 
 
+def _marks() -> dict:
+    """Returns the marks since the last line, if this run records progress."""
+    if clock.marks is None:
+        return {}
+    marks, clock.marks = clock.marks, []
+    return {"marks": marks}
+
+
 def _queue_s() -> float:
     """Returns the seconds in which the main thread was ready to run and had no core; 0 if they are unknown."""
     try:
@@ -172,6 +182,7 @@ def begin() -> None:
 
 def _begin_again() -> None:
     clock.restart()
+    loaders.forget()
     sampler.forget()
     sampler.write()
     sampler.start()

@@ -58,6 +58,7 @@ class TimedEnvCall(Timed):
             clock.env_depth = 0
             if self.account == "step":
                 count_env_steps(args[0])
+                clock.mark()
 
 
 _sizes: dict[tuple[type, int], int] = {}

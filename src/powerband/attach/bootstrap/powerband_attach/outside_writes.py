@@ -8,7 +8,6 @@ import tempfile
 from typing import Any
 
 from powerband_attach import record
-from powerband_attach.audit import settings
 
 WRITING_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC
 CACHES = ("__pycache__", ".cache", ".config", ".triton", ".numba_cache", ".nv", ".torch", ".keras")
@@ -16,10 +15,14 @@ CACHES = ("__pycache__", ".cache", ".config", ".triton", ".numba_cache", ".nv", 
 _allowed: tuple[str, ...] = ()
 
 
-def install() -> None:
-    """Adds the audit hook. Writes to temporary folders, devices and caches of packages are allowed."""
+def install(folder: str) -> None:
+    """Adds the audit hook. Writes to temporary folders, devices and caches of packages are allowed.
+
+    Args:
+        folder: The copy of the working folder.
+    """
     global _allowed
-    folders = [settings.get("folder", ""), os.environ.get("POWERBAND_ATTACH_DIR", ""), tempfile.gettempdir()]
+    folders = [folder, os.environ.get("POWERBAND_ATTACH_DIR", ""), tempfile.gettempdir()]
     _allowed = tuple(os.path.realpath(folder) for folder in filter(None, folders)) + ("/dev", "/proc", "/run", "/sys")
     sys.addaudithook(_look)
 

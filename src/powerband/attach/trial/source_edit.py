@@ -1,0 +1,117 @@
+"""Source edit: unified diffs that change one call in the user's code."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+from collections.abc import Sequence
+from pathlib import Path
+
+Edit = tuple[int, int, str]
+"""Start and end in the source text in characters, and the new text."""
+
+
+def keyword_diff(where: str, names: Sequence[str], keyword: str, value: str) -> str:
+    """Returns the diff that sets a keyword argument of a call; "" if the call cannot be changed safely.
+
+    Args:
+        where: Place of the call as ``path:line``.
+        names: Names of the called class or function, without modules.
+        keyword: Name of the argument.
+        value: Its value as source text.
+    """
+    source, call = _call_at(where, names)
+    if call is None or any(each.arg is None for each in call.keywords):  # **kwargs may contain it
+        return ""
+    for each in call.keywords:
+        if each.arg == keyword:
+            return _diff(where, source, [(*_span(source, each.value), value)])
+    end = _span(source, call)[1] - 1  # before the closing bracket
+    before = source[:end].rstrip()
+    comma = "" if before.endswith(("(", ",")) else ","
+    space = " " if comma or before.endswith(",") else ""
+    return _diff(where, source, [(len(before), len(before), f"{comma}{space}{keyword}={value}")])
+
+
+def argument_diff(where: str, names: Sequence[str], value: str) -> str:
+    """Returns the diff that sets the only positional argument of a call; "" if the call has another form."""
+    source, call = _call_at(where, names)
+    if call is None or len(call.args) != 1 or call.keywords or isinstance(call.args[0], ast.Starred):
+        return ""
+    return _diff(where, source, [(*_span(source, call.args[0]), value)])
+
+
+def class_diff(where: str, old: str, new: str) -> str:
+    """Returns the diff that calls another class, and imports it if its name is imported alone."""
+    source, call = _call_at(where, [old])
+    if call is None:
+        return ""
+    edits: list[Edit] = []
+    end = _span(source, call.func)[1]
+    edits.append((end - len(old), end, new))
+    if isinstance(call.func, ast.Name):
+        imports = [
+            alias
+            for node in ast.walk(ast.parse(source))
+            if isinstance(node, ast.ImportFrom)
+            for alias in node.names
+            if alias.name == old and alias.asname is None
+        ]
+        if not imports:
+            return ""
+        start, end = _span(source, imports[0])
+        edits.append((start, end, f"{new}, {old}"))
+    return _diff(where, source, edits)
+
+
+def _call_at(where: str, names: Sequence[str]) -> tuple[str, ast.Call | None]:
+    """Returns the source text and the innermost call of one of `names` at a place."""
+    path, _, line = where.rpartition(":")
+    try:
+        source = Path(path).read_text(encoding="utf-8")
+        tree = ast.parse(source)
+    except (OSError, ValueError, SyntaxError):
+        return "", None
+    calls = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and node.lineno <= int(line) <= (node.end_lineno or node.lineno)
+        and _name(node.func) in names
+    ]
+    return source, min(calls, key=lambda call: (call.end_lineno or 0) - call.lineno, default=None)
+
+
+def _name(function: ast.expr) -> str:
+    if isinstance(function, ast.Attribute):
+        return function.attr
+    return function.id if isinstance(function, ast.Name) else ""
+
+
+def _span(source: str, node: ast.expr | ast.alias) -> tuple[int, int]:
+    """Returns start and end of a node in characters; the parser counts bytes within a line."""
+    lines = source.splitlines(keepends=True)
+
+    def position(line: int, column: int) -> int:
+        before = sum(len(text) for text in lines[: line - 1])
+        return before + len(lines[line - 1].encode()[:column].decode())
+
+    return position(node.lineno, node.col_offset), position(node.end_lineno or 0, node.end_col_offset or 0)
+
+
+def _diff(where: str, source: str, edits: Sequence[Edit]) -> str:
+    path = Path(where.rpartition(":")[0])
+    changed = source
+    for start, end, text in sorted(edits, reverse=True):
+        changed = changed[:start] + text + changed[end:]
+    try:
+        name = path.relative_to(Path.cwd()).as_posix()
+    except ValueError:
+        name = path.as_posix()
+    if changed == source:
+        return ""
+    ast.parse(changed)
+    lines = difflib.unified_diff(
+        source.splitlines(keepends=True), changed.splitlines(keepends=True), f"a/{name}", f"b/{name}", n=1
+    )
+    return "".join(line if line.endswith("\n") else line + "\n\\ No newline at end of file\n" for line in lines)

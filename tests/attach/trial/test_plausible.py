@@ -1,0 +1,127 @@
+"""Plausible changes and their predictions, from figures of a profile."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from powerband.attach.trial import plausible
+from powerband.attach.trial.observed import Loader, Observed
+from powerband.attach.trial.plausible import plausible_changes
+from powerband.attach.trial.predict import async_gain, cadence_gain, persistent_gain, sync_gain, workers_gain
+from powerband.attach.window import Line
+
+LOADER = Loader("/work/train.py:9", 100, 0, 8.0, 0.0, 0, 2, False, False, False)
+SITES = [
+    {
+        "what": "Optimizer",
+        "name": "AdamW",
+        "where": "/w.py:1",
+        "value": None,
+        "switches": {"foreach": None, "fused": None},
+    }
+]
+QUIET = Observed(
+    wall_s=10.0,
+    seconds={"other": 10.0},
+    thread_s=10.0,
+    cpu_s=10.0,
+    queue_s=0.0,
+    updates=100,
+    env_calls=0,
+    num_envs=0,
+    workers_env_s=0.0,
+    workers_cpu_s=0.0,
+    loaders=[],
+    sites=[],
+    lines=[],
+    threads=2,
+    cores=2,
+    device="cpu",
+)
+
+
+def seen(**figures: Any) -> Observed:
+    return dataclasses.replace(QUIET, **figures)
+
+
+def names(found: Observed, numerics: bool = False) -> list[tuple[str, Any]]:
+    return [(change.name, change.value) for change in plausible_changes(found, numerics)]
+
+
+def test_a_script_that_waits_for_nothing_gets_no_change() -> None:
+    assert names(QUIET) == [] and names(QUIET, True) == []
+
+
+def test_workers_are_tried_only_for_loaders_that_are_waited_for() -> None:
+    waiting = seen(seconds={"data_wait": 8.0, "other": 2.0}, thread_s=2.0, cpu_s=2.0, loaders=[LOADER])
+    assert names(waiting) == [("num_workers", 4), ("num_workers", 2)]  # with four, the loop is the slowest part
+    assert names(dataclasses.replace(waiting, loaders=[dataclasses.replace(LOADER, iterable=True)])) == []
+    fast = dataclasses.replace(LOADER, wait_s=0.1)
+    assert names(dataclasses.replace(waiting, loaders=[fast])) == []
+
+
+def test_workers_that_compute_are_bounded_by_the_cores() -> None:
+    computing = seen(seconds={"data_wait": 8.0}, loaders=[LOADER])
+    assert workers_gain(computing, LOADER, 4) == pytest.approx(1.0, abs=0.02)  # ten processor seconds on two cores
+    waiting = seen(seconds={"data_wait": 8.0}, thread_s=2.0, cpu_s=2.0, loaders=[LOADER])
+    assert workers_gain(waiting, LOADER, 2) == pytest.approx(10 / 4 - 1)
+    assert workers_gain(waiting, LOADER, 8) == pytest.approx(10 / 2.05 - 1)
+    assert persistent_gain(waiting, dataclasses.replace(LOADER, start_s=2.0)) == pytest.approx(0.25)
+
+
+def test_changes_of_workers_that_exist() -> None:
+    loader = dataclasses.replace(LOADER, num_workers=1, iterators=5, start_s=1.0)
+    found = names(seen(seconds={"data_wait": 9.0}, thread_s=1.0, cpu_s=1.0, loaders=[loader]))
+    assert {name for name, _ in found} == {"num_workers", "persistent_workers", "prefetch_factor"}
+    on_gpu = seen(seconds={"data_wait": 9.0}, cpu_s=1.0, loaders=[loader], device="cuda:0")
+    assert ("pin_memory", True) in names(on_gpu) and ("pin_memory", True) not in found
+
+
+def test_vector_environments() -> None:
+    site = {"what": "SyncVectorEnv", "name": "SyncVectorEnv", "where": "/w.py:3", "value": None, "switches": {}}
+    sync = seen(seconds={"env": 9.0}, thread_s=1.0, env_calls=100, num_envs=4, sites=[site])
+    assert names(sync) == [("vector_env", "async")]
+    assert async_gain(sync) == pytest.approx(10 / (1 + 9 / 4 + 0.08) - 1)
+    computing = dataclasses.replace(sync, thread_s=10.0)
+    assert async_gain(computing) == pytest.approx(10 / (1 + 9 / 2 + 0.08) - 1)
+    assert names(dataclasses.replace(sync, num_envs=1)) == []
+    parallel = {**site, "what": "AsyncVectorEnv", "name": "AsyncVectorEnv"}
+    fast = seen(seconds={"env_wait": 9.0}, env_calls=1000, num_envs=4, sites=[parallel], workers_env_s=1.0)
+    assert names(fast) == [("vector_env", "sync")] and sync_gain(fast) == pytest.approx(4.0)
+
+
+def test_threads_and_optimisers() -> None:
+    updating = seen(seconds={"update": 10.0}, sites=SITES)
+    assert set(names(updating)) == {("threads", 1), ("optimizer", "foreach")}
+    assert ("optimizer", "fused") in names(updating, True)  # its results differ in the last bits
+    assert ("threads", 2) in names(dataclasses.replace(updating, threads=16))
+    chosen = [{**SITES[0], "switches": {"foreach": None, "fused": True}}]
+    assert ("optimizer", "foreach") not in names(dataclasses.replace(updating, sites=chosen))
+
+
+def test_nothing_that_changes_results_is_tried_unless_it_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plausible, "_cpu_has_bfloat16", lambda: True)
+    monkeypatch.setattr(plausible.shutil, "which", lambda name: "/usr/bin/g++")
+    rendering = Line("env", "/w.py:1", "", "/x/site-packages/mujoco/renderer.py:9", 3.0)
+    for device in ("cpu", "cuda:0"):
+        found = seen(seconds={"update": 7.0, "env": 3.0}, sites=SITES, device=device, lines=[rendering])
+        assert all(not change.numerics for change in plausible_changes(found, False))
+        numeric = {change.name for change in plausible_changes(found, True) if change.numerics}
+        assert numeric >= {"autocast", "compile", "shadows", "optimizer"} | ({"tf32"} if device != "cpu" else set())
+    assert "cudnn_benchmark" in [name for name, _ in names(found)]
+
+
+def test_output(tmp_path: Any) -> None:
+    script = tmp_path / "w.py"
+    script.write_text("x = 1\nprint(x)\n")
+    lines = [Line("log", f"{script}:1", "", "", 4.0), Line("save", f"{script}:1", "", "", 2.0)]
+    site = {"what": "SummaryWriter", "name": "SummaryWriter", "where": f"{script}:1", "value": None, "switches": {}}
+    found = seen(seconds={"log": 4.0, "save": 2.0}, lines=lines)
+    assert names(found) == [("save_every", 10)]  # no known logger
+    assert names(dataclasses.replace(found, sites=[site])) == [("log_every", 10), ("save_every", 10)]
+    assert cadence_gain(0.5, 10) == pytest.approx(1 / 0.55 - 1)
+    assert names(seen(lines=[Line("other", f"{script}:2", "", "", 4.0)])) == [("print_every", 10)]
+    assert names(seen(lines=[Line("other", "", "", "/s/site-packages/tqdm/std.py:9", 4.0)])) == [("tqdm", 10)]
