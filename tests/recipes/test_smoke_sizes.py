@@ -25,6 +25,7 @@ LARGEST: dict[str, dict[str, int]] = {
         "expert_steps": 1_200,
         "online_steps": 800,
         "student_steps": 600,
+        "off_policy.updates_per_interval": 1,
         "represent_updates": 30,
         "distill.actor_updates": 100,
         "final_episodes": 4,
@@ -51,3 +52,8 @@ def test_smoke_runs_compile_no_loops_for_several_threads(name: str) -> None:
 
 def test_a_smoke_run_of_libero_simplifies_no_meshes() -> None:
     assert configure("libero", ["variant=smoke"])[2].config.quality == "plain"
+
+
+def test_a_smoke_run_of_metaworld_makes_few_updates_and_compiles_none() -> None:
+    config = configure("metaworld", ["variant=smoke"])[2].config
+    assert config.off_policy.update_interval >= 4 and not config.sac.can_be_fused
