@@ -31,7 +31,8 @@ CASES: dict[str, list[str]] = {
     "snakes/ppo": ["snakes algo=ppo variant=smoke env_steps=8192"],
     "uav/coma": ["uav algo=coma variant=smoke iterations=6"],
     "metaworld/sac": [
-        "metaworld expert variant=smoke backend=workers num_workers=0 expert_steps=500 final_episodes=0 sac.hidden=160"
+        "metaworld expert variant=smoke backend=workers num_workers=0 expert_steps=500 final_episodes=0 sac.hidden=160 "
+        "update_interval=1"
     ],
     "sketchnav/ppo": ["sketchnav variant=smoke env_steps=128"],
     "sketchnav/diffusion": [

@@ -46,7 +46,8 @@ RUNS = {
     "gym": (GYM, "env_steps", 1500),
     "metaworld": (
         "metaworld variant=smoke backend=workers num_workers=0 sac.hidden=160 learning_starts=60 random_steps=60 "
-        "collect.interval=100000000 collect.samples=40 final_episodes=0 horizon=30 project={folder}",
+        "collect.interval=100000000 collect.samples=40 final_episodes=0 horizon=30 update_interval=1 "
+        "project={folder}",
         "env_steps",
         1500,
     ),

@@ -39,7 +39,7 @@ SMALL = {
     ).split(),
     "metaworld": (
         "metaworld variant=smoke backend=workers num_workers=0 sac.hidden=16 learning_starts=60 random_steps=60 "
-        "collect.interval=100 collect.samples=40 final_episodes=0 horizon=30 project={run_dir}"
+        "collect.interval=100 collect.samples=40 final_episodes=0 horizon=30 update_interval=1 project={run_dir}"
     ).split(),
     "cartpole": (
         "gym env_id=CartPole-v1 algo=ppo ppo.hidden=16 shared_trunk=true on_policy.num_envs=4 "

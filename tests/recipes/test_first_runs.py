@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 from powerband.cli import main as cli
 from powerband.cli.run_commands import configure_evaluation
@@ -24,7 +25,9 @@ def first_run(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     train, evaluate = RECIPES[name]
     run = folder / "run"
     assert cli.main(["train", name, "variant=smoke", *CHEAP, *train, f"run_dir={run}"]) == 0
+    torch.set_num_threads(2)
     assert cli.main(["eval", str(run), *evaluate]) == 0
+    assert torch.get_num_threads() == (2 if name == "gym" else 1), "eval uses the threads of the run"
     return run
 
 

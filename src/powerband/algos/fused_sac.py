@@ -88,7 +88,11 @@ def joined(obs, action):
     """Concatenates features obs (B, F) and action (B, D) to the inputs (B, F + D) of a critic, for B rows."""
     width = obs.shape[1]
     x = np.empty((len(obs), width + action.shape[1]), np.float32)
-    x[:, :width], x[:, width:] = obs, action
+    for r in range(len(obs)):  # an assignment of slices takes 4 s to compile
+        for f in range(width):
+            x[r, f] = obs[r, f]
+        for d in range(action.shape[1]):
+            x[r, width + d] = action[r, d]
     return x
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from powerband.cli.arguments import RECIPE_USAGE, take_run
 from powerband.cli.catalogue import configure, load_stored, take_recipe
 from powerband.cli.trust import refuse_stored_imports, split_trust
-from powerband.core.config import from_json, resolve
+from powerband.core.config import ResolvedConfig, from_json, resolve
 from powerband.core.config.command_line import print_or_write, split_json_option, split_named_options, wants_help
 from powerband.core.config.flags import from_arguments
 from powerband.core.config.old_options import OldOptions
@@ -57,6 +57,8 @@ def train(arguments: list[str]) -> int:
         largest_valid(partial(recipe.check_sizes, resolved.config), launch.world_size(settings))
     else:
         recipe.check_sizes(resolved.config, launch.world_size(settings))
+    if stage in recipe.interactive:
+        return _interact(recipe, stage, resolved, target)
     new_folder = "" if settings.run_dir or settings.resume else _new_folder(name, resolved.variant)
     status = launch.launch(settings, typed, new_folder)
     if status is not None:
@@ -103,6 +105,20 @@ def train(arguments: list[str]) -> int:
         counters = {"env_steps": run.env_steps, "grad_steps": run.grad_steps}
         print_or_write({"recipe": name, "stage": stage, "run_dir": str(run.dir), **counters, **figures}, target)
     return run.exit_status
+
+
+def _interact(recipe: Recipe, stage: str, resolved: ResolvedConfig, target: str) -> int:
+    """Runs an interactive stage in this process, without a run folder, until the person ends it."""
+    for line in resolved.notices:
+        print(f"powerband: {line}", file=sys.stderr)
+    from powerband.core.machine import rendering
+
+    rendering.prepare()
+    with contextlib.redirect_stdout(sys.stderr) if target else contextlib.nullcontext():
+        load_object(recipe.stages[stage])(resolved.config)
+    if target:
+        print_or_write({"recipe": recipe.name, "stage": stage}, target)
+    return 0
 
 
 def _new_folder(recipe: str, variant: str) -> str:

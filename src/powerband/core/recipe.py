@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from powerband.core.config.old_options import OldOptions
+from powerband.core.errors import ConfigError
 
 Loop = Literal["off_policy", "on_policy", "offline"]
 Reference = str | Callable[..., Any]
@@ -58,6 +59,8 @@ class Recipe:
         Config: Frozen dataclass of all settings, with a field ``run`` of type `RunConfig`. The field ``algo`` and
             the sections of `algorithms` are added if they are missing.
         stages: Name of a stage, such as train -> function ``(config, run) -> dict of results or None``.
+        interactive: Names of stages that a person uses, such as a page in the browser, and that train nothing. Their
+            function is ``(config) -> None``: they have no `Run`, and leave no run folder.
         algorithms: Name -> `Algorithm`, the choices of ``algo``; the first is the default. Empty if the recipe has one
             algorithm only.
         default_stage: Stage that runs if the command line names no stage; empty means the first.
@@ -93,6 +96,7 @@ class Recipe:
     summary: str
     Config: type
     stages: Mapping[str, Reference]
+    interactive: tuple[str, ...] = ()
     algorithms: Mapping[str, Algorithm] = field(default_factory=dict)
     default_stage: str = ""
     variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -118,6 +122,7 @@ class Recipe:
         assert self.stages, f"recipe {self.name} has no stage"
         object.__setattr__(self, "default_stage", self.default_stage or next(iter(self.stages)))
         assert self.default_stage in self.stages, self.default_stage
+        assert set(self.interactive) <= {*self.stages} - {self.default_stage}, self.interactive
         object.__setattr__(self, "Config", with_algorithms(self.Config, self.algorithms))
         assert not self.task or self.task in {each.name for each in dataclasses.fields(self.Config)}, self.task
 
@@ -150,7 +155,15 @@ class Recipe:
 
         Returns:
             Results of the stage by name; empty if the stage returns none.
+
+        Raises:
+            ConfigError: The stage is interactive, so that it has no run.
         """
+        if stage in self.interactive:
+            raise ConfigError(
+                f"Stage {stage} of {self.name} trains nothing, so there is nothing to measure. Use it with powerband "
+                f"train {self.name} {stage}, or name another stage."
+            )
         return load_object(self.stages[stage])(config, run) or {}
 
     def finalized(self, config: Any, stage: str) -> Any:

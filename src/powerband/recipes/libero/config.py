@@ -207,6 +207,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
     "smoke": {
         "max_steps": 80,  # the script needs about 60
+        "quality": "plain",  # compiling and simplifying takes longer than some hundred slow frames
         "record_missing": True,
         "final_episodes": 2,
         "demo_episodes": 1,

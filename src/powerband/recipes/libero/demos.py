@@ -99,8 +99,9 @@ def record(config: Config, task: LiberoTask, parent: Path, note: Callable[[str],
     recording = Recording(folder, facts)
     missing = config.demo_episodes - len(recording.numbers)
     note(f"{task.instruction}: {len(recording.numbers)} of {config.demo_episodes} episodes are in {folder}")
-    if missing > 0:
+    if missing > 0 and config.quality == "coarse":
         note("The first start of a scene on a machine simplifies its meshes, which takes up to a minute of one core.")
+    if missing > 0:
         session = _DemonstrationSession(config, task, recording, missing, note)
         try:
             session.play()

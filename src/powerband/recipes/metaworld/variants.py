@@ -119,6 +119,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "off_policy.replay_size": 4_000,
         "off_policy.learning_starts": 200,
         "off_policy.random_steps": 200,
+        "off_policy.update_interval": 4,
+        "off_policy.updates_per_interval": 1,
+        "sac.hidden": (160, 160),  # narrower ones would be compiled, which takes longer than these updates
         "collect.interval": 200,
         "collect.samples": 100,
         "distill.actor_updates": 100,

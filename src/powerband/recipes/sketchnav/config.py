@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Annotated, Any, Literal
 
 from powerband.algos.settings import ChunkConfig, PPOConfig
@@ -18,6 +19,8 @@ from powerband.core.config.ranges import (
     Workers,
     check_ranges,
 )
+from powerband.core.config.schema import fields_of
+from powerband.core.config.texts import shortened, some_of
 from powerband.core.errors import ConfigError
 from powerband.core.machine.device import expected_ranks
 from powerband.core.recipe import Algorithm, load_object
@@ -48,6 +51,8 @@ ALGORITHMS = {
         "powerband.algos.action_chunks:ActionChunkLearner", ChunkConfig(), "offline", section="chunks", also=("net",)
     ),
 }
+DRAW_OPTIONS = ("policy", "port", "plans_dir", "metres_per_pixel", "run.gpus", "run.precision", "run.threads")
+"""Options that the stage draw reads; everything else is a setting of the run of its policy."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +95,10 @@ class Config:
     cache_episodes: bool = True
     """Keep generated episodes in the user's cache folder (XDG_CACHE_HOME/powerband/episodes), so that the next start
     with the same scenes and seed reads them."""
+    policy: FilePath = ""
+    """Run or checkpoint whose policy the stage `draw` plays; last is the newest run."""
+    port: Annotated[int, Range(at_least=0, at_most=65535)] = 0
+    """Port of the page of the stage `draw` on 127.0.0.1; 0 takes a free one."""
     scene_seed: Annotated[int, Range(at_least=-1, at_most=MAX_COUNT)] = -1
     """Seed of plans, episodes and sketches; -1 uses the seed of the run. Runs with the same seed have the same
     plans, episodes and sketches."""
@@ -142,11 +151,20 @@ def finalize(config: Config, stage: str) -> Config:
 
     Args:
         config: Configuration as the user wrote it.
-        stage: Name of the stage; not used.
+        stage: Name of the stage.
 
     Raises:
-        ConfigError: Both `save_updates` and ``run.save_interval`` are set.
+        ConfigError: Both `save_updates` and ``run.save_interval`` are set, or the stage draw has no policy, or another
+            stage has an option of draw.
     """
+    if stage == "draw" and not config.policy:
+        raise ConfigError(
+            "The stage draw plays a trained policy, but policy= names none. Write powerband train sketchnav draw "
+            "policy=RUN, or policy=last for the newest run."
+        )
+    if stage != "draw" and (config.policy or config.port):
+        option = f"policy={shortened(config.policy)}" if config.policy else f"port={config.port}"
+        raise ConfigError(f"{option} belongs to the stage draw. Write powerband train sketchnav draw, or leave it out.")
     if not config.save_updates:
         return config
     if config.run.save_interval:
@@ -160,7 +178,7 @@ def finalize(config: Config, stage: str) -> Config:
 
 def notices(config: Config) -> list[str]:
     """Returns messages for the user about options without effect and the environment steps between two checkpoints."""
-    found = []
+    found = _unused_by_draw(config) if config.policy else []
     generated = ("plans", "min_size_m", "max_size_m")
     if config.plans_dir:
         set_values = [name for name in generated if getattr(config.scenes, name) != getattr(EpisodeConfig(), name)]
@@ -173,6 +191,18 @@ def notices(config: Config) -> list[str]:
         f"update has {steps:,}."
     )
     return [*found, message] if config.save_updates else found
+
+
+def _unused_by_draw(config: Config) -> list[str]:
+    """Returns a message about the options that the stage draw takes from the run of its policy instead."""
+    default = Config()
+    unused = [
+        path
+        for path in fields_of(Config)
+        if path not in DRAW_OPTIONS and attrgetter(path)(config) != attrgetter(path)(default)
+    ]
+    message = f"{some_of(unused)}: no effect on the stage draw, which uses the settings of the run of policy."
+    return [message] if unused else []
 
 
 def check(config: Config, world_size: int) -> None:
@@ -239,6 +269,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "run.env_steps": 2_000_000,
     },
     "smoke": {
+        "run.threads": 1,  # loops for several threads take twice as long to compile
         "scenes.max_size_m": 9.0,
         "scenes.plans": 2,
         "scenes.goals": 1,

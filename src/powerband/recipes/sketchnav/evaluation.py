@@ -21,7 +21,7 @@ from powerband.core.telemetry.console import count_progress_bar
 from powerband.data.types import Tree
 from powerband.loops.evaluate import evaluate, mean_interval, wilson_interval
 from powerband.recipes.sketchnav.config import Config
-from powerband.recipes.sketchnav.drawing.session import page_plans, serve
+from powerband.recipes.sketchnav.drawing.session import open_page
 from powerband.recipes.sketchnav.environments import make_evaluation_env
 from powerband.recipes.sketchnav.evaluation_episodes import evaluation_sets
 from powerband.recipes.sketchnav.evaluation_options import Evaluation, PolicyName
@@ -154,13 +154,13 @@ def evaluate_checkpoint(config: Config, folder: Path, options: Evaluation) -> li
     Raises:
         ConfigError: The options do not suit the algorithm of the run.
     """
-    context = evaluation_context(options.gpus, options.precision, options.workers)
+    context = evaluation_context(options.gpus, options.precision, options.workers or config.run.threads)
+    if options.draw:
+        open_page(config, folder, context, options.plans_dir, options.metres_per_pixel, options.port)
+        return []
     learner = build_learner(config, context)[0]
     path, _ = resolve_resume(str(folder))
     restore_learner(path, learner)
-    if options.draw:
-        serve(config, learner, page_plans(config, options.plans_dir, options.metres_per_pixel), options.port)
-        return []
     if options.plans:
         config = replace(config, eval_plans=options.plans)
     samples_actions = isinstance(learner, PPO)

@@ -55,7 +55,7 @@ class Evaluation:
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Precision of the networks."""
     workers: Threads = 0
-    """CPU threads of the environments and of the policy; 0 leaves the number to numba and torch."""
+    """CPU threads of the environments and of the policy; 0 is the number of the run (threads)."""
 
     def __post_init__(self) -> None:
         if self.plans_dir and (self.splits or self.drawings):

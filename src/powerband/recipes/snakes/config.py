@@ -163,7 +163,7 @@ class Evaluation:
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Precision of the networks."""
     workers: Threads = 0
-    """CPU threads of the games and of the policy; 0 leaves the number to numba and torch."""
+    """CPU threads of the games and of the policy; 0 is the number of the run (threads)."""
     play: Literal["", "terminal", "browser"] = ""
     """Play by hand against the run, in the terminal or on a local page for the browser, instead of an evaluation."""
     human: Literal["snake", "team"] = "snake"
@@ -200,7 +200,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "off_policy.update_interval": 32,
         "off_policy.updates_per_interval": 1,
     },
-    "smoke": {"run.env_steps": 20_000, "on_policy.num_envs": 16, "ppo.hidden": (32, 32)},
+    "smoke": {
+        "run.threads": 1,  # loops for several threads take twice as long to compile
+        "run.env_steps": 4_000,
+        "on_policy.num_envs": 16,
+        "ppo.hidden": (32, 32),
+    },
 }
 IMPLIED_ALGO = dict.fromkeys(("update_interval", "batch_size", "max_episodes", "a_lr", "c_lr"), "ddpg")
 """Option of the guide -> its algorithm, which the option implies if the user names none."""

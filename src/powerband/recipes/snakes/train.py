@@ -89,8 +89,8 @@ def evaluate(config: Config, folder: Path, options: Evaluation) -> list[dict]:
     """Plays the newest checkpoint in the run folder `folder` against each opponent in `options`.
 
     Writes the results, and an image and a video per opponent, to the run folder. With the option ``export`` it writes a
-    submission folder instead, and with ``play`` a person plays against the run. The configuration is read from the run
-    folder, so `config` is not used.
+    submission folder instead, and with ``play`` a person plays against the run. Only the number of threads is read from
+    `config`; the rest of the configuration is read from the run folder.
 
     Returns:
         One dict per opponent: its name as ``opponent``, and the results that `evaluation.summary` computes, such as
@@ -107,4 +107,4 @@ def evaluate(config: Config, folder: Path, options: Evaluation) -> list[dict]:
         from powerband.recipes.snakes.by_hand.play import play_by_hand
 
         return play_by_hand(as_player(*load(folder)), folder, options)
-    return evaluate_run(folder, options, load)
+    return evaluate_run(folder, replace(options, workers=options.workers or config.run.threads), load)

@@ -67,7 +67,7 @@ def evaluate(config: Config, folder: Path, options: Evaluation) -> list[dict]:
         and ``comm_range_m``. It also contains the entries of `evaluation.summary`. ``this_run_ahead_f1`` is the
         ``f1_mean`` of this run minus that of the policy, as [mean, low, high] with a 95 % interval.
     """
-    context = evaluation_context(options.gpus, options.precision, options.workers)
+    context = evaluation_context(options.gpus, options.precision, options.workers or config.run.threads)
     learner, world = load_learner(folder, config, context), config.world
     rows: list[dict] = []
     curves: dict[str, dict[str, Tensor]] = {}

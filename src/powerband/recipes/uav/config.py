@@ -132,7 +132,7 @@ class Evaluation:
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Precision of the networks."""
     workers: Threads = 0
-    """CPU threads of the missions and of the policy; 0 leaves the number to numba and torch."""
+    """CPU threads of the missions and of the policy; 0 is the number of the run (threads)."""
 
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -155,7 +155,13 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "on_policy.epochs": 1,
         "on_policy.anneal_lr": True,
     },
-    "smoke": {"run.env_steps": 4 * 4 * 15, "on_policy.num_envs": 4, "coma.width": 16, "world.map_cells": 121},
+    "smoke": {
+        "run.threads": 1,  # loops for several threads take twice as long to compile
+        "run.env_steps": 4 * 4 * 15,
+        "on_policy.num_envs": 4,
+        "coma.width": 16,
+        "world.map_cells": 121,
+    },
 }
 OLD_EVALUATION_NAMES = {"missions": "episodes", "planners": "policies", "threads": "workers"}
 OLD_NAMES = {

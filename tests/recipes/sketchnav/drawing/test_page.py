@@ -42,7 +42,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DrawingServer]:
 
 
 def ask(server: DrawingServer, method: str, path: str, body: bytes | None = None, **headers: str) -> tuple[int, bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=600)  # the first request compiles
     connection.request(method, path, body, headers)
     answer = connection.getresponse()
     content = answer.read()
@@ -152,13 +152,78 @@ def test_a_person_draws_and_the_agent_moves(server: DrawingServer, tmp_path: Pat
         assert all(each.startswith((server.url, "data:", "blob:")) for each in browser.requests), browser.requests
 
 
-def test_eval_opens_the_page(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     import runs
 
-    run_dir = runs.train("sketchnav", tmp_path / "run")
-    monkeypatch.setattr(DrawingServer, "serve_forever", lambda self: (_ for _ in ()).throw(KeyboardInterrupt))
+    return runs.train("sketchnav", tmp_path_factory.mktemp("runs") / "run")
+
+
+@pytest.fixture
+def pages(monkeypatch: pytest.MonkeyPatch) -> list[Walker]:
+    """Walkers of the pages that a command opened; each page ends at once, as if the person had pressed Ctrl-C."""
+    opened: list[Walker] = []
+
+    def serve(self: DrawingServer) -> None:
+        opened.append(self.walker)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(DrawingServer, "serve_forever", serve)
+    return opened
+
+
+def test_eval_opens_the_page(run_dir: Path, pages: list[Walker], capsys: pytest.CaptureFixture) -> None:
     assert cli.main(["eval", str(run_dir), "draw=true"]) == 0
     text = capsys.readouterr().out
-    assert "Open http://127.0.0.1:" in text and "The page is closed" in text
+    assert len(pages) == 1 and "Open http://127.0.0.1:" in text and "The page is closed" in text
     assert cli.main(["eval", str(run_dir), "port=8000"]) == 2
     assert "Write draw=true" in capsys.readouterr().err
+
+
+def test_the_stage_draw_opens_the_page_with_the_policy_of_a_run(
+    run_dir: Path, pages: list[Walker], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    checkpoint = next(path for path in (run_dir / "checkpoints").iterdir() if path.name.isdigit())
+    (tmp_path / "plans").mkdir()
+    two_rooms().save(tmp_path / "plans" / "house.png")
+    own_plan = ["plans_dir=plans", f"metres_per_pixel={SCALE}"]
+    for arguments in ([f"policy={run_dir}"], [f"policy={checkpoint}", *own_plan, "net.width=8", "--json"]):
+        assert cli.main(["train", "sketchnav", "draw", *arguments]) == 0
+    written = capsys.readouterr()
+    assert (
+        "Open http://127.0.0.1:" in written.out and json.loads(written.out[written.out.index("{") :])["stage"] == "draw"
+    )
+    assert "net.width: no effect on the stage draw" in written.err
+    assert list(tmp_path.iterdir()) == [tmp_path / "plans"], "no run folder is left"
+    first, second = pages
+    assert first.config.net.width == second.config.net.width == 16, "the settings are those of the run"
+    assert list(second.plans) == ["house.png"] and list(first.plans) == ["plan 0"]
+    assert cli.main(["eval", str(run_dir), "draw=true"]) == 0
+    for one, other in zip(first.learner.policy_state().values(), pages[2].learner.policy_state().values(), strict=True):
+        assert one.equal(other), "both commands load the same weights"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["draw"], "policy= names none"),
+        (["draw", "policy=nowhere"], "policy=nowhere does not exist"),
+        (["train", "policy=nowhere"], "belongs to the stage draw"),
+        (["demos", "port=8000"], "port=8000 belongs to the stage draw"),
+    ],
+)
+def test_the_options_of_draw(arguments: list[str], message: str, capsys: pytest.CaptureFixture) -> None:
+    assert cli.main(["train", "sketchnav", *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_draw_refuses_a_run_of_another_recipe_and_a_measurement(
+    tmp_path: Path, run_dir: Path, capsys: pytest.CaptureFixture
+) -> None:
+    (tmp_path / "run.json").write_text('{"recipe": "gym"}')
+    (tmp_path / "config.json").write_text("{}")
+    assert cli.main(["train", "sketchnav", "draw", f"policy={tmp_path}"]) == 2
+    assert "is a run of gym" in capsys.readouterr().err
+    assert cli.main(["profile", "sketchnav", "draw", f"policy={run_dir}", "gpus=none", "seconds=1"]) == 2
+    assert "trains nothing" in capsys.readouterr().err

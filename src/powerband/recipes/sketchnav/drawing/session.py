@@ -1,12 +1,26 @@
-"""Starts the drawing page for a run: ``powerband eval RUN draw=true``."""
+"""Starts the drawing page for a trained policy: ``powerband train sketchnav draw policy=RUN``.
+
+``powerband eval RUN draw=true`` opens the same page.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from powerband.core.config import from_json
+from powerband.core.config.saved import named_run, recipe_of, saved_text
+from powerband.core.config.texts import shortened
+from powerband.core.errors import ConfigError
+from powerband.core.evaluation_context import evaluation_context
+from powerband.core.rank_context import RankContext
+from powerband.core.run.checkpoint import checkpoint_of, resolve_resume
+from powerband.core.run.state_registry import restore_learner
+from powerband.core.run_folder import refuse_links
 from powerband.recipes.sketchnav.config import Config
 from powerband.recipes.sketchnav.drawing.server import DrawingServer
 from powerband.recipes.sketchnav.drawing.walker import Walker
+from powerband.recipes.sketchnav.learners import build_learner
+from powerband.recipes.sketchnav.old_names import OLD_NAMES
 from powerband.recipes.sketchnav.plans.generation import generate_numbered_plan
 from powerband.recipes.sketchnav.plans.imported.plan_files import read_plans
 from powerband.recipes.sketchnav.plans.plan import Plan
@@ -14,6 +28,47 @@ from powerband.recipes.sketchnav.policies import NavigationLearner
 
 MAX_PLANS = 20
 """Plans that the page offers."""
+
+
+def draw(config: Config) -> None:
+    """Stage draw: opens the page for the policy of the run or checkpoint ``config.policy``.
+
+    Plans, device, precision, threads and port are those of `config`; everything else is as in the run.
+
+    Raises:
+        ConfigError: ``config.policy`` is no run of sketchnav, a plan is not valid, or the port is in use.
+    """
+    run = named_run(config.policy, "policy")
+    refuse_links(run)
+    if (recipe := recipe_of(run)) != "sketchnav":
+        raise ConfigError(f"policy={shortened(config.policy)} is a run of {recipe}. Name a run of sketchnav.")
+    file = run / "config.json"
+    trained = from_json(type(config), saved_text(file), str(file), OLD_NAMES)
+    precision = "fp32" if config.run.precision == "auto" else config.run.precision
+    context = evaluation_context(config.run.gpus, precision, config.run.threads)
+    folder = checkpoint_of(config.policy) or run
+    open_page(trained, folder, context, config.plans_dir, config.metres_per_pixel, config.port)
+
+
+def open_page(
+    config: Config, folder: Path, context: RankContext, plans_dir: str, metres_per_pixel: float, port: int
+) -> None:
+    """Serves the page for a trained policy until the user presses Ctrl-C.
+
+    Args:
+        config: Configuration of the run.
+        folder: Run folder, whose newest checkpoint acts, or a checkpoint in it.
+        context: Device and precision of the policy.
+        plans_dir: Folder of the user's plans; empty uses those of the run.
+        metres_per_pixel: Scale of the plans in `plans_dir`.
+        port: Port; 0 takes a free one.
+
+    Raises:
+        ConfigError: The run has no checkpoint, a plan is not valid, or the port is in use.
+    """
+    learner = build_learner(config, context)[0]
+    restore_learner(resolve_resume(str(folder))[0], learner)
+    serve(config, learner, page_plans(config, plans_dir, metres_per_pixel), port)
 
 
 def page_plans(config: Config, plans_dir: str, metres_per_pixel: float) -> dict[str, Plan]:

@@ -68,7 +68,7 @@ def draw_board(
     image = Image.new("RGB", (COLS * size, (ROWS + HEADER) * size), TRAY)
     image.paste(field, (0, HEADER * size))
     _draw_header(ImageDraw.Draw(image), position, size, names, caption)
-    return np.asarray(image.resize((COLS * cell, (ROWS + HEADER) * cell), Image.Resampling.LANCZOS))
+    return np.asarray(image.reduce(SMOOTH))
 
 
 def _centre(cell: Cell, size: int) -> tuple[float, float]:
