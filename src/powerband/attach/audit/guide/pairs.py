@@ -1,0 +1,283 @@
+"""Pairs: short runs of a recipe with and without one option of a guide, in alternating order, within a budget."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from operator import attrgetter
+from typing import Any
+
+from powerband.attach.audit.guide.resolution import GuideRecipe
+from powerband.core.errors import ConfigError
+from powerband.core.recipe import Recipe
+from powerband.tune.knobs import Knobs
+from powerband.tune.measure.in_process import Measurement
+from powerband.tune.measure.in_subprocesses import measure_in_subprocesses
+
+MIN_PAIRS, MAX_PAIRS = 3, 8
+"""Least number of pairs for an interval, and number after which a comparison ends."""
+MIN_WINDOW_S, MAX_WINDOW_S = 1.5, 30.0
+INTERVALS_IN_WINDOW = 8
+"""Update intervals that a window contains at least, because updates come in bursts."""
+STARTUP_S = 20.0
+"""Seconds that the first run may take to start, whatever the budget."""
+STUDENT_T = {3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365}
+"""Number of pairs -> factor of the 95 % interval of their mean."""
+SMALL_VARIANT = "smoke"
+"""Variant of a recipe that is measured if its default is too slow for the budget."""
+
+Run = Callable[[Recipe, str, Any, float, float], Measurement | None]
+"""(recipe, stage, configuration, seconds of the window, further seconds) -> measurement."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """What a comparison runs.
+
+    Attributes:
+        before: Arguments without the option, or with its earlier value.
+        after: Arguments with the option.
+        path: Qualified name of the setting.
+        stage_words: Arguments of both runs that select the stage.
+    """
+
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+    path: str
+    stage_words: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Figures of one short run.
+
+    Attributes:
+        rate: Environment steps per second; updates per second for recorded data.
+        updates_per_s: Updates per second.
+        updates_per_step: Updates per environment step; None for recorded data.
+        memory_bytes: Peak memory.
+        processes: Processes of the run: ranks and simulator workers.
+    """
+
+    rate: float
+    updates_per_s: float
+    updates_per_step: float | None
+    memory_bytes: int
+    processes: int
+
+
+@dataclass
+class Comparison:
+    """Result of the runs of one pair.
+
+    Attributes:
+        pair: What was run.
+        before: Samples without the option.
+        after: Samples with the option.
+        values: Value of the setting without and with the option.
+        variant: Variant of the recipe that was run; "" for its default.
+        problem: Why there are no samples: ``same``, ``slow``, ``failed``, ``refused`` or "".
+        message: Error of the run or the configuration.
+    """
+
+    pair: Pair
+    before: list[Sample] = field(default_factory=list)
+    after: list[Sample] = field(default_factory=list)
+    values: tuple[Any, Any] = (None, None)
+    variant: str = ""
+    problem: str = ""
+    message: str = ""
+
+    @property
+    def pairs(self) -> int:
+        """Number of complete pairs."""
+        return min(len(self.before), len(self.after))
+
+    def ratio(self, figure: str, factor: float = 1.0) -> tuple[float, float, float] | None:
+        """Returns (ratio with to without the option, low, high) with a 95 % interval over pairs; None if unknown.
+
+        Args:
+            figure: Name of an attribute of `Sample`.
+            factor: Factor of the ratio.
+        """
+        read = attrgetter(figure)
+        both = [(read(a), read(b)) for a, b in zip(self.after, self.before, strict=False)]
+        logs = [math.log(a / b * factor) for a, b in both if a and b and a > 0 and b > 0]
+        if not logs:
+            return None
+        middle = statistics.fmean(logs)
+        if len(logs) < MIN_PAIRS:
+            return (math.exp(middle), math.exp(middle - 1), math.exp(middle + 1))
+        half = STUDENT_T[min(len(logs), MAX_PAIRS)] * statistics.stdev(logs) / math.sqrt(len(logs))
+        return (math.exp(middle), math.exp(middle - half), math.exp(middle + half))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the comparison as a JSON value."""
+        return {
+            "before": list(self.pair.before),
+            "after": list(self.pair.after),
+            "setting": self.pair.path,
+            "values": [_json(value) for value in self.values],
+            "variant": self.variant,
+            "pairs": self.pairs,
+            "runs_before": [asdict(each) for each in self.before],
+            "runs_after": [asdict(each) for each in self.after],
+            "problem": self.problem,
+            "message": self.message,
+        }
+
+
+class PairMeter:
+    """Measures pairs within a budget.
+
+    Args:
+        guide: Recipe of the guide.
+        seconds: Budget of all runs in seconds.
+        progress: Function of a text and the spent share of the budget.
+        run: Function that makes one short run.
+    """
+
+    def __init__(
+        self,
+        guide: GuideRecipe,
+        seconds: float,
+        progress: Callable[[str, float], None],
+        run: Run = measure_in_subprocesses,
+    ) -> None:
+        self.guide, self.seconds, self.progress, self.run = guide, seconds, progress, run
+        self.began = time.monotonic()
+        self.runs = 0
+        self._precision = self._variant = ""
+        self._run_s = 0.0
+        self._started = False
+
+    def left_s(self) -> float:
+        """Seconds of the budget that are left."""
+        return self.seconds - (time.monotonic() - self.began)
+
+    def measure(self, pairs: list[Pair], found: dict[Pair, Comparison]) -> None:
+        """Measures pairs in their order, each until its interval is known, then all again while the budget lasts.
+
+        Args:
+            pairs: What to compare, the most claimed first.
+            found: Receives the comparisons. It is complete up to the present run if Ctrl-C ends the measurement.
+        """
+        for pair in pairs:
+            found[pair] = self._first(pair)
+        for rounds in (MIN_PAIRS, MAX_PAIRS):
+            for pair in pairs:
+                while not found[pair].problem and found[pair].pairs < rounds and self._one_more(found[pair]):
+                    pass
+
+    def configs(self, pair: Pair, variant: str) -> tuple[Any, Any, str]:
+        """Returns the configurations without and with the option, and the stage.
+
+        Raises:
+            ConfigError: The configuration refuses the option.
+        """
+        chosen = [f"variant={variant}"] if variant else []
+        found = []
+        for words in (pair.before, pair.after):
+            result = self.guide.resolved([*pair.stage_words, *chosen, *words])
+            if result.config is None:
+                raise ConfigError(result.message)
+            config = result.config
+            if self._precision and pair.path != "run.precision":
+                config = replace(config, run=replace(config.run, precision=self._precision))
+            found.append(config)
+        return found[0], found[1], result.stage
+
+    def _first(self, pair: Pair) -> Comparison:
+        """Checks the values of a pair without a run."""
+        comparison = Comparison(pair)
+        try:
+            before, after, _ = self.configs(pair, "")
+        except ConfigError as error:
+            return replace(comparison, problem="refused", message=str(error))
+        comparison.values = (attrgetter(pair.path)(before), attrgetter(pair.path)(after))
+        if comparison.values[0] == comparison.values[1]:
+            comparison.problem = "same"
+        return comparison
+
+    def _one_more(self, comparison: Comparison) -> bool:
+        """Runs one more pair; returns False if the budget or a problem prevents it."""
+        if not self._started and not self._warm_up(comparison):
+            return False
+        samples: dict[bool, Sample] = {}
+        for with_option in (False, True) if comparison.pairs % 2 == 0 else (True, False):
+            sample = self._sample(comparison, with_option, self._variant) if self.left_s() > self._run_s else None
+            if sample is None:
+                return False
+            samples[with_option] = sample
+        comparison.variant = self._variant
+        comparison.before.append(samples[False])
+        comparison.after.append(samples[True])
+        return True
+
+    def _warm_up(self, comparison: Comparison) -> bool:
+        """Makes one run that is not counted: it fills caches, and shows whether the recipe's default is fast enough."""
+        for variant in ("", SMALL_VARIANT):
+            if variant and variant not in self.guide.recipe.variants:
+                break
+            if self.left_s() > MIN_WINDOW_S and self._sample(comparison, False, variant) is not None:
+                self._variant, self._started = variant, True
+                comparison.problem = comparison.message = ""
+                return True
+        return False
+
+    def _sample(self, comparison: Comparison, with_option: bool, variant: str) -> Sample | None:
+        """Makes one run; None if it fails, with the reason in `comparison`."""
+        before, after, stage = self.configs(comparison.pair, variant)
+        config = after if with_option else before
+        window = self._window_s(comparison, config)
+        most = min(max(STARTUP_S, self.seconds / (3 if self._started else 6)), max(self.left_s() - window, 0.0))
+        words = comparison.pair.after if with_option else comparison.pair.before
+        self.progress(" ".join(words), 1 - self.left_s() / self.seconds)
+        self.runs += 1
+        started = time.monotonic()
+        try:
+            measured = self.run(self.guide.recipe, stage, config, window, most)
+        except (ConfigError, MemoryError) as error:
+            slow = "not done after" in str(error)
+            spent = slow and self._started and self.left_s() < MIN_WINDOW_S  # the budget ended, not the patience
+            comparison.problem, comparison.message = "" if spent else "slow" if slow else "failed", str(error)
+            return None
+        if measured is None:
+            comparison.problem = "failed"
+            return None
+        self._run_s = time.monotonic() - started
+        return self._figures(measured, config)
+
+    def _window_s(self, comparison: Comparison, config: Any) -> float:
+        """Length of the window: it contains several update intervals."""
+        shortest = min(max(MIN_WINDOW_S, self.seconds / 150), 4.0)
+        interval = Knobs(self.guide.recipe, config).get("update_interval", 0)
+        rates = [each.rate for each in (*comparison.before, *comparison.after)]
+        needed = INTERVALS_IN_WINDOW * interval / statistics.fmean(rates) if rates else shortest
+        return min(max(shortest, needed), MAX_WINDOW_S, max(MIN_WINDOW_S, self.left_s() / 4))
+
+    def _figures(self, measured: Measurement, config: Any) -> Sample:
+        facts, seconds = measured.facts[0], max(measured.ledgers[0].wall_s, 1e-9)
+        if not self._precision and config.run.precision == "auto":
+            self._precision = facts.precision
+        workers = sum(len(each.worker_rows) for each in measured.facts)
+        per_step = facts.grad_steps / facts.env_steps if facts.env_steps else None
+        knobs = Knobs(self.guide.recipe, config)
+        if per_step is not None and (interval := knobs.get("update_interval", 0)):
+            exact = (knobs.get("updates_per_interval", 0) or interval) / interval
+            if abs(per_step - exact) <= exact * (interval / facts.env_steps + 0.05):
+                per_step = exact  # a window that begins or ends inside an interval counts one interval too few or many
+        return Sample(
+            (facts.env_steps or facts.grad_steps) / seconds,
+            facts.grad_steps / seconds,
+            per_step,
+            sum(each.memory_bytes for each in measured.facts),
+            len(measured.facts) + workers,
+        )
+
+
+def _json(value: Any) -> Any:
+    return value if isinstance(value, (int, float, str, bool, type(None))) else str(value)
