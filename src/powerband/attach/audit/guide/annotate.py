@@ -16,7 +16,11 @@ MAX_LABELS = 4
 
 
 def annotated(
-    text: str, verdicts: Iterable[ClaimVerdict], commands: list[tuple[Command, Resolved]], say: GuideWording, summary: str
+    text: str,
+    verdicts: Iterable[ClaimVerdict],
+    commands: list[tuple[Command, Resolved]],
+    say: GuideWording,
+    summary: str,
 ) -> str:
     """Returns a guide with its results. Every line of the guide stays as it is.
 
@@ -77,7 +81,8 @@ def _labels(group: list[ClaimVerdict], say: GuideWording) -> str:
     if len(labels) > MAX_LABELS and columns and all(each.claim.subject for each in group):
         labels = sorted(columns)
     more = [say("more", count=len(labels) - MAX_LABELS)] if len(labels) > MAX_LABELS else []
-    return "; ".join([*(f"“{label}”" for label in labels[:MAX_LABELS]), *more])
+    named = [f"“{label}”" for label in labels[:MAX_LABELS]]
+    return ("、" if say.lang == "zh" else "; ").join(named) + "".join(f" {each}" for each in more)
 
 
 def _row(command: Command, resolved: Resolved, say: GuideWording) -> str:

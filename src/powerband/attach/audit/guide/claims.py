@@ -14,12 +14,14 @@ from powerband.attach.audit.guide.options import DEFAULT_LABEL, FIRST_NUMBER, OF
 MAX_CLAIMS = 1000
 """Most claims of one guide; later ones are left out."""
 SEVERAL_GPUS = re.compile(
-    r"单 ?GPU|多 ?GPU|单卡|多卡|[2-9]\d* ?卡|[2-9]\d*\s*-?\s*GPUs?\b|multi-?GPU|\bGPUs\b|[2-9]\d* ?[张个块] ?\S{0,4}GPU"
+    r"单 ?GPU|多 ?GPU|单卡|多卡|[2-9]\d* ?卡|[2-9]\d*\s*-?\s*GPUs?(?![A-Za-z])"
+    r"|multi-?GPU|\bGPUs\b|[2-9]\d* ?[张个块] ?\S{0,4}GPU"
     r"|[2-9]\d*\s*[x×]\s*(NVIDIA|RTX|A100|H100|\d{4})|单 ?GPU|\brank=|world_size|GPU间",
     re.I,
 )
 CUDA = re.compile(r"GPU|CUDA|cuDNN|显存|VRAM|nvidia|\bA100|\bRTX|\bH100|\bV100|tensor core|TF32", re.I)
 CUDA_CODE = re.compile(r"torch\.cuda|cuda\.amp|GradScaler", re.I)
+CUDA_OPTION = re.compile(r"precision$|use_amp$|cudnn")
 OWN_LINE = re.compile(r"^\s*>\s*powerband\s*[:：]")
 NO_CLAIM_COLUMN = re.compile(r"场景|适用|\buse case|\bwhen to use", re.I)
 TOO_LARGE = re.compile(r"太大|太长|过大|too (large|long|big)", re.I)
@@ -143,12 +145,11 @@ class ClaimReader:
             return Named(named.name, numbers[1], numbers[0])
         return named
 
-    def _claim(
-        self, number: int, text: str, effect: Effect, block: Block, named: Named, context: str = ""
-    ) -> Claim:
+    def _claim(self, number: int, text: str, effect: Effect, block: Block, named: Named, context: str = "") -> Claim:
         """Builds a claim: finds the option around it, the values to compare, and the hardware that it needs."""
+        near = f"{effect.clause or text} {context}"
         if effect.kind == "absolute":
-            return Claim(number + 1, text, effect, block, needs=self._needs(f"{text} {context}", block, named))
+            return Claim(number + 1, text, effect, block, needs=self._needs(near, block, effect, Named()))
         if not named.name:
             named = self._around(block)
         before = named.before or self.options.defaults.get(named.name, "")
@@ -160,7 +161,7 @@ class ClaimReader:
         value = value or self._value(named, block.section, before, text)
         if before and before == value:  # the claim is about the default: compare it with the recommendation
             before = self.options.value_of(named.name, -1, value)
-        needs = self._needs(f"{text} {context}", block, named)
+        needs = self._needs(near, block, effect, named)
         words = self.options.stage_words(named.name)
         return Claim(number + 1, text, effect, block, "", named.name, value, before, needs, words)
 
@@ -194,15 +195,21 @@ class ClaimReader:
         found = [each for each in self.options.mentions if each.line in inside and each.section == block.section]
         return list({each.name: each for each in found}.values())
 
-    def _needs(self, text: str, block: Block, named: Named) -> str:
-        headings = block.headings[1:] if named.name else block.headings
-        near = " ".join([text, *(headings[-1:] if named.name else headings)])
+    def _needs(self, text: str, block: Block, effect: Effect, named: Named) -> str:
+        """The hardware that a claim is about, by its words, its heading and the code of its section."""
+        headings = block.headings[1:][-1:]
+        if named.name and block.kind == "table":
+            headings = ()
+        elif not named.name and effect.kind == "speed":
+            headings = block.headings
+        near = " ".join([text, *headings])
         if SEVERAL_GPUS.search(near):
             return "gpus"
         around = "\n".join(
             self.lines[i] for other in self._sections[block.section][:12] for i in range(other.start, other.end)
         )
-        if CUDA.search(text if named.name else near) or CUDA_CODE.search(around) or re.search(r"precision$|use_amp$|cudnn", named.name):
+        named_code = CUDA_CODE.search(around) or CUDA_OPTION.search(named.name)
+        if named_code or CUDA.search(text if named.name else near):
             return "cuda"
         return ""
 
@@ -215,7 +222,8 @@ def _with_counts(claims: list[Claim]) -> list[Claim]:
         other = stated.get((claim.option, claim.block.start, claim.before), 0.0)
         if claim.effect.count and other:
             factor = claim.effect.count / other
-            claim = replace(claim, effect=replace(claim.effect, direction=1 if factor > 1 else -1, low=factor, high=factor))
+            direction = 1 if factor > 1 else -1
+            claim = replace(claim, effect=replace(claim.effect, direction=direction, low=factor, high=factor))
         if not claim.effect.count or other:
             found.append(claim)
     return found

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 Kind = Literal["speed", "memory", "updates", "utilisation", "learning", "absolute"]
 
 PATTERNS: dict[Kind, re.Pattern[str]] = {
     "learning": re.compile(
-        r"收敛|稳定性?|成功率|泛化|梯度噪声|converg|\bstabl[ey]|stability|success rate|sample.efficien|better polic", re.I
+        r"收敛|稳定性?|成功率|泛化|梯度噪声"
+        r"|converg|\bstabl[ey]|stability|success rate|sample.efficien|better polic",
+        re.I,
     ),
     "utilisation": re.compile(
-        r"利用率|(充分|更好地|高效)利用.{0,16}GPU|\butili[sz](ation|es?|ing)\b|GPU.{0,3}计算(时间)?.{0,4}(增加|提高)", re.I
+        r"利用率|(充分|更好地|高效)利用.{0,16}GPU"
+        r"|\butili[sz](ation|es?|ing)\b|GPU.{0,3}计算(时间)?.{0,4}(增加|提高)",
+        re.I,
     ),
     "memory": re.compile(
         r"(节省|减少|降低|增加|占用).{0,6}(显存|内存)|(显存|内存).{0,6}(减少|降低|节省|占用|增加)|占用.{0,2}(显存|内存)"
@@ -36,19 +40,20 @@ PATTERNS: dict[Kind, re.Pattern[str]] = {
         re.I,
     ),
     "absolute": re.compile(
-        r"(时间|速度|耗时)\**\s*[:：].{0,12}\d ?(小时|分钟|秒|天)|\d+ ?(FPS|frames per second)|\btakes?\b.{0,12}\d+ ?(hours?|minutes?)",
+        r"(时间|速度|耗时)\**\s*[:：].{0,12}\d ?(小时|分钟|秒|天)|\d+ ?(FPS|frames per second)"
+        r"|\btakes?\b.{0,12}\d+ ?(hours?|minutes?)",
         re.I,
     ),
 }
 """Kind of effect -> pattern. The kinds are tried in this order, and a clause about learning has no other kind."""
 
 DOWN = re.compile(
-    r"减少|降低|节省|缩短|更少|很少|更低|频率低|更慢|变慢|较慢|减小|\b(reduc|sav|less|lower|fewer|cut|halv|slow|decreas|drop)", re.I
+    r"减少|降低|节省|缩短|更少|很少|更低|频率低|更慢|变慢|较慢|减小"
+    r"|\b(reduc|sav|less|lower|fewer|cut|halv|slow|decreas|drop)",
+    re.I,
 )
 SLOWER = re.compile(r"更慢|变慢|较慢|\bslow", re.I)
-NEGATED = re.compile(
-    r"(没有|没|不会|并不|不能|无法|未|\bno\b|\bnot\b|n't|\bnever\b)\s*(显著|明显)?.{0,8}$", re.I
-)
+NEGATED = re.compile(r"(没有|没|不会|并不|不能|无法|未|\bno\b|\bnot\b|n't|\bnever\b)\s*(显著|明显)?.{0,8}$", re.I)
 NO_PROMISE = re.compile(
     r"^\W*(如果|若|当|假如|检查|确认|看|if\b|when\b|check\b)|监控|查看|根据|不关心|\bmonitor|\bdepending on\b"
     r"|目标|\btargets?\b|\bgoal\b|[?？]\s*\**$|[<>]\s*\d",
@@ -73,6 +78,7 @@ class Effect:
         high: Largest promised factor; 0 without a number.
         throughput: Whether the promise is about a throughput, which counts transitions.
         count: Updates per episode that the text states; 0 without them.
+        clause: Part of the sentence that promises it.
     """
 
     kind: Kind
@@ -81,6 +87,7 @@ class Effect:
     high: float = 0.0
     throughput: bool = False
     count: float = 0.0
+    clause: str = ""
 
 
 def sentences_of(text: str) -> list[str]:
@@ -98,7 +105,7 @@ def effects_of(sentence: str) -> list[Effect]:
             match = pattern.search(clause)
             if match is None or kind in found:
                 continue
-            found[kind] = _effect(kind, clause, match, sentence)
+            found[kind] = replace(_effect(kind, clause, match, sentence), clause=clause)
             if kind == "learning":
                 break
     if "speed" in found:

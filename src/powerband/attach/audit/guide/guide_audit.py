@@ -15,7 +15,7 @@ from powerband.attach.audit.guide.options import OptionTable
 from powerband.attach.audit.guide.pairs import Comparison, Pair, PairMeter, Run
 from powerband.attach.audit.guide.resolution import Configure, GuideRecipe, Resolved, recipe_of
 from powerband.attach.audit.guide.sentences import GuideWording, machine_text
-from powerband.attach.audit.guide.verdict import ClaimVerdict, Judge
+from powerband.attach.audit.guide.verdict import ClaimVerdict, Judge, VerdictName
 from powerband.core.config.ranges import Range, check_ranges
 from powerband.core.machine.device import cores, host_facts
 from powerband.core.recipe import Recipe
@@ -23,7 +23,7 @@ from powerband.tune.measure.in_subprocesses import measure_in_subprocesses
 
 MAX_COMMANDS = 1000
 """Most commands of one guide; later ones are left out."""
-VERDICT_ORDER = ("confirmed", "refuted", "no-effect", "refused", "not-measurable")
+VERDICT_ORDER: tuple[VerdictName, ...] = ("confirmed", "refuted", "no-effect", "refused", "not-measurable")
 
 
 @dataclass(frozen=True)
@@ -145,12 +145,24 @@ class GuideAudit:
         found: dict[Pair, Comparison] = {}
         meter = PairMeter(self.guide, self.options.seconds, self.progress, self.run_once)
         complete = True
+
+        def decided(pair: Pair, comparison: Comparison) -> bool:
+            sides = {pair: comparison, pair.inverted(): comparison.inverted()}
+            now = [
+                judge.judged(claim, sides[plan]) for claim, plan in plans if isinstance(plan, Pair) and plan in sides
+            ]
+            return all(each.reason not in ("budget", "noisy") for each in now)
+
         if self.options.seconds:
-            wanted = Counter(plan for _, plan in plans if isinstance(plan, Pair))
+            wanted: Counter[Pair] = Counter()
+            for _, plan in plans:
+                if isinstance(plan, Pair):
+                    wanted[plan.inverted() if plan.inverted() in wanted else plan] += 1
             try:
-                meter.measure([pair for pair, _ in wanted.most_common()], found)
+                meter.measure([pair for pair, _ in wanted.most_common()], found, decided)
             except KeyboardInterrupt:
                 complete, say.interrupted = False, True
+        found |= {pair.inverted(): each.inverted() for pair, each in found.items()}
         verdicts = [
             plan if isinstance(plan, ClaimVerdict) else judge.judged(claim, found.get(plan)) for claim, plan in plans
         ]

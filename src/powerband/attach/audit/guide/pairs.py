@@ -49,6 +49,10 @@ class Pair:
     path: str
     stage_words: tuple[str, ...] = ()
 
+    def inverted(self) -> Pair:
+        """Returns the pair with both sides exchanged."""
+        return replace(self, before=self.after, after=self.before)
+
 
 @dataclass(frozen=True)
 class Sample:
@@ -57,7 +61,10 @@ class Sample:
     Attributes:
         rate: Environment steps per second; updates per second for recorded data.
         updates_per_s: Updates per second.
-        updates_per_step: Updates per environment step; None for recorded data.
+        updates_per_step: Updates per environment step, as the configuration schedules them or else as counted; None for
+            recorded data.
+        updates: Updates in the window.
+        env_steps: Environment steps in the window.
         memory_bytes: Peak memory.
         processes: Processes of the run: ranks and simulator workers.
     """
@@ -65,6 +72,8 @@ class Sample:
     rate: float
     updates_per_s: float
     updates_per_step: float | None
+    updates: int
+    env_steps: int
     memory_bytes: int
     processes: int
 
@@ -90,6 +99,11 @@ class Comparison:
     variant: str = ""
     problem: str = ""
     message: str = ""
+
+    def inverted(self) -> Comparison:
+        """Returns the comparison with both sides exchanged."""
+        pair = self.pair.inverted()
+        return replace(self, pair=pair, before=self.after, after=self.before, values=self.values[::-1])
 
     @property
     def pairs(self) -> int:
@@ -158,19 +172,24 @@ class PairMeter:
         """Seconds of the budget that are left."""
         return self.seconds - (time.monotonic() - self.began)
 
-    def measure(self, pairs: list[Pair], found: dict[Pair, Comparison]) -> None:
-        """Measures pairs in their order, each until its interval is known, then all again while the budget lasts.
+    def measure(
+        self, pairs: list[Pair], found: dict[Pair, Comparison], decided: Callable[[Pair, Comparison], bool]
+    ) -> None:
+        """Measures pairs in their order: all of them `MIN_PAIRS` times first, then again while the budget lasts.
 
         Args:
             pairs: What to compare, the most claimed first.
             found: Receives the comparisons. It is complete up to the present run if Ctrl-C ends the measurement.
+            decided: Function that tells whether the claims about a pair need no more runs.
         """
         for pair in pairs:
             found[pair] = self._first(pair)
         for rounds in (MIN_PAIRS, MAX_PAIRS):
             for pair in pairs:
-                while not found[pair].problem and found[pair].pairs < rounds and self._one_more(found[pair]):
-                    pass
+                comparison = found[pair]
+                while not comparison.problem and comparison.pairs < rounds and not decided(pair, comparison):
+                    if not self._one_more(comparison):
+                        break
 
     def configs(self, pair: Pair, variant: str) -> tuple[Any, Any, str]:
         """Returns the configurations without and with the option, and the stage.
@@ -268,12 +287,15 @@ class PairMeter:
         knobs = Knobs(self.guide.recipe, config)
         if per_step is not None and (interval := knobs.get("update_interval", 0)):
             exact = (knobs.get("updates_per_interval", 0) or interval) / interval
-            if abs(per_step - exact) <= exact * (interval / facts.env_steps + 0.05):
+            most = knobs.get("num_envs", 1) + interval
+            if abs(per_step - exact) <= exact * (most / facts.env_steps + 0.05):
                 per_step = exact  # a window that begins or ends inside an interval counts one interval too few or many
         return Sample(
             (facts.env_steps or facts.grad_steps) / seconds,
             facts.grad_steps / seconds,
             per_step,
+            facts.grad_steps,
+            facts.env_steps,
             sum(each.memory_bytes for each in measured.facts),
             len(measured.facts) + workers,
         )

@@ -30,6 +30,7 @@ TEXTS: dict[str, dict[str, str]] = {
     "en": {
         "line": "powerband: {text}",
         "measured": "{verdict}: measured {ratio} {quantity} on {machine}, {change}{facts}{end}",
+        "updates_line": "{verdict}: measured on {machine}, {change}{facts} ({count} updates in {steps} steps){end}",
         "interval": "{ratio:.2f}x ({low:.2f} to {high:.2f})",
         "factor": "{ratio:.3g}x",
         "change": "`{option}={value}` compared with {before}",
@@ -49,7 +50,7 @@ TEXTS: dict[str, dict[str, str]] = {
         "gpus": "needs several GPUs, and this machine has {gpus}",
         "cuda": "needs an NVIDIA GPU, which this machine does not have",
         "learning": "is about learning, which only complete runs over several seeds can show",
-        "absolute": "is an absolute figure of another machine; `powerband estimate {recipe}` predicts the time on this one",
+        "absolute": "is an absolute figure of another machine; `powerband estimate {recipe}` predicts it for this one",
         "utilisation": "is about the use of the GPU; `powerband profile {recipe}` measures it",
         "no-option": "names no single option of the recipe {recipe}",
         "no-value": "the guide states no value of `{option}` to compare",
@@ -76,6 +77,7 @@ TEXTS: dict[str, dict[str, str]] = {
     "zh": {
         "line": "powerband：{text}",
         "measured": "{verdict}：在{machine}上实测{quantity}为 {ratio}，{change}{facts}{end}",
+        "updates_line": "{verdict}：在{machine}上实测，{change}{facts}（{steps} 步中做了 {count} 次更新）{end}",
         "interval": "{ratio:.2f} 倍（{low:.2f} 至 {high:.2f}）",
         "factor": "{ratio:.3g} 倍",
         "change": "`{option}={value}` 对比{before}",
@@ -171,7 +173,8 @@ class GuideWording:
         name, claim = verdict.reason, verdict.claim
         if name == "budget" and (self.interrupted or not self.seconds):
             name = "interrupted" if self.interrupted else "off"
-        values: dict[str, Any] = {"option": claim.option, "value": claim.value, "detail": shortened(verdict.detail, 200)}
+        detail = shortened(verdict.detail, 200)
+        values: dict[str, Any] = {"option": claim.option, "value": claim.value, "detail": detail}
         if name == "noisy":
             values |= {"interval": self._interval(verdict), "quantity": self._quantity(verdict)}
             values["change"] = self._change(verdict)
@@ -209,6 +212,18 @@ class GuideWording:
         if verdict.verdict == "refuted":
             claimed = f"{effect.low:.3g}" + (f"-{effect.high:.3g}" if effect.high != effect.low else "")
             end = self("not_factor", claimed=claimed) if effect.low else self("opposite")
+        if verdict.figure == "updates_per_step":
+            count, steps = (sum(getattr(each, name) for each in comparison.after) for name in ("updates", "env_steps"))
+            return self(
+                "updates_line",
+                verdict=self.verdict(verdict.verdict),
+                machine=self.machine,
+                change=self._change(verdict),
+                facts=facts,
+                count=count,
+                steps=steps,
+                end=end,
+            )
         return self(
             "measured",
             verdict=self.verdict(verdict.verdict),
