@@ -34,6 +34,7 @@ OFF = re.compile(r"禁用|关闭|不使用|\b(disabl|without|turn(ing)? off|fals
 DEFAULT_LABEL = re.compile(r"默认|原始|\bdefault\b|\boriginal\b|\bbaseline\b|\bbefore\b", re.I)
 LABELLED = re.compile(r"^([^:：]{1,30})\**\s*[:：]\s*([\d][\d.,eE-]*)")
 NAME = re.compile(r"(`)?(?<![\w.])(?:--)?([A-Za-z_][\w.-]*[\w])(=)?")
+FLAG = re.compile(r"(?<![\w-])--([A-Za-z_][\w.-]*)\s+(\d[\w.+-]*\w|\d)")
 FIRST_NUMBER = re.compile(r"^\W*(\d[\d.,]*(?:e-?\d+)?)", re.I)
 
 
@@ -105,7 +106,7 @@ class OptionTable:
     def named_in(self, text: str) -> Named:
         """Returns the option that a text names. If it names several, the subject of the guide is preferred."""
         found: dict[str, str] = {}
-        for match in ASSIGNMENT.finditer(text):
+        for match in (*ASSIGNMENT.finditer(text), *FLAG.finditer(text)):
             if self.recipe.knows(match[1]):
                 found.setdefault(match[1], match[2])
         for match in NAME.finditer(text):

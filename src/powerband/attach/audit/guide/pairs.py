@@ -252,7 +252,8 @@ class PairMeter:
         before, after, stage = self.configs(comparison.pair, variant)
         config = after if with_option else before
         window = self._window_s(comparison, config)
-        most = min(max(STARTUP_S, self.seconds / (3 if self._started else 6)), max(self.left_s() - window, 0.0))
+        patience = self.seconds / (3 if self._started or variant else 6)
+        most = min(max(STARTUP_S, patience), max(self.left_s() - window, 0.0))
         words = comparison.pair.after if with_option else comparison.pair.before
         self.progress(" ".join(words), 1 - self.left_s() / self.seconds)
         self.runs += 1
