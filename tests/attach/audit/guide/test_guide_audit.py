@@ -37,7 +37,7 @@ def test_english_results_follow_the_claims() -> None:
     assert lines[position + 2].startswith("> powerband: refuted: measured 0.99x (0.96 to 1.03) the steps")
     assert lines[position + 2].endswith("; updates per step stay at 1; not 3x")
     item = lines.index("  It continues here.")
-    assert lines[item + 1].startswith("  > powerband: no effect: measured 1.0")
+    assert lines[item + 1].startswith("  > powerband: no effect: measured 1x the memory on ")
     fewer = lines.index("- `update_interval=10` makes fewer updates.")
     assert "updates per step stay at 1" in lines[fewer + 1]
     assert "## Audit by powerband" in lines and any(line.startswith("| 4 | `python main.py") for line in lines)
@@ -99,6 +99,27 @@ def test_ctrl_c_prints_what_is_known() -> None:
 def test_a_value_that_the_configuration_refuses_is_refused() -> None:
     verdict = audited("`update_interval=-3` makes training faster.", recipe="snakes").verdicts[0]
     assert verdict.verdict == "refused" and "-3 is below 1" in verdict.detail
+
+
+def test_a_module_that_a_guide_names_is_not_imported() -> None:
+    runs = Runs(rate=lambda config: 10.0)
+    result = audited("`env_id=evil_module:Env-v0` makes training 2x faster.", runs, recipe="gym")
+    verdict = result.verdicts[0]
+    assert verdict.verdict == "refused" and "names a module" in verdict.detail and not runs.configs
+
+
+@pytest.mark.parametrize(
+    "text", ["设置update_interval=10可能更快", "`update_interval=10`：更快", "更快：--update_interval 10。"]
+)
+def test_a_value_ends_at_chinese_text(text: str) -> None:
+    claim = audited(text, recipe="snakes").verdicts[0].claim
+    assert (claim.option, claim.value) == ("update_interval", "10")
+
+
+def test_a_command_of_powerband_resolves_without_its_recipe() -> None:
+    guide = "# snakes\n\n```bash\npowerband train snakes --trust update_interval=10\n```\n"
+    (_, found) = audited(guide).commands[0]
+    assert found.status == "notice" and "implies algo=ddpg" in found.message
 
 
 def test_a_value_that_is_the_default_is_not_measured() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections import Counter
@@ -10,11 +11,18 @@ from pathlib import Path
 import pytest
 
 from attach.audit.guide.invented import GUIDES, Runs, audited, value
+from powerband.attach.audit.guide.guide_audit import GuideResult
 from powerband.attach.audit.guide.markdown import blocks_of, cells, language_of, read_guide
 
 RECIPE = {"0": "metaworld", "1": "uav", "2": "snakes", "3": "sketchnav", "4": "libero"}
 VERDICTS = {"confirmed", "refuted", "no-effect", "not-measurable", "refused"}
 ids = pytest.mark.parametrize("path", GUIDES, ids=lambda path: path.name)
+
+
+@functools.cache
+def resolved(path: Path) -> GuideResult:
+    """The audit of a guide without measurements."""
+    return audited(read_guide(path))
 
 
 def test_all_five_guides_are_here() -> None:
@@ -23,7 +31,7 @@ def test_all_five_guides_are_here() -> None:
 
 @ids
 def test_a_guide_finds_its_recipe_and_resolves_its_commands(path: Path) -> None:
-    result = audited(read_guide(path))
+    result = resolved(path)
     assert result.recipe == RECIPE[path.name[0]]
     refused = [command.line for command, found in result.commands if found.status == "refused"]
     assert refused == {"sketchnav": [119, 160]}.get(result.recipe, [])
@@ -37,7 +45,7 @@ def test_a_guide_finds_its_recipe_and_resolves_its_commands(path: Path) -> None:
 @ids
 def test_every_line_of_a_guide_stays(path: Path) -> None:
     text = read_guide(path)
-    written = iter(audited(text).markdown.splitlines())
+    written = iter(resolved(path).markdown.splitlines())
     for line in text.splitlines():
         assert line in written, line  # consumes the iterator: all lines, in their order
 
@@ -46,14 +54,14 @@ def test_every_line_of_a_guide_stays(path: Path) -> None:
 def test_a_result_keeps_the_structure_of_the_guide(path: Path) -> None:
     text = read_guide(path)
     before = [block.kind for block in blocks_of(text.splitlines()) if block.kind != "quote"]
-    after = [block.kind for block in blocks_of(audited(text).markdown.splitlines()) if block.kind != "quote"]
+    after = [block.kind for block in blocks_of(resolved(path).markdown.splitlines()) if block.kind != "quote"]
     assert after[: len(before)] == before
 
 
 @ids
 def test_the_json_lists_every_claim(path: Path) -> None:
     text = read_guide(path)
-    claims = json.loads(json.dumps(audited(text).to_dict()))["claims"]
+    claims = json.loads(json.dumps(resolved(path).to_dict()))["claims"]
     assert claims
     for claim in claims:
         assert claim["verdict"] in VERDICTS and claim["evidence"]
@@ -108,7 +116,7 @@ def test_a_row_with_two_numbers_compares_them() -> None:
 
 
 def test_most_claims_of_a_guide_state_why_they_are_not_measured() -> None:
-    counts = Counter(v.reason for v in audited(read_guide(GUIDES[4])).verdicts)
+    counts = Counter(v.reason for v in resolved(GUIDES[4]).verdicts)
     assert counts["gpus"] > 10 and not counts["failed"]
 
 

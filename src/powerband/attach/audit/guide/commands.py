@@ -14,7 +14,7 @@ from powerband.core.errors import ConfigError
 SHELLS = {"bash", "sh", "shell", "zsh", "console", "powershell", "ps1", "cmd", "bat"}
 CONTINUED = re.compile(r"[\\`]\s*(#.*)?$")
 COMMENT = re.compile(r"(?:^|\s)(?:#|//)\s*(.*)|←\s*(.*)")
-ASSIGNMENT = re.compile(r"(?<![\w./-])(?:--)?([A-Za-z_][\w.-]*)\s*=\s*[\"']?([\w.+,/-]*[\w/])")
+ASSIGNMENT = re.compile(r"""(?<![\w./-])(?:--)?([A-Za-z_][\w.-]*)\s*=\s*["']?([\w.+,/:-]*[\w/])""", re.ASCII)
 YAML_LINE = re.compile(r"^(\s*)([A-Za-z_][\w.-]*)\s*:(?:\s+(.*))?$")
 INTERPRETER = re.compile(r"^(python[\d.]*|pythonw|py|uv|poetry|srun|nohup|exec|time|nice|run)$")
 LAUNCHERS = ("torchrun", "accelerate", "deepspeed")
@@ -125,7 +125,7 @@ def _command(text: str, line: int, block: Block) -> Command:
     if parts[0].startswith("--"):
         return Command(line, block, text, "train", tuple(parts))
     if parts[:2] in (["powerband", "train"], ["powerband", "eval"]):
-        return Command(line, block, text, parts[1], tuple(parts[2:]))
+        return Command(line, block, text, parts[1], tuple(parts[3:]))
     if not re.match(r"[\w./~-]", parts[0], re.ASCII):
         return Command(line, block, text, "text")
     script = next((i for i, part in enumerate(parts) if part.endswith(".py")), None)

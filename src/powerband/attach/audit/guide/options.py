@@ -33,8 +33,8 @@ TERMS: tuple[tuple[re.Pattern[str], re.Pattern[str]], ...] = tuple(
 OFF = re.compile(r"禁用|关闭|不使用|\b(disabl|without|turn(ing)? off|false)", re.I)
 DEFAULT_LABEL = re.compile(r"默认|原始|\bdefault\b|\boriginal\b|\bbaseline\b|\bbefore\b", re.I)
 LABELLED = re.compile(r"^([^:：]{1,30})\**\s*[:：]\s*([\d][\d.,eE-]*)")
-NAME = re.compile(r"(`)?(?<![\w.])(?:--)?([A-Za-z_][\w.-]*[\w])(=)?")
-FLAG = re.compile(r"(?<![\w-])--([A-Za-z_][\w.-]*)\s+(\d[\w.+-]*\w|\d)")
+NAME = re.compile(r"(`)?(?<![\w.])(?:--)?([A-Za-z_][\w.-]*[\w])(=)?", re.ASCII)
+FLAG = re.compile(r"(?<![\w-])--([A-Za-z_][\w.-]*)\s+(\d[\w.+-]*\w|\d)", re.ASCII)
 FIRST_NUMBER = re.compile(r"^\W*(\d[\d.,]*(?:e-?\d+)?)", re.I)
 
 

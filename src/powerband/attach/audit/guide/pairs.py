@@ -11,6 +11,7 @@ from operator import attrgetter
 from typing import Any
 
 from powerband.attach.audit.guide.resolution import GuideRecipe
+from powerband.core.config.texts import shortened
 from powerband.core.errors import ConfigError
 from powerband.core.recipe import Recipe
 from powerband.tune.knobs import Knobs
@@ -204,6 +205,11 @@ class PairMeter:
             if result.config is None:
                 raise ConfigError(result.message)
             config = result.config
+            if imported := [name for names in self.guide.recipe.imports_of(config).values() for name in names]:
+                raise ConfigError(
+                    f"{shortened(imported[0])} names a module, whose import runs its code. An audit imports no module "
+                    f"that a guide names. Run powerband train {self.guide.recipe.name} yourself."
+                )
             if self._precision and pair.path != "run.precision":
                 config = replace(config, run=replace(config.run, precision=self._precision))
             found.append(config)

@@ -86,6 +86,7 @@ class GuideRecipe:
     def _resolved(self, words: list[str], ranks: int) -> Resolved:
         try:
             with _as_rank(ranks):
+                words = [word for word in words if word != "--trust"]  # a guide is the text of someone else
                 recipe, stage, found = self.configure(self.recipe.name, words)
                 recipe.check_sizes(found.config, ranks or max(1, found.config.run.nproc))
         except ConfigError as error:
