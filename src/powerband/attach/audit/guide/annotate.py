@@ -76,7 +76,11 @@ def sentences_of_block(verdicts: list[ClaimVerdict], say: GuideWording) -> list[
 
 
 def _labels(group: list[ClaimVerdict], say: GuideWording) -> str:
-    labels = list(dict.fromkeys(shortened(each.claim.subject or each.claim.text, 48) for each in group))
+    labels = list(
+        dict.fromkeys(
+            shortened(each.claim.subject or each.claim.effect.clause or each.claim.text, 48) for each in group
+        )
+    )
     columns = {label.rpartition(", ")[2] for label in labels if ", " in label}
     if len(labels) > MAX_LABELS and columns and all(each.claim.subject for each in group):
         labels = sorted(columns)

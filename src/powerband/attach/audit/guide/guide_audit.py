@@ -169,7 +169,9 @@ class GuideAudit:
         say.known = {
             (each.claim.option, each.claim.value): each.comparison
             for each in verdicts
-            if each.comparison is not None and each.comparison.pairs
+            if each.comparison is not None
+            and each.comparison.pairs
+            and each.claim.value != options.defaults.get(each.claim.option)
         }
         evidence = [say.sentence(each) for each in verdicts]
         seconds = self.options.seconds - meter.left_s()

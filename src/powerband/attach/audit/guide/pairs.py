@@ -257,7 +257,7 @@ class PairMeter:
         """Makes one run; None if it fails, with the reason in `comparison`."""
         before, after, stage = self.configs(comparison.pair, variant)
         config = after if with_option else before
-        window = self._window_s(comparison, config)
+        window = self._window_s(comparison, before, after)
         patience = self.seconds / (3 if self._started or variant else 6)
         most = min(max(STARTUP_S, patience), max(self.left_s() - window, 0.0))
         words = comparison.pair.after if with_option else comparison.pair.before
@@ -277,10 +277,10 @@ class PairMeter:
         self._run_s = time.monotonic() - started
         return self._figures(measured, config)
 
-    def _window_s(self, comparison: Comparison, config: Any) -> float:
-        """Length of the window: it contains several update intervals."""
+    def _window_s(self, comparison: Comparison, *configs: Any) -> float:
+        """Length of the window, equal for both sides of a pair: it contains several of the longer update intervals."""
         shortest = min(max(MIN_WINDOW_S, self.seconds / 150), 4.0)
-        interval = Knobs(self.guide.recipe, config).get("update_interval", 0)
+        interval = max(Knobs(self.guide.recipe, config).get("update_interval", 0) for config in configs)
         rates = [each.rate for each in (*comparison.before, *comparison.after)]
         needed = INTERVALS_IN_WINDOW * interval / statistics.fmean(rates) if rates else shortest
         return min(max(shortest, needed), MAX_WINDOW_S, max(MIN_WINDOW_S, self.left_s() / 4))
