@@ -9,8 +9,8 @@ import pytest
 
 from attach.audit.guide.invented import Runs, audited
 from powerband.attach.audit.guide.claims import MAX_CLAIMS
+from powerband.attach.audit.guide.comparison import MIN_PAIRS
 from powerband.attach.audit.guide.markdown import MAX_BYTES, blocks_of, read_guide
-from powerband.attach.audit.guide.pairs import MIN_PAIRS
 from powerband.attach.audit.guide.verdict import verdict_of
 from powerband.core.errors import ConfigError
 

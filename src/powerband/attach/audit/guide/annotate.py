@@ -76,17 +76,16 @@ def sentences_of_block(verdicts: list[ClaimVerdict], say: GuideWording) -> list[
 
 
 def _labels(group: list[ClaimVerdict], say: GuideWording) -> str:
-    labels = list(
-        dict.fromkeys(
-            shortened(each.claim.subject or each.claim.effect.clause or each.claim.text, 48) for each in group
-        )
-    )
+    """Names of the claims of a group, or of their columns if they are many cells of a table."""
+    claims = [each.claim for each in group]
+    names = [each.subject or each.effect.clause.strip() or each.text for each in claims]
+    labels = list(dict.fromkeys(shortened(name, 48) for name in names))
     columns = {label.rpartition(", ")[2] for label in labels if ", " in label}
-    if len(labels) > MAX_LABELS and columns and all(each.claim.subject for each in group):
+    if len(labels) > MAX_LABELS and columns and all(each.subject for each in claims):
         labels = sorted(columns)
     more = [say("more", count=len(labels) - MAX_LABELS)] if len(labels) > MAX_LABELS else []
-    named = [f"“{label}”" for label in labels[:MAX_LABELS]]
-    return ("、" if say.lang == "zh" else "; ").join(named) + "".join(f" {each}" for each in more)
+    quoted = [f"“{label}”" for label in labels[:MAX_LABELS]]
+    return ("、" if say.lang == "zh" else "; ").join(quoted) + "".join(f" {each}" for each in more)
 
 
 def _row(command: Command, resolved: Resolved, say: GuideWording) -> str:

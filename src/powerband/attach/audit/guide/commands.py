@@ -32,7 +32,7 @@ class Command:
         block: The fenced code that contains it.
         text: The text, on one line for a command.
         kind: ``train`` and ``eval`` take options of a recipe, ``yaml`` is a file of settings, ``tool`` is a command of
-            the machine, ``script`` is a file that the guide does not show, and ``text`` is no command.
+            the machine, ``script`` is a file that the guide does not show, and ``text`` is other text.
         words: Command-line arguments of a recipe.
         ranks: Processes that a launcher starts; 0 without one.
     """

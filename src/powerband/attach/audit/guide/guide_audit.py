@@ -10,9 +10,10 @@ from typing import Annotated, Any, Literal
 from powerband.attach.audit.guide.annotate import annotated
 from powerband.attach.audit.guide.claims import Claim, ClaimReader
 from powerband.attach.audit.guide.commands import ASSIGNMENT, Command, commands_in, mentions_in
+from powerband.attach.audit.guide.comparison import Comparison, Pair
 from powerband.attach.audit.guide.markdown import blocks_of, language_of
 from powerband.attach.audit.guide.options import OptionTable
-from powerband.attach.audit.guide.pairs import Comparison, Pair, PairMeter, Run
+from powerband.attach.audit.guide.pairs import PairMeter, Run
 from powerband.attach.audit.guide.resolution import Configure, GuideRecipe, Resolved, recipe_of
 from powerband.attach.audit.guide.sentences import GuideWording, machine_text
 from powerband.attach.audit.guide.verdict import ClaimVerdict, Judge, VerdictName

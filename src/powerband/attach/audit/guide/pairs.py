@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
+from powerband.attach.audit.guide.comparison import MAX_PAIRS, MIN_PAIRS, Comparison, Pair, Sample
 from powerband.attach.audit.guide.resolution import GuideRecipe
 from powerband.core.config.texts import shortened
 from powerband.core.errors import ConfigError
@@ -18,131 +18,16 @@ from powerband.tune.knobs import Knobs
 from powerband.tune.measure.in_process import Measurement
 from powerband.tune.measure.in_subprocesses import measure_in_subprocesses
 
-MIN_PAIRS, MAX_PAIRS = 3, 8
-"""Least number of pairs for an interval, and number after which a comparison ends."""
 MIN_WINDOW_S, MAX_WINDOW_S = 1.5, 30.0
 INTERVALS_IN_WINDOW = 8
 """Update intervals that a window contains at least, because updates come in bursts."""
 STARTUP_S = 20.0
 """Seconds that the first run may take to start, whatever the budget."""
-STUDENT_T = {3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365}
-"""Number of pairs -> factor of the 95 % interval of their mean."""
 SMALL_VARIANT = "smoke"
 """Variant of a recipe that is measured if its default is too slow for the budget."""
 
 Run = Callable[[Recipe, str, Any, float, float], Measurement | None]
 """(recipe, stage, configuration, seconds of the window, further seconds) -> measurement."""
-
-
-@dataclass(frozen=True)
-class Pair:
-    """What a comparison runs.
-
-    Attributes:
-        before: Arguments without the option, or with its earlier value.
-        after: Arguments with the option.
-        path: Qualified name of the setting.
-        stage_words: Arguments of both runs that select the stage.
-    """
-
-    before: tuple[str, ...]
-    after: tuple[str, ...]
-    path: str
-    stage_words: tuple[str, ...] = ()
-
-    def inverted(self) -> Pair:
-        """Returns the pair with both sides exchanged."""
-        return replace(self, before=self.after, after=self.before)
-
-
-@dataclass(frozen=True)
-class Sample:
-    """Figures of one short run.
-
-    Attributes:
-        rate: Environment steps per second; updates per second for recorded data.
-        updates_per_s: Updates per second.
-        updates_per_step: Updates per environment step, as the configuration schedules them or else as counted; None for
-            recorded data.
-        updates: Updates in the window.
-        env_steps: Environment steps in the window.
-        memory_bytes: Peak memory.
-        processes: Processes of the run: ranks and simulator workers.
-    """
-
-    rate: float
-    updates_per_s: float
-    updates_per_step: float | None
-    updates: int
-    env_steps: int
-    memory_bytes: int
-    processes: int
-
-
-@dataclass
-class Comparison:
-    """Result of the runs of one pair.
-
-    Attributes:
-        pair: What was run.
-        before: Samples without the option.
-        after: Samples with the option.
-        values: Value of the setting without and with the option.
-        variant: Variant of the recipe that was run; "" for its default.
-        problem: Why there are no samples: ``same``, ``slow``, ``failed``, ``refused`` or "".
-        message: Error of the run or the configuration.
-    """
-
-    pair: Pair
-    before: list[Sample] = field(default_factory=list)
-    after: list[Sample] = field(default_factory=list)
-    values: tuple[Any, Any] = (None, None)
-    variant: str = ""
-    problem: str = ""
-    message: str = ""
-
-    def inverted(self) -> Comparison:
-        """Returns the comparison with both sides exchanged."""
-        pair = self.pair.inverted()
-        return replace(self, pair=pair, before=self.after, after=self.before, values=self.values[::-1])
-
-    @property
-    def pairs(self) -> int:
-        """Number of complete pairs."""
-        return min(len(self.before), len(self.after))
-
-    def ratio(self, figure: str, factor: float = 1.0) -> tuple[float, float, float] | None:
-        """Returns (ratio with to without the option, low, high) with a 95 % interval over pairs; None if unknown.
-
-        Args:
-            figure: Name of an attribute of `Sample`.
-            factor: Factor of the ratio.
-        """
-        read = attrgetter(figure)
-        both = [(read(a), read(b)) for a, b in zip(self.after, self.before, strict=False)]
-        logs = [math.log(a / b * factor) for a, b in both if a and b and a > 0 and b > 0]
-        if not logs:
-            return None
-        middle = statistics.fmean(logs)
-        if len(logs) < MIN_PAIRS:
-            return (math.exp(middle), math.exp(middle - 1), math.exp(middle + 1))
-        half = STUDENT_T[min(len(logs), MAX_PAIRS)] * statistics.stdev(logs) / math.sqrt(len(logs))
-        return (math.exp(middle), math.exp(middle - half), math.exp(middle + half))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Returns the comparison as a JSON value."""
-        return {
-            "before": list(self.pair.before),
-            "after": list(self.pair.after),
-            "setting": self.pair.path,
-            "values": [_json(value) for value in self.values],
-            "variant": self.variant,
-            "pairs": self.pairs,
-            "runs_before": [asdict(each) for each in self.before],
-            "runs_after": [asdict(each) for each in self.after],
-            "problem": self.problem,
-            "message": self.message,
-        }
 
 
 class PairMeter:
@@ -306,7 +191,3 @@ class PairMeter:
             sum(each.memory_bytes for each in measured.facts),
             len(measured.facts) + workers,
         )
-
-
-def _json(value: Any) -> Any:
-    return value if isinstance(value, (int, float, str, bool, type(None))) else str(value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from powerband.attach.audit.guide.pairs import Comparison
+from powerband.attach.audit.guide.comparison import Comparison
 from powerband.attach.audit.guide.verdict import ClaimVerdict
 from powerband.core.config.texts import shortened
 

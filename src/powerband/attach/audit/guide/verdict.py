@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from powerband.attach.audit.guide.claims import Claim
-from powerband.attach.audit.guide.pairs import MIN_PAIRS, Comparison, Pair
+from powerband.attach.audit.guide.comparison import MIN_PAIRS, Comparison, Pair
 from powerband.attach.audit.guide.resolution import GuideRecipe
 
 VerdictName = Literal["confirmed", "refuted", "no-effect", "not-measurable", "refused"]
