@@ -96,6 +96,19 @@ def test_ctrl_c_prints_what_is_known() -> None:
     assert "the audit was interrupted before" in result.markdown
 
 
+def test_two_pairs_are_too_few_for_an_interval() -> None:
+    quick = Runs(rate=lambda config: 30.0 if config.off_policy.update_interval == 10 else 10.0)
+
+    def ends_early(*arguments: Any) -> Any:
+        if len(quick.configs) == 5:
+            raise KeyboardInterrupt
+        return quick(*arguments)
+
+    verdict, *_ = (result := audited(GUIDE, ends_early)).verdicts
+    assert (verdict.verdict, verdict.reason) == ("not-measurable", "budget")
+    assert "too few pairs of runs (2) fit into 60 s; their mean for the steps per second is 2.96x" in result.evidence[0]
+
+
 def test_a_value_that_the_configuration_refuses_is_refused() -> None:
     verdict = audited("`update_interval=-3` makes training faster.", recipe="snakes").verdicts[0]
     assert verdict.verdict == "refused" and "-3 is below 1" in verdict.detail

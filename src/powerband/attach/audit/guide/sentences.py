@@ -59,6 +59,7 @@ TEXTS: dict[str, dict[str, str]] = {
         "slow": "one run takes longer than the budget of {seconds:g} s allows",
         "failed": "the run failed. {detail}",
         "budget": "not reached within the budget of {seconds:g} s",
+        "few": "too few pairs of runs ({pairs}) fit into {seconds:g} s; their mean for {quantity} is {ratio:.2f}x",
         "off": "measurement is off (seconds=0)",
         "interrupted": "the audit was interrupted before",
         "noisy": "measured {interval} {quantity}, {change}: the runs differ too much to decide",
@@ -106,6 +107,7 @@ TEXTS: dict[str, dict[str, str]] = {
         "slow": "一次运行所需时间超出 {seconds:g} 秒的预算",
         "failed": "运行失败。{detail}",
         "budget": "{seconds:g} 秒的预算内没有测到",
+        "few": "{seconds:g} 秒内只完成了 {pairs} 对运行，不足以判断；{quantity}平均为 {ratio:.2f} 倍",
         "off": "未开启测量（seconds=0）",
         "interrupted": "测到之前审计已被中断",
         "noisy": "实测{quantity}为 {interval}，{change}：各次运行相差太大，无法判断",
@@ -171,6 +173,9 @@ class GuideWording:
     def reason(self, verdict: ClaimVerdict) -> str:
         """Returns why a claim was not measured."""
         name, claim = verdict.reason, verdict.claim
+        if name == "budget" and verdict.ratio and verdict.comparison:
+            few = {"pairs": verdict.comparison.pairs, "quantity": self._quantity(verdict), "ratio": verdict.ratio[0]}
+            return self("few", seconds=self.seconds, **few)
         if name == "budget" and (self.interrupted or not self.seconds):
             name = "interrupted" if self.interrupted else "off"
         detail = shortened(verdict.detail, 200)

@@ -155,7 +155,7 @@ class Judge:
             exact = comparison.after[0].updates_per_step, comparison.before[0].updates_per_step
             ratio = (exact[0] / exact[1],) * 3 if exact[0] and exact[1] else ratio
         elif comparison.pairs < MIN_PAIRS:
-            return ClaimVerdict(claim, "not-measurable", "budget", comparison=comparison)
+            return ClaimVerdict(claim, "not-measurable", "budget", figure, ratio, comparison=comparison)
         verdict = verdict_of(effect.direction, effect.low, effect.high, ratio)
         reason = "noisy" if verdict == "not-measurable" else ""
         return ClaimVerdict(claim, verdict, reason, figure, ratio, comparison=comparison)
