@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable
@@ -51,7 +52,7 @@ class PairMeter:
         self.began = time.monotonic()
         self.runs = 0
         self._precision = self._variant = ""
-        self._run_s = 0.0
+        self._run_s = self._rate = 0.0
         self._started = False
 
     def left_s(self) -> float:
@@ -132,8 +133,9 @@ class PairMeter:
         for variant in ("", SMALL_VARIANT):
             if variant and variant not in self.guide.recipe.variants:
                 break
-            if self.left_s() > MIN_WINDOW_S and self._sample(comparison, False, variant) is not None:
-                self._variant, self._started = variant, True
+            sample = self._sample(comparison, False, variant) if self.left_s() > MIN_WINDOW_S else None
+            if sample is not None:
+                self._variant, self._started, self._rate = variant, True, sample.rate
                 comparison.problem = comparison.message = ""
                 return True
         return False
@@ -166,14 +168,15 @@ class PairMeter:
         """Length of the window, equal for both sides of a pair: it contains several of the longer update intervals."""
         shortest = min(max(MIN_WINDOW_S, self.seconds / 150), 4.0)
         interval = max(Knobs(self.guide.recipe, config).get("update_interval", 0) for config in configs)
-        rates = [each.rate for each in (*comparison.before, *comparison.after)]
-        needed = INTERVALS_IN_WINDOW * interval / statistics.fmean(rates) if rates else shortest
+        rates = [each.rate for each in (*comparison.before, *comparison.after)] or [self._rate or math.inf]
+        needed = INTERVALS_IN_WINDOW * interval / statistics.fmean(rates)
         return min(max(shortest, needed), MAX_WINDOW_S, max(MIN_WINDOW_S, self.left_s() / 4))
 
     def _figures(self, measured: Measurement, config: Any) -> Sample:
         facts, seconds = measured.facts[0], max(measured.ledgers[0].wall_s, 1e-9)
         if not self._precision and config.run.precision == "auto":
             self._precision = facts.precision
+        steps: float = facts.env_steps or facts.grad_steps
         workers = sum(len(each.worker_rows) for each in measured.facts)
         per_step = facts.grad_steps / facts.env_steps if facts.env_steps else None
         knobs = Knobs(self.guide.recipe, config)
@@ -181,9 +184,10 @@ class PairMeter:
             exact = (knobs.get("updates_per_interval", 0) or interval) / interval
             most = knobs.get("num_envs", 1) + interval
             if abs(per_step - exact) <= exact * (most / facts.env_steps + 0.05):
-                per_step = exact  # a window that begins or ends inside an interval counts one interval too few or many
+                # A window that begins or ends inside an interval has too few or too many steps for its updates.
+                per_step, steps = exact, (steps + facts.grad_steps / exact) / 2
         return Sample(
-            (facts.env_steps or facts.grad_steps) / seconds,
+            steps / seconds,
             facts.grad_steps / seconds,
             per_step,
             facts.grad_steps,
