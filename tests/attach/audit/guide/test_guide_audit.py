@@ -73,6 +73,13 @@ def test_the_small_variant_is_measured_if_the_default_is_too_slow() -> None:
     assert result.verdicts[0].verdict == "no-effect" and "(variant smoke)" in result.evidence[0]
 
 
+def test_a_switch_is_compared_with_its_opposite() -> None:
+    """The default of detect_anomaly is false already, so the sentence must not call true the default."""
+    result = audited("`detect_anomaly=false` makes training faster.", Runs(rate=lambda config: 10.0), recipe="uav")
+    assert "`detect_anomaly=false` compared with `True`" in result.evidence[0]
+    assert "default" not in result.evidence[0]
+
+
 def test_a_run_that_fails_is_reported() -> None:
     def failing(*arguments: Any) -> Any:
         raise ConfigError("the simulator does not start")

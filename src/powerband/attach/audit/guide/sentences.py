@@ -252,7 +252,9 @@ class GuideWording:
         assert verdict.comparison is not None
         claim, was = verdict.claim, verdict.comparison.values[0]
         named = f"{' ' if self.lang == 'zh' else ''}`{was}`"
-        default = "" if claim.before else self("default", recipe=self.recipe)
+        plain = f"{claim.option.lstrip('-').replace('-', '_')}="
+        given = any(word.startswith(plain) for word in verdict.comparison.pair.before)
+        default = "" if given else self("default", recipe=self.recipe)
         before = f"{named} ({default})" if default and self.lang == "en" else f"{default}{named}"
         return self("change", option=claim.option, value=claim.value, before=before)
 
