@@ -1,10 +1,11 @@
-"""Command ``powerband audit``: finds options of a training script that have no effect."""
+"""Command ``powerband audit``: finds options of a script that have no effect, or claims of a guide that are wrong."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
+from powerband.cli import guide_command
 from powerband.core.config import resolve
 from powerband.core.config.command_line import print_or_write, split_json_option, wants_help
 from powerband.core.config.schema import fields_table
@@ -14,7 +15,7 @@ USAGE = "[seconds=600] [window=4] [options=NAME,...] [lang=en] -- python train.p
 
 
 def audit(arguments: list[str]) -> int:
-    """Audits a script, and prints one verdict per option.
+    """Audits a script, and prints one verdict per option; or audits a tuning guide.
 
     Args:
         arguments: Command line after ``powerband audit``.
@@ -28,10 +29,18 @@ def audit(arguments: list[str]) -> int:
     own, command = arguments[:position], arguments[position + 1 :]
     target, own = split_json_option(own)
     if wants_help(own):
-        print(f"powerband audit {USAGE}\n\n{fields_table(AuditOptions)}")
+        from powerband.attach.audit.guide.guide_audit import GuideOptions
+
+        print(f"powerband audit {USAGE}\n\n{fields_table(AuditOptions)}\n")
+        print(f"powerband audit {guide_command.USAGE}\n\n{fields_table(GuideOptions)}")
         return 0
+    if not command and guide_command.is_guide(own):
+        return guide_command.audit_guide(own, target)
     if not command:
-        raise ConfigError(f"powerband audit needs the command of a script after --. Write powerband audit {USAGE}")
+        raise ConfigError(
+            f"powerband audit needs the command of a script after --. Write powerband audit {USAGE}, "
+            f"or powerband audit {guide_command.USAGE} for a tuning guide."
+        )
     options = resolve(AuditOptions, own, help_command="powerband audit --help").config
     from powerband.attach.audit.audit import Audit, ScriptFailed
     from powerband.attach.audit.table import print_table

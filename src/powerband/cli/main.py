@@ -29,7 +29,11 @@ COMMANDS: dict[str, tuple[Callable[[list[str]], int], str, str]] = {
         "RECIPE [objective=throughput] [seconds=60] [NAME=VALUE ...]",
         "find the fastest settings of this machine, by throughput or by the time to a score",
     ),
-    "audit": (audit_command.audit, audit_command.USAGE, "find options of a training script that have no effect"),
+    "audit": (
+        audit_command.audit,
+        audit_command.USAGE,
+        "find options of a script that have no effect, and wrong claims of a guide",
+    ),
     "estimate": (
         measure_commands.estimate,
         measure_commands.USAGE["estimate"],

@@ -38,7 +38,9 @@ def short_run(recipe: Recipe, stage: str, config: Any, seconds: float, probe: bo
     return measure(recipe, stage, config, seconds, probe)
 
 
-def measure_in_subprocesses(recipe: Recipe, stage: str, config: Any, seconds: float) -> Measurement | None:
+def measure_in_subprocesses(
+    recipe: Recipe, stage: str, config: Any, seconds: float, startup_s: float = STARTUP_TIMEOUT_S
+) -> Measurement | None:
     """Measures a run with ``powerband profile`` in one new process per rank, without timing single updates.
 
     Args:
@@ -46,6 +48,7 @@ def measure_in_subprocesses(recipe: Recipe, stage: str, config: Any, seconds: fl
         stage: Name of the stage (function of the recipe) to run, such as ``train``.
         config: Configuration of the run.
         seconds: Length of the measured window.
+        startup_s: Seconds that the ranks may take in addition to their window.
 
     Returns:
         The measurement, or None if nothing was measured.
@@ -63,7 +66,7 @@ def measure_in_subprocesses(recipe: Recipe, stage: str, config: Any, seconds: fl
         environment = {**thread_environment(threads, ranks), REPORT_VARIABLE: str(report_file.path)}
         processes = start_ranks([[*arguments, "probe=false"]] * ranks, outputs, environment)
         try:
-            problem = wait_for_ranks(processes, seconds + STARTUP_TIMEOUT_S, lambda rank: _last_output(outputs[rank]))
+            problem = wait_for_ranks(processes, seconds + startup_s, lambda rank: _last_output(outputs[rank]))
         finally:
             for process in processes:
                 kill_session(process)
