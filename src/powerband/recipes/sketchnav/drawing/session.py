@@ -13,7 +13,7 @@ from powerband.core.config.texts import shortened
 from powerband.core.errors import ConfigError
 from powerband.core.evaluation_context import evaluation_context
 from powerband.core.rank_context import RankContext
-from powerband.core.run.checkpoint import checkpoint_of, resolve_resume
+from powerband.core.run.checkpoints.checkpoint import checkpoint_of, resolve_resume
 from powerband.core.run.state_registry import restore_learner
 from powerband.core.run_folder import refuse_links
 from powerband.recipes.sketchnav.config import Config
