@@ -206,7 +206,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "net.patch": 32,
     },
     "smoke": {
-        "max_steps": 80,  # the script needs about 60
+        "max_steps": 120,  # the script needs about 75
         "record_missing": True,
         "final_episodes": 2,
         "demo_episodes": 1,

@@ -23,8 +23,10 @@ from powerband.recipes.libero.env.scripted.fixtures import (
     door_of,
     drawer_cabinet,
     drawer_way,
+    in_way_of_drawer,
     knob_of,
     microwave_of,
+    top_of,
 )
 from powerband.recipes.libero.env.scripted.grasps import HANDLES, object_kind
 from powerband.recipes.libero.env.scripted.moving_parts import close_door, close_drawer, open_drawer, turn_knob
@@ -35,6 +37,8 @@ from powerband.recipes.libero.env.tasks import Goal, LiberoTask
 
 METRES_PER_UNIT, RADIANS_PER_UNIT = 0.05, 0.5
 """Translation and rotation that an action entry of 1 commands: the scale of the controller."""
+STILL_M, STILL_RAD, STILL_STEPS = 0.0006, 0.006, 10
+"""A hand that moves and turns less than this per action, for so many actions, goes on to the next waypoint."""
 ORDER = ("open", "turnon", "turnoff", "on", "in", "close")
 """Relations in the order in which their skills are executed."""
 
@@ -85,7 +89,7 @@ def _places(goal: Goal) -> list[str]:
     names = [name for name in (goal.subject, goal.target) if name]
     for name in tuple(names):
         if drawer_cabinet(name):
-            names.append(drawer_cabinet(name))
+            names += [drawer_cabinet(name), top_of(drawer_cabinet(name))]
         if microwave_of(name):
             names += [microwave_of(name), door_of(microwave_of(name))]
     return [*names, knob_of(goal.subject)] if goal.relation.startswith("turn") else names
@@ -105,7 +109,11 @@ def next_skill(script: Script, scene: Scene, attempts: Mapping[str, int]) -> tup
     goal = min(missing, key=lambda goal: ORDER.index(goal.relation))
     target, relation = goal.target, goal.relation
     if relation == "in" and drawer_cabinet(target) and drawer_way(scene, target) < OPENED_M:
-        goal, relation = Goal("open", target), "open"  # a drawer must be open before anything fits
+        cabinet = drawer_cabinet(target)
+        if in_way_of_drawer(scene, goal.subject, target) and not attempts.get(f"on {goal.subject}"):
+            goal, relation, target = Goal("on", goal.subject, top_of(cabinet)), "on", top_of(cabinet)
+        else:
+            goal, relation = Goal("open", target), "open"  # a drawer must be open before anything fits
     name = f"{relation} {goal.subject}"
     attempt = attempts.get(name, 0)
     if relation == "open":
@@ -124,9 +132,9 @@ def next_skill(script: Script, scene: Scene, attempts: Mapping[str, int]) -> tup
 
 
 def _slot(script: Script, goal: Goal) -> float:
-    """Returns the place of an object among those for the same target: 0 is the centre, 1 the distance of two objects."""
+    """Returns the place of an object among those for the same target; 0 is the centre, and neighbours differ by 1."""
     same = [other for other in script.goals if other.relation == goal.relation and other.target == goal.target]
-    return same.index(goal) - (len(same) - 1) / 2
+    return same.index(goal) - (len(same) - 1) / 2 if goal in same else 0.0
 
 
 class ScriptedDemonstrator:
@@ -176,16 +184,28 @@ class ScriptedDemonstrator:
         arrived = np.linalg.norm(error) < waypoint.tolerance_m and np.linalg.norm(turn) < waypoint.tolerance_rad
         self.steps_at_target += int(arrived)
         self.steps += 1
+        self.still_steps = self.still_steps + 1 if self._is_still(scene.hand) else 0
         ended = waypoint.until is not None and waypoint.until(scene)
-        if ended or self.steps_at_target > waypoint.hold or self.steps >= waypoint.max_steps:
+        stuck = self.still_steps >= max(STILL_STEPS, waypoint.hold) or self.steps >= waypoint.max_steps
+        if ended or stuck or self.steps_at_target > waypoint.hold:
             failed = waypoint.needs is not None and not waypoint.needs(scene)
             self._start_waypoint(len(self.waypoints) if failed else self.index + 1)
         return action
 
     def _start_waypoint(self, index: int) -> None:
-        self.index, self.steps_at_target, self.steps = index, 0, 0
+        self.index, self.steps_at_target, self.steps, self.still_steps = index, 0, 0, 0
         self.target: Pose | None = None
+        self.hand: Pose | None = None
         self.shift = self.rng.uniform(-self.jitter, self.jitter, 3)
+
+    def _is_still(self, hand: Pose) -> bool:
+        """Returns whether the hand did not move since the last action of this waypoint."""
+        before, self.hand = self.hand, hand
+        if before is None:
+            return False
+        turn = axis_angle(hand.rotation @ before.rotation.T)
+        moved = np.linalg.norm(hand.position - before.position)
+        return bool(moved < STILL_M and np.linalg.norm(turn) < STILL_RAD)
 
     def _scene(self, obs: Mapping[str, np.ndarray]) -> Scene:
         places = {

@@ -58,3 +58,15 @@ def knob_angle(scene: Scene, stove: str) -> float:
     """Returns the angle of the knob of a stove in rad: 0 is off, 0.5 and more is on."""
     turn = scene.places[stove].rotation.T @ scene.places[knob_of(stove)].rotation
     return float(np.arctan2(turn[1, 0], turn[0, 0])) - np.pi / 2
+
+
+def top_of(cabinet: str) -> str:
+    """Returns the region of the top of a cabinet."""
+    return f"{cabinet}_top_side"
+
+
+def in_way_of_drawer(scene: Scene, name: str, region: str) -> bool:
+    """Returns whether an object stands so near to where a drawer opens that the hand cannot hold it afterwards."""
+    cabinet = scene.places[drawer_cabinet(region)]
+    x, y, z = cabinet.rotation.T @ (scene.places[name].position - cabinet.position)
+    return bool(abs(x) < 0.25 and -0.45 < y < -0.1 and z < 0.15)

@@ -61,10 +61,10 @@ def close_drawer(scene: Scene, region: str, attempt: int) -> list[Waypoint]:
         return Pose(handle - 0.05 * outward, rotation)
 
     return [
-        Waypoint(raised(front(0)[2] + 0.2), CLOSED, tolerance_m=0.03),
-        Waypoint(at(front(0.1) + 0.15 * UP, rotation), CLOSED, tolerance_m=0.03, max_steps=100, varied=True),
+        Waypoint(raised(front(0)[2] + 0.08), CLOSED, tolerance_m=0.03),
+        Waypoint(at(front(0.1) + 0.11 * UP, rotation), CLOSED, tolerance_m=0.03, max_steps=100, varied=True),
         Waypoint(at(front(0.06), rotation), CLOSED, tolerance_m=0.015),
-        Waypoint(push, CLOSED, follows=True, max_steps=100, speed=0.5, until=lambda now: drawer_way(now, region) < 0),
+        Waypoint(push, CLOSED, follows=True, max_steps=100, speed=0.6, until=lambda now: drawer_way(now, region) < 0),
         Waypoint(_back, CLOSED, tolerance_m=0.03),
         Waypoint(raised(cabinet.position[2] + 0.4), CLOSED, tolerance_m=0.04),
     ]

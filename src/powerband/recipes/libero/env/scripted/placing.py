@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,10 +16,18 @@ from powerband.recipes.libero.env.tasks import Goal
 
 LIFT_M = 0.15
 """Height above the grasp at which the hand moves sideways, in metres."""
+OVER_M = 0.09
+"""Smallest height above its release at which an object moves sideways, in metres."""
 CLEARANCE_M = 0.012
 """Height of the object's lowest point above the surface at which the gripper opens, in metres."""
 HELD_M = 0.05
 """Smallest rise of an object that the hand lifts, in metres."""
+
+
+DRAWER_OFFSET = np.array([0.0, -0.015, 0.0])
+"""From the centre of a drawer to where objects are put, in the frame of the cabinet: away from the drawers above."""
+BOOK_CENTRE = np.array([0.0, -0.012, 0.0])
+"""Middle of a book in its frame."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +51,7 @@ SURFACES = {
     "plate": Surface(0.006),
     "top_side": Surface(0.003),
     "bowl": Surface(0.02, drop=0.05),
-    "caddy": Surface(-0.07, drop=0.05),
+    "caddy": Surface(-0.07, drop=0.09),
     "wine_rack": Surface(0.003),
     "heating_region": Surface(-0.072),
     "cabinet": Surface(-0.026),
@@ -78,12 +86,6 @@ def release_pose(scene: Scene, goal: Goal, slot: float) -> Pose:
     return Pose(position, rotation)
 
 
-DRAWER_OFFSET = np.array([0.0, -0.025, 0.0])
-"""From the centre of a drawer to where objects are put, in the frame of the cabinet: away from the drawers above."""
-BOOK_CENTRE = np.array([0.0, -0.012, 0.0])
-"""Middle of a book in its frame."""
-
-
 def target_frame(scene: Scene, goal: Goal) -> np.ndarray:
     """Returns the rotation (3, 3) of the target of a goal about the vertical."""
     x, y, _ = scene.places[goal.target].rotation[:, 0]
@@ -92,8 +94,10 @@ def target_frame(scene: Scene, goal: Goal) -> np.ndarray:
 
 def _nearest_half_turn(frame: np.ndarray, rotation: np.ndarray) -> np.ndarray:
     """Returns `frame` or its half turn about the vertical, whichever is nearer to `rotation`."""
-    return frame if np.trace(frame.T @ rotation) > np.trace((frame @ np.diag([-1.0, -1.0, 1.0])).T @ rotation) else (
-        frame @ np.diag([-1.0, -1.0, 1.0])
+    return (
+        frame
+        if np.trace(frame.T @ rotation) > np.trace((frame @ np.diag([-1.0, -1.0, 1.0])).T @ rotation)
+        else (frame @ np.diag([-1.0, -1.0, 1.0]))
     )
 
 
@@ -114,8 +118,8 @@ def put(scene: Scene, goal: Goal, attempt: int, slot: float) -> list[Waypoint]:
     grasp = grasps[attempt % len(grasps)]
     frame = thing.rotation if grasp.own_frame else np.eye(3)
     point, rotation = thing.position + frame @ np.array(grasp.offset), hand_rotation(DOWN, _fingers(grasp, thing))
-    travel = float(max(point[2] + LIFT_M, release_pose(scene, goal, slot).position[2] + LIFT_M))
-    low = thing.position[2]
+    low = float(thing.position[2])
+    travel = max(float(point[2]) + LIFT_M, float(release_pose(scene, goal, slot).position[2] + point[2]) - low + OVER_M)
 
     def lifted(now: Scene) -> bool:
         return float(now.places[name].position[2]) > low + HELD_M
@@ -214,16 +218,11 @@ def slide(scene: Scene, goal: Goal, attempt: int) -> list[Waypoint]:
     way = np.array([*(target - plate)[:2], 0.0])
     direction = way / np.linalg.norm(way)
     rotation = hand_rotation(DOWN, np.cross(UP, direction))
-    start = plate + 0.02 * direction + (0.019 + 0.003 * attempt) * UP
+    start = plate + 0.02 * direction + (0.006 - 0.002 * (attempt % 3)) * UP
     return [
         Waypoint(raised(start[2] + LIFT_M / 2), CLOSED, tolerance_m=0.03),
         Waypoint(at(start + LIFT_M * UP, rotation), CLOSED, tolerance_m=0.02, varied=True),
-        Waypoint(at(start, rotation), CLOSED, tolerance_m=0.01, speed=0.4, max_steps=40),
+        Waypoint(at(start, rotation), CLOSED, tolerance_m=0.005, speed=0.4, max_steps=30),
         Waypoint(at(start + way + 0.04 * direction, rotation), CLOSED, tolerance_m=0.01, speed=0.3, max_steps=120),
         Waypoint(_up, CLOSED, tolerance_m=0.03),
     ]
-
-
-def with_speed(waypoints: list[Waypoint], factor: float) -> list[Waypoint]:
-    """Returns the waypoints with their largest steps multiplied by `factor`."""
-    return [replace(waypoint, speed=factor * waypoint.speed) for waypoint in waypoints]
