@@ -34,10 +34,10 @@ class LiberoEnv:
 
     Observations: ``images`` (frames, cameras, pixels, pixels, 3) uint8, upright, oldest first, black for times before
     the episode; ``step_count`` (1,), the number of actions in the episode so far; ``joints`` (7,) rad; ``gripper``
-    (2,), metres of each finger; ``eef_pos`` (3,) metres and ``eef_quat`` (4,) x, y, z, w of the end effector. If `poses`
-    names n things, also ``poses`` (n, 3) metres and ``rotations`` (n, 4) x, y, z, w of these, and ``goals_met`` (m,), 1
-    for each condition of success that holds. Actions: (chunk, 7) in [-1, 1]. The reward is 1 when the task is solved,
-    which terminates the episode; the time limit truncates it.
+    (2,), metres of each finger; ``eef_pos`` (3,) metres and ``eef_quat`` (4,) x, y, z, w of the end effector. If
+    `poses` names n things, also ``poses`` (n, 3) metres and ``rotations`` (n, 4) x, y, z, w of these, and ``goals_met``
+    (m,), 1 for each condition of success that holds. Actions: (chunk, 7) in [-1, 1]. The reward is 1 when the task is
+    solved, which terminates the episode; the time limit truncates it.
 
     Args:
         benchmark: Benchmark of the task.
