@@ -44,7 +44,7 @@ def open_drawer(scene: Scene, region: str, attempt: int) -> list[Waypoint]:
 
 
 def close_drawer(scene: Scene, region: str, attempt: int) -> list[Waypoint]:
-    """Returns waypoints that push a drawer shut with closed fingers, at its front below which no hand fits otherwise.
+    """Returns waypoints that push a drawer shut by its handle with closed fingers.
 
     The hand leans back from the cabinet, so that the fingers arrive before the hand meets the drawers above.
     """

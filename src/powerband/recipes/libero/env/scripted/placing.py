@@ -81,12 +81,12 @@ def release_pose(scene: Scene, goal: Goal, slot: float) -> Pose:
         cabinet = scene.places[drawer_cabinet(goal.target)]
         position = position + cabinet.rotation @ DRAWER_OFFSET
     if "book" in goal.subject:
-        rotation = _nearest_half_turn(target_frame(scene, goal), rotation)
+        rotation = _nearest_half_turn(_frame_of_target(scene, goal), rotation)
         position = position - rotation @ BOOK_CENTRE
     return Pose(position, rotation)
 
 
-def target_frame(scene: Scene, goal: Goal) -> np.ndarray:
+def _frame_of_target(scene: Scene, goal: Goal) -> np.ndarray:
     """Returns the rotation (3, 3) of the target of a goal about the vertical."""
     x, y, _ = scene.places[goal.target].rotation[:, 0]
     return np.array([[x, -y, 0.0], [y, x, 0.0], [0.0, 0.0, 1.0]]) / np.hypot(x, y)
@@ -94,11 +94,8 @@ def target_frame(scene: Scene, goal: Goal) -> np.ndarray:
 
 def _nearest_half_turn(frame: np.ndarray, rotation: np.ndarray) -> np.ndarray:
     """Returns `frame` or its half turn about the vertical, whichever is nearer to `rotation`."""
-    return (
-        frame
-        if np.trace(frame.T @ rotation) > np.trace((frame @ np.diag([-1.0, -1.0, 1.0])).T @ rotation)
-        else (frame @ np.diag([-1.0, -1.0, 1.0]))
-    )
+    half_turn = frame @ np.diag([-1.0, -1.0, 1.0])
+    return max((half_turn, frame), key=lambda candidate: float(np.trace(candidate.T @ rotation)))
 
 
 def put(scene: Scene, goal: Goal, attempt: int, slot: float) -> list[Waypoint]:
