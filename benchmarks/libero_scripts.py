@@ -3,7 +3,7 @@
     python benchmarks/libero_scripts.py [--episodes 10] [--benchmarks libero_goal ...] [--tasks 2 ...] [--json OUT.json]
 
 No frames are rendered. Tasks without a script are listed in the JSON file. With an existing JSON file, only the rows of
-the given tasks are measured again, so that a table can be completed in parts.
+the given tasks are measured again, and with --missing only those that it lacks, so that a table can be completed in parts.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=10, help="episodes per task")
     parser.add_argument("--benchmarks", nargs="+", default=list(SUITES))
     parser.add_argument("--tasks", nargs="+", type=int, help="numbers of the tasks; default: all of each benchmark")
+    parser.add_argument("--missing", action="store_true", help="only tasks without a row in the JSON file")
     parser.add_argument("--starts", choices=("published", "drawn"), default="published", help="initial states")
     parser.add_argument("--max-steps", type=int, default=600, help="largest number of actions of an episode")
     parser.add_argument("--processes", type=int, default=2, help="tasks that are measured at the same time")
@@ -70,6 +71,7 @@ def main() -> None:
     ]
     stored = json.loads(options.json.read_text()) if options.json and options.json.exists() else {}
     rows = {(row["benchmark"], row["index"]): row for row in stored.get("rows", ()) if "index" in row}
+    tasks = [task for task in tasks if not (options.missing and task in rows)]
     without = set(stored.get("without_a_script", ())) if rows else set()
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(options.processes, context) as pool:

@@ -42,9 +42,18 @@ def mug(centre: float, radius: float, height: float, degrees: Sequence[float]) -
     )
 
 
+def flat_box() -> tuple[Grasp, ...]:
+    """Returns grasps of a box that lies with its long side along x of its frame, at different points of that side."""
+    points = ((0.0, 0.0), (-0.022, 0.0), (0.022, 0.0), (0.0, -0.014), (0.0, 0.014))
+    return tuple(Grasp((x, y, 0.0), Y, True) for x, y in points)
+
+
 GRASPS: dict[str, tuple[Grasp, ...]] = {
     "akita_black_bowl": rim(0.05, 0.035, (90, 0, 180, -90, 45, 135)),
     "white_bowl": rim(0.05, 0.035, (90, 0, 180, -90)),
+    "cream_cheese": flat_box(),
+    "butter": flat_box(),
+    "chocolate_pudding": flat_box(),
     "plate": rim(0.06, 0.012, (90, 0, 180, -90)),
     "moka_pot": (Grasp((0.0, -0.001, 0.079), X, True), Grasp((0.0, 0.076, 0.045), X, True)),
     "porcelain_mug": mug(0.012, 0.043, 0.09, (90, -90, 0)),

@@ -20,6 +20,8 @@ OVER_M = 0.09
 """Smallest height above its release at which an object moves sideways, in metres."""
 CLEARANCE_M = 0.012
 """Height of the object's lowest point above the surface at which the gripper opens, in metres."""
+REACHED_M = 0.03
+"""Distance to a grasp beyond which something else is in the way of the hand, in metres."""
 HELD_M = 0.05
 """Smallest rise of an object that the hand lifts, in metres."""
 
@@ -118,13 +120,16 @@ def put(scene: Scene, goal: Goal, attempt: int, slot: float) -> list[Waypoint]:
     low = float(thing.position[2])
     travel = max(float(point[2]) + LIFT_M, float(release_pose(scene, goal, slot).position[2] + point[2]) - low + OVER_M)
 
+    def reached(now: Scene) -> bool:
+        return bool(np.linalg.norm(now.hand.position - point) < REACHED_M)
+
     def lifted(now: Scene) -> bool:
         return float(now.places[name].position[2]) > low + HELD_M
 
     return [
         Waypoint(raised(point[2] + LIFT_M / 2), tolerance_m=0.03),
         Waypoint(at(point + LIFT_M * UP, rotation), tolerance_m=0.02, varied=True),
-        Waypoint(at(point, rotation), tolerance_m=0.008, speed=0.6),
+        Waypoint(at(point, rotation), tolerance_m=0.008, speed=0.6, needs=reached),
         Waypoint(at(point, rotation), CLOSED, hold=8, tolerance_m=0.03),
         Waypoint(at(np.array([*point[:2], travel]), rotation), CLOSED, tolerance_m=0.03, speed=0.7, needs=lifted),
         *release(goal, slot, travel),
