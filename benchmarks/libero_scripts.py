@@ -3,7 +3,7 @@
     python benchmarks/libero_scripts.py [--episodes 10] [--benchmarks libero_goal ...] [--tasks 2 ...] [--json OUT.json]
 
 No frames are rendered. Tasks without a script are listed in the JSON file. With an existing JSON file, only the rows of
-the given tasks are measured again, and with --missing only those that it lacks, so that a table can be completed in parts.
+the given tasks are measured again, and with --missing only those that it lacks. So a table can be completed in parts.
 """
 
 from __future__ import annotations

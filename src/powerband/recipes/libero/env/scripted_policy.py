@@ -38,7 +38,7 @@ from powerband.recipes.libero.env.tasks import Goal, LiberoTask
 METRES_PER_UNIT, RADIANS_PER_UNIT = 0.05, 0.5
 """Translation and rotation that an action entry of 1 commands: the scale of the controller."""
 STILL_M, STILL_RAD, STILL_STEPS = 0.0006, 0.006, 10
-"""A hand that moves and turns less than this per action, for so many actions, goes on to the next waypoint."""
+"""A hand that moves and turns less than this per action, for the last number of actions, goes on."""
 ORDER = ("open", "turnon", "turnoff", "on", "in", "close")
 """Relations in the order in which their skills are executed."""
 
@@ -148,6 +148,10 @@ class ScriptedDemonstrator:
 
     def __init__(self, script: Script, rng: np.random.Generator, jitter: float = 0.02) -> None:
         self.script, self.rng, self.jitter = script, rng, jitter
+        self.target: Pose | None = None
+        self.last_hand: Pose | None = None
+        self.shift = np.zeros(3)
+        self.index = self.steps = self.steps_at_target = self.still_steps = 0
         self.reset()
 
     def reset(self) -> None:
@@ -194,13 +198,12 @@ class ScriptedDemonstrator:
 
     def _start_waypoint(self, index: int) -> None:
         self.index, self.steps_at_target, self.steps, self.still_steps = index, 0, 0, 0
-        self.target: Pose | None = None
-        self.hand: Pose | None = None
+        self.target = self.last_hand = None
         self.shift = self.rng.uniform(-self.jitter, self.jitter, 3)
 
     def _is_still(self, hand: Pose) -> bool:
         """Returns whether the hand did not move since the last action of this waypoint."""
-        before, self.hand = self.hand, hand
+        before, self.last_hand = self.last_hand, hand
         if before is None:
             return False
         turn = axis_angle(hand.rotation @ before.rotation.T)
