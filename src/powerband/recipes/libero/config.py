@@ -206,7 +206,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "net.patch": 32,
     },
     "smoke": {
-        "max_steps": 80,  # the script needs about 60
+        "max_steps": 120,  # the script needs about 75
         "quality": "plain",  # compiling and simplifying takes longer than some hundred slow frames
         "record_missing": True,
         "final_episodes": 2,

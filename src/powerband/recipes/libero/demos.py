@@ -23,14 +23,14 @@ from powerband.recipes.libero.env.scripted_policy import ScriptedDemonstrator, t
 from powerband.recipes.libero.env.tasks import LiberoTask
 from powerband.recipes.libero.env.vec_env import make_libero_vec_env, num_simulators
 
-VERSION = 1
+VERSION = 2
 MAX_FAILURES_PER_SUCCESS = 5
 """Failed episodes of a task per successful one above which recording stops."""
 START_S = 900.0
 """Seconds after which a simulator that has not answered is restarted. Its first start simplifies the meshes, which
 takes minutes on a busy machine."""
 STATE_FIELDS = ("joints", "gripper", "eef_pos", "eef_quat")
-POLICY_FIELDS = ("eef_pos", "eef_quat", "poses")
+POLICY_FIELDS = ("eef_pos", "eef_quat", "poses", "rotations", "goals_met")
 """Observations that the scripted demonstrator uses."""
 
 
@@ -131,7 +131,7 @@ class _DemonstrationSession:
         self, config: Config, task: LiberoTask, recording: Recording, count: int, note: Callable[[str], object]
     ) -> None:
         self.config, self.task, self.recording, self.count = config, task, recording, count
-        places, waypoints = task_script(task)
+        places, script = task_script(task)
         self.first = len(recording.numbers)
         self.seed = config.run.seed + 7919 * self.first  # a resumed recording starts from other states than before
         rows = min(num_simulators(config.num_workers), count)
@@ -145,7 +145,7 @@ class _DemonstrationSession:
             on_failure=lambda failure: note(str(failure)),
         )
         self.demonstrators = [
-            ScriptedDemonstrator(waypoints, np.random.default_rng([self.seed, row])) for row in range(rows)
+            ScriptedDemonstrator(script, np.random.default_rng([self.seed, row])) for row in range(rows)
         ]
         self.solved = self.failed = 0
         self.episodes = [0] * rows

@@ -12,7 +12,7 @@ pytest.importorskip("libero", reason="LIBERO is not installed")
 from powerband.core.machine import rendering
 from powerband.recipes.libero.env.gymnasium_env import LiberoEnv
 from powerband.recipes.libero.env.scripted_policy import ScriptedDemonstrator, task_script
-from powerband.recipes.libero.env.tasks import find_task
+from powerband.recipes.libero.env.tasks import LiberoTask, find_task
 
 DRAWER = ("libero_90", "close the top drawer of the cabinet")
 
@@ -120,13 +120,46 @@ def test_what_is_out_of_view_is_left_out_and_nothing_that_is_seen(spatial) -> No
     assert env.view.in_view("robot0_eye_in_hand").sum() < 0.6 * count, "the arm is behind its wrist"
 
 
-def test_a_script_closes_the_drawer(drawer) -> None:
-    env, waypoints = drawer, task_script(find_task(*DRAWER))[1]
-    person = ScriptedDemonstrator(waypoints, np.random.default_rng(0))
-    seen, solved, late = env.reset(seed=0)[0], False, False
+def solve(env: LiberoEnv, task: LiberoTask, jitter: float = 0.02) -> ScriptedDemonstrator:
+    """Plays one episode and returns the demonstrator; the episode must succeed."""
+    demonstrator = ScriptedDemonstrator(task_script(task)[1], np.random.default_rng(0), jitter)
+    seen, solved, late, info = env.reset(seed=0)[0], False, False, {}
     while not (solved or late):
-        seen, reward, solved, late, info = env.step(person.act(seen)[None])
-    assert solved and reward == 1.0 and info["success"] == 1.0
+        seen, reward, solved, late, info = env.step(demonstrator.act(seen)[None])
+    assert solved and reward == 1.0 and info["success"] == 1.0 and seen["goals_met"].all()
+    return demonstrator
+
+
+def test_a_script_closes_the_drawer(drawer) -> None:
+    solve(drawer, find_task(*DRAWER))
+
+
+def test_a_script_solves_a_task_with_two_conditions(make) -> None:
+    """The stove is turned on, and a pot is put on it."""
+    task = find_task("libero_10", "2")
+    names, script = task_script(task)
+    env = make("libero_10", "2", poses=names, chunk=1, frames=1, max_steps=500, starts="published")
+    assert [goal.relation for goal in script.goals] == ["turnon", "on"]
+    assert not env.reset(seed=0)[0]["goals_met"].any()
+    env.next_start = 0
+    assert set(solve(env, task).attempts) == {"turnon flat_stove_1", "on moka_pot_1"}
+
+
+def test_poses_are_those_of_the_simulation(drawer) -> None:
+    """A drawer is a site, the cabinet an object; robosuite's own tables are the reference."""
+    import mujoco
+
+    obs, simulator = drawer.reset(seed=3)[0], drawer.simulator
+    for row, name in enumerate(drawer.poses):
+        state = simulator.env.object_states_dict[name].get_geom_state()
+        np.testing.assert_allclose(obs["poses"][row], state["pos"], atol=1e-6)
+        matrix = np.empty(9)
+        x, y, z, w = obs["rotations"][row].astype(np.float64)
+        mujoco.mju_quat2Mat(matrix, np.array([w, x, y, z]))
+        if name in simulator.env.obj_body_id:
+            np.testing.assert_allclose(matrix, simulator.data.xmat[simulator.env.obj_body_id[name]], atol=1e-5)
+        else:
+            np.testing.assert_allclose(matrix, simulator.data.site(name).xmat, atol=1e-5)
 
 
 def test_numpy_of_the_process_keeps_its_state(drawer) -> None:

@@ -59,5 +59,11 @@ class TestWithThePackage:
             find_task("libero_goal", "put the bowl on a plate")
 
     def test_a_task_without_a_script_says_so(self) -> None:
-        with pytest.raises(ConfigError, match="has no script .*turnon"):
-            task_script(find_task("libero_goal", "turn on the stove"))
+        with pytest.raises(ConfigError, match="has no script .*open microwave_1"):
+            task_script(find_task("libero_90", "open the microwave"))
+
+    @pytest.mark.parametrize("benchmark", ["libero_spatial", "libero_object", "libero_goal", "libero_10"])
+    def test_every_task_of_the_small_benchmarks_has_a_script(self, benchmark: str) -> None:
+        for task in benchmark_tasks(benchmark):
+            names, script = task_script(task)
+            assert script.goals == task.goals and names == script.places and len(set(names)) == len(names)

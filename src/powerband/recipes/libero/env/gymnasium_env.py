@@ -34,9 +34,10 @@ class LiberoEnv:
 
     Observations: ``images`` (frames, cameras, pixels, pixels, 3) uint8, upright, oldest first, black for times before
     the episode; ``step_count`` (1,), the number of actions in the episode so far; ``joints`` (7,) rad; ``gripper``
-    (2,), metres of each finger; ``eef_pos`` (3,) metres and ``eef_quat`` (4,) x, y, z, w of the end effector; ``poses``
-    (n, 3) metres, positions of the n things that `poses` names. Actions: (chunk, 7) in [-1, 1]. The reward is 1 when
-    the task is solved, which terminates the episode; the time limit truncates it.
+    (2,), metres of each finger; ``eef_pos`` (3,) metres and ``eef_quat`` (4,) x, y, z, w of the end effector. If
+    `poses` names n things, also ``poses`` (n, 3) metres and ``rotations`` (n, 4) x, y, z, w of these, and ``goals_met``
+    (m,), 1 for each condition of success that holds. Actions: (chunk, 7) in [-1, 1]. The reward is 1 when the task is
+    solved, which terminates the episode; the time limit truncates it.
 
     Args:
         benchmark: Benchmark of the task.
@@ -53,7 +54,7 @@ class LiberoEnv:
         seeds: Seeds for starts="given".
         settle_steps: Actions without motion before the episode, until the objects have come to rest.
         quality: Rendering quality; see `LiberoRenderer`.
-        poses: Names of objects and regions whose positions are observed, for scripted policies.
+        poses: Names of objects, regions and bodies whose poses are observed, for scripted policies.
         record_frames: Render after every action, and store the frames of the episode in `episode_frames`.
 
     Attributes:
@@ -108,7 +109,9 @@ class LiberoEnv:
             "eef_quat": (4,),
             "step_count": (1,),
         }
-        shapes |= {"poses": (len(self.poses), 3)} if self.poses else {}
+        if self.poses:
+            number = len(self.poses)
+            shapes |= {"poses": (number, 3), "rotations": (number, 4), "goals_met": (len(self.task.goals),)}
         spaces: dict[str, Space] = {name: Box(-np.inf, np.inf, shape, np.float32) for name, shape in shapes.items()}
         if pixels:
             spaces["images"] = Box(0, 255, self._images.shape, np.uint8)
@@ -174,7 +177,9 @@ class LiberoEnv:
     def _observe(self) -> dict[str, np.ndarray]:
         values = {**self.simulator.robot_state(), "step_count": np.array([self.step_count])}
         if self.poses:
-            values["poses"] = np.stack([self.simulator.position_of(name) for name in self.poses])
+            poses = [self.simulator.pose_of(name) for name in self.poses]
+            values["poses"], values["rotations"] = (np.stack(part) for part in zip(*poses, strict=True))
+            values["goals_met"] = self.simulator.goals_met()
         obs = {name: np.asarray(value, np.float32).copy() for name, value in values.items()}
         return {**obs, "images": self._images.copy()} if self.pixels else obs
 

@@ -30,7 +30,7 @@ MAX_PLACEMENT_ATTEMPTS = 100
 class RobosuiteSimulator:
     """Simulates one LIBERO task in robosuite, without its cameras and observables.
 
-    `robot_state` and `position_of` replace the observables, and `LiberoRenderer` replaces the cameras.
+    `robot_state` and `pose_of` replace the observables, and `LiberoRenderer` replaces the cameras.
 
     Args:
         problem: BDDL file, which describes the scene and the goals of the task.
@@ -125,11 +125,29 @@ class RobosuiteSimulator:
             "eef_quat": np.array([x, y, z, w]),
         }
 
-    def position_of(self, name: str) -> np.ndarray:
-        """Returns the position (3,) in metres of an object, a fixture or a region."""
-        if name in self.env.obj_body_id:
-            return self.env.sim.data.body_xpos[self.env.obj_body_id[name]].copy()
-        return self.env.sim.data.get_site_xpos(name).copy()
+    def goals_met(self) -> np.ndarray:
+        """Returns whether each condition of success holds (n,), in the order of the problem file."""
+        env = self.env
+        return np.array([bool(env._eval_predicate(state)) for state in env.parsed_problem["goal_state"]])
+
+    def pose_of(self, name: str) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the position (3,) in metres and the quaternion (4,) x, y, z, w of what has the name `name`.
+
+        Args:
+            name: Object, fixture, region, or body of the simulated model, such as the door of a microwave.
+        """
+        import mujoco
+
+        model, data = self.model, self.data
+        site = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_SITE, name)
+        if name not in self.env.obj_body_id and site >= 0:
+            quaternion = np.empty(4)
+            mujoco.mju_mat2Quat(quaternion, data.site_xmat[site])
+            w, x, y, z = quaternion
+            return data.site_xpos[site].copy(), np.array([x, y, z, w])
+        body = self.env.obj_body_id[name] if name in self.env.obj_body_id else model.body(name).id
+        w, x, y, z = data.xquat[body]
+        return data.xpos[body].copy(), np.array([x, y, z, w])
 
     def close(self) -> None:
         """Frees the simulation."""

@@ -1,176 +1,219 @@
-"""ScriptedDemonstrator: solves simple LIBERO tasks by moving the gripper along waypoints relative to objects.
+"""ScriptedDemonstrator: solves LIBERO tasks with one skill for each condition of success that does not hold yet.
 
-A script is a list of waypoints that follows from the goal of a task. Scripts cover tasks with one goal: to place an
-object that the gripper can hold on or in another object, or to close a drawer. The demonstrator observes the positions
-of objects, which a learned policy does not observe.
+The goal of a task is a conjunction of conditions, such as (In bowl drawer) and (Close drawer). Each relation has a
+skill, which plans waypoints of the hand from the positions of the objects. When a skill ends, the next one follows from
+the conditions that still do not hold, so that a failed skill is tried again, with another grasp. The demonstrator
+observes the poses of objects and the conditions, which a learned policy does not observe.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from powerband.core.errors import ConfigError
 from powerband.recipes.libero.env.gymnasium_env import ACTION, OPEN
+from powerband.recipes.libero.env.scripted.fixtures import (
+    OPENED_DOOR_RAD,
+    OPENED_M,
+    door_angle,
+    door_of,
+    drawer_cabinet,
+    drawer_way,
+    in_way_of_drawer,
+    knob_of,
+    microwave_of,
+    top_of,
+)
+from powerband.recipes.libero.env.scripted.grasps import HANDLES, object_kind
+from powerband.recipes.libero.env.scripted.moving_parts import close_door, close_drawer, open_drawer, turn_knob
+from powerband.recipes.libero.env.scripted.placing import put, put_in_microwave, slide
+from powerband.recipes.libero.env.scripted.rotations import axis_angle, rotation_matrix
+from powerband.recipes.libero.env.scripted.waypoints import Pose, Scene, Waypoint
 from powerband.recipes.libero.env.tasks import Goal, LiberoTask
 
 METRES_PER_UNIT, RADIANS_PER_UNIT = 0.05, 0.5
 """Translation and rotation that an action entry of 1 commands: the scale of the controller."""
-CLOSED = 1.0
-"""Gripper entry of an action that closes the gripper."""
-LIFT_M = 0.18
-"""Height above the grasp or release at which the gripper moves sideways, in metres."""
-GRASPS = {
-    "akita_black_bowl": (0.0, 0.05, 0.035),
-    "white_bowl": (0.0, 0.05, 0.035),
-}
-"""Kind of object -> grasp position relative to it, in metres; bowls are too wide and are grasped at the rim."""
-CENTRE = (0.0, 0.0, 0.0)
-RELEASES = {"plate": 0.06, "basket": 0.16, "stove": 0.08, "cabinet": 0.07, "bowl": 0.12}
-"""Kind of target -> height of the object's lowest part above the target at which the gripper opens, in metres."""
-DEFAULT_RELEASE_M = 0.08
-"""Height of the release above other targets, in metres."""
+STILL_M, STILL_RAD, STILL_STEPS = 0.0006, 0.006, 10
+"""A hand that moves and turns less than this per action, for the last number of actions, goes on."""
+ORDER = ("open", "turnon", "turnoff", "on", "in", "close")
+"""Relations in the order in which their skills are executed."""
 
 
 @dataclass(frozen=True)
-class Waypoint:
-    """A target of the gripper.
+class Script:
+    """What a demonstrator has to do.
 
     Attributes:
-        to: Index of the place, an object or region, that `offset` is relative to: 0 is what the task moves, 1 is its
-            destination.
-        offset: Position relative to the place, in metres along the world's axes.
-        grip: OPEN or CLOSED, on the way and at the waypoint.
-        hold: Actions to stay after the gripper has arrived.
-        tolerance_m: Distance at which the gripper has arrived, in metres.
-        follows: Use the current position of the place in every step, instead of its position at the start of the way.
-        max_steps: Actions after which the demonstrator moves on to the next waypoint in any case.
-        speed: Largest step, as a fraction (0..1) of the controller's largest step.
+        goals: Conditions of success, in the order of the task.
+        places: Names of the objects, regions and bodies that the skills observe.
     """
 
-    to: int
-    offset: tuple[float, float, float]
-    grip: float
-    hold: int = 0
-    tolerance_m: float = 0.01
-    follows: bool = False
-    max_steps: int = 60
-    speed: float = 1.0
+    goals: tuple[Goal, ...]
+    places: tuple[str, ...]
 
 
-def object_kind(name: str) -> str:
-    """Removes the number of an object's name: "akita_black_bowl_1" -> "akita_black_bowl"."""
-    return name.rstrip("0123456789").rstrip("_")
-
-
-def task_script(task: LiberoTask) -> tuple[tuple[str, ...], tuple[Waypoint, ...]]:
-    """Returns (names, waypoints): the names of the objects and regions that the script uses, and its waypoints.
+def task_script(task: LiberoTask) -> tuple[tuple[str, ...], Script]:
+    """Returns (names, script): the names of what the script observes, for `LiberoEnv`, and the script.
 
     Raises:
-        ConfigError: No script covers the goals of the task.
+        ConfigError: A condition of the task has no skill.
     """
-    goals = task.goals
-    if len(goals) == 1 and goals[0].relation in ("on", "in"):
-        return (goals[0].subject, goals[0].target), _placing_waypoints(goals[0])
-    if len(goals) == 1 and goals[0].relation == "close" and "cabinet" in goals[0].subject:
-        return (goals[0].subject, goals[0].subject), _closing_waypoints()
-    conditions = ", ".join(" ".join(filter(None, (g.relation, g.subject, g.target))) for g in goals)
-    raise ConfigError(
-        f"The task {task.name} has no script (its goals: {conditions}). Scripts move one object, or close a drawer. "
-        f"Name another task, or use existing demonstrations: data=FILE.hdf5."
-    )
+    without = [goal for goal in task.goals if not _has_skill(goal)]
+    if without or not task.goals:
+        conditions = ", ".join(" ".join(filter(None, (g.relation, g.subject, g.target))) for g in without)
+        raise ConfigError(
+            f"The task {task.name} has no script (no skill for: {conditions or 'a task without conditions'}). Skills "
+            f"place objects, open and close drawers, close microwaves, and turn stoves on and off. "
+            f"Name another task, or use existing demonstrations: data=FILE.hdf5."
+        )
+    names = dict.fromkeys(name for goal in task.goals for name in _places(goal))
+    return tuple(names), Script(task.goals, tuple(names))
 
 
-def _placing_waypoints(goal: Goal) -> tuple[Waypoint, ...]:
-    """Returns waypoints that grasp the subject of the goal and release it on or in the target."""
-    x, y, z = GRASPS.get(object_kind(goal.subject), CENTRE)
-    release = next((height for kind, height in RELEASES.items() if kind in goal.target), DEFAULT_RELEASE_M)
-    return (
-        Waypoint(0, (x, y, z + LIFT_M), OPEN, tolerance_m=0.02),
-        Waypoint(0, (x, y, z), OPEN, tolerance_m=0.008, speed=0.6),
-        Waypoint(0, (x, y, z), CLOSED, hold=8, tolerance_m=0.03),
-        Waypoint(0, (x, y, z + LIFT_M), CLOSED, tolerance_m=0.03, speed=0.7),
-        Waypoint(1, (x, y, z + LIFT_M), CLOSED, tolerance_m=0.015, speed=0.8),
-        Waypoint(1, (x, y, z + release), CLOSED, tolerance_m=0.012, speed=0.5),
-        Waypoint(1, (x, y, z + release), OPEN, hold=6, tolerance_m=0.03),
-        Waypoint(1, (x, y, z + LIFT_M), OPEN, tolerance_m=0.03, speed=0.7, hold=10),
-    )
+def _has_skill(goal: Goal) -> bool:
+    if goal.relation in ("on", "in"):
+        return "microwave" not in goal.target or goal.relation == "on" or object_kind(goal.subject) in HANDLES
+    if goal.relation in ("turnon", "turnoff"):
+        return "stove" in goal.subject
+    if goal.relation == "open":
+        return bool(drawer_cabinet(goal.subject))
+    return goal.relation == "close" and bool(drawer_cabinet(goal.subject) or microwave_of(goal.subject))
 
 
-def _closing_waypoints() -> tuple[Waypoint, ...]:
-    """Returns waypoints that push a drawer shut.
+def _places(goal: Goal) -> list[str]:
+    """Returns the names of what the skill of a goal observes."""
+    names = [name for name in (goal.subject, goal.target) if name]
+    for name in tuple(names):
+        if drawer_cabinet(name):
+            names += [drawer_cabinet(name), top_of(drawer_cabinet(name))]
+        if microwave_of(name):
+            names += [microwave_of(name), door_of(microwave_of(name))]
+    return [*names, knob_of(goal.subject)] if goal.relation.startswith("turn") else names
 
-    The region of a drawer moves with the drawer, and the cabinets of LIBERO open towards +y.
+
+def next_skill(script: Script, scene: Scene, attempts: Mapping[str, int]) -> tuple[str, list[Waypoint]]:
+    """Returns (name, waypoints) of the skill for the first condition that does not hold, or ("", []) if all hold.
+
+    Args:
+        script: Conditions of the task.
+        scene: Present scene.
+        attempts: Name of a skill -> number of times that it was executed in this episode.
     """
-    return (
-        Waypoint(0, (0.0, 0.22, 0.15), CLOSED, tolerance_m=0.02),
-        Waypoint(0, (0.0, 0.22, 0.02), CLOSED, tolerance_m=0.015),
-        Waypoint(0, (0.0, 0.05, 0.02), CLOSED, follows=True, max_steps=200, speed=0.8),
-    )
+    missing = [goal for goal, met in zip(script.goals, scene.met, strict=True) if not met]
+    if not missing:
+        return "", []
+    goal = min(missing, key=lambda goal: ORDER.index(goal.relation))
+    target, relation = goal.target, goal.relation
+    if relation == "in" and drawer_cabinet(target) and drawer_way(scene, target) < OPENED_M:
+        cabinet = drawer_cabinet(target)
+        if in_way_of_drawer(scene, goal.subject, target) and not attempts.get(f"on {goal.subject}"):
+            goal, relation, target = Goal("on", goal.subject, top_of(cabinet)), "on", top_of(cabinet)
+        else:
+            goal, relation = Goal("open", target), "open"  # a drawer must be open before anything fits
+    name = f"{relation} {goal.subject}"
+    attempt = attempts.get(name, 0)
+    if relation == "open":
+        return name, open_drawer(scene, goal.subject, attempt)
+    if relation == "close" and drawer_cabinet(goal.subject):
+        return name, close_drawer(scene, goal.subject, attempt)
+    if relation == "close":
+        return name, close_door(scene, microwave_of(goal.subject), attempt)
+    if relation.startswith("turn"):
+        return name, turn_knob(scene, goal.subject, attempt, on=relation == "turnon")
+    if relation == "in" and microwave_of(target) and door_angle(scene, microwave_of(target)) > OPENED_DOOR_RAD / 2:
+        return name, put_in_microwave(scene, goal, attempt)
+    if object_kind(goal.subject) == "plate" and target.endswith("region"):
+        return name, slide(scene, goal, attempt)
+    return name, put(scene, goal, attempt, _slot(script, goal))
+
+
+def _slot(script: Script, goal: Goal) -> float:
+    """Returns the place of an object among those for the same target; 0 is the centre, and neighbours differ by 1."""
+    same = [other for other in script.goals if other.relation == goal.relation and other.target == goal.target]
+    return same.index(goal) - (len(same) - 1) / 2 if goal in same else 0.0
 
 
 class ScriptedDemonstrator:
-    """Policy without learning: moves the gripper along the waypoints of a script in one environment.
+    """Policy without learning: moves the hand along the waypoints of the skills of a script in one environment.
 
     Args:
-        waypoints: Waypoints from `task_script`.
-        rng: Generator of random shifts of the waypoints above objects, which make demonstrations differ.
+        script: Script from `task_script`.
+        rng: Generator of random shifts of waypoints in free space, which make demonstrations differ.
         jitter: Largest shift in metres.
     """
 
-    def __init__(self, waypoints: Sequence[Waypoint], rng: np.random.Generator, jitter: float = 0.02) -> None:
-        self.waypoints, self.rng, self.jitter = waypoints, rng, jitter
+    def __init__(self, script: Script, rng: np.random.Generator, jitter: float = 0.02) -> None:
+        self.script, self.rng, self.jitter = script, rng, jitter
+        self.target: Pose | None = None
+        self.last_hand: Pose | None = None
+        self.shift = np.zeros(3)
+        self.index = self.steps = self.steps_at_target = self.still_steps = 0
         self.reset()
 
     def reset(self) -> None:
-        """Prepares for a new episode: returns to the first waypoint and draws new random shifts."""
-        self.index, self.steps_at_target, self.steps = 0, 0, 0
-        self.initial_rotation: np.ndarray | None = None
-        self.target: np.ndarray | None = None
-        self.shifts = [
-            self.rng.uniform(-self.jitter, self.jitter, 3)
-            if waypoint.tolerance_m >= 0.02 and not waypoint.hold
-            else np.zeros(3)
-            for waypoint in self.waypoints
-        ]
+        """Prepares for a new episode: no skill is active, and no skill was executed."""
+        self.attempts: Counter[str] = Counter()
+        self.skill = ""
+        self.waypoints: list[Waypoint] = []
+        self._start_waypoint(0)
 
-    def act(self, obs: dict[str, np.ndarray]) -> np.ndarray:
-        """Returns an action (7,) float32 in [-1, 1] for the observations eef_pos, eef_quat and poses of `LiberoEnv`."""
-        rotation = _rotation_matrix(obs["eef_quat"])
-        if self.initial_rotation is None:
-            self.initial_rotation = rotation
+    def act(self, obs: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Returns an action (7,) float32 in [-1, 1].
+
+        Args:
+            obs: The observations eef_pos, eef_quat, poses, rotations and goals_met of `LiberoEnv`.
+        """
+        scene = self._scene(obs)
+        if self.index >= len(self.waypoints):
+            self.skill, self.waypoints = next_skill(self.script, scene, self.attempts)
+            self.attempts[self.skill] += 1
+            self._start_waypoint(0)
+        action = np.zeros(ACTION, np.float32)
+        action[6] = OPEN
+        if not self.waypoints:
+            return action
         waypoint = self.waypoints[self.index]
         if self.target is None or waypoint.follows:
-            self.target = obs["poses"][waypoint.to] + np.asarray(waypoint.offset) + self.shifts[self.index]
-        error = self.target - obs["eef_pos"]
-        self.steps_at_target += int(np.linalg.norm(error) < waypoint.tolerance_m)
-        self.steps += 1
-        action = np.zeros(ACTION, np.float32)
+            self.target = waypoint.target(scene)
+        shift = self.shift if waypoint.varied else 0.0
+        error = self.target.position + shift - scene.hand.position
+        turn = axis_angle(self.target.rotation @ scene.hand.rotation.T)
         action[:3] = np.clip(error / METRES_PER_UNIT, -waypoint.speed, waypoint.speed)
-        action[3:6] = np.clip(_axis_angle(self.initial_rotation @ rotation.T) / RADIANS_PER_UNIT, -1, 1)
+        action[3:6] = np.clip(turn / RADIANS_PER_UNIT, -1, 1)
         action[6] = waypoint.grip
-        finished = self.steps_at_target > waypoint.hold or self.steps >= waypoint.max_steps
-        if finished and self.index < len(self.waypoints) - 1:
-            self.index, self.steps_at_target, self.steps, self.target = self.index + 1, 0, 0, None
+        arrived = np.linalg.norm(error) < waypoint.tolerance_m and np.linalg.norm(turn) < waypoint.tolerance_rad
+        self.steps_at_target += int(arrived)
+        self.steps += 1
+        self.still_steps = self.still_steps + 1 if self._is_still(scene.hand) else 0
+        ended = waypoint.until is not None and waypoint.until(scene)
+        stuck = self.still_steps >= max(STILL_STEPS, waypoint.hold) or self.steps >= waypoint.max_steps
+        if ended or stuck or self.steps_at_target > waypoint.hold:
+            failed = waypoint.needs is not None and not waypoint.needs(scene)
+            self._start_waypoint(len(self.waypoints) if failed else self.index + 1)
         return action
 
+    def _start_waypoint(self, index: int) -> None:
+        self.index, self.steps_at_target, self.steps, self.still_steps = index, 0, 0, 0
+        self.target = self.last_hand = None
+        self.shift = self.rng.uniform(-self.jitter, self.jitter, 3)
 
-def _rotation_matrix(quaternion: np.ndarray) -> np.ndarray:
-    """Converts a quaternion (4,) x, y, z, w to a rotation matrix (3, 3)."""
-    x, y, z, w = np.asarray(quaternion, np.float64) / np.linalg.norm(quaternion)
-    return np.array(
-        [
-            [1 - 2 * (y * y + z * z), 2 * (x * y - z * w), 2 * (x * z + y * w)],
-            [2 * (x * y + z * w), 1 - 2 * (x * x + z * z), 2 * (y * z - x * w)],
-            [2 * (x * z - y * w), 2 * (y * z + x * w), 1 - 2 * (x * x + y * y)],
-        ]
-    )
+    def _is_still(self, hand: Pose) -> bool:
+        """Returns whether the hand did not move since the last action of this waypoint."""
+        before, self.last_hand = self.last_hand, hand
+        if before is None:
+            return False
+        turn = axis_angle(hand.rotation @ before.rotation.T)
+        moved = np.linalg.norm(hand.position - before.position)
+        return bool(moved < STILL_M and np.linalg.norm(turn) < STILL_RAD)
 
-
-def _axis_angle(matrix: np.ndarray) -> np.ndarray:
-    """Converts a rotation matrix (3, 3) to axis times angle (3,) in rad, for angles well below pi."""
-    axis = np.array([matrix[2, 1] - matrix[1, 2], matrix[0, 2] - matrix[2, 0], matrix[1, 0] - matrix[0, 1]]) / 2
-    sine, cosine = np.linalg.norm(axis), (np.trace(matrix) - 1) / 2
-    return axis * (np.arctan2(sine, cosine) / sine) if sine > 1e-8 else axis
+    def _scene(self, obs: Mapping[str, np.ndarray]) -> Scene:
+        places = {
+            name: Pose(np.asarray(obs["poses"][row], np.float64), rotation_matrix(obs["rotations"][row]))
+            for row, name in enumerate(self.script.places)
+        }
+        hand = Pose(np.asarray(obs["eef_pos"], np.float64), rotation_matrix(obs["eef_quat"]))
+        return Scene(hand, places, tuple(bool(met) for met in obs["goals_met"]))

@@ -1,0 +1,1 @@
+"""Scripted skills: what the hand does to make one condition of a LIBERO task true."""
