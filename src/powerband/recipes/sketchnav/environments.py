@@ -77,10 +77,10 @@ def _make_mujoco_env(config: Config, run: Run, episodes: Episodes, num_envs: int
             f"renderer=mujoco needs EGL or OSMesa, and neither is installed. Run {rendering.INSTALL}, or write "
             f"renderer=caster."
         )
-    ranks, file = run.ranks, Path(config.episode_file or run.dir / "episodes.safetensors")
-    if file.suffix != ".safetensors":  # the workers read no other format
+    ranks, file = run.ranks, Path(config.episode_file)
+    own = file.suffix != ".safetensors"  # the workers read no other format
+    if own:
         file = run.dir / "episodes.safetensors"
-    if str(file) != config.episode_file:
         if ranks.leads:
             episodes.save(file, config.scenes, "train", config.episode_seed)
         ranks.barrier()
