@@ -59,7 +59,10 @@ def train_ppo(config: Config, run: Run) -> None:
 
 
 def evaluator_for(run: Run) -> str:
-    """Evaluation in a process of its own, for runs on the CPU; its networks for images need the GPU of other runs."""
+    """Returns the evaluator for a run on the CPU, as ``module:function``; empty for a run on a GPU.
+
+    On a GPU, evaluation takes place in the training process, because image networks are too slow on the CPU.
+    """
     return "powerband.recipes.sketchnav.train:open_evaluator" if run.device.type == "cpu" else ""
 
 
@@ -79,8 +82,8 @@ def open_evaluator(run_dir: Path) -> Callable[[Path], dict[str, float]]:
 
 def train_on_demonstrations(config: Config, run: Run) -> None:
     """Trains a diffusion policy or a behaviour clone on the demonstrations in the folder ``config.demos_dir``."""
-    demonstrations = load_demonstrations(config)
-    ranks, sketches = run.ranks, load_episodes(config, "train", run.console).sketch.to(run.device)
+    demonstrations, episodes = load_demonstrations(config, run.console)
+    ranks, sketches = run.ranks, episodes.sketch.to(run.device)
     settings, line = scaled_lr(config.chunks, config.run.lr_scale, ranks.world_size)
     run.describe({"learning rates": line})
     config = replace(config, chunks=settings)

@@ -55,7 +55,7 @@ def test_demonstrations_that_are_missing_or_differ_are_refused(demos: Path) -> N
         return configure("sketchnav", ["variant=smoke", "algo=clone", *arguments])[2].config
 
     own = [f"demos_dir={demos}", "net.use_rgb=false", "scenes.sketch=blank", "seed=5"]
-    made = load_demonstrations(config_of(*own, "scene_seed=0"))
+    made, _ = load_demonstrations(config_of(*own, "scene_seed=0"))
     assert made.rows == len(made.fields["episode"])
     with pytest.raises(ConfigError, match="scene_seed=0, but this run has 5. Write scene_seed=0"):
         load_demonstrations(config_of(*own))
@@ -79,7 +79,7 @@ def test_recordings_with_the_old_names_of_scenes_are_read(demos: Path, tmp_path:
     assert manifest["facts"]["scenes"].keys() >= RENAMED_SCENES.keys()
     (folder / "manifest.json").write_text(json.dumps(manifest))
     arguments = ["variant=smoke", "algo=clone", f"demos_dir={folder}", "net.use_rgb=false"]
-    assert load_demonstrations(configure("sketchnav", arguments)[2].config).rows > 0
+    assert load_demonstrations(configure("sketchnav", arguments)[2].config)[0].rows > 0
     with pytest.raises(ConfigError, match="was recorded with scenes.max_path_m=.*, but this run has 20"):
         load_demonstrations(configure("sketchnav", [*arguments, "scenes.most_way_m=20"])[2].config)
 

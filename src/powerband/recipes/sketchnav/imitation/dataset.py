@@ -10,10 +10,13 @@ import torch
 from torch import Tensor
 
 from powerband.core.errors import ConfigError
+from powerband.core.telemetry.console import Console
 from powerband.data.recorded.recording import read_recording
 from powerband.data.types import Tree
 from powerband.recipes.sketchnav.config import Config
 from powerband.recipes.sketchnav.old_names import RENAMED_SCENES
+from powerband.recipes.sketchnav.plans.episode_sets import load_episodes
+from powerband.recipes.sketchnav.plans.episodes import OBSERVED, Episodes
 from powerband.recipes.sketchnav.settings import Sensors
 
 
@@ -68,11 +71,18 @@ class Demonstrations:
         return {"obs": obs, "action": self.fields["action"][future].long()}
 
 
-def load_demonstrations(config: Config) -> Demonstrations:
-    """Loads the demonstrations that were recorded in the folder ``config.demos_dir``.
+def load_demonstrations(config: Config, console: Console | None = None) -> tuple[Demonstrations, Episodes]:
+    """Loads the demonstrations in the folder ``config.demos_dir``, and the training episodes of the run.
+
+    Args:
+        config: Configuration of the run.
+        console: Console that shows what is read or generated; None shows nothing.
+
+    Returns:
+        The demonstrations, and the episodes that their field ``episode`` counts.
 
     Raises:
-        ConfigError: There is no recording, or its plans, rules, sensors or images differ from those of the run.
+        ConfigError: There is no recording, or its episodes, rules, sensors or images differ from those of the run.
     """
     if not config.demos_dir:
         raise ConfigError(
@@ -87,8 +97,9 @@ def load_demonstrations(config: Config) -> Demonstrations:
         "rules": asdict(config.rules),
         "sensors": asdict(config.sensors),
         "seed": config.episode_seed,
-        "plans_dir": config.plans_dir,
     }
+    if "episodes" not in facts:  # early recordings have no digest of their episodes
+        expected["plans_dir"] = config.plans_dir
     for name, value in expected.items():
         recorded_value = recorded[name]
         if name == "scenes":
@@ -99,7 +110,14 @@ def load_demonstrations(config: Config) -> Demonstrations:
                 f"demos_dir={config.demos_dir} was recorded with {option}={recorded_value}, but this run has {value}. "
                 f"Write {option}={recorded_value}, or record again with another demos_dir=."
             )
-    return Demonstrations(fields, config.camera_keys, config.chunks.frames, config.chunks.horizon)
+    episodes = load_episodes(config, "train", console)
+    if facts.get("episodes", "") not in ("", episodes.digest(OBSERVED)):
+        raise ConfigError(
+            f"demos_dir={config.demos_dir} was recorded on other episodes than those of this run: their plans, starts "
+            f"or goals differ. Write the episode_file, plans_dir and metres_per_pixel of the recording, or record "
+            f"again with another demos_dir=."
+        )
+    return Demonstrations(fields, config.camera_keys, config.chunks.frames, config.chunks.horizon), episodes
 
 
 def _first_difference(name: str, here: Any, recorded: Any) -> tuple[str, Any, Any]:

@@ -18,7 +18,7 @@ from powerband.recipes.sketchnav.config import Config
 from powerband.recipes.sketchnav.env.env import SketchNavEnv
 from powerband.recipes.sketchnav.env.world import FORWARD, NUM_ACTIONS, STOP
 from powerband.recipes.sketchnav.plans.episode_sets import load_episodes
-from powerband.recipes.sketchnav.plans.episodes import VERSION, Episodes
+from powerband.recipes.sketchnav.plans.episodes import OBSERVED, VERSION, Episodes
 from powerband.recipes.sketchnav.settings import Sensors
 
 NUM_ENVS = 32
@@ -57,8 +57,7 @@ def record(config: Config, run: Run) -> Path:
     }
     if config.sensors != Sensors():  # recordings of an older version have no entry for sensors without noise
         facts["sensors"] = asdict(config.sensors)
-    if config.plans_dir:
-        facts["plans_dir"] = config.plans_dir
+    facts["episodes"] = episodes.digest(OBSERVED)
     facts["fields"] = field_names
     recording = Recording(folder, facts)
     recorded = set(recording.numbers)

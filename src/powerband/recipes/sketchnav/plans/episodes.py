@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,9 @@ COORDINATE_UNIT_M = 1 / 64_000
 """Unit of coordinates in metres: 1/64 mm. Positions are integers, so that they are the same bits on every device."""
 CELL_UNITS = round(CELL_M / COORDINATE_UNIT_M)
 """Side of a cell in units of coordinates."""
+
+OBSERVED = ("cells", "size", "plan", "start", "target")
+"""Tensors on which the observations of the shortest-path follower depend, all of them integers. Sketches are none."""
 
 
 @dataclass(frozen=True)
@@ -90,10 +94,16 @@ class Episodes:
         first, last = self.way_at[episode : episode + 2].tolist()
         return self.way[first:last].cpu().numpy() * COORDINATE_UNIT_M
 
-    def digest(self) -> str:
-        """Returns the hexadecimal SHA-256 of the names, types, shapes and bytes of all tensors."""
+    def digest(self, names: Collection[str] = ()) -> str:
+        """Returns the hexadecimal SHA-256 of the names, types, shapes and bytes of tensors.
+
+        Args:
+            names: Names of the tensors; empty takes all.
+        """
         digest = hashlib.sha256()
         for name, value in vars(self).items():
+            if names and name not in names:
+                continue
             digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
             digest.update(value.contiguous().cpu().numpy())
         return digest.hexdigest()

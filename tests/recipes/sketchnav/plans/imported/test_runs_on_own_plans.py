@@ -54,10 +54,29 @@ def test_recordings_belong_to_their_plans(tmp_path: Path) -> None:
     own = [f"plans_dir={tmp_path / 'plans'}", f"metres_per_pixel={SCALE}", f"demos_dir={tmp_path / 'demos'}"]
     small = runs.SMALL["sketchnav"][1:]
     assert cli.main(["train", "sketchnav", "demos", *small, *runs.COMMON, *own, f"run_dir={tmp_path / 'run'}"]) == 0
+    same = [f"plans_dir={tmp_path}/./plans/../plans", *own[1:]]
+    config = configure("sketchnav", [*small, "algo=clone", *same])[2].config
+    demonstrations, episodes = load_demonstrations(config)
+    assert demonstrations.num_episodes == len(episodes) == 4
+    for others in ([own[2]], [own[0], f"metres_per_pixel={1.1 * SCALE:g}", own[2]]):
+        config = configure("sketchnav", [*small, "algo=clone", *others])[2].config
+        with pytest.raises(ConfigError, match="was recorded on other episodes"):
+            load_demonstrations(config)
+
+
+def test_recordings_belong_to_their_file_of_episodes(tmp_path: Path) -> None:
+    maps = tmp_path / "maps"
+    maps.mkdir()
+    file = test_habitat.write(maps, test_habitat.ENTRIES)
+    own = [f"plans_dir={maps}", f"episode_file={file}", f"demos_dir={tmp_path / 'demos'}"]
+    small = runs.SMALL["sketchnav"][1:]
+    assert cli.main(["train", "sketchnav", "demos", *small, *runs.COMMON, *own, f"run_dir={tmp_path / 'run'}"]) == 0
     config = configure("sketchnav", [*small, "algo=clone", *own])[2].config
-    assert load_demonstrations(config).num_episodes == 4
-    config = configure("sketchnav", [*small, "algo=clone", own[2]])[2].config
-    with pytest.raises(ConfigError, match="was recorded with plans_dir="):
+    assert load_demonstrations(config)[0].num_episodes == 2
+    other = tmp_path / "other.json"
+    other.write_text(json.dumps({"episodes": test_habitat.ENTRIES[::-1]}))
+    config = configure("sketchnav", [*small, "algo=clone", own[0], f"episode_file={other}", own[2]])[2].config
+    with pytest.raises(ConfigError, match="was recorded on other episodes"):
         load_demonstrations(config)
 
 
