@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from powerband.core.errors import ConfigError
 from powerband.recipes.sketchnav.plans.cell_codes import FLOORS, WALLS
 from powerband.recipes.sketchnav.plans.distance import largest_component, navigable
 from powerband.recipes.sketchnav.plans.imported.plan_files import plans_of_split, read_plans
+from powerband.recipes.sketchnav.plans.imported.svg import read_svg
 from powerband.recipes.sketchnav.plans.imported.svg_shapes import path_lines, transform_matrix
 from recipes.sketchnav.plans.imported.drawn_plans import SCALE, SVG, header_only_png, two_rooms, write_map, write_plans
 
@@ -77,6 +79,11 @@ BAD_SVGS = {
     "path": ('<path d="L1 1"/>', "does not begin with M"),
     "transform": ('<g transform="perspective(3)"/>', "perspective"),
     "open": ("<g>", "not a valid SVG drawing"),
+    "nested": ('<svg x="2" y="1" viewBox="0 0 1 1"><rect width="1" height="1"/></svg>', "<svg> inside another one"),
+    "number": ('<path d="M0 0L1e999 1"/>', "a number is too large"),
+    "flag": ('<path d="M0 0a5 5 0 2 1 1 0"/>', "a flag of an arc is not 0 or 1"),
+    "late": ("<style>.wall { fill: none }</style>", "has a <style> after its first shape"),
+    "product": ('<g transform="scale(1e300)"><g transform="scale(1e300)"><path d="M0 0h1"/></g></g>', "too large"),
 }
 
 
@@ -86,6 +93,71 @@ def test_drawings_that_refer_to_other_content_are_refused(tmp_path: Path, name: 
     (tmp_path / "plan.svg").write_text(SVG.format(more=more))
     with pytest.raises(ConfigError, match=message):
         read_plans(tmp_path, 1.0)
+
+
+HIDDEN = {
+    "a layer that is switched off": '<g style="display:none"><path style="display:inline" d="M3 3h4v4h-4z"/></g>',
+    "an empty opacity": '<g opacity="0.0"><g opacity="1"><path d="M3 3h4v4h-4z"/></g></g>',
+    "an opacity in percent": '<path style="opacity:0% !important" d="M3 3h4v4h-4z"/>',
+    "fill and stroke": '<g fill-opacity="0" stroke="#000" stroke-opacity="0%"><path d="M3 3h4v4h-4z"/></g>',
+    "visibility": '<g visibility="hidden"><circle cx="5" cy="5" r="2"/></g>',
+    "a reference in a hidden layer": '<g display="none"><use href="#a"/><path d="M3 3h4v4h-4z"/></g>',
+}
+
+
+@pytest.mark.parametrize("name", HIDDEN)
+def test_hidden_shapes_are_no_walls(tmp_path: Path, name: str) -> None:
+    file = tmp_path / "plan.svg"
+    file.write_text(SVG.format(more=""))
+    plain = read_plans(tmp_path, 1.0)[0].plan.cells
+    file.write_text(SVG.format(more=HIDDEN[name]))
+    assert np.array_equal(read_plans(tmp_path, 1.0)[0].plan.cells, plain)
+
+
+def test_a_visible_child_of_an_invisible_parent_is_drawn(tmp_path: Path) -> None:
+    shape = '<svg viewBox="0 0 2 1"><g visibility="hidden"><rect visibility="visible" width="1" height="1"/></g></svg>'
+    (tmp_path / "plan.svg").write_text(shape)
+    assert read_svg(tmp_path / "plan.svg", 1.0, 0.1)[5, [5, 15]].tolist() == [0, 255]
+
+
+@pytest.mark.parametrize(
+    ("rules", "greys"),
+    [
+        ("", [0, 0]),
+        ("rect { fill: none }", [255, 255]),
+        ("#first { fill: #fff } /* rect { fill: blue } */", [255, 0]),
+        ("#first { fill: white } rect { fill: #808080 } .wall { fill: lightgray }", [255, 211]),
+        (".other, rect.wall { fill-opacity: 0 } .wall { font-size: 3px }", [0, 255]),
+        ("@font-face { font-family: a } g > .wall { font-size: 1px } * { fill: none }", [255, 255]),
+    ],
+)
+def test_rules_select_by_tag_class_and_identifier(tmp_path: Path, rules: str, greys: list[int]) -> None:
+    shapes = '<rect id="first" width="1" height="1"/><rect class="wall" x="1" width="1" height="1"/>'
+    (tmp_path / "plan.svg").write_text(f'<svg viewBox="0 0 2 1"><style>{rules}</style>{shapes}</svg>')
+    assert read_svg(tmp_path / "plan.svg", 1.0, 0.1)[5, [5, 15]].tolist() == greys
+
+
+@pytest.mark.parametrize(
+    ("rules", "message"),
+    [
+        ("g .wall { fill: none }", "sets fill by the selector 'g .wall'"),
+        ("[class=wall] { stroke: #000 }", "sets stroke by the selector"),
+        ("rect:hover { opacity: 0 }", "sets opacity by the selector"),
+        ("@media print { .wall { fill: none } }", "rule @media"),
+        ("@import url(x.css);", "rule @import"),
+    ],
+)
+def test_rules_of_other_kinds_are_refused(tmp_path: Path, rules: str, message: str) -> None:
+    (tmp_path / "plan.svg").write_text(f'<svg viewBox="0 0 2 1"><style>{rules}</style></svg>')
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        read_svg(tmp_path / "plan.svg", 1.0, 0.1)
+
+
+@pytest.mark.parametrize("box", ["0 0 1e999 10", "0 0 1e300 10", "0 0 -5 10", "1e999 0 10 10"])
+def test_sizes_out_of_range_are_refused(tmp_path: Path, box: str) -> None:
+    (tmp_path / "plan.svg").write_text(f'<svg viewBox="{box}"/>')
+    with pytest.raises(ConfigError, match="the limit is 1 to 8,192|a number is too large"):
+        read_svg(tmp_path / "plan.svg", 1.0, 0.1)
 
 
 def test_entities_are_refused_and_scripts_do_nothing(tmp_path: Path) -> None:
@@ -168,6 +240,10 @@ def test_paths_and_transforms_of_drawings() -> None:
     assert line.tolist() == [[1, 1], [3, 1], [3, 3], [1, 3], [1, 1]] and other.tolist() == [[5, -5.5], [0.5, 3]]
     arc = path_lines("M1 0A1 1 0 0 1 0 1")[0]
     assert np.hypot(*arc.T) == pytest.approx(1) and arc[-1].tolist() == [0, 1] and (arc >= -1e-9).all()
+    for compact in ("M0 0a5 5 0 0110 0", "M0 0a5 5 0 01 10 0", "M0 0a5,5,0,0,1,10,0"):
+        assert np.array_equal(path_lines(compact)[0], path_lines("M0 0a5 5 0 0 1 10 0")[0])
+    (twice,) = path_lines("m0 0a5 5 0 0110 0 5 5 0 10-10.5.5l1 1")
+    assert len(twice) == 2 * 24 + 2 and twice[-1] == pytest.approx([0.5, 1.5])
     large = path_lines("M1 0A1 1 0 1 0 0 1")[0]
     assert np.hypot(*large.T) == pytest.approx(1) and large[:, 0].min() == pytest.approx(-1, abs=0.01)
     curve = path_lines("M0 0C0 1 1 1 1 0S2-1 2 0")[0]

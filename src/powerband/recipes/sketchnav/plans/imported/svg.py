@@ -1,12 +1,12 @@
 """SVG: draws the shapes of an SVG file as grey values. Scripts do not run, and references are not followed.
 
 Lines, rectangles, polygons, circles, ellipses and paths are drawn in the order of the file, with their stroke and fill.
-Texts are left out. Elements that refer to other elements or files, such as ``image`` and ``use``, are refused.
+Texts are left out. Elements that refer to other elements or files, such as ``image`` and ``use``, are refused, and so
+is an ``svg`` inside another one.
 """
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 from xml.parsers import expat
@@ -22,6 +22,7 @@ from powerband.recipes.sketchnav.plans.imported.svg_shapes import (
     path_lines,
     transform_matrix,
 )
+from powerband.recipes.sketchnav.plans.imported.svg_styles import INHERITED, StyleSheet, hides, is_zero
 
 MAX_SVG_BYTES = 20 * 2**20
 MAX_DEPTH = 200
@@ -31,7 +32,6 @@ SKIPPED |= {"marker", "linearGradient", "radialGradient", "filter", "animate", "
 """Elements that are not drawn, with all that they contain."""
 REFERENCES = {"image", "use", "foreignObject", "iframe", "a"}
 """Elements that show other content; `a` may contain shapes, and is drawn without its reference."""
-STYLES = ("fill", "stroke", "stroke-width", "display", "visibility", "opacity")
 NAMED = {"white": 255, "none": -1, "transparent": -1, "currentcolor": 0, "lightgray": 211, "lightgrey": 211}
 
 
@@ -51,7 +51,8 @@ def read_svg(path: Path, scale: float, pixel_m: float) -> np.ndarray:
         if size > MAX_SVG_BYTES:
             raise ConfigError(f"{path} has {size:,} bytes; the limit is {MAX_SVG_BYTES:,}. Simplify the drawing.")
         reader = _Reader(path, scale / pixel_m)
-        reader.parse(path.read_bytes())
+        with np.errstate(over="ignore", invalid="ignore"):  # the reader checks the results
+            reader.parse(path.read_bytes())
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}. Name an SVG file.") from None
     except (expat.ExpatError, ValueError) as error:
@@ -77,7 +78,7 @@ class _Reader:
         self._draw: Any = None
         self._stack: list[tuple[np.ndarray, dict[str, str]]] = []
         self._skipped = self._points = 0
-        self._classes: dict[str, dict[str, str]] = {}
+        self._sheet = StyleSheet()
         self._css: list[str] | None = None
 
     def parse(self, content: bytes) -> None:
@@ -113,19 +114,20 @@ class _Reader:
         if len(self._stack) > MAX_DEPTH:
             raise ConfigError(f"{self.path} has more than {MAX_DEPTH} nested elements. Save it as plain SVG.")
         matrix, style = self._stack[-1] if self._stack else (np.eye(3), {})
-        own = {key: value for key, value in attributes.items() if key in STYLES}
-        for each in attributes.get("class", "").split():
-            own |= self._classes.get(each, {})
-        own |= _declarations(attributes.get("style", ""))
-        style = {**style, **own}
-        if tag == "svg" and self.image is None:
+        if (tag == "svg") != (self.image is None):
+            wrong = "has an <svg> inside another one" if self.image else f"begins with <{tag}>, not with <svg>"
+            raise ConfigError(f"{self.path} {wrong}. Convert all objects to paths, and save as plain SVG.")
+        own = self._sheet.properties(tag, attributes)
+        style = style | {key: value for key, value in own.items() if key in INHERITED}
+        if tag == "svg":
             matrix = self._open(attributes)
-        elif self.image is None:
-            raise ConfigError(f"{self.path} begins with <{tag}>, not with <svg>. Save it as plain SVG.")
-        else:
+        if hides(own):
+            self._skipped += 1
+            return
+        if tag != "svg":
             matrix = matrix @ transform_matrix(attributes.get("transform", ""))
         self._stack.append((matrix, style))
-        if style.get("display") != "none" and style.get("visibility") != "hidden" and style.get("opacity") != "0":
+        if style.get("visibility") not in ("hidden", "collapse"):
             self._shape(tag, attributes, matrix, style)
 
     def _end(self, name: str) -> None:
@@ -134,9 +136,8 @@ class _Reader:
             return
         self._skipped -= 1
         if self._css is not None and name.rsplit(" ", 1)[-1] == "style":
-            for selectors, body in re.findall(r"([^{}]+)\{([^}]*)\}", "".join(self._css)):
-                for each in re.findall(r"\.([\w-]+)", selectors):
-                    self._classes[each] = {**self._classes.get(each, {}), **_declarations(body)}
+            if self._sheet.add("".join(self._css)) and self._points:
+                raise ConfigError(f"{self.path} has a <style> after its first shape. Move it to the beginning.")
             self._css = None
 
     def _open(self, attributes: dict[str, str]) -> np.ndarray:
@@ -149,12 +150,13 @@ class _Reader:
             if not all(sides):
                 raise ConfigError(f"{self.path} has neither a viewBox nor width and height. Save it as plain SVG.")
             box = [0.0, 0.0, sides[0][0], sides[1][0]]
-        width, height = (round(side * self.pixels) for side in box[2:])
-        if not (1 <= width <= MAX_SIDE_PX and 1 <= height <= MAX_SIDE_PX):
+        sides_px = [side * self.pixels for side in box[2:]]
+        if not 0.5 < min(sides_px) <= max(sides_px) < MAX_SIDE_PX + 0.5:
             raise ConfigError(
-                f"{self.path} is {box[2]:g} x {box[3]:g} units large, which are {width:,} x {height:,} pixels; the "
-                f"limit is 1 to {MAX_SIDE_PX:,}. Check metres_per_pixel, the metres of one unit."
+                f"{self.path} is {box[2]:g} x {box[3]:g} units large, which are {sides_px[0]:.6g} x {sides_px[1]:.6g} "
+                f"pixels; the limit is 1 to {MAX_SIDE_PX:,}. Check metres_per_pixel, the metres of one unit."
             )
+        width, height = map(round, sides_px)
         self.image = Image.new("L", (width, height), 255)
         self._draw = ImageDraw.Draw(self.image)
         scale = np.diag([self.pixels, self.pixels, 1.0])
@@ -186,14 +188,21 @@ class _Reader:
         self._points += sum(len(line) for line in lines)
         if self._points > MAX_POINTS:
             raise ConfigError(f"{self.path} has more than {MAX_POINTS:,} points. Simplify the drawing.")
-        fill, stroke = _grey(style.get("fill", "black")), _grey(style.get("stroke", "none"))
+        fill, stroke = (
+            -1 if is_zero(style.get(f"{name}-opacity", "1")) else _grey(style.get(name, default))
+            for name, default in (("fill", "black"), ("stroke", "none"))
+        )
+        if not np.isfinite(matrix).all():
+            raise ValueError("a transform is too large")
         zoom = float(np.sqrt(abs(np.linalg.det(matrix[:2, :2]))))
         thickness = (numbers(style.get("stroke-width", "1")) or [1.0])[0]
-        width = min(max(1, round(thickness * zoom)), MAX_SIDE_PX)
+        width = round(min(max(1.0, thickness * zoom), MAX_SIDE_PX))
         outlines = []
         for line in lines:
-            pixels = np.clip(line @ matrix[:2, :2].T + matrix[:2, 2], -1e6, 1e6).tolist()
-            outlines.append([(x, y) for x, y in pixels])
+            places = line @ matrix[:2, :2].T + matrix[:2, 2]
+            if np.isnan(places).any():
+                raise ValueError("a coordinate is too large")
+            outlines.append([(x, y) for x, y in np.clip(places, -1e6, 1e6).tolist()])
         if fill >= 0 and tag != "line":
             self._fill([points for points in outlines if len(points) > 2], fill)
         if stroke >= 0 and thickness > 0:
@@ -226,17 +235,11 @@ class _Reader:
         self.image.paste(grey, (0, 0), inside.convert("L"))
 
 
-def _declarations(text: str) -> dict[str, str]:
-    """Returns the properties of a style declaration, such as ``fill:none;stroke:#000``, that affect the drawing."""
-    pairs = (each.split(":", 1) for each in text.split(";") if ":" in each)
-    return {name.strip(): value.strip() for name, value in pairs if name.strip() in STYLES}
-
-
 def _grey(colour: str) -> int:
     """Returns the grey value of a colour, or -1 for none. Gradients and unknown names are drawn black."""
     from PIL import ImageColor
 
-    text = colour.split("!")[0].strip().lower()
+    text = colour.lower()
     if text in NAMED or text.startswith("url"):
         return NAMED.get(text, 0)
     try:

@@ -12,14 +12,28 @@ CURVE_POINTS = 12
 MAX_POINTS = 1_000_000
 """Largest number of points of a drawing."""
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
-_TOKEN = re.compile(rf"[MmLlHhVvCcSsQqTtAaZz]|{_NUMBER}")
+_COMMAND = "[MmLlHhVvCcSsQqTtAaZz]"
+_TOKEN = re.compile(rf"{_COMMAND}|{_NUMBER}")
+_TOKEN_AT_FLAG = re.compile(rf"{_COMMAND}|[-+]?\d")
+"""A flag of an arc is one digit; what follows may stand next to it, as in ``a5 5 0 0110 0``."""
 _ARGUMENTS = {"M": 2, "L": 2, "H": 1, "V": 1, "C": 6, "S": 4, "Q": 4, "T": 2, "A": 7, "Z": 0}
 """Numbers that each command of a path takes."""
 
 
 def numbers(text: str) -> list[float]:
-    """Returns all numbers in a text."""
-    return [float(each) for each in re.findall(_NUMBER, text)]
+    """Returns all numbers in a text.
+
+    Raises:
+        ValueError: A number is too large for 64 bits, such as 1e999.
+    """
+    return _floats(re.findall(_NUMBER, text))
+
+
+def _floats(texts: list[str]) -> list[float]:
+    found = [float(each) for each in texts]
+    if not all(map(math.isfinite, found)):
+        raise ValueError("a number is too large")
+    return found
 
 
 def transform_matrix(text: str) -> np.ndarray:
@@ -58,7 +72,7 @@ def path_lines(text: str) -> list[np.ndarray]:
     Raises:
         ValueError: The text is not a valid path, or has more than a million points.
     """
-    tokens = _TOKEN.findall(text)
+    tokens = _tokens(text)
     lines: list[list[tuple[float, float]]] = []
     at = np.zeros(2)
     control, before = at, ""
@@ -70,7 +84,7 @@ def path_lines(text: str) -> list[np.ndarray]:
         elif command in ("", "Z", "z"):
             raise ValueError("a path has numbers without a command")
         size = _ARGUMENTS[command.upper()]
-        values = [float(each) for each in tokens[position : position + size]]
+        values = _floats(tokens[position : position + size])
         if len(values) < size:
             raise ValueError(f"the command {command} of a path lacks numbers")
         position += size
@@ -111,6 +125,17 @@ def path_lines(text: str) -> list[np.ndarray]:
     return [np.array(line) for line in lines]
 
 
+def _tokens(text: str) -> list[str]:
+    """Returns the commands and numbers of a path in their order."""
+    tokens: list[str] = []
+    command, count, position = "", 0, 0
+    while found := (_TOKEN_AT_FLAG if command in "Aa" and count % 7 in (3, 4) else _TOKEN).search(text, position):
+        token, position = found[0], found.end()
+        command, count = (token, 0) if token.isalpha() else (command, count + 1)
+        tokens.append(token)
+    return tokens
+
+
 def _bezier(controls: np.ndarray) -> np.ndarray:
     """Returns points (n, 2) of a Bezier curve after its first control point, by de Casteljau's construction."""
     share = np.linspace(0, 1, CURVE_POINTS + 1)[1:, None, None]
@@ -123,6 +148,8 @@ def _bezier(controls: np.ndarray) -> np.ndarray:
 def _arc(start: np.ndarray, values: list[float], end: np.ndarray) -> np.ndarray:
     """Returns points (n, 2) of an elliptical arc after its start, by the equations of the SVG specification (B.2.4)."""
     (radius_x, radius_y), turn = np.abs(values[:2]), math.radians(values[2])
+    if not {values[3], values[4]} <= {0.0, 1.0}:
+        raise ValueError("a flag of an arc is not 0 or 1")
     large, sweep = bool(values[3]), bool(values[4])
     if radius_x == 0 or radius_y == 0 or np.array_equal(start, end):
         return end[None]
