@@ -142,7 +142,7 @@ def test_floors_are_kept_apart(tmp_path: Path) -> None:
 def test_maps_of_the_wrong_scale_or_place_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path, ENTRIES)
     write_map(tmp_path, "Cantwell", corner=[100.0, 3.0])
-    with pytest.raises(ConfigError, match="4 of 4 episodes do not fit their maps"):
+    with pytest.raises(ConfigError, match="4 of 4 episodes do not fit their maps: 4 have a start or goal that is not"):
         load(tmp_path, path)
     write_map(tmp_path, "Cantwell")
     with pytest.raises(ConfigError, match=r"corner: \[x, z\]"):
@@ -154,6 +154,23 @@ def test_maps_of_the_wrong_scale_or_place_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path, [{**each, "scene_id": "Denmark.glb"} for each in ENTRIES])
     with pytest.raises(ConfigError, match="scenes Denmark, and plans_dir has no map"):
         load(tmp_path, path)
+
+
+def test_the_causes_of_episodes_that_do_not_fit_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    still = [entry(4 + k, (-3.0, 6.0), (-3.0, 6.0), 0.0) for k in range(5)]
+    path = write(tmp_path, [*ENTRIES, *still, entry(9, (50.0, 6.0), (-3.0, 6.0), 0.0)])
+    with pytest.raises(ConfigError, match="6 of 10 .*: 5 start at their goal, 1 have a start or goal that is not in"):
+        load(tmp_path, path)
+    path, computed = write(tmp_path, ENTRIES), []
+
+    def blocked(free: np.ndarray, *goal: int) -> np.ndarray:
+        computed.append(goal)
+        return np.full(free.shape, habitat.BLOCKED, np.int16)
+
+    monkeypatch.setattr(habitat, "distance_field", blocked)
+    with pytest.raises(ConfigError, match="4 of 4 .*: 4 have a goal with a path of more than 65 m"):
+        load(tmp_path, path)
+    assert len(computed) == len(set(computed)) == 4
 
 
 @pytest.mark.parametrize(

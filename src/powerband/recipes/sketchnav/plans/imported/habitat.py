@@ -10,6 +10,7 @@ from __future__ import annotations
 import gzip
 import json
 import math
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +40,10 @@ SNAP_M = 0.3
 """Largest distance from a start or goal to the nearest cell in which the agent fits."""
 SAME_FLOOR_M = 0.5
 """Largest difference between the height of a position and the height of its floor."""
+NOT_FREE = "have a start or goal that is not in free space"
+AT_GOAL = "start at their goal"
+TOO_FAR = "have a goal with a path of more than 65 m in their map"
+"""Causes for which an episode is left out. A distance field holds 15 bits in units of 2 mm."""
 LENGTH_RATIO = (0.75, 1.3)
 """Range of the median ratio of path lengths in the map to those in the file; another ratio means a wrong scale."""
 
@@ -155,8 +160,8 @@ def habitat_episodes(
     """Reads the episodes of a file that take place in the given maps.
 
     At most ``scenes.goals * scenes.starts`` episodes of each map are taken, evenly spaced over the file. Episodes are
-    left out if start and goal are on different floors, if one of them is not within 0.3 m of free space, or if start
-    and goal are the same.
+    left out if start and goal are on different floors, if one of them is not within 0.3 m of free space, if start and
+    goal are the same, or if a path of the map to the goal is longer than 65 m.
 
     Args:
         path: PointNav file.
@@ -175,6 +180,7 @@ def habitat_episodes(
     for episode in read_habitat_episodes(path):
         by_scene.setdefault(episode.scene, []).append(episode)
     builder, tried, ratios, used = EpisodeBuilder(scenes, split, seed), 0, [], set()
+    left_out: Counter[str] = Counter()
     for imported in plans:
         map_file = imported.map
         if map_file is None or map_file.corner is None:
@@ -189,7 +195,7 @@ def habitat_episodes(
         count = min(len(chosen), scenes.goals * scenes.starts)
         chosen = [chosen[number * len(chosen) // count] for number in range(count)]
         tried += count
-        ratios += _add_episodes(builder, imported, chosen)
+        ratios += _add_episodes(builder, imported, chosen, left_out)
     if not used:
         raise ConfigError(
             f"{path} has episodes in the scenes {some_of(sorted(by_scene), 5)}, and plans_dir has no map of them. Name "
@@ -197,8 +203,9 @@ def habitat_episodes(
         )
     if 2 * len(builder) < tried:
         raise ConfigError(
-            f"{path}: {tried - len(builder)} of {tried} episodes do not fit their maps: a start or goal is not in free "
-            f"space. Check resolution and corner in the YAML files of {some_of(sorted(used), 3)}."
+            f"{path}: {tried - len(builder)} of {tried} episodes do not fit their maps: "
+            f"{', '.join(f'{count} {cause}' for cause, count in left_out.most_common())}. Check resolution and corner "
+            f"in the YAML files of {some_of(sorted(used), 3)}, and remove episodes that start at their goal."
         )
     stated = [ratio for ratio in ratios if math.isfinite(ratio)]
     median = float(np.median(stated)) if stated else 1.0
@@ -231,23 +238,38 @@ def _on_floor(episodes: list[HabitatEpisode], imported: ImportedPlan) -> list[Ha
     return [each for each in episodes if all(abs(y - floor) <= SAME_FLOOR_M for y in (each.start[1], each.goal[1]))]
 
 
-def _add_episodes(builder: EpisodeBuilder, imported: ImportedPlan, chosen: list[HabitatEpisode]) -> list[float]:
-    """Adds the episodes that fit a map, and returns the ratio of each path length to the length in the file."""
+def _add_episodes(
+    builder: EpisodeBuilder, imported: ImportedPlan, chosen: list[HabitatEpisode], left_out: Counter[str]
+) -> list[float]:
+    """Adds the episodes that fit a map, and returns the ratio of each path length to the length in the file.
+
+    Args:
+        builder: Receives plan, goals and episodes.
+        imported: The map.
+        chosen: Episodes in the scene of the map.
+        left_out: Causes for which episodes are left out; this function counts them.
+    """
     free = largest_component(navigable(imported.plan.cells))
     places = np.argwhere(free)
     fields: dict[tuple[int, int], list[HabitatEpisode]] = {}
     for episode in chosen:
         goal = _nearest(imported, places, episode.goal)
-        if goal is not None:
+        if goal is None:
+            left_out[NOT_FREE] += 1
+        else:
             fields.setdefault(goal, []).append(episode)
     ratios: list[float] = []
     plan_added = False
     for goal, episodes in fields.items():
         field = distance_field(free, *goal)
+        if (field[free] == BLOCKED).any():
+            left_out[TOO_FAR] += len(episodes)
+            continue
         goal_added = False
         for episode in episodes:
             start = _nearest(imported, places, episode.start)
-            if start is None or start == goal or (field[free] == BLOCKED).any():
+            if start is None or start == goal:
+                left_out[NOT_FREE if start is None else AT_GOAL] += 1
                 continue
             if not plan_added:
                 builder.add_plan(imported.plan)
