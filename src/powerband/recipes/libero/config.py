@@ -124,27 +124,40 @@ def finalize(config: Config, stage: str) -> Config:
         stage: Name of the stage.
 
     Raises:
-        ConfigError: Both `save_updates` and `run.save_interval` are set.
+        ConfigError: Both `save_updates` and `run.save_interval` are set, the run has no budget, or the stage pipeline
+            has one in steps.
     """
     config = replace(config, benchmark=find_benchmark(config.benchmark))
     if precision := launched_precision(config):
         config = replace(config, run=replace(config.run, precision=precision))
     run, world_size = config.run, launch.world_size(config.run)
+    if config.save_updates and run.save_interval:
+        raise ConfigError(
+            f"save_updates={config.save_updates} and run.save_interval={run.save_interval} are two intervals "
+            f"between checkpoints. Write only one of them."
+        )
+    if stage == "pipeline":  # its stages finalize their own configurations
+        return _finalize_pipeline(config)
     rows = config.rows_per_rank_update(world_size) * world_size
     if config.save_updates:
-        if run.save_interval:
-            raise ConfigError(
-                f"save_updates={config.save_updates} and run.save_interval={run.save_interval} are two intervals "
-                f"between checkpoints. Write only one of them."
-            )
         run = replace(run, save_interval=config.save_updates * rows)
-    if stage == "pipeline":
-        return replace(config, run=replace(run, env_steps=1))
     given = 0 if config.updates and run.resume else run.env_steps  # a saved configuration has updates=0
     if not given and not config.updates:
         raise ConfigError("updates=0 and run.env_steps=0 leave the run without a budget. Write updates=20000.")
     run = replace(run, env_steps=given or config.updates * rows)
     return replace(config, run=run, updates=0, save_updates=0)
+
+
+def _finalize_pipeline(config: Config) -> Config:
+    """Returns the configuration of the stage pipeline, whose own run has one step."""
+    if config.run.env_steps > 1:  # a saved configuration has 1
+        raise ConfigError(
+            f"run.env_steps={config.run.env_steps} is not supported in the stage pipeline, which has no steps of its "
+            f"own. Write updates=N for the updates of its stage train."
+        )
+    if not config.updates:
+        raise ConfigError("updates=0 leaves the stage train without a budget. Write updates=20000.")
+    return replace(config, run=replace(config.run, env_steps=1))
 
 
 def launched_precision(config: Config) -> Literal["", "bf16", "fp16"]:

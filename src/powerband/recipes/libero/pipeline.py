@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from powerband.recipes.libero.config import Config
 def pipeline(config: Config, run: Run) -> dict[str, Any]:
     """Runs the stages demos and train and then ``powerband eval``, each unless it is complete.
 
+    The stage demos is left out if the option ``data`` names the demonstrations.
+
     Returns:
         A dict: ``done``, the names of the stages that ran; and ``project``, the project folder.
 
@@ -22,7 +25,8 @@ def pipeline(config: Config, run: Run) -> dict[str, Any]:
     project, settings = Path(config.project), write_shared_settings(config, run)
     demos = f"demos_dir={config.demos_dir or project / 'demos'}"
     shared = ("--config", str(settings), demos)
-    commands = [StageCommand(stage, ("train", "libero", stage, *shared)) for stage in ("demos", "train")]
+    stages = ("train",) if config.data else ("demos", "train")
+    commands = [StageCommand(stage, ("train", "libero", stage, *shared)) for stage in stages]
     commands.append(StageCommand("evaluate", ("eval", str(project / "runs" / "train"))))
-    again = f"powerband train libero pipeline project={project}"
+    again = shlex.join(["powerband", "train", "libero", "pipeline", "--config", str(settings), f"project={project}"])
     return {"done": run_stages(run, commands, project, again), "project": str(project)}

@@ -1,0 +1,72 @@
+"""The stage pipeline of libero: its stages accept the settings that it passes on, and its message continues it."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from powerband.cli.catalogue import configure
+from powerband.core.errors import ConfigError
+from powerband.core.run import stage_sequence
+from powerband.recipes.libero.pipeline import pipeline
+
+SMOKE = ["pipeline", "variant=smoke"]
+
+
+def commands_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *words: str, status: int = 0) -> list[list[str]]:
+    """Returns the command lines after ``powerband`` that a pipeline starts; each ends with `status`."""
+    started: list[list[str]] = []
+
+    def start(command: list[str]) -> SimpleNamespace:
+        started.append(command[3:])
+        return SimpleNamespace(returncode=status)
+
+    monkeypatch.setattr(stage_sequence.subprocess, "run", start)
+    run: Any = SimpleNamespace(dir=tmp_path, console=SimpleNamespace(note=lambda text: None), received_signal="")
+    recipe, stage, resolved = configure("libero", [*SMOKE, f"project={tmp_path / 'project'}", *words])
+    pipeline(recipe.finalized(resolved.config, stage), run)
+    return started
+
+
+def test_all_stages_accept_an_interval_in_updates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started = commands_of(tmp_path, monkeypatch, "save_updates=2", "updates=6")
+    assert [words[:3] for words in started[:2]] == [["train", "libero", "demos"], ["train", "libero", "train"]]
+    for words in started[:2]:
+        recipe, stage, resolved = configure("libero", words[2:])
+        config = recipe.finalized(resolved.config, stage)
+        assert config.run.save_interval == 2 * 4 and config.run.env_steps == 6 * 4
+
+
+def test_demonstrations_that_exist_are_not_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started = commands_of(tmp_path, monkeypatch, "data=own.hdf5")
+    assert [words[0] for words in started] == ["train", "eval"] and started[0][2] == "train"
+    assert configure("libero", started[0][2:])[2].config.data == "own.hdf5"
+
+
+def test_the_command_that_continues_keeps_the_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError) as refused:
+        commands_of(tmp_path, monkeypatch, "updates=7", "rdt.lr=0.125", status=2)
+    words = shlex.split(str(refused.value).partition("write powerband ")[2].removesuffix(" again to continue."))
+    assert words[:3] == ["train", "libero", "pipeline"]
+    recipe, stage, resolved = configure("libero", words[2:])
+    config = recipe.finalized(resolved.config, stage)
+    assert (config.updates, config.rdt.lr, config.max_steps) == (7, 0.125, 80)
+    assert config.project == str(tmp_path / "project")
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("env_steps=40", "run.env_steps=40 is not supported in the stage pipeline.*Write updates=N"),
+        ("updates=0", "updates=0 leaves the stage train without a budget"),
+    ],
+)
+def test_budgets_without_effect_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word: str, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        commands_of(tmp_path, monkeypatch, word)
