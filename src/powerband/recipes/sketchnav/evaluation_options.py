@@ -62,6 +62,22 @@ class Evaluation:
             raise ConfigError(
                 f"plans_dir={self.plans_dir} has a split of its own, without drawings. Leave splits and drawings out."
             )
+        if self.plans_dir and self.plans:
+            raise ConfigError(
+                f"plans={self.plans} has no effect with plans_dir={self.plans_dir}: all plans of the folder are "
+                f"played. Leave plans out."
+            )
+        if self.metres_per_pixel and not self.plans_dir:
+            raise ConfigError(
+                f"metres_per_pixel={self.metres_per_pixel:g} is the scale of the plans in plans_dir. Write "
+                f"plans_dir=FOLDER, too."
+            )
+        if self.drawings and (self.sketches or self.episodes):
+            unused = "sketches" if self.sketches else f"episodes={self.episodes}"
+            raise ConfigError(
+                f"{unused} has no effect with drawings={self.drawings}: the episodes of the drawings are played, with "
+                f"these sketches. Leave {unused.partition('=')[0]} out."
+            )
         if self.port and not self.draw:
             raise ConfigError(f"port={self.port} is the port of the drawing page. Write draw=true, too.")
         if self.episode_file and not self.plans_dir:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from typing import Annotated, Any, Literal
 
@@ -183,11 +183,29 @@ class Evaluation:
             )
         if self.export and self.play:
             raise ConfigError(f"export and play={self.play} cannot be combined. Write one of them.")
+        self._refuse_unused()
         if self.episodes % 2:
             raise ConfigError(
                 f"episodes={self.episodes} is not an even number. The teams swap sides after half of the "
                 f"games. Write an even number of games, for example episodes=100."
             )
+
+    def _refuse_unused(self) -> None:
+        """Refuses options that have no effect with, or without, `play` and `export`."""
+        table, game = ("episodes", "policies", "gpus", "precision", "workers"), ("human", "moves_per_s")
+        if self.export:
+            unused = dict.fromkeys((*table, "seed", *game, "port"), "with export")
+        elif self.play:
+            unused = dict.fromkeys(table, f"with play={self.play}")
+        else:
+            unused = dict.fromkeys(game, "without play=terminal or play=browser")
+        if self.play != "browser":
+            unused["port"] = "without play=browser"
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if each.name in unused and value != each.default:
+                shown = ",".join(value) if isinstance(value, tuple) else value
+                raise ConfigError(f"{each.name}={shown} has no effect {unused[each.name]}. Leave {each.name} out.")
 
 
 VARIANTS: dict[str, dict[str, Any]] = {
