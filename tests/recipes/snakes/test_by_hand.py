@@ -17,6 +17,7 @@ import termios
 import threading
 import time
 from collections.abc import Iterator
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -236,6 +237,15 @@ def test_a_used_port_is_refused_and_quit_ends_the_page(server: GameServer, capsy
     assert json.loads(connection.getresponse().read())["human"] == [0, 1, 2]
     thread.join(20)
     assert rows == [[]]
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs Node.js")
+def test_a_button_that_is_pressed_during_a_move_is_not_lost() -> None:
+    page = files("powerband.recipes.snakes.by_hand") / "page.html"
+    words = ["node", str(Path(__file__).with_name("page_requests.mjs")), str(page)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
+    found = json.loads(done.stdout)
+    assert found == {"requests": ["state", "move", "new", "move", "quit"], "state": "ended"}
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
