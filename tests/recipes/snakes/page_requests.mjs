@@ -1,14 +1,13 @@
-// Runs the script of page.html without a browser: a button that is pressed while a move is in flight must not be lost.
+// Runs the script of the page without a browser: a button that is pressed while a move is in flight must not be lost.
 import { readFileSync } from "node:fs"
 
-const page = readFileSync(process.argv[2], "utf8")
-const script = page.match(/<script[^>]*>([^]*)<\/script>/)[1].replace("MOVES_PER_S", "0")
+const script = readFileSync(process.argv[2], "utf8")
 const pen = new Proxy({}, { get: () => () => {}, set: () => true })
 const elements = {}, listeners = {}, requests = [], answers = []
 const position = { beans: [], bodies: [], human: [0], scores: [0, 0, 0, 0, 0, 0], result: null, step_count: 0 }
 const scope = {
   document: {
-    getElementById: id => elements[id] ||= { getContext: () => pen }, body: { dataset: {} }, hidden: false,
+    getElementById: id => elements[id] ||= { getContext: () => pen }, body: { dataset: { movesPerS: "0" } }, hidden: false,
   },
   navigator: { language: "en" },
   addEventListener: (name, listener) => { listeners[name] = listener },

@@ -25,12 +25,13 @@ import pytest
 import torch
 
 from powerband.core.errors import ConfigError
-from powerband.recipes.snakes.by_hand.browser import GameServer, play_in_browser
+from powerband.recipes.snakes.by_hand.browser import game_routes, play_in_browser
 from powerband.recipes.snakes.by_hand.game import GameByHand
 from powerband.recipes.snakes.by_hand.play import play_by_hand
 from powerband.recipes.snakes.by_hand.terminal import SIZE, picture, play_in_terminal
 from powerband.recipes.snakes.config import Evaluation
 from powerband.recipes.snakes.env.opponents import PolicyOpponent
+from powerband.report.local_page import LocalPage
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 UP, DOWN, LEFT, RIGHT = range(4)
@@ -158,8 +159,13 @@ def test_the_picture_fits_its_size() -> None:
 
 
 @pytest.fixture
-def server() -> Iterator[GameServer]:
-    made = GameServer(game(), 20, 0)
+def played() -> GameByHand:
+    return game()
+
+
+@pytest.fixture
+def server(played: GameByHand) -> Iterator[LocalPage]:
+    made = LocalPage(game_routes(played, 20))
     thread = threading.Thread(target=made.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     yield made
@@ -167,7 +173,7 @@ def server() -> Iterator[GameServer]:
     made.server_close()
 
 
-def request(server: GameServer, method: str, action: str, body: str = "", **headers: str) -> tuple[int, str, Any]:
+def request(server: LocalPage, method: str, action: str, body: str = "", **headers: str) -> tuple[int, str, Any]:
     """Sends one request below the token. Returns status, body and headers."""
     connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=20)
     connection.request(method, action, body or None, headers)
@@ -177,12 +183,15 @@ def request(server: GameServer, method: str, action: str, body: str = "", **head
     return found
 
 
-def test_the_page_plays_over_http(server: GameServer) -> None:
+def test_the_page_plays_over_http(server: LocalPage) -> None:
     path = f"/{server.token}/"
     status, page, headers = request(server, "GET", path)
-    assert status == 200 and "<canvas" in page and server.nonce in page
+    assert status == 200 and "<canvas" in page and 'data-moves-per-s="20"' in page
     assert "default-src 'none'" in headers["Content-Security-Policy"]
-    assert not re.findall(r"(?:src|href)=|https?://", page)
+    assert re.findall(r"(?:src|href)=\S+?>|https?://", page) == ['href="page.css">', 'src="page.js">']
+    for name in ("page.css", "page.js"):
+        status, text, _ = request(server, "GET", path + name)
+        assert status == 200 and not re.findall(r"https?://|import ", text)
     status, text, _ = request(server, "POST", path + "state")
     position = json.loads(text)
     turned = UP if position["directions"][0] in (LEFT, RIGHT) else LEFT
@@ -191,14 +200,14 @@ def test_the_page_plays_over_http(server: GameServer) -> None:
     assert json.loads(request(server, "POST", path + "new")[1])["step_count"] == 0
 
 
-def test_requests_without_the_token_or_from_other_hosts_are_refused(server: GameServer) -> None:
+def test_requests_without_the_token_or_from_other_hosts_are_refused(server: LocalPage, played: GameByHand) -> None:
     assert server.server_address[0] == "127.0.0.1" and len(server.token) >= 32
     assert request(server, "GET", "/")[0] == 403
     assert request(server, "POST", "/wrong/move")[0] == 403
     assert request(server, "POST", f"/{server.token}/state", Host="attacker.example")[0] == 403
     assert request(server, "GET", f"/{server.token}/etc/passwd")[0] == 404
     assert request(server, "POST", f"/{server.token}/other")[0] == 404
-    assert server.game.position()["step_count"] == 0
+    assert played.position()["step_count"] == 0
 
 
 @pytest.mark.parametrize(
@@ -215,12 +224,12 @@ def test_requests_without_the_token_or_from_other_hosts_are_refused(server: Game
         ("x" * 2000, 413),
     ],
 )
-def test_invalid_moves_are_refused(server: GameServer, body: str, status: int) -> None:
+def test_invalid_moves_are_refused(server: LocalPage, played: GameByHand, body: str, status: int) -> None:
     assert request(server, "POST", f"/{server.token}/move", body)[0] == status
-    assert server.game.position()["step_count"] == 0
+    assert played.position()["step_count"] == 0
 
 
-def test_a_used_port_is_refused_and_quit_ends_the_page(server: GameServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_used_port_is_refused_and_quit_ends_the_page(server: LocalPage, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ConfigError, match="Write another port"):
         play_in_browser(game(), 4, server.server_address[1])
     options = Evaluation(play="browser", human="team", moves_per_s=0)
@@ -241,20 +250,20 @@ def test_a_used_port_is_refused_and_quit_ends_the_page(server: GameServer, capsy
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs Node.js")
 def test_a_button_that_is_pressed_during_a_move_is_not_lost() -> None:
-    page = files("powerband.recipes.snakes.by_hand") / "page.html"
-    words = ["node", str(Path(__file__).with_name("page_requests.mjs")), str(page)]
+    script = files("powerband.recipes.snakes.by_hand") / "page.js"
+    words = ["node", str(Path(__file__).with_name("page_requests.mjs")), str(script)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
     found = json.loads(done.stdout)
     assert found == {"requests": ["state", "move", "new", "move", "quit"], "state": "ended"}
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
-def test_the_page_moves_the_snakes_in_chromium(server: GameServer, tmp_path: Path) -> None:
+def test_the_page_moves_the_snakes_in_chromium(server: LocalPage, played: GameByHand, tmp_path: Path) -> None:
     assert CHROMIUM is not None
     options = "--headless --no-sandbox --disable-gpu --disable-dev-shm-usage --virtual-time-budget=3000 --dump-dom"
     words = [CHROMIUM, *options.split(), f"--user-data-dir={tmp_path}", server.url]
     done = subprocess.run(words, capture_output=True, text=True, timeout=200)
     step = re.search(r'data-step="(\d+)"', done.stdout)
     assert step and int(step.group(1)) > 2, done.stdout[-500:] + done.stderr[-500:]
-    assert server.game.position()["step_count"] >= int(step.group(1))
+    assert played.position()["step_count"] >= int(step.group(1))
     assert re.search(r'<h1 id="score">\S+ -?\d+ : -?\d+', done.stdout)

@@ -19,21 +19,27 @@ from powerband.cli import main as cli
 from powerband.cli.catalogue import configure
 from powerband.core.rank_context import RankContext
 from powerband.recipes.sketchnav.drawing import session
-from powerband.recipes.sketchnav.drawing.server import MAX_REQUEST_BYTES, DrawingServer
+from powerband.recipes.sketchnav.drawing.server import MAX_REQUEST_BYTES, drawing_routes
 from powerband.recipes.sketchnav.drawing.walker import Walker
 from powerband.recipes.sketchnav.learners import build_learner
 from powerband.recipes.sketchnav.plans.plan import Plan
 from powerband.recipes.sketchnav.plans.sketch import PageTransform, draw_sketch
+from powerband.report.local_page import LocalPage, Routes
 from recipes.sketchnav.plans.imported.drawn_plans import SCALE, two_rooms
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DrawingServer]:
+def walker(tmp_path_factory: pytest.TempPathFactory) -> Walker:
     folder = tmp_path_factory.mktemp("plans")
     two_rooms().save(folder / "house.png")
     config = configure("sketchnav", ["variant=smoke", "rules.max_steps=60"])[2].config
     plans = session.page_plans(config, str(folder), SCALE)
-    with DrawingServer(Walker(config, build_learner(config, RankContext.single())[0], plans)) as running:
+    return Walker(config, build_learner(config, RankContext.single())[0], plans)
+
+
+@pytest.fixture(scope="module")
+def server(walker: Walker) -> Iterator[LocalPage]:
+    with LocalPage(drawing_routes(walker)) as running:
         thread = threading.Thread(target=running.serve_forever, args=(0.05,))
         thread.start()
         yield running
@@ -41,7 +47,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DrawingServer]:
         thread.join()
 
 
-def ask(server: DrawingServer, method: str, path: str, body: bytes | None = None, **headers: str) -> tuple[int, bytes]:
+def ask(server: LocalPage, method: str, path: str, body: bytes | None = None, **headers: str) -> tuple[int, bytes]:
     connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=600)  # the first request compiles
     connection.request(method, path, body, headers)
     answer = connection.getresponse()
@@ -59,7 +65,7 @@ def start_request(plan: Plan, policy: str = "expert") -> dict:
     return {"plan": "house.png", "policy": policy, "start": start.tolist(), "goal": goal.tolist(), "sketch": url}
 
 
-def test_requests_without_token_or_from_another_host_are_refused(server: DrawingServer) -> None:
+def test_requests_without_token_or_from_another_host_are_refused(server: LocalPage) -> None:
     root, port = f"/{server.token}/", server.server_port
     assert server.server_address[0] == "127.0.0.1", "nothing is served beyond loopback"
     assert ask(server, "GET", root)[0] == 200
@@ -78,9 +84,9 @@ def test_requests_without_token_or_from_another_host_are_refused(server: Drawing
     assert ask(server, "PUT", root)[0] == 501
 
 
-def test_invalid_episodes_are_refused_with_the_reason(server: DrawingServer) -> None:
-    good = start_request(server.walker.plans["house.png"])
-    blank = start_request(server.walker.plans["house.png"])
+def test_invalid_episodes_are_refused_with_the_reason(server: LocalPage, walker: Walker) -> None:
+    good = start_request(walker.plans["house.png"])
+    blank = start_request(walker.plans["house.png"])
     file = io.BytesIO()
     Image.new("RGB", (512, 512), (255, 255, 255)).save(file, "PNG")
     blank["sketch"] = "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
@@ -100,8 +106,8 @@ def test_invalid_episodes_are_refused_with_the_reason(server: DrawingServer) -> 
 
 
 @pytest.mark.parametrize("policy", ["expert", "policy"])
-def test_an_episode_ends_after_some_steps(server: DrawingServer, policy: str) -> None:
-    body = json.dumps(start_request(server.walker.plans["house.png"], policy)).encode()
+def test_an_episode_ends_after_some_steps(server: LocalPage, walker: Walker, policy: str) -> None:
+    body = json.dumps(start_request(walker.plans["house.png"], policy)).encode()
     state = json.loads(ask(server, "POST", f"/{server.token}/start", body)[1])
     assert state["at"] == pytest.approx([1.5, 1.5], abs=0.1) and state["steps"] == 0
     assert (state["estimate"] is not None) == (policy == "policy")
@@ -113,8 +119,8 @@ def test_an_episode_ends_after_some_steps(server: DrawingServer, policy: str) ->
     assert json.loads(ask(server, "POST", f"/{server.token}/step", b"{}")[1]) == state
 
 
-def test_a_person_draws_and_the_agent_moves(server: DrawingServer, tmp_path: Path) -> None:
-    plan = server.walker.plans["house.png"]
+def test_a_person_draws_and_the_agent_moves(server: LocalPage, walker: Walker, tmp_path: Path) -> None:
+    plan = walker.plans["house.png"]
     page = PageTransform(plan, None)
     start, goal, wall = page(np.array([(1.5, 1.5), (6.5, 4.5), (4.0, 1.0)])).tolist()
     with Browser(tmp_path) as browser:
@@ -136,7 +142,7 @@ def test_a_person_draws_and_the_agent_moves(server: DrawingServer, tmp_path: Pat
         first, later = browser.evaluate("[trail[0].at, trail[trail.length - 1].at]")
         assert np.hypot(*np.subtract(later, first)) > 0.2, "the agent moves"
         assert browser.wait_for("element('status').value.includes('Success')")
-        assert browser.evaluate("element('camera').naturalWidth") == server.walker.config.pixels
+        assert browser.evaluate("element('camera').naturalWidth") == walker.config.pixels
         # A photograph: grey paper, a dark stroke, no colours.
         browser.evaluate("""(async () => {
             const page = document.createElement('canvas'); page.width = 300; page.height = 200;
@@ -164,11 +170,12 @@ def pages(monkeypatch: pytest.MonkeyPatch) -> list[Walker]:
     """Walkers of the pages that a command opened; each page ends at once, as if the person had pressed Ctrl-C."""
     opened: list[Walker] = []
 
-    def serve(self: DrawingServer) -> None:
-        opened.append(self.walker)
-        raise KeyboardInterrupt
+    def routes(walker: Walker) -> Routes:
+        opened.append(walker)
+        return drawing_routes(walker)
 
-    monkeypatch.setattr(DrawingServer, "serve_forever", serve)
+    monkeypatch.setattr(session, "drawing_routes", routes)
+    monkeypatch.setattr(LocalPage, "serve_forever", lambda self: (_ for _ in ()).throw(KeyboardInterrupt))
     return opened
 
 

@@ -17,7 +17,7 @@ from powerband.core.run.checkpoints.checkpoint import checkpoint_of, resolve_res
 from powerband.core.run.state_registry import restore_learner
 from powerband.core.run_folder import refuse_links
 from powerband.recipes.sketchnav.config import Config
-from powerband.recipes.sketchnav.drawing.server import DrawingServer
+from powerband.recipes.sketchnav.drawing.server import drawing_routes
 from powerband.recipes.sketchnav.drawing.walker import Walker
 from powerband.recipes.sketchnav.learners import build_learner
 from powerband.recipes.sketchnav.old_names import OLD_NAMES
@@ -25,6 +25,7 @@ from powerband.recipes.sketchnav.plans.generation import generate_numbered_plan
 from powerband.recipes.sketchnav.plans.imported.plan_files import read_plans
 from powerband.recipes.sketchnav.plans.plan import Plan
 from powerband.recipes.sketchnav.policies import NavigationLearner
+from powerband.report.local_page import LocalPage
 
 MAX_PLANS = 20
 """Plans that the page offers."""
@@ -106,9 +107,4 @@ def serve(config: Config, learner: NavigationLearner, plans: dict[str, Plan], po
     Raises:
         ConfigError: The port is in use.
     """
-    with DrawingServer(Walker(config, learner, plans), port) as server:
-        print(f"Open {server.url} in a browser on this machine. Ctrl-C ends.", flush=True)
-        try:
-            server.serve_forever()
-        except KeyboardInterrupt:
-            print("The page is closed.", flush=True)
+    LocalPage(drawing_routes(Walker(config, learner, plans)), port).serve()
