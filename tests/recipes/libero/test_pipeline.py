@@ -21,12 +21,13 @@ def commands_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *words: str, st
     """Returns the command lines after ``powerband`` that a pipeline starts; each ends with `status`."""
     started: list[list[str]] = []
 
-    def start(command: list[str]) -> SimpleNamespace:
-        started.append(command[3:])
-        return SimpleNamespace(returncode=status)
+    def start(command: list[str], run: Any) -> int:
+        started.append(command)
+        return status
 
-    monkeypatch.setattr(stage_sequence.subprocess, "run", start)
-    run: Any = SimpleNamespace(dir=tmp_path, console=SimpleNamespace(note=lambda text: None), received_signal="")
+    monkeypatch.setattr(stage_sequence, "_run_command", start)
+    console, ranks = SimpleNamespace(note=lambda text: None), SimpleNamespace(world_size=1)
+    run: Any = SimpleNamespace(dir=tmp_path, console=console, ranks=ranks, received_signal="")
     recipe, stage, resolved = configure("libero", [*SMOKE, f"project={tmp_path / 'project'}", *words])
     pipeline(recipe.finalized(resolved.config, stage), run)
     return started
