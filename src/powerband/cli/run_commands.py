@@ -14,11 +14,11 @@ from typing import Any
 from powerband.cli.arguments import RECIPE_USAGE, take_run
 from powerband.cli.catalogue import configure, load_stored, take_recipe
 from powerband.cli.trust import refuse_stored_imports, split_trust
-from powerband.core.config import ResolvedConfig, from_json, resolve
+from powerband.core.config import ResolvedConfig, from_json, resolve, stored_config
 from powerband.core.config.command_line import print_or_write, split_json_option, split_named_options, wants_help
 from powerband.core.config.flags import from_arguments
 from powerband.core.config.old_options import OldOptions
-from powerband.core.config.saved import named_run, recipe_of, saved_text
+from powerband.core.config.saved import named_run, recipe_of
 from powerband.core.config.schema import fields_table
 from powerband.core.config.sizes import largest_valid
 from powerband.core.config.values import parse_value
@@ -191,8 +191,7 @@ def configure_evaluation(arguments: list[str]) -> EvaluationCall | None:
     best, arguments = split_named_options(arguments, ("eval_best",))
     old = OldOptions(recipe.old_evaluation_names)
     resolved = resolve(options_type, arguments, old=old, help_command=f"powerband eval {folder} --help")
-    file = folder / "config.json"
-    config = from_json(recipe.Config, saved_text(file), str(file), recipe.old_names)
+    config = stored_config(folder, recipe.Config, recipe.old_names)
     if not trust:
         refuse_stored_imports(recipe, config, folder)
     from powerband.core.run.checkpoints.best_checkpoint import best_checkpoint

@@ -29,8 +29,8 @@ from powerband.recipes.snakes.by_hand.browser import game_routes, play_in_browse
 from powerband.recipes.snakes.by_hand.game import GameByHand
 from powerband.recipes.snakes.by_hand.play import play_by_hand
 from powerband.recipes.snakes.by_hand.terminal import SIZE, picture, play_in_terminal
-from powerband.recipes.snakes.config import Evaluation
 from powerband.recipes.snakes.env.opponents import PolicyOpponent
+from powerband.recipes.snakes.evaluation_options import Evaluation
 from powerband.report.local_page import LocalPage
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

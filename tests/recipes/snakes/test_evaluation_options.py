@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from powerband.core.errors import ConfigError
-from powerband.recipes.snakes.config import Evaluation
+from powerband.recipes.snakes.evaluation_options import Evaluation
 
 EXPORT = {"export": "jidi:folder"}
 

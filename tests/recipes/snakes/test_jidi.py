@@ -17,10 +17,10 @@ import torch
 import runs
 from powerband.cli import main as cli
 from powerband.core.errors import ConfigError
-from powerband.recipes.snakes.config import Evaluation
 from powerband.recipes.snakes.env.board import dump_board
 from powerband.recipes.snakes.env.env import SnakesEnv
 from powerband.recipes.snakes.env.observations import OBSERVATIONS
+from powerband.recipes.snakes.evaluation_options import Evaluation
 from powerband.recipes.snakes.jidi import board
 from powerband.recipes.snakes.jidi.export import write_submission
 from powerband.recipes.snakes.learners import load

@@ -33,7 +33,7 @@ from powerband.core.config.presets import (
     split_tuned_section,
     user_presets,
 )
-from powerband.core.config.saved import named_run, saved_flags, saved_mapping
+from powerband.core.config.saved import named_run, saved_flags, saved_mapping, saved_text
 from powerband.core.config.schema import FieldLookup, fields_of
 from powerband.core.config.texts import shortened, some_of
 from powerband.core.config.values import parse_value
@@ -251,3 +251,18 @@ def from_json(schema: type, text: str, source: str = "config.json", old_names: M
     """
     lookup = FieldLookup(fields_of(schema), old_names)
     return _read(schema(), lookup, [from_mapping(saved_mapping(text, source), source)])[0]
+
+
+def stored_config(run_dir: Path, schema: type, old_names: Mapping[str, Any] | None = None) -> Any:
+    """Reads the configuration of the run in the folder `run_dir` as an instance of `schema`.
+
+    Args:
+        run_dir: Folder with a file ``config.json``.
+        schema: Configuration dataclass, with the sections of all algorithms.
+        old_names: Old setting -> new setting, for runs of earlier versions.
+
+    Raises:
+        ConfigError: The file is missing or damaged, or a setting is unknown, has a wrong type or is out of range.
+    """
+    file = run_dir / "config.json"
+    return from_json(schema, saved_text(file), str(file), old_names)

@@ -28,6 +28,6 @@ RECIPE = Recipe(
     task="env_id",
     score="return",
     Evaluation=Evaluation,
-    evaluate="powerband.recipes.gym.train:evaluate",
-    build_learner="powerband.recipes.gym.train:build_learner",
+    evaluate="powerband.recipes.gym.evaluation:evaluate",
+    build_learner="powerband.recipes.gym.learners:build_learner",
 )

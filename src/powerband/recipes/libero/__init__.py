@@ -4,8 +4,8 @@ LIBERO is a benchmark suite of manipulation tasks.
 """
 
 from powerband.core.recipe import Recipe
-from powerband.recipes.libero.config import OLD_EVALUATION_NAMES, OLD_NAMES, VARIANTS, Config, check, finalize, notices
-from powerband.recipes.libero.settings import Evaluation
+from powerband.recipes.libero.config import OLD_NAMES, VARIANTS, Config, check, finalize, notices
+from powerband.recipes.libero.settings import OLD_EVALUATION_NAMES, Evaluation
 
 RECIPE = Recipe(
     name="libero",

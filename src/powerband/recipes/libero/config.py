@@ -234,7 +234,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "rdt.sample_steps": 2,
     },
 }
-OLD_EVALUATION_NAMES = {"num_workers": "workers", "record_video": "video"}
 OLD_NAMES: dict[str, Any] = {
     "train_batch_size": (
         "offline.batch_size_per_rank",

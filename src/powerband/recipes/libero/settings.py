@@ -116,6 +116,9 @@ class ImageEncoderConfig:
             raise ConfigError(f"net.patch={self.patch} is not supported. Write net.patch=16 or 32.")
 
 
+OLD_EVALUATION_NAMES = {"num_workers": "workers", "record_video": "video"}
+
+
 @dataclass(frozen=True)
 @check_ranges
 class Evaluation:

@@ -3,14 +3,13 @@
 from powerband.core.recipe import Recipe
 from powerband.recipes.sketchnav.config import (
     ALGORITHMS,
-    OLD_EVALUATION_NAMES,
     VARIANTS,
     Config,
     check,
     finalize,
     notices,
 )
-from powerband.recipes.sketchnav.evaluation_options import Evaluation
+from powerband.recipes.sketchnav.evaluation_options import OLD_EVALUATION_NAMES, Evaluation
 from powerband.recipes.sketchnav.old_names import OLD_ARGUMENTS, OLD_NAMES
 
 RECIPE = Recipe(

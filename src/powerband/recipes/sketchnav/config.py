@@ -238,7 +238,6 @@ def check(config: Config, world_size: int) -> None:
     check_files(config.episode_file, config.plans_dir, config.metres_per_pixel)
 
 
-OLD_EVALUATION_NAMES = {"threads": "workers"}
 VARIANTS: dict[str, dict[str, Any]] = {
     "small": {
         "scenes.max_size_m": 10.0,

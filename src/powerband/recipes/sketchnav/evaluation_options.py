@@ -9,6 +9,7 @@ from powerband.core.config.ranges import FilePath, Range, Seed, SizeOrZero, Thre
 from powerband.core.errors import ConfigError
 from powerband.recipes.sketchnav.settings import Level, Split
 
+OLD_EVALUATION_NAMES = {"threads": "workers"}
 PolicyName = Literal["random", "forward-and-turn", "likeliest", "policy", "expert"]
 
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import torch
 
-from powerband.core.config import from_json
-from powerband.core.config.saved import saved_text
+from powerband.core.config import stored_config
 from powerband.core.config.sizes import scaled_lr
 from powerband.core.rank_context import RankContext
 from powerband.core.recipe import with_algorithms
@@ -68,8 +67,7 @@ def evaluator_for(run: Run) -> str:
 
 def open_evaluator(run_dir: Path) -> Callable[[Path], dict[str, float]]:
     """Returns the evaluation of the run in `run_dir` for a process of its own: (checkpoint) -> results."""
-    file = run_dir / "config.json"
-    config = from_json(with_algorithms(Config, ALGORITHMS), saved_text(file), str(file), OLD_NAMES)
+    config = stored_config(run_dir, with_algorithms(Config, ALGORITHMS), OLD_NAMES)
     learner, _, _ = build_learner(config, RankContext.single())
     play = HeldOutEvaluation(config, learner, torch.device("cpu"))
 

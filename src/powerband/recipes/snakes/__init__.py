@@ -4,14 +4,13 @@ from powerband.core.recipe import Recipe
 from powerband.recipes.snakes.config import (
     ALGORITHMS,
     IMPLIED_ALGO,
-    OLD_EVALUATION_NAMES,
     OLD_NAMES,
     VARIANTS,
     Config,
-    Evaluation,
     check,
     finalize,
 )
+from powerband.recipes.snakes.evaluation_options import OLD_EVALUATION_NAMES, Evaluation
 
 RECIPE = Recipe(
     name="snakes",

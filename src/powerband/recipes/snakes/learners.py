@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from powerband.algos.ddpg import DDPG
 from powerband.algos.ppo import PPO
-from powerband.core.config import from_json
-from powerband.core.config.saved import recipe_of, saved_text
+from powerband.core.config import stored_config
+from powerband.core.config.saved import recipe_of
 from powerband.core.config.texts import SHOWN_PATH, shortened
 from powerband.core.errors import ConfigError
 from powerband.core.rank_context import RankContext
@@ -86,20 +86,19 @@ def load(folder: Path, context: RankContext | None = None) -> tuple[DDPG | PPO, 
         ConfigError: The folder is a run of another recipe, its weights do not fit its configuration, or its policy
             needs a memory.
     """
-    path, config = stored_config(folder)
+    path, config = checkpoint_and_config(folder)
     learner = make_learner(config, make_env_spec(config.observation), context or RankContext.single())
     restore_learner(path, learner)
     return learner, config.observation
 
 
-def stored_config(folder: Path) -> tuple[Path, Config]:
+def checkpoint_and_config(folder: Path) -> tuple[Path, Config]:
     """Finds the checkpoint that `folder` names, and reads the configuration of its run. `load` lists the errors."""
     path, _ = resolve_resume(str(folder))
     run = path.parent.parent
     if (recipe := recipe_of(run)) != "snakes":
         raise ConfigError(f"{shortened(run, SHOWN_PATH)} is a run of {recipe}, not of snakes. Name a run of snakes.")
-    file = run / "config.json"
-    config = from_json(Config, saved_text(file), str(file), OLD_NAMES)
+    config: Config = stored_config(run, Config, OLD_NAMES)
     if config.algo == "ppo" and config.ppo.gru:
         raise ConfigError(
             f"{shortened(run, SHOWN_PATH)} has ppo.gru={config.ppo.gru}. A player of snakes has no memory from move to "

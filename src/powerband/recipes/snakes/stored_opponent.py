@@ -16,7 +16,7 @@ from powerband.recipes.snakes.config import OLD_NAMES, Config
 from powerband.recipes.snakes.env.env import SnakesEnv, make_env_spec
 from powerband.recipes.snakes.env.opponents import PolicyOpponent
 from powerband.recipes.snakes.evaluation import as_player
-from powerband.recipes.snakes.learners import load, make_learner, stored_config, weights_of
+from powerband.recipes.snakes.learners import checkpoint_and_config, load, make_learner, weights_of
 
 
 class StoredOpponent:
@@ -43,9 +43,9 @@ class StoredOpponent:
                 configuration says.
         """
         with torch.random.fork_rng(devices=[]):  # the initial weights of the learner do not depend on the opponent
-            checkpoint = self.context.ranks.gather(str(stored_config(Path(self.source))[0]))[0]
+            checkpoint = self.context.ranks.gather(str(checkpoint_and_config(Path(self.source))[0]))[0]
             learner, _ = load(Path(checkpoint))
-            _, config = stored_config(Path(checkpoint))
+            _, config = checkpoint_and_config(Path(checkpoint))
         self._build(to_json(config), learner.policy_state())
 
     def act(self, env: SnakesEnv, boards: slice) -> Tensor:

@@ -13,11 +13,12 @@ from powerband.core.run.run import Run
 from powerband.loops.off_policy import off_policy
 from powerband.loops.on_policy import on_policy
 from powerband.loops.support.self_play import OpponentPool
-from powerband.recipes.snakes.config import SCRIPTED, Config, Evaluation
+from powerband.recipes.snakes.config import SCRIPTED, Config
 from powerband.recipes.snakes.env.env import Opponent, SnakesEnv
 from powerband.recipes.snakes.env.opponents import PolicyOpponent
 from powerband.recipes.snakes.evaluation import SCRIPTED_OPPONENTS, as_player, evaluate_run, win_rates
-from powerband.recipes.snakes.learners import best_actions, load, make_learner, stored_config
+from powerband.recipes.snakes.evaluation_options import Evaluation
+from powerband.recipes.snakes.learners import best_actions, checkpoint_and_config, load, make_learner
 from powerband.recipes.snakes.stored_opponent import StoredOpponent
 
 
@@ -81,7 +82,7 @@ def train(config: Config, run: Run) -> None:
 
 def open_evaluator(run_dir: Path) -> Callable[[Path], dict[str, float]]:
     """Returns the evaluation of the run in `run_dir` for a process of its own: (checkpoint) -> results."""
-    games = stored_config(run_dir)[1].eval_games
+    games = checkpoint_and_config(run_dir)[1].eval_games
     return lambda checkpoint: win_rates(as_player(*load(checkpoint)), games, "cpu")
 
 

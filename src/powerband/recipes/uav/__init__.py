@@ -3,14 +3,13 @@
 from powerband.core.recipe import Recipe
 from powerband.recipes.uav.config import (
     ALGORITHMS,
-    OLD_EVALUATION_NAMES,
     OLD_NAMES,
     VARIANTS,
     Config,
-    Evaluation,
     check,
     finalize,
 )
+from powerband.recipes.uav.evaluation_options import OLD_EVALUATION_NAMES, Evaluation
 
 RECIPE = Recipe(
     name="uav",

@@ -13,10 +13,11 @@ from powerband.core.errors import ConfigError
 from powerband.core.evaluation_context import evaluation_context
 from powerband.core.telemetry.console import count_progress_bar
 from powerband.loops.evaluate import mean_interval
-from powerband.recipes.uav.config import Config, Evaluation
+from powerband.recipes.uav.config import Config
 from powerband.recipes.uav.env.env import UavEnv
 from powerband.recipes.uav.env.planners import GreedyPlanner, LawnmowerPlanner, RandomPlanner
 from powerband.recipes.uav.evaluation import Act, deterministic_policy, fly_missions, planner_policy, summary
+from powerband.recipes.uav.evaluation_options import Evaluation
 from powerband.recipes.uav.images import draw_curves, film_mission
 from powerband.recipes.uav.learner import load_learner, load_other_run
 from powerband.recipes.uav.settings import World

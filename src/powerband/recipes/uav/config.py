@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 from powerband.algos.settings import COMAConfig
 from powerband.core.config import RunConfig
-from powerband.core.config.ranges import Count, Seed, Size, SizeOrZero, Threads, check_ranges
+from powerband.core.config.ranges import Count, Size, SizeOrZero, check_ranges
 from powerband.core.errors import ConfigError
 from powerband.core.machine.device import expected_ranks
 from powerband.core.recipe import Algorithm
 from powerband.loops.config import OnPolicyConfig
-from powerband.recipes.uav.settings import Agents, CommRange, World
+from powerband.recipes.uav.settings import World
 
 ALGORITHMS = {
     "coma": Algorithm("powerband.algos.coma:COMA", COMAConfig(), "on_policy"),
@@ -109,32 +109,6 @@ def check(config: Config, world_size: int) -> None:
         load_map_file(config.world)
 
 
-@dataclass(frozen=True)
-@check_ranges
-class Evaluation:
-    """Options of ``powerband eval`` for a run of uav."""
-
-    episodes: Size = 100
-    """Missions of each policy and planner; all of them fly the same missions."""
-    policies: tuple[str, ...] = ("random", "lawnmower", "greedy")
-    """Planners to compare the run's policy with: random, lawnmower (once per altitude), greedy, the folder of another
-    run, or none."""
-    n_agents: tuple[Agents, ...] = ()
-    """Numbers of UAVs per team; empty uses the number of the run."""
-    comm_range_m: tuple[CommRange, ...] = ()
-    """Communication ranges in metres; empty uses the range of the run."""
-    seed: Seed = 10_000
-    """Seed of the missions; training uses other seeds."""
-    video: bool = True
-    """Draw the first mission of the run's policy as an image and a video."""
-    gpus: str = "none"
-    """Device of the policy: none for the CPU, or the index of one GPU, such as 0."""
-    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
-    """Precision of the networks."""
-    workers: Threads = 0
-    """CPU threads of the missions and of the policy; 0 is the number of the run (threads)."""
-
-
 VARIANTS: dict[str, dict[str, Any]] = {
     "paper": {"on_policy.minibatch_rows": 60, "run.env_steps": 1500 * 5 * 15, "run.precision": "fp32"},
     "guide": {"on_policy.minibatch_rows": 128, "run.env_steps": 1454 * 11 * 15},
@@ -163,7 +137,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "world.map_cells": 121,
     },
 }
-OLD_EVALUATION_NAMES = {"missions": "episodes", "planners": "policies", "threads": "workers"}
 OLD_NAMES = {
     "networks.device": ("run.gpus", "cpu, cuda, or indices"),
     "device": ("run.gpus", "cpu, cuda, or indices"),

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from powerband.algos.coma import COMA, Choose
 from powerband.algos.settings import COMAConfig
-from powerband.core.config import from_json
-from powerband.core.config.saved import saved_text
+from powerband.core.config import stored_config
 from powerband.core.rank_context import RankContext
 from powerband.core.run.checkpoints.checkpoint import resolve_resume
 from powerband.core.run.state_registry import restore_learner
@@ -71,6 +70,5 @@ def load_other_run(folder: Path, world: World) -> COMA:
     the other run.
     """
     path, _ = resolve_resume(str(folder))
-    file = path.parent.parent / "config.json"
-    config = from_json(Config, saved_text(file), str(file), OLD_NAMES)
+    config: Config = stored_config(path.parent.parent, Config, OLD_NAMES)
     return load_learner(path, replace(config, world=world))

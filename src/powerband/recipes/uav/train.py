@@ -7,8 +7,7 @@ from pathlib import Path
 
 import torch
 
-from powerband.core.config import from_json
-from powerband.core.config.saved import saved_text
+from powerband.core.config import stored_config
 from powerband.core.config.sizes import per_rank, scaled_lr
 from powerband.core.run.hooks import RunHooks
 from powerband.core.run.run import Run
@@ -51,9 +50,7 @@ def train(config: Config, run: Run) -> None:
 
 def open_evaluator(run_dir: Path) -> Callable[[Path], dict[str, float]]:
     """Returns the evaluation of the run in `run_dir` for a process of its own: (checkpoint) -> results."""
-    file = run_dir / "config.json"
-    config = from_json(Config, saved_text(file), str(file), OLD_NAMES)
-    device = torch.device("cpu")
+    config, device = stored_config(run_dir, Config, OLD_NAMES), torch.device("cpu")
     return lambda path: training_evaluation(load_learner(path, config), config.world, config.eval_missions, device)
 
 

@@ -13,14 +13,8 @@ from typing import Any
 from powerband.core.errors import ConfigError
 from powerband.core.run.run import Run
 from powerband.recipes.metaworld.config import Config
-from powerband.recipes.metaworld.evaluation import (
-    GoalEvaluator,
-    collective_policy,
-    format_table,
-    greedy_policy,
-    interval_text,
-    scripted_policies,
-)
+from powerband.recipes.metaworld.evaluation import GoalEvaluator, format_table, interval_text
+from powerband.recipes.metaworld.policies import collective_policy, greedy_policy, scripted_policies
 from powerband.recipes.metaworld.project_folder import MissingStage, load_expert
 
 

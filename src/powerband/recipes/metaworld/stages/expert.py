@@ -12,7 +12,8 @@ from powerband.loops.off_policy import off_policy
 from powerband.recipes.metaworld.algos.expert import sac_tensors
 from powerband.recipes.metaworld.config import Config
 from powerband.recipes.metaworld.env.tasks import TASK_SETS
-from powerband.recipes.metaworld.evaluation import GoalEvaluator, greedy_policy
+from powerband.recipes.metaworld.evaluation import GoalEvaluator
+from powerband.recipes.metaworld.policies import greedy_policy
 from powerband.recipes.metaworld.project_folder import save_policy, stage_folder
 from powerband.recipes.metaworld.stages.rank_setup import make_training_env, scaled_sac_settings
 from powerband.recipes.metaworld.transitions.sampler import TransitionSampler, add_labels, write_transitions
@@ -34,7 +35,7 @@ def expert(config: Config, run: Run) -> dict[str, Any]:
         with GoalEvaluator(config) as evaluator:
             hooks = RunHooks(
                 lambda: evaluator.figures(greedy_policy(learner, run.device), config.eval_episodes),
-                "powerband.recipes.metaworld.evaluation:open_evaluator",
+                "powerband.recipes.metaworld.stages.evaluator:open_evaluator",
             )
             off_policy(run, env, learner, config.off_policy, after_step=sampler.after_step, hooks=hooks)
             if run.received_signal:

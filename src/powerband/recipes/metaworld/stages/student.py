@@ -17,8 +17,9 @@ from powerband.loops.off_policy import off_policy
 from powerband.recipes.metaworld.algos.expert import load_sac_tensors, sac_tensors
 from powerband.recipes.metaworld.algos.student import StudentLearner
 from powerband.recipes.metaworld.config import Config
-from powerband.recipes.metaworld.evaluation import GoalEvaluator, encoded_env, greedy_policy
+from powerband.recipes.metaworld.evaluation import GoalEvaluator
 from powerband.recipes.metaworld.nets.collective import CollectiveActorCritic
+from powerband.recipes.metaworld.policies import encoded_env, greedy_policy
 from powerband.recipes.metaworld.project_folder import load_collective, load_encoder, save_policy, stage_folder
 from powerband.recipes.metaworld.stages.rank_setup import make_training_env, scaled_sac_settings
 
@@ -59,7 +60,7 @@ def _train(config: Config, run: Run, finetune: bool) -> dict[str, Any]:
         with GoalEvaluator(config, encoded) as evaluator:
             hooks = RunHooks(
                 lambda: evaluator.figures(greedy_policy(learner, run.device), config.eval_episodes),
-                "" if finetune else "powerband.recipes.metaworld.evaluation:open_evaluator",
+                "" if finetune else "powerband.recipes.metaworld.stages.evaluator:open_evaluator",
             )
             off_policy(run, env, learner, config.off_policy, hooks=hooks)
             if run.received_signal:

@@ -8,9 +8,9 @@ from typing import Any
 from powerband.recipes.snakes.by_hand.browser import play_in_browser
 from powerband.recipes.snakes.by_hand.game import GameByHand
 from powerband.recipes.snakes.by_hand.terminal import play_in_terminal
-from powerband.recipes.snakes.config import Evaluation
 from powerband.recipes.snakes.env.opponents import PolicyOpponent
 from powerband.recipes.snakes.env.rules.game import TEAM
+from powerband.recipes.snakes.evaluation_options import Evaluation
 
 
 def play_by_hand(policy: PolicyOpponent, folder: Path, options: Evaluation) -> list[dict[str, Any]]:

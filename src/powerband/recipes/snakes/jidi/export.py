@@ -15,7 +15,7 @@ from torch import Tensor
 from powerband.core.config.texts import SHOWN_PATH, shortened
 from powerband.core.errors import ConfigError
 from powerband.recipes.snakes.env.observations import OBSERVATIONS
-from powerband.recipes.snakes.learners import load, stored_config
+from powerband.recipes.snakes.learners import checkpoint_and_config, load
 
 COPIED = ("submission.py", "agent.py", "board.py")
 """Files of this package that are copied to the folder."""
@@ -41,7 +41,7 @@ def write_submission(run: Path, folder: Path) -> list[str]:
             f"export: {shortened(folder, SHOWN_PATH)} exists and is not overwritten. Name another folder, or remove it."
         )
     learner, observation = load(run)
-    checkpoint, config = stored_config(run)
+    checkpoint, config = checkpoint_and_config(run)
     ppo = config.algo == "ppo"
     weights = {name: value for name, value in learner.policy_state().items() if not ppo or name.startswith(ACTOR)}
     settings = {
