@@ -171,7 +171,7 @@ def write_episode_sets(config: Config, run: Run) -> None:
     for split in SPLITS:
         episodes = load_episodes(config, split, run.console)
         path = run.dir / f"episodes-{split}.safetensors"
-        scenes = scenes_of(config, split)
+        scenes = replace(scenes_of(config, split), plans=len(episodes.size))
         episodes.save(path, scenes, split, seed)
         run.console.note(f"wrote {len(episodes):,} episodes of {split} to {path}")
         plans = []

@@ -12,6 +12,7 @@ from powerband.cli import main as cli
 from powerband.cli.catalogue import configure
 from powerband.core.errors import ConfigError
 from powerband.recipes.sketchnav.imitation.dataset import load_demonstrations
+from powerband.recipes.sketchnav.plans.episodes import Episodes
 from recipes.sketchnav.plans.imported import test_habitat
 from recipes.sketchnav.plans.imported.drawn_plans import SCALE, write_plans
 
@@ -34,7 +35,11 @@ def test_a_run_learns_and_is_evaluated_on_own_plans(tmp_path: Path, capsys: pyte
     assert [row["split"] for row in rows] == ["val_seen", "val_unseen"]
     assert cli.main(["eval", str(run_dir), *own, "splits=train"]) == 2
     assert "Leave splits and drawings out" in capsys.readouterr().err
-    assert cli.main(["train", "sketchnav", "episodes", *runs.SMALL["sketchnav"][1:], *runs.COMMON, *own]) == 0
+    words = [*runs.SMALL["sketchnav"][1:], *runs.COMMON, *own, "eval_plans=2"]
+    assert cli.main(["train", "sketchnav", "episodes", *words, f"run_dir={tmp_path / 'sets'}"]) == 0
+    for split, count in (("train", 2), ("val_seen", 2), ("val_unseen", 1)):
+        episodes, metadata = Episodes.load(tmp_path / "sets" / f"episodes-{split}.safetensors")
+        assert metadata["scenes"]["plans"] == len(episodes.size) == count
 
 
 def test_habitat_episodes_are_learned_from_and_evaluated(tmp_path: Path) -> None:
