@@ -83,7 +83,8 @@ class Recipe:
         task: Option that names the task, such as ``env_id``; tuned presets are valid for its value only. Empty for a
             recipe with one task.
         score: Name of the result of the evaluation during training (`RunHooks.evaluate`) that measures the policy;
-            larger is better. ``powerband tune objective=score`` needs it. Empty without such a result.
+            larger is better. ``powerband tune objective=score`` needs it, and ``checkpoints/best`` is the checkpoint
+            with its largest value. Empty without such a result.
         Evaluation: Frozen dataclass of the options of ``powerband eval``, or a reference to it.
         old_evaluation_names: As `old_names`, for the options of ``powerband eval``.
         finalize_evaluation: ``(config of the run, options) -> (options, messages for the user)``; None changes nothing.

@@ -14,7 +14,7 @@ from powerband.data.types import Tree, VecEnv, broadcast_rows
 Policy = Callable[[Tree, Tensor | None], tuple[Tensor, Tensor | None]]
 """Function (observations, recurrent state or None) -> (actions, next recurrent state or None)."""
 MAX_LOST = 10
-"""Episodes of one environment in a row in which its simulator may fail."""
+"""Failures of the simulator of one environment, in as many episodes in a row, after which the evaluation ends."""
 
 
 def evaluate(
@@ -67,7 +67,8 @@ def evaluate(
         if int(lost.max()) >= MAX_LOST:
             raise ConfigError(
                 f"Environment {int(lost.argmax())} cannot be evaluated: its simulator failed in {MAX_LOST} episodes "
-                f"in a row. Correct the environment; reproduce_failure repeats an episode that failed."
+                f"in a row. Correct the environment. The function reproduce_failure in "
+                f"powerband.envs.workers.supervision repeats an episode that failed."
             )
         counted = complete & (finished < rounds)
         if counted.any():
