@@ -46,6 +46,22 @@ def test_unsupported_sharding_settings_are_refused(environment, message, monkeyp
         adam()
 
 
+@pytest.mark.parametrize("environment", [FSDP2, ZERO])
+def test_the_factored_optimiser_is_not_sharded(environment, monkeypatch) -> None:
+    def build(self: AcceleratedAdam, precision: Precision) -> None:
+        raise AssertionError("the accelerator is built before the refusal")
+
+    monkeypatch.setattr(AcceleratedAdam, "_accelerator", build)
+    monkeypatch.setattr(zero.ZeroAdam, "_accelerator", build)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    options = {"ranks": Ranks(), "precision": Precision("fp32", "cpu"), "factored": True}
+    with pytest.raises(
+        ConfigError, match="the factored optimiser cannot be sharded. Write rdt.optimizer=adamw, or use"
+    ):
+        zero.adam_for_launcher(nn.Linear(2, 2), 1e-3, **options)
+
+
 def test_missing_deepspeed_is_reported(monkeypatch) -> None:
     monkeypatch.setattr(zero, "find_spec", lambda name: None)
     monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")

@@ -77,6 +77,11 @@ class AcceleratedAdam:
                 "This recipe trains through Accelerate, which is not installed. Run pip install 'powerband[diffusion]'."
             ) from None
         refuse_sharding(allow_sharding)
+        if factored and launcher_sharding():
+            raise ConfigError(
+                f"accelerate is configured for {launcher_sharding()}, but the factored optimiser cannot be sharded. "
+                f"Write rdt.optimizer=adamw, or use accelerate launch --multi_gpu."
+            )
         AcceleratorState._reset_state(True)  # it allows one precision per process, but a search tries several
         self.net, self.ranks, self.max_grad_norm = net, ranks, max_grad_norm
         self.accelerator = self._accelerator(precision)
@@ -85,7 +90,6 @@ class AcceleratedAdam:
         self._gathered: dict[str, Any] | None = None
         adam: torch.optim.Optimizer
         if factored:
-            refuse_sharding(False)
             adam = FactoredAdam(net.parameters(), lr, weight_decay)
         else:
             adam = torch.optim.AdamW(net.parameters(), lr, betas=betas, eps=eps, weight_decay=weight_decay)
