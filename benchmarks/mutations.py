@@ -78,7 +78,8 @@ def merged(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def main() -> None:
+def main() -> int:
+    """Returns the exit status: 1 if a criterion was missed."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--folders", type=int, default=10_000, help="mutated checkpoint folders")
     parser.add_argument("--command-lines", type=int, default=5_000, help="mutated command lines")
@@ -106,7 +107,8 @@ def main() -> None:
                 )
                 if options.json:
                     options.json.write_text(json.dumps(results) + "\n")
+    return int(any(results.get(name, {}).get("problems") for name in ("command lines", "folders")))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -74,7 +74,8 @@ def terminate(number: int, seed: int, folder: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def main() -> None:
+def main() -> int:
+    """Returns the exit status: 1 if a criterion was missed."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--count", type=int, default=100, help="signals over the three targets")
     parser.add_argument("--seed", type=int, default=0)
@@ -98,7 +99,8 @@ def main() -> None:
                 }
                 result = {"host": host_facts(), "arguments": sys.argv[1:], "summary": summary, "rows": rows}
                 options.json.write_text(json.dumps(result) + "\n")
+    return int(any(row["problems"] for row in rows))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -161,6 +161,12 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Counts of all runs."""
     faults = [fault for row in rows for fault in row["faults"]]
     lost = sorted(fault["lost_s"] for fault in faults if "lost_s" in fault)
+    problems = [f"{row['name']} {row['number']}: {text}" for row in rows for text in row["problems"]]
+    for row in rows:
+        if row["different"]:
+            problems.append(f"{row['name']} {row['number']}: other bits in {', '.join(map(str, row['different'][:3]))}")
+        if row["tracebacks"]:
+            problems.append(f"{row['name']} {row['number']}: {row['tracebacks']} tracebacks")
     return {
         "runs": len(rows),
         "runs with the same bits": sum(row["different"] == [] for row in rows),
@@ -169,11 +175,12 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "started again without a checkpoint": sum(row["started_again"] for row in rows),
         "median and largest loss in seconds": [lost[len(lost) // 2], lost[-1]] if lost else None,
         "tracebacks": sum(row["tracebacks"] for row in rows),
-        "problems": [f"{row['name']} {row['number']}: {text}" for row in rows for text in row["problems"]],
+        "problems": problems,
     }
 
 
-def main() -> None:
+def main() -> int:
+    """Returns the exit status: 1 if a run has a problem."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--faults", type=int, default=60, help="faults over all recipes")
     parser.add_argument("--only", nargs="+", default=list(RUNS), choices=list(RUNS), help="runs")
@@ -203,6 +210,7 @@ def main() -> None:
     finally:
         if mounted:
             subprocess.run(["umount", "-l", str(disk)], check=False)
+    return int(bool(summary(rows)["problems"]))
 
 
 def run_all(soak: Soak, options: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
@@ -237,4 +245,4 @@ def run_all(soak: Soak, options: argparse.Namespace, rows: list[dict[str, Any]])
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

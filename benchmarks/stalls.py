@@ -224,7 +224,8 @@ def link(run: Path, log: Path, data: Path, words: str, rng: random.Random, limit
 KINDS = {"evaluator": evaluator, "output": output, "loader": loader, "link": link}
 
 
-def main() -> None:
+def main() -> int:
+    """Returns the exit status: 1 if a criterion was missed."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--count", type=int, default=50, help="stalls over all kinds")
     parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=list(KINDS))
@@ -264,7 +265,8 @@ def main() -> None:
                 columns = ["named in time", "stalls", "largest seconds"]
                 result = {**facts, "summary": {"columns": columns, **summary}, "rows": rows}
                 options.json.write_text(json.dumps(result) + "\n")
+    return int(not all(row["in time"] for row in rows))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
