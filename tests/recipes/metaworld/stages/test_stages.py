@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
-from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -27,10 +25,9 @@ def train(stage: str, *arguments: str) -> None:
     assert cli.main(["train", "metaworld", stage, *QUICK, *arguments]) == 0
 
 
-def run_here(command: list[str]) -> subprocess.CompletedProcess:
+def run_here(arguments: list[str], run: Any) -> int:
     """Runs the command of a stage in this process, because each new process imports torch and the simulator."""
-    assert command[:3] == [sys.executable, "-m", "powerband"]
-    return subprocess.CompletedProcess(command, cli.main(command[3:]))
+    return cli.main(arguments)
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +35,7 @@ def finished(tmp_path_factory) -> Path:
     """A project folder that the pipeline filled; its stages ran in this process."""
     project = tmp_path_factory.mktemp("finished")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stage_sequence, "subprocess", SimpleNamespace(run=run_here))
+        patch.setattr(stage_sequence, "_run_command", run_here)
         train("pipeline", f"project={project}", f"run_dir={project / 'pipeline'}")
     return project
 
