@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from powerband.core.config import from_json
-from powerband.core.config.saved import named_run, recipe_of, saved_text
+from powerband.core.config import stored_config
+from powerband.core.config.saved import named_run, recipe_of
 from powerband.core.config.texts import shortened
 from powerband.core.errors import ConfigError
 from powerband.core.evaluation_context import evaluation_context
@@ -43,8 +43,7 @@ def draw(config: Config) -> None:
     refuse_links(run)
     if (recipe := recipe_of(run)) != "sketchnav":
         raise ConfigError(f"policy={shortened(config.policy)} is a run of {recipe}. Name a run of sketchnav.")
-    file = run / "config.json"
-    trained = from_json(type(config), saved_text(file), str(file), OLD_NAMES)
+    trained = stored_config(run, type(config), OLD_NAMES)
     precision = "fp32" if config.run.precision == "auto" else config.run.precision
     context = evaluation_context(config.run.gpus, precision, config.run.threads)
     folder = checkpoint_of(config.policy) or run
