@@ -12,6 +12,7 @@ import pytest
 from powerband.cli.catalogue import configure
 from powerband.core.errors import ConfigError
 from powerband.core.run import stage_sequence
+from powerband.recipes.libero.config import VARIANTS
 from powerband.recipes.libero.pipeline import pipeline
 
 SMOKE = ["pipeline", "variant=smoke"]
@@ -55,7 +56,8 @@ def test_the_command_that_continues_keeps_the_settings(tmp_path: Path, monkeypat
     assert words[:3] == ["train", "libero", "pipeline"]
     recipe, stage, resolved = configure("libero", words[2:])
     config = recipe.finalized(resolved.config, stage)
-    assert (config.updates, config.rdt.lr, config.max_steps) == (7, 0.125, 80)
+    smoke = VARIANTS["smoke"]["max_steps"]
+    assert (config.updates, config.rdt.lr, config.max_steps) == (7, 0.125, smoke)
     assert config.project == str(tmp_path / "project")
 
 
