@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from powerband.attach.audit.working_copy import copy_folder
+from powerband.attach.audit.working_copy import copy_folder, redirected
 from powerband.attach.temporary_folder import temporary_folder
 
 OFFLINE = {
@@ -86,7 +86,7 @@ def offline_copy(command: Sequence[str], source: Path, prefix: str) -> Iterator[
         (folder / "records").mkdir()
         (folder / "tmp").mkdir()
         copy_folder(source, folder / source.name)
-        words = [word.replace(str(source), str(folder / source.name)) for word in command]
+        words = [redirected(word, source, folder / source.name) for word in command]
         port = str(_free_port())
         variables = {**OFFLINE, "TMPDIR": str(folder / "tmp"), "MASTER_PORT": port, "PET_MASTER_PORT": port}
         yield OfflineCopy(folder, source, words, variables)
