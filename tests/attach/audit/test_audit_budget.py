@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from powerband.attach.audit.audit import Audit, AuditResult
 from powerband.attach.audit.options import AuditOptions
 from powerband.attach.audit.short_run import ShortRun
 from powerband.attach.records import Record
+from powerband.cli.main import main
+from powerband.cli.script_commands import split_command
 from powerband.core.errors import ConfigError
 
 OPTION = {"kind": "option", "type": "int", "where": "train.py:1", "given": True, "choices": [], "opaque": False}
@@ -69,3 +72,17 @@ def test_a_script_without_steps_is_a_user_error(tmp_path: Path, monkeypatch: pyt
         audit(monkeypatch, tmp_path, 144.0, timed_out=True)
     monkeypatch.undo()
     assert time.monotonic() - began < 5
+
+
+def test_a_command_line_without_a_script_is_a_user_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert split_command(["seconds=60", "--", "python", "train.py", "--", "x"]) == (
+        ["seconds=60"],
+        ["python", "train.py", "--", "x"],
+    )
+    assert split_command(["seconds=60"]) == (["seconds=60"], [])
+    for words in (["audit"], ["audit", "--"], ["profile", "--"]):
+        assert main(words) == 2
+        assert f"No command follows --. Write powerband {words[0]} -- python train.py." in capsys.readouterr().err
+    assert main(["audit", "--help"]) == 0
+    usage = capsys.readouterr().out.splitlines()[0]
+    assert all(f"[{field.name}=" in usage for field in dataclasses.fields(AuditOptions))
