@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+import powerband
+from powerband.attach import launch as launch_module
+from powerband.attach import process_tree
 from powerband.attach.launch import BOOTSTRAP, Launched, launch
 from powerband.core.errors import ConfigError
 
@@ -35,6 +40,17 @@ except ImportError:
     print("no sitecustomize")
 else:
     print(sitecustomize.ORIGIN, sitecustomize.__file__)
+"""
+
+
+SLOW_TO_END = """
+import signal, sys, time
+def end(number, frame):
+    print("got", int(number), flush=True)
+    sys.exit(5)
+signal.signal(signal.SIGTERM, end)
+print("ready", flush=True)
+time.sleep(30)
 """
 
 
@@ -83,8 +99,40 @@ def test_a_variable_switches_it_off(tmp_path: Path) -> None:
 
 
 def test_a_signal_is_passed_on_and_gives_its_status(tmp_path: Path) -> None:
-    launched = run(tmp_path, "import os, signal; os.kill(os.getpid(), signal.SIGTERM)")
-    assert launched.status == 143
+    code = "from pathlib import Path; import sys; from powerband.attach.launch import launch\n"
+    code += (
+        "script = launch([sys.executable, 'script.py'], 'profile', Path('.')); script.wait(); sys.exit(script.status)"
+    )
+    (tmp_path / "script.py").write_text(SLOW_TO_END)
+    environment = {**os.environ, "PYTHONPATH": str(Path(powerband.__file__).parents[1])}
+    outer = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, env=environment, stdout=subprocess.PIPE)
+    assert outer.stdout is not None and outer.stdout.readline() == b"ready\n"
+    outer.send_signal(signal.SIGTERM)  # to the outer process alone
+    assert outer.communicate(timeout=30)[0] == b"got 15\n"
+    assert outer.returncode == 5
+    ended = run(tmp_path, "import os, signal; os.kill(os.getpid(), signal.SIGTERM)")
+    assert ended.status == 143
+
+
+def test_a_script_that_ignores_sigterm_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch_module, "GRACE_S", 0.5)
+    code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True)\n"
+    launched = launch([sys.executable, "-c", code + "time.sleep(30)"], "", tmp_path, stdout=subprocess.PIPE)
+    assert launched.popen.stdout is not None and launched.popen.stdout.readline() == b"ready\n"
+    began = time.monotonic()
+    launched.end()
+    assert time.monotonic() - began < 10 and launched.popen.returncode == -signal.SIGKILL
+
+
+def test_a_reused_id_of_the_first_process_is_no_member(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = {7: (1, 100), 8: (7, 110)}  # process id -> (parent, start time)
+    monkeypatch.setattr(process_tree, "_process_table", lambda: table)
+    tree = process_tree.ProcessTree(7)
+    tree.look()
+    assert set(tree.seen) == {(7, 100), (8, 110)} and tree.alive()
+    table = {7: (1, 200), 9: (7, 210)}  # another process has the id 7 now, and a child of its own
+    tree.look()
+    assert set(tree.seen) == {(7, 100), (8, 110)} and not tree.alive()
 
 
 def test_a_missing_program_is_a_user_error(tmp_path: Path) -> None:

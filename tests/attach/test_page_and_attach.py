@@ -10,6 +10,8 @@ from pathlib import Path
 
 import powerband
 from powerband.attach.page import chrome_trace
+from powerband.attach.records import Record
+from powerband.attach.window import process_times
 
 LOOP = """
 import powerband
@@ -34,6 +36,51 @@ def test_an_attached_script_writes_its_profile_when_it_ends(tmp_path: Path) -> N
     profile = json.loads((tmp_path / "profile.json").read_text())
     assert profile["failures"] == [] and profile["ranks"][0]["facts"]["precision"] == "float32"
     assert "forward, backward, optimiser" in done.stderr
+
+
+SPAWN = """
+import multiprocessing, os
+import powerband
+measured = powerband.attach(json="profile.json")
+def work():
+    assert measured.folder == powerband.attach().folder  # the parent's measurement
+if __name__ == "__main__":
+    child = multiprocessing.get_context("spawn").Process(target=work)
+    child.start(); child.join()
+    assert child.exitcode == 0
+    try:
+        powerband.attach()
+    except powerband.ConfigError:
+        print("refused")
+"""
+
+
+def test_a_spawned_process_belongs_to_the_measurement_of_its_parent(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(Path(powerband.__file__).parents[1])}
+    (tmp_path / "script.py").write_text(SPAWN)
+    command = [sys.executable, "script.py"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "refused\n" and "Error" not in done.stderr
+
+
+def test_the_worst_span_is_one_of_the_window() -> None:
+    """A span of 3 s before the window, such as a compilation, is not the worst one of the window."""
+    common = {
+        "kind": "times",
+        "ns": {"env": 1},
+        "samples": [],
+        "worst_ns": {"env": 3 * 10**9},
+        "envs": {},
+        "num_envs": 1,
+    }
+    common |= dict.fromkeys(("cpu_s", "thread_s", "queue_s", "env_steps", "updates", "optimizer_steps"), 0)
+    lines = [
+        {**common, "now_ns": 0, "counts": {"env": 1}, "bins": {"env": {"63": 1}}},
+        {**common, "now_ns": 10**9, "counts": {"env": 5}, "bins": {"env": {"63": 1, "40": 4}}},
+    ]
+    times = process_times(Record(1, 0, 0, {"rank": ""}, lines), 0, 10**9)
+    assert times is not None and times.ledger.spans["env"].worst_s == 2.0**20 * 1e-9
 
 
 def test_an_iteration_begins_with_the_first_environment_step_after_an_update() -> None:

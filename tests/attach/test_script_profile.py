@@ -6,12 +6,15 @@ import json
 import os
 import pty
 import sys
+import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from powerband.attach import script_run
+from powerband.attach.audit.short_run import Limits, run_short
 from powerband.attach.launch import launch
 from powerband.attach.script_run import ScriptOptions
 from powerband.cli.main import main
@@ -174,6 +177,24 @@ def test_user_errors(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
     def refuse(**options: Any) -> str:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(script_run.tempfile, "mkdtemp", refuse)
+    monkeypatch.setattr(tempfile, "mkdtemp", refuse)
     with pytest.raises(ConfigError, match="TMPDIR"):
         script_run.run_script([sys.executable], ScriptOptions())
+    with pytest.raises(ConfigError, match="TMPDIR"):
+        run_short([sys.executable], Path.cwd(), {}, Limits())
+
+
+def test_a_script_ends_when_the_measurement_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "pid.txt"
+    code = f"import os, time; open({str(file)!r}, 'w').write(str(os.getpid())); time.sleep(60)"
+
+    def fail(records: Any, now_ns: int, patience_s: float) -> None:
+        while not file.exists() or not file.read_text():
+            time.sleep(0.05)
+        raise OSError("the disk has failed")
+
+    monkeypatch.setattr(script_run, "window_start", fail)
+    with pytest.raises(OSError, match="disk"):
+        script_run.run_script([sys.executable, "-c", code], ScriptOptions())
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(file.read_text()), 0)

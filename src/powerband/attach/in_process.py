@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import atexit
+import importlib
 import importlib.util
 import os
 import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,8 +17,12 @@ from powerband.attach.findings import ScriptProfile, script_profile
 from powerband.attach.launch import BOOTSTRAP, FOLDER, TOOL
 from powerband.attach.records import read_records
 from powerband.attach.script_run import ScriptRun, window_start
+from powerband.attach.temporary_folder import temporary_folder
 from powerband.core.config.command_line import print_or_write
 from powerband.core.errors import ConfigError
+
+OWNER = "POWERBAND_ATTACH_OWNER"
+"""Environment variable that `attach` sets: its process id and the folder of records."""
 
 
 class InProcessProfile:
@@ -50,16 +54,20 @@ def attach(report: bool = True, json: str = "") -> InProcessProfile:
         json: File that gets the profile as JSON when the process ends; "" writes none.
 
     Returns:
-        The measurement; its method `profile` returns the profile so far, for notebooks.
+        The measurement; its method `profile` returns the profile so far, for notebooks. In a process that spawn has
+        started, which imports the script again, it is the measurement of the parent, and there is no second report.
 
     Raises:
-        ConfigError: This process is measured already.
+        ConfigError: This process is measured already, or no folder for temporary files is writable.
     """
     if "powerband_attach" in sys.modules:
+        if (parent := _of_parent()) is not None:
+            return parent
         raise ConfigError("This process is measured already. Call powerband.attach() once, without powerband profile.")
-    folder = Path(tempfile.mkdtemp(prefix="powerband-attach-"))
+    folder = temporary_folder("powerband-attach-")
     paths = [str(BOOTSTRAP), *filter(None, [os.environ.get("PYTHONPATH", "")])]
     os.environ |= {TOOL: "profile", FOLDER: str(folder), "PYTHONPATH": os.pathsep.join(paths)}
+    os.environ[OWNER] = f"{os.getpid()} {folder}"
     instrumentation: Any = _instrumentation()
     owner = os.getpid()
 
@@ -74,8 +82,23 @@ def attach(report: bool = True, json: str = "") -> InProcessProfile:
 
     atexit.register(end)  # before the instrumentation's own function, so it runs after that one
     instrumentation.start()
-    attached = InProcessProfile(folder, sys.modules["powerband_attach.profile.sampler"].sampler.write)
+    attached = InProcessProfile(folder, _write())
     return attached
+
+
+def _of_parent() -> InProcessProfile | None:
+    """Returns the measurement that a parent of this process has started by `attach`; None if there is none."""
+    pid, _, folder = os.environ.get(OWNER, "").partition(" ")
+    if not folder or folder != os.environ.get(FOLDER) or pid == str(os.getpid()):
+        return None
+    return InProcessProfile(Path(folder), _write())
+
+
+def _write() -> Callable[[], None]:
+    """Returns the function that writes the times of this process to its record."""
+    sampler: Any = importlib.import_module("powerband_attach.profile.sampler")
+    write: Callable[[], None] = sampler.sampler.write
+    return write
 
 
 def _instrumentation() -> Any:

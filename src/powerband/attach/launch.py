@@ -89,6 +89,7 @@ class Launched:
             time.sleep(0.05)
             self.tree.look()
         self.tree.send(signal.SIGKILL)
+        self.popen.kill()  # `tree.send` leaves the first process out
         self.popen.wait()
 
     @property

@@ -42,19 +42,21 @@ class ProcessTree:
     """All processes below a first one, those that have lost their parent included.
 
     Args:
-        root: Id of the first process.
+        root: Id of the first process, which must not have been waited for.
     """
 
     def __init__(self, root: int) -> None:
         self.root = root
         self.seen: dict[tuple[int, int], Process] = {}
+        _, began = _process_table().get(root, (0, -1))
+        self._first = (root, began)  # the id alone may belong to another process later
         self._present: set[tuple[int, int]] = set()
 
     def look(self) -> None:
         """Reads ``/proc`` and remembers each process whose parent belongs to the command."""
         now = time.monotonic()
         table = _process_table()
-        members = {pid for pid, (_, began) in table.items() if pid == self.root or (pid, began) in self.seen}
+        members = {pid for pid, (_, began) in table.items() if (pid, began) == self._first or (pid, began) in self.seen}
         grown = True
         while grown:
             children = {pid for pid, (parent, _) in table.items() if parent in members} - members
@@ -72,13 +74,13 @@ class ProcessTree:
 
     def alive(self) -> bool:
         """Returns whether the last look has seen a process other than the first one."""
-        return any(pid != self.root for pid, _ in self._present)
+        return any(key != self._first for key in self._present)
 
     def send(self, signal_number: int) -> None:
         """Sends a signal to the processes that the last look has seen, except the first one."""
         table = _process_table()
         for pid, began in self._present:
-            if pid != self.root and pid in table and table[pid][1] == began:
+            if (pid, began) != self._first and pid in table and table[pid][1] == began:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal_number)
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated
 
 from powerband.attach.launch import Launched, launch
 from powerband.attach.process_tree import Process
 from powerband.attach.records import Record
+from powerband.attach.temporary_folder import temporary_folder
 from powerband.core.config.ranges import Range, check_ranges
-from powerband.core.errors import ConfigError
 
 FIRST_UPDATES = 3
 """Number of updates before the window starts; they allocate, compile and fill caches."""
@@ -75,12 +73,7 @@ def run_script(command: Sequence[str], options: ScriptOptions) -> ScriptRun:
     Raises:
         ConfigError: The command cannot be started, or there is no place for its records.
     """
-    try:
-        folder = Path(tempfile.mkdtemp(prefix="powerband-attach-"))
-    except OSError as error:
-        raise ConfigError(
-            f"No folder for temporary files is writable ({error.strerror}). Set TMPDIR to one."
-        ) from error
+    folder = temporary_folder("powerband-attach-")
     try:
         return watched(launch(command, "profile", folder), options)
     finally:
@@ -88,7 +81,15 @@ def run_script(command: Sequence[str], options: ScriptOptions) -> ScriptRun:
 
 
 def watched(script: Launched, options: ScriptOptions) -> ScriptRun:
-    """Waits for the end of the window of a running script, and ends the script there."""
+    """Waits for the end of the window of a running script, and ends the script there, or when the measurement fails."""
+    try:
+        return _measured(script, options)
+    except BaseException:  # the script must not go on without its folder
+        script.end()
+        raise
+
+
+def _measured(script: Launched, options: ScriptOptions) -> ScriptRun:
     began_ns = time.perf_counter_ns()
     start: list[tuple[int, str]] = []
     looked = 0.0

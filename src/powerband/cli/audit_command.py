@@ -6,12 +6,13 @@ import sys
 from pathlib import Path
 
 from powerband.cli import guide_command
+from powerband.cli.script_commands import split_command
 from powerband.core.config import resolve
 from powerband.core.config.command_line import print_or_write, split_json_option, wants_help
 from powerband.core.config.schema import fields_table
 from powerband.core.errors import ConfigError
 
-USAGE = "[seconds=600] [window=4] [options=NAME,...] [lang=en] -- python train.py ..."
+USAGE = "[seconds=600] [window=4] [options=NAME,...] [parallel=2] [lang=en] -- python train.py ..."
 
 
 def audit(arguments: list[str]) -> int:
@@ -25,8 +26,7 @@ def audit(arguments: list[str]) -> int:
     """
     from powerband.attach.audit.options import AuditOptions
 
-    position = arguments.index("--") if "--" in arguments else len(arguments)
-    own, command = arguments[:position], arguments[position + 1 :]
+    own, command = split_command(arguments)
     target, own = split_json_option(own)
     if wants_help(own):
         from powerband.attach.audit.guide.guide_audit import GuideOptions
@@ -38,8 +38,8 @@ def audit(arguments: list[str]) -> int:
         return guide_command.audit_guide(own, target)
     if not command:
         raise ConfigError(
-            f"powerband audit needs the command of a script after --. Write powerband audit {USAGE}, "
-            f"or powerband audit {guide_command.USAGE} for a tuning guide."
+            "No command follows --. Write powerband audit -- python train.py. "
+            f"For a tuning guide, write powerband audit {guide_command.USAGE}."
         )
     options = resolve(AuditOptions, own, help_command="powerband audit --help").config
     from powerband.attach.audit.audit import Audit, ScriptFailed

@@ -10,6 +10,7 @@ from powerband import __version__
 from powerband.cli import audit_command, measure_commands, run_commands, tune_command, view_commands
 from powerband.cli.arguments import RECIPE_USAGE
 from powerband.cli.catalogue import recipe_lines
+from powerband.cli.script_commands import is_script_command, split_command
 from powerband.core.config.command_line import checked_choice
 from powerband.core.config.texts import printable
 from powerband.core.errors import ConfigError
@@ -72,10 +73,10 @@ def main(arguments: list[str] | None = None) -> int:
         the diagnosed bottleneck.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
-    own = arguments[: arguments.index("--")] if "--" in arguments else arguments  # what follows belongs to a script
+    own, _ = split_command(arguments)  # what follows belongs to a script
     traceback_wanted = "--traceback" in own
     arguments = [word for word in own if word != "--traceback"] + arguments[len(own) :]
-    if "--" not in arguments:  # a script runs with the environment of the user
+    if not is_script_command(arguments):  # a script runs with the environment of the user
         if os.environ.get("OMP_WAIT_POLICY", "passive").lower() == "passive":  # torch would make idle threads sleep
             os.environ |= {**OPENMP_WAIT_VARIABLES, **os.environ}  # read when torch is imported
         keep_freed_memory()

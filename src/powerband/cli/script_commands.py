@@ -28,6 +28,12 @@ FLAGS = {
 """Flag -> option that it sets."""
 
 
+def split_command(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """Returns the words before the first ``--``, and the command line of the user after it."""
+    position = arguments.index(SEPARATOR) if SEPARATOR in arguments else len(arguments)
+    return arguments[:position], arguments[position + 1 :]
+
+
 def is_script_command(arguments: list[str]) -> bool:
     """Returns whether the arguments of a command contain the command line of a script."""
     return SEPARATOR in arguments
@@ -45,8 +51,7 @@ def profile_script(arguments: list[str]) -> int:
     from powerband.attach.script_profile import profile_script as run_and_diagnose
     from powerband.attach.script_run import ScriptOptions
 
-    position = arguments.index(SEPARATOR)
-    words, command = arguments[:position], arguments[position + 1 :]
+    words, command = split_command(arguments)
     target, words = split_json_option(words)
     if wants_help(words):
         print(f"powerband profile {PROFILE_USAGE}\n\n{fields_table(ScriptOptions)}")

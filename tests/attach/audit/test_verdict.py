@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from powerband.attach.audit.comparison import differences
+from powerband.attach.audit.comparison import differences, environments, single_steps
 from powerband.attach.audit.options import ScriptOption
 from powerband.attach.audit.short_run import ShortRun
 from powerband.attach.audit.source_scan import SourceScan
@@ -168,3 +168,35 @@ def test_a_run_that_was_too_slow_decides_nothing(tmp_path: Path) -> None:
     value, other = changed(one, 40, series={}, calls={})
     found = verdict(tmp_path, one, (value, replace(other, timed_out=True)))
     assert found.verdict == "unknown"
+
+
+def test_a_run_that_never_trained_decides_nothing(tmp_path: Path) -> None:
+    one, base = option("lr", 1e-3), run(counts={"updates": 0}, series={}, events=[["e", 29]])
+    found = verdict(tmp_path, one, changed(one, 1e-2, counts={"updates": 0}, series={}, events=[["e", 29]]), base=base)
+    assert found.verdict == "unknown" and "before the first optimiser step" in found.evidence
+
+
+def test_evidence_that_begins_with_the_value_names_the_option_and_other_evidence_does_not(tmp_path: Path) -> None:
+    one, same = option("prefetch", "not"), option("prefetch", "not", reads=[])
+    assert verdict(tmp_path, one, changed(one, "x")).evidence.startswith("prefetch: not → x")
+    (tmp_path / "train.py").write_text("args.prefetch\n")
+    found = verdict(tmp_path, same, changed(same, "x"))
+    assert found.evidence.startswith("not read in 20 optimiser steps")  # these words begin with the value by chance
+
+
+def test_steps_of_a_vector_environment_and_of_its_workers_count_once(tmp_path: Path) -> None:
+    def steps(number: int, total: int, *others: Record) -> ShortRun:
+        found = run(stopped=False, counts={"single_steps": total}, environments=number)
+        return replace(found, records=[*found.records, *others])
+
+    def worker() -> Record:
+        facts = {"counts": {"env_steps": 50, "single_steps": 50}, "values": {"environments": 1}, "series": {}}
+        return Record(2, 1, 1, {"rank": ""}, [{"kind": "facts", "events": [], **facts}])
+
+    one, trial = option("total_timesteps", 200), steps(2, 100, worker(), worker())
+    assert (environments(trial), single_steps(trial)) == (2, 100)
+    trial.records[0].lines.insert(0, {"kind": "changed", "id": one.id})
+    found = verdict(tmp_path, one, (100, trial), base=steps(2, 200, worker(), worker()))
+    assert found.verdict == "works"
+    remote = steps(0, 0, worker(), worker())  # only other processes have stepped environments
+    assert (environments(remote), single_steps(remote)) == (2, 100)

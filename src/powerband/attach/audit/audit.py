@@ -98,6 +98,7 @@ class Audit:
         copied_bytes(self.folder)
         self.progress("unchanged run", 0.0)
         first = self._short({})
+        self.longest = first.seconds
         if first.failed:
             return ScriptFailed(first.console, first.status or 1)
         if first.outside:
@@ -105,17 +106,27 @@ class Audit:
                 f"The script was stopped before it wrote {first.outside}, which is outside the working folder. "
                 f"Set its output to a relative path, because each short run works in a copy of the folder."
             )
+        if first.timed_out:
+            updates, steps = total(first, "updates"), total(first, "env_steps")
+            raise ConfigError(
+                f"The script did not end in {first.seconds:.0f} s. audit ends a run at a number of optimiser steps or "
+                f"environment steps, and it counted {updates} and {steps}. It sees optimisers of torch.optim, and "
+                f"environment classes with step and reset. Let any other script end by itself in less than "
+                f"{FIRST_RUN_S:.0f} s."
+            )
         found = self._selected(options_of(first))
         counts = {"updates": total(first, "updates"), "env_steps": total(first, "env_steps")}
         self._limits = self._limits_from(first)
         complete = False
         with contextlib.suppress(KeyboardInterrupt):
-            with ThreadPoolExecutor(self.options.parallel) as pool:
-                pair = list(pool.map(self._short, [{}, {}]))
-            baseline = (pair[0], pair[1])
-            for option in found:
-                self.evidence[option.id] = Evidence(option, baseline, self.scan, self.gpu, self.say)
-            complete = self._change_all(found, counts["updates"])
+            if self._in_time(1 if self.options.parallel > 1 else 2):
+                with ThreadPoolExecutor(self.options.parallel) as pool:
+                    pair = list(pool.map(self._short, [{}, {}]))
+                baseline = (pair[0], pair[1])
+                self.longest = max(self.longest, *(run.seconds for run in baseline))
+                for option in found:
+                    self.evidence[option.id] = Evidence(option, baseline, self.scan, self.gpu, self.say)
+                complete = self._change_all(found, counts["updates"])
         verdicts = [self._verdict(option) for option in found]
         notes = {**counts, "stopped": first.stopped, "seconds_per_run": round(first.seconds, 2)}
         seconds = time.monotonic() - self.began
@@ -147,12 +158,12 @@ class Audit:
         for option in found:
             self.evidence[option.id].left = values[option.id]
         silent = [o for o in found if o.never_read and values[o.id]]
-        if silent and self._together(silent, values):
+        if silent and self._in_time() and self._together(silent, values):
             for option in silent:
                 values[option.id].clear()
         self._alone(found, values)
         while self._in_time():
-            left = [o for o in found if values[o.id] and not self.evidence[o.id].decided()]
+            left = [o for o in found if values[o.id] and self.evidence[o.id].effective() is None]
             if not left:
                 return True
             if len(left) == 1 or not self._together(left, values):
@@ -176,9 +187,9 @@ class Audit:
             self.evidence[option.id].add(values[option.id].pop(0), run, found=[])
         return True
 
-    def _in_time(self) -> bool:
-        """Whether one more run fits into the budget."""
-        return self.options.seconds - (time.monotonic() - self.began) > self.longest
+    def _in_time(self, runs: int = 1) -> bool:
+        """Whether `runs` more runs, one after another, fit into the budget, if they take as long as the longest one."""
+        return self.options.seconds - (time.monotonic() - self.began) > runs * self.longest
 
     def _alone(self, found: list[ScriptOption], values: dict[str, list[Any]]) -> None:
         """Tries the next value of each option, one option per run."""

@@ -65,7 +65,23 @@ def total(run: ShortRun, name: str) -> int:
 
 def environments(run: ShortRun) -> int:
     """Returns the number of environments that have stepped, over all processes; 0 if none was seen."""
-    return sum(facts_of(record).get("values", {}).get("environments", 0) for record in run.records)
+    return sum(facts["values"].get("environments", 0) for facts in stepping_processes(run))
+
+
+def single_steps(run: ShortRun) -> int:
+    """Returns the steps of single environments; a step of a vector environment counts all of its environments."""
+    return sum(facts["counts"].get("single_steps", 0) for facts in stepping_processes(run))
+
+
+def stepping_processes(run: ShortRun) -> list[dict[str, Any]]:
+    """Returns the facts of the processes whose environments count.
+
+    A vector environment and its workers report the same steps. So the processes that train count, or the first one if
+    none does; all processes count only if those have seen no environment, such as with remote actors.
+    """
+    facts = [found for record in run.records if (found := facts_of(record))]
+    training = [found for found in facts if found["counts"].get("updates")] or facts[:1]
+    return [found for found in training if found["values"].get("environments")] or facts
 
 
 def fingerprint(run: ShortRun) -> dict[str, Any]:

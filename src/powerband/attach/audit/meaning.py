@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from powerband.attach.audit.comparison import environments, fingerprint, learning_processes, total
+from powerband.attach.audit.comparison import environments, fingerprint, learning_processes, single_steps, total
 from powerband.attach.audit.options import ScriptOption
 from powerband.attach.audit.short_run import ShortRun
 from powerband.attach.audit.texts import Wording
@@ -139,7 +139,7 @@ def _workers(value: int, base: ShortRun, runs: list[tuple[int, ShortRun]], say: 
 
 def _total(value: int, runs: list[tuple[int, ShortRun]], say: Wording) -> tuple[str, str] | None:
     for v, run in runs:
-        steps = total(run, "single_steps")
+        steps = single_steps(run)
         if not run.stopped and v > 4 and steps >= 2 * v and steps % v == 0:
             return "misnamed", say("total", change=f"{value} → {v}", steps=steps, factor=steps / v)
     return None

@@ -6,13 +6,12 @@ import contextlib
 import os
 import shutil
 import socket
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from powerband.attach.audit.working_copy import copy_folder
-from powerband.core.errors import ConfigError
+from powerband.attach.audit.working_copy import copy_folder, redirected
+from powerband.attach.temporary_folder import temporary_folder
 
 OFFLINE = {
     "WANDB_MODE": "offline",
@@ -82,17 +81,12 @@ def offline_copy(command: Sequence[str], source: Path, prefix: str) -> Iterator[
     Raises:
         ConfigError: There is no place for temporary files.
     """
-    try:
-        folder = Path(tempfile.mkdtemp(prefix=prefix)).resolve()
-    except OSError as error:
-        raise ConfigError(
-            f"No folder for temporary files is writable ({error.strerror}). Set TMPDIR to one."
-        ) from error
+    folder = temporary_folder(prefix).resolve()
     try:
         (folder / "records").mkdir()
         (folder / "tmp").mkdir()
         copy_folder(source, folder / source.name)
-        words = [word.replace(str(source), str(folder / source.name)) for word in command]
+        words = [redirected(word, source, folder / source.name) for word in command]
         port = str(_free_port())
         variables = {**OFFLINE, "TMPDIR": str(folder / "tmp"), "MASTER_PORT": port, "PET_MASTER_PORT": port}
         yield OfflineCopy(folder, source, words, variables)

@@ -17,7 +17,8 @@ class AuditOptions:
     seconds: Annotated[float, Range(at_least=10, at_most=86400)] = 600.0
     """Budget in seconds; options that were not reached are unknown."""
     window: Annotated[float, Range(at_least=0.5, at_most=3600)] = 4.0
-    """Seconds of the first run after its first optimiser step; all other runs end at the same counts."""
+    """Seconds of the first run after its first optimiser step, and at least 8 of these steps; all other runs end at
+    the same counts. A run without optimiser steps ends twice this time after its first environment step."""
     parallel: Annotated[int, Range(at_least=1, at_most=64)] = 2
     """Short runs at the same time."""
     options: str = ""
@@ -41,6 +42,7 @@ class ScriptOption:
         reads: ``file:line`` of the first reads.
         bulk: "how (file:line)" of the bulk reads that include it.
         overwritten: ``file:line`` at which the script replaced its value, or "".
+        opaque: Whether the value is of an unknown type, so that `value` is its `repr` and no other value is known.
     """
 
     id: str
@@ -53,6 +55,7 @@ class ScriptOption:
     reads: list[str] = field(default_factory=list)
     bulk: list[str] = field(default_factory=list)
     overwritten: str = ""
+    opaque: bool = False
 
     @property
     def last_name(self) -> str:
@@ -69,7 +72,7 @@ def options_of(run: ShortRun) -> list[ScriptOption]:
     """Collects the options of a run and the reads of all its processes; those that the user has set come first."""
     found: dict[str, ScriptOption] = {}
     for line in run.lines("option"):
-        names = {key: line[key] for key in ("id", "name", "value", "type", "where", "given", "choices")}
+        names = {key: line[key] for key in ("id", "name", "value", "type", "where", "given", "choices", "opaque")}
         found.setdefault(line["id"], ScriptOption(**names))
     for line in run.lines("read"):
         if line["id"] in found and line["where"] not in found[line["id"]].reads:

@@ -26,7 +26,8 @@ class Limits:
 
     Attributes:
         updates, env_steps: Counts at which it ends; 0 means none.
-        window_s: Seconds after the first optimiser step at which a run without counts ends.
+        window_s: Seconds after the first optimiser step at which a run without counts ends, but not before the eighth
+            step. Without optimiser steps, it ends twice this time after the first environment step.
         most_s: Seconds after which any run ends.
     """
 
@@ -46,7 +47,7 @@ class ShortRun:
         console: Its output, stdout and stderr together.
         files: Path -> (size, hash) of the files it has written.
         status: Exit status; None if the run was stopped because it took too long.
-        stopped: Whether it ended at a limit, and not by itself.
+        stopped: Whether it ended at a limit, and not by itself. A simulator worker never ends at a limit.
         seconds: Wall time in seconds.
         timed_out: Whether it was stopped by its longest time, before the counts of the unchanged run.
     """

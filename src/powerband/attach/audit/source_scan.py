@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from powerband.attach.audit.options import ScriptOption
-from powerband.attach.audit.working_copy import LINKED_FOLDERS
+from powerband.attach.audit.working_copy import is_linked
 
 MOST_FILES = 2000
 
@@ -25,7 +25,7 @@ class SourceScan:
         self.trees: dict[str, ast.AST] = {}
         self.text = ""
         for here, names, files in os.walk(folder):
-            names[:] = [name for name in names if name not in LINKED_FOLDERS and not name.startswith((".", "__"))]
+            names[:] = [name for name in names if not is_linked(here, name) and not name.startswith((".", "__"))]
             for file in files:
                 if file.endswith(".py") and len(self.trees) < MOST_FILES:
                     path = Path(here) / file

@@ -64,7 +64,6 @@ EVIDENCE = {
         "threads": "{change}: threads {before} → {after}, processes unchanged: the workers are threads",
         "total": "{change}: {steps} environment steps until the end, {factor:g} per unit",
         "environment_count": "{change}: {before} → {after} environments step",
-        "echo": "; only the output repeats the value",
         "later": "{changes}: no difference in {updates} optimiser steps, but it may act later{read}",
         "hardware": "{changes}: no difference, but the code may use it only on a GPU, which is absent here{read}",
         "refused": "{change}: the script ends with an error: {error}",
@@ -80,6 +79,7 @@ EVIDENCE = {
         "all_aspects": "steps, losses, gradients, parameters, processes, files and output",
         "output_aspects": "files and output",
         "unseen": "{changes}: no difference, but the run shows no optimiser step and no environment step{read}",
+        "untrained": "{changes}: no difference before the first optimiser step; a larger window reaches it{read}",
     },
     "zh": {
         "works": "{change}：{aspect} {before} → {after}",
@@ -96,7 +96,6 @@ EVIDENCE = {
         "threads": "{change}：线程数 {before} → {after}，进程数不变：worker 其实是线程",
         "total": "{change}：到结束共 {steps} 个环境步，每单位 {factor:g} 步",
         "environment_count": "{change}：真正步进的环境 {before} → {after}",
-        "echo": "；只有输出重复了这个值",
         "later": "{changes}：{updates} 次优化器步之内无差别，但它可能在之后起作用{read}",
         "hardware": "{changes}：无差别，但代码可能只在 GPU 上使用它，而本机没有 GPU{read}",
         "refused": "{change}：脚本出错退出：{error}",
@@ -112,6 +111,7 @@ EVIDENCE = {
         "all_aspects": "步数、损失、梯度、参数、进程、文件和输出",
         "output_aspects": "文件和输出",
         "unseen": "{changes}：无差别，但运行中没有优化器步，也没有环境步{read}",
+        "untrained": "{changes}：第一次优化器步之前无差别；加大 window 才能看到训练{read}",
     },
 }
 """Language -> name of a sentence -> its format."""
@@ -122,14 +122,21 @@ class Wording:
 
     Args:
         lang: ``en`` or ``zh``.
+        option: Name of the option that sentences are about; it goes in front of those that begin with its values.
     """
 
-    def __init__(self, lang: str) -> None:
-        self.lang = lang
+    def __init__(self, lang: str, option: str = "") -> None:
+        self.lang, self.option = lang, option
+
+    def about(self, option: str) -> Wording:
+        """Returns the texts about one option."""
+        return Wording(self.lang, option)
 
     def __call__(self, sentence: str, **values: object) -> str:
         """Returns a sentence of `EVIDENCE` with its values."""
-        return EVIDENCE[self.lang][sentence].format(**values)
+        format_text = EVIDENCE[self.lang][sentence]
+        name = f"{self.option}: " if self.option and format_text.startswith(("{change", "{value}")) else ""
+        return name + format_text.format(**values)
 
     def aspect(self, name: str) -> str:
         """Returns the name of an aspect of a run."""

@@ -39,6 +39,8 @@ def values_to_try(option: ScriptOption, alternatives: list[Any], updates: int) -
         updates: Optimiser steps of the unchanged run; totals below it act within the window.
     """
     value = option.value
+    if option.opaque:
+        return []
     if isinstance(value, bool) or option.type == "bool":
         return [not value]
     others = [choice for choice in [*option.choices, *alternatives] if choice != value]

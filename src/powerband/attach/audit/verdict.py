@@ -96,10 +96,6 @@ class Evidence:
         """Returns the last trial with an effect, or None. An error alone is no effect."""
         return next((trial for trial in reversed(self.trials) if trial.found), None)
 
-    def decided(self) -> bool:
-        """Whether no further value needs to be tried."""
-        return self.effective() is not None
-
 
 def best(found: list[Difference]) -> Difference:
     """Returns the difference that says most: a count before bits, and bits before output."""
@@ -110,7 +106,8 @@ def best(found: list[Difference]) -> Difference:
 
 def judge(evidence: Evidence) -> Verdict:
     """Returns the verdict about an option whose changed runs are complete."""
-    option, say, base = evidence.option, evidence.say, evidence.baseline[0]
+    option, base = evidence.option, evidence.baseline[0]
+    say = evidence.say.about(option.name)
     updates = total(base, "updates")
     usable = [(trial.value, trial.run) for trial in evidence.trials if trial.usable]
     tried = [value for value, _ in usable]
@@ -118,8 +115,7 @@ def judge(evidence: Evidence) -> Verdict:
     read = _read_text(option, say)
 
     def verdict(name: str, text: str) -> Verdict:
-        named = f"{option.name}: {text}" if text.startswith(changes.split("→")[0]) else text
-        return Verdict(option.name, name, named, option.value, tried, option.where, option.reads)
+        return Verdict(option.name, name, text, option.value, tried, option.where, option.reads)
 
     effective = evidence.effective()
     renamed = meaning.misnamed(option, base, usable, effective is not None, say)
@@ -151,6 +147,8 @@ def judge(evidence: Evidence) -> Verdict:
         return never_read(evidence, tried)
     if not updates and not total(base, "env_steps"):
         return verdict("unknown", say("unseen", changes=changes, read=read))
+    if base.stopped and not updates:
+        return verdict("unknown", say("untrained", changes=changes, read=read))
     if not repeatable(evidence.baseline):
         return verdict("unknown", say("not_repeatable", changes=changes, read=read))
     if base.stopped and not acts_within(option, tried, updates):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -12,10 +13,15 @@ from powerband.core.errors import ConfigError
 
 LINKED_BYTES = 100 * 2**20
 """Files above this size are links. A run is stopped before it writes through a link."""
-LINKED_FOLDERS = (".git", ".hg", ".venv", "venv", "env", "node_modules", ".mypy_cache", ".tox")
+LINKED_FOLDERS = (".git", ".hg", ".venv", "node_modules", ".mypy_cache", ".tox")
 MOST_BYTES = 4 * 2**30
 """Largest sum of the sizes of the copied files."""
 HASHED_BYTES = 16 * 2**20
+
+
+def is_linked(folder: str | Path, name: str) -> bool:
+    """Returns whether a copy links the folder `name` of `folder`: no part of the project, or a virtual environment."""
+    return name in LINKED_FOLDERS or os.path.exists(os.path.join(folder, name, "pyvenv.cfg"))
 
 
 def copied_bytes(source: Path) -> int:
@@ -27,7 +33,7 @@ def copied_bytes(source: Path) -> int:
     total = 0
     for folder, names, files in os.walk(source):
         names[:] = [
-            name for name in names if name not in LINKED_FOLDERS and not os.path.islink(os.path.join(folder, name))
+            name for name in names if not is_linked(folder, name) and not os.path.islink(os.path.join(folder, name))
         ]
         for file in files:
             with contextlib.suppress(OSError):
@@ -42,14 +48,14 @@ def copied_bytes(source: Path) -> int:
 
 
 def copy_folder(source: Path, target: Path) -> None:
-    """Copies a folder; large files and folders such as ``.git`` become links."""
+    """Copies a folder; large files, virtual environments and folders such as ``.git`` become links."""
     for folder, names, files in os.walk(source):
         here = Path(folder)
         to = target / here.relative_to(source)
         to.mkdir(parents=True, exist_ok=True)
         for name in list(names):
             path = here / name
-            if path.is_symlink() or name in LINKED_FOLDERS or path == target:
+            if path.is_symlink() or is_linked(here, name) or path == target:
                 names.remove(name)
                 if path != target:
                     (to / name).symlink_to(path.resolve())
@@ -62,6 +68,14 @@ def copy_folder(source: Path, target: Path) -> None:
                     (to / file).symlink_to(path.resolve())
                 elif path.is_file():
                     shutil.copy2(path, to / file)
+
+
+def redirected(text: str, source: Path, target: Path) -> str:
+    """Returns a word of a command line with the path of a folder, and paths below it, replaced by those of its copy.
+
+    A path that only begins with the same letters, such as ``/home/me/project-data``, stays.
+    """
+    return re.sub(rf"(?<![\w.-]){re.escape(str(source))}(?![^/\s'\",:;)\]}}])", lambda _: str(target), text)
 
 
 def written_files(copy: Path, before: dict[str, tuple[int, int]]) -> dict[str, tuple[int, str]]:

@@ -1,4 +1,7 @@
-"""Facts of a process: counts and checksums of what it computes, and the end of the run at a given count.
+"""Facts of a process: counts and checksums of what it computes, and the end of the run at a given count or time.
+
+Only a process that has made optimiser steps, or the first one, ends itself. A simulator worker goes on: without it, the
+process that trains would end with an error.
 
 The record gets the facts when a count reaches a power of two, so that a killed process leaves some, and at the end.
 """
@@ -17,6 +20,8 @@ from powerband_attach.audit import settings
 from powerband_attach.safely import safely
 
 MOST_EVENTS = 20000
+LEAST_UPDATES = 8
+"""Optimiser steps of a run that its window may end."""
 counts: dict[str, int] = {}
 """Name -> number, such as ``updates``, ``env_steps``, ``backward``, ``threads``."""
 series: dict[str, list[Any]] = {}
@@ -28,10 +33,19 @@ _events: list[list[Any]] = []
 _began = time.monotonic()
 _first_update = [0.0]
 _first_step = [0.0]
+FIRST = "POWERBAND_AUDIT_FIRST"
+"""Environment variable with the process id and the rank of the first process of a run, or of a rank."""
+_is_first = [True]
 
 
 def install() -> None:
     """Writes the facts at the end of the process."""
+    pid, rank = str(os.getpid()), os.environ.get("RANK", "")
+    first_pid, _, first_rank = os.environ.get(FIRST, "").partition(" ")
+    # A process stays the first one through `os.exec`. A launcher such as torchrun has no rank.
+    _is_first[0] = first_pid in ("", pid) or first_rank != rank
+    if _is_first[0]:
+        os.environ[FIRST] = pid + " " + rank
     process.at_end.append(write)
     process.after_fork_in_child.append(_forget)
     original = threading.Thread.start
@@ -77,14 +91,20 @@ def write() -> None:
 
 
 def stop_if_due() -> None:
-    """Ends the run if it has reached its limit. Other processes of the run are ended by the tool."""
+    """Ends the run if it has reached its limit. Other processes of the run are ended by the tool.
+
+    A run without counts ends `window_s` after its first optimiser step, if it has made `LEAST_UPDATES`. Without
+    optimiser steps, it ends twice that time after its first environment step.
+    """
     now, updates, steps = time.monotonic(), counts.get("updates", 0), counts.get("env_steps", 0)
+    if not (updates or _is_first[0]):
+        return
     _first_update[0] = _first_update[0] or (now if updates else 0.0)
     _first_step[0] = _first_step[0] or (now if steps else 0.0)
     window, limit = float(settings.get("window_s", 0)), int(settings.get("updates", 0))
     due = bool(limit and updates >= limit) or bool(settings.get("env_steps", 0) and steps >= settings.get("env_steps"))
     if window and not limit:
-        due = due or bool(updates >= 8 and now - _first_update[0] > window)
+        due = due or bool(updates >= LEAST_UPDATES and now - _first_update[0] > window)
         due = due or bool(not updates and _first_step[0] and now - _first_step[0] > 2 * window)
     if due or now - _began > float(settings.get("most_s", 1e9)):
         write()
@@ -99,3 +119,5 @@ def _forget() -> None:
     series.clear()
     values.clear()
     _events.clear()
+    _is_first[0] = False
+    _first_update[0] = _first_step[0] = 0.0

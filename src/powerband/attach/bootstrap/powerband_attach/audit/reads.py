@@ -6,7 +6,9 @@ The reader is judged by the file of its frame. Parsers and copies read nothing; 
 
 from __future__ import annotations
 
+import enum
 import os
+import pathlib
 import sys
 from typing import Any
 
@@ -46,13 +48,39 @@ def add_option(
     if key in _options:
         return
     _options[key] = {"value": value}
-    plain = value if isinstance(value, (bool, int, float, str, list, tuple)) or value is None else repr(value)
     kind = nullable_type if value is None and nullable_type else type(value).__name__
-    fields = {"value": plain, "type": kind, "where": where, "given": given, "choices": list(choices or [])}
-    record.write("option", id=key, parser=parser, name=name, **fields)
+    if not choices and isinstance(value, enum.Enum):
+        choices = [member.name for member in type(value)]
+    plain, known = _plain(value)
+    fields = {"value": plain, "type": kind, "where": where, "given": given, "opaque": not known}
+    record.write(
+        "option", id=key, parser=parser, name=name, choices=[_plain(each)[0] for each in choices or ()], **fields
+    )
     from powerband_attach.audit.runtime import environments
 
     environments.watch_user_classes()
+
+
+def _plain(value: Any) -> tuple[Any, bool]:
+    """Returns a value as one of JSON types, and whether `rebuilt` turns it into the same value again."""
+    if isinstance(value, enum.Enum):
+        return value.name, True
+    if isinstance(value, (bool, int, float, str, list, tuple)) or value is None:
+        return value, True
+    if isinstance(value, pathlib.PurePath):
+        return str(value), True
+    if type(value) in (set, frozenset):
+        return sorted(value, key=repr), True
+    return repr(value), False
+
+
+def rebuilt(new: Any, old: Any) -> Any:
+    """Returns a new value from the settings, with the type of the value that it replaces."""
+    if isinstance(old, enum.Enum):
+        return type(old)[new]
+    if isinstance(old, pathlib.PurePath) or (type(old) in (tuple, set, frozenset) and isinstance(new, list)):
+        return type(old)(new)
+    return new
 
 
 def note(parser: str, name: str, depth: int = 2) -> None:

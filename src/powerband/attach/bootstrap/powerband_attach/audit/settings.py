@@ -7,6 +7,7 @@ without limits stops) and ``most_s`` (seconds after which any run stops).
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import sysconfig
@@ -45,6 +46,7 @@ def is_own(path: str) -> bool:
     return path.startswith(_OWN)
 
 
+@functools.lru_cache(maxsize=10_000)
 def is_user_file(path: str) -> bool:
     """Returns whether a file is the user's code: no installed package, no standard library, no generated code."""
     if path.startswith("<") or is_own(path) or "site-packages" in path or "dist-packages" in path:

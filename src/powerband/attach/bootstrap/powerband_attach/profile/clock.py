@@ -1,8 +1,11 @@
 """Clock: divides the time of one thread into accounts; each nanosecond belongs to exactly one of them.
 
-The time of an inner span is not part of the outer span, and the time outside of all spans belongs to ``other``. The
-sampler reads the clock from another thread, so the few assignments that belong together stand together: the
-interpreter does not change threads between them.
+The time of an inner span is not part of the outer span, and the time outside of all spans belongs to ``other``.
+
+The sampler reads the clock from another thread, without a lock. Since Python 3.10 the interpreter changes threads at
+calls and jumps only. There is none between the sum of an account and `Clock.since`, so a reading never counts time
+twice. A change between `Clock.since` and `Clock.top` gives the time since then, microseconds, to the wrong account, in
+that reading only. Python 3.9 may change threads earlier, so one reading may count the open span twice.
 """
 
 from __future__ import annotations

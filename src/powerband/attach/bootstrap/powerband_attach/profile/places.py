@@ -39,7 +39,7 @@ FUNCTIONS = {
     "eval": re.compile(
         r"^_?(run_)?(eval|evaluate|evaluation|validate|validation)(_(policy|model|agent|loop|epoch|step|episodes?))?$"
     ),
-    "save": re.compile(r"^_?(save|save_checkpoint|save_model|checkpoint)(_|$)"),
+    "save": re.compile(r"^_?(save|checkpoint)(_|$)"),
 }
 """Account -> pattern of the name of a function, in the user's code and in frameworks."""
 SYNCHRONISATIONS = re.compile(r"\.(item|cpu|numpy|tolist|synchronize)\(|\.to\(")

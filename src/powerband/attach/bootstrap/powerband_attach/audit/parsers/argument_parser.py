@@ -73,7 +73,7 @@ def _parsed(parser: Any, words: list[str], namespace: Any) -> None:
         reads.add_option(PARSER, name, values[name], where, given, action.choices, kind)
         _names.add(name)
         if name in changes:
-            object.__setattr__(namespace, name, changes[name])
+            object.__setattr__(namespace, name, reads.rebuilt(changes[name], values[name]))
             reads.changed(PARSER, name)
     for name, value in values.items():
         if dataclasses.is_dataclass(value) and not isinstance(value, type):  # simple_parsing

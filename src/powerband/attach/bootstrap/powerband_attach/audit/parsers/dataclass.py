@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import enum
 import functools
 import inspect
 import sys
@@ -56,7 +55,7 @@ def _changed(value: Any, prefix: str, changes: dict[str, Any]) -> Any:
     for field in dataclasses.fields(value):
         name, old = _joined(prefix, field.name), getattr(value, field.name, None)
         if name in changes:
-            new[field.name] = type(old)[changes[name]] if isinstance(old, enum.Enum) else changes[name]
+            new[field.name] = reads.rebuilt(changes[name], old)
             reads.changed(PARSER, name)
         elif dataclasses.is_dataclass(old) and any(key.startswith(name + ".") for key in changes):
             new[field.name] = _changed(old, name, changes)
@@ -83,7 +82,7 @@ def _track(value: Any, prefix: str) -> None:
         given = _given(field, item)
         if own or given:
             where = safely(_place)(cls, field.name) or ""
-            reads.add_option(PARSER, name, _plain(item), where, given, _choices(hints.get(field.name), item))
+            reads.add_option(PARSER, name, item, where, given, _choices(hints.get(field.name), item))
     _prefixes[id(value)] = (value, prefix)
     _of_class.setdefault(cls, set()).add(prefix)
     names = {field.name for field in dataclasses.fields(value)}
@@ -122,13 +121,7 @@ def _place(cls: type, name: str) -> str:
     return ""
 
 
-def _plain(value: Any) -> Any:
-    return value.name if isinstance(value, enum.Enum) else value
-
-
 def _choices(hint: Any, value: Any) -> Any:
-    if isinstance(value, enum.Enum):
-        return [member.name for member in type(value)]
     return [item for item in typing.get_args(hint) if isinstance(item, (str, int, float))] if hint is not None else None
 
 
@@ -194,10 +187,10 @@ def _with_tracked_arguments(f: Any) -> Any:
                 continue
             where = settings.place(code.co_filename, code.co_firstlineno)
             hint = f.__annotations__.get(name)
-            reads.add_option(PARSER, name, _plain(value), where, True, _choices(hint, value))
+            reads.add_option(PARSER, name, value, where, True, _choices(hint, value))
             reads.bulk(PARSER, name, "arguments of a function", where)
             if name in changes:
-                bound.arguments[name] = type(value)[changes[name]] if isinstance(value, enum.Enum) else changes[name]
+                bound.arguments[name] = reads.rebuilt(changes[name], value)
                 reads.changed(PARSER, name)
         return f(*bound.args, **bound.kwargs)
 

@@ -67,7 +67,7 @@ def _absl_parsed(values: Any) -> None:
             reads.add_option(ABSL, flag.name, flag.value, where, not flag.using_default_value, choices)
             _flags.add(flag.name)
             if flag.name in changes:
-                flag.value = changes[flag.name]
+                flag.value = reads.rebuilt(changes[flag.name], flag.value)
                 reads.changed(ABSL, flag.name)
 
 
@@ -115,7 +115,7 @@ def _gin_parsed(module: Any) -> None:
             reads.add_option(GIN, name, value, where, True)
             if name in changes:
                 with module.unlock_config():
-                    module.bind_parameter(name, changes[name])
+                    module.bind_parameter(name, reads.rebuilt(changes[name], value))
                 reads.changed(GIN, name)
 
 

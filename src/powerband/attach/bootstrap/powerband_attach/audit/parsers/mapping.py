@@ -163,7 +163,7 @@ def _loaded(value: dict[Any, Any], stream: Any) -> Any:
         place = settings.place(path, line) if line else where
         reads.add_option(PARSER, name, holder[key], place, bool(path))
         if name in changes:
-            holder[key] = changes[name]
+            holder[key] = reads.rebuilt(changes[name], holder[key])
             reads.changed(PARSER, name)
     return _tracked(value, "", {})
 

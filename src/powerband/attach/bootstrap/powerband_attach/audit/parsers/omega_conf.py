@@ -139,7 +139,7 @@ def _created(config: Any, path: str, given: bool, where: str = "") -> None:
         reads.add_option(PARSER, name, value, settings.place(path, line) if line else where, given)
         _names.add(name)
         if name in changes:
-            OmegaConf.update(config, name, changes[name], merge=False, force_add=True)
+            OmegaConf.update(config, name, reads.rebuilt(changes[name], value), merge=False, force_add=True)
             reads.changed(PARSER, name)
 
 
@@ -152,7 +152,9 @@ def _leaves(config: Any, prefix: str) -> Iterator[tuple[str, Any]]:
         if hasattr(node, "keys") and isinstance(node.__dict__["_content"], dict):
             yield from _leaves(node, name + ".")
         elif hasattr(node, "__iter__") and hasattr(node, "_content"):
-            yield name, [item._value() for item in node.__dict__["_content"]]
+            content = node.__dict__["_content"]
+            if isinstance(content, list):  # else it is missing, null or an interpolation
+                yield name, [item._value() for item in content]
         elif not (isinstance(node._value(), str) and "${" in node._value()) and node._value() != "???":
             yield name, node._value()
 

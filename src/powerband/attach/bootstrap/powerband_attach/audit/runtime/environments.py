@@ -6,21 +6,28 @@ step of an environment that really steps. A batched environment counts as many a
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import functools
 import sys
 import threading
+import weakref
+from types import MethodType
 from typing import Any
 
+from powerband_attach import process
 from powerband_attach.audit import facts, settings
 from powerband_attach.imports import when_imported
 from powerband_attach.safely import safely
 
 _local = threading.local()
-_stepping: set[int] = set()
+_stepping: dict[int, int] = {}
+"""id of an environment that really steps -> the number of environments in it."""
 
 
 def install() -> None:
     """Watches the environment classes of Gymnasium and gym; those of the user's code are found later."""
+    process.after_fork_in_child.append(_stepping.clear)
     for name in ("gymnasium.core", "gym.core"):
         when_imported(name, lambda module: _watch_subclasses(module.Env))
     for name in ("gymnasium.vector.vector_env", "stable_baselines3.common.vec_env.base_vec_env"):
@@ -28,7 +35,7 @@ def install() -> None:
 
 
 def watch_user_classes() -> None:
-    """Wraps the environment classes that the user's modules define. Called after parsing and before each forward."""
+    """Wraps the environment classes that the user's modules define. Called after parsing and before some forwards."""
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
         if not isinstance(file, str) or not settings.is_user_file(file):
@@ -48,37 +55,67 @@ def _watch_subclasses(base: Any) -> None:
     base.__init_subclass__ = classmethod(__init_subclass__)
 
 
-def _wrap(cls: Any) -> None:
-    step = cls.__dict__.get("step")
-    if not callable(step) or hasattr(step, "__powerband__") or hasattr(step, "__isabstractmethod__"):
-        return
+class Counted:
+    """``step`` of an environment class. It is pickled as the function that it wraps.
 
-    @functools.wraps(step)
-    def counted(self: Any, *args: Any, **kwargs: Any) -> Any:
+    cloudpickle copies the classes of a main script with their methods, and a function of this module with its globals.
+
+    Args:
+        fn: The method.
+    """
+
+    __powerband__ = True
+
+    def __init__(self, fn: Any) -> None:
+        functools.update_wrapper(self, fn)
+        self.fn = fn
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else MethodType(self, instance)
+
+    def __call__(self, env: Any, *args: Any, **kwargs: Any) -> Any:
         depth = _local.depth = getattr(_local, "depth", 0) + 1
         _local.deepest = depth
         try:
-            result = step(self, *args, **kwargs)
+            result = self.fn(env, *args, **kwargs)
         finally:
             _local.depth -= 1
-        safely(_note)(self, result, depth)
+        safely(_note)(env, result, depth)
         if depth == 1:
             facts.stop_if_due()
         return result
 
-    counted.__powerband__ = True  # type: ignore[attr-defined]
-    cls.step = counted
+    def __reduce__(self) -> Any:
+        return copy.copy, (self.fn,)  # a copy of a function is the function itself
+
+
+def _wrap(cls: Any) -> None:
+    step = cls.__dict__.get("step")
+    if not callable(step) or isinstance(step, (staticmethod, classmethod)):
+        return
+    if not (hasattr(step, "__powerband__") or hasattr(step, "__isabstractmethod__")):
+        cls.step = Counted(step)
 
 
 def _note(env: Any, result: Any, depth: int) -> None:
     if depth == getattr(_local, "deepest", depth):  # no environment inside has stepped
         rows = _rows(result)
-        _stepping.add(id(env))
-        facts.values["environments"] = len(_stepping) * rows
+        _count_environments(env, rows)
         facts.count("single_steps", rows)
     if depth == 1:
         facts.event("e")
         facts.count("env_steps")
+
+
+def _count_environments(env: Any, rows: int) -> None:
+    """Notes the largest number of environments that have stepped and exist at the same time."""
+    key = id(env)
+    if key not in _stepping:
+        with contextlib.suppress(TypeError):  # an object without weak references
+            weakref.finalize(env, _stepping.pop, key, None).atexit = False  # another object may get its id
+    if _stepping.get(key) != rows:
+        _stepping[key] = rows
+        facts.values["environments"] = max(facts.values.get("environments", 0), sum(_stepping.values()))
 
 
 def _rows(result: Any) -> int:

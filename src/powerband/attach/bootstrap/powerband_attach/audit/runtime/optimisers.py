@@ -14,6 +14,8 @@ MOST_STEPS = 2000
 """Steps whose losses and checksums are recorded."""
 SAMPLE = 65536
 """Elements of a tensor that a checksum reads; a larger tensor is read at equal distances."""
+LOOK_FORWARDS = 1024
+"""Forward passes of layers between two searches for new environment classes. Early searches follow powers of two."""
 _order: dict[int, int] = {}
 _forwards = [0]
 
@@ -111,9 +113,9 @@ def _forward(torch: Any, module: Any, args: Any) -> None:
         module, (torch.nn.Linear, torch.nn.Embedding, torch.nn.modules.conv._ConvNd, torch.nn.RNNBase)
     ):
         return
-    if _forwards[0] < 1:
-        environments.watch_user_classes()
     _forwards[0] += 1
+    if _forwards[0] % LOOK_FORWARDS == 0 or _forwards[0] & (_forwards[0] - 1) == 0:  # a class may appear at any time
+        environments.watch_user_classes()
     first = args[0] if args else None
     if not isinstance(first, torch.Tensor):
         return
