@@ -89,5 +89,5 @@ def test_runs_of_the_recipe_decide_a_claim(guide: Path, capsys: pytest.CaptureFi
     result = json.loads(capsys.readouterr().out)
     claim = result["claims"][0]
     assert claim["verdict"] == "no-effect", claim
-    assert claim["comparison"]["pairs"] == 1 and result["runs"] == 3
+    assert claim["comparison"]["pairs"] >= 1 and result["runs"] >= 3
     assert claim["comparison"]["runs_after"][0]["updates"] > 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -57,6 +58,17 @@ def write_shared_settings(config: Any, run: Run) -> Path:
     shared = json.loads(to_json(replace(config, run=replace(config.run, env_steps=0, run_dir="", resume=""))))
     path.write_text(json.dumps(shared, indent=1), encoding="utf-8")  # JSON is YAML
     return path
+
+
+def continue_command(recipe: str, settings: Path, project: Path) -> str:
+    """Returns the command line that continues the stage pipeline of `recipe` with the settings of the first start.
+
+    Args:
+        recipe: Name of the recipe.
+        settings: File of `write_shared_settings`.
+        project: The project folder.
+    """
+    return shlex.join(["powerband", "train", recipe, "pipeline", "--config", str(settings), f"project={project}"])
 
 
 def run_stages(run: Run, commands: Sequence[StageCommand], project: Path, again: str) -> list[str]:

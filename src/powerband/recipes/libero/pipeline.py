@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import Any
 
 from powerband.core.run.run import Run
-from powerband.core.run.stage_sequence import StageCommand, run_stages, write_shared_settings
+from powerband.core.run.stage_sequence import StageCommand, continue_command, run_stages, write_shared_settings
 from powerband.recipes.libero.config import Config
 
 
@@ -28,5 +27,5 @@ def pipeline(config: Config, run: Run) -> dict[str, Any]:
     stages = ("train",) if config.data else ("demos", "train")
     commands = [StageCommand(stage, ("train", "libero", stage, *shared)) for stage in stages]
     commands.append(StageCommand("evaluate", ("eval", str(project / "runs" / "train"))))
-    again = shlex.join(["powerband", "train", "libero", "pipeline", "--config", str(settings), f"project={project}"])
-    return {"done": run_stages(run, commands, project, again), "project": str(project)}
+    done = run_stages(run, commands, project, continue_command("libero", settings, project))
+    return {"done": done, "project": str(project)}

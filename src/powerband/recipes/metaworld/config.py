@@ -130,8 +130,13 @@ def finalize(config: Config, stage: str) -> Config:
         stage: Name of the stage that will run, such as "expert".
 
     Raises:
-        ConfigError: A task is unknown.
+        ConfigError: A task is unknown, or the stage pipeline has a budget in steps.
     """
+    if stage == "pipeline" and config.run.env_steps > 1:  # a saved configuration has 1
+        raise ConfigError(
+            f"run.env_steps={config.run.env_steps} is not supported in the stage pipeline, which has no steps of its "
+            f"own. Write expert_steps=, online_steps= or student_steps= for the steps of its stages."
+        )
     task = config.task if config.task in TASK_SETS else resolve_task(config.task)[0]
     tasks = tuple(resolve_task(each, "tasks")[0] for each in config.tasks)
     batch = config.offline.global_batch_size

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from powerband.core.run.run import Run
-from powerband.core.run.stage_sequence import StageCommand, run_stages, write_shared_settings
+from powerband.core.run.stage_sequence import StageCommand, continue_command, run_stages, write_shared_settings
 from powerband.recipes.metaworld.config import Config
-from powerband.recipes.metaworld.project_folder import stage_command
 
 
 def pipeline(config: Config, run: Run) -> dict[str, Any]:
@@ -28,5 +27,5 @@ def pipeline(config: Config, run: Run) -> dict[str, Any]:
         own = [f"project={project}", *([f"task={task}"] if task else [])]
         name = "-".join(filter(None, (stage, task)))
         commands.append(StageCommand(name, ("train", "metaworld", stage, "--config", str(settings), *own)))
-    done = run_stages(run, commands, project, stage_command(config, "pipeline"))
+    done = run_stages(run, commands, project, continue_command("metaworld", settings, project))
     return {"done": done, "project": str(project)}
