@@ -83,6 +83,7 @@ def test_help_names_both_uses(capsys: pytest.CaptureFixture[str]) -> None:
     assert "-- python train.py" in written and "GUIDE.md" in written
 
 
+@pytest.mark.slow
 def test_runs_of_the_recipe_decide_a_claim(guide: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The guide promises fewer updates; the runs make one update per step either way, and one pair shows it."""
     assert main(["audit", str(guide), "seconds=250", "--json"]) == 0

@@ -40,14 +40,14 @@ def finish(process: subprocess.Popen, timeout: float = 150) -> str:
 
 def test_ranks_notice_the_time_limit_though_updates_make_their_iterations_a_hundred_times_as_long(tmp_path):
     run = tmp_path / "run"
-    words = "snakes algo=ddpg off_policy.num_envs=4 learning_starts=100 global_batch_size=512 time_limit_s=5".split()
+    words = "snakes algo=ddpg off_policy.num_envs=4 learning_starts=100 global_batch_size=512 time_limit_s=8".split()
     words += ["gpus=none", "nproc=2", "tensorboard=false", f"run_dir={run}"]
     command = CommandOnRanks(["train", *words], tmp_path / "printed")
     assert command.finish() == [0, 0], command.errors()
     last = runs.metrics(run)[-1]
-    assert last["grad_steps"] > 0 and "time limit of 5 s reached" in command.printed()
+    assert last["grad_steps"] > 0 and "time limit of 8 s reached" in command.printed()
     times = [json.loads(text)["time_s"] for text in (run / "metrics.jsonl").read_text().splitlines()]
-    assert times[-1] < 13
+    assert times[-1] < 20
 
 
 def test_sizes_that_do_not_divide_are_refused_before_a_rank_starts(tmp_path, capfd, monkeypatch):
