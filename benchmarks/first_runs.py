@@ -31,18 +31,18 @@ ROWS: dict[str, list[str]] = {
     "sketchnav episodes": [TRAIN.format("sketchnav episodes")],
     "sketchnav demos, diffusion": [
         "train sketchnav demos variant=smoke run_dir={run}-demos demos_dir={project}",
-        TRAIN.format("sketchnav algo=diffusion demos_dir={{project}}"),
+        TRAIN.format("sketchnav algo=diffusion demos_dir={project}"),
         "eval {run}",
     ],
-    "metaworld expert": [TRAIN.format("metaworld project={{project}}"), "eval {run}"],
+    "metaworld expert": [TRAIN.format("metaworld project={project}"), "eval {run}"],
     "metaworld pipeline": [
-        TRAIN.format("metaworld pipeline project={{project}}"),
+        TRAIN.format("metaworld pipeline project={project}"),
         "eval {project}/runs/student-reach",
     ],
-    "metaworld student_finetune": [TRAIN.format("metaworld student_finetune project={{project}}")],
+    "metaworld student_finetune": [TRAIN.format("metaworld student_finetune project={project}")],
     "libero": [TRAIN.format("libero"), "eval {run}"],
-    "libero export": [TRAIN.format("libero export demos_dir={{project}}")],
-    "libero pipeline": [TRAIN.format("libero pipeline project={{project}}")],
+    "libero export": [TRAIN.format("libero export demos_dir={project}")],
+    "libero pipeline": [TRAIN.format("libero pipeline project={project}")],
 }
 PREPARED: dict[str, list[str]] = {
     "metaworld student_finetune": ["train metaworld pipeline variant=smoke project={project} run_dir={run}-first"],
