@@ -2,8 +2,8 @@
 
     python benchmarks/attach_frameworks.py --peers FOLDER --json benchmarks/results/attach_frameworks.json [--pairs 10]
 
-The scripts are in `attach_scripts`. Those of tianshou, torchrl, pytorch-lightning and skrl need FOLDER, into which
-`pip install --target FOLDER --no-deps` has put these packages and what they import.
+The scripts are in `attach_scripts`. Those of tianshou, torchrl, pytorch-lightning, skrl and rsl_rl need FOLDER, into
+which `pip install --target FOLDER --no-deps` has put these packages and what they import.
 
 For each script:
 
@@ -45,6 +45,7 @@ CASES: dict[str, list[str]] = {
     "tianshou DQN": [str(SCRIPTS / "tianshou_dqn.py"), "1600"],
     "torchrl DQN": [str(SCRIPTS / "torchrl_dqn.py"), "1600"],
     "skrl PPO": [str(SCRIPTS / "skrl_ppo.py"), "768"],
+    "rsl_rl PPO": [str(SCRIPTS / "rsl_rl_ppo.py"), "40"],
     "torch, loader": [str(SCRIPTS / "supervised.py"), "plain", "200"],
     "torch, loader with two workers": [str(SCRIPTS / "supervised.py"), "workers", "200"],
     "accelerate": [str(SCRIPTS / "supervised.py"), "accelerate", "200"],
