@@ -49,6 +49,7 @@ class TwoMachines:
     """
 
     def __init__(self, words: list[str], folder: Path) -> None:
+        folder.mkdir()
         self.folder, self.network = folder, Namespaces(2)
         meeting = f"rdzv_endpoint={self.network.address(0)}:29500"
         words = [word for word in words if not word.startswith("nproc=")] + ["nnodes=2", meeting]

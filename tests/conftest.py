@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import warnings
 from pathlib import Path
 
@@ -61,6 +62,8 @@ start files of one environment at the same time would compile its kernels twice.
 
 def pytest_configure() -> None:
     rendering.prepare()
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a script starts its background jobs so, and tests send it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if "PYTEST_XDIST_WORKER" in os.environ:  # before the first import of torch; a timed test has all cores
         os.environ["OMP_NUM_THREADS"] = "1"
 
