@@ -47,6 +47,7 @@ def child(name: str, code: str, limit_s: float = 20.0, **options: Any) -> Any:
     return Step(name, limit_s, command, command, **{"figures": figures, **options})
 
 
+@pytest.mark.slow
 def test_dry_run_measures_every_step(script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, result = run(script, tmp_path)
     statuses = {name: step["status"] for name, step in result["steps"].items()}

@@ -38,6 +38,7 @@ def finish(process: subprocess.Popen, timeout: float = 150) -> str:
     return said
 
 
+@pytest.mark.slow
 def test_ranks_notice_the_time_limit_though_updates_make_their_iterations_a_hundred_times_as_long(tmp_path):
     run = tmp_path / "run"
     words = "snakes algo=ddpg off_policy.num_envs=4 learning_starts=100 global_batch_size=512 time_limit_s=8".split()

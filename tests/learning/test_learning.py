@@ -30,6 +30,7 @@ def test_ppo_balances_the_pole(tmp_path, capsys):
     assert score(run, capsys)["return_low"] > 2 * score(untrained, capsys)["return_high"]
 
 
+@pytest.mark.slow
 def test_dqn_balances_the_pole(tmp_path, capsys):
     words = ["gym", "env_id=CartPole-v1", "algo=dqn", "num_workers=0", "threads=1", "off_policy.num_envs=4", "n_step=3"]
     settings = ["dqn.hidden=64,64", "dqn.lr=2e-3", "dqn.tau=0.01", "dqn.epsilon_steps=3000", "global_batch_size=64"]

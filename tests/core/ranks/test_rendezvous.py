@@ -94,6 +94,7 @@ def machine(folder: Path, port: int, run_dir: Path, *more: str) -> subprocess.Po
     )
 
 
+@pytest.mark.slow
 def test_machines_with_a_common_folder_train_and_without_it_storage_shared_is_refused(tmp_path: Path) -> None:
     """Two launchers on this machine. With a relative run_dir, each has a folder of its own, as on private disks."""
     common, port = tmp_path / "run", free_port()

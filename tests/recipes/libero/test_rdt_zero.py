@@ -14,5 +14,6 @@ from distributed.sharded import assert_resumes
 from recipes.libero.test_two_ranks import ZERO
 
 
+@pytest.mark.slow
 def test_a_run_in_shards_goes_on_as_if_it_had_not_stopped(tmp_path: Path) -> None:
     assert_resumes(tmp_path, "--use_deepspeed --zero_stage 2", ZERO, "moments in shards on 2 rank(s)")

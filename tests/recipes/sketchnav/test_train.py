@@ -137,6 +137,7 @@ def test_episode_files_are_trained_on_and_plans_are_drawn_over(tmp_path: Path, c
         recipe.check_sizes(resolved.config, 1)
 
 
+@pytest.mark.slow
 def test_mujoco_renders_in_supervised_workers(tmp_path: Path) -> None:
     pytest.importorskip("mujoco", reason="mujoco is not installed")
     if not rendering.prepare(environment={}).variables:

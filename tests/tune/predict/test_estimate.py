@@ -58,6 +58,7 @@ def test_json_has_every_row_and_its_assumptions(tmp_path: Path, monkeypatch):
     assert not [path for path in tmp_path.iterdir() if path != report]
 
 
+@pytest.mark.slow
 def test_ranks_that_this_machine_can_run_are_measured_directly(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(estimating, "cores", lambda: 2)
     monkeypatch.setattr(estimating, "_communication", lambda *arguments: pytest.fail("nothing is forecast here"))

@@ -7,6 +7,8 @@ import math
 import time
 from pathlib import Path
 
+import pytest
+
 from powerband.tune.score.trials.trial import Metrics, resume_command, run_trial, train_command
 
 SMALL = ["env_id=CartPole-v1", "algo=ppo", "ppo.hidden=16", "on_policy.num_envs=4", "num_steps=16", "minibatches=2"]
@@ -36,6 +38,7 @@ def test_a_trial_is_paused_continued_and_ends_at_its_score(tmp_path: Path) -> No
     assert seconds == sorted(seconds) and all(s <= line["time_s"] for s, line in zip(seconds, lines, strict=True))
 
 
+@pytest.mark.slow
 def test_a_trial_that_fails_states_why_and_one_without_the_figure_is_refused(tmp_path: Path) -> None:
     command = train_command("gym", "train", [*SMALL, "on_policy.minibatches=7"], {}, tmp_path / "a", 0, 0.1)
     failed = run_trial([word for word in command if word != "minibatches=2"], tmp_path / "a", "return", 1, 9, soon())

@@ -18,6 +18,7 @@ SMALL = ["env_id=CartPole-v1", "algo=ppo", "ppo.hidden=16", "on_policy.num_envs=
 SMALL += ["num_workers=0", "gpus=none", "threads=1", "eval_episodes=2", "env_steps=1000000"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("short_budgets")
 def test_a_search_without_success_ends_at_its_budget_and_replaces_the_preset(tmp_path, capsys, monkeypatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))

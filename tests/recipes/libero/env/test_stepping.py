@@ -46,6 +46,7 @@ def test_an_action_is_robosuites_bit_for_bit(task: tuple[str, str]) -> None:
         env.close()
 
 
+@pytest.mark.slow
 def test_what_is_drawn_does_not_change_what_happens() -> None:
     """Coarse frames leave out all that plain ones do, and simplify the meshes too."""
     rendering.prepare()

@@ -129,6 +129,7 @@ def test_eval_evaluates_and_records_a_run(finished, tmp_path, capfd):
     assert cli.main(["eval", str(finished / "runs" / "represent")]) == 2
 
 
+@pytest.mark.slow
 def test_eval_separates_the_ten_tasks_and_evaluates_the_baselines(tmp_path):
     arguments = (
         "variant=mt10 env_steps=40 horizon=20 final_episodes=0 sac.hidden=16 off_policy.learning_starts=20".split()

@@ -1,5 +1,7 @@
 """CUDA kernels without a GPU: NVVM compiles them, and in numba's simulator they match the CPU loops bit by bit."""
 
+import pytest
+
 from envs.cuda_child import both, count_compiled
 
 COMPILE = """
@@ -92,6 +94,7 @@ for t in range(7):
 """
 
 
+@pytest.mark.slow
 def test_kernels_compile_to_ptx() -> None:
     assert count_compiled(COMPILE) == 8
 

@@ -1,5 +1,7 @@
 """CUDA kernels without a GPU: NVVM compiles them; in the simulator of numba they equal the CPU loops bit for bit."""
 
+import pytest
+
 from envs.cuda_child import both, count_compiled
 
 COMPILE = """
@@ -59,6 +61,7 @@ for t in range(60):
 """
 
 
+@pytest.mark.slow
 def test_kernels_compile_to_ptx():
     assert count_compiled(COMPILE) == 2
 

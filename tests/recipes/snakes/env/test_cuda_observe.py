@@ -1,6 +1,8 @@
 """CUDA kernels of observations and opponents without a GPU: NVVM compiles them, and in the simulator of numba they
 equal the CPU loops bit for bit."""
 
+import pytest
+
 from envs.cuda_child import both, count_compiled
 
 COMPILE = """
@@ -62,6 +64,7 @@ for kind, opponent in opponents.items():
 """
 
 
+@pytest.mark.slow
 def test_kernels_compile_to_ptx():
     assert count_compiled(COMPILE) == 2
 

@@ -1,5 +1,7 @@
 """The CUDA kernels without a GPU: NVVM compiles them, and in numba's simulator they match the CPU loops bit for bit."""
 
+import pytest
+
 from envs.cuda_child import both, count_compiled
 
 COMPILE = """
@@ -89,6 +91,7 @@ for t in range(4):
 """
 
 
+@pytest.mark.slow
 def test_kernels_compile_to_ptx():
     assert count_compiled(COMPILE) == 8
 

@@ -53,7 +53,7 @@ def compare(task, horizon, steps):
     threads.close()
 
 
-@pytest.mark.parametrize("task", (*MT10_TASKS, *TRANSLATED))
+@pytest.mark.parametrize("task", (*MT10_TASKS, *(pytest.param(task, marks=pytest.mark.slow) for task in TRANSLATED)))
 def test_threads_and_the_package_agree(task):
     compare(task, HORIZON, HORIZON + 30)
 
