@@ -14,7 +14,9 @@ import argparse
 import json
 import random
 import re
+import signal
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -134,6 +136,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, required=True)
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the machines end with this process
     record = json.loads(options.json.read_text()) if options.json.exists() else {"losses": []}
     losses: list[dict] = record["losses"]
     draw = random.Random(options.seed + len(losses))
