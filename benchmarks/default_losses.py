@@ -22,10 +22,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 
 from false_alarms import RUNS  # noqa: E402
-from soak_runs import saved_at  # noqa: E402
-
 from powerband.core.machine.device import host_facts  # noqa: E402
 from powerband.core.machine.utilisation import process_tree  # noqa: E402
+from soak_runs import saved_at  # noqa: E402
 
 COMMON = "gpus=none threads=1 tensorboard=false"
 BOUND_S = 180.0
