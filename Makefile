@@ -11,12 +11,13 @@ RENDER := libegl1 libgl1 libosmesa6
 
 setup: $(STAMP)
 
-# torch first, then everything else under the constraint that torch stays what it is.
+# torch first, then everything else under the constraint that torch stays what it is. Python compiles what it imports;
+# to compile all 23,000 modules would take more than a minute.
 $(STAMP): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -c 'import torch' 2>/dev/null || $(BIN)/pip install --quiet $(TORCH)
+	$(BIN)/python -c 'import torch' 2>/dev/null || $(BIN)/pip install --quiet --no-compile $(TORCH)
 	$(BIN)/python -c 'import torch; print("torch==" + torch.__version__)' > $(VENV)/constraints.txt
-	$(BIN)/pip install --quiet --constraint $(VENV)/constraints.txt --editable '.[gym,atari,agents,metaworld,pool,diffusion,libero,deepspeed,encoders,cuda,tune,peers,dev]'
+	$(BIN)/pip install --quiet --no-compile --constraint $(VENV)/constraints.txt --editable '.[gym,atari,agents,metaworld,pool,diffusion,libero,deepspeed,encoders,cuda,tune,peers,dev]'
 	@$(call rendering)
 	touch $(STAMP)
 

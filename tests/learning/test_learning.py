@@ -39,6 +39,7 @@ def test_dqn_balances_the_pole(tmp_path, capsys):
     assert score(run, capsys)["return_low"] > max(80, 2 * score(untrained, capsys)["return_high"])  # random play: 22
 
 
+@pytest.mark.slow
 def test_fast_td3_swings_the_pendulum_up(tmp_path, capsys):
     words = ["gym", "variant=fast_td3", "env_id=Pendulum-v1", "num_workers=0", "threads=1", "env_steps=12000"]
     sizes = ["hidden=64,64", "critic_hidden=64,64", "num_envs=16", "global_batch_size=256", "actor_lr=1e-3"]

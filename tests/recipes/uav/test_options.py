@@ -111,6 +111,7 @@ def test_backend_switches_are_set_and_logged(tmp_path):
     assert not torch.is_anomaly_enabled() and cudnn.benchmark and not cudnn.deterministic and cudnn.allow_tf32
 
 
+@pytest.mark.slow
 def test_figures_and_histograms_do_not_change_the_training(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 

@@ -48,7 +48,7 @@ WORLDS = {
 }
 
 
-@pytest.mark.parametrize("rule", ["fixed", "constant-reuse", "sqrt-lr"])
+@pytest.mark.parametrize("rule", ["fixed", "constant-reuse", pytest.param("sqrt-lr", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("world", WORLDS)
 def test_chosen_setting_is_close_to_the_best_of_all_settings(tuned, world: str, rule: str) -> None:
     result = tuned(WORLDS[world], learning=rule)

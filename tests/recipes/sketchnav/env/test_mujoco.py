@@ -54,6 +54,7 @@ def test_depth_of_both_renderers_agrees() -> None:
     assert (errors < 0.03).mean() > 0.97, "only pixels at edges may differ by more than 3 cm"
 
 
+@pytest.mark.slow
 def test_workers_move_like_the_ray_casters_environment_and_observe_mujocos_images(tmp_path, monkeypatch) -> None:
     pytest.importorskip("mujoco", reason="mujoco is not installed")
     from powerband.core.machine import rendering

@@ -34,7 +34,7 @@ def demos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "demos"
 
 
-@pytest.mark.parametrize("algo", ["clone", "diffusion"])
+@pytest.mark.parametrize("algo", [pytest.param("clone", marks=pytest.mark.slow), "diffusion"])
 def test_training_resumes_bit_by_bit_and_is_evaluated(
     algo: str, demos: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:

@@ -2,6 +2,7 @@
 
 import math
 
+import pytest
 import torch
 
 from powerband.recipes.sketchnav.nets.goal_net import (
@@ -57,6 +58,7 @@ def test_rays_against_a_plain_walk() -> None:
                 )
 
 
+@pytest.mark.slow
 def test_it_learns_where_the_goal_is() -> None:
     torch.manual_seed(0)
     net = GoalNet()
