@@ -54,7 +54,7 @@ class Spaces:
         low: Lower bounds of a continuous action as a flat tuple; None for a discrete action.
         high: Upper bounds of a continuous action as a flat tuple; None for a discrete action.
         num_agents: Length of the agent axis, from the environment's attribute `num_agents`; None without this axis.
-        max_episode_steps: Steps after which an episode is truncated; None if the environment declares no limit.
+        max_episode_steps: Actions after which an episode is truncated; None if the environment declares no limit.
     """
 
     obs: Any
@@ -75,11 +75,12 @@ class Spaces:
             ConfigError: A space has no tensor form; the message names the supported spaces.
         """
         env_spec = getattr(env, "spec", None)
+        limit = getattr(env_spec, "max_episode_steps", None) or getattr(env, "max_episode_steps", None)
         return cls.from_spaces(
             env.observation_space,
             env.action_space,
             num_agents=getattr(getattr(env, "unwrapped", env), "num_agents", None),
-            max_episode_steps=getattr(env_spec, "max_episode_steps", None) or getattr(env, "max_episode_steps", None),
+            max_episode_steps=limit and -(-limit // steps_per_action(env)),
         )
 
     @classmethod
@@ -108,6 +109,20 @@ class Spaces:
     def obs_paths(self) -> list[tuple[tuple[str, ...], Leaf]]:
         """Lists (keys, leaf) of each array of an observation; keys are from the outermost to the innermost."""
         return list(_paths(self.obs, ()))
+
+
+def steps_per_action(env: Any) -> int:
+    """Returns how many steps its time limit counts per action, because wrappers outside of the limit repeat actions."""
+    from gymnasium import Wrapper, wrappers
+
+    repeats = 1
+    while isinstance(env, Wrapper) and not isinstance(env, wrappers.TimeLimit):
+        if isinstance(env, wrappers.RepeatAction):
+            repeats *= env.num_repeats
+        elif isinstance(env, wrappers.AtariPreprocessing):
+            repeats *= env.frame_skip
+        env = env.env
+    return repeats
 
 
 def _paths(tree: Any, keys: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Leaf]]:

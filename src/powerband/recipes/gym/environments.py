@@ -60,4 +60,4 @@ def make_goal_reward(config: Config) -> EnvGoalReward:
     Raises:
         ConfigError: The environment has no goals or no vectorised ``compute_reward``.
     """
-    return EnvGoalReward(make_gym(config.env_id, config.wrap, **config.env_arguments()))
+    return EnvGoalReward(make_gym(config.env_id, config.wrap, config.env_arguments()))
