@@ -1,4 +1,4 @@
-"""Off-policy loop: fills a replay buffer and runs the updates that are due. For SAC, TD3, DQN and DDPG.
+"""Off-policy loop: fills a replay buffer and runs the updates that are due. For SAC, TD3, FastTD3, DQN and DDPG.
 
 Each iteration chooses actions, sends them, runs due updates, receives the step and stores it.
 
@@ -42,7 +42,7 @@ from powerband.loops.support.changed_ranks import continue_episodes, register_ep
 from powerband.loops.support.guarded_learner import GuardedLearner
 from powerband.loops.support.loop_state import LoopState, env_accounts
 from powerband.loops.support.reward_scale import RewardScale
-from powerband.nets.distributions import uniform_actions
+from powerband.nets.distributions import MultiCategorical, uniform_actions
 from powerband.nets.observations.features import action_mask
 
 
@@ -281,10 +281,19 @@ def _fields(env: VecEnv, extras: dict[str, Tensor]) -> dict[str, Tree]:
 
 
 def random_actions(noise: Noise, env: VecEnv, obs: Tree) -> Tensor:
-    """Samples actions (N, ...) uniformly: within the bounds, or among the actions that the mask in `obs` allows."""
+    """Samples actions (N, ...) uniformly: within the bounds, or among the actions that the mask in `obs` allows.
+
+    An entry of a continuous action without a lower or an upper bound is drawn from -1 .. 1, or from 1 above or below
+    its only bound.
+    """
     uniform = noise.uniform(*env.spec.action.shape)
+    if heads := env.spec.action_heads:
+        logits = uniform.new_zeros(len(uniform), sum(heads))
+        return MultiCategorical(logits, heads, action_mask(obs)).sample(uniform)
     if env.spec.num_actions is not None:
         return uniform_actions(uniform, env.spec.num_actions, action_mask(obs))
     assert env.spec.low is not None and env.spec.high is not None
     low, high = env.spec.low.to(env.device), env.spec.high.to(env.device)
-    return low + (high - low) * uniform
+    lowest = torch.where(low.isfinite(), low, (high - 1).clamp(max=-1))
+    highest = torch.where(high.isfinite(), high, (low + 1).clamp(min=1))
+    return lowest + (highest - lowest) * uniform

@@ -63,8 +63,8 @@ def test_two_ranks_share_the_deviation():
             return flat.copy_(torch.stack([sent[-1], other.pop(0)]).mean(0)) if other else flat
 
     device, sent, other = torch.device("cpu"), [], []
-    for rank in (1, 0):  # rank 1 runs first, and rank 0 averages with what rank 1 sent
-        other = [moments.clone() for moments in sent]
+    for rank in (1, 0, 1, 0):  # in turn; each averages with what the other sent, and deviations follow means
+        other, sent = [moments.clone() for moments in sent], []
         part = RewardScale(Half(rank=rank, world_size=2, device=device), torch.zeros(ENVS), GAMMA, True, 0.0)
         _, returns = play(part, 1, seed=rank)
         if rank:
