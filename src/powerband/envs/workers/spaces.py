@@ -29,7 +29,7 @@ class Leaf:
     Attributes:
         shape: Shape without the environment axis.
         dtype: Type in which it is stored: "float32", "int64", "uint8" or "bool".
-        start: Smallest value of a Discrete space, which is stored as 0; 0 for other spaces.
+        start: Smallest value of a Discrete or MultiDiscrete space, which is stored as 0; 0 for other spaces.
         categories: Number of values of each entry, in flat order, if the entries are categories.
         high: Largest value of an image; None for other arrays and for images in 0..1.
     """
@@ -148,7 +148,14 @@ def _obs_leaf(space: Any, name: str) -> Any:
     if isinstance(space, spaces.Discrete):
         return Leaf((), "int64", int(space.start), (int(space.n),))
     if isinstance(space, spaces.MultiDiscrete):
-        return Leaf(tuple(space.shape), "int64", categories=tuple(space.nvec.ravel().tolist()))
+        starts = sorted(set(np.ravel(space.start).tolist()))
+        if len(starts) > 1:
+            raise ConfigError(
+                f"The entries of the {name} space {space} start at {', '.join(map(str, starts))}, but those of one "
+                f"array need one start. Subtract it with gymnasium.wrappers.TransformObservation; "
+                f"wrappers=MODULE:NAME applies a wrapper of your own."
+            )
+        return Leaf(tuple(space.shape), "int64", starts[0], tuple(space.nvec.ravel().tolist()))
     if isinstance(space, spaces.MultiBinary):
         return Leaf(tuple(space.shape), "bool")
     fix = WRAPPERS.get(type(space).__name__, "Convert it to an array with gymnasium.wrappers.TransformObservation")
