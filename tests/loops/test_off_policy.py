@@ -32,7 +32,7 @@ from powerband.envs.adapters.gymnasium_env import GymVecEnv
 from powerband.envs.workers.vector import WorkerVecEnv
 from powerband.loops.config import OffPolicyConfig
 from powerband.loops.evaluate import evaluate
-from powerband.loops.off_policy import off_policy, random_actions
+from powerband.loops.off_policy import _warn_of_unused, off_policy, random_actions
 from powerband.nets.mlp import MLP
 from powerband.nets.observations.encoders import ObsEncoder
 
@@ -156,6 +156,36 @@ def test_random_actions_without_bounds_are_finite():
     low, high = torch.tensor([-math.inf, 3.0, -math.inf, -2.0]), torch.tensor([math.inf, math.inf, -3.0, 2.0])
     actions = drawn(EnvSpec(TensorSpec((1,)), TensorSpec((4,)), low=low, high=high), torch.zeros(1_000, 1))
     assert actions.amin(0).round().tolist() == [-1, 3, -4, -2] and actions.amax(0).round().tolist() == [1, 4, -3, 2]
+
+
+def test_scaled_rewards_of_batches_are_limited(tmp_path):
+    env = WorkerVecEnv([Doors] * 2, num_workers=0)
+    loop = OffPolicyConfig(num_envs=2, global_batch_size=8, learning_starts=8, normalize_reward=True, random_steps=8)
+    rewards: list[float] = []
+
+    class Recording(DQN):
+        def update(self, batch):
+            rewards.append(float(batch["reward"].abs().max()))
+            return super().update(batch)
+
+    monkey = pytest.MonkeyPatch()
+    monkey.setattr("powerband.loops.off_policy.MAX_SCALED", 1e-3)
+    with monkey.context():
+        train(env, lambda run: Recording(env.spec, DQNConfig(hidden=(8,)), run.context), loop, tmp_path / "run", 20)
+    monkey.undo()
+    assert rewards and max(rewards) == pytest.approx(1e-3)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"graph_updates": 4}, "graph_updates=4 has no effect on cpu.*Leave it out"),
+        ({"importance_exponent": 1.0}, "importance_exponent=1 has no effect without prioritised replay"),
+    ],
+)
+def test_options_without_effect_are_reported(options, message):
+    with pytest.warns(UserWarning, match=message):
+        _warn_of_unused(OffPolicyConfig(**options), torch.device("cpu"))
 
 
 def test_random_steps_are_refused_for_a_learner_that_stores_probabilities(tmp_path):

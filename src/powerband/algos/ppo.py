@@ -152,7 +152,11 @@ class PPO:
         if self.discrete:
             return sampled.view(*lead, self.dim) if self.heads else sampled.view(lead), extras, carry
         raw = sampled.view(*lead, self.dim)
-        return torch.addcmul(self.centre, self.scale, raw.clamp(-self.limit, self.limit)), {**extras, "raw_action": raw}, carry
+        return (
+            torch.addcmul(self.centre, self.scale, raw.clamp(-self.limit, self.limit)),
+            {**extras, "raw_action": raw},
+            carry,
+        )
 
     def _choose(
         self, obs: Tree, lead: torch.Size, carry: Tensor | None, explore: bool, temperature: float

@@ -81,3 +81,12 @@ def test_a_restored_scale_continues_equally():
     other.load_state_dict({name: value.clone() for name, value in one.state_dict().items()})
     (ours, _), (theirs, _) = play(one, 2, seed=9), play(other, 2, seed=9)
     assert np.array_equal(ours, theirs)
+
+
+def test_the_returns_of_new_episodes_start_at_0():
+    one = scale()
+    play(one, 1)
+    kept = one.returns.clone()
+    lost = torch.arange(ENVS) == 1
+    one.discard(lost)
+    assert one.returns[1] == 0 and torch.equal(one.returns[~lost], kept[~lost])

@@ -23,9 +23,7 @@ MAX_FRAMES = 300
 FPS = 30
 
 
-def make_rendered(
-    env_id: str, wrapping: Wrapping, keep: list[Callable[[], Any]], env_kwargs: Mapping[str, Any]
-) -> Any:
+def make_rendered(env_id: str, wrapping: Wrapping, keep: list[Callable[[], Any]], env_kwargs: Mapping[str, Any]) -> Any:
     """Creates one environment that renders images, and adds its function `render` to `keep`."""
     env = make_gym(env_id, wrapping, {**env_kwargs, "render_mode": "rgb_array"})
     keep.append(env.render)
