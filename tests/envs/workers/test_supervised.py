@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -271,3 +273,16 @@ def test_the_failure_of_a_reset_names_no_actions_of_the_episode_before() -> None
     assert step.lost.tolist() == [True] and "in the reset after an episode" in failures[0].description
     assert (failures[0].episode, failures[0].step, len(failures[0].actions)) == (1, 0, 0)
     assert failures[0].seed == episode_seed(0, 0, 1)
+
+
+def test_the_repetition_of_episodes_after_a_restart_may_take_longer_than_a_step() -> None:
+    failures: list[EnvFailure] = []
+    limits = Supervision(deadline_s=0.8)
+    env = WorkerVecEnv([(Slow, {})], num_workers=1, supervision=limits, on_failure=failures.append)
+    env.reset(0)
+    for _ in range(3):
+        env.step(torch.zeros(1, 1))
+    os.kill(env._workers[0].process.pid, signal.SIGKILL)
+    step = env.step(torch.zeros(1, 1))
+    assert step.lost is None and step.obs[0, 1] == 4 and len(failures) == 1
+    env.close()
