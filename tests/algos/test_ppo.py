@@ -119,6 +119,20 @@ def test_continuous_actions_are_in_the_units_and_bounds():
     assert (action >= BOX.low).all() and (action <= BOX.high).all() and extras["raw_action"].abs().max() > 1
 
 
+def test_only_entries_without_bounds_are_not_clipped():
+    low, high = torch.tensor([0.0, -torch.inf]), torch.tensor([4.0, torch.inf])
+    ours = learner(EnvSpec(TensorSpec((4,)), TensorSpec((2,)), low=low, high=high), log_std=1.0)
+    action, *_ = ours.act(torch.randn(500, 4), None, True)
+    assert action[:, 0].amin() == 0 and action[:, 0].amax() == 4 and action[:, 1].abs().amax() > 1
+
+
+@pytest.mark.parametrize("shape", [(), (2, 2)])
+def test_continuous_actions_that_are_no_vector_are_refused(shape):
+    spec = EnvSpec(TensorSpec((4,)), TensorSpec(shape), low=-torch.ones(shape), high=torch.ones(shape))
+    with pytest.raises(ValueError, match="algo=ppo needs continuous actions of one vector.*Flatten the actions"):
+        learner(spec)
+
+
 def test_a_low_temperature_samples_powers_of_the_policy():
     ours, obs = learner(), torch.randn(1, 4).expand(20_000, 4)
     probs = ours.net(obs[:1])[0].softmax(-1)[0]

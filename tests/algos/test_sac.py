@@ -182,3 +182,15 @@ def test_unsupported_actions_are_refused():
     ):
         with pytest.raises(ValueError, match="algo=ppo"):
             learner(spec=spec)
+
+
+def test_actions_of_several_axes_are_refused_and_constant_entries_learned():
+    box = torch.ones(2, 2)
+    with pytest.raises(ValueError, match="algo=sac needs one action vector.*Flatten the actions"):
+        learner(spec=EnvSpec(TensorSpec((3,)), TensorSpec((2, 2)), low=-box, high=box))
+    ours = learner(spec=EnvSpec(SPEC.obs, SPEC.action, low=torch.tensor([-1.0, 2.0]), high=torch.tensor([1.0, 2.0])))
+    obs = torch.randn(16, 3)
+    action, *_ = ours.act(obs, None, True)
+    rows = {"obs": obs, "next_obs": obs, "action": action, "reward": torch.zeros(16)}
+    losses = ours.update({**rows, "terminated": torch.zeros(16, dtype=torch.bool)})
+    assert (action[:, 1] == 2).all() and all(torch.isfinite(loss) for loss in losses.values())

@@ -10,6 +10,7 @@ import torch
 from powerband.core.errors import ConfigError
 from powerband.core.telemetry.console import count_progress_bar
 from powerband.data.types import EnvSpec, Step, TensorSpec
+from powerband.loops import evaluate as evaluation
 from powerband.loops.evaluate import evaluate, mean_interval, wilson_interval
 
 LENGTHS = torch.tensor([2, 3, 7])
@@ -102,3 +103,10 @@ def test_an_episode_whose_simulator_fails_is_no_result():
         match="Environment 1 cannot be evaluated: its simulator failed in 10 episodes.*powerband.envs.workers.sup",
     ):
         evaluate(Failing(100), count, 6, 0, torch.zeros(3, 1))
+
+
+def test_an_episode_without_an_end_is_refused(monkeypatch):
+    monkeypatch.setattr(evaluation, "MAX_STEPS", 6)
+    evaluate(FixedLengths(10), count, 3, 0, torch.zeros(3, 1))
+    with pytest.raises(ConfigError, match="did not end within 6 steps.*Register the environment with max_episode_st"):
+        evaluate(FixedLengths(None), count, 3, 0, torch.zeros(3, 1))

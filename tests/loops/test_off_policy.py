@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
@@ -20,16 +22,17 @@ from powerband.algos.dqn import DQN
 from powerband.algos.settings import DDPGConfig, DQNConfig
 from powerband.core.config import RunConfig
 from powerband.core.errors import ConfigError
+from powerband.core.noise import NoiseSource
 from powerband.core.run.run import Run
 from powerband.data.hindsight import GoalReward
 from powerband.data.replay import Replay
-from powerband.data.types import Learner, Step, TensorSpec
+from powerband.data.types import EnvSpec, Learner, Step, TensorSpec
 from powerband.envs.adapters.goal_reward import EnvGoalReward
 from powerband.envs.adapters.gymnasium_env import GymVecEnv
 from powerband.envs.workers.vector import WorkerVecEnv
 from powerband.loops.config import OffPolicyConfig
 from powerband.loops.evaluate import evaluate
-from powerband.loops.off_policy import off_policy
+from powerband.loops.off_policy import _warn_of_unused, off_policy, random_actions
 from powerband.nets.mlp import MLP
 from powerband.nets.observations.encoders import ObsEncoder
 
@@ -132,6 +135,57 @@ def test_masks_are_obeyed_by_random_and_by_learned_actions(random_steps, tmp_pat
     assert lines[-1]["grad_steps"] > 0
     assert float(torch.stack(rewards).min()) >= 0.0, "a closed door costs 1000"
     assert torch.stack(rewards[:15]).unique().tolist() == [0.0, 1.0, 2.0, 3.0, 4.0], "random actions reach all doors"
+
+
+def drawn(spec: EnvSpec, obs: Any) -> torch.Tensor:
+    """Random actions of 1,000 environments."""
+    env = SimpleNamespace(spec=spec, device=torch.device("cpu"))
+    return random_actions(NoiseSource(0, "cpu", 0)("random actions", 1_000), env, obs)
+
+
+def test_random_actions_of_several_entries_are_drawn_for_each_entry():
+    spec = EnvSpec(TensorSpec((1,)), TensorSpec((2,), torch.int64), num_actions=5, action_heads=(2, 3))
+    actions = drawn(spec, torch.zeros(1_000, 1))
+    assert [column.unique().tolist() for column in actions.unbind(1)] == [[0, 1], [0, 1, 2]]
+    mask = torch.tensor([True, False, False, True, True]).expand(1_000, 5)
+    actions = drawn(spec, {"obs": torch.zeros(1_000, 1), "action_mask": mask})
+    assert [column.unique().tolist() for column in actions.unbind(1)] == [[0], [1, 2]]
+
+
+def test_random_actions_without_bounds_are_finite():
+    low, high = torch.tensor([-math.inf, 3.0, -math.inf, -2.0]), torch.tensor([math.inf, math.inf, -3.0, 2.0])
+    actions = drawn(EnvSpec(TensorSpec((1,)), TensorSpec((4,)), low=low, high=high), torch.zeros(1_000, 1))
+    assert actions.amin(0).round().tolist() == [-1, 3, -4, -2] and actions.amax(0).round().tolist() == [1, 4, -3, 2]
+
+
+def test_scaled_rewards_of_batches_are_limited(tmp_path):
+    env = WorkerVecEnv([Doors] * 2, num_workers=0)
+    loop = OffPolicyConfig(num_envs=2, global_batch_size=8, learning_starts=8, normalize_reward=True, random_steps=8)
+    rewards: list[float] = []
+
+    class Recording(DQN):
+        def update(self, batch):
+            rewards.append(float(batch["reward"].abs().max()))
+            return super().update(batch)
+
+    monkey = pytest.MonkeyPatch()
+    monkey.setattr("powerband.loops.off_policy.MAX_SCALED", 1e-3)
+    with monkey.context():
+        train(env, lambda run: Recording(env.spec, DQNConfig(hidden=(8,)), run.context), loop, tmp_path / "run", 20)
+    monkey.undo()
+    assert rewards and max(rewards) == pytest.approx(1e-3)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"graph_updates": 4}, "graph_updates=4 has no effect on cpu.*Leave it out"),
+        ({"importance_exponent": 1.0}, "importance_exponent=1 has no effect without prioritised replay"),
+    ],
+)
+def test_options_without_effect_are_reported(options, message):
+    with pytest.warns(UserWarning, match=message):
+        _warn_of_unused(OffPolicyConfig(**options), torch.device("cpu"))
 
 
 def test_random_steps_are_refused_for_a_learner_that_stores_probabilities(tmp_path):

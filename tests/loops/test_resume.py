@@ -64,3 +64,15 @@ def test_another_seed_gives_another_run(tmp_path):
     one = runs.train("ddpg", tmp_path / "one", "env_steps=100")
     two = runs.train("ddpg", tmp_path / "two", "env_steps=100", "seed=1")
     assert any("actor" in name for name in runs.differences(one, two))
+
+
+def test_updates_that_overlap_left_pending_are_made_without_it(tmp_path):
+    run = runs.train("sac", tmp_path / "run", "env_steps=44", "overlap=true", "num_workers=1", "update_interval=2")
+    assert pending_updates(run) > 0
+    runs.resume("sac", run, "env_steps=48", "overlap=false")
+    assert pending_updates(run) == 0
+    assert runs.metrics(run)[-1]["grad_steps"] == 8, "one update per transition after the first 40"
+
+
+def pending_updates(run_dir):
+    return next(leaf for name, leaf in runs.state(run_dir).items() if name.endswith("position/owed"))

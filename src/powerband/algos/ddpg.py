@@ -1,7 +1,7 @@
 """DDPG for one agent or a team with shared weights; also BiCNet, which is DDPG with communication between the agents.
 
 The actor computes a vector of action probabilities (a softmax). The replay buffer stores this vector, and the critic
-reads it in place of the action. The executed action, called move, is sampled from the vector.
+reads it in place of the action. The executed action is sampled from the vector.
 
 Source: Lillicrap et al. 2016, algorithm 1; Peng et al. 2017 for ``communicate="lstm"``.
 """

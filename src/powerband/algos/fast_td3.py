@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from powerband.algos.bounds import action_scale
 from powerband.algos.settings import FastTD3Config
-from powerband.core.errors import ConfigError
 from powerband.core.optim.compile import compile_if
 from powerband.core.optim.flat_adam import FlatAdam, FlatTarget
 from powerband.core.rank_context import RankContext
@@ -57,17 +57,10 @@ class FastTD3:
         Raises:
             ConfigError: The actions are discrete or unbounded, or are not one vector per environment.
         """
-        if spec.low is None or spec.high is None or not bool(torch.isfinite(torch.stack([spec.low, spec.high])).all()):
-            raise ConfigError("algo=fast_td3 needs continuous actions with finite bounds. Write algo=ppo.")
-        if spec.num_agents is not None or len(spec.action.shape) != 1:
-            raise ConfigError(
-                f"algo=fast_td3 needs one action vector per environment, not shape {spec.action.shape}. Write algo=ppo."
-            )
         self.config, self.precision, self.noise, self.ranks = config, context.precision, context.noise, context.ranks
         device, self.average = context.device, context.average
+        self.centre, self.scale = action_scale("fast_td3", spec, device)
         self.dim = spec.action.shape[0]
-        self.centre = ((spec.high + spec.low) / 2).to(device, torch.float32)
-        self.scale = ((spec.high - spec.low) / 2).to(device, torch.float32)
         self.encoder = None if encoder is None else encoder.to(device)
         inputs = num_features(spec.obs, None) if encoder is None else encoder.width
         self.obs_norm = RunningNorm(inputs).to(device) if config.normalize_obs and encoder is None else None

@@ -212,7 +212,7 @@ def kernels() -> tuple[Any, Any, Any]:
 
 
 class FusedPPO:
-    """Calls the two compiled functions for one network and its optimiser.
+    """Calls the three compiled functions for one network and its optimiser.
 
     Args:
         net: Network with two trunks of tanh layers, without GRU and central critic, in float32 on a CPU.
@@ -239,7 +239,7 @@ class FusedPPO:
         self.settings = tuple(map(np.float32, (config.clip, config.value_coef, config.entropy_coef, *bounds)))
 
     def _arguments(self, x: Tensor, mask: Tensor | None) -> tuple:
-        """Returns the common arguments of the two functions."""
+        """Returns the common arguments of the compiled functions."""
         empty = np.empty(0, np.float32)
         norm = (empty, empty) if self.norm is None else (self.norm.mean.numpy(), self.norm.var.numpy())
         clip = np.float32(math.inf if self.norm is None else self.norm.clip)

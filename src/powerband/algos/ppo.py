@@ -11,6 +11,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from powerband.algos.bounds import FLATTEN, centre_and_scale
 from powerband.algos.settings import PPOConfig
 from powerband.core.errors import ConfigError
 from powerband.core.optim.compile import compile_if
@@ -51,7 +52,8 @@ class PPO:
 
         Raises:
             ConfigError: `config.gru` is set without a shared trunk, `config.expert_coef` is set but the observations
-                contain no expert actions, or `config.action_noise` is "pink" for discrete actions.
+                contain no expert actions, `config.action_noise` is "pink" for discrete actions, or continuous actions
+                are not one vector per environment or agent.
         """
         if config.expert_coef and (encoder is None or not isinstance(spec.obs, dict) or "expert" not in spec.obs):
             raise ConfigError(
@@ -69,14 +71,20 @@ class PPO:
         self.leading = 1 if spec.num_agents is None else 2
         self.discrete = spec.num_actions is not None
         self.heads = spec.action_heads
+        if not self.discrete and len(spec.action.shape) != self.leading:
+            raise ConfigError(
+                f"algo=ppo needs continuous actions of one vector per environment or agent, not the shape "
+                f"{spec.action.shape}. {FLATTEN}"
+            )
         self.dim = spec.action.shape[-1] if self.heads or not self.discrete else 1
         self.action_rows = (-1, self.dim) if self.heads else (-1,)
         if not self.discrete:
-            low, high, self.bounded = spec.low, spec.high, True
-            if low is None or high is None or not bool(torch.isfinite(torch.stack([low, high])).all()):
-                low, high = torch.full(spec.action.shape, -1.0), torch.full(spec.action.shape, 1.0)
-                self.bounded = False
-            self.centre, self.scale = ((high + low) / 2).to(context.device), ((high - low) / 2).to(context.device)
+            unit = torch.ones(spec.action.shape)
+            low, high = -unit if spec.low is None else spec.low, unit if spec.high is None else spec.high
+            bounded = torch.isfinite(low) & torch.isfinite(high)  # entries without bounds are not clipped
+            low, high = torch.where(bounded, low, -unit), torch.where(bounded, high, unit)
+            self.centre, self.scale = centre_and_scale(low, high, context.device)
+            self.limit = torch.where(bounded, 1.0, torch.inf).to(context.device)
         has_state = isinstance(spec.obs, dict) and "state" in spec.obs and not config.shared_trunk
         self.has_state = has_state
         self.net = ActorCritic(
@@ -144,8 +152,11 @@ class PPO:
         if self.discrete:
             return sampled.view(*lead, self.dim) if self.heads else sampled.view(lead), extras, carry
         raw = sampled.view(*lead, self.dim)
-        inside = raw.clamp(-1, 1) if self.bounded else raw
-        return torch.addcmul(self.centre, self.scale, inside), {**extras, "raw_action": raw}, carry
+        return (
+            torch.addcmul(self.centre, self.scale, raw.clamp(-self.limit, self.limit)),
+            {**extras, "raw_action": raw},
+            carry,
+        )
 
     def _choose(
         self, obs: Tree, lead: torch.Size, carry: Tensor | None, explore: bool, temperature: float

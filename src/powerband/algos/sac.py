@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from powerband.algos.bounds import action_scale
 from powerband.algos.settings import SACConfig
-from powerband.core.errors import ConfigError
 from powerband.core.optim.compile import compile_if
 from powerband.core.optim.flat_adam import FlatAdam, FlatTarget
 from powerband.core.rank_context import RankContext
@@ -70,19 +70,10 @@ class SAC:
         Raises:
             ConfigError: The actions are discrete or unbounded, or are not one vector per environment.
         """
-        if spec.low is None or spec.high is None or not bool(torch.isfinite(torch.stack([spec.low, spec.high])).all()):
-            raise ConfigError(
-                "algo=sac needs continuous actions with finite bounds. Bound the actions, or write algo=ppo."
-            )
-        if spec.num_agents is not None or len(spec.action.shape) != 1:
-            raise ConfigError(
-                f"algo=sac needs one action vector per environment, not shape {spec.action.shape}. Write algo=ppo."
-            )
         self.config, self.precision, self.noise = config, context.precision, context.noise
         self.average, self.world_size = context.average, context.world_size
+        self.centre, self.scale = action_scale("sac", spec, context.device)
         self.dim = spec.action.shape[0]
-        self.centre = ((spec.high + spec.low) / 2).to(context.device, torch.float32)
-        self.scale = ((spec.high - spec.low) / 2).to(context.device, torch.float32)
         self.target_entropy = -float(self.dim) if config.target_entropy is None else config.target_entropy
         self.encoder = None if encoder is None else encoder.to(context.device)
         inputs = num_features(spec.obs, None) if encoder is None else encoder.width

@@ -101,4 +101,4 @@ def make_slow(
         work: ``sleep`` or ``compute``, see `SlowEnv`.
         env_kwargs: Keyword arguments of the environment `env_id`.
     """
-    return SlowEnv(TrackingEnv() if env_id is None else make_gym(env_id, **env_kwargs), step_ms, work)
+    return SlowEnv(TrackingEnv() if env_id is None else make_gym(env_id, env_kwargs=env_kwargs), step_ms, work)

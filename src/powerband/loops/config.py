@@ -138,8 +138,8 @@ class OnPolicyConfig:
     anneal_lr: bool = True
     """Let the learning rate fall linearly to 0 over the budget of environment steps or seconds."""
     double_buffer: bool = False
-    """Choose actions for half of the environments while the workers step the other half. The random numbers and the
-    results stay the same."""
+    """Choose actions for half of the environments while the workers step the other half. The random numbers
+    stay the same, and the results up to rounding."""
 
     def check(self, world_size: int) -> None:
         """Refuses sizes that do not divide by the number of ranks.

@@ -15,6 +15,8 @@ Policy = Callable[[Tree, Tensor | None], tuple[Tensor, Tensor | None]]
 """Function (observations, recurrent state or None) -> (actions, next recurrent state or None)."""
 MAX_LOST = 10
 """Failures of the simulator of one environment, in as many episodes in a row, after which the evaluation ends."""
+MAX_STEPS = 100_000
+"""Steps without an end of an episode after which the evaluation ends, if the environment has no time limit."""
 
 
 def evaluate(
@@ -45,7 +47,8 @@ def evaluate(
         the environment, such as ``success``.
 
     Raises:
-        ConfigError: The simulator of an environment failed in MAX_LOST episodes in a row.
+        ConfigError: The simulator of an environment failed in MAX_LOST episodes in a row, or an episode without a time
+            limit did not end within MAX_STEPS steps.
     """
     rounds = math.ceil(episodes / env.num_envs)
     obs = env.reset(seed)
@@ -69,6 +72,11 @@ def evaluate(
                 f"Environment {int(lost.argmax())} cannot be evaluated: its simulator failed in {MAX_LOST} episodes "
                 f"in a row. Correct the environment. The function reproduce_failure in "
                 f"powerband.envs.workers.supervision repeats an episode that failed."
+            )
+        if env.spec.max_episode_steps is None and int(length.max()) > MAX_STEPS:
+            raise ConfigError(
+                f"Environment {int(length.argmax())} cannot be evaluated: its episode did not end within "
+                f"{MAX_STEPS:,} steps, and it has no time limit. Register the environment with max_episode_steps."
             )
         counted = complete & (finished < rounds)
         if counted.any():

@@ -1,4 +1,4 @@
-"""Off-policy loop: fills a replay buffer and runs the updates that are due. For SAC, TD3, DQN and DDPG.
+"""Off-policy loop: fills a replay buffer and runs the updates that are due. For SAC, TD3, FastTD3, DQN and DDPG.
 
 Each iteration chooses actions, sends them, runs due updates, receives the step and stores it.
 
@@ -41,8 +41,8 @@ from powerband.loops.config import OffPolicyConfig
 from powerband.loops.support.changed_ranks import continue_episodes, register_episodes
 from powerband.loops.support.guarded_learner import GuardedLearner
 from powerband.loops.support.loop_state import LoopState, env_accounts
-from powerband.loops.support.reward_scale import RewardScale
-from powerband.nets.distributions import uniform_actions
+from powerband.loops.support.reward_scale import MAX_SCALED, RewardScale
+from powerband.nets.distributions import MultiCategorical, uniform_actions
 from powerband.nets.observations.features import action_mask
 
 
@@ -83,6 +83,7 @@ def off_policy(
             stacklevel=2,
         )
         overlap = False
+    _warn_of_unused(config, run.device)
 
     scheduled = config.anneal_from < 1 or config.lr_warmup_updates > 0
     initial_lr = float(learner.lr) if scheduled else 0.0
@@ -133,7 +134,8 @@ def off_policy(
             if config.hindsight and clip:
                 batch["reward"] = batch["reward"].clamp(-clip, clip)
             if scale is not None:
-                batch["reward"] = batch["reward"] * scale.factor
+                most = MAX_SCALED * config.n_step
+                batch["reward"] = (batch["reward"] * scale.factor).clamp(-most, most)
         losses = guarded.update(batch)
         if replay.priorities is not None:
             assert prioritized is not None
@@ -154,7 +156,7 @@ def off_policy(
     run.register("schedule", schedule, redistribute=lambda states: schedule.load_state_dict(states[0]))
     register_episodes(run, env, tracker, position)
     if run.begin(_sizes(env, config, batch_size, schedule, overlap, world), hooks):
-        continue_episodes(run, env, tracker, position)
+        continue_episodes(run, env, tracker, position, scale)
         replay.cut(~env.resumed)
 
     def update(due: int) -> None:
@@ -205,9 +207,26 @@ def off_policy(
         if overlap:
             due, position.pending_updates = position.pending_updates, due
         else:
-            update(due)
+            update(due + position.pending_updates)  # a run with overlap may have saved some
+            position.pending_updates = 0
         run.tick(env.num_envs * world)
     run.finish()
+
+
+def _warn_of_unused(config: OffPolicyConfig, device: torch.device) -> None:
+    """Warns of options that have no effect with the others or on this device."""
+    if config.graph_updates and device.type != "cuda":
+        warnings.warn(
+            f"off_policy.graph_updates={config.graph_updates} has no effect on {device}, because only CUDA has graphs. "
+            f"Leave it out.",
+            stacklevel=3,
+        )
+    if config.importance_exponent != OffPolicyConfig.importance_exponent and not config.priority_exponent:
+        warnings.warn(
+            f"off_policy.importance_exponent={config.importance_exponent:g} has no effect without prioritised replay. "
+            f"Leave it out, or write off_policy.priority_exponent=0.6.",
+            stacklevel=3,
+        )
 
 
 def _sizes(
@@ -281,10 +300,19 @@ def _fields(env: VecEnv, extras: dict[str, Tensor]) -> dict[str, Tree]:
 
 
 def random_actions(noise: Noise, env: VecEnv, obs: Tree) -> Tensor:
-    """Samples actions (N, ...) uniformly: within the bounds, or among the actions that the mask in `obs` allows."""
+    """Samples actions (N, ...) uniformly: within the bounds, or among the actions that the mask in `obs` allows.
+
+    An entry of a continuous action without a lower or an upper bound is drawn from -1 .. 1, or from 1 above or below
+    its only bound.
+    """
     uniform = noise.uniform(*env.spec.action.shape)
+    if heads := env.spec.action_heads:
+        logits = uniform.new_zeros(len(uniform), sum(heads))
+        return MultiCategorical(logits, heads, action_mask(obs)).sample(uniform)
     if env.spec.num_actions is not None:
         return uniform_actions(uniform, env.spec.num_actions, action_mask(obs))
     assert env.spec.low is not None and env.spec.high is not None
     low, high = env.spec.low.to(env.device), env.spec.high.to(env.device)
-    return low + (high - low) * uniform
+    lowest = torch.where(low.isfinite(), low, (high - 1).clamp(max=-1))
+    highest = torch.where(high.isfinite(), high, (low + 1).clamp(min=1))
+    return lowest + (highest - lowest) * uniform

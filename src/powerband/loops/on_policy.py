@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import cast
 
@@ -46,6 +47,12 @@ def on_policy(
     Raises:
         ConfigError: The mini-batches do not divide the rollout.
     """
+    if run.settings.overlap:
+        warnings.warn(
+            "overlap=true has no effect with this algorithm, which updates only between rollouts. Leave it out, or "
+            "write on_policy.double_buffer=true.",
+            stacklevel=2,
+        )
     world, clock = run.ranks.world_size, run.clock
     guarded = GuardedLearner(run, learner, config)
     collector = RolloutCollector(run, env, guarded, config.double_buffer)
@@ -76,7 +83,7 @@ def on_policy(
         hooks,
     )
     if resumed:
-        continue_episodes(run, env, tracker, position)
+        continue_episodes(run, env, tracker, position, scale)
 
     while run.running:
         if config.anneal_lr:

@@ -30,6 +30,20 @@ def test_means_are_taken_over_the_interval_and_masked_figures_over_their_rows():
     assert "losses/a" not in flush(metrics, 6)
 
 
+def test_totals_are_summed_over_ranks_and_stay():
+    class Two(Ranks):
+        """The other rank has counted two failures and no means."""
+
+        def gather(self, value):
+            return [value, [[], {"charts/env_failures": 2}]]
+
+    metrics = Metrics([], Two())
+    assert flush(metrics, 5)["charts/env_failures"] == 2
+    metrics.add_count("charts/env_failures")
+    assert flush(metrics, 6)["charts/env_failures"] == flush(metrics, 7)["charts/env_failures"] == 3
+    assert "charts/env_failures" not in flush(Metrics([], Ranks()), 5)
+
+
 def test_a_resumed_interval_has_the_same_means():
     uninterrupted, first, second = (Metrics([], Ranks()) for _ in range(3))
     figures = [{"a/x": torch.tensor(float(value))} for value in (1, 2, 6)]

@@ -64,3 +64,9 @@ def test_errors_in_threads_are_raised_and_other_data_are_refused():
         index_loader(10, 2).load_state_dict({"drawn": 3, "rows": 12, "seed": 0})
     with pytest.raises(ValueError, match="at least one row"):
         index_loader(0, 2)
+
+
+def test_another_batch_size_is_refused():
+    state = index_loader(10, 2).state_dict()
+    with pytest.raises(ValueError, match="batches of 2 rows on each rank, but this run has 5.*global_batch_size=2"):
+        index_loader(10, 5).load_state_dict(state)

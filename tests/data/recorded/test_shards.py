@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -64,6 +65,21 @@ def test_new_data_replace_all_old_data(tmp_path):
     assert read_manifest(tmp_path / "data")["facts"] == {"turn": 2}
     assert len(list((tmp_path / "data").glob("*.safetensors"))) == 1
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
+
+
+def test_old_data_are_deleted_after_the_new_ones_are_in_place(tmp_path, monkeypatch):
+    folder, old = write_shards(tmp_path / "data", rows_from(10), {"turn": 1}), tmp_path / ".data.old"
+    replace, seen = os.replace, []
+
+    def observed(source, target):
+        if target == folder:
+            seen.append(read_shards(old)["task"].numel())
+        replace(source, target)
+
+    monkeypatch.setattr(shards.os, "replace", observed)
+    write_shards(folder, rows_from(2), {"turn": 2})
+    assert seen == [10], "a kill at this point loses neither the old data nor the new ones"
+    assert read_manifest(folder)["facts"] == {"turn": 2} and not old.exists()
 
 
 def test_damaged_files_are_named(tmp_path):

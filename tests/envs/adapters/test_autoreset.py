@@ -112,3 +112,12 @@ def test_the_pool_without_the_adapter_returns_invalid_transitions() -> None:
         pool.send(np.zeros(3, np.int64), np.arange(3))
         rewards.append(pool.recv()[1])
     assert np.max(rewards) == 1000.0
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_tuples_are_observed_by_position(mode: AutoresetMode) -> None:
+    makes = [functools.partial(gymnasium.make, "Blackjack-v1", disable_env_checker=True)] * 3
+    env = ExternalVecEnv(GymnasiumVector(SyncVectorEnv(makes, autoreset_mode=mode)))
+    _, steps, _ = play(env, 0, 20)
+    ended = [step for step in steps if step.final_obs is not None]
+    assert ended and all(set(step.obs) == set(step.final_obs) == {"0", "1", "2"} for step in ended)

@@ -6,13 +6,17 @@ import sys
 import time
 from pathlib import Path
 
+import gymnasium
+import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
 
 from powerband.bench.slow_envs import TrackingEnv, make_slow
 from powerband.core.errors import ConfigError
+from powerband.envs.adapters.by_id import make_gym
 from powerband.envs.adapters.gymnasium_env import GymVecEnv
+from powerband.envs.adapters.wrapping import Wrapping
 from powerband.envs.workers.spaces import Spaces
 from powerband.envs.workers.vector import WorkerVecEnv
 
@@ -130,3 +134,33 @@ def test_tracking_can_be_learned() -> None:
     assert no_action < 3 * controller < 0, (no_action, controller)
     slow = make_slow(0.0, "Pendulum-v1")
     assert slow.spec.max_episode_steps == 200
+
+
+class NamedArguments(gymnasium.Env):
+    """Its arguments have the names of those that `make_gym` has itself."""
+
+    observation_space = gymnasium.spaces.Box(0, 10, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, env_id: str = "", wrapping: int = 0, broken: bool = False):
+        self.arguments = env_id, wrapping
+        if broken:
+            len(wrapping)  # a bug of the constructor
+
+
+gymnasium.register("NamedArguments-v0", NamedArguments)
+
+
+def test_arguments_may_have_any_name():
+    env = make_gym("NamedArguments-v0", None, {"env_id": "mine", "wrapping": 3})
+    assert env.unwrapped.arguments == ("mine", 3)
+    GymVecEnv("NamedArguments-v0", 1, env_kwargs={"env_id": "mine", "wrapping": 3}).close()
+
+
+def test_only_unknown_arguments_are_blamed_on_the_settings():
+    with pytest.raises(ConfigError, match="does not accept env_kwargs=.*Remove that argument"):
+        make_gym("NamedArguments-v0", None, {"unknown": 1})
+    with pytest.raises(TypeError, match="no len"):
+        make_gym("NamedArguments-v0", None, {"broken": True})
+    with pytest.raises(ConfigError, match="wrap.atari=true needs a game of ALE.*Leave wrap.atari out"):
+        make_gym("NamedArguments-v0", Wrapping(atari=True))

@@ -93,7 +93,28 @@ def test_the_elapsed_time_is_observed():
     env.reset(0)
     assert set(env.spec.obs) == {"obs", "time"}
     obs = [env.step(torch.zeros(1, 1)).obs["time"].item() for _ in range(3)]
-    assert obs[0] < obs[1] < obs[2]
+    assert obs == pytest.approx([1 / 200, 2 / 200, 3 / 200])
+
+
+def test_the_share_of_the_time_counts_repeated_actions():
+    env = GymVecEnv("Pendulum-v1", 1, wrapping=Wrapping(action_repeat=60, time_aware=True))
+    assert env.spec.max_episode_steps == 4, "200 steps of the environment"
+    env.reset(0)
+    steps = [env.step(torch.zeros(1, 1)) for _ in range(4)]
+    assert [step.next_obs()["time"].item() for step in steps] == [0.25, 0.5, 0.75, 1.0]
+    assert [step.truncated.item() for step in steps] == [False, False, False, True]
+
+
+def test_masks_are_not_stacked():
+    env = Wrapping(action_mask=True, frame_stack=3).apply(Masked())
+    env.reset(seed=0)
+    obs, *_ = env.step(0)
+    assert obs["action_mask"].tolist() == [0, 1, 1, 1, 1] and obs["obs"].shape == (3, 1)
+
+
+def test_repeated_actions_of_agents_are_refused():
+    with pytest.raises(ConfigError, match="wrap.action_repeat=2 does not suit.*Write wrap.action_repeat=1"):
+        Wrapping(action_repeat=2).apply(ParallelAgents(Pair()))
 
 
 @pytest.mark.parametrize(

@@ -122,6 +122,26 @@ class Slow(Chained):
         return super().step(action)
 
 
+class SlowToReset(Chained):
+    def reset(self, **options: Any) -> tuple[np.ndarray, dict]:
+        time.sleep(0.5)
+        return super().reset(**options)
+
+
+class NeverResetsAgain(Chained):
+    """Its second reset and all later ones raise `error`."""
+
+    def __init__(self, error: type[Exception], length: int) -> None:
+        super().__init__(length=length)
+        self.error, self.resets = error, 0
+
+    def reset(self, **options: Any) -> tuple[np.ndarray, dict]:
+        self.resets += 1
+        if self.resets > 1:
+            raise self.error("scene=kitchen is unknown. Write scene=office.")
+        return super().reset(**options)
+
+
 class Rendering(Chained):
     renderer = "llvmpipe"
 

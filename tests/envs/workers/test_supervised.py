@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from envs.workers.faulty import FAULTS, Chained, Counting, FailsToLoadOnce, Slow, SlowToLoad
+from envs.workers.faulty import (
+    FAULTS,
+    Chained,
+    Counting,
+    FailsToLoadOnce,
+    NeverResetsAgain,
+    Slow,
+    SlowToLoad,
+    SlowToReset,
+)
 from powerband.core.errors import ConfigError
 from powerband.data.episode_tracker import EpisodeTracker
 from powerband.data.replay import Replay
 from powerband.data.types import TensorSpec
-from powerband.envs.workers.group import EnvError
+from powerband.envs.workers.group import NO_ROW, EnvError
 from powerband.envs.workers.seeds import episode_seed
 from powerband.envs.workers.supervision import EnvFailure, Supervision, reproduce_failure
 from powerband.envs.workers.vector import WorkerVecEnv
@@ -228,3 +239,50 @@ def test_lost_rows_reach_neither_the_replay_nor_the_metrics() -> None:
 def test_invalid_limits_are_refused() -> None:
     with pytest.raises(ConfigError, match="deadline_s=0 is not above 0. Write deadline_s=60"):
         Supervision(deadline_s=0)
+
+
+def test_a_reset_may_take_longer_than_a_step() -> None:
+    env = WorkerVecEnv([(SlowToReset, {})], num_workers=1, supervision=Supervision(deadline_s=0.3))
+    env.reset(0)
+    assert env._shared_arrays.arrays["active_row"].tolist() == [NO_ROW]
+    env.step(torch.zeros(1, 1))
+    state = env.state_dict()
+    env.load_state_dict(state)
+    assert env.resumed.all() and env._shared_arrays.arrays["active_row"].tolist() == [NO_ROW]
+    env.close()
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_invalid_settings_in_a_reset_are_refused_and_not_repaired(num_workers: int) -> None:
+    env_fn = (NeverResetsAgain, {"error": ConfigError, "length": 2})
+    env = WorkerVecEnv([env_fn], num_workers=num_workers, supervision=Supervision())
+    env.reset(0)
+    env.step(torch.zeros(1, 1))
+    with pytest.raises(ConfigError, match="^scene=kitchen is unknown. Write scene=office.$"):
+        env.step(torch.zeros(1, 1))
+    env.close()
+
+
+def test_the_failure_of_a_reset_names_no_actions_of_the_episode_before() -> None:
+    failures: list[EnvFailure] = []
+    env_fn = (NeverResetsAgain, {"error": RuntimeError, "length": 2})
+    env = WorkerVecEnv([env_fn], num_workers=0, supervision=Supervision(), on_failure=failures.append)
+    env.reset(0)
+    for _ in range(2):
+        step = env.step(torch.zeros(1, 1))
+    assert step.lost.tolist() == [True] and "in the reset after an episode" in failures[0].description
+    assert (failures[0].episode, failures[0].step, len(failures[0].actions)) == (1, 0, 0)
+    assert failures[0].seed == episode_seed(0, 0, 1)
+
+
+def test_the_repetition_of_episodes_after_a_restart_may_take_longer_than_a_step() -> None:
+    failures: list[EnvFailure] = []
+    limits = Supervision(deadline_s=0.8)
+    env = WorkerVecEnv([(Slow, {})], num_workers=1, supervision=limits, on_failure=failures.append)
+    env.reset(0)
+    for _ in range(3):
+        env.step(torch.zeros(1, 1))
+    os.kill(env._workers[0].process.pid, signal.SIGKILL)
+    step = env.step(torch.zeros(1, 1))
+    assert step.lost is None and step.obs[0, 1] == 4 and len(failures) == 1
+    env.close()

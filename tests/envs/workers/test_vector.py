@@ -10,8 +10,10 @@ import textwrap
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from gymnasium.spaces import MultiDiscrete
 
 from contract.contract import assert_same, play
 from contract.fakes import Sites
@@ -283,3 +285,22 @@ def test_an_episode_that_does_not_repeat_itself_ends_as_a_truncation() -> None:
     assert not truncated.resumed.any() and truncated.state_dict()["episode"].tolist() == [1, 1, 1]
     with pytest.raises(ValueError, match="saved state has 3 environments"):
         counting(0, [""]).load_state_dict(state)
+
+
+class Dice(Counting):
+    """Observes two dice from 1 on; `starts` are their smallest values."""
+
+    def __init__(self, starts: tuple[int, int] = (1, 1)) -> None:
+        super().__init__()
+        self.observation_space = MultiDiscrete([6, 6], start=list(starts))
+
+    def reset(self, **options) -> tuple[np.ndarray, dict]:
+        super().reset(**options)
+        return np.array([1, 6]), {}
+
+
+def test_entries_of_multi_discrete_observations_are_counted_from_0() -> None:
+    env = WorkerVecEnv([Dice], num_workers=0)
+    assert env.reset(0).tolist() == [[0, 5]]
+    with pytest.raises(ValueError, match="start at 0, 1, but those of one array need one start. Subtract it"):
+        WorkerVecEnv([(Dice, {"starts": (0, 1)})], num_workers=0)

@@ -62,3 +62,8 @@ def test_no_warning_is_issued_without_the_option(tmp_path):
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message="double_buffer")
         train(tmp_path / "run", "env_id=CartPole-v1", "num_workers=0", "env_steps=64")
+
+
+def test_a_warning_is_issued_for_overlap_between_rollouts(tmp_path):
+    with pytest.warns(UserWarning, match="overlap=true has no effect with this algorithm.*double_buffer=true"):
+        train(tmp_path / "run", "env_id=CartPole-v1", "num_workers=0", "overlap=true", "env_steps=64")

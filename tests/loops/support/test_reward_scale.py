@@ -63,8 +63,8 @@ def test_two_ranks_share_the_deviation():
             return flat.copy_(torch.stack([sent[-1], other.pop(0)]).mean(0)) if other else flat
 
     device, sent, other = torch.device("cpu"), [], []
-    for rank in (1, 0):  # rank 1 runs first, and rank 0 averages with what rank 1 sent
-        other = [moments.clone() for moments in sent]
+    for rank in (1, 0, 1, 0):  # in turn; each averages with what the other sent, and deviations follow means
+        other, sent = [moments.clone() for moments in sent], []
         part = RewardScale(Half(rank=rank, world_size=2, device=device), torch.zeros(ENVS), GAMMA, True, 0.0)
         _, returns = play(part, 1, seed=rank)
         if rank:
@@ -81,3 +81,12 @@ def test_a_restored_scale_continues_equally():
     other.load_state_dict({name: value.clone() for name, value in one.state_dict().items()})
     (ours, _), (theirs, _) = play(one, 2, seed=9), play(other, 2, seed=9)
     assert np.array_equal(ours, theirs)
+
+
+def test_the_returns_of_new_episodes_start_at_0():
+    one = scale()
+    play(one, 1)
+    kept = one.returns.clone()
+    lost = torch.arange(ENVS) == 1
+    one.discard(lost)
+    assert one.returns[1] == 0 and torch.equal(one.returns[~lost], kept[~lost])

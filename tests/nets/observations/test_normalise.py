@@ -19,8 +19,17 @@ def test_merged_statistics_equal_those_of_all_rows():
 def test_two_ranks_equal_one():
     torch.manual_seed(0)
     halves = torch.randn(2, 50, 3).unbind()
-    moments = [torch.stack([half.mean(0), half.square().mean(0)]) for half in halves]
+    mean = torch.cat(halves).mean(0)
+    averages = iter([mean, sum((half - mean).square().mean(0) for half in halves) / 2])
     one, joint = RunningNorm(3), RunningNorm(3)
-    one.update_statistics(halves[0], lambda tensor: tensor.copy_(sum(moments) / 2), world_size=2)
+    one.update_statistics(halves[0], lambda tensor: tensor.copy_(next(averages)), world_size=2)
     joint.update_statistics(torch.cat(halves))
     torch.testing.assert_close(one.state_dict(), joint.state_dict())
+
+
+def test_the_deviation_around_a_large_mean_is_measured():
+    torch.manual_seed(0)
+    norm, rows = RunningNorm(1), torch.randn(10_000, 1) + 20_000
+    for part in rows.split(100):
+        norm.update_statistics(part)
+    torch.testing.assert_close(norm.var, rows.double().var(0).float(), rtol=0.02, atol=0)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from powerband.cli.catalogue import configure
+from powerband.core.errors import ConfigError
+from powerband.core.machine import device
+from powerband.envs.adapters.wrapping import Wrapping
 from powerband.recipes.gym import tuned
-from powerband.recipes.gym.config import ALGORITHMS
+from powerband.recipes.gym.config import ALGORITHMS, Config, Evaluation, check, imports, notices
+from powerband.recipes.gym.evaluation import EVAL_SEED, _json_numbers
 
 SETTINGS = {"ppo.lr": 0.125, "on_policy.num_steps": 16, "on_policy.gamma": 0.5}
 ACROBOT = ["env_id=Acrobot-v1", "algo=ppo"]
@@ -43,3 +49,42 @@ def test_every_entry_is_valid():
         sections = {algo, ALGORITHMS[algo].loop, "wrap", "run"}
         assert all("." not in name or name.split(".")[0] in sections for name in settings), (task, algo)
         configure("gym", [f"env_id={task}", f"algo={algo}"])
+
+
+def test_relabelled_goals_and_repeated_actions_are_refused_together():
+    config = Config(off_policy=replace(Config().off_policy, hindsight=4), wrap=Wrapping(action_repeat=2))
+    with pytest.raises(ConfigError, match="hindsight=4 does not support wrap.action_repeat=2.*Write wrap.action_rep"):
+        check(config, 1)
+    check(replace(config, algo="ppo"), 1)
+
+
+def test_names_to_import_are_found_at_any_depth():
+    config = Config(env_kwargs='{"inner": {"env_id": "pkg:Env-v0", "parts": ["lib:Part", 3]}, "plain": "text"}')
+    assert imports(config)["env_kwargs"] == ("pkg:Env-v0", "lib:Part")
+
+
+def test_a_deadline_without_workers_is_reported():
+    without, used = (notices(Config(worker_deadline_s=5.0, num_workers=count)) for count in (0, 2))
+    assert any("worker_deadline_s=5: no effect" in line for line in without)
+    assert not any("worker_deadline_s" in line for line in [*used, *notices(Config(num_workers=0))])
+
+
+def test_tuned_sizes_are_rounded_to_the_number_of_ranks(monkeypatch):
+    monkeypatch.setitem(tuned.TUNED, ("Acrobot-v1", "ppo"), {"on_policy.num_envs": 4})
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    assert configure("gym", ACROBOT)[2].config.on_policy.num_envs == 6
+
+
+def test_workers_are_started_for_the_cores_of_one_rank(monkeypatch):
+    monkeypatch.setattr(device, "cores", lambda: 4)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    assert device.cores_per_rank() == 2
+
+
+def test_intervals_of_one_episode_are_null_in_json():
+    assert _json_numbers({"return": 1.0, "return_low": float("nan")}) == {"return": 1.0, "return_low": None}
+
+
+def test_the_evaluation_of_a_run_repeats_no_episode_that_selected_its_checkpoint():
+    assert Evaluation().seed != EVAL_SEED

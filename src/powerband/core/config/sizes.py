@@ -65,7 +65,8 @@ def divisible_defaults(
 
     Args:
         config: Configuration of a recipe.
-        sources: Qualified name of a setting -> its source, as in `ResolvedConfig`. Defaults and variants are rounded.
+        sources: Qualified name of a setting -> its source, as in `ResolvedConfig`. Defaults, variants and tuned
+            sizes are rounded.
         used: Names of the sections that the run reads.
         world_size: Number of ranks.
 
@@ -82,7 +83,7 @@ def divisible_defaults(
         sizes = {
             name: -(-size // world_size) * world_size
             for name, size in own.items()
-            if size % world_size and sources[f"{section}.{name}"].split()[0] in ("default", "variant")
+            if size % world_size and sources[f"{section}.{name}"].split()[0] in ("default", "variant", "hyper=tuned")
         }
         if sizes:
             config = dataclasses.replace(config, **{section: dataclasses.replace(sections[section], **sizes)})

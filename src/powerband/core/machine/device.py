@@ -103,6 +103,11 @@ def cores() -> int:
     return count
 
 
+def cores_per_rank() -> int:
+    """CPU cores for one rank (process of the training): an equal share of `cores`, at least 1."""
+    return max(1, cores() // int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
+
+
 SIMD = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "neon", "asimd")
 """Vector instructions that are relevant for matrix products."""
 

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 from powerband.core.config import RunConfig, to_json
@@ -55,7 +56,10 @@ class RunObserver(Protocol):
         """Called with the batch of each update."""
 
     def on_average(self, flat: Tensor) -> None:
-        """Called with each flat gradient (P,), P numbers, before the ranks average it."""
+        """Called with each flat tensor (P,), P numbers, before the ranks average it.
+
+        That is the gradient of an update, or the mean or the variance of new rows of running statistics.
+        """
 
 
 def _no_spares() -> None:
@@ -363,9 +367,15 @@ class Run:
 
     @property
     def progress(self) -> float:
-        """Spent share of the budget, 0 to 1: of the environment steps or of the time limit, whichever is larger."""
+        """Spent share of the budget, 0 to 1: of the environment steps or of the time limit, whichever is larger.
+
+        With a time limit all ranks must read it equally often: they agree on the largest share, because learning rates
+        follow from it and the clocks of ranks differ.
+        """
         limit = self.settings.time_limit_s
         spent = self.elapsed_s / limit if limit > 0 else 0.0
+        if limit > 0 and self.ranks.world_size > 1:
+            spent = float(self.ranks.max_(torch.tensor(spent, dtype=torch.float64, device=self.device)))
         return min(1.0, max(self.env_steps / max(self.settings.env_steps, 1), spent))
 
     def learned(self, losses: dict[str, Tensor], updates: int = 1) -> None:

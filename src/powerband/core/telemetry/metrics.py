@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections import Counter
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -42,6 +43,7 @@ class Metrics:
         self._counts: dict[tuple[str, ...], int] = {}
         self._masked: dict[str, Tensor] = {}
         self._scalars: dict[str, float] = {}
+        self._totals: dict[str, int] = {}
 
     @torch.no_grad()
     def add(self, figures: dict[str, Tensor], weight: int = 1) -> Tensor:
@@ -87,6 +89,13 @@ class Metrics:
         """
         self._scalars[name] = float(value)
 
+    def add_count(self, name: str, count: int = 1) -> None:
+        """Adds to the total `name` of this process, which every later line contains as the sum over all ranks.
+
+        Ranks may call it at different times. Checkpoints do not contain the total.
+        """
+        self._totals[name] = self._totals.get(name, 0) + count
+
     def flush(self, env_steps: int, grad_steps: int, extra: dict[str, float], time_s: float) -> dict[str, Any]:
         """Ends the log interval: writes means over interval and ranks to every output. All ranks must call it.
 
@@ -104,13 +113,25 @@ class Metrics:
             count = torch.full_like(total, float(self._counts[group]))
             sums.update(zip(group, torch.stack([total, count], 1).unbind(), strict=True))
         # Names can differ between ranks: a rank has no figures of episodes until one ends.
-        names = sorted({name for rank_names in self.ranks.gather(sorted(sums)) for name in rank_names})
+        gathered = self.ranks.gather([sorted(sums), self._totals])
+        names = sorted({name for rank_names, _ in gathered for name in rank_names})
+        totals: Counter[str] = Counter()
+        for _, rank_totals in gathered:
+            totals.update(rank_totals)
         means: dict[str, float] = {}
         if names:
             zeros = torch.zeros(2, dtype=torch.float64, device=self.ranks.device)
             table = self.ranks.sum_(torch.stack([sums.get(name, zeros).to(zeros.device) for name in names]))
             means = {name: total / n for name, (total, n) in zip(names, table.tolist(), strict=True) if n}
-        line = {"env_steps": env_steps, "grad_steps": grad_steps, "time_s": time_s, **extra, **means, **self._scalars}
+        line = {
+            "env_steps": env_steps,
+            "grad_steps": grad_steps,
+            "time_s": time_s,
+            **extra,
+            **means,
+            **self._scalars,
+            **totals,
+        }
         for store in (self._sums, self._counts, self._masked, self._scalars):
             store.clear()
         self.write(line)

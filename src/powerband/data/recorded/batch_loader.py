@@ -113,14 +113,23 @@ class BatchLoader:
                 f"The checkpoint was saved with batches of {saved} rows over all ranks, but this run has {now}. Write "
                 f"offline.global_batch_size={saved}."
             )
-        self.load_state_dict(states[0])
+        self._continue(states[0])
 
     def load_state_dict(self, state: dict) -> None:
         """Restores the position in the stream of rows from a result of `state_dict`.
 
         Raises:
-            ConfigError: The state was saved with another number of recorded rows.
+            ConfigError: The state was saved with another number of recorded rows, or with another batch, with which
+                the number of drawn batches is another position.
         """
+        if state.get("batch", self.batch) != self.batch:
+            raise ConfigError(
+                f"The checkpoint was saved with batches of {state['batch']} rows on each rank, but this run has "
+                f"{self.batch}. Write offline.global_batch_size={state['batch'] * self.world_size}."
+            )
+        self._continue(state)
+
+    def _continue(self, state: dict) -> None:
         if state["rows"] != self.rows:
             raise ConfigError(
                 f"The checkpoint was saved with {state['rows']} recorded rows, but the data has {self.rows}. Resume "

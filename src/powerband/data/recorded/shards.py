@@ -84,8 +84,7 @@ def write_shards(
     def publish() -> None:
         if rank == 0:
             _write_synced(partial / "manifest.json", json.dumps(manifest, indent=1).encode())
-            shutil.rmtree(folder, ignore_errors=True)
-            os.replace(partial, folder)
+            replace_folder(partial, folder)
 
     _on_all_ranks(create, gather, folder)
     all_shards = [shard for shards in _on_all_ranks(write, gather, folder) for shard in shards]
@@ -101,6 +100,19 @@ def write_shards(
     }
     _on_all_ranks(publish, gather, folder)
     return folder
+
+
+def replace_folder(new: Path, folder: Path) -> None:
+    """Replaces `folder` by the complete folder `new`; the old content is deleted only afterwards.
+
+    A process that is killed in between leaves the old content in the same parent folder, as ``.NAME.old``.
+    """
+    old = folder.parent / f".{folder.name}.old"
+    if folder.exists():
+        shutil.rmtree(old, ignore_errors=True)
+        os.replace(folder, old)
+    os.replace(new, folder)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def _on_all_ranks(write: Callable[[], T], gather: Callable[[Any], list[Any]], folder: Path) -> list[T]:

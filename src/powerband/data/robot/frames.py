@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from powerband.core.telemetry.console import count_progress_bar
-from powerband.data.recorded.shards import ShardError
+from powerband.data.recorded.shards import ShardError, replace_folder
 
 FORMAT = 1
 FACTS_FILE = "frames.json"
@@ -51,8 +51,7 @@ def atomic_folder(folder: Path, mark: str) -> Iterator[Path]:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
         yield partial
-        shutil.rmtree(folder, ignore_errors=True)
-        os.replace(partial, folder)
+        replace_folder(partial, folder)
     except OSError as error:
         raise _write_error(folder, error) from error
     finally:

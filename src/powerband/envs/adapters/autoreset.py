@@ -70,7 +70,7 @@ class GymnasiumVector:
         """
         obs, _ = self.vector.reset(seed=seeds if self._seeded_by_row else seeds[0])
         self._action = None
-        return obs
+        return _as_dicts(obs)
 
     def send(self, action: np.ndarray) -> None:
         """Starts a step with the actions (N, ...) of all N environments."""
@@ -90,17 +90,18 @@ class GymnasiumVector:
         """
         step = self.vector.step_wait() if self.overlappable else self.vector.step(self._action)
         obs, reward, terminated, truncated, info = step
-        ended = terminated | truncated
+        obs, ended = _as_dicts(obs), terminated | truncated
         if not ended.any():
             return ExternalStep(obs, reward, terminated, truncated, None, info)
         if self._same_step:
             final_obs = copy.deepcopy(obs)
             for row in np.flatnonzero(ended):
-                tree_map(lambda final, last, row=row: final.__setitem__(row, last), final_obs, info["final_obs"][row])
+                last_obs = _as_dicts(info["final_obs"][row])
+                tree_map(lambda final, last, row=row: final.__setitem__(row, last), final_obs, last_obs)
             return ExternalStep(obs, reward, terminated, truncated, final_obs, info["final_info"])
         final_obs = copy.deepcopy(obs)
         seeds = next_seeds(ended) if self._seeded_by_row else None
-        obs, _ = self.vector.reset(seed=seeds, options={"reset_mask": ended})
+        obs = _as_dicts(self.vector.reset(seed=seeds, options={"reset_mask": ended})[0])
         tree_map(lambda now, before: _check_unchanged(now, before, ~ended), obs, final_obs)
         return ExternalStep(obs, reward, terminated, truncated, final_obs, info)
 
@@ -193,6 +194,13 @@ class EnvPoolVector:
         obs, reward, terminated, truncated = (tree_map(joined, *(part[index] for part in parts)) for index in range(4))
         per_row = [key for key, value in parts[0][4].items() if np.ndim(value) == 1 and len(value) == len(parts[0][1])]
         return obs, reward, terminated, truncated, {key: joined(*(part[4][key] for part in parts)) for key in per_row}
+
+
+def _as_dicts(obs: Any) -> Any:
+    """Converts the tuples in an observation to dicts, whose keys are "0", "1" and so on, as in `Spaces.obs`."""
+    if isinstance(obs, tuple):
+        return {str(index): _as_dicts(part) for index, part in enumerate(obs)}
+    return {key: _as_dicts(part) for key, part in obs.items()} if isinstance(obs, dict) else obs
 
 
 def _check_unchanged(now: np.ndarray, before: np.ndarray, rows: np.ndarray) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from powerband.core.config.texts import shortened
@@ -16,14 +17,14 @@ PARALLEL = ":parallel_env"
 """Ending of the id of a PettingZoo environment: the function of its module that creates it."""
 
 
-def make_gym(env_id: str, wrapping: Wrapping | None = None, **env_kwargs: Any) -> Any:
+def make_gym(env_id: str, wrapping: Wrapping | None = None, env_kwargs: Mapping[str, Any] | None = None) -> Any:
     """Creates one environment, and wraps it.
 
     Args:
         env_id: A Gymnasium id such as "Pendulum-v1", "module:EnvId-v0" if importing the module registers the id, or
             "module:parallel_env" for a parallel environment of PettingZoo.
         wrapping: Wrappers around the environment; None for none.
-        env_kwargs: Keyword arguments of the environment.
+        env_kwargs: Keyword arguments of the environment, any names; None for none.
 
     Raises:
         ConfigError: The id is malformed or unknown, an argument or a wrapper is not supported, or a package is not
@@ -33,10 +34,23 @@ def make_gym(env_id: str, wrapping: Wrapping | None = None, **env_kwargs: Any) -
         raise ConfigError(
             f"env_id={shortened(env_id)} is not an id. Write EnvId-v0, 'module:EnvId-v0', or 'module:parallel_env'."
         )
-    wrapping = wrapping or Wrapping()
+    wrapping, arguments = wrapping or Wrapping(), dict(env_kwargs or {})
     if wrapping.atari:
-        env_kwargs = {"frameskip": 1, **env_kwargs}  # the wrapper repeats actions itself
-    env = _parallel(env_id, env_kwargs) if env_id.endswith(PARALLEL) else _registered(env_id, env_kwargs)
+        arguments = {"frameskip": 1, **arguments}  # the wrapper repeats actions itself
+    create = _parallel if env_id.endswith(PARALLEL) else _registered
+    try:
+        env = create(env_id, arguments)
+    except TypeError as error:
+        if "argument" not in str(error):
+            raise
+        if wrapping.atari and "frameskip" in str(error):
+            raise ConfigError(
+                f"wrap.atari=true needs a game of ALE, such as ALE/Pong-v5, but env_id={env_id!r} is another "
+                f"environment ({error}). Leave wrap.atari out."
+            ) from error
+        raise ConfigError(
+            f"env_id={env_id!r} does not accept env_kwargs={arguments}: {error}. Remove that argument."
+        ) from error
     try:
         return wrapping.apply(env)
     except BaseException:
@@ -56,10 +70,7 @@ def _parallel(env_id: str, env_kwargs: dict[str, Any]) -> Any:
             f"env_id={env_id!r} cannot be imported: {missing}. Write module:parallel_env, for example "
             f"pettingzoo.butterfly.pistonball_v6:parallel_env, and install the package of the module."
         ) from missing
-    try:
-        return ParallelAgents(create(**env_kwargs))
-    except TypeError as unsupported:
-        raise _unsupported(env_id, env_kwargs, unsupported) from unsupported
+    return ParallelAgents(create(**env_kwargs))
 
 
 def _registered(env_id: str, env_kwargs: dict[str, Any]) -> Any:
@@ -82,9 +93,3 @@ def _registered(env_id: str, env_kwargs: dict[str, Any]) -> Any:
             f"env_id={env_id!r} is not registered with Gymnasium ({unknown}). Nearest: {', '.join(near) or 'none'}. "
             f"For your own environment, write 'module:EnvId-v0'; importing `module` must register it."
         ) from unknown
-    except TypeError as unsupported:
-        raise _unsupported(env_id, env_kwargs, unsupported) from unsupported
-
-
-def _unsupported(env_id: str, env_kwargs: dict[str, Any], error: TypeError) -> ConfigError:
-    return ConfigError(f"env_id={env_id!r} does not accept env_kwargs={env_kwargs}: {error}. Remove that argument.")

@@ -54,7 +54,7 @@ def GymVecEnv(  # noqa: N802  named like the other environments; it returns a Wo
     Raises:
         ConfigError: The id is unknown, a space has no tensor form, or a package is not installed.
     """
-    env_fn = (make_gym, {"env_id": env_id, "wrapping": wrapping, **(env_kwargs or {})})
+    env_fn = (make_gym, {"env_id": env_id, "wrapping": wrapping, "env_kwargs": env_kwargs})
     return WorkerVecEnv(
         [env_fn] * num_envs,
         num_workers=num_workers,

@@ -34,13 +34,13 @@ class Wrapping:
     """Convert RGB images to grey images."""
     wrappers: tuple[str, ...] = ()
     """Your own wrappers as module:Name, the innermost first. Each is called with the environment."""
-    action_mask: bool = False
-    """Add the mask of allowed actions to the observation, from the method action_masks() of the environment or from
-    the entry action_mask of its info."""
     time_aware: bool = False
     """Add the elapsed share of the time limit to the observation."""
     frame_stack: Frames = 1
     """Newest observations that one observation contains."""
+    action_mask: bool = False
+    """Add the mask of allowed actions to the observation, from the method action_masks() of the environment or from
+    the entry action_mask of its info."""
 
     def apply(self, env: Any) -> Any:
         """Wraps a Gymnasium environment.
@@ -50,11 +50,18 @@ class Wrapping:
         """
         from gymnasium import wrappers
 
+        from powerband.envs.workers.spaces import steps_per_action  # imports NumPy, and this file serves the help
+
         if self.atari:
             env = _wrapped("wrap.atari", wrappers.AtariPreprocessing, env, screen_size=ATARI_SCREEN)
         if self.sticky_actions:
             env = wrappers.StickyAction(env, self.sticky_actions)
         if self.action_repeat > 1:
+            if getattr(env.unwrapped, "num_agents", None) is not None:
+                raise ConfigError(
+                    f"wrap.action_repeat={self.action_repeat} does not suit {env}, whose agents have a reward each: it "
+                    f"supports one reward per step. Write wrap.action_repeat=1."
+                )
             env = wrappers.RepeatAction(env, self.action_repeat)
         if self.image_size:
             size = (self.image_size, self.image_size)
@@ -63,14 +70,16 @@ class Wrapping:
             env = _wrapped("wrap.grayscale", wrappers.GrayscaleObservation, env)
         for name in self.wrappers:
             env = _wrapped(f"wrap.wrappers={name}", _imported(name), env)
+        if self.time_aware:
+            settings = {"flatten": False, "normalize_time": True}
+            env = _wrapped("wrap.time_aware", wrappers.TimeAwareObservation, env, **settings)
+            env.max_timesteps = -(-env.max_timesteps // steps_per_action(env))  # it counts actions, the limit steps
+        if self.frame_stack > 1:
+            env = _wrapped("wrap.frame_stack", wrappers.FrameStackObservation, env, self.frame_stack)
         if self.action_mask:
             from powerband.envs.adapters.action_mask import ActionMask
 
             env = ActionMask(env)
-        if self.time_aware:
-            env = _wrapped("wrap.time_aware", wrappers.TimeAwareObservation, env, flatten=False)
-        if self.frame_stack > 1:
-            env = _wrapped("wrap.frame_stack", wrappers.FrameStackObservation, env, self.frame_stack)
         return env
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from powerband.core.errors import ConfigError
 from powerband.envs.workers import channel
 from powerband.envs.workers.obs_slots import obs_matches, write_obs
 from powerband.envs.workers.seeds import episode_seed
@@ -61,7 +62,7 @@ class EnvGroup:
     ) -> None:
         self.env_fns, self.first_row, self.first_env = env_fns, first_row, first_env
         self.index, self.episode_metrics, self.supervised = index, episode_metrics, supervised
-        self.seed = 0
+        self.seed, self.resetting = 0, False
         self.on_failure: Callable[[dict[str, Any]], object] = lambda facts: None
         self.envs: list[Any] = []
         self.spaces: Spaces
@@ -127,6 +128,7 @@ class EnvGroup:
         self.seed = seed
         for row in range(len(self.envs)):
             self._guarded(self._begin, row, 0)
+        self.active_row[self.index] = NO_ROW
 
     def step(self) -> bool:
         """Steps every environment with its action in the shared arrays, and resets those whose episode ended.
@@ -187,9 +189,10 @@ class EnvGroup:
             if ended:
                 self._begin(row, int(self.episode[row]) + 1)
         except Exception as error:
-            if not self.supervised:
+            if not self.supervised or isinstance(error, ConfigError):  # a restart would not change the settings
                 raise self._error(row, error) from error
             self._report_failure(row, "raised", f"{type(error).__name__}: {error}", traceback.format_exc())
+            self.resetting = False
             self._replace(row)
             self._lose(row)
             ended = True
@@ -200,9 +203,12 @@ class EnvGroup:
         return ended
 
     def _report_failure(self, row: int, kind: str, description: str, trace: str = "") -> None:
-        """Reports a failure to the parent, with the actions that led to it."""
+        """Reports a failure to the parent, with the actions that led to it; none led to that of a reset."""
         length = int(self.length[row])
-        actions = self.log[row, : length + 1].copy() if length < len(self.log[row]) else None
+        steps = 0 if self.resetting else length + 1
+        actions = self.log[row, :steps].copy() if length < len(self.log[row]) else None
+        if self.resetting:
+            description += " (in the reset after an episode that had ended)"
         facts = {name: value for name, value in self._facts(row).items() if name != "doing"}
         self.on_failure({**facts, "kind": kind, "description": description, "trace": trace, "actions": actions})
 
@@ -241,6 +247,7 @@ class EnvGroup:
         self.seed = seed
         for row, known in enumerate(logged):
             self._guarded(self._replay_row, row, known)
+        self.active_row[self.index] = NO_ROW
 
     def worker_statistics(self) -> dict[str, Any]:
         """Returns the cost of the steps so far.
@@ -265,8 +272,10 @@ class EnvGroup:
 
     def _begin(self, row: int, episode: int) -> None:
         self.episode[row], self.length[row] = episode, 0
+        self.resetting = True
         obs, _ = self.envs[row].reset(seed=self._seed(row))
         write_obs(self.obs, row, obs, self.supervised)
+        self.resetting = False
 
     def _write_metrics(self, row: int, info: dict[str, Any]) -> None:
         for name, values in self.metrics.items():
@@ -315,4 +324,6 @@ class EnvGroup:
 
     def _error(self, row: int, error: Exception) -> EnvError:
         facts = self._facts(row)
+        if isinstance(error, ConfigError):
+            return EnvError(str(error), {**facts, "refused": True})
         return EnvError(f"{describe_episode(facts)} raised {type(error).__name__}\n{traceback.format_exc()}", facts)

@@ -18,7 +18,8 @@ WORKER_ERRORS = (EnvError, EOFError, ConnectionError, TimeoutError)
 ALL_WORKERS = slice(None)
 """Every worker of a pool."""
 RESTART_TIMEOUT_S = 60.0
-"""Seconds that a restart may take if the deadline of a step is shorter, because simulators load slowly."""
+"""Seconds that a restart may take if the deadline of a step is shorter, because simulators load slowly. To this it adds
+the deadline of each step that the new worker repeats."""
 FAILURE_FIELDS = ("env_id", "episode", "step", "seed", "kind", "description")
 
 
@@ -53,12 +54,18 @@ class WorkerPool:
         self.fields, self.shared_arrays = fields, shared_arrays
         shared_arrays.arrays["active_row"].fill(NO_ROW)
         self.request(channel.BIND, [fields if worker.process else shared_arrays for worker in self.workers])
+        self._limit_steps(True)
+
+    def _limit_steps(self, limited: bool) -> None:
+        """Sets the deadline of a step for all replies of supervised workers, or none."""
         if self.failures is not None:
             for worker in self.workers:
-                worker.set_timeout(self.failures.settings.deadline_s)
+                worker.set_timeout(self.failures.settings.deadline_s if limited else None)
 
     def request(self, command: bytes, payloads: list[Any]) -> list[Any]:
         """Sends a command to all workers and waits for their replies.
+
+        A reset, which may load a scene, and a replay of many steps may take longer than the deadline of one step.
 
         Args:
             command: Byte of the command, see `channel`.
@@ -68,9 +75,15 @@ class WorkerPool:
             Payload of each worker's reply.
         """
         assert not self.in_flight, f"{command!r} between send and recv"
+        long = command in (channel.RESET, channel.REPLAY)
+        if long:
+            self._limit_steps(False)
         for worker, payload in zip(self.workers, payloads, strict=True):
             worker.send(command, payload)
-        return [payload for _, payload in self.replies()]
+        replies = [payload for _, payload in self.replies()]
+        if long:
+            self._limit_steps(True)
+        return replies
 
     def step(self, part: slice) -> None:
         """Starts a step of some workers; `part` is the slice of the list of workers."""
@@ -131,7 +144,7 @@ class WorkerPool:
 
     def _recovered(self, worker: WorkerProcess, error: EnvError) -> tuple[bytes, Any]:
         """Restarts a failed worker, which then completes the pending step. Returns the worker's reply."""
-        assert self.failures is not None
+        assert self.failures is not None and self.shared_arrays is not None
         deadline_s, start = self.failures.settings.deadline_s, time.monotonic()
         row = NO_ROW
         while True:
@@ -148,9 +161,11 @@ class WorkerPool:
                 worker.recv()
                 worker.send(channel.BIND, self.fields)
                 worker.recv()
-                worker.set_timeout(deadline_s)
+                repeated = int(self.shared_arrays.arrays["length"][worker.rows].sum())
+                worker.set_timeout(max(RESTART_TIMEOUT_S, deadline_s) + deadline_s * repeated)
                 worker.send(channel.RESTORE, (self.seed, self.steps[index], row))
                 reply = worker.recv()
+                worker.set_timeout(deadline_s)
             except WORKER_ERRORS as next_error:
                 self.failures.add(EnvFailure(**failure))
                 error = self._described(worker, next_error)

@@ -87,8 +87,8 @@ class WorkerProcess:
             raise EnvError(*payload)
         return reply, payload
 
-    def set_timeout(self, seconds: float) -> None:
-        """Limits the waiting time of `recv`."""
+    def set_timeout(self, seconds: float | None) -> None:
+        """Limits the waiting time of `recv`; None does not limit it."""
         self.channel.sock.settimeout(seconds)
 
     def restart(self) -> WorkerProcess:
@@ -126,7 +126,7 @@ class LocalWorker:
         """Stores a command and its arguments for `recv`."""
         self._command = (command, payload)
 
-    def set_timeout(self, seconds: float) -> None:
+    def set_timeout(self, seconds: float | None) -> None:
         """Does nothing: this process cannot interrupt itself."""
 
     def recv(self) -> tuple[bytes, Any]:

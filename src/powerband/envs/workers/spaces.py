@@ -29,7 +29,7 @@ class Leaf:
     Attributes:
         shape: Shape without the environment axis.
         dtype: Type in which it is stored: "float32", "int64", "uint8" or "bool".
-        start: Smallest value of a Discrete space, which is stored as 0; 0 for other spaces.
+        start: Smallest value of a Discrete or MultiDiscrete space, which is stored as 0; 0 for other spaces.
         categories: Number of values of each entry, in flat order, if the entries are categories.
         high: Largest value of an image; None for other arrays and for images in 0..1.
     """
@@ -54,7 +54,7 @@ class Spaces:
         low: Lower bounds of a continuous action as a flat tuple; None for a discrete action.
         high: Upper bounds of a continuous action as a flat tuple; None for a discrete action.
         num_agents: Length of the agent axis, from the environment's attribute `num_agents`; None without this axis.
-        max_episode_steps: Steps after which an episode is truncated; None if the environment declares no limit.
+        max_episode_steps: Actions after which an episode is truncated; None if the environment declares no limit.
     """
 
     obs: Any
@@ -75,11 +75,12 @@ class Spaces:
             ConfigError: A space has no tensor form; the message names the supported spaces.
         """
         env_spec = getattr(env, "spec", None)
+        limit = getattr(env_spec, "max_episode_steps", None) or getattr(env, "max_episode_steps", None)
         return cls.from_spaces(
             env.observation_space,
             env.action_space,
             num_agents=getattr(getattr(env, "unwrapped", env), "num_agents", None),
-            max_episode_steps=getattr(env_spec, "max_episode_steps", None) or getattr(env, "max_episode_steps", None),
+            max_episode_steps=limit and -(-limit // steps_per_action(env)),
         )
 
     @classmethod
@@ -110,6 +111,20 @@ class Spaces:
         return list(_paths(self.obs, ()))
 
 
+def steps_per_action(env: Any) -> int:
+    """Returns how many steps its time limit counts per action, because wrappers outside of the limit repeat actions."""
+    from gymnasium import Wrapper, wrappers
+
+    repeats = 1
+    while isinstance(env, Wrapper) and not isinstance(env, wrappers.TimeLimit):
+        if isinstance(env, wrappers.RepeatAction):
+            repeats *= env.num_repeats
+        elif isinstance(env, wrappers.AtariPreprocessing):
+            repeats *= env.frame_skip
+        env = env.env
+    return repeats
+
+
 def _paths(tree: Any, keys: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Leaf]]:
     if isinstance(tree, Leaf):
         yield keys, tree
@@ -133,7 +148,14 @@ def _obs_leaf(space: Any, name: str) -> Any:
     if isinstance(space, spaces.Discrete):
         return Leaf((), "int64", int(space.start), (int(space.n),))
     if isinstance(space, spaces.MultiDiscrete):
-        return Leaf(tuple(space.shape), "int64", categories=tuple(space.nvec.ravel().tolist()))
+        starts = sorted(set(np.ravel(space.start).tolist()))
+        if len(starts) > 1:
+            raise ConfigError(
+                f"The entries of the {name} space {space} start at {', '.join(map(str, starts))}, but those of one "
+                f"array need one start. Subtract it with gymnasium.wrappers.TransformObservation; "
+                f"wrappers=MODULE:NAME applies a wrapper of your own."
+            )
+        return Leaf(tuple(space.shape), "int64", starts[0], tuple(space.nvec.ravel().tolist()))
     if isinstance(space, spaces.MultiBinary):
         return Leaf(tuple(space.shape), "bool")
     fix = WRAPPERS.get(type(space).__name__, "Convert it to an array with gymnasium.wrappers.TransformObservation")

@@ -1,7 +1,8 @@
 """RolloutCollector: steps environments to fill a rollout, all together or double-buffered in two halves.
 
 With double buffering, the learner acts for one half while the simulators of the other half step. Both modes draw the
-same noise for each environment and step, and the learner is constant within a rollout, so they differ only in speed.
+same noise for each environment and step, and the learner is constant within a rollout, so they differ in speed and
+in rounding: other numbers of rows may be computed by other functions, such as those of ``ppo.fused``.
 """
 
 from __future__ import annotations

@@ -133,8 +133,9 @@ class GuardedLearner:
         """
         ranks, result, message = self.run.ranks, None, ""
         free, needed = free_bytes(ranks.device), count * each()
-        if ranks.device.type == "cpu" and 0 < free < needed:  # Linux would grant it, and later kill the process
-            message = f"{free / 2**30:.1f} GiB are free for it"
+        usable = free * (1 - RESERVED_SHARE)
+        if ranks.device.type == "cpu" and 0 < usable < needed:  # Linux would grant it, and later kill the process
+            message = f"{usable / 2**30:.1f} GiB are free for it"
         else:
             try:
                 result = make(count)
@@ -142,7 +143,7 @@ class GuardedLearner:
                 message = out_of_memory_message(error)
                 if not message:
                     raise
-        fits_here = int(free * (1 - RESERVED_SHARE) / each()) if message else count
+        fits_here = int(usable / each()) if message else count
         answers = ranks.gather({"message": message, "fits": fits_here})
         failed = [rank for rank, answer in enumerate(answers) if answer["message"]]
         if not failed:

@@ -53,6 +53,10 @@ class RewardScale:
         self._rollout.append(self.returns)
         self.returns = self.returns * broadcast_rows(~ended, self.returns)
 
+    def discard(self, lost: Tensor) -> None:
+        """Sets the discounted return to 0 where `lost` (N,) is True, because a new episode has begun there."""
+        self.returns = self.returns * broadcast_rows(~lost.to(self.returns.device), self.returns)
+
     def after_rollout(self) -> None:
         """Adds the discounted returns since the last call to the statistics. All ranks must call it together."""
         if self._rollout:

@@ -43,11 +43,12 @@ class RunningNorm(nn.Module):
             world_size: Number of ranks.
         """
         rows = x.reshape(-1, x.shape[-1]).float()
-        moments = torch.stack([rows.mean(0), rows.square().mean(0)])
+        mean = rows.mean(0)
         if average is not None:
-            average(moments)
-        mean, square = moments
-        var = (square - mean * mean).clamp(min=0)
+            average(mean)
+        var = (rows - mean).square().mean(0)  # E[x^2] - E[x]^2 would cancel in float32 if the mean is large
+        if average is not None:
+            average(var)
         added = float(rows.shape[0] * world_size)
         total = self.count + added
         shift = mean - self.mean

@@ -46,12 +46,12 @@ class Config:
     algo: str = "sac"
     """Algorithm: sac, td3 and fast_td3 need continuous actions, dqn needs discrete ones; ppo supports both."""
     num_workers: Workers = -1
-    """Worker processes of each rank; 0 steps in the training process, -1 starts one per core (two with double_buffer),
-    at most one per environment."""
+    """Worker processes of each rank; 0 steps in the training process, -1 starts one per core of the rank (two with
+    double_buffer), at most one per environment."""
     supervise: bool = True
     """Restart a simulator that fails, count the failure and end its episode; false ends the run instead."""
     worker_deadline_s: Annotated[float, Range(above=0, at_most=1e9)] = 60.0
-    """Seconds without an answer after which a worker is restarted; needs supervise=true."""
+    """Seconds without an answer after which a worker is restarted; needs supervise=true and workers."""
     hyper: Hyper = "tuned"
     """Hyper-parameters: tuned uses those of the task if powerband has an entry for it and the algorithm; default uses
     the general ones."""
@@ -100,8 +100,8 @@ class Evaluation:
 
     episodes: Size = 100
     """Episodes of each policy."""
-    seed: Seed = 10_000
-    """Seed of the environments; training uses other seeds."""
+    seed: Seed = 20_000
+    """Seed of the environments; training and its evaluations use other seeds."""
     policies: tuple[Literal["policy", "random"], ...] = ("policy",)
     """Policies to evaluate: the policy of the run, and uniformly random actions."""
     video: bool = True
@@ -123,31 +123,47 @@ def task_settings(config: Config) -> dict[str, Any]:
 
 
 def notices(config: Config) -> list[str]:
-    """Returns a list with one message that names the tuned hyper-parameters in use; empty if there are none."""
-    settings = task_settings(config)
-    if not settings or config.run.resume:
-        return []
-    listed = ", ".join(f"{name}={value}" for name, value in settings.items())
-    return [
-        f"hyper=tuned: {config.env_id} with algo={config.algo} starts from {listed}. Settings that you give override "
-        f"these; hyper=default uses the general ones."
-    ]
+    """Returns messages that name the tuned hyper-parameters in use, and a deadline that has no effect."""
+    settings, messages = task_settings(config), []
+    if settings and not config.run.resume:
+        listed = ", ".join(f"{name}={value}" for name, value in settings.items())
+        messages.append(
+            f"hyper=tuned: {config.env_id} with algo={config.algo} starts from {listed}. Settings that you give "
+            f"override these; hyper=default uses the general ones."
+        )
+    if config.worker_deadline_s != Config.worker_deadline_s and not (config.supervise and config.num_workers):
+        messages.append(
+            f"worker_deadline_s={config.worker_deadline_s:g}: no effect with supervise=false or num_workers=0, which "
+            f"restart no worker. Leave it out."
+        )
+    return messages
 
 
 def imports(config: Config) -> dict[str, tuple[str, ...]]:
     """Returns option -> the names ``module:Name`` in it, which the environment imports."""
-    arguments = [value for value in config.env_arguments().values() if isinstance(value, str)]
     return {
         "env_id": (config.env_id,) if ":" in config.env_id else (),
-        "env_kwargs": tuple(filter(IMPORTED.fullmatch, arguments)),  # of an environment that makes another one
+        "env_kwargs": tuple(
+            filter(IMPORTED.fullmatch, _strings(config.env_arguments()))
+        ),  # of an environment that makes another one
         "wrap.wrappers": config.wrap.wrappers,
     }
+
+
+def _strings(value: Any) -> list[str]:
+    """Returns the strings in a JSON value, also those in lists and objects in it."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        return [text for part in value for text in _strings(part)]
+    return [value] if isinstance(value, str) else []
 
 
 def check(config: Config, world_size: int) -> None:
     """Checks that batch sizes and numbers of environments are divisible by the number of ranks.
 
-    It also checks that a rank has no more worker processes than environments.
+    It also checks that a rank has no more worker processes than environments, and that no action is repeated for goals
+    that are relabelled.
 
     Args:
         config: Configuration of the run.
@@ -157,6 +173,12 @@ def check(config: Config, world_size: int) -> None:
         ConfigError: A setting is invalid.
     """
     config.loop.check(world_size)
+    if config.loop is config.off_policy and config.off_policy.hindsight and config.wrap.action_repeat > 1:
+        raise ConfigError(
+            f"off_policy.hindsight={config.off_policy.hindsight} does not support wrap.action_repeat="
+            f"{config.wrap.action_repeat}: the reward of a relabelled goal is that of one step, and a stored reward is "
+            f"the sum of several. Write wrap.action_repeat=1, or off_policy.hindsight=0."
+        )
     most = config.loop.num_envs // world_size
     if config.num_workers > most:
         raise ConfigError(

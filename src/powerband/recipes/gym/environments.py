@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
 import torch
 
+from powerband.core.machine.device import cores_per_rank
 from powerband.envs.adapters.by_id import make_gym
 from powerband.envs.adapters.goal_reward import EnvGoalReward
 from powerband.envs.adapters.gymnasium_env import GymVecEnv
@@ -29,8 +29,8 @@ def make_env(
     Args:
         config: Configuration of the run, which names the environment and the limits on failures of simulators.
         num_envs: Number of environments on the rank.
-        workers: Worker processes of the rank. 0 steps in this process. -1 starts one per core, or two per core for
-            double buffering, but at most one per environment.
+        workers: Worker processes of the rank. 0 steps in this process. -1 starts one per core of the rank,
+            or two for double buffering, but at most one per environment.
         seed: Seed of the run.
         rank: Number of the rank.
         device: Device of observations.
@@ -38,7 +38,7 @@ def make_env(
     """
     if workers < 0:
         double_buffered = ALGORITHMS[config.algo].loop == "on_policy" and config.on_policy.double_buffer
-        workers = min(num_envs, (os.cpu_count() or 1) * (2 if double_buffered else 1))
+        workers = min(num_envs, cores_per_rank() * (2 if double_buffered else 1))
     supervision = Supervision(deadline_s=config.worker_deadline_s) if config.supervise else None
     return GymVecEnv(
         config.env_id,
@@ -60,4 +60,4 @@ def make_goal_reward(config: Config) -> EnvGoalReward:
     Raises:
         ConfigError: The environment has no goals or no vectorised ``compute_reward``.
     """
-    return EnvGoalReward(make_gym(config.env_id, config.wrap, **config.env_arguments()))
+    return EnvGoalReward(make_gym(config.env_id, config.wrap, config.env_arguments()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,7 +26,8 @@ from powerband.recipes.gym.learners import build_learner
 EVAL_ENVS = 10
 """Episodes that an evaluation plays at a time."""
 EVAL_SEED = 10_000
-"""Seed of the evaluations during training, which is none of the training."""
+"""Seed of the evaluations during training, which is none of the training. ``powerband eval`` uses another, because
+these episodes have selected the best checkpoint."""
 
 
 def play(config: Config, learner: Learner, episodes: int, device: torch.device | str = "cpu") -> dict:
@@ -115,7 +117,7 @@ def evaluate(config: Config, folder: Path, options: Evaluation) -> list[dict]:
 
     Returns:
         One dict per policy: ``env_id``, ``policy``, ``episodes``, ``return`` (the mean), ``return_low`` and
-        ``return_high`` (its 95 % confidence interval), and ``length`` (mean number of steps).
+        ``return_high`` (its 95 % confidence interval, None for one episode), and ``length`` (mean number of steps).
     """
     path, _ = resolve_resume(str(folder))
     context = evaluation_context(options.gpus, options.precision)
@@ -134,7 +136,7 @@ def evaluate(config: Config, folder: Path, options: Evaluation) -> list[dict]:
         interval = f"[{result['return_low']:,.1f}, {result['return_high']:,.1f}]"
         mean, length = f"{result['return']:,.1f}", f"{result['length']:,.0f}"
         print(f"{config.env_id} {name}: return {mean} {interval} over {episodes} episodes of {length} steps")
-        rows.append({"env_id": config.env_id, "policy": name, "episodes": episodes, **result})
+        rows.append({"env_id": config.env_id, "policy": name, "episodes": episodes, **_json_numbers(result)})
     if options.video:
         try:
             path = folder / "videos" / "episode"
@@ -143,3 +145,8 @@ def evaluate(config: Config, folder: Path, options: Evaluation) -> list[dict]:
             print(f"no video: {type(error).__name__}: {' '.join(str(error).split())[:200]}")
     (folder / "eval-episodes.json").write_text(json.dumps({"options": options.__dict__, "rows": rows}, indent=2))
     return rows
+
+
+def _json_numbers(figures: dict[str, float]) -> dict[str, float | None]:
+    """Returns `figures` with None, which is null in JSON, for values that are not finite."""
+    return {name: value if math.isfinite(value) else None for name, value in figures.items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +23,9 @@ MAX_FRAMES = 300
 FPS = 30
 
 
-def make_rendered(env_id: str, wrapping: Wrapping, keep: list[Callable[[], Any]], **env_kwargs: Any) -> Any:
+def make_rendered(env_id: str, wrapping: Wrapping, keep: list[Callable[[], Any]], env_kwargs: Mapping[str, Any]) -> Any:
     """Creates one environment that renders images, and adds its function `render` to `keep`."""
-    env = make_gym(env_id, wrapping, render_mode="rgb_array", **env_kwargs)
+    env = make_gym(env_id, wrapping, {**env_kwargs, "render_mode": "rgb_array"})
     keep.append(env.render)
     return env
 
@@ -55,7 +55,8 @@ def record_episode(
         Exception: The environment does not render, for example because it has no images or a package is missing.
     """
     renders: list[Callable[[], Any]] = []
-    kwargs = {"env_id": config.env_id, "wrapping": config.wrap, "keep": renders, **config.env_arguments()}
+    kwargs = {"env_id": config.env_id, "wrapping": config.wrap, "keep": renders}
+    kwargs["env_kwargs"] = config.env_arguments()
     env = WorkerVecEnv([(make_rendered, kwargs)], num_workers=0, seed=seed, device=device)
     frames: list[np.ndarray] = []
     every, step = max(1, math.ceil((env.spec.max_episode_steps or 0) / MAX_FRAMES)), 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -15,9 +16,9 @@ from powerband.core.run.hooks import RunHooks
 from powerband.core.run.run import Run
 from powerband.core.run.state_registry import restore_learner
 from powerband.data.types import OnPolicyLearner
-from powerband.envs.workers.supervision import EnvFailure
 from powerband.loops.off_policy import off_policy
 from powerband.loops.on_policy import on_policy
+from powerband.loops.support.env_failures import report_env_failure
 from powerband.recipes.gym.config import ALGORITHMS, OLD_NAMES, Config
 from powerband.recipes.gym.environments import make_env, make_goal_reward
 from powerband.recipes.gym.evaluation import play, summary
@@ -34,12 +35,8 @@ def train(config: Config, run: Run) -> None:
     ranks = run.ranks
     num_envs = per_rank("num_envs", config.loop.num_envs, ranks.world_size)
 
-    def report_failure(fault: EnvFailure) -> None:
-        run.console.note(str(fault))
-        assert env.failures is not None
-        run.metrics.set_scalar("charts/env_failures", sum(env.failures.counts.values()))
-
-    env = make_env(config, num_envs, config.num_workers, config.run.seed, ranks.rank, run.device, report_failure)
+    report = partial(report_env_failure, run)
+    env = make_env(config, num_envs, config.num_workers, config.run.seed, ranks.rank, run.device, report)
     try:
         settings, line = scaled_lr(getattr(config, config.algo), config.run.lr_scale, ranks.world_size)
         run.describe({"learning rates": line})

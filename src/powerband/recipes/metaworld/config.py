@@ -53,8 +53,8 @@ class Config:
     bit-identical to the metaworld package), envpool (the EnvPool package), workers (the metaworld package in worker
     processes), or auto: the first of these that is installed and has the task."""
     num_workers: Workers = -1
-    """Worker processes or threads of each rank; -1 starts one per core; 0 with backend=workers steps in the training
-    process."""
+    """Worker processes or threads of each rank; -1 starts one per core of the rank; 0 with backend=workers steps in the
+    training process."""
     horizon: Annotated[int, Range(at_least=1, at_most=100000)] = 400
     """Steps of an episode, at which it is truncated."""
     reward_version: Literal["v1", "v2"] = "v2"
@@ -102,8 +102,9 @@ class Evaluation:
 
     episodes: Size = 100
     """Episodes per task, which cycle through the 50 goals."""
-    seed: Seed = 10_000
-    """Seed of the environments and of random actions; the goals are the 50 fixed ones."""
+    seed: Seed = 20_000
+    """Seed of the environments and of random actions, another than that of the evaluations during training; the goals
+    are the 50 fixed ones."""
     policies: tuple[Literal["policy", "random", "scripted"], ...] = ("policy",)
     """Policies to evaluate: the run's policy, uniformly random actions, Meta-World's scripted policies."""
     video: bool = True

@@ -26,7 +26,7 @@ from powerband.recipes.metaworld.policies import greedy_policy, load_run_policy,
 EVAL_ENVS = 10
 """Number of environments that evaluate one task; each plays every tenth of the 50 goals."""
 EVAL_SEED = 10_000
-"""Seed of the environments of an evaluation."""
+"""Seed of the environments of evaluations during training; ``powerband eval`` uses another."""
 
 
 class GoalEvaluator:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import asdict
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -16,8 +17,9 @@ from powerband.core.machine import rendering
 from powerband.core.machine.device import cores
 from powerband.core.run.run import Run
 from powerband.data.types import VecEnv
-from powerband.envs.workers.supervision import EnvFailure, Supervision
+from powerband.envs.workers.supervision import Supervision
 from powerband.envs.workers.vector import WorkerVecEnv
+from powerband.loops.support.env_failures import report_env_failure
 from powerband.recipes.sketchnav.config import Config
 from powerband.recipes.sketchnav.env.env import SketchNavEnv
 from powerband.recipes.sketchnav.mujoco.env import MujocoNavEnv
@@ -87,10 +89,6 @@ def _make_mujoco_env(config: Config, run: Run, episodes: Episodes, num_envs: int
     workers = config.num_workers
     if workers < 0:
         workers = max(1, cores() // ranks.world_size) * (2 if config.on_policy.double_buffer else 1)
-
-    def report_failure(failure: EnvFailure) -> None:
-        run.console.note(str(failure))
-
     options = {
         "file": str(file.absolute()),
         "rules": asdict(config.rules),
@@ -105,7 +103,7 @@ def _make_mujoco_env(config: Config, run: Run, episodes: Episodes, num_envs: int
         first_env=ranks.rank * num_envs,
         episode_metrics=EPISODE_METRICS,
         supervision=Supervision(),
-        on_failure=report_failure,
+        on_failure=partial(report_env_failure, run),
     )
 
 

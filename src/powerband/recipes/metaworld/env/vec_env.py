@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from powerband.core.machine.device import cores_per_rank
 from powerband.data.types import VecEnv
 from powerband.envs.adapters.external import ExternalVecEnv, ExternalVector
 from powerband.envs.workers.supervision import EnvFailure, Supervision
@@ -65,7 +65,7 @@ def make_metaworld_vec_env(
         env_fns.append((make_metaworld_env, options))
     return WorkerVecEnv(
         env_fns,
-        num_workers=min(num_envs, os.cpu_count() or 1) if num_workers < 0 else min(num_workers, num_envs),
+        num_workers=min(num_envs, cores_per_rank()) if num_workers < 0 else min(num_workers, num_envs),
         device=device,
         seed=seed,
         first_env=first_env,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from powerband.algos.settings import SACConfig
 from powerband.core.config.sizes import per_rank, scaled_lr
 from powerband.core.run.run import Run
 from powerband.data.types import VecEnv
 from powerband.envs.workers.supervision import Supervision
+from powerband.loops.support.env_failures import report_env_failure
 from powerband.recipes.metaworld.config import Config
 from powerband.recipes.metaworld.env.tasks import MT10_TASKS, expand_task
 from powerband.recipes.metaworld.env.vec_env import make_metaworld_vec_env
@@ -38,7 +41,7 @@ def make_training_env(config: Config, run: Run) -> VecEnv:
         config.run.seed,
         ranks.rank * num_envs,
         supervision=Supervision(),
-        on_failure=lambda failure: run.console.note(str(failure)),
+        on_failure=partial(report_env_failure, run),
     )
 
 

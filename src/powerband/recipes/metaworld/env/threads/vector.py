@@ -7,12 +7,12 @@ Python lock, moves the hand's target, steps, and copies positions. `programs` co
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Callable
 from functools import partial
 
 import numpy as np
 
+from powerband.core.machine.device import cores_per_rank
 from powerband.envs.adapters.external import ExternalStep
 from powerband.envs.workers.spaces import Spaces
 from powerband.recipes.metaworld.env import metaworld_private, mujoco_private
@@ -62,7 +62,7 @@ class ThreadedMetaWorld:
         self._writes = _consecutive([program.write for program in self.programs])
         self._touch_rows = [row for row, program in enumerate(self.programs) if program.touch]
         self._step_rows = partial(step_function(), self.simulations, _input_bits(), self.envs[0].env.frame_skip)
-        self._threads = ThreadPool(min(threads or os.cpu_count() or 1, self.num_envs))
+        self._threads = ThreadPool(min(threads or cores_per_rank(), self.num_envs))
 
     def reset(self, seeds: list[int]) -> np.ndarray:
         """Resets all rows with one seed per row. Returns the observations (N, F entries)."""
