@@ -13,21 +13,24 @@ from optuna.storages import InMemoryStorage
 from powerband.cli.catalogue import configure
 from powerband.core.errors import ConfigError
 from powerband.tune.score import preset, search, verification
+from powerband.tune.score.curve import CurvePoint
 from powerband.tune.score.options import ScoreOptions
 from powerband.tune.score.search import ScoreResult, search_and_verify
 from powerband.tune.score.setting_space import SettingSpace
 from powerband.tune.score.study import SharedStudy
 from powerband.tune.score.trials import own_cores, scheduler
 from powerband.tune.score.trials.own_cores import check_parallel, core_groups
-from powerband.tune.score.trials.scheduler import TrialScheduler
-from tune.score.simulated_training import SimulatedTraining
+from powerband.tune.score.trials.rungs import Goal, TrialRecord, promotable
+from powerband.tune.score.trials.scheduler import Job, TrialScheduler
+from powerband.tune.score.trials.trial import TrialRun
+from tune.score.simulated_training import START_S, SimulatedTraining
 
 ARGUMENTS = ["env_id=CartPole-v1", "algo=ppo"]
 
 
 @pytest.fixture
-def found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    def run(world: SimulatedTraining, machine: str = "one", rate: float = 1000.0, **options: Any) -> ScoreResult:
+def trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def build(world: SimulatedTraining, machine: str = "one", rate: float = 1000.0, **options: Any) -> TrialScheduler:
         for module in (scheduler, search, verification):
             monkeypatch.setattr(module, "time", world)
         for module in (scheduler, search):
@@ -39,7 +42,15 @@ def found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         settings = ScoreOptions(**{"target": 80.0, "seconds": 600.0, **options})
         study = SharedStudy(settings.storage, tmp_path, "study", rate, machine, seed=1)
         folder, began = tmp_path / machine, world.monotonic()
-        return search_and_verify(TrialScheduler(space, ARGUMENTS, settings, study, folder, 0, lambda *_: None, began))
+        return TrialScheduler(space, ARGUMENTS, settings, study, folder, 0, lambda *_: None, began)
+
+    return build
+
+
+@pytest.fixture
+def found(trials):
+    def run(*words: Any, **options: Any) -> ScoreResult:
+        return search_and_verify(trials(*words, **options))
 
     return run
 
@@ -176,3 +187,52 @@ def test_a_search_in_which_every_trial_fails_ends(found) -> None:
     world.run_trial = only_first  # type: ignore[method-assign]
     with pytest.raises(ConfigError, match="The last 20 trials failed"):
         found(world, seconds=5000.0, machine="two")
+
+
+def test_a_trial_whose_newest_start_failed_is_not_promoted_again() -> None:
+    curves = [[CurvePoint(10, 1.0, score)] for score in (9.0, 5.0, 1.0)]
+    records = [TrialRecord({"a": index}, 0, 0, "paused", curve, machine="m") for index, curve in enumerate(curves)]
+    goal = Goal(10.0, 0.0, 90.0)
+    assert promotable(records, goal, "m") == records[0]
+    assert promotable([*records, TrialRecord({"a": 0}, 0, 1, "failed", [], machine="m")], goal, "m") is None
+
+
+def test_a_promoted_trial_that_the_end_of_the_budget_stops_stays_paused_on_its_rung(trials) -> None:
+    world = SimulatedTraining(best=60.0)
+    search = trials(world)
+    goal, trial = search.goal(), None
+    search.study.enqueue(search.space)
+    trial = search.study.ask(search.space)
+    first = search._run(Job(dict(trial.params), 100, 0, trial), goal)
+    search.deadline = world.now + START_S + 2
+    again = search._run(Job(first.params, 100, 1, paused=first), goal)
+    assert (again.outcome, again.rung) == ("paused", 0) and again.seconds > first.seconds
+    assert Path(again.folder, "checkpoints").is_dir()
+
+
+def test_a_stopped_trial_without_an_evaluation_has_no_value(trials, monkeypatch) -> None:
+    search = trials(SimulatedTraining())
+    monkeypatch.setattr(scheduler, "run_trial", lambda *_: TrialRun("stopped", [], 0, 0.0, 1.0))
+    search.study.enqueue(search.space)
+    search._run(Job(search.present, 100, 0, search.study.ask(search.space)), search.goal())
+    assert search.study._study.get_trials()[0].state.name == "FAIL"
+
+
+def test_an_error_in_one_of_several_parallel_trials_ends_the_others(found, monkeypatch) -> None:
+    monkeypatch.setattr(scheduler, "core_groups", lambda parallel: [set()] * parallel)
+    world, starts, told = SimulatedTraining(), [], []
+    train = world.run_trial
+
+    def run_trial(*words: Any) -> TrialRun:
+        starts.append(words)
+        if len(starts) == 2:
+            raise RuntimeError("a bug")
+        if len(starts) == 1:
+            return train(*words)
+        told.append(words[-1].wait(10))
+        return TrialRun("stopped", [], 0, 0.0, 0.0)
+
+    monkeypatch.setattr(world, "run_trial", run_trial)
+    with pytest.raises(RuntimeError, match="a bug"):
+        found(world, parallel=2)
+    assert all(told) and len(told) <= 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import threading
 import time
 from pathlib import Path
 
@@ -55,3 +56,10 @@ def test_metrics_ignore_a_line_that_is_not_complete(tmp_path: Path) -> None:
     metrics.read()
     assert (metrics.env_steps, metrics.seconds, metrics.missing) == (20, 3.0, "")
     assert [(point.seconds, point.score) for point in metrics.curve] == [(3.0, 5.0)]
+
+
+def test_another_thread_ends_a_trial(tmp_path: Path) -> None:
+    ended = threading.Event()
+    ended.set()
+    run = run_trial(["train", "gym"], tmp_path, "return", math.inf, 60.0, soon(), ended)
+    assert run.outcome == "stopped" and run.wall_s < 30

@@ -216,7 +216,8 @@ class SharedStudy:
         """Returns Optuna's state of a record and its value, in seconds of the machine that started the study."""
         states = self.optuna.trial.TrialState
         value = self.shared_seconds(goal.value(record))
-        if record.outcome == "failed" or not math.isfinite(value):
+        unmeasured = record.outcome == "failed" or (record.outcome == "stopped" and not record.curve)
+        if unmeasured or not math.isfinite(value):
             return states.FAIL, value
         return states.COMPLETE if record.is_done else states.PRUNED, value
 

@@ -105,12 +105,11 @@ class Goal:
 
 
 def newest(records: Iterable[TrialRecord]) -> list[TrialRecord]:
-    """Returns the newest record of each trial (settings and seed), without records of failed starts."""
+    """Returns the newest record of each trial (settings and seed), without trials whose newest start failed."""
     found: dict[tuple[str, int], TrialRecord] = {}
     for record in records:
-        if record.outcome != "failed":
-            found[record.setting_key, record.seed] = record
-    return list(found.values())
+        found[record.setting_key, record.seed] = record
+    return [record for record in found.values() if record.outcome != "failed"]
 
 
 def promotable(records: Iterable[TrialRecord], goal: Goal, machine: str) -> TrialRecord | None:

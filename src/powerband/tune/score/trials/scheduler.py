@@ -11,7 +11,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from powerband.tune.score.trials.rungs import (
     Goal,
     SettingResult,
     TrialRecord,
+    newest,
     promotable,
     rung_seconds,
     setting_key,
@@ -92,6 +93,7 @@ class TrialScheduler:
         present: Coordinates of the present settings in the search space: name of a dimension -> value.
         deadline: Value of ``time.monotonic()`` at the end of the budget.
         core_groups: Set of core numbers for each of the parallel trials; one empty set stands for all cores.
+        ended: Set if the search ends early, after which all running trials stop.
     """
 
     def __init__(
@@ -111,7 +113,7 @@ class TrialScheduler:
         self.present = space.present()
         self.reserve, self.has_candidate, self.failures = LEAST_RESERVE, False, 0
         self.active: set[tuple[str, int]] = set()
-        self.lock = threading.Lock()
+        self.lock, self.ended = threading.Lock(), threading.Event()
         self.core_groups = core_groups(options.parallel) if options.parallel > 1 else [set()]
 
     def run(self) -> None:
@@ -127,8 +129,12 @@ class TrialScheduler:
             return
         with ThreadPoolExecutor(self.options.parallel) as pool:
             slots = [pool.submit(self._work, own) for own in self.core_groups]
-            for slot in slots:
-                slot.result()
+            try:
+                for slot in as_completed(slots):
+                    slot.result()
+            except BaseException:  # a signal or an error, after which the other trials would go on to the end
+                self.ended.set()
+                raise
 
     def goal(self) -> Goal:
         """Returns the target score and the present time budget of a trial, in seconds of this machine."""
@@ -211,7 +217,7 @@ class TrialScheduler:
     def _work(self, own_cores: set[int]) -> None:
         """Runs jobs on `own_cores` until the search ends."""
         with pinned(own_cores):
-            while time.monotonic() < self.search_end:
+            while time.monotonic() < self.search_end and not self.ended.is_set():
                 with self.lock:
                     goal = self.goal()
                     job = self._next_job(goal)
@@ -252,7 +258,7 @@ class TrialScheduler:
         settings = self.space.settings(job.params)
         changed = [f"{name.rpartition('.')[2]}={value}" for name, value in settings.items()]
         self.report(" ".join(changed) or "present settings")
-        limit = rung_seconds(goal.budget)[job.rung]
+        limits = rung_seconds(goal.budget)
         if job.paused is not None:
             folder = Path(job.paused.folder)
             command = resume_command(self.space.recipe.name, self.space.stage, folder)
@@ -261,14 +267,18 @@ class TrialScheduler:
             command = self.command(settings, folder, job.seed, goal)
         try:
             self.space.config(job.params)
-            run = run_trial(command, folder, self.score, self.target, limit, self._deadline(job))
+            run = run_trial(command, folder, self.score, self.target, limits[job.rung], self._deadline(job), self.ended)
         except (ConfigError, ValueError) as error:
             run = TrialRun("failed", [], 0, 0.0, 0.0, str(error))
+        rung, outcome = job.rung, run.outcome
+        if outcome == "stopped":  # a later search continues the trial from the rung that it had reached
+            rung = sum(run.seconds >= seconds for seconds in limits) - 1 if job.paused is None else job.paused.rung
+            outcome = "paused" if rung >= 0 and (folder / "checkpoints").is_dir() else outcome
         record = TrialRecord(
             job.params,
             job.seed,
-            job.rung - (run.outcome == "stopped"),
-            run.outcome,
+            rung,
+            outcome,
             run.curve,
             run.env_steps,
             run.seconds,
