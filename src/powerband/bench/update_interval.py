@@ -25,6 +25,7 @@ from powerband.algos.settings import SACConfig
 from powerband.bench.slow_envs import make_slow
 from powerband.core.config import RunConfig, resolve
 from powerband.core.config.ranges import FilePath, Interval, Length, Range, Size, Threads, Widths, check_ranges
+from powerband.core.errors import Interrupted
 from powerband.core.machine.device import host_facts, set_threads
 from powerband.core.run.run import Run
 from powerband.envs.workers.vector import WorkerVecEnv
@@ -128,6 +129,8 @@ def _measure(config: Options, step_ms: float, num_envs: int, interval: int, over
             learner = SAC(env.spec, SACConfig(hidden=config.hidden), run.context)
             off_policy(run, env, learner, loop)
         env.close()
+        if run.received_signal:  # the run took over the signal, which ends the benchmark too
+            raise Interrupted(run.received_signal)
         lines = read_metrics(Path(folder) / "run")
     start = next(index for index, line in enumerate(lines) if line["grad_steps"] >= interval) + 1
     first, last, window = lines[start - 1], lines[-1], lines[start:]
