@@ -101,3 +101,7 @@ def test_learning_rates_of_other_stages_stay() -> None:
 def test_nearest_divisor_divides(rows: int, wanted: int) -> None:
     found = nearest_divisor(rows, wanted)
     assert rows % found == 0 and (rows % wanted or found == wanted)
+
+
+def test_the_nearest_divisor_of_a_large_rollout_is_found_at_once() -> None:
+    assert nearest_divisor(2**40, 3) == 4 and nearest_divisor(12, 5) == 6 and nearest_divisor(49, 7) == 7

@@ -234,5 +234,6 @@ class LearningSpace:
 
 def nearest_divisor(rows: int, wanted: int) -> int:
     """Returns the divisor of `rows` whose ratio to `wanted` is closest to 1."""
-    divisors = [count for count in range(1, rows + 1) if rows % count == 0]
+    small = [count for count in range(1, math.isqrt(rows) + 1) if rows % count == 0]
+    divisors = [*small, *(rows // count for count in reversed(small))]
     return min(divisors, key=lambda count: abs(math.log(count / wanted)))

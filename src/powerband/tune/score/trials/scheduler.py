@@ -7,6 +7,7 @@ repeat with more seeds, because one seed may be luck.
 
 from __future__ import annotations
 
+import math
 import shutil
 import threading
 import time
@@ -193,7 +194,8 @@ class TrialScheduler:
         if record.outcome == "failed":
             raise ConfigError(f"The present settings cannot be trained: {record.message}")
         reached = time_to_score(record.curve, self.target)
-        self.study.set(start_score=record.curve[0].score if record.curve else self.target - 1.0)
+        scores = [point.score for point in record.curve if math.isfinite(point.score)]
+        self.study.set(start_score=scores[0] if scores else self.target - 1.0)
         if reached is not None:  # otherwise a later search with more seconds may train longer
             budget = min(goal.budget, max(reached, MIN_BUDGET_S))
             self.study.set(trial_steps=self.study.shared_steps(budget))
