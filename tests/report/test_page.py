@@ -18,7 +18,6 @@ from powerband.report.run_record import RunRecord, shown_cause
 from powerband.report.sections.curves import downsample, exponential_mean, is_constant, read_metrics
 from powerband.report.sections.ledger import account_colours, ledger_chart, seconds_by_account
 from powerband.report.sections.tables import evaluation_table
-from powerband.report.sections.tables import evaluation_table
 from powerband.report.sections.tuning import heat_map
 from powerband.report.watch import RunStatus
 

@@ -89,7 +89,7 @@ def tune(arguments: list[str]) -> int:
 def _throughput(
     recipe: Recipe, stage: str, resolved: ResolvedConfig, options: Any, arguments: list[str]
 ) -> tuple[Path, Callable[[Path], str]]:
-    """Searches for throughput. Returns the preset, and a function that formats the summary with the path of its page."""
+    """Searches for throughput. Returns the preset and a function: path of its page -> summary."""
     from powerband.core.telemetry.console import budget_progress_bar
     from powerband.tune.score.trials.short_runs import with_scores
     from powerband.tune.search import preset, search

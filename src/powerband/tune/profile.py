@@ -204,7 +204,10 @@ def _unmeasured_cadences(recipe: Recipe, config: Any, measured: Measurement) -> 
     """Returns a note per evaluation or checkpoint interval that the window was too short to reach."""
     knobs, ledger = Knobs(recipe, config), measured.ledgers[0]
     steps = measured.facts[0].env_steps
-    cadences = [("eval_interval", "eval", steps, f"{steps} steps"), ("save_interval", "save", steps, f"{steps} steps")]
+    cadences: list[tuple[str, str, float, str]] = [
+        ("eval_interval", "eval", steps, f"{steps} steps"),
+        ("save_interval", "save", steps, f"{steps} steps"),
+    ]
     if not knobs.get("eval_interval", 0):
         cadences[0] = "eval_interval_s", "eval", ledger.wall_s, f"{ledger.wall_s:.3g} s"
     notes = []

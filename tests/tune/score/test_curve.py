@@ -41,7 +41,6 @@ def test_a_limit_hides_later_evaluations() -> None:
     assert best_score(points, 4) == 4 and best_score(points, 1) is None
 
 
-
 @given(CURVES, st.floats(-100, 100), st.floats(1, 100))
 def test_any_unfinished_trial_is_worse_than_any_finished_one(points, target, budget) -> None:
     value = trial_seconds(points, budget, target, start=-101)

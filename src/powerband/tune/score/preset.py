@@ -41,7 +41,9 @@ def write_preset(result: ScoreResult, arguments: list[str]) -> Path:
     settings = space.settings(result.chosen) if result.chosen is not None else {}
     header = {
         **key.header(),
-        "words": shlex.join([space.recipe.name, *_stage(result), *arguments, "objective=score", f"target={result.goal.target:g}"]),
+        "words": shlex.join(
+            [space.recipe.name, *_stage(result), *arguments, "objective=score", f"target={result.goal.target:g}"]
+        ),
         "date": time.strftime("%Y-%m-%d"),
         "gain": verdict(result),
         **hardware_fingerprint(),

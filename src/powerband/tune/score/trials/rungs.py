@@ -111,9 +111,7 @@ def newest(records: Iterable[TrialRecord]) -> list[TrialRecord]:
     return [record for record in found.values() if record.outcome != "failed"]
 
 
-def promotable(
-    records: Iterable[TrialRecord], goal: Goal, is_own: Callable[[TrialRecord], bool]
-) -> TrialRecord | None:
+def promotable(records: Iterable[TrialRecord], goal: Goal, is_own: Callable[[TrialRecord], bool]) -> TrialRecord | None:
     """Returns the paused trial to continue next: one of the best third on its rung, from the highest rung possible.
 
     Args:
