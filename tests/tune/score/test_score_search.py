@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -324,3 +325,11 @@ def test_the_command_that_uses_a_preset_has_the_stage_and_quotes(trials) -> None
     assert preset.use(result, ["env_kwargs={'a': 1}"]) == "gym 'env_kwargs={'\"'\"'a'\"'\"': 1}' setup=tuned-score"
     space.stage = "other"
     assert preset.use(result, []).startswith("gym other setup=")
+
+
+def test_scores_that_are_not_finite_are_null_in_the_json(found) -> None:
+    result = found(SimulatedTraining(best=60.0), seconds=60.0)
+    worst = [replace(each, best_score=-math.inf, value=math.inf) for each in result.settings]
+    written = preset.to_dict(replace(result, best_score=-math.inf, settings=worst), {})
+    assert json.loads(json.dumps(written, allow_nan=False))["best_score"] is None
+    assert {each["seconds"] for each in written["settings"]} == {None}
