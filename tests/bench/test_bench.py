@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from powerband.bench.harness import interleaved, options
+from powerband.bench.harness import _means, _stop, interleaved, options
 from powerband.bench.knobs import Options
 from powerband.bench.peers import Options as PeerOptions
 from powerband.bench.peers import _train_arguments
-from powerband.bench.plot import save_plot
+from powerband.bench.plot import save_plot, try_plot
 from powerband.cli import catalogue
 from powerband.cli import main as cli
 from powerband.core.errors import ConfigError
@@ -61,6 +65,8 @@ def test_a_setting_of_the_recipe_is_varied(capsys) -> None:
         (["num-envs", "gym", "rounds=0"], ["rounds=0", "0 is below 1"]),
         (["precision", "gym", "values=fp8"], ["fp8", "bf16"]),
         (["scaling", "gym", "values=3"], ["num_envs=4", "3"]),
+        (["scaling", "gym", "values=two"], ["values=two", "values=1,2,4"]),
+        (["update-interval", "seconds=0.2"], ["seconds=0.2", "below 2"]),
         (["peers", "algos=td3"], ["algos=sac"]),
         (["peers", "gym"], ["Unknown option 'gym' of peers"]),
         (["num-envs", "gym", "env_id=Nothing-v0", "values=1"], ["Nothing-v0"]),
@@ -75,7 +81,8 @@ def test_invalid_benchmarks_are_refused(arguments: list[str], parts: list[str], 
 @pytest.mark.parametrize("bench", ["num-envs", "scaling", "peers", "update-interval"])
 def test_each_benchmark_has_help(bench: str, capsys) -> None:
     assert cli.main(["bench", bench, "--help"]) == 0
-    assert "seconds" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "seconds" in printed and ("\nweak" in printed or "  weak" in printed) == (bench == "scaling")
 
 
 def test_cases_are_interleaved_and_the_median_is_reported() -> None:
@@ -100,11 +107,26 @@ def test_arguments_are_split_between_benchmark_and_recipe() -> None:
     assert rest == ["snakes", "algo=ddpg", "--opponent", "random"]
 
 
-def test_a_plot_that_cannot_be_written_is_refused() -> None:
+def test_a_plot_that_cannot_be_written_is_refused(capsys) -> None:
     rows = [{"case": "a", "steps_per_s": 1.0, "updates_per_s": 1.0, "rounds": [{"steps_per_s": 1.0}]}]
     result = {"bench": "x", "words": [], "rows": rows, "host": {"gpus": [], "cpu": "c", "cores": 1}}
     with pytest.raises(ConfigError, match="plot=/proc/none"):
         save_plot(result, Path("/proc/none/x.png"))
+    try_plot(lambda: save_plot(result, Path("/proc/none/x.png")), "/proc/none/x.png")  # the result is not lost
+    assert "no plot was written: plot=/proc/none/x.png" in capsys.readouterr().err
+
+
+def test_lines_of_evaluations_do_not_count_in_the_means() -> None:
+    window = [{"time_s": float(t), "perf/share/env": share} for t, share in ((0, 0.5), (1, 0.5), (5, 1.0))]
+    window.insert(2, {"time_s": 4.0, "eval/return": 1.0})
+    assert _means(window) == {"perf/share/env": pytest.approx((0.5 * 1 + 1.0 * 4) / 5)}
+
+
+def test_a_run_that_has_not_named_its_processes_is_stopped(tmp_path: Path) -> None:
+    job = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    began = time.monotonic()
+    _stop(job, tmp_path)
+    assert job.returncode == -signal.SIGTERM and time.monotonic() - began < 30
 
 
 def test_both_sides_of_peers_have_the_same_sizes() -> None:

@@ -177,3 +177,18 @@ def test_the_cause_of_little_idle_time_is_not_shown(share: float, cause: str) ->
     line = {"env_steps": 1, "grad_steps": 1, "time_s": 1.0, "perf/idle/env-bound": share}
     record = RunRecord(Path("run"), {}, {}, [line], {}, {}, {})
     assert ("env-bound" in tiles(record)) == bool(cause) and "learner idle" in tiles(record)
+
+
+def test_lines_of_evaluations_do_not_shorten_the_intervals_of_the_ledger() -> None:
+    lines = [
+        {"env_steps": 10, "grad_steps": 0, "time_s": 1.0, "charts/SPS": 0.0, "perf/share/env": 1.0},
+        {"env_steps": 20, "grad_steps": 0, "time_s": 8.0, "eval/return": 1.0},
+        {"env_steps": 20, "grad_steps": 0, "time_s": 9.0, "charts/SPS": 0.0, "perf/share/eval": 1.0},
+    ]
+    assert seconds_by_account(lines) == ({"eval": 8.0, "env": 1.0}, 9.0)
+    assert ledger_chart(lines[1:])
+
+
+def test_a_table_has_the_columns_of_all_rows() -> None:
+    table = evaluation_table([{"run": "a", "return": 1.0}, {"run": "b", "success": 0.5}])
+    assert "<th>return</th>" in table and "success</th>" in table

@@ -131,3 +131,11 @@ def test_a_run_without_lines_is_starting(sac: Path, tmp_path: Path) -> None:
 def test_unknown_and_invalid_options_are_refused(arguments: list[str], part: str, sac: Path, capsys) -> None:
     assert cli.main(["watch", str(sac), *arguments]) == 2
     assert part in capsys.readouterr().err
+
+
+def test_the_rates_stay_after_an_evaluation(tmp_path: Path) -> None:
+    line = {"env_steps": 10, "grad_steps": 1, "time_s": 1.0}
+    lines = [{**line, "charts/SPS": 12.5, "perf/share/env": 0.9}, {**line, "time_s": 2.0, "eval/return": 1.0}]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lines))
+    reading = Watcher(tmp_path).read()
+    assert (reading.steps_per_s, reading.largest, reading.largest_share) == (12.5, "env", 0.9)

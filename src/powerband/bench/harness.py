@@ -249,11 +249,16 @@ def _wait(job: subprocess.Popen, run_dir: Path, seconds: float, started: float, 
 
 
 def _stop(job: subprocess.Popen, run_dir: Path) -> None:
-    """Sends SIGTERM to rank 0, which stops the other ranks; kills a run that does not end within 60 s."""
+    """Sends SIGTERM to rank 0, which stops the other ranks, or to the job if no rank is known.
+
+    A run that does not end within 60 s is killed.
+    """
+    leader = job.pid
     with contextlib.suppress(OSError, ValueError, KeyError, IndexError):
-        ranks = json.loads((run_dir / "processes.json").read_text())["ranks"]
-        if job.poll() is None:
-            os.kill(ranks[0]["pid"], signal.SIGTERM)
+        leader = json.loads((run_dir / "processes.json").read_text())["ranks"][0]["pid"]
+    if job.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(leader, signal.SIGTERM)
     try:
         job.wait(60)
     except subprocess.TimeoutExpired:
@@ -270,7 +275,13 @@ def _read_lines(run_dir: Path) -> list[dict[str, Any]]:
 
 
 def _means(window: list[dict[str, Any]]) -> dict[str, float]:
-    """Returns the means of all ``perf/`` metrics over the window, weighted by the seconds of its intervals."""
+    """Returns the means of all ``perf/`` metrics over the window, weighted by the seconds of its log intervals.
+
+    Lines with results of evaluations have no such metrics; the next log interval contains their time.
+    """
+    window = [line for line in window if any(tag.startswith("perf/") for tag in line)]
+    if len(window) < 2:
+        return {}
     sums: dict[str, float] = {}
     window_s = window[-1]["time_s"] - window[0]["time_s"]
     for previous, line in zip(window, window[1:], strict=False):

@@ -25,8 +25,9 @@ from powerband.bench.harness import (
     resolve_knob,
     result,
 )
-from powerband.bench.plot import save_plot
+from powerband.bench.plot import save_plot, try_plot
 from powerband.core.config.ranges import FilePath, Range, check_ranges
+from powerband.core.config.texts import shortened
 from powerband.core.errors import ConfigError
 from powerband.core.machine.device import cores
 
@@ -51,7 +52,12 @@ class ScalingOptions(Options):
     """Options of the benchmark scaling."""
 
     weak: bool = False
-    """Weak scaling: num_envs and batch of the recipe are sizes per rank instead of totals."""
+    """Weak scaling: num_envs and batch of the recipe are sizes per rank instead of totals. The values are numbers of
+    ranks; by default all numbers up to the number of GPUs or cores."""
+
+
+OPTIONS = {"scaling": ScalingOptions}
+"""Benchmark -> its options, if they are not `Options`."""
 
 
 def num_envs(arguments: list[str], configure: Configure) -> dict[str, Any]:
@@ -102,7 +108,7 @@ def scaling(arguments: list[str], configure: Configure) -> dict[str, Any]:
     config, rest = options(ScalingOptions, arguments, "powerband bench scaling")
     rest = _with_recipe(rest)
     gpus = _gpus()
-    ranks = [int(value) for value in config.values] or list(range(1, (gpus or cores()) + 1))
+    ranks = _counts(config.values) or list(range(1, (gpus or cores()) + 1))
     device = [] if gpus else ["gpus=none"]
     sizes = {knob: _size(configure, rest, knob) for knob in ("num_envs", "global_batch_size")} if config.weak else {}
     cases: dict[str, Measurement] = {}
@@ -152,9 +158,22 @@ def _compare_values(
 
 def _finish(bench: str, config: Any, arguments: list[str], rows: list[dict[str, Any]]) -> dict[str, Any]:
     report = result(bench, config, arguments, rows)
-    if config.plot:
-        print(f"plot: {save_plot(report, Path(config.plot))}")
+    try_plot(lambda: save_plot(report, Path(config.plot)), config.plot)
     return report
+
+
+def _counts(values: tuple[str, ...]) -> list[int]:
+    """Returns numbers of ranks, each once.
+
+    Raises:
+        ConfigError: A value is not a whole number from 1.
+    """
+    for value in values:
+        if not value.isdecimal() or int(value) < 1:
+            raise ConfigError(
+                f"values={shortened(value)} is not a number of ranks. Write whole numbers from 1, as in values=1,2,4."
+            )
+    return list(dict.fromkeys(map(int, values)))
 
 
 def _with_recipe(arguments: list[str]) -> list[str]:

@@ -26,7 +26,7 @@ from powerband.bench.harness import (
     print_header,
     result,
 )
-from powerband.bench.plot import save_plot
+from powerband.bench.plot import save_plot, try_plot
 from powerband.core.config.ranges import Count, FilePath, Range, Size, Threads, Widths, check_ranges
 from powerband.core.config.texts import shortened
 from powerband.core.errors import ConfigError
@@ -100,8 +100,7 @@ def peers(arguments: list[str], configure: Configure) -> dict[str, Any]:
         from importlib.metadata import version
 
         report["host"]["stable_baselines3"] = version("stable_baselines3")
-    if config.plot:
-        print(f"plot: {save_plot(report, Path(config.plot))}")
+    try_plot(lambda: save_plot(report, Path(config.plot)), config.plot)
     return report
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -62,3 +64,23 @@ def save_plot(result: dict[str, Any], path: Path) -> Path:
     finally:
         plt.close(figure)
     return path
+
+
+def try_plot(save: Callable[[], object], path: str) -> None:
+    """Saves the plot of a finished benchmark; if that fails, a note on standard error states why.
+
+    The result of the measurements is more important than its plot, so no error is raised.
+
+    Args:
+        save: Function that draws and writes the plot.
+        path: File of the plot; "" saves none.
+    """
+    if not path:
+        return
+    try:
+        save()
+    except (ConfigError, ImportError, OSError, ValueError, RuntimeError) as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0].rstrip(". ")
+        print(f"powerband: no plot was written: {reason}. The measurements are complete.", file=sys.stderr)
+    else:
+        print(f"plot: {path}")

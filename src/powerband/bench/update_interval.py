@@ -22,9 +22,11 @@ import torch
 
 from powerband.algos.sac import SAC
 from powerband.algos.settings import SACConfig
+from powerband.bench.plot import try_plot
 from powerband.bench.slow_envs import make_slow
 from powerband.core.config import RunConfig, resolve
 from powerband.core.config.ranges import FilePath, Interval, Length, Range, Size, Threads, Widths, check_ranges
+from powerband.core.errors import Interrupted
 from powerband.core.machine.device import host_facts, set_threads
 from powerband.core.run.run import Run
 from powerband.envs.workers.vector import WorkerVecEnv
@@ -46,7 +48,7 @@ class Options:
     """Update intervals."""
     num_envs: Annotated[tuple[Size, ...], Length(1)] = (1, 16)
     """Numbers of environments; each environment has one worker process."""
-    seconds: Annotated[float, Range(above=0, at_most=86_400)] = 8.0
+    seconds: Annotated[float, Range(at_least=2, at_most=86_400)] = 8.0
     """Seconds per setting, after the first update."""
     batch: Size = 512
     """Transitions per update."""
@@ -99,9 +101,7 @@ def run(arguments: list[str], configure: Any = None) -> dict[str, Any]:
                     )
     host = {"machine": platform.platform(), **host_facts(), "threads": threads}
     result = {"host": host, "config": asdict(config), "update_ms": update_ms, "rows": rows}
-    if config.plot:
-        save_plot(result, Path(config.plot))
-        print(f"plot: {config.plot}")
+    try_plot(lambda: save_plot(result, Path(config.plot)), config.plot)
     return result
 
 
@@ -128,6 +128,8 @@ def _measure(config: Options, step_ms: float, num_envs: int, interval: int, over
             learner = SAC(env.spec, SACConfig(hidden=config.hidden), run.context)
             off_policy(run, env, learner, loop)
         env.close()
+        if run.received_signal:  # the run took over the signal, which ends the benchmark too
+            raise Interrupted(run.received_signal)
         lines = read_metrics(Path(folder) / "run")
     start = next(index for index, line in enumerate(lines) if line["grad_steps"] >= interval) + 1
     first, last, window = lines[start - 1], lines[-1], lines[start:]

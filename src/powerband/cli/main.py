@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable
 
@@ -13,7 +14,7 @@ from powerband.cli.catalogue import recipe_lines
 from powerband.cli.script_commands import is_script_command, split_command
 from powerband.core.config.command_line import checked_choice
 from powerband.core.config.texts import printable
-from powerband.core.errors import ConfigError
+from powerband.core.errors import ConfigError, Interrupted
 from powerband.core.machine.device import OPENMP_WAIT_VARIABLES, keep_freed_memory
 from powerband.core.ranks import restarts
 
@@ -69,8 +70,8 @@ def main(arguments: list[str] | None = None) -> int:
         arguments: The command line after ``powerband``; None takes it from the process.
 
     Returns:
-        Exit status: 0 for success; 1 if `doctor` found a failure; 2 for a user error; for `profile`, the exit code of
-        the diagnosed bottleneck.
+        Exit status: 0 for success; 1 if `doctor` found a failure; 2 for a user error; 128 plus the number of the
+        signal that ended the command; for `profile`, the exit code of the diagnosed bottleneck.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     own, _ = split_command(arguments)  # what follows belongs to a script
@@ -93,6 +94,12 @@ def main(arguments: list[str] | None = None) -> int:
             raise
         print(f"powerband: {printable(str(error))}", file=sys.stderr)
         return restarts.report(2)
+    except KeyboardInterrupt as error:
+        if traceback_wanted:
+            raise
+        name = error.signal_name if isinstance(error, Interrupted) else signal.SIGINT.name
+        print(f"powerband: {name} ended the command.", file=sys.stderr)
+        return 128 + signal.Signals[name]
     except BrokenPipeError:  # the reader of the pipe, such as head, has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1

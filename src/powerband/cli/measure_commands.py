@@ -148,7 +148,8 @@ def bench(arguments: list[str]) -> int:
     name = checked_choice(arguments[0], BENCHMARKS, "benchmark")
     if wants_help(arguments[1:]):
         module = importlib.import_module(BENCHMARKS[name].split(":")[0])
-        print(f"{(module.__doc__ or '').strip()}\n\n{fields_table(module.Options)}")
+        schema = getattr(module, "OPTIONS", {}).get(name, module.Options)
+        print(f"{(module.__doc__ or '').strip()}\n\n{fields_table(schema)}")
         return 0
     with contextlib.redirect_stdout(sys.stderr) if target == "-" else contextlib.nullcontext():
         result = load_object(BENCHMARKS[name])(arguments[1:], configure)

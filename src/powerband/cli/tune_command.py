@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import platform
+import shlex
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from pathlib import Path
 from types import FrameType
@@ -19,7 +21,7 @@ from powerband.core.config import ResolvedConfig, resolve
 from powerband.core.config.command_line import print_or_write, split_json_option, split_named_options
 from powerband.core.config.presets import TunedKey
 from powerband.core.config.schema import fields_table
-from powerband.core.errors import ConfigError
+from powerband.core.errors import ConfigError, Interrupted
 from powerband.core.recipe import Recipe
 from powerband.tune.score.options import ObjectiveOptions, ScoreOptions
 from powerband.tune.search.options import SearchOptions
@@ -80,30 +82,30 @@ def tune(arguments: list[str]) -> int:
         measured = json.loads(path.with_suffix(".tuning.json").read_text(encoding="utf-8"))
         print_or_write({**measured, "preset": str(path), "map": str(page)}, target)
         return 0
-    print(text.format(preset=path, page=page))
+    print(text(page))
     return 0
 
 
 def _throughput(
     recipe: Recipe, stage: str, resolved: ResolvedConfig, options: Any, arguments: list[str]
-) -> tuple[Path, str]:
-    """Searches for throughput. Returns the preset and the summary, with ``{preset}`` and ``{page}`` for the paths."""
+) -> tuple[Path, Callable[[Path], str]]:
+    """Searches for throughput. Returns the preset and a function: path of its page -> summary."""
     from powerband.core.telemetry.console import budget_progress_bar
     from powerband.tune.score.trials.short_runs import with_scores
     from powerband.tune.search import preset, search
 
-    with budget_progress_bar(options.seconds) as progress:
+    with _exit_on_signal(), budget_progress_bar(options.seconds) as progress:
         result = search.Search(recipe, stage, resolved.config, options, progress).run()
         result = with_scores(result, stage, own_settings(recipe, arguments), options.score_seconds, progress)
     path = preset.write_preset(result, recipe.name, arguments)
-    use = " ".join([recipe.name, *preset.remaining_arguments(result, arguments)])
-    summary = preset.table(result).replace("{", "{{").replace("}", "}}")
-    return path, f"{summary}\n\npreset: {{preset}}\nmap: {{page}}\nuse it: powerband train {use} setup=tuned"
+    use = shlex.join([recipe.name, *preset.remaining_arguments(result, arguments)])
+    summary = preset.table(result)
+    return path, lambda page: f"{summary}\n\npreset: {path}\nmap: {page}\nuse it: powerband train {use} setup=tuned"
 
 
 def _score(
     recipe: Recipe, stage: str, resolved: ResolvedConfig, options: ScoreOptions, arguments: list[str]
-) -> tuple[Path, str]:
+) -> tuple[Path, Callable[[Path], str]]:
     """Searches for the time to a score. The arguments and the result are those of `_throughput`."""
     began = time.monotonic()
     if not recipe.score:
@@ -125,28 +127,37 @@ def _score(
     check_parallel(options.parallel, config.run.threads)
     key = TunedKey(recipe.name, recipe.task_of(config), recipe.algorithm_of(config), recipe.task, "score")
     kept = own_settings(recipe, arguments)
-    folder = Path(options.study_dir or f"runs/{key.name}-{time.strftime('%Y%m%d-%H%M%S')}").expanduser().absolute()
-    with _exit_on_signal(), budget_progress_bar(options.seconds) as progress:
+    new = f"runs/{key.name}-{time.strftime('%Y%m%d-%H%M%S')}" + (f"-{os.getpid()}" if options.storage else "")
+    folder = Path(options.study_dir or new).expanduser().absolute()
+    if not options.study_dir:
+        print(f"powerband: study_dir={folder}: the same command with this option continues the search", file=sys.stderr)
+    with _exit_on_signal(), contextlib.ExitStack() as own, budget_progress_bar(options.seconds) as progress:
         progress("present settings: rate", 0.0)
         measured = short_run(recipe, stage, config, FIRST_RATE_S, probe=False)
         if measured is None or not measured.facts[0].iterations:
             raise ConfigError("Nothing was measured: the run ended early. Remove the setting that ends it.")
-        faster: dict[str, Any] = {}
-        if options.parallel == 1:  # trials in parallel have a part of the cores, for which no layout was measured
+        name = shlex.join([recipe.name, stage, *kept, f"target={goal:g}"])
+        study = SharedStudy(options.storage, folder, name, measured.steps_per_s, platform.node(), config.run.seed)
+        own.callback(study.close)
+
+        def found_layout() -> dict[str, Any]:
             found = layout.layout_from_preset(recipe, key)
             if found is None:
                 found = layout.layout_from_search(recipe, stage, config, options.seconds, progress)
-            faster = found
+            return found
+
+        # Trials in parallel have a part of the cores, for which no layout was measured.
+        faster = layout.layout_of_study(study, found_layout) if options.parallel == 1 else {}
         configs = usable_algorithms(recipe, stage, resolved, kept, configure)
         space = SettingSpace(recipe, stage, configs, fixed_settings(resolved), faster)
-        name = " ".join([recipe.name, stage, *kept, f"target={goal:g}"])
-        study = SharedStudy(options.storage, folder, name, measured.steps_per_s, platform.node(), config.run.seed)
         trials = TrialScheduler(space, kept, options, study, folder, config.run.seed, progress, began)
+        if notice := trials.notice():
+            print(f"powerband: {notice}", file=sys.stderr)
         result = search_and_verify(trials)
     path = preset.write_preset(result, kept)
-    summary = preset.table(result).replace("{", "{{").replace("}", "}}")
-    text = f"{summary}\n\nstudy: {folder}\npreset: {{preset}}\npage: {{page}}"
-    return path, text + (f"\nuse it: powerband train {preset.use(result, kept)}" if result.chosen is not None else "")
+    summary = preset.table(result)
+    use = f"\nuse it: powerband train {preset.use(result, kept)}" if result.chosen is not None else ""
+    return path, lambda page: f"{summary}\n\nstudy: {folder}\npreset: {path}\npage: {page}{use}"
 
 
 def own_settings(recipe: Recipe, arguments: list[str]) -> list[str]:
@@ -155,23 +166,27 @@ def own_settings(recipe: Recipe, arguments: list[str]) -> list[str]:
     Args:
         recipe: Recipe of the search.
         arguments: Command line after the recipe's name. Its stage, and options that `tune` sets for each trial, are
-            removed.
+            removed, also under their old names.
     """
     from powerband.tune.score.trials.trial import OWN_OPTIONS
 
     arguments = arguments[1:] if arguments and arguments[0] in recipe.stages else arguments
-    return split_named_options(arguments, (*OWN_OPTIONS, *(f"run.{name}" for name in OWN_OPTIONS)))[1]
+    own = {*OWN_OPTIONS, *(f"run.{name}" for name in OWN_OPTIONS)}
+    targets = {old: new if isinstance(new, str) else new[0] for old, new in recipe.old_names.items()}
+    return split_named_options(arguments, (*own, *(old for old, new in targets.items() if new in own)))[1]
 
 
 @contextlib.contextmanager
 def _exit_on_signal() -> Iterator[None]:
-    """Lets SIGTERM end the search like an exception, so that it ends its trials, which would otherwise go on."""
+    """Lets SIGTERM and SIGHUP end the search like an exception, so that it ends its trials, which would go on."""
 
     def leave(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
+        raise Interrupted(signal.Signals(number).name)
 
-    before = signal.signal(signal.SIGTERM, leave)
+    numbers = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) != signal.SIG_IGN]  # nohup
+    before = {each: signal.signal(each, leave) for each in numbers}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for each, handler in before.items():
+            signal.signal(each, handler)

@@ -18,7 +18,7 @@ for (const svg of document.querySelectorAll("svg[data-points]")) {
       let best = 0;
       line.x.forEach((value, i) => { if (Math.abs(value - x) < Math.abs(line.x[best] - x)) best = i; });
       if (nearest === null) nearest = line.x[best];
-      if (chart.lines.length < 4 || line.y[best] >= 0.01) parts.push((line.name ? line.name + " " : "") + text(line.y[best]));
+      if (!chart.percent || chart.lines.length < 4 || line.y[best] >= 0.01) parts.push((line.name ? line.name + " " : "") + text(line.y[best]));
     }
     if (nearest === null) return;
     const px = chart.left + (nearest - chart.low) / (chart.high - chart.low || 1) * (chart.right - chart.left);

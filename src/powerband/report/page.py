@@ -104,7 +104,8 @@ def write_tuning_page(preset: Path) -> Path:
         learning = result.get("learning_sentence", "")
         sections = {"Map": tuning.map_and_table(tuning.read_rows(tuning_file), learning)}
     head = (
-        f"<p class=state>{html.escape(result['gain'])}</p><code class=command>powerband tune {result['words']}</code>"
+        f"<p class=state>{html.escape(result['gain'])}</p><code class=command>powerband tune "
+        f"{html.escape(result['words'])}</code>"
     )
     page = document(f"tuned: {result['words']}", head, {**sections, "Preset": f"<pre>{settings}</pre>"})
     return save_page(preset.with_suffix(".html"), page)

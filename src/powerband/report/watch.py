@@ -148,6 +148,7 @@ class Watcher:
     def _restart(self) -> None:
         self.lines = MetricsReader(self._metrics)
         self._line: dict[str, Any] = {}
+        self._rates: dict[str, Any] = {}  # newest line with rates, which the result of an evaluation lacks
         self._intervals_s: deque[float] = deque(maxlen=20)
         self._time_left = TimeLeftEstimator(*self._budget)
 
@@ -172,6 +173,8 @@ class Watcher:
         else:
             self._time_left.add(line["env_steps"], line["time_s"])
         self._line = line
+        if "charts/SPS" in line:
+            self._rates = line
 
     def _state(self, processes: dict[str, Any], silent_s: float) -> tuple[str, str]:
         """Returns the fields ``state`` and ``detail`` of `RunStatus`."""
@@ -196,16 +199,16 @@ class Watcher:
         return ("running", "") if self._line else ("starting", "no line yet: the run builds, compiles or reads data")
 
     def _progress(self) -> dict[str, Any]:
-        """Returns the fields of `RunStatus` that follow from the last line of metrics."""
-        line = self._line
-        idle, (account, share) = idle_share(line), largest(line)
+        """Returns the fields of `RunStatus` that follow from the last lines of metrics."""
+        line, rates = self._line, self._rates
+        idle, (account, share) = idle_share(rates), largest(rates)
         left_s = self._time_left.left_s(line["env_steps"], line["time_s"])
         facts = {"env_steps": line["env_steps"], "grad_steps": line["grad_steps"], "left_s": left_s}
-        facts |= {"steps_per_s": line.get("charts/SPS"), "updates_per_s": line.get("charts/updates_per_s")}
+        facts |= {"steps_per_s": rates.get("charts/SPS"), "updates_per_s": rates.get("charts/updates_per_s")}
         facts |= {"idle": idle[0], "idle_cause": shortened(idle[1])} if idle else {}
         facts |= {"largest": shortened(account), "largest_share": share} if account else {}
         names = ("cpu_cores", "memory_gib", "gpu_active", "gpu_power", "gpu_memory_gib")
-        return facts | {name: line.get(f"perf/{name}") for name in names}
+        return facts | {name: rates.get(f"perf/{name}") for name in names}
 
     def _usage(self, processes: dict[str, Any]) -> dict[str, float]:
         """Returns the fields ``cpu_cores`` and ``memory_gib`` of `RunStatus`, for the processes on this machine.

@@ -12,6 +12,7 @@ from powerband.core.machine.device import device_names
 from powerband.core.recipe import Recipe
 from powerband.tune.advise.advice import LEARNING_NOT_MEASURED, Advice
 from powerband.tune.advise.advise import advise
+from powerband.tune.advise.adviser import reason_of
 from powerband.tune.diagnose.diagnosis import Diagnosis, diagnose
 from powerband.tune.knobs import Knobs
 from powerband.tune.measure.facts import WindowFacts
@@ -157,18 +158,25 @@ def profile(recipe: Recipe, stage: str, config: Any, options: ProfileOptions) ->
             )
             diagnosis.notes.append(f"no advice was applied: {reason}.")
         else:
-            applied = _apply(recipe, stage, best, measured, options.seconds)
+            try:
+                applied = _apply(recipe, stage, best, measured, options.seconds)
+            except (ConfigError, MemoryError, RuntimeError) as error:
+                diagnosis.notes.append(f"{best.knob}={best.value} was not applied: {reason_of(error)}.")
     return Profile(measured, diagnosis, advice, applied)
 
 
-def _apply(recipe: Recipe, stage: str, best: Advice, before: Measurement, seconds: float) -> dict[str, Any] | None:
+def _apply(recipe: Recipe, stage: str, best: Advice, before: Measurement, seconds: float) -> dict[str, Any]:
     """Runs the best advice and compares its rate with the predicted one.
 
-    Returns knob, value, and the rates and gains (predicted and realised) by name; None if nothing was measured.
+    Returns knob, value, and the rates and gains (predicted and realised) by name.
+
+    Raises:
+        ConfigError: The run ended before anything was measured.
+        MemoryError, RuntimeError: The run failed.
     """
     after = short_run(recipe, stage, best.config, seconds, probe=False)
-    if after is None:
-        return None
+    if after is None or not after.steps_per_s:
+        raise ConfigError("the run ended before anything was measured")
     return {
         "knob": best.knob,
         "value": best.value,
@@ -194,10 +202,17 @@ def _arithmetic(ledger: Ledger, facts: WindowFacts) -> str:
 
 def _unmeasured_cadences(recipe: Recipe, config: Any, measured: Measurement) -> list[str]:
     """Returns a note per evaluation or checkpoint interval that the window was too short to reach."""
-    knobs, steps = Knobs(recipe, config), measured.facts[0].env_steps
+    knobs, ledger = Knobs(recipe, config), measured.ledgers[0]
+    steps = measured.facts[0].env_steps
+    cadences: list[tuple[str, str, float, str]] = [
+        ("eval_interval", "eval", steps, f"{steps} steps"),
+        ("save_interval", "save", steps, f"{steps} steps"),
+    ]
+    if not knobs.get("eval_interval", 0):
+        cadences[0] = "eval_interval_s", "eval", ledger.wall_s, f"{ledger.wall_s:.3g} s"
     notes = []
-    for knob, account in (("eval_interval", "eval"), ("save_interval", "save")):
+    for knob, account, reached, text in cadences:
         interval = knobs.get(knob, 0)
-        if 0 < interval <= RARE_WINDOWS * steps and not measured.ledgers[0].seconds.get(account):
-            notes.append(f"{knob}={interval} was not reached in {steps} steps: its cost is not measured.")
+        if 0 < interval <= RARE_WINDOWS * reached and not ledger.seconds.get(account):
+            notes.append(f"{knob}={interval} was not reached in {text}: its cost is not measured.")
     return notes

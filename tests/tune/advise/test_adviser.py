@@ -9,6 +9,7 @@ import pytest
 from torch._inductor.exc import InvalidCxxCompiler
 
 from powerband.core.config import RunConfig
+from powerband.core.errors import ConfigError
 from powerband.core.recipe import Algorithm, Recipe
 from powerband.tune import profile as profiling
 from powerband.tune.advise.advice import Advice
@@ -277,3 +278,47 @@ def test_graphs_contain_complete_cycles_of_updates(period: int, due: int, k: int
     axes = {axis.name: axis for axis in SearchSpace(GRAPH_RECIPE, config, measured.facts[0], "fixed", gpus=1).axes}
     searched = [each["graph_updates"] for each in axes["launches"].settings] if "launches" in axes else []
     assert advised == searched == ([k] if k else [])
+
+
+@pytest.mark.parametrize("error", [ConfigError("num_envs=16 is refused"), MemoryError(), RuntimeError("CUDA error")])
+def test_a_failing_short_run_gives_a_note_and_the_other_advice_stays(error: Exception) -> None:
+    measured, config = simulated(env=0.1), Config(run=RunConfig(gpus="none", precision="fp32"))
+    measured.facts[0].threads_s.update({1: 1.0, 2: 0.5})
+    diagnosis = diagnose(measured.ledgers[0], measured.facts[0])
+
+    def failing(changed: Config) -> Measurement:
+        raise error
+
+    advise(RECIPE, config, measured, diagnosis, failing, with_compile=True)
+    notes = [note for note in diagnosis.notes if "was not measured: " in note]
+    assert any(note.startswith("num_envs=16 ") for note in notes) and len(notes) == len(set(notes)) >= 3
+
+
+def test_an_interval_of_evaluations_in_seconds_is_advised() -> None:
+    run = RunConfig(gpus="none", precision="bf16", eval_interval_s=5.0)
+    measured = simulated(eval=0.2)
+    advice = advise(RECIPE, Config(run=run), measured, diagnose(measured.ledgers[0], measured.facts[0]), None)
+    assert any((each.knob, each.value) == ("eval_interval_s", 50.0) for each in advice)
+
+
+def test_a_failing_advice_is_not_applied_and_a_note_states_why(monkeypatch) -> None:
+    measured = simulated(eval=0.2)
+    config = Config(run=RunConfig(gpus="none", precision="bf16", eval_interval_s=5.0))
+    monkeypatch.setattr(profiling, "measure", lambda *_: measured)
+    for result in (None, simulated(updates=0), MemoryError("no memory")):
+
+        def short_run(*_: object, result: object = result, **__: object) -> object:
+            if isinstance(result, Exception):
+                raise result
+            return result and replace(result, facts=[replace(result.facts[0], env_steps=0)])
+
+        monkeypatch.setattr(profiling, "short_run", short_run)
+        options = profiling.ProfileOptions(seconds=1.0, probe=False, apply=True)
+        profile = profiling.profile(RECIPE, "train", config, options)
+        assert profile.applied is None and any("was not applied: " in note for note in profile.diagnosis.notes)
+
+
+def test_evaluations_that_the_window_did_not_reach_are_noted() -> None:
+    config = Config(run=RunConfig(gpus="none", eval_interval_s=5.0))
+    (note,) = profiling._unmeasured_cadences(RECIPE, config, simulated())
+    assert note.startswith("eval_interval_s=5.0 was not reached in 0.5 s")

@@ -144,4 +144,8 @@ def test_conditions_that_distort_the_figures_are_noted():
     busy = replace(FACTS, host=replace(FACTS.host, busy_cores=7.5))
     (note,) = diagnose(ledger(EVEN), busy).notes
     assert "other processes use 6.7 of 8 cores" in note
+    ranks = replace(busy, world_size=4, env_cpu_s=1.0)  # of each of four ranks
+    own = 4 * (ledger(EVEN).cpu_s + 1.0) / ledger(EVEN).wall_s
+    (note,) = [each for each in diagnose(ledger(EVEN), ranks).notes if "other processes" in each]
+    assert f"other processes use {7.5 - own:.1f} of 8 cores" in note
     assert any("no span covers" in note for note in diagnose(ledger({"env": 0.4, "update": 0.4}), FACTS).notes)

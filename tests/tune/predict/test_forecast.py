@@ -187,3 +187,12 @@ def test_price_is_per_gpu_or_per_machine(per_gpu: bool, price_per: str, cost: fl
     assert ("(does not fit)" in text) is not per_gpu
     unpriced = Estimate(EstimateOptions(), two.budget, {2: two}, LINK, per_gpu, None, [])
     assert unpriced.cost(two) is None and unpriced.fits(two) is None and "cost" not in str(unpriced)
+
+
+def test_evaluations_at_an_interval_in_seconds_are_counted() -> None:
+    budget = Budget(100_000, intervals={"eval": 0, "save": 0}, eval_interval_s=30.0)
+    result = forecast(1, budget, cadence_costs={"eval": 4.0})
+    times = int(result.training_s(100_000) / 30)
+    assert times > 3 and result.times(100_000) == {"eval": times}
+    assert result.seconds == pytest.approx(result.training_s(100_000) + 4 * times)
+    assert forecast(1, budget).unknown == ["eval"]

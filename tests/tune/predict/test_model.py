@@ -201,3 +201,9 @@ def test_small_gain_of_one_short_run_is_measured_again(second: float, advised: b
     ranks = [each for each in advice if each.knob == "nproc"]
     assert bool(ranks) == advised and next(gains, None) is None
     assert not ranks or ranks[0].gain == pytest.approx(1.11, rel=0.02)
+
+
+def test_recorded_data_has_no_environments_to_scale_with() -> None:
+    facts = WindowFacts(iterations=10, env_steps=640, grad_steps=10, batch_rows=64, num_envs=0)
+    model = fit(Ledger(10.0, {"update": 10.0}), facts)
+    assert model.with_envs(0).steps_per_s == model.steps_per_s == pytest.approx(64.0)

@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Sequence
 from pathlib import Path
+from threading import Event
 
 from powerband.tune.score.curve import CurvePoint, time_to_score
 from powerband.tune.score.trials.trial import TrialRun
@@ -50,12 +51,19 @@ class SimulatedTraining:
         return self.scale * math.exp(0.7 * abs(math.log(rate / self.optimum))) * (1 + 0.1 * abs(math.log2(envs / 16)))
 
     def run_trial(
-        self, command: Sequence[str], folder: Path, score: str, target: float, limit_s: float, deadline: float
+        self,
+        command: Sequence[str],
+        folder: Path,
+        score: str,
+        target: float,
+        limit_s: float,
+        deadline: float,
+        ended: Event | None = None,
     ) -> TrialRun:
         """Stands in for `trial.run_trial`."""
         self.commands.append(list(command))
         command, began_s = self.trained.get(folder, (list(command), 0.0))
-        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
         if self.fails and any(self.fails in word for word in command):
             self.now += START_S
             return TrialRun("failed", [], 0, 0.0, START_S, "a loss is not finite")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from powerband.tune.score.curve import CurvePoint, best_score, scaled, time_to_score, trial_seconds, unfinished_seconds
+from powerband.tune.score.curve import CurvePoint, best_score, time_to_score, trial_seconds, unfinished_seconds
 
 
 def curve(*scores: float) -> list[CurvePoint]:
@@ -39,10 +39,6 @@ def test_a_limit_hides_later_evaluations() -> None:
     assert trial_seconds(points, 20, target=10, start=0, limit=4) == pytest.approx(20 * 1.6)
     assert trial_seconds(points, 5, target=10, start=0) == 5.0  # reached, but after the budget
     assert best_score(points, 4) == 4 and best_score(points, 1) is None
-
-
-def test_seconds_are_converted_to_another_machine() -> None:
-    assert [point.seconds for point in scaled(curve(1, 2), 0.5)] == [1.0, 2.0]
 
 
 @given(CURVES, st.floats(-100, 100), st.floats(1, 100))

@@ -9,7 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from powerband.cli.catalogue import configure
+from powerband.core.errors import ConfigError
 from powerband.tune.score.learning_space import LearningSpace, nearest_divisor
+from powerband.tune.score.setting_space import SettingSpace
 
 CASES = {
     "ppo": ["gym", "algo=ppo", "hyper=default"],
@@ -101,3 +103,20 @@ def test_learning_rates_of_other_stages_stay() -> None:
 def test_nearest_divisor_divides(rows: int, wanted: int) -> None:
     found = nearest_divisor(rows, wanted)
     assert rows % found == 0 and (rows % wanted or found == wanted)
+
+
+def test_the_nearest_divisor_of_a_large_rollout_is_found_at_once() -> None:
+    assert nearest_divisor(2**40, 3) == 4 and nearest_divisor(12, 5) == 6 and nearest_divisor(49, 7) == 7
+
+
+def test_mini_batches_that_the_user_fixed_are_never_changed() -> None:
+    recipe, stage, resolved = configure(
+        "gym", ["algo=ppo", "on_policy.num_envs=6", "num_steps=10", "minibatches=4", "num_workers=0"]
+    )
+    space = LearningSpace(recipe, stage, resolved.config, ["on_policy.minibatches"])
+    assert space.settings({"num_envs": -1}) == {"on_policy.num_envs": 3}
+    assert space.dimensions["num_envs"][1:] == (0, 2)  # three environments collect 30 transitions
+    with pytest.raises(ConfigError, match="minibatches=4, which you fixed, does not divide the 30 rows"):
+        SettingSpace(recipe, stage, {"ppo": resolved.config}, ["on_policy.minibatches"]).config({"num_envs": -1})
+    free = LearningSpace(recipe, stage, resolved.config, [])
+    assert free.settings({"num_envs": -1}) == {"on_policy.num_envs": 3, "on_policy.minibatches": 5}

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,34 +15,53 @@ from optuna.storages import InMemoryStorage
 
 from powerband.cli.catalogue import configure
 from powerband.core.errors import ConfigError
-from powerband.tune.score import preset, search, verification
+from powerband.tune.score import preset, search, study, verification
+from powerband.tune.score.curve import CurvePoint
+from powerband.tune.score.layout import layout_of_study
 from powerband.tune.score.options import ScoreOptions
 from powerband.tune.score.search import ScoreResult, search_and_verify
 from powerband.tune.score.setting_space import SettingSpace
 from powerband.tune.score.study import SharedStudy
 from powerband.tune.score.trials import own_cores, scheduler
 from powerband.tune.score.trials.own_cores import check_parallel, core_groups
-from powerband.tune.score.trials.scheduler import TrialScheduler
-from tune.score.simulated_training import SimulatedTraining
+from powerband.tune.score.trials.rungs import Goal, SettingResult, TrialRecord, promotable
+from powerband.tune.score.trials.scheduler import Job, TrialScheduler
+from powerband.tune.score.trials.trial import TrialRun
+from tune.score.simulated_training import START_S, SimulatedTraining
 
 ARGUMENTS = ["env_id=CartPole-v1", "algo=ppo"]
 
 
 @pytest.fixture
-def found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    def run(world: SimulatedTraining, machine: str = "one", rate: float = 1000.0, **options: Any) -> ScoreResult:
+def trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    opened: list[SharedStudy] = []
+    kept = InMemoryStorage()
+
+    def build(world: SimulatedTraining, machine: str = "one", rate: float = 1000.0, **options: Any) -> TrialScheduler:
         for module in (scheduler, search, verification):
             monkeypatch.setattr(module, "time", world)
         for module in (scheduler, search):
             monkeypatch.setattr(module, "run_trial", world.run_trial)
         recipe, stage, resolved = configure("gym", ARGUMENTS)
         space = SettingSpace(recipe, stage, {"ppo": resolved.config}, [], options.pop("layout", None))
-        if not options.pop("on_disk", "storage" in options):
+        if options.pop("continues", False):
+            monkeypatch.setattr(SharedStudy, "_storage", lambda *_: kept)
+        elif not options.pop("on_disk", "storage" in options):
             monkeypatch.setattr(SharedStudy, "_storage", lambda *_: InMemoryStorage())
         settings = ScoreOptions(**{"target": 80.0, "seconds": 600.0, **options})
-        study = SharedStudy(settings.storage, tmp_path, "study", rate, machine, seed=1)
+        for each in opened:
+            each.close()
+        opened.append(SharedStudy(settings.storage, tmp_path, "study", rate, machine, seed=1))
         folder, began = tmp_path / machine, world.monotonic()
-        return search_and_verify(TrialScheduler(space, ARGUMENTS, settings, study, folder, 0, lambda *_: None, began))
+        return TrialScheduler(space, ARGUMENTS, settings, opened[-1], folder, 0, lambda *_: None, began)
+
+    return build
+
+
+@pytest.fixture
+def found(trials):
+    def run(*words: Any, **options: Any) -> ScoreResult:
+        return search_and_verify(trials(*words, **options))
 
     return run
 
@@ -114,8 +136,9 @@ def test_a_search_goes_on_in_its_folder(found) -> None:
     assert [each.params for each in second.records[: len(first.records)]] == [each.params for each in first.records]
 
 
-def test_machines_of_different_speed_share_a_study(found, tmp_path: Path) -> None:
+def test_machines_of_different_speed_share_a_study(found, tmp_path: Path, monkeypatch) -> None:
     """The second machine is half as fast: the same curves take twice its seconds."""
+    monkeypatch.setattr(study.os, "getpid", lambda: 1)  # which is part of the sampler's seed
     shared = str(tmp_path / "journal.log")
     first = found(SimulatedTraining(), seconds=600.0, storage=shared)
     slow = SimulatedTraining(scale=20.0)
@@ -176,3 +199,137 @@ def test_a_search_in_which_every_trial_fails_ends(found) -> None:
     world.run_trial = only_first  # type: ignore[method-assign]
     with pytest.raises(ConfigError, match="The last 20 trials failed"):
         found(world, seconds=5000.0, machine="two")
+
+
+def test_a_trial_whose_newest_start_failed_is_not_promoted_again() -> None:
+    curves = [[CurvePoint(10, 1.0, score)] for score in (9.0, 5.0, 1.0)]
+    records = [TrialRecord({"a": index}, 0, 0, "paused", curve, machine="m") for index, curve in enumerate(curves)]
+    goal = Goal(10.0, 0.0, 90.0)
+    assert promotable(records, goal, lambda _: True) == records[0]
+    assert promotable(records, goal, lambda _: False) is None
+    failed = TrialRecord({"a": 0}, 0, 1, "failed", [], machine="m")
+    assert promotable([*records, failed], goal, lambda _: True) is None
+
+
+def test_a_promoted_trial_that_the_end_of_the_budget_stops_stays_paused_on_its_rung(trials) -> None:
+    world = SimulatedTraining(best=60.0)
+    search = trials(world)
+    goal, trial = search.goal(), None
+    search.study.enqueue(search.space)
+    trial = search.study.ask(search.space)
+    first = search._run(Job(dict(trial.params), 100, 0, trial), goal)
+    search.deadline = world.now + START_S + 2
+    again = search._run(Job(first.params, 100, 1, paused=first), goal)
+    assert (again.outcome, again.rung) == ("paused", 0) and again.seconds > first.seconds
+    assert Path(again.folder, "checkpoints").is_dir()
+
+
+def test_a_stopped_trial_without_an_evaluation_has_no_value(trials, monkeypatch) -> None:
+    search = trials(SimulatedTraining())
+    monkeypatch.setattr(scheduler, "run_trial", lambda *_: TrialRun("stopped", [], 0, 0.0, 1.0))
+    search.study.enqueue(search.space)
+    search._run(Job(search.present, 100, 0, search.study.ask(search.space)), search.goal())
+    assert search.study._study.get_trials()[0].state.name == "FAIL"
+
+
+def test_an_error_in_one_of_several_parallel_trials_ends_the_others(found, monkeypatch) -> None:
+    monkeypatch.setattr(scheduler, "core_groups", lambda parallel: [set()] * parallel)
+    world, starts, told = SimulatedTraining(), [], []
+    train = world.run_trial
+
+    def run_trial(*words: Any) -> TrialRun:
+        starts.append(words)
+        if len(starts) == 2:
+            raise RuntimeError("a bug")
+        if len(starts) == 1:
+            return train(*words)
+        told.append(words[-1].wait(10))
+        return TrialRun("stopped", [], 0, 0.0, 0.0)
+
+    monkeypatch.setattr(world, "run_trial", run_trial)
+    with pytest.raises(RuntimeError, match="a bug"):
+        found(world, parallel=2)
+    assert all(told) and len(told) <= 1
+
+
+def test_an_interrupted_first_trial_is_trained_by_the_next_search(found) -> None:
+    world = SimulatedTraining()
+    train = world.run_trial
+
+    def interrupted(*_: Any) -> TrialRun:
+        raise KeyboardInterrupt
+
+    world.run_trial = interrupted  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        found(world, seconds=120.0, continues=True)
+    world.run_trial = train  # type: ignore[method-assign]
+    result = found(world, seconds=120.0, continues=True)
+    assert not any("lr=" in word or "num_envs=" in word for word in world.commands[0])
+    assert any(each.params == result.present and each.is_done for each in result.records)
+
+
+def test_a_continued_study_may_have_another_layout(found) -> None:
+    world = SimulatedTraining()
+    found(world, seconds=120.0, continues=True)
+    result = found(world, seconds=120.0, continues=True, layout={"run.threads": 1})
+    assert any(each.params == result.present and each.is_done for each in result.records)
+
+
+def test_a_study_keeps_the_layout_and_the_rate_of_a_machine(tmp_path: Path) -> None:
+    shared = str(tmp_path / "journal.log")
+    first = SharedStudy(shared, tmp_path, "a", 100.0, "one")
+    assert layout_of_study(first, lambda: {"run.threads": 2}) == {"run.threads": 2}
+    again, other = SharedStudy(shared, tmp_path, "a", 90.0, "one"), SharedStudy(shared, tmp_path, "a", 50.0, "two")
+    assert (again.rate, other.rate) == (100.0, 50.0)
+    assert layout_of_study(again, dict) == {"run.threads": 2} and layout_of_study(other, dict) == {}
+
+
+def test_one_search_at_a_time_works_in_a_folder(tmp_path: Path) -> None:
+    first = SharedStudy("", tmp_path, "a", 1.0, "one")
+    with pytest.raises(ConfigError, match="Another search runs in the study folder"):
+        SharedStudy("", tmp_path, "a", 1.0, "one")
+    first.close()
+    SharedStudy("", tmp_path, "a", 1.0, "one").close()
+
+
+def test_a_search_continues_trials_of_its_own_folder_alone(trials, tmp_path: Path) -> None:
+    search = trials(SimulatedTraining())
+    record = TrialRecord({}, 0, 0, "paused", [], machine="one", folder=str(search.folder / "trials" / "0001"))
+    assert search._is_own(record)
+    assert not search._is_own(replace(record, folder=str(tmp_path / "elsewhere" / "trials" / "0001")))
+    assert not search._is_own(replace(record, machine="two"))
+
+
+def test_seconds_of_a_continued_search_count_unless_the_score_was_reached(trials) -> None:
+    search = trials(SimulatedTraining(best=60.0))
+    search.run()
+    assert "trial_steps" not in search.study.attributes() and search.notice() == ""
+    search = trials(SimulatedTraining(), trial_seconds=33.0)
+    assert search.goal().budget == 33.0
+    search.study.set(trial_steps=search.study.shared_steps(20.0))
+    assert search.goal().budget == 20.0 and "trial_seconds=33: no effect" in search.notice()
+
+
+@pytest.mark.parametrize(("times", "budget"), [([30.0, None], 100.0), ([None], 50.0)])
+def test_slow_seeds_of_the_present_settings_count_fully_in_the_verification(trials, monkeypatch, times, budget) -> None:
+    budgets: list[float] = []
+    monkeypatch.setattr(search, "verified", lambda *words: budgets.append(words[3]))
+    present = SettingResult({}, [], times, 1.0, 1.0)
+    search.compare(trials(SimulatedTraining()), present, present, Goal(80.0, 0.0, 50.0))
+    assert budgets == [budget]
+
+
+def test_the_command_that_uses_a_preset_has_the_stage_and_quotes(trials) -> None:
+    space = trials(SimulatedTraining()).space
+    result = SimpleNamespace(space=space)
+    assert preset.use(result, ["env_kwargs={'a': 1}"]) == "gym 'env_kwargs={'\"'\"'a'\"'\"': 1}' setup=tuned-score"
+    space.stage = "other"
+    assert preset.use(result, []).startswith("gym other setup=")
+
+
+def test_scores_that_are_not_finite_are_null_in_the_json(found) -> None:
+    result = found(SimulatedTraining(best=60.0), seconds=60.0)
+    worst = [replace(each, best_score=-math.inf, value=math.inf) for each in result.settings]
+    written = preset.to_dict(replace(result, best_score=-math.inf, settings=worst), {})
+    assert json.loads(json.dumps(written, allow_nan=False))["best_score"] is None
+    assert {each["seconds"] for each in written["settings"]} == {None}

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
+import threading
 import time
 from pathlib import Path
 
@@ -58,3 +61,30 @@ def test_metrics_ignore_a_line_that_is_not_complete(tmp_path: Path) -> None:
     metrics.read()
     assert (metrics.env_steps, metrics.seconds, metrics.missing) == (20, 3.0, "")
     assert [(point.seconds, point.score) for point in metrics.curve] == [(3.0, 5.0)]
+
+
+def test_another_thread_ends_a_trial(tmp_path: Path) -> None:
+    ended = threading.Event()
+    ended.set()
+    run = run_trial(["train", "gym"], tmp_path, "return", math.inf, 60.0, soon(), ended)
+    assert run.outcome == "stopped" and run.wall_s < 30
+
+
+def test_a_killed_search_leaves_no_trial_behind(tmp_path: Path) -> None:
+    search = (
+        "import sys; from pathlib import Path; from powerband.tune.score.trials.trial import run_trial; "
+        "run_trial(['train', 'gym'], Path(sys.argv[1]), 'return', 1.0, 60.0, float('inf'))"
+    )
+    process = subprocess.Popen([sys.executable, "-c", search, str(tmp_path)])
+    try:
+        children: list[str] = []
+        while not children or b"train" not in Path(f"/proc/{children[0]}/cmdline").read_bytes().split(b"\0"):
+            time.sleep(0.05)
+            children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    finally:
+        process.kill()
+        process.wait()
+    end = time.monotonic() + 60
+    while Path(f"/proc/{children[0]}/cmdline").exists() and Path(f"/proc/{children[0]}/cmdline").read_bytes():
+        assert time.monotonic() < end
+        time.sleep(0.05)

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import json
+import shlex
+import signal
 import sqlite3
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from powerband.cli import main as cli
+from powerband.cli import tune_command
+from powerband.cli.catalogue import configure, load
 from powerband.core.config.presets import user_presets
-from powerband.core.errors import ConfigError
+from powerband.core.errors import ConfigError, Interrupted
+from powerband.tune.measure import in_subprocesses
+from powerband.tune.measure.in_process import Measurement
+from powerband.tune.score import preset as presets
 from powerband.tune.score import study
 from powerband.tune.score.study import SharedStudy
 
@@ -88,3 +96,43 @@ def test_a_locked_or_unreachable_storage_is_a_user_error(tmp_path: Path, monkeyp
         other.execute("ROLLBACK")
     shared.set(start_score=1.0)
     assert shared.attributes()["start_score"] == 1.0
+
+
+def test_arguments_that_every_trial_sets_itself_are_removed_with_their_old_names() -> None:
+    recipe = load("uav")
+    old = next(old for old, new in recipe.old_names.items() if new == "run.seed")
+    written = ["train", f"{old}=1", "seed=2", "--run.seed", "3", "eval_process=on", "run.eval-process=off", "threads=1"]
+    assert tune_command.own_settings(recipe, written) == ["threads=1"]
+
+
+def test_a_summary_may_contain_braces_and_its_command_is_quoted(monkeypatch, tmp_path: Path, capsys) -> None:
+    result = SimpleNamespace(chosen={}, space=SimpleNamespace(recipe=load("gym"), stage="train"))
+    measured = SimpleNamespace(facts=[SimpleNamespace(iterations=1)], steps_per_s=1.0)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("powerband.tune.measure.in_subprocesses.short_run", lambda *_, **__: measured)
+    monkeypatch.setattr("powerband.tune.score.setting_space.usable_algorithms", lambda *_: {"ppo": runs_config})
+    monkeypatch.setattr("powerband.tune.score.search.search_and_verify", lambda _: result)
+    monkeypatch.setattr(presets, "write_preset", lambda *_: tmp_path / "a.yaml")
+    monkeypatch.setattr(presets, "table", lambda _: "found {x: 1}")
+    monkeypatch.setattr("powerband.report.page.write_tuning_page", lambda _: tmp_path / "a.html")
+    runs_config = configure("gym", ["env_id=CartPole-v1", "algo=ppo"])[2].config
+    words = ["env_id=CartPole-v1", "algo=ppo", 'env_kwargs={"sutton_barto_reward": true}']
+    assert cli.main(["tune", "gym", *words, "objective=score", "target=5", "seconds=60"]) == 0
+    printed = capsys.readouterr()
+    assert "found {x: 1}" in printed.out and shlex.quote(words[-1]) in printed.out
+    assert "study_dir=" in printed.err and "continues the search" in printed.err
+
+
+def test_a_signal_in_a_short_run_ends_the_command_with_one_line(monkeypatch, capsys) -> None:
+    interrupted = Measurement([], [], True, "SIGTERM")
+    monkeypatch.setattr(in_subprocesses, "measure", lambda *_: interrupted)
+    assert cli.main(["tune", "gym", "env_id=CartPole-v1", "algo=ppo", "gpus=none"]) == 143
+    assert capsys.readouterr().err.splitlines()[-1].endswith("powerband: SIGTERM ended the command.")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_signals_end_a_search_like_an_exception(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    with pytest.raises(Interrupted, match=number.name), tune_command._exit_on_signal():
+        signal.raise_signal(number)
+    assert signal.getsignal(number) == before

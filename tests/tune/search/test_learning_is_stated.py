@@ -102,12 +102,37 @@ def test_short_runs_state_both_scores_and_reject_a_lower_one(monkeypatch, scores
     assert any("its score is lower" in note for note in found.notes) != used
 
 
+@pytest.mark.parametrize(
+    ("failed", "reason"),
+    [
+        (TrialRun("failed", [], 0, 0.0, 1.0, "a loss is not finite"), "a loss is not finite"),
+        (TrialRun("failed", [CurvePoint(10, 1.0, 5.0)], 10, 1.0, 1.0, "a loss is not finite"), "a loss is not finite"),
+        (TrialRun("stopped", [CurvePoint(10, 1.0, 5.0)], 10, 1.0, 1.0), "no evaluation ended in time"),
+    ],
+)
+def test_a_setting_whose_run_fails_is_rejected(monkeypatch, failed: TrialRun, reason: str) -> None:
+    monkeypatch.setattr(short_runs, "run_trial", lambda *_: failed)
+    found = short_runs.with_scores(result(CHANGED, NEUTRAL, CHANGED), "train", [], 5.0, lambda *_: None)
+    assert found.best is NEUTRAL and found.comparison is None
+    assert "not used" in found.notes[-1] and reason in found.notes[-1]
+
+
 def test_a_score_that_cannot_be_measured_leaves_the_sentence(monkeypatch) -> None:
     failed = TrialRun("failed", [], 0, 0.0, 1.0, "a loss is not finite")
-    monkeypatch.setattr(short_runs, "run_trial", lambda *_: failed)
-    found = short_runs.with_scores(result(CHANGED, CHANGED), "train", [], 5.0, lambda *_: None)
-    assert preset.table(found).startswith(LEARNING_NOT_MEASURED)
+    works = TrialRun("paused", [CurvePoint(10, 1.0, 5.0)], 10, 1.0, 1.0)
+    commands: list[list[str]] = []
+
+    def run(command: list[str], *_: object) -> TrialRun:
+        commands.append(command)
+        return works if "off_policy.num_envs=64" in command else failed
+
+    monkeypatch.setattr(short_runs, "run_trial", run)
+    written = ["num_envs=16", "threads=4"]
+    found = short_runs.with_scores(result(CHANGED, CHANGED), "train", written, 5.0, lambda *_: None)
+    assert preset.table(found).startswith(LEARNING_NOT_MEASURED) and found.best is CHANGED
     assert "a loss is not finite" in found.notes[-1]
+    assert "num_envs=16" not in commands[0] and "threads=4" in commands[0]  # the setting replaces what the user wrote
+    assert "num_envs=16" in commands[1]
     nothing = result(CHANGED, CHANGED, score="")
     assert "names none" in short_runs.with_scores(nothing, "train", [], 5.0, lambda *_: None).notes[-1]
     assert short_runs.with_scores(nothing, "train", [], 0.0, lambda *_: None) is nothing

@@ -185,3 +185,12 @@ def test_refused_setting_is_noted_and_the_search_continues(tuned) -> None:
     result = tuned(world)
     assert any("num_workers=8: refused" in note for note in result.notes)
     assert all(each.setting.get("num_workers") != 8 for each in result.candidates)
+
+
+def test_sizes_that_do_not_divide_by_the_gpus_are_refused_with_a_note(monkeypatch) -> None:
+    config, notes = Config(run=RunConfig(gpus="auto"), off_policy=Loop(num_envs=6)), []
+    space = SearchSpace(RECIPE, config, World().measure(RECIPE, "train", Config(), 1.0).facts[0], "fixed", gpus=4)
+    assert [each["nproc"] for each in space.layout().settings] == [2]
+    search = Search(RECIPE, "train", config, SearchOptions(), lambda *_: None)
+    search.space, search.notes = space, notes
+    assert search.measure({"nproc": 4}, 1.0) is None and notes[0].startswith("nproc=4: refused (")

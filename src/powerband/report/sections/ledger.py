@@ -74,7 +74,8 @@ def ledger_chart(metrics: list[dict]) -> str:
     total, wall = seconds_by_account(metrics)
     if not wall:
         return ""
-    edges, rows = [metrics[0]["time_s"] - _intervals(metrics)[0][0]], []
+    first = next(line for line in metrics if account_shares(line))
+    edges, rows = [first["time_s"] - _intervals(metrics)[0][0]], []
     for seconds, accounts in _merged(_intervals(metrics), wall / INTERVALS):
         edges.append(edges[-1] + seconds)
         rows.append(accounts)
@@ -133,10 +134,13 @@ def _intervals(metrics: list[dict]) -> list[tuple[float, dict[str, float]]]:
     intervals = []
     previous: dict[str, Any] = {"env_steps": 0, "time_s": 0.0}
     for line in metrics:
+        accounts = account_shares(line)
+        if not accounts:  # the result of an evaluation, whose time is in the next log interval
+            continue
         steps = line["env_steps"] - previous["env_steps"]
         rate = line.get("charts/SPS") or 0.0
         seconds = steps / rate if rate > MIN_RATE else line["time_s"] - previous["time_s"]
-        if seconds > 0 and (accounts := account_shares(line)):
+        if seconds > 0:
             intervals.append((seconds, accounts))
         previous = line
     return intervals

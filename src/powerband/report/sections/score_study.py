@@ -130,7 +130,7 @@ def settings_table(study: dict[str, Any]) -> str:
     rows = [
         [
             html.escape(setting_text(each["setting"])),
-            number(each["seconds"]),
+            text(each["seconds"]),
             f"{sum(time is not None for time in each['times'])} of {len(each['times'])}",
             text(each.get("best_score")),
             number(each["steps_per_s"]),

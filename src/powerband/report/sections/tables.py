@@ -20,11 +20,11 @@ def evaluation_table(rows: list[dict[str, Any]]) -> str:
     A value and its 95 % confidence interval share a cell; a cell at the end of the row draws the interval.
 
     Args:
-        rows: Rows of the evaluation, column name -> value; all have the keys of the first.
+        rows: Rows of the evaluation, column name -> value. A row without a column has an empty cell in it.
     """
     if not rows:
         return "<p class=note>This evaluation has no rows.</p>"
-    keys = [key for key in rows[0] if not key.endswith(INTERVAL_SUFFIXES)]
+    keys = list(dict.fromkeys(key for row in rows for key in row if not key.endswith(INTERVAL_SUFFIXES)))
     bounds = {key: [_bounds(row, key) for row in rows] for key in keys}
     drawn = [key for key in keys if any(bounds[key])]
     head = "".join(f"<th{_align(rows, key)}>{html.escape(key.replace('_', ' '))}</th>" for key in keys)

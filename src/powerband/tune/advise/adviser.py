@@ -23,6 +23,8 @@ REPEAT_BELOW_GAIN = 1.2
 """If a short run shows a smaller gain than this, a second run repeats it right after the unchanged run."""
 MAX_ERROR_CHARS = 160
 """Number of characters of an error that a note quotes."""
+UNCHANGED = "the unchanged run"
+"""Name of a run with the present settings in a note."""
 
 
 class Adviser:
@@ -122,9 +124,8 @@ class Adviser:
         Returns:
             Rate of the changed run divided by that of the unchanged run; 0 if a run fails or there is no `probe`.
         """
-        if self.probe is None:
-            return 0.0
-        before, after = self.probe(self.knobs.config), self.probe(config)
+        before = self.measured_run(self.knobs.config, UNCHANGED)
+        after = self.measured_run(config, "a changed setting") if before is not None else None
         if before is None or after is None or not before.facts[0].iterations or not after.facts[0].iterations:
             return 0.0
         return after.steps_per_s / before.steps_per_s
@@ -134,15 +135,33 @@ class Adviser:
 
         Returns None if there is no `probe` or if the run fails. A failure adds a note to the diagnosis.
         """
+        knob = as_command_line(dict(list(setting.items())[:1]))
+        try:
+            config = self.config_with(setting) if self.probe is not None else None
+        except (ConfigError, ValueError) as error:
+            self._note(knob, error)
+            return None
+        return self.measured_run(config, knob)
+
+    def measured_run(self, config: Any, name: str) -> Measurement | None:
+        """Measures a run with `config`.
+
+        Returns None if there is no `probe` or if the run fails. A failure adds a note to the diagnosis, in which the
+        run is called `name`.
+        """
         if self.probe is None:
             return None
         try:
-            return self.probe(self.config_with(setting))
+            return self.probe(config)
         except (ConfigError, MemoryError, RuntimeError) as error:  # torch.compile and CUDA raise RuntimeErrors
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            knob = as_command_line(dict(list(setting.items())[:1]))
-            self.diagnosis.notes.append(f"{knob} was not measured: {reason[:MAX_ERROR_CHARS].rstrip('. ')}.")
+            self._note(name, error)
             return None
+
+    def _note(self, name: str, error: Exception) -> None:
+        """Adds the reason why a run was not measured to the notes of the diagnosis, once."""
+        note = f"{name} was not measured: {reason_of(error)}."
+        if note not in self.diagnosis.notes:
+            self.diagnosis.notes.append(note)
 
     def rate_of(self, result: Measurement) -> float:
         """Returns the environment steps per second of a short run, comparable with the predictions of the model.
@@ -162,3 +181,8 @@ class Adviser:
         busy = 1 - self.ledger.share("env_wait", "data_wait")  # a waiting process does not compute
         process_s = self.ledger.cpu_s * self.ledger.share(*accounts) / max(busy, 1e-9)
         return (process_s + facts.env_cpu_s) * self.ranks / max(facts.iterations, 1) / max(facts.cores, 1)
+
+
+def reason_of(error: Exception) -> str:
+    """Returns the first line of an error's message, shortened, for a note; its type if it has no message."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:MAX_ERROR_CHARS].rstrip(". ")

@@ -20,7 +20,7 @@ def num_envs(adviser: Adviser) -> None:
     stepping = adviser.ledger.share("env", "env_wait", "act", "store", "other")
     if not n or adviser.probe is None or stepping < STEPPING_SHARE:
         return
-    result = adviser.probe(adviser.knobs.with_value("num_envs", 4 * n))
+    result = adviser.run_with({"num_envs": 4 * n})
     if result is None or not result.facts[0].iterations:
         return
     model = adviser.model = fit(adviser.ledger, adviser.facts, (result.ledgers[0], result.facts[0]))

@@ -20,9 +20,10 @@ def nproc(adviser: Adviser) -> None:
         return
     also = {} if adviser.gpus else {"threads": max(1, adviser.facts.cores // 2)}
     try:
-        result = adviser.probe(adviser.config_with({"nproc": 2, **also}))
+        config = adviser.config_with({"nproc": 2, **also})
     except (ConfigError, ValueError):  # sizes do not divide by two, or the user named the GPUs
         return
+    result = adviser.measured_run(config, "nproc=2")
     if result is not None and result.facts[0].iterations:
         why = "two ranks share environments and batch"
         adviser.add("nproc", 2, adviser.rate_of(result), why, probed=True, also=also)
@@ -30,11 +31,13 @@ def nproc(adviser: Adviser) -> None:
 
 def intervals(adviser: Adviser) -> None:
     """Adds advice on longer intervals between evaluations, checkpoints and log lines if these take much of the time."""
-    log = "log_interval" if adviser.knobs.get("log_interval", 0) else "log_interval_s"
-    for knob, account in (("eval_interval", "eval"), ("save_interval", "save"), (log, "log")):
+    log, evaluation = (
+        name if adviser.knobs.get(name, 0) else f"{name}_s" for name in ("log_interval", "eval_interval")
+    )
+    for knob, account in ((evaluation, "eval"), ("save_interval", "save"), (log, "log")):
         value, share = adviser.knobs.get(knob, 0), adviser.ledger.share(account)
         if value and share >= BLOCKING_SHARE:
-            if knob != "log_interval_s":  # one iteration with many steps passes several short intervals
+            if not knob.endswith("_s"):  # one iteration with many steps passes several short intervals
                 value = max(value, round(adviser.model.steps))
             rate = adviser.model.steps_per_s / (1 - share * (1 - 1 / INTERVAL_FACTOR))
             adviser.add(knob, value * INTERVAL_FACTOR, rate, f"training stops for {share:.0%} of the time")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from powerband.tune.advise.adviser import Adviser
+from powerband.tune.advise.adviser import UNCHANGED, Adviser
 from powerband.tune.measure.in_process import Measurement
 from powerband.tune.predict.model import UPDATE_ACCOUNTS, ThroughputModel
 
@@ -21,7 +21,7 @@ def threads(adviser: Adviser) -> None:
     if now not in times or fair not in times or fair == now:
         return
     prediction: ThroughputModel | float = adviser.model.with_update_factor(times[fair] / times[now])
-    result = adviser.probe(adviser.knobs.with_value("threads", fair)) if adviser.probe is not None else None
+    result = adviser.run_with({"threads": fair})
     if result is not None and result.facts[0].iterations:  # acting and some simulators use the threads too
         prediction = adviser.rate_of(result)
     adviser.add("threads", fair, prediction, "as many threads as cores", probed=result is not None)
@@ -82,7 +82,7 @@ def _update_factor(adviser: Adviser, changed: Measurement) -> float:
     The unchanged run is measured again right after the changed one, because the load of a shared machine changes
     within minutes by more than most settings gain.
     """
-    unchanged = adviser.probe(adviser.knobs.config) if adviser.probe is not None else None
+    unchanged = adviser.measured_run(adviser.knobs.config, UNCHANGED)
     if unchanged is None or not unchanged.facts[0].grad_steps:
         return 0.0
     after, before = (

@@ -109,7 +109,7 @@ def _notes(ledger: Ledger, facts: WindowFacts) -> list[str]:
         notes.append("the run never reached a steady state: the figures include start-up. Raise seconds.")
     busy = facts.host.busy_cores
     if busy is not None and facts.cores:
-        others = busy - (ledger.cpu_s * max(1, facts.world_size) + facts.env_cpu_s) / ledger.wall_s
+        others = busy - (ledger.cpu_s + facts.env_cpu_s) * max(1, facts.world_size) / ledger.wall_s
         if others >= limit.OTHER_LOAD * facts.cores:
             notes.append(f"other processes use {others:.1f} of {facts.cores} cores: the figures are pessimistic.")
     queued = facts.host.loop_queue_s

@@ -32,7 +32,7 @@ class WindowFacts:
         env_step_s: Mean seconds per step of each environment of this rank, as measured by its worker.
         env_worst_s: Longest step of each environment of this rank, in seconds.
         worker_rows: Indices of the environments of each worker.
-        env_cpu_s: Processor seconds of all workers in the window.
+        env_cpu_s: Processor seconds of all workers of this rank in the window.
         renderer: Name of the renderer of the environments; "" if they do not report one.
         image_obs: Whether observations contain images.
         batch_rows: Rows (transitions) per update on this rank.

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from powerband.core.errors import Interrupted
 from powerband.core.machine import memory
 from powerband.core.recipe import Recipe
 from powerband.core.run.run import Run
@@ -57,6 +58,9 @@ def measure(recipe: Recipe, stage: str, config: Any, seconds: float, probe: bool
 
     Returns:
         The measurement, or None if the run ended before anything was measured.
+
+    Raises:
+        Interrupted: A signal ended the run before anything was measured.
     """
     memory.release_unused()  # so that memory of an earlier run in this process is not counted
     knobs = Knobs(recipe, config)
@@ -73,6 +77,8 @@ def measure(recipe: Recipe, stage: str, config: Any, seconds: float, probe: bool
             finally:
                 window.close()
     if not window.ledgers:
+        if run.received_signal:
+            raise Interrupted(run.received_signal)
         return None
     return Measurement(window.ledgers, window.facts, run.ranks.leads, window.interrupted)
 

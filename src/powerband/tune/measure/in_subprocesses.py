@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from powerband.core.config import to_json
-from powerband.core.errors import ConfigError
+from powerband.core.errors import ConfigError, Interrupted
 from powerband.core.machine.device import thread_environment
 from powerband.core.ranks.subprocesses import kill_session, start_ranks, wait_for_ranks
 from powerband.core.recipe import Recipe
@@ -32,10 +32,16 @@ def short_run(recipe: Recipe, stage: str, config: Any, seconds: float, probe: bo
 
     Returns:
         The measurement, or None if the run ended before anything was measured.
+
+    Raises:
+        Interrupted: A signal ended the run, so that its rates are not those of the setting.
     """
     if config.run.nproc > 1:
         return measure_in_subprocesses(recipe, stage, config, seconds)
-    return measure(recipe, stage, config, seconds, probe)
+    measured = measure(recipe, stage, config, seconds, probe)
+    if measured is not None and measured.interrupted:
+        raise Interrupted(measured.interrupted)
+    return measured
 
 
 def measure_in_subprocesses(

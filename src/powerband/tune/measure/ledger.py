@@ -60,11 +60,6 @@ class SpanStatistics:
     p99_s: float
     worst_s: float
 
-    @property
-    def tail(self) -> float:
-        """Longest span divided by the median span; 1 if all are equal, 0 without spans."""
-        return self.worst_s / self.median_s if self.median_s > 0 else 0.0
-
 
 @dataclass(frozen=True)
 class Ledger:

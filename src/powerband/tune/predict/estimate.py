@@ -79,7 +79,13 @@ def estimate(
     forecasts: dict[int, Forecast | str] = {}
     knobs = Knobs(recipe, config)
     intervals = {name: int(knobs.get(setting, 0)) for name, setting in CADENCES.items()}
-    budget = Budget(config.run.env_steps, config.run.time_limit_s, int(knobs.get("learning_starts", 0)), intervals)
+    budget = Budget(
+        config.run.env_steps,
+        config.run.time_limit_s,
+        int(knobs.get("learning_starts", 0)),
+        intervals,
+        config.run.eval_interval_s,
+    )
     shares: dict[int, Any] = {}
     for ranks in sorted(set(options.ranks)):
         try:

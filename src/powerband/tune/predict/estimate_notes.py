@@ -80,8 +80,8 @@ def _cadence_notes(budget: Budget, forecast: Forecast) -> list[str]:
     """Returns notes about the cost of evaluations and checkpoints."""
     notes = []
     events = {"eval": "an evaluation", "save": "a checkpoint"}
-    for name in forecast.budget.intervals:
-        setting = f"{CADENCES[name]}={budget.intervals[name]}"
+    for name, interval in {"eval": 0, **budget.intervals}.items():
+        setting = f"{CADENCES[name]}={interval}" if interval else f"{CADENCES[name]}_s={budget.eval_interval_s:g}"
         if name in forecast.unknown:
             notes.append(f"{setting} was not reached: the cost of {events[name]} is unknown and not in the hours.")
         elif count := forecast.times(forecast.env_steps).get(name):

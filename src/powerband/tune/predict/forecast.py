@@ -40,12 +40,14 @@ class Budget:
         time_limit_s: Time limit in seconds; 0 is no limit.
         learning_starts: Environment steps before the first update.
         intervals: "eval" and "save" -> environment steps between two evaluations or checkpoints; 0 is never.
+        eval_interval_s: Seconds of training between two evaluations, if `intervals` has none for them; 0 is never.
     """
 
     env_steps: int
     time_limit_s: float = 0.0
     learning_starts: int = 0
     intervals: dict[str, int] = field(default_factory=dict)
+    eval_interval_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -138,8 +140,7 @@ class Forecast:
     @property
     def unknown(self) -> list[str]:
         """Events ("eval" for evaluations, "save" for checkpoints) that the run reaches and whose cost is unknown."""
-        reached = (name for name, interval in self.budget.intervals.items() if 0 < interval <= self.env_steps)
-        return [name for name in reached if name not in self.cadence_costs]
+        return [name for name, times in self.times(self.env_steps).items() if times and name not in self.cadence_costs]
 
     # -- to the end ---------------------------------------------------------------------------------------------------
 
@@ -148,15 +149,21 @@ class Forecast:
 
         Evaluations and checkpoints are included if their cost is known.
         """
-        without_updates = min(env_steps, self.budget.learning_starts)
-        iterations = env_steps / self.steps * self.iteration_s - without_updates / self.steps * self.update_s
-        return iterations + sum(
+        return self.training_s(env_steps) + sum(
             times * self.cadence_costs.get(name, 0.0) for name, times in self.times(env_steps).items()
         )
 
+    def training_s(self, env_steps: float) -> float:
+        """Returns the seconds of training to step number `env_steps`, without evaluations and checkpoints."""
+        without_updates = min(env_steps, self.budget.learning_starts)
+        return env_steps / self.steps * self.iteration_s - without_updates / self.steps * self.update_s
+
     def times(self, env_steps: float) -> dict[str, int]:
         """Returns {"eval": number of evaluations, "save": number of checkpoints} within the first `env_steps` steps."""
-        return {name: int(env_steps // interval) for name, interval in self.budget.intervals.items() if interval}
+        times = {name: int(env_steps // interval) for name, interval in self.budget.intervals.items() if interval}
+        if self.budget.eval_interval_s and "eval" not in times:
+            times["eval"] = int(self.training_s(env_steps) // self.budget.eval_interval_s)
+        return times
 
     @property
     def ends_by(self) -> str:

@@ -107,9 +107,10 @@ class ThroughputModel:
     def with_envs(self, num_envs: int) -> ThroughputModel:
         """Returns the model for another number of environments.
 
-        The steps per environment and iteration, and the updates per environment step, stay the same.
+        The steps per environment and iteration, and the updates per environment step, stay the same. Offline training
+        has no environments, so its model is unchanged by any number of them.
         """
-        factor = num_envs / self.num_envs
+        factor = num_envs / self.num_envs if self.num_envs else 1.0
         return replace(self, num_envs=num_envs, steps=self.steps * factor, updates=self.updates * factor)
 
     def with_ranks(self, ranks: float, comm: float) -> ThroughputModel:

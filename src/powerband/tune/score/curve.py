@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 CONSECUTIVE = 3
 """Successive evaluations that must be at or above the target; a single one may be luck."""
@@ -81,8 +81,3 @@ def trial_seconds(curve: Curve, budget: float, target: float, start: float, limi
     if reached is not None and reached <= budget:
         return reached
     return unfinished_seconds(budget, target, best_score(counted), start)
-
-
-def scaled(curve: Curve, factor: float) -> list[CurvePoint]:
-    """Returns a curve whose seconds are multiplied by `factor`, as a machine of another speed would measure them."""
-    return [replace(point, seconds=point.seconds * factor) for point in curve]

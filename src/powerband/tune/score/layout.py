@@ -15,6 +15,7 @@ from powerband.core.config.schema import fields_of
 from powerband.core.config.values import parse_value
 from powerband.core.errors import ConfigError
 from powerband.core.recipe import Recipe
+from powerband.tune.score.study import SharedStudy
 from powerband.tune.search.options import SearchOptions
 from powerband.tune.search.search import Search
 from powerband.tune.search.space import by_qualified_name
@@ -82,3 +83,21 @@ def layout_from_search(
         recipe, stage, config, options, lambda step, share: progress(f"throughput: {step}", share * seconds / budget_s)
     ).run()
     return by_qualified_name(result.space, result.best.setting)
+
+
+def layout_of_study(study: SharedStudy, find: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Returns the layout that a study has for this machine, so that its trials stay comparable when it continues.
+
+    Args:
+        study: Database of the trials.
+        find: Searches for the layout of a new study, as `layout_from_search` does.
+
+    Returns:
+        Qualified name -> value, such as ``run.threads`` -> 4.
+    """
+    name = f"layout of {study.machine}"
+    found = study.attributes().get(name)
+    if found is None:
+        found = find()
+        study.set(**{name: found})
+    return found

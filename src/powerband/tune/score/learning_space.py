@@ -146,7 +146,7 @@ class LearningSpace:
     """
 
     def __init__(self, recipe: Recipe, stage: str, config: Any, fixed: Collection[str]) -> None:
-        self.recipe, self.stage, self.knobs = recipe, stage, Knobs(recipe, config)
+        self.recipe, self.stage, self.knobs, self.fixed = recipe, stage, Knobs(recipe, config), frozenset(fixed)
         self.dimensions: dict[str, tuple[Dimension, float, float]] = {}
         for each in DIMENSIONS:
             if not any(name in self.knobs for name in each.needs) or any(
@@ -182,7 +182,7 @@ class LearningSpace:
     def settings(self, params: Params, only: Dimension | None = None) -> dict[str, Any]:
         """Converts coordinates to the settings that they change: qualified name (``off_policy.num_envs``) -> value.
 
-        The number of mini-batches is adjusted so that it divides the rollout.
+        The number of mini-batches is adjusted so that it divides the rollout, unless the user has fixed it (`check`).
 
         Args:
             params: Coordinates: name of a dimension, without a prefix, -> exponent of two or factor.
@@ -192,16 +192,33 @@ class LearningSpace:
         for dimension in [only] if only else [each for each, _, _ in self.dimensions.values()]:
             if params.get(dimension.name, dimension.present) != dimension.present:
                 values |= dimension.values(self.knobs, dimension.factor(params[dimension.name]))
-        if "minibatches" in self.knobs:
-            envs = values.get("num_envs", self.knobs.get("num_envs"))
-            steps = 1 if self.knobs.get("gru") else values.get("num_steps", self.knobs.get("num_steps"))
+        if "minibatches" in self.knobs and self.knobs.paths["minibatches"] not in self.fixed:
             wanted = values.get("minibatches", self.knobs.get("minibatches"))
-            values["minibatches"] = nearest_divisor(envs * steps, wanted)
+            values["minibatches"] = nearest_divisor(self._rows(values), wanted)
         return {
             self.knobs.paths[name]: value
             for name, value in values.items()
             if value != self.knobs.get(name) and not (name == "updates_per_interval" and self._is_same_ratio(values))
         }
+
+    def check(self, settings: Mapping[str, Any]) -> None:
+        """Refuses settings (qualified name -> value) whose rollout the user's mini-batches do not divide.
+
+        Raises:
+            ConfigError: The user has fixed the number of mini-batches, and it does not divide the rollout.
+        """
+        path = self.knobs.paths.get("minibatches")
+        if path is None or path not in self.fixed:
+            return
+        values = {name: settings[own] for name, own in self.knobs.paths.items() if own in settings}
+        rows, count = self._rows(values), self.knobs.get("minibatches")
+        if rows % count:
+            raise ConfigError(f"minibatches={count}, which you fixed, does not divide the {rows} rows of this rollout.")
+
+    def _rows(self, values: Values) -> int:
+        """Returns the rows of a rollout that mini-batches divide, with changed settings; whole sequences with a GRU."""
+        envs = values.get("num_envs", self.knobs.get("num_envs"))
+        return envs * (1 if self.knobs.get("gru") else values.get("num_steps", self.knobs.get("num_steps")))
 
     def _is_same_ratio(self, values: Values) -> bool:
         interval, updates = self.knobs.get("update_interval"), self.knobs.get("updates_per_interval")
@@ -224,7 +241,9 @@ class LearningSpace:
             return False
         config = self.knobs.config
         try:
-            for path, value in self.settings({dimension.name: exponent}, dimension).items():
+            settings = self.settings({dimension.name: exponent}, dimension)
+            self.check(settings)
+            for path, value in settings.items():
                 config = replaced(config, path, value)
             self.recipe.check_sizes(self.recipe.finalized(config, self.stage), config.run.nproc)
         except (ConfigError, ValueError):
@@ -234,5 +253,6 @@ class LearningSpace:
 
 def nearest_divisor(rows: int, wanted: int) -> int:
     """Returns the divisor of `rows` whose ratio to `wanted` is closest to 1."""
-    divisors = [count for count in range(1, rows + 1) if rows % count == 0]
+    small = [count for count in range(1, math.isqrt(rows) + 1) if rows % count == 0]
+    divisors = [*small, *(rows // count for count in reversed(small))]
     return min(divisors, key=lambda count: abs(math.log(count / wanted)))

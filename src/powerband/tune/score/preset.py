@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,7 +29,7 @@ def write_preset(result: ScoreResult, arguments: list[str]) -> Path:
 
     Args:
         result: Result of the search.
-        arguments: Command line arguments after the recipe, without the options of the search.
+        arguments: Command line arguments after the recipe and its stage, without the options of the search.
 
     Returns:
         Path of the preset.
@@ -40,7 +41,9 @@ def write_preset(result: ScoreResult, arguments: list[str]) -> Path:
     settings = space.settings(result.chosen) if result.chosen is not None else {}
     header = {
         **key.header(),
-        "words": " ".join([space.recipe.name, *arguments, "objective=score", f"target={result.goal.target:g}"]),
+        "words": shlex.join(
+            [space.recipe.name, *_stage(result), *arguments, "objective=score", f"target={result.goal.target:g}"]
+        ),
         "date": time.strftime("%Y-%m-%d"),
         "gain": verdict(result),
         **hardware_fingerprint(),
@@ -62,9 +65,15 @@ def use(result: ScoreResult, arguments: list[str]) -> str:
 
     Args:
         result: Result of the search.
-        arguments: Command line arguments after the recipe, without the options of the search.
+        arguments: Command line arguments after the recipe and its stage, without the options of the search.
     """
-    return " ".join([result.space.recipe.name, *arguments, "setup=tuned-score"])
+    return shlex.join([result.space.recipe.name, *_stage(result), *arguments, "setup=tuned-score"])
+
+
+def _stage(result: ScoreResult) -> list[str]:
+    """Returns the stage as an argument of ``powerband train``; empty if it is the default."""
+    stage = result.space.stage
+    return [stage] if stage != result.space.recipe.default_stage else []
 
 
 def verdict(result: ScoreResult) -> str:
@@ -122,15 +131,15 @@ def to_dict(result: ScoreResult, header: Mapping[str, Any]) -> dict[str, Any]:
     goal, check, space = result.goal, result.verification, result.space
 
     def curve(points: Any) -> list[list[float | None]]:
-        return [[p.env_steps, p.seconds, p.score if math.isfinite(p.score) else None] for p in points]
+        return [[p.env_steps, p.seconds, _finite(p.score)] for p in points]
 
     def row(each: SettingResult) -> dict[str, Any]:
         return {
             "setting": space.settings(each.params),
             "params": dict(each.params),
-            "seconds": each.value,
+            "seconds": _finite(each.value),
             "times": each.times,
-            "best_score": each.best_score,
+            "best_score": _finite(each.best_score),
             "steps_per_s": sum(r.env_steps for r in each.records) / max(sum(r.seconds for r in each.records), 1e-9),
         }
 
@@ -140,7 +149,7 @@ def to_dict(result: ScoreResult, header: Mapping[str, Any]) -> dict[str, Any]:
         "score": result.score,
         "target": goal.target,
         "trial_seconds": goal.budget,
-        "best_score": result.best_score,
+        "best_score": _finite(result.best_score),
         "chosen": None if result.chosen is None else space.settings(result.chosen),
         "verification": None
         if check is None
@@ -167,7 +176,7 @@ def to_dict(result: ScoreResult, header: Mapping[str, Any]) -> dict[str, Any]:
                 "outcome": each.outcome,
                 "message": each.message,
                 "time_s": time_to_score(each.curve, goal.target),
-                "best_score": best_score(each.curve),
+                "best_score": _finite(best_score(each.curve)),
                 "wall_s": each.wall_s,
                 "machine": each.machine,
                 "curve": curve(each.curve),
@@ -204,3 +213,8 @@ def table(result: ScoreResult) -> str:
 
 def _seconds(time_s: float | None, budget: float) -> str:
     return f"> {budget:.3g}" if time_s is None or time_s > budget else f"{time_s:.3g}"
+
+
+def _finite(value: float | None) -> float | None:
+    """Returns `value`, or None if it is infinite or NaN, which JSON cannot express."""
+    return value if value is not None and math.isfinite(value) else None

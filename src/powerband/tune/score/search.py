@@ -115,7 +115,7 @@ def compare(trials: TrialScheduler, best: SettingResult, present: SettingResult 
         runner(best.params, "best"),
         runner(trials.present, "present"),
         trials.target,
-        goal.budget * (VERIFICATION_SLACK if present and None not in present.times else 1),
+        goal.budget * (VERIFICATION_SLACK if present and any(reached is not None for reached in present.times) else 1),
         trials.options.seeds,
         trials.seed,
         lambda: trials.deadline - time.monotonic(),

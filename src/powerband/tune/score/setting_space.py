@@ -98,6 +98,7 @@ class SettingSpace:
         return self._config(algo, {k: v for k, v in self.settings(params).items() if k != ALGO})
 
     def _config(self, algo: str, settings: Mapping[str, Any]) -> Any:
+        self.spaces[algo].check(settings)
         config = self.configs[algo]
         for path, value in settings.items():
             config = replaced(config, path, value)

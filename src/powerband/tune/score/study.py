@@ -2,14 +2,17 @@
 
 One process uses a SQLite file. Several machines share an Optuna journal on a shared disk, or a database. Curves are
 stored over environment steps with the seconds of the machine that ran them; every reader converts these seconds to its
-own by the rates that both machines measured for the present settings.
+own by the rates that both machines measured for the present settings. Each machine stores its own rate once, because
+two measurements of one machine differ by noise alone.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
+import os
 import warnings
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +20,8 @@ from typing import Any
 from powerband.core.errors import ConfigError
 from powerband.tune.score.curve import CurvePoint
 from powerband.tune.score.setting_space import SettingSpace
+from powerband.tune.score.trials.coordinate_ranges import CoordinateRanges
+from powerband.tune.score.trials.folder_lock import is_alive, lock_folder
 from powerband.tune.score.trials.rungs import Goal, TrialRecord
 
 START_TRIALS = 8
@@ -24,6 +29,8 @@ START_TRIALS = 8
 LOCK_TIMEOUT_S = 30.0
 RECORD = "record"
 """Attribute of a trial of Optuna that holds its `TrialRecord`; one value, because each one is a transaction."""
+OWNER = "owner"
+"""Attribute of a trial of Optuna that holds [name of the machine, process id] of the search that runs it."""
 
 
 class SharedStudy:
@@ -35,12 +42,13 @@ class SharedStudy:
         storage: Journal file or database URL; empty uses ``study.db`` in `folder`.
         folder: Folder of the study.
         name: Name of the study; machines that use the same name and storage work on the same study.
-        rate: Environment steps per second of training that this machine measured for the present settings.
+        rate: Environment steps per second of training that this machine measured for the present settings. A study that
+            has a rate of this machine keeps it.
         machine: Name of this machine.
-        seed: Seed of the sampler.
+        seed: Seed of the sampler. Searches that share a storage draw differently, also with equal seeds.
 
     Raises:
-        ConfigError: Optuna is missing, or the storage cannot be used.
+        ConfigError: Optuna is missing, the storage cannot be used, or another process works in `folder`.
     """
 
     def __init__(self, storage: str, folder: Path, name: str, rate: float, machine: str, seed: int = 0) -> None:
@@ -49,24 +57,29 @@ class SharedStudy:
         except ImportError:
             raise ConfigError("objective=score needs the package optuna. Run pip install 'powerband[tune]'.") from None
         self.optuna, self.place, self.machine = optuna, storage or str(folder / "study.db"), machine
+        self._shared, self._lock = bool(storage), None if storage else lock_folder(folder)
         optuna.logging.set_verbosity(optuna.logging.WARNING)
+        own = zlib.crc32(f"{seed} {machine} {os.getpid()}".encode()) if storage else seed
         with self._errors(), warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             sampler = optuna.samplers.TPESampler(
-                n_startup_trials=START_TRIALS, multivariate=True, group=True, constant_liar=True, seed=seed
+                n_startup_trials=START_TRIALS, multivariate=True, group=True, constant_liar=True, seed=own
             )
             self._study = optuna.create_study(
                 storage=self._storage(storage, folder), study_name=name, sampler=sampler, load_if_exists=True
             )
-        attributes = self.attributes()
-        if "reference_rate" not in attributes:
-            self.set(reference_rate=rate, reference_machine=machine)
-            attributes = self.attributes()
-        same = attributes["reference_machine"] == machine  # two measurements of one machine differ by noise alone
-        self.pace = 1.0 if same else rate / attributes["reference_rate"]
-        """Speed of this machine as a multiple of the machine that started the study."""
-        if not storage:  # no other process works on the study, so a running trial is one that was killed
-            self._fail_running()
+        attributes, name = self.attributes(), f"rate of {machine}"
+        if "reference_rate" in attributes:
+            raise ConfigError(f"{self.place} is a study of an older version. Start a new one with another study_dir.")
+        if name not in attributes:
+            self.set(**{name: rate})
+        self.rate: float = attributes.get(name, rate)
+        self._fail_dead()
+
+    def close(self) -> None:
+        """Lets another process use the folder of the study."""
+        if self._lock is not None:
+            self._lock.close()
 
     def _storage(self, storage: str, folder: Path) -> Any:
         from optuna.storages import JournalStorage, RDBStorage
@@ -113,13 +126,13 @@ class SharedStudy:
             for name, value in attributes.items():
                 self._study.set_user_attr(name, value)
 
-    def own_seconds(self, seconds: float) -> float:
-        """Converts seconds of the machine that started the study to seconds of this machine."""
-        return seconds / self.pace
+    def own_seconds(self, steps: float) -> float:
+        """Converts steps of the present settings, the measure of time that all machines share, to seconds here."""
+        return steps / self.rate
 
-    def shared_seconds(self, seconds: float) -> float:
-        """Converts seconds of this machine to seconds of the machine that started the study."""
-        return seconds * self.pace
+    def shared_steps(self, seconds: float) -> float:
+        """Converts seconds of this machine to steps that the present settings make in them, which machines share."""
+        return seconds * self.rate
 
     # -- trials -----------------------------------------------------------------------------------------------------
 
@@ -135,8 +148,16 @@ class SharedStudy:
         with self._errors(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a queued trial with coordinates outside of a changed range
             trial = self._study.ask()
+            trial.set_user_attr(OWNER, [self.machine, os.getpid()])
             space.suggest(trial)
             return trial
+
+    def is_pending(self, params: Mapping[str, Any]) -> bool:
+        """Returns whether a trial with these coordinates waits in the queue or runs at this moment."""
+        states = self.optuna.trial.TrialState
+        with self._errors():
+            trials = self._study.get_trials(deepcopy=False, states=(states.WAITING, states.RUNNING))
+        return any(each.system_attrs.get("fixed_params", each.params) == dict(params) for each in trials)
 
     def tell(self, trial: Any, record: TrialRecord, goal: Goal) -> None:
         """Stores the result of the first start of a trial.
@@ -153,27 +174,41 @@ class SharedStudy:
                 trial.report(value, record.rung + 1)
             self._study.tell(trial, value if state == self.optuna.trial.TrialState.COMPLETE else None, state=state)
 
-    def add(self, record: TrialRecord, goal: Goal) -> None:
+    def add(self, record: TrialRecord, goal: Goal, space: SettingSpace) -> None:
         """Stores a further start of a paused trial, or a run of known settings with another seed.
 
         Args:
             record: Result of the start, in seconds of this machine.
             goal: Target score and time budget, which give the value of the trial.
+            space: Search space, which has the ranges of coordinates that no trial of the study has.
         """
         with self._errors():
             state, value = self._state(record, goal)
             pruned = state == self.optuna.trial.TrialState.PRUNED
-            same = [each for each in self._study.get_trials(deepcopy=False) if each.params == dict(record.params)]
             self._study.add_trial(
                 self.optuna.trial.create_trial(
                     state=state,
                     value=value if state == self.optuna.trial.TrialState.COMPLETE else None,
                     params=dict(record.params),
-                    distributions=same[0].distributions,
+                    distributions=self._distributions(record.params, space),
                     intermediate_values={record.rung + 1: value} if pruned else {},
                     user_attrs={RECORD: self._stored(record)},
                 )
             )
+
+    def _distributions(self, params: Mapping[str, Any], space: SettingSpace) -> dict[str, Any]:
+        """Returns the range of each coordinate that contains its value: that of a stored trial, or of the space."""
+        ranges = CoordinateRanges(self.optuna, params)
+        space.suggest(ranges)
+        stored = [each.distributions for each in self._study.get_trials(deepcopy=False)]
+        return {
+            name: next(
+                each[name]
+                for each in [*stored, ranges.found]
+                if name in each and each[name]._contains(each[name].to_internal_repr(value))
+            )
+            for name, value in params.items()
+        }
 
     def records(self) -> list[TrialRecord]:
         """Returns the records of all starts of trials in the order in which they began, in seconds of this machine."""
@@ -184,7 +219,7 @@ class SharedStudy:
             if RECORD not in trial.user_attrs:
                 continue
             saved = trial.user_attrs[RECORD]
-            factor = saved["pace"] / self.pace
+            factor = saved["rate"] / self.rate
             curve = [
                 CurvePoint(steps, seconds * factor, -math.inf if score is None else score)
                 for steps, seconds, score in saved["curve"]
@@ -210,21 +245,25 @@ class SharedStudy:
         ]
         names = ("seed", "rung", "outcome", "env_steps", "seconds", "wall_s", "folder", "message")
         own: Mapping[str, Any] = {name: getattr(record, name) for name in names}
-        return {**own, "curve": curve, "pace": self.pace, "machine": self.machine}
+        return {**own, "curve": curve, "rate": self.rate, "machine": self.machine}
 
     def _state(self, record: TrialRecord, goal: Goal) -> tuple[Any, float]:
-        """Returns Optuna's state of a record and its value, in seconds of the machine that started the study."""
+        """Returns Optuna's state of a record and its value, as steps of the present settings (`shared_steps`)."""
         states = self.optuna.trial.TrialState
-        value = self.shared_seconds(goal.value(record))
-        if record.outcome == "failed" or not math.isfinite(value):
+        value = self.shared_steps(goal.value(record))
+        unmeasured = record.outcome == "failed" or (record.outcome == "stopped" and not record.curve)
+        if unmeasured or not math.isfinite(value):
             return states.FAIL, value
         return states.COMPLETE if record.is_done else states.PRUNED, value
 
-    def _fail_running(self) -> None:
+    def _fail_dead(self) -> None:
+        """Marks running trials as failed if their search was killed. Trials of other machines may still run."""
         states = self.optuna.trial.TrialState
         with self._errors():
             for trial in self._study.get_trials(deepcopy=False, states=(states.RUNNING,)):
-                self._study.tell(trial.number, state=states.FAIL)
+                machine, process = trial.user_attrs.get(OWNER, ("", 0))
+                if not self._shared or (machine == self.machine and not is_alive(process)):
+                    self._study.tell(trial.number, state=states.FAIL)
 
     # -- importance -------------------------------------------------------------------------------------------------
 

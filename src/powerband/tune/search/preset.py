@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ def write_preset(result: TuningResult, recipe: str, arguments: list[str]) -> Pat
     learning = learning_sentence(result.comparison, result.best.learning)
     comments = [
         *filter(None, [learning]),
-        f"powerband train {' '.join([recipe, *remaining_arguments(result, arguments)])} setup=tuned",
+        f"powerband train {shlex.join([recipe, *remaining_arguments(result, arguments)])} setup=tuned",
         "Measured in alternating runs, env steps/s:",
         *(f"  {each.measured:>12,.0f}  {as_command_line(each.setting)}" for each in result.verified),
     ]
@@ -70,7 +71,7 @@ def preset_header(result: TuningResult, recipe: str, arguments: list[str]) -> di
     rates = f"{result.gain:.2f} times the {result.baseline.measured:,.0f} env steps/s without it"
     return {
         **preset_key(result, recipe).header(),
-        "words": " ".join([recipe, *arguments]),
+        "words": shlex.join([recipe, *arguments]),
         "date": time.strftime("%Y-%m-%d"),
         "learning": result.space.rule,
         "gain": " ".join(filter(None, [learning_sentence(result.comparison, result.best.learning), rates])),

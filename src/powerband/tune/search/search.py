@@ -177,12 +177,16 @@ class Search:
         """
         name = as_command_line(setting)
         self.progress(name, min(1.0, self.spent))
-        config = self.space.config_with(setting) if setting else self.config
+        try:
+            config = self.space.config_with(setting) if setting else self.config
+        except ValueError as error:  # also a ConfigError, such as sizes that do not divide by the ranks
+            self.notes.append(f"{name}: refused ({str(error).rstrip('. ')}).")
+            return None
         try:
             return short_run(self.recipe, self.stage, config, seconds, probe)
         except (RuntimeError, MemoryError, ConfigError) as error:
             if isinstance(error, ConfigError) and not isinstance(error, OutOfMemory) and setting:
-                self.notes.append(f"{name}: refused ({error})")
+                self.notes.append(f"{name}: refused ({str(error).rstrip('. ')}).")
                 return None
             if not isinstance(error, OutOfMemory) and not out_of_memory_message(error):
                 raise

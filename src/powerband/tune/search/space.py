@@ -136,7 +136,8 @@ class SearchSpace:
         settings = self.config.run
         if self.gpus:
             counts = [] if settings.gpus not in ("auto", "all") else [2**i for i in range(8) if 2**i <= self.gpus]
-            return Axis("ranks", tuple({"nproc": count} for count in counts if count != self.facts.world_size))
+            ranks = [{"nproc": count} for count in counts if count != self.facts.world_size]
+            return Axis("ranks", tuple(each for each in ranks if self._is_allowed(each)))
         cores = max(self.facts.cores, 1)
         layouts = []
         for ranks in sorted({1, cores, *(2**i for i in range(8) if 2**i < cores)}):

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from powerband.tune.score.curve import Curve, best_score, time_to_score, trial_seconds
-from powerband.tune.score.restricted_mean import restricted_mean
 
 REDUCTION = 3
 """Factor between two rungs, and the share of trials that is promoted is one over it."""
@@ -105,21 +104,20 @@ class Goal:
 
 
 def newest(records: Iterable[TrialRecord]) -> list[TrialRecord]:
-    """Returns the newest record of each trial (settings and seed), without records of failed starts."""
+    """Returns the newest record of each trial (settings and seed), without trials whose newest start failed."""
     found: dict[tuple[str, int], TrialRecord] = {}
     for record in records:
-        if record.outcome != "failed":
-            found[record.setting_key, record.seed] = record
-    return list(found.values())
+        found[record.setting_key, record.seed] = record
+    return [record for record in found.values() if record.outcome != "failed"]
 
 
-def promotable(records: Iterable[TrialRecord], goal: Goal, machine: str) -> TrialRecord | None:
+def promotable(records: Iterable[TrialRecord], goal: Goal, is_own: Callable[[TrialRecord], bool]) -> TrialRecord | None:
     """Returns the paused trial to continue next: one of the best third on its rung, from the highest rung possible.
 
     Args:
         records: All records of the search, the oldest first.
         goal: Target score and time budget, by which trials are compared.
-        machine: Name of this machine; trials of other machines are not considered.
+        is_own: Returns whether this search can continue a trial; the others only take part in the comparison.
 
     Returns:
         The newest record of the trial; None if no trial should continue.
@@ -129,7 +127,7 @@ def promotable(records: Iterable[TrialRecord], goal: Goal, machine: str) -> Tria
         entered = [each for each in trials if each.rung >= rung or each.is_done]
         entered.sort(key=lambda each: goal.value(each, limits[rung]))
         for each in entered[: len(entered) // REDUCTION]:
-            if each.outcome == "paused" and each.rung == rung and each.machine == machine:
+            if each.outcome == "paused" and each.rung == rung and is_own(each):
                 return each
     return None
 
@@ -151,10 +149,6 @@ class SettingResult:
     times: list[float | None]
     value: float
     best_score: float
-
-    def mean_s(self, budget: float) -> float:
-        """Returns the mean seconds to the score, in which a seed that did not reach it counts as `budget` seconds."""
-        return restricted_mean(self.times, budget)
 
 
 def settings_of(records: Iterable[TrialRecord], goal: Goal, done: bool = True) -> list[SettingResult]:

@@ -7,11 +7,12 @@ repeat with more seeds, because one seed may be luck.
 
 from __future__ import annotations
 
+import math
 import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from powerband.tune.score.trials.rungs import (
     Goal,
     SettingResult,
     TrialRecord,
+    newest,
     promotable,
     rung_seconds,
     setting_key,
@@ -65,6 +67,7 @@ class Job:
         rung: Index of the rung of successive halving up to which this job trains the policy; then the trial is paused.
         trial: Optuna trial for new settings; None if the settings have been tried before.
         paused: Record of the paused trial to continue; None starts a new run.
+        first: Whether this is the run of the present settings that sets the budget of all other trials.
     """
 
     params: Mapping[str, Any]
@@ -72,6 +75,7 @@ class Job:
     rung: int
     trial: Any = None
     paused: TrialRecord | None = None
+    first: bool = False
 
 
 class TrialScheduler:
@@ -92,6 +96,7 @@ class TrialScheduler:
         present: Coordinates of the present settings in the search space: name of a dimension -> value.
         deadline: Value of ``time.monotonic()`` at the end of the budget.
         core_groups: Set of core numbers for each of the parallel trials; one empty set stands for all cores.
+        ended: Set if the search ends early, after which all running trials stop.
     """
 
     def __init__(
@@ -111,7 +116,7 @@ class TrialScheduler:
         self.present = space.present()
         self.reserve, self.has_candidate, self.failures = LEAST_RESERVE, False, 0
         self.active: set[tuple[str, int]] = set()
-        self.lock = threading.Lock()
+        self.lock, self.ended = threading.Lock(), threading.Event()
         self.core_groups = core_groups(options.parallel) if options.parallel > 1 else [set()]
 
     def run(self) -> None:
@@ -127,15 +132,30 @@ class TrialScheduler:
             return
         with ThreadPoolExecutor(self.options.parallel) as pool:
             slots = [pool.submit(self._work, own) for own in self.core_groups]
-            for slot in slots:
-                slot.result()
+            try:
+                for slot in as_completed(slots):
+                    slot.result()
+            except BaseException:  # a signal or an error, after which the other trials would go on to the end
+                self.ended.set()
+                raise
 
     def goal(self) -> Goal:
         """Returns the target score and the present time budget of a trial, in seconds of this machine."""
         shared = self.study.attributes()
         own = self.options.trial_seconds or TRIAL_SHARE * self.options.seconds
-        budget = self.study.own_seconds(shared["trial_seconds"]) if "trial_seconds" in shared else own
+        budget = self.study.own_seconds(shared["trial_steps"]) if "trial_steps" in shared else own
         return Goal(self.target, shared.get("start_score", self.target - 1.0), budget)
+
+    def notice(self) -> str:
+        """Returns a message about an option that has no effect in a continued study; "" if there is none."""
+        wanted, shared = self.options.trial_seconds, self.study.attributes()
+        if not wanted or "trial_steps" not in shared:
+            return ""
+        budget = self.study.own_seconds(shared["trial_steps"])
+        return (
+            f"trial_seconds={wanted:g}: no effect, because the present settings reached the score in this study. A "
+            f"trial takes at most {budget:.3g} s, as they did. For another limit, write another study_dir."
+        )
 
     def command(self, settings: Mapping[str, Any], folder: Path, seed: int, goal: Goal) -> list[str]:
         """Returns the command line arguments that start a training run.
@@ -161,20 +181,24 @@ class TrialScheduler:
             if each.params == self.present and each.is_done:
                 self._reserve_for(each)
                 return
-        goal = self.goal()
-        trial = self.study.ask(self.space)
-        if trial.params != self.present:  # another machine runs them at this moment
-            self._run(Job(dict(trial.params), self.seed + SEARCH_SEED, 0, trial), goal)
-            return
-        record = self._run(Job(self.present, self.seed + SEARCH_SEED, RUNGS - 1, trial), goal)
+        goal, seed, trial, paused = self.goal(), self.seed + SEARCH_SEED, None, None
+        if self.study.is_pending(self.present):
+            trial = self.study.ask(self.space)
+            if trial.params != self.present:  # another machine runs them at this moment
+                self._run(Job(dict(trial.params), seed, 0, trial), goal)
+                return
+        else:  # an earlier search was interrupted before they were done
+            own = [each for each in newest(records) if each.params == self.present and each.seed == seed]
+            paused = next((each for each in own if each.outcome == "paused" and self._is_own(each)), None)
+        record = self._run(Job(self.present, seed, RUNGS - 1, trial, paused, first=True), goal)
         if record.outcome == "failed":
             raise ConfigError(f"The present settings cannot be trained: {record.message}")
         reached = time_to_score(record.curve, self.target)
-        budget = goal.budget if reached is None else min(goal.budget, max(reached, MIN_BUDGET_S))
-        self.study.set(
-            start_score=record.curve[0].score if record.curve else self.target - 1.0,
-            trial_seconds=self.study.shared_seconds(budget),
-        )
+        scores = [point.score for point in record.curve if math.isfinite(point.score)]
+        self.study.set(start_score=scores[0] if scores else self.target - 1.0)
+        if reached is not None:  # otherwise a later search with more seconds may train longer
+            budget = min(goal.budget, max(reached, MIN_BUDGET_S))
+            self.study.set(trial_steps=self.study.shared_steps(budget))
         self._reserve_for(record)
 
     def _reserve_for(self, present: TrialRecord) -> None:
@@ -211,7 +235,7 @@ class TrialScheduler:
     def _work(self, own_cores: set[int]) -> None:
         """Runs jobs on `own_cores` until the search ends."""
         with pinned(own_cores):
-            while time.monotonic() < self.search_end:
+            while time.monotonic() < self.search_end and not self.ended.is_set():
                 with self.lock:
                     goal = self.goal()
                     job = self._next_job(goal)
@@ -234,7 +258,7 @@ class TrialScheduler:
                 if seed < self.seed + SEARCH_SEED + SEARCH_SEEDS:
                     return Job(params, seed, RUNGS - 1)
         idle = [each for each in records if (each.setting_key, each.seed) not in self.active]
-        paused = promotable(idle, goal, self.study.machine)
+        paused = promotable(idle, goal, self._is_own)
         if paused is not None:
             return Job(paused.params, paused.seed, paused.rung + 1, paused=paused)
         trial = self.study.ask(self.space)
@@ -252,7 +276,7 @@ class TrialScheduler:
         settings = self.space.settings(job.params)
         changed = [f"{name.rpartition('.')[2]}={value}" for name, value in settings.items()]
         self.report(" ".join(changed) or "present settings")
-        limit = rung_seconds(goal.budget)[job.rung]
+        limits = rung_seconds(goal.budget)
         if job.paused is not None:
             folder = Path(job.paused.folder)
             command = resume_command(self.space.recipe.name, self.space.stage, folder)
@@ -261,14 +285,18 @@ class TrialScheduler:
             command = self.command(settings, folder, job.seed, goal)
         try:
             self.space.config(job.params)
-            run = run_trial(command, folder, self.score, self.target, limit, self._deadline(job))
+            run = run_trial(command, folder, self.score, self.target, limits[job.rung], self._deadline(job), self.ended)
         except (ConfigError, ValueError) as error:
             run = TrialRun("failed", [], 0, 0.0, 0.0, str(error))
+        rung, outcome = job.rung, run.outcome
+        if outcome == "stopped":  # a later search continues the trial from the rung that it had reached
+            rung = sum(run.seconds >= seconds for seconds in limits) - 1 if job.paused is None else job.paused.rung
+            outcome = "paused" if rung >= 0 and (folder / "checkpoints").is_dir() else outcome
         record = TrialRecord(
             job.params,
             job.seed,
-            job.rung - (run.outcome == "stopped"),
-            run.outcome,
+            rung,
+            outcome,
             run.curve,
             run.env_steps,
             run.seconds,
@@ -282,7 +310,7 @@ class TrialScheduler:
             if job.trial is not None:
                 self.study.tell(job.trial, record, goal)
             else:
-                self.study.add(record, goal)
+                self.study.add(record, goal, self.space)
             self.has_candidate = self.candidate(self.study.records(), goal) is not None
         if record.outcome != "paused" or record.is_done:
             shutil.rmtree(folder / "checkpoints", ignore_errors=True)
@@ -292,12 +320,20 @@ class TrialScheduler:
 
     def _deadline(self, job: Job) -> float:
         """The present settings may use the time of the verification, because they set the budget of all others."""
-        return self.deadline if job.params == self.present and job.trial is not None else self.search_end
+        return self.deadline if job.first else self.search_end
+
+    def _is_own(self, record: TrialRecord) -> bool:
+        """Returns whether this search can continue a trial: its run folder belongs to the folder of this search."""
+        return record.machine == self.study.machine and Path(record.folder).is_relative_to(self.folder)
 
     def _new_folder(self) -> Path:
         with self.lock:
             trials = self.folder / "trials"
             number = 1 + max((int(path.name) for path in trials.glob("[0-9]*")), default=0)
-            folder = trials / f"{number:04d}"
-            folder.mkdir(parents=True)
-            return folder
+            while True:
+                folder = trials / f"{number:04d}"
+                try:
+                    folder.mkdir(parents=True)
+                    return folder
+                except FileExistsError:  # of another search in the same folder, with a shared storage
+                    number += 1

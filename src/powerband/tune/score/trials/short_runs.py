@@ -13,6 +13,7 @@ from typing import Any
 from powerband.tune.advise.advice import MIN_GAIN
 from powerband.tune.score.trials.trial import run_trial, train_command
 from powerband.tune.search.candidates import as_command_line
+from powerband.tune.search.preset import remaining_arguments
 from powerband.tune.search.score_comparison import ScoreComparison
 from powerband.tune.search.search import TuningResult
 from powerband.tune.search.space import by_qualified_name
@@ -37,8 +38,8 @@ def with_scores(
         progress: Called with the current step and the share of the runs that are done.
 
     Returns:
-        The result with the scores as `comparison`. If the chosen setting scores lower, the fastest setting that leaves
-        learning unchanged is chosen instead. If a run fails, a note replaces the comparison.
+        The result with the scores as `comparison`. If the chosen setting scores lower or its run fails, the fastest
+        setting that leaves learning unchanged is chosen instead. If a run fails, a note replaces the comparison.
     """
     recipe, best = result.space.recipe, result.best
     if not seconds or not best.learning:
@@ -46,6 +47,7 @@ def with_scores(
     if not recipe.score:
         return replace(result, notes=[*result.notes, "the score was not measured: the recipe names none."])
     settings: dict[str, Mapping[str, Any]] = {"setting": by_qualified_name(result.space, best.setting), "present": {}}
+    own = {"setting": remaining_arguments(result, arguments), "present": arguments}  # a setting may replace an argument
     scores: dict[str, list[float]] = {"setting": [], "present": []}
     with tempfile.TemporaryDirectory(prefix="powerband-tune-") as root:
         for index in range(SEEDS):
@@ -53,18 +55,25 @@ def with_scores(
                 progress(f"score: {name}", len(scores["setting"] + scores["present"]) / (2 * SEEDS))
                 folder, seed = Path(root) / f"{name}-{index}", result.space.config.run.seed + index
                 every_s = seconds / EVALUATIONS
-                command = train_command(recipe.name, stage, arguments, settings[name], folder, seed, every_s)
+                command = train_command(recipe.name, stage, own[name], settings[name], folder, seed, every_s)
                 deadline = time.monotonic() + LARGEST_OVERHEAD * seconds + 60
                 run = run_trial(command, folder, recipe.score, math.inf, seconds, deadline)
-                if not run.curve:
-                    note = f"the score was not measured: {run.message or 'no evaluation ended in time'}."
-                    return replace(result, notes=[*result.notes, note])
+                if run.outcome in ("failed", "stopped") or not run.curve:
+                    reason = run.message.rstrip(". ") or "no evaluation ended in time"
+                    if name == "present":
+                        return replace(result, notes=[*result.notes, f"the score was not measured: {reason}."])
+                    return _rejected(result, f"its run did not end: {reason}")
                 scores[name].append(run.curve[-1].score)
     comparison = ScoreComparison(recipe.score, seconds, scores["setting"], scores["present"])
     if not comparison.is_worse:
         return replace(result, comparison=comparison)
+    return _rejected(replace(result, comparison=comparison), "its score is lower")
+
+
+def _rejected(result: TuningResult, reason: str) -> TuningResult:
+    """Returns a result that chooses the fastest setting which leaves learning unchanged, with a note on the reason."""
     neutral = [each for each in result.verified if not each.learning and len(each.rates) >= len(result.baseline.rates)]
     fastest = max(neutral, key=lambda each: each.measured)
     chosen = fastest if fastest.measured >= MIN_GAIN * result.baseline.measured else result.baseline
-    note = f"{as_command_line(best.setting)}: faster, but not used, because its score is lower."
-    return replace(result, comparison=comparison, best=chosen, notes=[*result.notes, note])
+    note = f"{as_command_line(result.best.setting)}: faster, but not used, because {reason}."
+    return replace(result, best=chosen, notes=[*result.notes, note])

@@ -15,10 +15,13 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from threading import Event
 from typing import Any, Literal
 
 from powerband.core.config.schema import value_text
+from powerband.core.machine.parent_death import signal_at_parent_death
 from powerband.core.ranks.subprocesses import describe_exit, kill_session
 from powerband.tune.score.curve import CurvePoint, time_to_score
 
@@ -40,6 +43,7 @@ OWN_OPTIONS = (
         "seed",
         "eval_interval",
         "eval_interval_s",
+        "eval_process",
         "save_interval",
         "save_interval_s",
         "keep_checkpoints",
@@ -111,7 +115,13 @@ def resume_command(recipe: str, stage: str, folder: Path) -> list[str]:
 
 
 def run_trial(
-    command: Sequence[str], folder: Path, score: str, target: float, limit_s: float, deadline: float
+    command: Sequence[str],
+    folder: Path,
+    score: str,
+    target: float,
+    limit_s: float,
+    deadline: float,
+    ended: Event | None = None,
 ) -> TrialRun:
     """Starts or continues a training run, and waits until it reaches the target, the limit or its end.
 
@@ -122,6 +132,7 @@ def run_trial(
         target: Score at which the run is ended; infinity never ends it early.
         limit_s: Seconds of training at which the run is paused.
         deadline: Value of ``time.monotonic()`` at which the run is stopped.
+        ended: If another thread sets it, the run is stopped.
     """
     began = time.monotonic()
     folder.mkdir(parents=True, exist_ok=True)
@@ -135,6 +146,7 @@ def run_trial(
             stderr=sink,
             env=environment,
             start_new_session=True,
+            preexec_fn=partial(signal_at_parent_death, signal.SIGTERM),  # SIGKILL of the search leaves no trial behind
         )
     outcome: Outcome | None = None
     metrics, message = Metrics(folder / "metrics.jsonl", score), ""
@@ -148,7 +160,7 @@ def run_trial(
                 outcome = "paused"
             elif metrics.missing:
                 outcome, message = "failed", f"the evaluation has no figure {score}, only {metrics.missing}"
-            elif time.monotonic() >= deadline:
+            elif time.monotonic() >= deadline or (ended is not None and ended.is_set()):
                 outcome = "stopped"
             elif metrics.silent_s() > SILENT_S:
                 outcome, message = "failed", f"no metrics for {SILENT_S:g} s"

@@ -1,0 +1,45 @@
+"""Folder lock: lets one search at a time work in the folder of a study."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+from typing import IO
+
+from powerband.core.errors import ConfigError
+
+
+def lock_folder(folder: Path) -> IO[str]:
+    """Locks a study's folder until the returned file is closed, or this process ends.
+
+    Raises:
+        ConfigError: Another process has locked it, or the folder cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / "study.lock").open("a")
+    except OSError as error:
+        raise ConfigError(f"The study folder {folder} cannot be written: {error.strerror}. Use another one.") from error
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise ConfigError(
+            f"Another search runs in the study folder {folder}. Wait for its end, or write another study_dir. Several "
+            f"searches can share a study with storage=."
+        ) from None
+    except OSError:  # a file system without locks
+        pass
+    return file
+
+
+def is_alive(process: int) -> bool:
+    """Returns whether a process of this machine still exists; `process` is its id."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
