@@ -60,14 +60,13 @@ class TwoMachines:
         return any(launcher.poll() is not None for launcher in self.launchers)
 
     def wait(self, seconds: float) -> int:
-        """Waits for both launchers. Returns their status, -9 if one does not end, and 0 if the statuses differ."""
+        """Waits for both launchers. Returns the status of the one with another status than after SIGTERM, if any."""
         deadline = time.monotonic() + seconds
-        found = set()
         for launcher in self.launchers:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 launcher.wait(max(0.0, deadline - time.monotonic()))
-            found.add(-9 if launcher.poll() is None else launcher.poll())
-        return found.pop() if len(found) == 1 else -9 if -9 in found else 0
+        found = {-signal.SIGKILL if each.poll() is None else each.returncode for each in self.launchers}
+        return min(found - {128 + signal.SIGTERM}, default=128 + signal.SIGTERM)
 
     def printed(self) -> str:
         """What both have printed."""
@@ -123,7 +122,7 @@ def _terminated(
         if shards != {"shared", "rank0", "rank1"} or state["shared/run/env_steps"] != step:
             problems.append(f"the checkpoint {step} has shards {sorted(shards)}")
     if status != 128 + signal.SIGTERM:
-        problems.append(f"status {status}")
+        problems.append(f"status {status}: {text[-1500:]}")
     if "Traceback" in text:
         problems.append(f"a traceback: {text[-1500:]}")
     return {
