@@ -72,6 +72,7 @@ def train(arguments: list[str]) -> int:
     settings = config.run
     from powerband.core.run.run import Run
 
+    restarts.note_status(0)
     with contextlib.redirect_stdout(sys.stderr) if target else contextlib.nullcontext():
         try:
             with Run.start(
@@ -104,6 +105,7 @@ def train(arguments: list[str]) -> int:
     if target and launch.is_leading_process():
         counters = {"env_steps": run.env_steps, "grad_steps": run.grad_steps}
         print_or_write({"recipe": name, "stage": stage, "run_dir": str(run.dir), **counters, **figures}, target)
+    restarts.note_status(run.exit_status)
     return run.exit_status
 
 

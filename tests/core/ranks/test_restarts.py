@@ -11,6 +11,7 @@ import runs
 from powerband.cli import main as cli
 from powerband.core.errors import ConfigError
 from powerband.core.ranks import launch, restarts
+from powerband.core.ranks.rendezvous import Endpoint
 from powerband.core.run.folders.run_lock import RunLock
 
 
@@ -83,3 +84,28 @@ def test_several_machines_with_restarts_need_a_common_folder(tmp_path, monkeypat
     assert "requires a run_dir, so that restarted ranks find" in capsys.readouterr().err and not list(
         tmp_path.iterdir()
     )
+
+
+@pytest.mark.parametrize(
+    ("statuses", "outcome"),
+    [([], "did not meet at rdzv_endpoint=there:1"), ([0], "there:1 does not answer any more"), ([0, 143], 143)],
+)
+def test_the_machine_of_the_endpoint_may_end_first(statuses: list[int], outcome: str | int, monkeypatch) -> None:
+    """After a signal, the other machines report its status, although their launchers lose the rendezvous."""
+    from torch.distributed.elastic.rendezvous import RendezvousConnectionError
+    from torch.distributed.launcher import api
+
+    def ranks(*arguments: str) -> None:
+        for status in statuses:
+            restarts.note_status(status)
+        raise RendezvousConnectionError("the store is gone")
+
+    monkeypatch.setattr(api, "elastic_launch", lambda config, program: ranks)
+    endpoint = Endpoint("there", 1, "192.0.2.1", hosted_here=False, own_address="192.0.2.2")
+    with restarts.noted_statuses():
+        if isinstance(outcome, int):
+            assert launch._elastic(endpoint, 1, 2, 2, 0, []) == outcome
+        else:
+            with pytest.raises(ConfigError, match=outcome):
+                launch._elastic(endpoint, 1, 2, 2, 0, [])
+    assert restarts.STATUSES not in os.environ and restarts.statuses() == []

@@ -12,7 +12,7 @@ import signal
 import sys
 import uuid
 from collections.abc import MutableMapping
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -157,6 +157,9 @@ def launch(settings: RunConfig, arguments: list[str], new_folder: str = "") -> i
     reported, losses, ended_by_stall = 0, 0, False
     if restarts_allowed:
         restarts.prepare(new_folder)
+    notes = ExitStack()
+    if endpoint is not None:
+        notes.enter_context(restarts.noted_statuses())
     try:
         while True:
             address = None if endpoint is None else (endpoint.address, endpoint.port)
@@ -175,6 +178,7 @@ def launch(settings: RunConfig, arguments: list[str], new_folder: str = "") -> i
                 place, endpoint = find_meeting_place(settings.rdzv_endpoint, place, RENDEZVOUS_S)
                 print(f"powerband: they meet at {endpoint}.", file=sys.stderr)
     finally:
+        notes.close()
         if restarts_allowed:
             reported = restarts.finish()
     if ended_by_stall and not restarts_allowed:
@@ -237,6 +241,13 @@ def _elastic(
             return _elastic(replace(endpoint, hosted_here=False), here, least, most, max_restarts, arguments)
         if max_restarts and unreachable:
             raise EndpointLost(f"rdzv_endpoint={endpoint} does not answer any more ({error}).") from error
+        if noted := restarts.statuses():  # the machines had met
+            if status := max(noted):  # after a signal, the machine of the endpoint has ended first
+                return status
+            raise ConfigError(
+                f"rdzv_endpoint={endpoint} does not answer any more ({error}), so the run has ended. Continue it from "
+                f"its last checkpoint with resume=FOLDER. With max_restarts=3, the machines would have met again."
+            ) from error
         raise ConfigError(
             f"The machines of nnodes={least}:{most} did not meet at rdzv_endpoint={endpoint} ({error}). Start the same "
             f"command on each of them within {RENDEZVOUS_S // 60} minutes, and check that they reach this address."

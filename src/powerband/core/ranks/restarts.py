@@ -11,7 +11,7 @@ import json
 import os
 import tempfile
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from powerband.core.run_folder import PROCESSES
@@ -19,6 +19,9 @@ from powerband.core.run_folder import PROCESSES
 JOB, FOLDER, OUTCOME = "POWERBAND_JOB", "POWERBAND_RUN_DIR", "POWERBAND_OUTCOME"
 """Environment variables of ranks that may be restarted: the id of their launcher, the folder of a new run without
 ``run_dir`` ("" with it), and the file in which a rank reports a user error, after which a restart is of no use."""
+STATUSES = "POWERBAND_STATUSES"
+"""Environment variable of the ranks of one of several machines: the file in which each writes 0 when it begins, and the
+exit status with which its run ends."""
 
 
 def prepare(folder: str) -> None:
@@ -70,6 +73,32 @@ def report(status: int) -> int:
         return status
     Path(path).write_text(str(status))
     return 0
+
+
+@contextlib.contextmanager
+def noted_statuses() -> Iterator[Path]:
+    """Context in which the ranks that this launcher starts note their statuses in a file, see `statuses`."""
+    handle, path = tempfile.mkstemp(prefix="powerband-statuses-")
+    os.close(handle)
+    os.environ[STATUSES] = path
+    try:
+        yield Path(path)
+    finally:
+        os.environ.pop(STATUSES, None)
+        Path(path).unlink(missing_ok=True)
+
+
+def note_status(status: int) -> None:
+    """Tells the launcher that this rank has begun (0), or the exit status with which its run ends."""
+    if path := os.environ.get(STATUSES):
+        with Path(path).open("a") as file:
+            file.write(f"{status}\n")
+
+
+def statuses() -> list[int]:
+    """Returns what the ranks of this launcher have noted; empty if none has begun."""
+    path = os.environ.get(STATUSES)
+    return [int(line) for line in Path(path).read_text().split()] if path else []
 
 
 def jobs_of(folder: Path) -> set[str]:
