@@ -62,8 +62,9 @@ start files of one environment at the same time would compile its kernels twice.
 
 def pytest_configure() -> None:
     rendering.prepare()
-    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a script starts its background jobs so, and tests send it
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(number) == signal.SIG_IGN:  # as in a background job or under nohup; tests send them
+            signal.signal(number, handler)
     if "PYTEST_XDIST_WORKER" in os.environ:  # before the first import of torch; a timed test has all cores
         os.environ["OMP_NUM_THREADS"] = "1"
 

@@ -179,8 +179,8 @@ def test_parallel_trials_are_different_and_pinned(found, monkeypatch) -> None:
         world, "run_trial", lambda *words: (used.append(frozenset(os.sched_getaffinity(0))), train(*words))[1]
     )
     result = found(world, parallel=2, seconds=400.0)
-    started = [(each.setting_key, each.seed, each.rung) for each in result.records if each.outcome != "stopped"]
-    assert len(set(started)) == len(started) and len({each.folder for each in result.records}) > 2
+    folders = {(each.setting_key, each.seed, each.folder) for each in result.records}
+    assert len({(key, seed) for key, seed, _ in folders}) == len(folders) > 2, "no trial is started twice"
     assert len(set(used)) == 2 and not frozenset.intersection(*set(used))
     assert os.sched_getaffinity(0) == before
 

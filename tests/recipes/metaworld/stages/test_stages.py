@@ -117,7 +117,7 @@ def test_eval_evaluates_and_records_a_run(finished, tmp_path, capfd):
     assert "mean return" in capfd.readouterr().out
     row = json.loads((folder / "evaluation.json").read_text())[0]
     assert row["task"] == "reach" and row["episodes"] == 2 and Path(row["video"]).stat().st_size > 500
-    checkpoint = next(path for path in (folder / "checkpoints").iterdir() if path.name.isdigit())
+    checkpoint = folder / "checkpoints" / str(max(int(path.name) for path in (folder / "checkpoints").glob("[0-9]*")))
     assert cli.main(["eval", str(checkpoint), "episodes=2", "video=false"]) == 0
     again = json.loads((checkpoint / "evaluation.json").read_text())[0]
     assert again["return"] == pytest.approx(row["return"], rel=1e-4)  # the newest checkpoint equals the exported policy
