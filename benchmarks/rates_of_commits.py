@@ -1,6 +1,6 @@
 """Training rate of this version of powerband compared with that of another commit.
 
-    python benchmarks/rates_of_commits.py COMMIT [CASE ...] [--pairs 8] [--seconds 30] [--json FILE]
+    python benchmarks/rates_of_commits.py COMMIT [CASE ...] [--pairs 8] [--seconds 30] [--packages FOLDER] [--json FILE]
 
 Both versions train the same configuration at the same time, on one core each, and exchange the cores after every run.
 What slows the machine down therefore slows both. The rate is that of the environment steps in the second half of a run,
@@ -34,10 +34,10 @@ ALLOWANCE_S = 120.0
 """Seconds for start, compilation and end of a run, besides its time limit."""
 
 
-def start(source: Path, words: str, folder: Path, core: int, seconds: float) -> subprocess.Popen[bytes]:
-    """Starts a training on one core. The versions have separate numba caches, because compiled code differs."""
-    cache = folder.parent / "caches" / source.parent.name
-    environment = {**os.environ, "PYTHONPATH": str(source), "NUMBA_CACHE_DIR": str(cache), "XDG_CACHE_HOME": str(cache)}
+def start(source: str, words: str, folder: Path, core: int, seconds: float) -> subprocess.Popen[bytes]:
+    """Starts a training on one core; `source` is its PYTHONPATH. Compiled code differs, so the caches are separate."""
+    cache = str(folder.parent / "caches" / folder.name.rpartition("-")[2])
+    environment = {**os.environ, "PYTHONPATH": source, "NUMBA_CACHE_DIR": cache, "XDG_CACHE_HOME": cache}
     command = [sys.executable, "-m", "powerband", "train", *words.split(), *COMMON.split()]
     command += [f"time_limit_s={seconds:g}", f"run_dir={folder}"]
     with folder.with_suffix(".log").open("wb") as log:
@@ -52,7 +52,8 @@ def rate(folder: Path, seconds: float) -> float:
     Raises:
         ValueError: It has logged fewer than two lines there.
     """
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    path = folder / "metrics.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     points = [(line["time_s"], line["env_steps"]) for line in lines if line.get("time_s", 0.0) >= seconds / 2]
     if len(points) < 2:
         raise ValueError(f"{folder}: {(folder.with_suffix('.log')).read_text()[-1000:]}")
@@ -67,6 +68,7 @@ def main() -> None:
     parser.add_argument("cases", nargs="*", default=list(CASES), metavar="case", help=", ".join(CASES))
     parser.add_argument("--pairs", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=30.0, help="time limit of each run")
+    parser.add_argument("--packages", default="", help="folder with packages that only the other commit needs")
     parser.add_argument("--json", type=Path, help="file for the results")
     options = parser.parse_args()
     cores = sorted(os.sched_getaffinity(0))[:2]
@@ -75,7 +77,7 @@ def main() -> None:
         folder = Path(temporary)
         subprocess.run(["git", "worktree", "add", "--detach", folder / "old", options.commit], cwd=ROOT, check=True)
         try:
-            sources = {"old": folder / "old" / "src", "new": ROOT / "src"}
+            sources = {"old": str(folder / "old" / "src") + os.pathsep + options.packages, "new": str(ROOT / "src")}
             for case in options.cases:
                 ratios = []
                 for pair in range(-1, options.pairs):  # the first one compiles
