@@ -4,7 +4,7 @@
 
 Both versions train the same configuration at the same time, on one core each, and exchange the cores after every run.
 What slows the machine down therefore slows both. The rate is that of the environment steps in the second half of a run,
-which is after compilation. The result of a case is the median over pairs of the ratio new / old, with the quartiles.
+which is after compilation and before the last checkpoint. The result of a case is the median over pairs of the ratio new / old, with the quartiles.
 """
 
 from __future__ import annotations
@@ -54,7 +54,12 @@ def rate(folder: Path, seconds: float) -> float:
     """
     path = folder / "metrics.jsonl"
     lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    points = [(line["time_s"], line["env_steps"]) for line in lines if line.get("time_s", 0.0) >= seconds / 2]
+    points = [
+        (line["time_s"], line["env_steps"])
+        for line in lines
+        if "charts/SPS" in line
+        and seconds / 2 <= line["time_s"] < seconds  # without the end, with its save and evaluation
+    ]
     if len(points) < 2:
         raise ValueError(f"{folder}: {(folder.with_suffix('.log')).read_text()[-1000:]}")
     (begin_s, begin), (end_s, end) = points[0], points[-1]
