@@ -4,7 +4,8 @@
 
 Both versions train the same configuration at the same time, on one core each, and exchange the cores after every run.
 What slows the machine down therefore slows both. The rate is that of the environment steps in the second half of a run,
-which is after compilation and before the last checkpoint. The result of a case is the median over pairs of the ratio new / old, with the quartiles.
+which is after compilation and before the last checkpoint. The result of a case is the median over pairs of the ratio
+new / old, with the quartiles.
 """
 
 from __future__ import annotations
