@@ -15,6 +15,7 @@ from powerband.data.types import EnvSpec, TensorSpec
 from powerband.nets.chunks.policy import ChunkPolicy
 from powerband.recipes.sketchnav.config import Config
 from powerband.recipes.sketchnav.env.spec import make_env_spec
+from powerband.recipes.sketchnav.env.world import STOP
 from powerband.recipes.sketchnav.nets.sketch_net import SketchNet
 
 ACTION_CODES = torch.tensor([[-1.0, 0.0], [1.0, 0.0], [0.0, -1.0], [0.0, 1.0]])
@@ -45,7 +46,11 @@ def build_ppo(config: Config, spec: EnvSpec, sketches: Tensor, context: RankCont
         sketches: Sketches (E, 3, s, s) uint8 of E episodes, with a side of s pixels.
         context: Device, precision and random streams of the rank.
     """
-    return PPO(spec, config.ppo, context, encoder=build_encoder(config, sketches))
+    learner = PPO(spec, config.ppo, context, encoder=build_encoder(config, sketches))
+    head = learner.net.head
+    with torch.no_grad():
+        head.bias[STOP] = config.net.stop_logit
+    return learner
 
 
 def build_chunk_learner(config: Config, sketches: Tensor, context: RankContext) -> ActionChunkLearner:

@@ -184,6 +184,12 @@ class SketchNetConfig:
     """Side of the crop in pixels."""
     learn_page_size: bool = True
     """Learn the size of a page in metres from its image; false takes the size of a medium plan, and is faster."""
+    drawn_goal: bool = False
+    """Measure distance and bearing of the goal between the two dots of the sketch, as inputs of the policy. A blank
+    sketch has no dots, and the goal is then taken to be at the start. Needs net.use_pose=true."""
+    stop_logit: Annotated[float, Range(at_least=-20, at_most=20)] = 0.0
+    """Initial logit of STOP (ppo); those of the other actions are about 0. At 0 an episode of a new policy lasts four
+    steps on average, at -4 about 170."""
     goal: bool = False
     """Predict the goal position from the explored map and the sketch, as an input of the policy; needs algo=ppo and
     net.crop_m above 0."""
@@ -193,6 +199,8 @@ class SketchNetConfig:
             raise ConfigError(
                 f"net.crop_m={self.crop_m:g} needs net.use_pose=true. Write net.crop_m=0 if net.use_pose is false."
             )
+        if self.drawn_goal and not self.use_pose:
+            raise ConfigError("net.drawn_goal=true needs net.use_pose=true: the bearing is relative to the pose.")
         if self.goal and not self.crop_m:
             raise ConfigError("net.goal=true needs net.crop_m above 0. Write net.crop_m=8, or net.goal=false.")
 

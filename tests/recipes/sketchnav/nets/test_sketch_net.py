@@ -3,8 +3,10 @@
 import pytest
 import torch
 
+from powerband.core.errors import ConfigError
 from powerband.recipes.sketchnav.nets.efficient_net import EfficientNet
 from powerband.recipes.sketchnav.nets.sketch_net import ConvEncoder, SketchNet, SketchNetConfig
+from powerband.recipes.sketchnav.plans.sketch import GOAL_RGB, START_RGB
 
 ROWS = 6
 
@@ -118,3 +120,23 @@ def test_efficient_pictures_tell_where_something_is_and_bear_an_empty_page(block
     out.square().sum().backward()
     largest = max(float(parameter.grad.abs().max()) for parameter in net.parameters())
     assert 0 < largest < 1e3, largest
+
+
+@pytest.mark.parametrize("crop_m", (8.0, 0.0))
+def test_the_dots_of_the_sketch_give_distance_and_bearing_of_the_goal(crop_m: float) -> None:
+    net, obs = made(drawn_goal=True, learn_page_size=False, crop_m=crop_m)
+    assert net.width == (4 if crop_m else 3) * 8 + 32 + 3
+    pages = torch.full((5, 3, 36, 36), 255, dtype=torch.uint8)
+    for colour, x in ((START_RGB, 5), (GOAL_RGB, 23)):
+        pages[:, :, 18:21, x : x + 3] = torch.tensor(colour, dtype=torch.uint8)[:, None, None]
+    net.sketch.set_sketches(pages)
+    obs["gps"], obs["compass"] = torch.zeros(ROWS, 2), torch.full((ROWS, 1), torch.pi / 2)
+    with torch.no_grad():
+        distance, sine, cosine = net(obs)[:, 8:11].unbind(1)
+    assert torch.allclose(distance, torch.full((ROWS,), 0.5 * net.page_m / 10))  # in tens of metres
+    assert torch.allclose(sine, torch.full((ROWS,), -1.0)) and torch.allclose(cosine, torch.zeros(ROWS), atol=1e-6)
+
+
+def test_the_drawn_goal_needs_the_pose() -> None:
+    with pytest.raises(ConfigError, match="use_pose=true"):
+        SketchNetConfig(drawn_goal=True, use_pose=False, crop_m=0.0)

@@ -24,6 +24,10 @@ STOP_SHARE = 0.5
 """Share of the success radius within which the follower stops."""
 TURN_COST_M = 1e-3
 """Cost of a turn of 10 degrees in metres; it decides between headings of equal gain."""
+KEEP_HEADING_M = 0.01
+"""The follower keeps its heading unless a turn gains more than this many metres of path over half a metre. A smaller
+threshold lets the errors of path lengths (up to 2.7 %) turn it left and right on open ground: on 300 episodes it then
+takes 6.8 % more actions, 46 instead of 42 % of them turns."""
 FAR_AWAY = 1e9
 
 
@@ -151,7 +155,8 @@ def potential_m(w, e, x, y):
 def shortest_path_action(s, w, n):
     """Returns the action with which agent `n` follows the shortest path to its goal: STOP, FORWARD, LEFT or RIGHT.
 
-    The agent turns to the heading that shortens the path most, then moves ahead, and stops near the goal.
+    The agent turns towards the heading that shortens the path most, moves ahead if no turn gains more than
+    `KEEP_HEADING_M`, and stops near the goal.
 
     Args:
         s: State of all agents (`AgentArrays`).
@@ -163,14 +168,16 @@ def shortest_path_action(s, w, n):
     e = s.episode[n]
     plan = w.plan[e]
     first, field, high, width = w.cells_at[plan], w.field_at[w.goal[e]], w.size[plan, 0], w.size[plan, 1]
-    best, chosen = -FAR_AWAY, 0
+    best, chosen, ahead = -FAR_AWAY, 0, -FAR_AWAY
     for turn in range(-HEADINGS // 2, HEADINGS // 2):
         heading = (s.heading[n] + turn) % HEADINGS
         x, y, _ = move_forward(w, first, width, high, s.at[n, 0], s.at[n, 1], heading, max(LOOK_AHEAD, w.substeps))
         gain = -path_length(w, field, width, high, x, y) - TURN_COST_M * abs(turn)
+        if turn == 0:
+            ahead = gain
         if gain > best:
             best, chosen = gain, turn
-    if chosen == 0:
+    if best - ahead <= KEEP_HEADING_M:
         return FORWARD
     return LEFT if chosen < 0 else RIGHT
 

@@ -23,8 +23,9 @@ SCALE_M = 10.0
 """Unit of distances as features, in metres."""
 POLAR = 3
 """How many numbers `polar_features` returns per row."""
-DARK = 0.6
-"""A pixel belongs to a wall if its ink is above this value in every channel."""
+DARK = 0.3
+"""A pixel belongs to a wall if its ink is above this value in every channel. Strokes are thinner than a pixel of a small
+sketch, so a wall rarely fills one."""
 
 
 def bounding_box(inside: Tensor) -> tuple[Tensor, Tensor]:

@@ -175,7 +175,8 @@ class SketchNet(nn.Module, AuxiliaryLosses):
         images = 1 + bool(config.crop_m) + config.use_rgb + config.use_depth
         self.width = images * config.width + (POSE_WIDTH if config.use_pose else 0)
         self.goal = GoalNet() if config.goal else None
-        self.width += POLAR if config.goal else 0
+        self.drawn_goal, self.page_m = config.drawn_goal, page_m
+        self.width += POLAR * (config.goal + config.drawn_goal)
         self._predicted_goal: Tensor | None = None
         self.image_keys = tuple(name for name, used in (("rgb", config.use_rgb), ("depth", config.use_depth)) if used)
 
@@ -184,13 +185,15 @@ class SketchNet(nn.Module, AuxiliaryLosses):
         episode = obs["episode"]
         codes, ink, page = self.sketch(episode)
         parts = [codes]
+        starts, goals = (dots.index_select(0, episode) for dots in (self.sketch.starts, self.sketch.goals))
+        if self.drawn_goal:
+            drawn = (goals - starts) * self.page_size_m(codes).detach()
+            parts.append(polar_features(drawn, obs["gps"], obs["compass"]))
         if self.surroundings is not None and self.around is not None:
-            starts = self.sketch.starts.index_select(0, episode)
             crops = self.surroundings(ink, page, starts, codes, obs["gps"], obs["compass"])
             parts.append(self.around(crops))
             if self.goal is not None:
-                goals = self.sketch.goals.index_select(0, episode)
-                page_m = self.surroundings.page_size_m(codes).detach()
+                page_m = self.page_size_m(codes).detach()
                 predicted = self.goal(obs["explored"], MAP_SQUARE_M, ink, page, starts, goals, page_m)
                 parts.append(polar_features(predicted.detach(), obs["gps"], obs["compass"]))
                 self._predicted_goal = predicted
@@ -201,6 +204,12 @@ class SketchNet(nn.Module, AuxiliaryLosses):
         if self.pose is not None:
             parts.append(torch.relu(self.pose(pose_features(obs))))
         return torch.cat([part.float() for part in parts], 1)
+
+    def page_size_m(self, codes: Tensor) -> Tensor:
+        """Returns the sizes (R, 1) in metres of R pages with the features `codes` (R, width): learned, or constant."""
+        if self.surroundings is None:
+            return codes.new_full((len(codes), 1), self.page_m, dtype=torch.float32)
+        return self.surroundings.page_size_m(codes)
 
     def auxiliary(self, obs: dict[str, Tensor]) -> dict[str, Tensor]:
         """Returns the loss of the goal positions that the last forward pass predicted.
@@ -224,7 +233,7 @@ class SketchNet(nn.Module, AuxiliaryLosses):
         """
         if self.surroundings is None:
             return None
-        page_m = self.surroundings.page_size_m(self.sketch(obs["episode"])[0])
+        page_m = self.page_size_m(self.sketch(obs["episode"])[0])
         return self.sketch.starts.index_select(0, obs["episode"]) + obs["gps"] / page_m
 
 
