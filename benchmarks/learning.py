@@ -23,6 +23,7 @@ from typing import Any
 
 from powerband.core.machine.device import host_facts
 from powerband.report.sections.curves import read_metrics
+from powerband.results.published import row_label
 
 RESULTS = Path(__file__).parent / "results" / "learning"
 T_95 = {1: 12.71, 2: 4.303, 3: 3.182, 4: 2.776}
@@ -222,14 +223,12 @@ def over_seeds(values: list[float]) -> dict[str, float]:
     return statistics
 
 
-def row_label(row: dict[str, Any]) -> str:
-    """Returns a name for an evaluation row that is the same for all seeds."""
-    label = next((row[key] for key in ("opponent", "policy", "env_id") if key in row), "")
-    if "task" in row and "policy" in row:
-        label += f" on {row['task']}"
+def short_label(row: dict[str, Any]) -> str:
+    """Returns `row_label` without the folder and the seed of a run and without the version of an environment."""
+    label = row_label(row)
     if "/checkpoints/" in label:
         return "own checkpoint of 75 s"
-    if "policy" not in row:  # drop the seed of a run and the version of an environment
+    if "policy" not in row or "env_id" in row:
         label = label.split("/")[-1].rsplit("-", 1)[0]
     return label
 
@@ -254,7 +253,7 @@ def main() -> None:
         result["eval"] = "powerband eval RUN " + " ".join(case.evaluate)
         for moment in [key for key in rows[0] if key.startswith("at_")]:
             for index, first in enumerate(rows[0][moment]):
-                label = row_label(first)
+                label = short_label(first)
                 for metric in case.metrics:
                     statistics = over_seeds([row[moment][index][metric] for row in rows if moment in row])
                     result.setdefault(moment, {}).setdefault(label, {})[metric] = statistics

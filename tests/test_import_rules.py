@@ -21,7 +21,7 @@ LAYERS = [
     {"nets"},
     {"algos", "envs"},
     {"loops", "tune", "doctor", "report"},
-    {"attach"},
+    {"attach", "results"},
     {"recipes", "bench"},
     {"cli"},
     {"__main__"},

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 
 from powerband import __version__
-from powerband.cli import audit_command, measure_commands, run_commands, tune_command, view_commands
+from powerband.cli import audit_command, measure_commands, reproduce_command, run_commands, tune_command, view_commands
 from powerband.cli.arguments import RECIPE_USAGE
 from powerband.cli.catalogue import recipe_lines
 from powerband.cli.script_commands import is_script_command, split_command
@@ -52,6 +52,11 @@ COMMANDS: dict[str, tuple[Callable[[list[str]], int], str, str]] = {
         "follow a running job from its files, without touching it",
     ),
     "bench": (measure_commands.bench, measure_commands.USAGE["bench"], "run a benchmark"),
+    "reproduce": (
+        reproduce_command.run,
+        reproduce_command.USAGE,
+        "train a published result again, and compare it with the interval of one run",
+    ),
     "doctor": (
         measure_commands.doctor,
         measure_commands.USAGE["doctor"],
@@ -70,7 +75,8 @@ def main(arguments: list[str] | None = None) -> int:
         arguments: The command line after ``powerband``; None takes it from the process.
 
     Returns:
-        Exit status: 0 for success; 1 if `doctor` found a failure; 2 for a user error; 128 plus the number of the
+        Exit status: 0 for success; 1 if `doctor` found a failure or `reproduce` a
+        figure outside of its interval; 2 for a user error; 128 plus the number of the
         signal that ended the command; for `profile`, the exit code of the diagnosed bottleneck.
     """
     arguments = sys.argv[1:] if arguments is None else arguments

@@ -1,0 +1,119 @@
+"""Derives ``src/powerband/results/rows.json`` and the figures of ``docs/results.md`` from the stored runs.
+
+    python scripts/results.py            # write rows.json
+    python scripts/results.py --check    # exit status 1 if rows.json or a figure of the page differs from the runs
+
+The runs are ``benchmarks/results/learning/*.json``. `TEXTS` states which figures the page must contain, in both
+languages, and how they are written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from pathlib import Path
+from typing import Any
+
+from powerband.results.published import SHARES, row_label, trials
+
+ROOT = Path(__file__).parents[1]
+RUNS = ROOT / "benchmarks" / "results" / "learning"
+ROWS = ROOT / "src" / "powerband" / "results" / "rows.json"
+PAGES = (ROOT / "docs" / "results.md", ROOT / "docs" / "results.zh-CN.md")
+TRAINED = ("policy", "likeliest", "this run")
+"""Policies of an evaluation that depend on the training; the others are baselines."""
+TEXTS = (
+    ("snakes-demo", "random", "decided_won", "{:.1%}"),
+    ("snakes-demo", "greedy", "decided_won", "{:.1%}"),
+    ("snakes-demo", "greedy_torus", "decided_won", "{:.1%}"),
+    ("snakes-full", "greedy", "decided_won", "{:.1%}"),
+    ("snakes-full", "greedy_torus", "decided_won", "{:.1%}"),
+    ("snakes-full", "snakes-demo", "decided_won", "{:.1%}"),
+    ("snakes-full", "own checkpoint of 75 s", "decided_won", "{:.1%}"),
+    ("ddpg-guide", "random", "decided_won", "{:.1%}"),
+    ("uav-coma", "this run", "f1_mean", "{:.3f}"),
+    ("uav-coma", "this run", "roi_entropy_mean", "{:.3f}"),
+    ("uav-iac", "this run", "f1_mean", "{:.3f}"),
+    ("uav-iac", "this run", "roi_entropy_mean", "{:.3f}"),
+    ("sketchnav-ppo-smooth", "policy", "success", "{:.1%}"),
+    ("sketchnav-ppo-abstract", "policy", "success", "{:.1%}"),
+    ("sketchnav-ppo-blank", "policy", "success", "{:.1%}"),
+    ("pendulum", "Pendulum", "return", "{:.0f}"),
+    ("cartpole", "CartPole", "return", "{:.0f}"),
+)
+"""(row, part of the evaluation, metric, format): the page contains mean and 95 % interval over seeds in this format."""
+
+
+def published_rows() -> list[dict[str, Any]]:
+    """Returns the rows that one command can train: those with runs of several seeds and no other run as input."""
+    rows = []
+    for path in sorted(RUNS.glob("*.json")):
+        stored = json.loads(path.read_text())
+        runs = stored.get("runs") or [{}]
+        if "at_end" not in runs[0] or len(runs) < 2:
+            continue
+        train, evaluate = stored["train"].split()[2:], stored["eval"].split()[3:]
+        # Opponents that are other runs of this machine are left out.
+        evaluate = [_without_runs(argument) for argument in evaluate]
+        kept = [
+            label for argument in evaluate if argument.startswith("opponents=") for label in argument[10:].split(",")
+        ]
+        figures = []
+        for index, first in enumerate(runs[0]["at_end"]):
+            label = row_label(first)
+            if ("policy" in first and first["policy"] not in TRAINED) or (kept and label not in kept):
+                continue
+            for metric in next(iter(stored["at_end"].values())):
+                values = [run["at_end"][index][metric] for run in runs]
+                figures.append({"label": label, "metric": metric, "values": values, "trials": trials(first)})
+        rows.append(
+            {
+                "name": path.stem,
+                "train": train,
+                "evaluate": evaluate,
+                "seeds": [run["seed"] for run in runs],
+                "seconds": round(statistics.fmean(run["train_s"] for run in runs), 1),
+                "machine": f"{stored['host']['cpu']}, {stored['host']['cores']} cores",
+                "figures": figures,
+            }
+        )
+    return rows
+
+
+def _without_runs(argument: str) -> str:
+    """Removes the names of runs and placeholders from an argument with a list of opponents."""
+    name, _, values = argument.partition("=")
+    return f"{name}={','.join(value for value in values.split(',') if '{' not in value and '/' not in value)}"
+
+
+def texts() -> list[tuple[str, str]]:
+    """Returns (row and metric, text) of every figure that the pages must contain."""
+    found = []
+    for name, label, metric, form in TEXTS:
+        stored = json.loads((RUNS / f"{name}.json").read_text())["at_end"][label][metric]
+        top = 1.0 if metric in SHARES else float("inf")
+        mean, *bounds = (form.format(min(stored[key], top)) for key in ("mean", "low", "high") if key in stored)
+        interval = f" [{', '.join(bound.rstrip('%') for bound in bounds)}]" if bounds else ""  # a row of one seed
+        found.append((f"{name}, {label}, {metric}", mean.replace("%", " %") + interval))
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing")
+    options = parser.parse_args()
+    text = json.dumps(published_rows(), indent=1) + "\n"
+    if not options.check:
+        ROWS.write_text(text)
+    wrong = [] if ROWS.read_text() == text else [f"{ROWS.name} is not up to date: run python scripts/results.py"]
+    for page in PAGES:
+        content = page.read_text()
+        wrong += [f"{page.name} does not contain {what}: {figure}" for what, figure in texts() if figure not in content]
+    print("\n".join(wrong), end="\n" if wrong else "")
+    sys.exit(bool(wrong))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Published learning results, and the check of a new run against them."""

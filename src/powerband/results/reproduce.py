@@ -1,0 +1,88 @@
+"""Reproduces a published row: trains it with another seed, evaluates it, and compares it with the published figures."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any
+
+from powerband.core.config.ranges import MAX_COUNT, FilePath, Range, check_ranges
+from powerband.core.errors import ConfigError
+from powerband.results.published import Row, row_label
+
+
+@dataclass(frozen=True)
+@check_ranges
+class ReproduceOptions:
+    """Options of ``powerband reproduce``.
+
+    Raises:
+        ConfigError: A value is out of range.
+    """
+
+    seed: Annotated[int, Range(at_least=-1, at_most=MAX_COUNT)] = -1
+    """Seed of the run; -1 takes the first one that none of the published runs had."""
+    run_dir: FilePath = ""
+    """Run folder; empty is runs/reproduce-ROW-SEED. An unfinished run in it is continued."""
+
+
+def reproduce(row: Row, options: ReproduceOptions) -> dict[str, Any]:
+    """Trains and evaluates a row, or continues and evaluates the run in its folder.
+
+    Args:
+        row: Published row.
+        options: Seed and run folder.
+
+    Returns:
+        ``row``, ``seed``, ``run_dir`` and ``figures``: for each figure its ``label``, ``metric``, ``value``, the
+        ``published`` values, ``low`` and ``high`` of the 95 % prediction interval of one run, and ``inside``.
+
+    Raises:
+        ConfigError: The training or the evaluation has failed; its own message stands above.
+    """
+    seed = options.seed if options.seed >= 0 else max(row.seeds) + 1
+    folder = Path(options.run_dir or f"runs/reproduce-{row.name}-{seed}")
+    if not (folder / "policy").exists():
+        if (folder / "checkpoints" / "last").exists():
+            _powerband("train", row.train[0], f"resume={folder}")
+        else:
+            _powerband("train", *row.train, f"seed={seed}", f"run_dir={folder}")
+    with TemporaryDirectory(prefix="powerband-reproduce-") as scratch:
+        file = Path(scratch) / "evaluation.json"
+        _powerband("eval", str(folder), *row.evaluate, "--json", str(file))
+        evaluated = {row_label(part): part for part in json.loads(file.read_text(encoding="utf-8"))}
+    figures = []
+    for figure in row.figures:
+        value = float(evaluated[figure.label][figure.metric])
+        low, high = figure.prediction_interval()
+        figures.append(
+            {
+                "label": figure.label,
+                "metric": figure.metric,
+                "value": value,
+                "published": list(figure.values),
+                "low": low,
+                "high": high,
+                "inside": low <= value <= high,
+            }
+        )
+    return {"row": row.name, "seed": seed, "run_dir": str(folder), "figures": figures}
+
+
+def _powerband(*arguments: str) -> None:
+    """Runs one command, whose output goes to this terminal.
+
+    Raises:
+        ConfigError: The command has failed.
+    """
+    command = [sys.executable, "-P", "-m", "powerband", *arguments]
+    status = subprocess.run(command, stdout=sys.stderr).returncode
+    if status:
+        raise ConfigError(
+            f"powerband {arguments[0]} ended with status {status}. Repair what its message names, and repeat the "
+            f"command, which continues the run."
+        )
