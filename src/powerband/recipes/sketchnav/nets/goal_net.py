@@ -24,8 +24,8 @@ SCALE_M = 10.0
 POLAR = 3
 """How many numbers `polar_features` returns per row."""
 DARK = 0.3
-"""A pixel belongs to a wall if its ink is above this value in every channel. Strokes are thinner than a pixel of a small
-sketch, so a wall rarely fills one."""
+"""A pixel belongs to a wall if its ink is above this value in every channel. Strokes are thinner than a pixel of a
+small sketch, so a wall rarely fills one."""
 
 
 def bounding_box(inside: Tensor) -> tuple[Tensor, Tensor]:
