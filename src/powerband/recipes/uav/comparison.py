@@ -24,7 +24,7 @@ from powerband.recipes.uav.settings import World
 from powerband.report.media_files import save_image, write_video
 
 
-def planner_policies(names: tuple[str, ...], world: World) -> dict[str, Act]:
+def compared_policies(names: tuple[str, ...], world: World) -> dict[str, tuple[Act, World]]:
     """Creates the policies with which a run is compared: planners that do not learn, or policies of other runs.
 
     Args:
@@ -32,24 +32,26 @@ def planner_policies(names: tuple[str, ...], world: World) -> dict[str, Act]:
         world: Settings of the missions.
 
     Returns:
-        The policies by their names in the printed table; lawnmower has one policy per altitude of `world`.
+        Each policy by its name in the printed table, and the settings of its missions: `world` with the observations
+        of the policy. lawnmower has one policy per altitude of `world`.
 
     Raises:
-        ConfigError: A name is neither a planner nor an existing folder.
+        ConfigError: A name is neither a planner nor an existing folder, or the run in the folder has other altitudes.
     """
-    policies: dict[str, Act] = {}
+    policies: dict[str, tuple[Act, World]] = {}
     for name in names:
         if name == "none":
             continue
         elif name == "random":
-            policies[name] = planner_policy(RandomPlanner())
+            policies[name] = planner_policy(RandomPlanner()), world
         elif name == "greedy":
-            policies[name] = planner_policy(GreedyPlanner())
+            policies[name] = planner_policy(GreedyPlanner()), world
         elif name == "lawnmower":
             for index, height in enumerate(world.altitudes_m):
-                policies[f"lawnmower {height:g} m"] = planner_policy(LawnmowerPlanner(index))
+                policies[f"lawnmower {height:g} m"] = planner_policy(LawnmowerPlanner(index)), world
         elif Path(name).exists():
-            policies[Path(name).name] = deterministic_policy(load_other_run(Path(name), world))
+            learner, observed = load_other_run(Path(name), world)
+            policies[Path(name).name] = deterministic_policy(learner), observed
         else:
             raise ConfigError(
                 f"policies={name}: {name!r} is neither a planner nor a folder. Write random, lawnmower, greedy, none, "
@@ -79,11 +81,15 @@ def evaluate(config: Config, folder: Path, options: Evaluation) -> list[dict]:
             own = env
             if context.device.type != "cpu":
                 own = UavEnv(options.episodes, setting, device=context.device, seed=options.seed)
-            policies = {"this run": deterministic_policy(learner), **planner_policies(options.policies, setting)}
+            others = compared_policies(options.policies, setting)
+            policies = {"this run": (deterministic_policy(learner), setting), **others}
             metrics = {}
             with count_progress_bar("missions", options.episodes * len(policies), "missions") as show_progress:
-                for number, (name, act) in enumerate(policies.items(), start=1):
-                    metrics[name] = fly_missions(own if name == "this run" else env, act, options.seed)
+                for number, (name, (act, observed)) in enumerate(policies.items(), start=1):
+                    missions = own if name == "this run" else env
+                    if observed != setting:  # the same missions, with other observations
+                        missions = UavEnv(options.episodes, observed, seed=options.seed)
+                    metrics[name] = fly_missions(missions, act, options.seed)
                     show_progress(options.episodes * number)
             for name, values in metrics.items():
                 row = {"policy": name, "n_agents": agents, "comm_range_m": comm_range, **summary(values)}
