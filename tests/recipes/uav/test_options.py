@@ -148,6 +148,22 @@ def test_an_evaluation_compares_planners_and_team_sizes(base, capsys):
         assert (base / name).stat().st_size > 5_000
 
 
+def test_an_evaluation_keeps_the_random_ranges_of_its_run(base, tmp_path, capsys):
+    run = tmp_path / "run"
+    shutil.copytree(base, run)
+    stored = json.loads((run / "config.json").read_text())
+    stored["world"]["random_comm_range"] = True
+    (run / "config.json").write_text(json.dumps(stored))
+    means = {}
+    for comm_range in ("", "25"):
+        capsys.readouterr()
+        options = ["missions=8", "policies=none", f"comm_range_m={comm_range}", "video=false", "--json"]
+        assert cli.main(["eval", str(run), *options]) == 0
+        (row,) = json.loads(capsys.readouterr().out)
+        means[row["comm_range_m"]] = row["f1_mean"], row["return"]
+    assert means["random"] != means[25.0]
+
+
 def test_old_names_lead_to_options_that_exist():
     for old, new in RECIPE.old_names.items():
         name = new if isinstance(new, str) else new[0]

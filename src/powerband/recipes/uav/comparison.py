@@ -67,16 +67,16 @@ def evaluate(config: Config, folder: Path, options: Evaluation) -> list[dict]:
 
     Returns:
         One dict per combination of policy, team size and communication range, with the keys ``policy``, ``n_agents``
-        and ``comm_range_m``. It also contains the entries of `evaluation.summary`. ``this_run_ahead_f1`` is the
-        ``f1_mean`` of this run minus that of the policy, as [mean, low, high] with a 95 % interval.
+        and ``comm_range_m``, which is "random" if each mission draws its range. It also contains the entries of
+        `evaluation.summary`. ``this_run_ahead_f1`` is the ``f1_mean`` of this run minus that of the policy, as [mean,
+        low, high] with a 95 % interval.
     """
     context = evaluation_context(options.gpus, options.precision, options.workers or config.run.threads)
     learner, world = load_learner(folder, config, context), config.world
     rows: list[dict] = []
     curves: dict[str, dict[str, Tensor]] = {}
     for agents in options.n_agents or (world.n_agents,):
-        for comm_range in options.comm_range_m or (world.comm_range_m,):
-            setting = replace(world, n_agents=agents, comm_range_m=comm_range, random_comm_range=False)
+        for setting in _ranges(replace(world, n_agents=agents), options.comm_range_m):
             env = UavEnv(options.episodes, setting, seed=options.seed)
             own = env
             if context.device.type != "cpu":
@@ -92,6 +92,7 @@ def evaluate(config: Config, folder: Path, options: Evaluation) -> list[dict]:
                     metrics[name] = fly_missions(missions, act, options.seed)
                     show_progress(options.episodes * number)
             for name, values in metrics.items():
+                comm_range = "random" if setting.random_comm_range else setting.comm_range_m
                 row = {"policy": name, "n_agents": agents, "comm_range_m": comm_range, **summary(values)}
                 difference = mean_interval((metrics["this run"]["f1"] - values["f1"]).mean(1))
                 row["this_run_ahead_f1"] = [round(value, 4) for value in difference]
@@ -107,12 +108,19 @@ def evaluate(config: Config, folder: Path, options: Evaluation) -> list[dict]:
     return rows
 
 
+def _ranges(world: World, comm_ranges_m: tuple[float, ...]) -> list[World]:
+    """Returns `world` with each of the communication ranges, or unchanged if there are none."""
+    return [replace(world, comm_range_m=each, random_comm_range=False) for each in comm_ranges_m] or [world]
+
+
 def _line(row: dict[str, Any]) -> str:
     def cell(name: str) -> str:
         low, high = row[f"{name}_95"]
         return f"{row[name]:.3f} [{low:.3f}, {high:.3f}]"
 
+    comm_range = row["comm_range_m"]
+    shown = f"{comm_range:>6}" if comm_range == "random" else f"{comm_range:>5g} m"
     return (
-        f"{row['policy']:<16} {row['n_agents']} UAVs {row['comm_range_m']:>5g} m   F1 {cell('f1_mean')}, at the end "
+        f"{row['policy']:<16} {row['n_agents']} UAVs {shown}   F1 {cell('f1_mean')}, at the end "
         f"{row['f1_end']:.3f}   ROI entropy {cell('roi_entropy_mean')}, at the end {row['roi_entropy_end']:.3f}"
     )

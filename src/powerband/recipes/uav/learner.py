@@ -85,8 +85,8 @@ def load_other_run(folder: Path, world: World) -> tuple[COMA, World]:
     if config.world.altitudes_m != world.altitudes_m:
         own, other = (",".join(f"{height:g}" for height in each.altitudes_m) for each in (world, config.world))
         raise ConfigError(
-            f"policies={shortened(str(folder))}: that run was trained with world.altitudes_m={other}, and this run with "
-            f"{own}. Name a run with the same altitudes."
+            f"policies={shortened(str(folder))}: that run was trained with world.altitudes_m={other}, and this run "
+            f"with {own}. Name a run with the same altitudes."
         )
     world = replace(world, centred_maps=config.world.centred_maps)
     return load_learner(path, replace(config, world=world)), world
