@@ -104,6 +104,15 @@ def test_losses_match_the_formulas(counterfactual, sampled):
     torch.testing.assert_close(loss, -(advantage * policy[rows, batch["action"]].log()).mean())
 
 
+@pytest.mark.parametrize(("counterfactual", "sampled"), [(True, False), (True, True), (False, False)])
+def test_a_return_is_compared_with_the_critic_before_its_step(counterfactual, sampled):
+    coma, data = learner(counterfactual, sampled_advantage=sampled, critic_lr=0.1), rollout()
+    batch = {name: values.flatten(0, 1) for name, values in coma.targets(data, 0.9, 0.7).items()}
+    before = float(coma._actor_loss(batch)[0].detach())
+    figures = coma.update(batch)
+    assert (float(figures["losses/actor"]) == pytest.approx(before, abs=1e-5)) is (sampled or not counterfactual)
+
+
 def test_the_counterfactual_advantage_excludes_the_other_agents():
     """If Q is a sum over the agents, the advantage contains only the part of the agent itself."""
     coma, data = learner(), rollout()

@@ -183,7 +183,10 @@ class COMA:
         }
 
     def update(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Takes one step of the critic towards the targets, then one of the actor with the new critic.
+        """Takes one step of the critic towards the targets, then one of the actor.
+
+        The advantage Q(s, a) - sum pi Q is that of the new critic. An advantage that contains the return has the
+        baseline of the critic before its step, because the new critic has already been fitted to this return.
 
         Args:
             batch: Rows of the result of `targets`: ``inputs`` (R, C, 11, 11), ``action`` (R,) int64, ``mask`` (R, K)
@@ -192,9 +195,13 @@ class COMA:
         Returns:
             Losses and statistics of the update by name, detached 0-d tensors.
         """
+        values = None
+        if self._sampled:
+            with torch.no_grad():
+                values = self._values(self.critic, batch["inputs"])
         loss, figures = self._critic_loss_fn(batch)
         figures["losses/critic_grad_norm"] = self.critic_adam.step(loss)
-        loss, actor_figures = self._actor_loss_fn(batch)
+        loss, actor_figures = self._actor_loss_fn(batch, values)
         figures |= actor_figures
         figures["losses/actor_grad_norm"] = self.actor_adam.step(loss)
         return figures
@@ -215,11 +222,17 @@ class COMA:
         loss = (values.squeeze(1) - batch["returns"]).square().mean()
         return loss, {"losses/critic": loss.detach()}
 
-    def _actor_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+    @property
+    def _sampled(self) -> bool:
+        """True if the advantage contains the TD(lambda) return instead of Q(s, a)."""
+        return self.config.sampled_advantage or not self.counterfactual
+
+    def _actor_loss(self, batch: dict[str, Tensor], values: Tensor | None = None) -> tuple[Tensor, dict[str, Tensor]]:
         """Returns the loss of the actor, and statistics by name for the log.
 
         The loss is -mean(A log pi(a)) with the advantage A = Q(s, a) - sum pi Q, minus the entropy bonus. A is
-        G - sum pi Q with `sampled_advantage`, and G - V(s) for IAC; G is the TD(lambda) return.
+        G - sum pi Q with `sampled_advantage`, and G - V(s) for IAC; G is the TD(lambda) return. `values` are Q(s) or
+        V(s); None computes them with the current critic.
         """
         config, action = self.config, batch["action"].unsqueeze(1)
         channels = self.spec.obs["maps"].shape[1]
@@ -228,10 +241,10 @@ class COMA:
         allowed = self._mixed(logits) * batch["mask"]
         policy = allowed / allowed.sum(1, keepdim=True)
         with torch.no_grad():
-            values = self._values(self.critic, batch["inputs"])
+            if values is None:
+                values = self._values(self.critic, batch["inputs"])
             baseline = (policy * values).sum(1) if self.counterfactual else values.squeeze(1)
-            sampled = config.sampled_advantage or not self.counterfactual
-            action_value = batch["returns"] if sampled else values.gather(1, action).squeeze(1)
+            action_value = batch["returns"] if self._sampled else values.gather(1, action).squeeze(1)
             advantage = action_value - baseline
             deviation = advantage.std(correction=0)  # the last mini-batch may be a single row
             if config.normalize_advantage:

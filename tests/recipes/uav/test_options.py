@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,9 +13,13 @@ import torch
 import runs
 from powerband.cli import main as cli
 from powerband.cli.catalogue import configure
+from powerband.core.config import stored_config
 from powerband.core.errors import ConfigError
 from powerband.recipes.uav import RECIPE
+from powerband.recipes.uav.comparison import compared_policies
 from powerband.recipes.uav.config import Config
+from powerband.recipes.uav.env.env import UavEnv
+from powerband.recipes.uav.evaluation import fly_missions
 from powerband.recipes.uav.learner import load_other_run
 
 
@@ -142,6 +148,22 @@ def test_an_evaluation_compares_planners_and_team_sizes(base, capsys):
         assert (base / name).stat().st_size > 5_000
 
 
+def test_an_evaluation_keeps_the_random_ranges_of_its_run(base, tmp_path, capsys):
+    run = tmp_path / "run"
+    shutil.copytree(base, run)
+    stored = json.loads((run / "config.json").read_text())
+    stored["world"]["random_comm_range"] = True
+    (run / "config.json").write_text(json.dumps(stored))
+    means = {}
+    for comm_range in ("", "25"):
+        capsys.readouterr()
+        options = ["missions=8", "policies=none", f"comm_range_m={comm_range}", "video=false", "--json"]
+        assert cli.main(["eval", str(run), *options]) == 0
+        (row,) = json.loads(capsys.readouterr().out)
+        means[row["comm_range_m"]] = row["f1_mean"], row["return"]
+    assert means["random"] != means[25.0]
+
+
 def test_old_names_lead_to_options_that_exist():
     for old, new in RECIPE.old_names.items():
         name = new if isinstance(new, str) else new[0]
@@ -158,4 +180,23 @@ def test_another_run_with_old_option_names_is_loaded(tmp_path):
     width = stored["coma"]["width"]
     stored["networks"] = {"lambda": stored["on_policy"].pop("gae_lambda")}
     file.write_text(json.dumps(stored))
-    assert load_other_run(run_dir, Config().world).config.width == width
+    learner, _ = load_other_run(run_dir, Config().world)
+    assert learner.config.width == width
+
+
+def test_another_run_keeps_its_observations(base, tmp_path, capsys):
+    """A run is compared with itself: with the observations of its training, both fly the same missions equally."""
+    other = tmp_path / "other"
+    shutil.copytree(base, other)
+    world = replace(stored_config(base, Config).world, centred_maps=True)
+    assert load_other_run(other, world)[1].centred_maps is False
+    with pytest.raises(ConfigError, match="altitudes_m=5,10,15, and this run with 5,10"):
+        load_other_run(other, replace(world, altitudes_m=(5.0, 10.0), sensor_noise=(0.01, 0.265)))
+    acts = {
+        centred: compared_policies((str(other),), replace(world, centred_maps=centred)) for centred in (True, False)
+    }
+    curves = [
+        fly_missions(UavEnv(2, observed, seed=7), act, 7)["f1"]
+        for ((act, observed),) in (each.values() for each in acts.values())
+    ]
+    assert torch.equal(*curves)

@@ -64,8 +64,8 @@ class Config:
     final_episodes: SizeOrZero = 100
     """Episodes of the evaluation at the end of a stage, which cycles through the 50 goals."""
     stop_after_successes: SizeOrZero = 80
-    """An expert stops early after this many successful training episodes in a row, over all environments; 0 never
-    stops early."""
+    """An expert stops early after this many successful training episodes in a row, over the environments of one rank; 0
+    never stops early."""
     teacher: Literal["expert", "scripted"] = "expert"
     """Policy that labels the transitions of the stage online_distill: the expert, or Meta-World's scripted policy."""
     expert_steps: SizeOrZero = 0

@@ -92,8 +92,16 @@ def finalize(config: Config, stage: str) -> Config:
     Returns:
         The configuration without options that are ``auto``. If `episodes` was not 0, ``run.env_steps`` is the same
         budget in environment steps, and `episodes` is 0.
+
+    Raises:
+        ConfigError: The policy of ppo has a memory, or `opponent` names no run of snakes.
     """
     ppo = config.algo == "ppo"
+    if ppo and config.ppo.gru:
+        raise ConfigError(
+            f"ppo.gru={config.ppo.gru} is not supported by snakes, whose players have no memory from move to move. "
+            f"Write ppo.gru=0."
+        )
     run = replace(config.run, env_steps=EPISODE_STEPS * config.episodes) if config.episodes else config.run
     chosen = replace(config, run=run, episodes=0)
     if chosen.observation == "auto":

@@ -24,7 +24,7 @@ from powerband.recipes.uav.settings import World
 from powerband.report.media_files import save_image, write_video
 
 
-def planner_policies(names: tuple[str, ...], world: World) -> dict[str, Act]:
+def compared_policies(names: tuple[str, ...], world: World) -> dict[str, tuple[Act, World]]:
     """Creates the policies with which a run is compared: planners that do not learn, or policies of other runs.
 
     Args:
@@ -32,24 +32,26 @@ def planner_policies(names: tuple[str, ...], world: World) -> dict[str, Act]:
         world: Settings of the missions.
 
     Returns:
-        The policies by their names in the printed table; lawnmower has one policy per altitude of `world`.
+        Each policy by its name in the printed table, and the settings of its missions: `world` with the observations
+        of the policy. lawnmower has one policy per altitude of `world`.
 
     Raises:
-        ConfigError: A name is neither a planner nor an existing folder.
+        ConfigError: A name is neither a planner nor an existing folder, or the run in the folder has other altitudes.
     """
-    policies: dict[str, Act] = {}
+    policies: dict[str, tuple[Act, World]] = {}
     for name in names:
         if name == "none":
             continue
         elif name == "random":
-            policies[name] = planner_policy(RandomPlanner())
+            policies[name] = planner_policy(RandomPlanner()), world
         elif name == "greedy":
-            policies[name] = planner_policy(GreedyPlanner())
+            policies[name] = planner_policy(GreedyPlanner()), world
         elif name == "lawnmower":
             for index, height in enumerate(world.altitudes_m):
-                policies[f"lawnmower {height:g} m"] = planner_policy(LawnmowerPlanner(index))
+                policies[f"lawnmower {height:g} m"] = planner_policy(LawnmowerPlanner(index)), world
         elif Path(name).exists():
-            policies[Path(name).name] = deterministic_policy(load_other_run(Path(name), world))
+            learner, observed = load_other_run(Path(name), world)
+            policies[Path(name).name] = deterministic_policy(learner), observed
         else:
             raise ConfigError(
                 f"policies={name}: {name!r} is neither a planner nor a folder. Write random, lawnmower, greedy, none, "
@@ -65,27 +67,32 @@ def evaluate(config: Config, folder: Path, options: Evaluation) -> list[dict]:
 
     Returns:
         One dict per combination of policy, team size and communication range, with the keys ``policy``, ``n_agents``
-        and ``comm_range_m``. It also contains the entries of `evaluation.summary`. ``this_run_ahead_f1`` is the
-        ``f1_mean`` of this run minus that of the policy, as [mean, low, high] with a 95 % interval.
+        and ``comm_range_m``, which is "random" if each mission draws its range. It also contains the entries of
+        `evaluation.summary`. ``this_run_ahead_f1`` is the ``f1_mean`` of this run minus that of the policy, as [mean,
+        low, high] with a 95 % interval.
     """
     context = evaluation_context(options.gpus, options.precision, options.workers or config.run.threads)
     learner, world = load_learner(folder, config, context), config.world
     rows: list[dict] = []
     curves: dict[str, dict[str, Tensor]] = {}
     for agents in options.n_agents or (world.n_agents,):
-        for comm_range in options.comm_range_m or (world.comm_range_m,):
-            setting = replace(world, n_agents=agents, comm_range_m=comm_range, random_comm_range=False)
+        for setting in _ranges(replace(world, n_agents=agents), options.comm_range_m):
             env = UavEnv(options.episodes, setting, seed=options.seed)
             own = env
             if context.device.type != "cpu":
                 own = UavEnv(options.episodes, setting, device=context.device, seed=options.seed)
-            policies = {"this run": deterministic_policy(learner), **planner_policies(options.policies, setting)}
+            others = compared_policies(options.policies, setting)
+            policies = {"this run": (deterministic_policy(learner), setting), **others}
             metrics = {}
             with count_progress_bar("missions", options.episodes * len(policies), "missions") as show_progress:
-                for number, (name, act) in enumerate(policies.items(), start=1):
-                    metrics[name] = fly_missions(own if name == "this run" else env, act, options.seed)
+                for number, (name, (act, observed)) in enumerate(policies.items(), start=1):
+                    missions = own if name == "this run" else env
+                    if observed != setting:  # the same missions, with other observations
+                        missions = UavEnv(options.episodes, observed, seed=options.seed)
+                    metrics[name] = fly_missions(missions, act, options.seed)
                     show_progress(options.episodes * number)
             for name, values in metrics.items():
+                comm_range = "random" if setting.random_comm_range else setting.comm_range_m
                 row = {"policy": name, "n_agents": agents, "comm_range_m": comm_range, **summary(values)}
                 difference = mean_interval((metrics["this run"]["f1"] - values["f1"]).mean(1))
                 row["this_run_ahead_f1"] = [round(value, 4) for value in difference]
@@ -101,12 +108,19 @@ def evaluate(config: Config, folder: Path, options: Evaluation) -> list[dict]:
     return rows
 
 
+def _ranges(world: World, comm_ranges_m: tuple[float, ...]) -> list[World]:
+    """Returns `world` with each of the communication ranges, or unchanged if there are none."""
+    return [replace(world, comm_range_m=each, random_comm_range=False) for each in comm_ranges_m] or [world]
+
+
 def _line(row: dict[str, Any]) -> str:
     def cell(name: str) -> str:
         low, high = row[f"{name}_95"]
         return f"{row[name]:.3f} [{low:.3f}, {high:.3f}]"
 
+    comm_range = row["comm_range_m"]
+    shown = f"{comm_range:>6}" if comm_range == "random" else f"{comm_range:>5g} m"
     return (
-        f"{row['policy']:<16} {row['n_agents']} UAVs {row['comm_range_m']:>5g} m   F1 {cell('f1_mean')}, at the end "
+        f"{row['policy']:<16} {row['n_agents']} UAVs {shown}   F1 {cell('f1_mean')}, at the end "
         f"{row['f1_end']:.3f}   ROI entropy {cell('roi_entropy_mean')}, at the end {row['roi_entropy_end']:.3f}"
     )

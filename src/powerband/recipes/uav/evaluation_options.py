@@ -24,7 +24,7 @@ class Evaluation:
     n_agents: tuple[Agents, ...] = ()
     """Numbers of UAVs per team; empty uses the number of the run."""
     comm_range_m: tuple[CommRange, ...] = ()
-    """Communication ranges in metres; empty uses the range of the run."""
+    """Communication ranges in metres; empty uses the range of the run, or its random ranges (random_comm_range)."""
     seed: Seed = 10_000
     """Seed of the missions; training uses other seeds."""
     video: bool = True

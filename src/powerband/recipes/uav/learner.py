@@ -8,6 +8,8 @@ from pathlib import Path
 from powerband.algos.coma import COMA, Choose
 from powerband.algos.settings import COMAConfig
 from powerband.core.config import stored_config
+from powerband.core.config.texts import shortened
+from powerband.core.errors import ConfigError
 from powerband.core.rank_context import RankContext
 from powerband.core.run.checkpoints.checkpoint import resolve_resume
 from powerband.core.run.state_registry import restore_learner
@@ -63,12 +65,28 @@ def load_learner(folder: Path, config: Config, context: RankContext | None = Non
     return learner
 
 
-def load_other_run(folder: Path, world: World) -> COMA:
-    """Loads the learner of another run, to fly missions with the settings `world`.
+def load_other_run(folder: Path, world: World) -> tuple[COMA, World]:
+    """Loads the learner of another run, to fly the missions of `world`.
 
-    `folder` is the run folder or one of its checkpoints. The settings of the algorithm and of its networks are those of
-    the other run.
+    The settings of the algorithm, of its networks and of its observations (`centred_maps`) are those of the other run.
+
+    Args:
+        folder: Run folder, or the folder of one of its checkpoints.
+        world: Settings of the missions.
+
+    Returns:
+        The learner, and `world` with the observations that the learner was trained with; the missions are the same.
+
+    Raises:
+        ConfigError: The other run has other altitudes, so its moves up and down have another meaning.
     """
     path, _ = resolve_resume(str(folder))
     config: Config = stored_config(path.parent.parent, Config, OLD_NAMES)
-    return load_learner(path, replace(config, world=world))
+    if config.world.altitudes_m != world.altitudes_m:
+        own, other = (",".join(f"{height:g}" for height in each.altitudes_m) for each in (world, config.world))
+        raise ConfigError(
+            f"policies={shortened(str(folder))}: that run was trained with world.altitudes_m={other}, and this run "
+            f"with {own}. Name a run with the same altitudes."
+        )
+    world = replace(world, centred_maps=config.world.centred_maps)
+    return load_learner(path, replace(config, world=world)), world

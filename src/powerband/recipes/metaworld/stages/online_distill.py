@@ -86,8 +86,9 @@ def scripted_teacher(task: str) -> Callable[[Tensor], Tensor]:
 def loop_sizes(config: Config, world_size: int) -> OffPolicyConfig:
     """Returns the settings of the off-policy loop for the stage online_distill.
 
-    The replay buffer is large enough for every step of the run. `ImitateConfig.steps_per_update` sets the number of
-    updates.
+    The replay buffer is large enough for every step of the run. `ImitateConfig` sets the numbers of updates and of
+    random actions. Options of SAC's returns do not apply: the temporary policy learns actions alone, and the recorded
+    rewards are unchanged.
 
     Args:
         config: A finalized configuration.
@@ -95,14 +96,19 @@ def loop_sizes(config: Config, world_size: int) -> OffPolicyConfig:
     """
     sizes = config.off_policy
     row = sizes.num_envs * world_size
-    random_steps = min(8_000, sizes.random_steps or 8_000)
     return replace(
         sizes,
         replay_size=-(-config.run.env_steps // row) * row,
         update_interval=config.imitate.steps_per_update,
         updates_per_interval=1,
-        learning_starts=random_steps,
-        random_steps=random_steps,
+        learning_starts=config.imitate.random_steps,
+        random_steps=config.imitate.random_steps,
+        clip_reward=0.0,
+        normalize_reward=False,
+        n_step=1,
+        priority_exponent=0.0,
+        importance_exponent=OffPolicyConfig.importance_exponent,
+        hindsight=0,
         anneal_from=1.0,
         lr_warmup_updates=0,
     )
