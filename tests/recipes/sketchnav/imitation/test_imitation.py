@@ -70,6 +70,16 @@ def test_demonstrations_that_are_missing_or_differ_are_refused(demos: Path) -> N
         load_demonstrations(config_of(f"demos_dir={demos}"))
 
 
+def test_a_recording_with_random_moves_names_the_replaced_actions(tmp_path: Path) -> None:
+    arguments = [*runs.SMALL["sketchnav"], "demos", *runs.COMMON, "net.use_rgb=false", f"demos_dir={tmp_path / 'demos'}"]
+    arguments.insert(1, arguments.pop(2))
+    assert cli.main(["train", *arguments, "demo_episodes=1", "demo_noise=0.5", f"run_dir={tmp_path / 'run'}"]) == 0
+    own = ["variant=smoke", "algo=clone", "net.use_rgb=false", f"demos_dir={tmp_path / 'demos'}"]
+    made, _ = load_demonstrations(configure("sketchnav", own)[2].config)
+    share = made.fields["replaced"].float().mean()  # a third of the random moves are the follower's own
+    assert 0.15 < share < 0.5 and not made(torch.arange(made.rows))["valid"].all()
+
+
 def test_recordings_with_the_old_names_of_scenes_are_read(demos: Path, tmp_path: Path) -> None:
     old = {new: name for name, new in RENAMED_SCENES.items()}
     folder = shutil.copytree(demos, tmp_path / "old")
