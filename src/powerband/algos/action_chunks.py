@@ -82,8 +82,8 @@ class ActionChunkLearner:
 
         Args:
             batch: ``obs``, a tensor or nested dict of tensors (R, ...), and ``action`` (R, T) int64, the demonstrated
-                chunks; R rows, T actions of a chunk. An optional ``valid`` (R, T) bool marks the actions in the loss, which
-                is their mean over the batches of all ranks; without it, all actions count.
+                chunks; R rows, T actions of a chunk. An optional ``valid`` (R, T) bool marks the actions in the loss,
+                which is their mean over the batches of all ranks; without it, all actions count.
 
         Returns:
             Losses and statistics of the update by name, detached 0-d tensors.
