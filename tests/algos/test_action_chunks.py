@@ -129,6 +129,21 @@ def test_a_restored_learner_repeats_the_bits(kind: str) -> None:
         assert torch.equal(a, b)
 
 
+@pytest.mark.parametrize("kind", ["clone", "diffusion"])
+def test_actions_that_are_not_valid_have_no_loss(kind: str) -> None:
+    batch, losses = demonstrated(0), []
+    valid = torch.arange(SETTINGS["horizon"]).expand_as(batch["action"]) < 5
+    if kind == "clone":
+        for action in (batch["action"], torch.where(valid, batch["action"], 1)):
+            losses.append(learner(kind).update({**batch, "action": action, "valid": valid})["losses/clone"])
+    else:
+        whole = learner(kind).update({**batch, "valid": torch.ones_like(valid)})["losses/diffusion"]
+        torch.testing.assert_close(learner(kind).update(batch)["losses/diffusion"], whole)
+        losses = [learner(kind).update({**batch, "valid": valid})["losses/diffusion"] for _ in range(2)]
+        assert not torch.isclose(losses[0], whole)
+    assert torch.equal(*losses)
+
+
 def _copied(value):
     if isinstance(value, dict):
         return {name: _copied(item) for name, item in value.items()}

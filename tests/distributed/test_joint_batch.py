@@ -103,7 +103,9 @@ def joint_batch(name: str, index: int) -> dict[str, torch.Tensor]:
         return sequences(generator)
     if name in CHUNKS:
         obs = tree_map(lambda leaf: leaf[0], sequences(generator)["obs"])
-        return {"obs": obs, "action": torch.randint(4, (BATCH, 8), generator=generator)}
+        action = torch.randint(4, (BATCH, 8), generator=generator)
+        end = torch.where(torch.arange(BATCH) < BATCH // 2, 3, 7)  # the ranks have different numbers of valid actions
+        return {"obs": obs, "action": action, "valid": torch.arange(8) < end.unsqueeze(1)}
     if name == "coma":
         inputs = torch.rand(BATCH, 12, 11, 11, generator=generator)
         action = torch.randint(6, (BATCH,), generator=generator)

@@ -54,7 +54,7 @@ class ActionChunkLearner:
         """
         assert spec.num_actions == len(action_codes), (spec.num_actions, len(action_codes))
         self.spec, self.config = spec, config
-        self.precision, self.noise = context.precision, context.noise
+        self.precision, self.noise, self.ranks = context.precision, context.noise, context.ranks
         self.action_codes = action_codes.to(context.device)
         self.policy = build_policy().to(context.device)
         assert self.policy.shape == (config.horizon, spec.num_actions), self.policy.shape
@@ -82,29 +82,42 @@ class ActionChunkLearner:
 
         Args:
             batch: ``obs``, a tensor or nested dict of tensors (R, ...), and ``action`` (R, T) int64, the demonstrated
-                chunks; R rows, T actions of a chunk.
+                chunks; R rows, T actions of a chunk. An optional ``valid`` (R, T) bool marks the actions in the loss,
+                which is their mean over the batches of all ranks; without it, all actions count.
 
         Returns:
             Losses and statistics of the update by name, detached 0-d tensors.
         """
-        action = batch["action"]
+        action, valid = batch["action"], batch.get("valid")
         if self.schedule is None:
             logits = self.adam.forward(batch["obs"])
-            loss = F.cross_entropy(logits.flatten(0, 1), action.flatten())
-            figures = {"losses/agreement": (logits.argmax(-1) == action).float().mean().detach()}
+            losses = F.cross_entropy(logits.flatten(0, 1), action.flatten(), reduction="none").view(action.shape)
+            figures = {"losses/agreement": self._mean((logits.argmax(-1) == action).float(), valid).detach()}
         else:
             chunk = self.action_codes[action]
             noise = self.noise("chunks/noise", len(action)).normal(*chunk.shape[1:])
             step = self.noise("chunks/step", len(action)).integers(self.config.noise_steps).view(-1)
             noisy = self.schedule.add_noise(chunk, noise, step)
             prediction = self.adam.forward(batch["obs"], noisy, step)
-            loss = F.mse_loss(prediction, noise if self.config.predict == "epsilon" else chunk)
+            target = noise if self.config.predict == "epsilon" else chunk
+            losses = F.mse_loss(prediction, target, reduction="none").mean(-1)
             figures = {}
+        loss = self._mean(losses, valid)
         norm = self.adam.step(loss)
         self.updates += 1
         keep = min(self.config.ema, (1 + self.updates) / (10 + self.updates))
         update_ema(self.acting, self.policy, keep, self._caches)
         return {f"losses/{self.kind}": loss.detach(), "losses/grad_norm": norm, **figures}
+
+    def _mean(self, values: Tensor, valid: Tensor | None) -> Tensor:
+        """Returns the mean (0-d) of `values` (R, T) over the valid entries of all ranks, as their share of this rank.
+
+        Ranks average their gradients, so each rank divides its sum by the mean of the ranks' counts.
+        """
+        if valid is None:
+            return values.mean()
+        count = self.ranks.average_(valid.sum().to(values.dtype)).clamp(min=1)
+        return torch.where(valid, values, 0.0).sum() / count
 
     @torch.no_grad()
     def act(self, obs: Tree, carry: Tensor | None, explore: bool) -> tuple[Tensor, dict[str, Tensor], None]:

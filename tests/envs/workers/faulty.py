@@ -58,6 +58,21 @@ def refuses() -> Counting:
 FAULTS = ("raises", "exits", "is killed", "hangs", "not finite", "reward not finite", "wrong shape", "wrong dtype")
 
 
+class Numbered(Counting):
+    """Observations (1,) are the index of the episode, which the workers pass to a reset. The third step fails."""
+
+    starts_by_episode = True
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[np.ndarray, dict]:
+        super().reset(seed=seed)
+        self.number = float(options["episode"])
+        return np.array([self.number]), {}
+
+    def step(self, action: np.ndarray) -> tuple[Any, float, bool, bool, dict]:
+        _, *rest = super().step(action)
+        return np.array([self.number]), *rest
+
+
 class Chained:
     """Observations (3,): seed of the episode, steps since its reset, and sum of its actions.
 

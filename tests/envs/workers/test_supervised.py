@@ -16,6 +16,7 @@ from envs.workers.faulty import (
     Counting,
     FailsToLoadOnce,
     NeverResetsAgain,
+    Numbered,
     Slow,
     SlowToLoad,
     SlowToReset,
@@ -110,6 +111,18 @@ def test_a_failure_can_be_reproduced() -> None:
     play_and_check(env, 40)
     with pytest.raises(RuntimeError, match="the gripper broke"):
         reproduce_failure(Chained, failures[0], rare=40, faults=("raises",))
+
+
+@pytest.mark.parametrize(("num_workers", "fault"), [(0, "raises"), (1, "exits")])
+def test_a_restarted_environment_continues_with_the_next_episode(num_workers: int, fault: str) -> None:
+    options = {"fault": fault, "step": 3, "length": 4}
+    env = WorkerVecEnv([(Numbered, options)], num_workers=num_workers, supervision=Supervision(), on_failure=[].append)
+    try:
+        numbers = [float(env.reset(0))]
+        numbers += [float(env.step(torch.zeros(1, 1)).obs) for _ in range(7)]
+    finally:
+        env.close()
+    assert numbers == [0, 0, 0, 1, 1, 1, 2, 2]
 
 
 def test_all_kinds_of_failures_together() -> None:

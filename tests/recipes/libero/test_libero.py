@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,6 +15,8 @@ from powerband.cli import main as cli
 from powerband.cli.catalogue import configure
 from powerband.cli.run_commands import configure_evaluation
 from powerband.core.config import RunConfig
+from powerband.recipes.libero import evaluation
+from powerband.recipes.libero import train as libero_train
 from powerband.recipes.libero.config import Config, launched_precision
 from powerband.recipes.libero.evaluation import ChunkActor
 from powerband.recipes.libero.nets.rdt_checkpoint import read_weights
@@ -262,6 +265,50 @@ def test_an_actor_shows_what_was_recorded_and_takes_the_first_actions() -> None:
     assert shown["task"].tolist() == [1, 1] and torch.equal(shown["images"], obs["images"])
     wanted = state_vector(obs["joints"], gripper_opening(obs["gripper"]), obs["eef_pos"], obs["eef_quat"])
     assert torch.equal(shown["state"], wanted) and wanted[:, 10].tolist() == [1.0, 0.0]
+
+
+def test_an_evaluation_seeds_the_noise_of_each_row_and_shows_the_recorded_frequency(
+    recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = train(tmp_path / "run", recorded, "updates=1")
+    stored = json.loads((run / "statistics.json").read_text())
+    assert stored["hz"] == 20
+    (run / "statistics.json").write_text(json.dumps({**stored, "hz": 10}))
+    drawn, frequencies = [], []
+
+    def play(config, task, policy, *_: object, **__: object) -> dict:
+        drawn.append(policy.learner.noise("rdt/sample", 2).normal(3))
+        frequencies.append(policy.hz)
+        numbers = ("success", "success_low", "success_high", "steps", "episodes", "episodes_per_hour")
+        return {"task": task.name, **dict.fromkeys(numbers, 0)}
+
+    monkeypatch.setattr(evaluation, "evaluate_task", play)
+    config = configure("libero", ["variant=smoke"])[2].config
+    for seed in (1, 2):
+        options = evaluation.Evaluation(seed=seed, video=False, benchmark="libero_90", tasks=("0", "1"))
+        evaluation.evaluate_run(config, run, options)
+    assert torch.equal(drawn[0], drawn[1]) and torch.equal(drawn[2], drawn[3])
+    assert not torch.equal(drawn[0], drawn[2]) and frequencies == 4 * [10.0]
+    (run / "statistics.json").write_text(json.dumps({"units": "zscore"}))
+    assert evaluation.demonstration_hz(run) == 20, "a run of an older version"
+
+
+def test_evaluations_during_training_leave_the_published_states_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def play(config, task, policy, exec_horizon, options) -> dict:
+        asked.append(options)
+        return {"success": 0.5}
+
+    monkeypatch.setattr(libero_train, "evaluate_task", play)
+    config = configure("libero", ["variant=smoke", "eval_episodes=3"])[2].config
+    during = libero_train.TrainingEvaluation.__new__(libero_train.TrainingEvaluation)
+    episodes = SimpleNamespace(instructions=[task.instruction for task in config.selected_tasks()], hz=20.0)
+    during.config, during.learner = config, None
+    during.data = SimpleNamespace(episodes=episodes, vision=None)
+    assert during._success() == 0.5
+    assert {(each.starts, each.episodes) for each in asked} == {("drawn", 3)}
+    assert asked[0].seed != evaluation.Evaluation().seed
 
 
 def test_quality_is_of_demonstrations_and_evaluations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

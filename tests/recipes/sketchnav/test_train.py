@@ -15,9 +15,13 @@ from powerband.cli import main as cli
 from powerband.cli.catalogue import configure
 from powerband.core.errors import ConfigError
 from powerband.core.machine import rendering
+from powerband.core.rank_context import RankContext
 from powerband.data.recorded.recording import Recording, read_recording
+from powerband.recipes.sketchnav import evaluation
 from powerband.recipes.sketchnav.env.world import STOP
-from powerband.recipes.sketchnav.plans.episodes import Episodes
+from powerband.recipes.sketchnav.learners import build_learner
+from powerband.recipes.sketchnav.plans.episode_sets import load_episodes
+from powerband.recipes.sketchnav.plans.episodes import OBSERVED, Episodes
 from powerband.recipes.sketchnav.settings import SPLITS
 
 
@@ -61,6 +65,23 @@ def test_training_resumes_bit_by_bit_and_is_evaluated(tmp_path: Path, capsys: py
 
 
 NOISE = "sensors.depth_noise=0.01 sensors.rgb_noise=10 sensors.gps_noise_m=0.1 sensors.compass_noise_deg=3".split()
+
+
+def test_training_is_evaluated_on_all_plans_of_a_set_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    played = []
+
+    def play(episodes: Episodes, *_: object, order: torch.Tensor | None) -> dict[str, torch.Tensor]:
+        played.append((episodes, order))
+        return {name: torch.zeros(2) for name in ("success", *evaluation.EPISODE_METRICS)}
+
+    monkeypatch.setattr(evaluation, "run_episodes", play)
+    config = configure("sketchnav", ["variant=smoke", "eval_plans=2", "eval_episodes=2"])[2].config
+    learner = build_learner(config, RankContext.single())[0]
+    evaluation.HeldOutEvaluation(config, learner, torch.device("cpu"))()
+    ((episodes, order),) = played
+    assert len(episodes) == 4 and episodes.plan[order].tolist() == [0, 1]
+    reported = load_episodes(config, "val_unseen")
+    assert reported.digest(OBSERVED) != episodes.digest(OBSERVED)
 
 
 def test_noisy_sensors_change_a_training_and_it_resumes_bit_by_bit(tmp_path: Path) -> None:

@@ -100,10 +100,9 @@ def read_recording(folder: Path, names: tuple[str, ...] | None = None) -> tuple[
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
+    facts = read_facts(folder)
     if (folder / "manifest.json").exists():
-        return read_shards(folder, names), read_manifest(folder)["facts"]
-    if not (folder / FACTS_FILE).exists():
-        raise ShardError(f"{folder} has no recording: neither manifest.json nor {FACTS_FILE}. Name another folder.")
+        return read_shards(folder, names), facts
     parts: dict[str, list[Tensor]] = {}
     for path in sorted((folder / "episodes").glob("*.safetensors")):
         try:
@@ -118,7 +117,20 @@ def read_recording(folder: Path, names: tuple[str, ...] | None = None) -> tuple[
             parts.setdefault(name, []).append(fields[name])
     if not parts:
         raise ShardError(f"{folder} has no finished episode. Record at least one with the stage demos.")
-    return {name: torch.cat(values) for name, values in parts.items()}, json.loads((folder / FACTS_FILE).read_text())
+    return {name: torch.cat(values) for name, values in parts.items()}, facts
+
+
+def read_facts(folder: Path) -> dict[str, Any]:
+    """Reads the JSON values that describe all episodes of a recording, packed or not.
+
+    Raises:
+        ShardError: The folder has no recording, or its manifest is damaged.
+    """
+    if (folder / "manifest.json").exists():
+        return read_manifest(folder)["facts"]
+    if not (folder / FACTS_FILE).exists():
+        raise ShardError(f"{folder} has no recording: neither manifest.json nor {FACTS_FILE}. Name another folder.")
+    return json.loads((folder / FACTS_FILE).read_text(encoding="utf-8"))
 
 
 def _write_atomically(path: Path, data: bytes) -> None:

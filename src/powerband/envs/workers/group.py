@@ -17,7 +17,7 @@ import numpy as np
 from powerband.core.errors import ConfigError
 from powerband.envs.workers import channel
 from powerband.envs.workers.obs_slots import obs_matches, write_obs
-from powerband.envs.workers.seeds import episode_seed
+from powerband.envs.workers.seeds import episode_seed, reset_options
 from powerband.envs.workers.shared_arrays import SharedArrays
 from powerband.envs.workers.spaces import Spaces
 from powerband.envs.workers.supervision import EnvError, describe_episode
@@ -273,7 +273,7 @@ class EnvGroup:
     def _begin(self, row: int, episode: int) -> None:
         self.episode[row], self.length[row] = episode, 0
         self.resetting = True
-        obs, _ = self.envs[row].reset(seed=self._seed(row))
+        obs, _ = self._reset(row)
         write_obs(self.obs, row, obs, self.supervised)
         self.resetting = False
 
@@ -299,12 +299,16 @@ class EnvGroup:
         length = int(self.length[row])
         if length > len(self.log[row]):
             return False
-        obs, _ = self.envs[row].reset(seed=self._seed(row))
+        obs, _ = self._reset(row)
         for action in self._env_actions(self.log[row, :length].copy()):
             obs, _, terminated, truncated, _ = self.envs[row].step(action)
             if terminated or truncated:
                 return False
         return obs_matches(self.obs, row, obs)
+
+    def _reset(self, row: int) -> tuple[Any, dict[str, Any]]:
+        options = reset_options(self.envs[row], int(self.episode[row]))
+        return self.envs[row].reset(seed=self._seed(row), **options)
 
     def _seed(self, row: int) -> int:
         return episode_seed(self.seed, self.first_env + self.first_row + row, int(self.episode[row]))

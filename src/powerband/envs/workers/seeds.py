@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 _MASK = (1 << 64) - 1
 
 
@@ -26,6 +28,20 @@ def episode_seed(seed: int, env_id: int, episode: int) -> int:
     for part in (seed, env_id, episode):
         bits = _mix((bits ^ (part & _MASK)) + 0x9E3779B97F4A7C15)
     return bits >> 33
+
+
+def reset_options(env: Any, episode: int) -> dict[str, Any]:
+    """Returns further arguments of ``env.reset``: the index of the episode, for environments that start by it.
+
+    Such an environment has the attribute ``starts_by_episode = True`` and reads ``options["episode"]``. If it counted
+    its episodes itself, an environment that replaces a failed one would begin again with the first start.
+
+    Args:
+        env: Gymnasium environment, which may be wrapped.
+        episode: Index of the episode in its environment since the reset of all environments, >= 0.
+    """
+    declared = getattr(getattr(env, "unwrapped", env), "starts_by_episode", False)
+    return {"options": {"episode": episode}} if declared else {}
 
 
 def _mix(bits: int) -> int:

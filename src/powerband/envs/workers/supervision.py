@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from powerband.core.errors import ConfigError
+from powerband.envs.workers.seeds import reset_options
 
 
 class EnvError(RuntimeError):
@@ -114,7 +115,7 @@ def reproduce_failure(env_fn: Callable[..., Any], failure: EnvFailure, **kwargs:
     """
     assert failure.actions is not None, "the actions of this failure were not logged"
     env = env_fn(**kwargs)
-    result = env.reset(seed=failure.seed)
+    result = env.reset(seed=failure.seed, **reset_options(env, failure.episode or 0))
     for action in failure.actions:
         result = env.step(action)
     return result

@@ -84,7 +84,8 @@ class Config:
     sample_batch_size: Size = 32
     """Rows for which an evaluation (eval_interval) samples chunks, to log their error."""
     eval_episodes: SizeOrZero = 0
-    """Episodes of each task that an evaluation during training plays in the simulator; 0 plays none."""
+    """Episodes of each task that an evaluation during training plays in the simulator, from random initial states; 0
+    plays none."""
     final_episodes: Size = 20
     """Episodes of each task that ``powerband eval`` plays unless it gets another number."""
     run: RunConfig = field(default_factory=lambda: RunConfig(env_steps=0))

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from powerband.core.errors import ConfigError
 from powerband.core.evaluation_context import evaluation_context
+from powerband.core.noise import NoiseSource
 from powerband.core.run.checkpoints.checkpoint import resolve_resume
 from powerband.core.run.state_registry import restore_learner
 from powerband.core.telemetry.console import count_progress_bar
@@ -29,6 +30,8 @@ from powerband.recipes.libero.learners import make_evaluation_learner
 from powerband.recipes.libero.rdt import RDTLearner
 from powerband.recipes.libero.settings import Evaluation
 
+STATISTICS_FILE = "statistics.json"
+"""File in the run folder with the statistics and the control frequency of the demonstrations."""
 FILM_STRIP_FRAMES = 6
 """Frames in the image of an episode."""
 DEADLINE_S = 300.0
@@ -44,12 +47,19 @@ class ChunkActor:
         exec_horizon: Number of actions of each chunk that are executed.
         encode: Frozen image encoder from n images (n, height, width, 3) uint8 to features (n, P patches, D features);
             None if the policy encodes images itself, or observes none.
+        hz: Control frequency that the policy observes: that of its demonstrations, in actions per second.
     """
 
     def __init__(
-        self, learner: RDTLearner, task: int, exec_horizon: int, encode: Callable[[Tensor], Tensor] | None = None
+        self,
+        learner: RDTLearner,
+        task: int,
+        exec_horizon: int,
+        encode: Callable[[Tensor], Tensor] | None = None,
+        hz: float = HZ,
     ) -> None:
         self.learner, self.task, self.exec_horizon, self.encode = learner, task, exec_horizon, encode
+        self.hz = hz
 
     def __call__(self, obs: dict[str, Tensor], carry: Tensor | None) -> tuple[Tensor, None]:
         """Returns actions (N, exec_horizon, 7) in [-1, 1] for N environments, and None: the policy has no memory.
@@ -66,7 +76,7 @@ class ChunkActor:
             "state": state_vector(obs["joints"], gripper_opening(obs["gripper"]), obs["eef_pos"], obs["eef_quat"]),
             "state_mask": self.learner.acting.state_mask.expand(rows, UNIFIED_DIM),
             "task": torch.full((rows,), self.task),
-            "hz": torch.full((rows,), HZ),
+            "hz": torch.full((rows,), self.hz),
         }
         if "images" in obs:
             images = obs["images"]
@@ -78,6 +88,16 @@ class ChunkActor:
             images = result.pop("images")
             result["features"] = self.encode(images.flatten(0, 2)).unflatten(0, images.shape[:3])
         return result
+
+
+def demonstration_hz(run_dir: Path) -> float:
+    """Returns the control frequency of the demonstrations of a run, in actions per second.
+
+    It is stored with the statistics of the run. Runs of an older version did not store it; for them it is that of the
+    simulator, 20.
+    """
+    path = run_dir / STATISTICS_FILE
+    return float(json.loads(path.read_text(encoding="utf-8")).get("hz", HZ)) if path.exists() else HZ
 
 
 def random_actions(exec_horizon: int, seed: int) -> Policy:
@@ -251,18 +271,22 @@ def evaluate_run(config: Config, folder: Path, options: Evaluation) -> list[dict
     tasks = selected_tasks(config, options)
     instructions = [options.instruction or task.instruction for task in tasks]
     checkpoint, _ = resolve_resume(str(folder))
-    learner, vision = make_evaluation_learner(config, instructions, checkpoint.parent.parent, context)
+    run_dir = checkpoint.parent.parent
+    learner, vision = make_evaluation_learner(config, instructions, run_dir, context)
     restore_learner(checkpoint, learner)
     videos = Path(options.video_output_dir) if options.video_output_dir else folder / "videos"
     rows: list[dict[str, Any]] = []
+    hz = demonstration_hz(run_dir)
     for number, task in enumerate(tasks):
-        actor = ChunkActor(learner, number, exec_horizon, vision)
+        actor = ChunkActor(learner, number, exec_horizon, vision, hz)
         for name in options.policies:
+            learner.noise = NoiseSource(options.seed, context.device)  # independent of the rows above
             policy: Policy = actor if name == "policy" else random_actions(exec_horizon, options.seed)
             figures = evaluate_task(config, task, policy, exec_horizon, options, label=f"{task.name} {name}")
             rows.append({"policy": name, "instruction": instructions[number], **figures})
             print(table_line(rows[-1]), flush=True)
         if options.video:
+            learner.noise = NoiseSource(options.seed, context.device)
             rows[-1]["video"] = str(record_video(config, task, actor, exec_horizon, options, videos))
             print(f"video: {rows[-1]['video']}")
     if len(tasks) > 1:

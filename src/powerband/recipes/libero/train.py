@@ -23,16 +23,17 @@ from powerband.recipes.libero.config import Config
 from powerband.recipes.libero.dataset import DemonstrationData, demonstrations_path, load_demonstration_data
 from powerband.recipes.libero.demos import record_missing
 from powerband.recipes.libero.env.tasks import LiberoNotInstalled
-from powerband.recipes.libero.evaluation import ChunkActor, evaluate_task
+from powerband.recipes.libero.evaluation import STATISTICS_FILE, ChunkActor, evaluate_task
 from powerband.recipes.libero.learners import make_learner
 from powerband.recipes.libero.nets.hashed_tokens import instruction_similarity
 from powerband.recipes.libero.nets.rdt_checkpoint import published_files
 from powerband.recipes.libero.rdt import RDTLearner
 from powerband.recipes.libero.settings import Evaluation, StatisticsKind
 
-STATISTICS_FILE = "statistics.json"
 EMA_FOLDER = "ema"
 """Folder in a checkpoint with the averaged weights, in the format of the published checkpoints."""
+VALIDATION_SEED = 2_000
+"""Seed of the initial states of evaluations during training. The seed of ``powerband eval`` is 1,000."""
 SAME_INSTRUCTION = 0.999
 """Cosine of two instructions' mean tokens above which the policy cannot distinguish them."""
 
@@ -59,7 +60,7 @@ def train(config: Config, run: Run) -> None:
         learner.state_spread = spread / statistics["state_std"].to(run.device)
     for policy in (learner.policy, learner.acting):
         policy.set_statistics(**statistics)
-    _store_statistics(run, data.statistics, config.statistics)
+    _store_statistics(run, data.statistics, config.statistics, data.episodes.hz)
     _describe(config, run, data, learner)
     loader = BatchLoader(
         data.chunks.rows,
@@ -141,8 +142,10 @@ def _first(texts: Sequence[str]) -> str:
     return f"{texts[0]!r}" + (f" and {len(texts) - 1} more" if len(texts) > 1 else "")
 
 
-def _store_statistics(run: Run, statistics: Mapping[str, Statistics], units: StatisticsKind) -> None:
-    """Writes the normalisation statistics to the run folder; a resumed run must have the same statistics and units.
+def _store_statistics(run: Run, statistics: Mapping[str, Statistics], units: StatisticsKind, hz: float) -> None:
+    """Writes the normalisation statistics and the control frequency `hz` (actions per second) to the run folder.
+
+    A resumed run must have the same statistics and units.
 
     Raises:
         ConfigError: The stored statistics describe other data, or are used in other units.
@@ -163,7 +166,7 @@ def _store_statistics(run: Run, statistics: Mapping[str, Statistics], units: Sta
                 )
     if run.ranks.leads:
         content: dict[str, Any] = {kind: each.to_dict() for kind, each in statistics.items()}
-        path.write_text(json.dumps({**content, "units": units}, indent=1))
+        path.write_text(json.dumps({**content, "units": units, "hz": hz}, indent=1))
 
 
 def _describe(config: Config, run: Run, data: DemonstrationData, learner: RDTLearner) -> None:
@@ -230,13 +233,18 @@ class TrainingEvaluation:
         return figures
 
     def _success(self) -> float:
-        """Returns the mean success rate over the tasks of the run that the demonstrations show."""
-        options, exec_horizon = Evaluation(episodes=self.config.eval_episodes), self.config.rdt.exec_horizon
+        """Returns the mean success rate over the tasks of the run that the demonstrations show.
+
+        The initial states are random. Published ones are reserved for ``powerband eval``, whose results a checkpoint
+        that was selected on the same states would bias.
+        """
+        options = Evaluation(episodes=self.config.eval_episodes, starts="drawn", seed=VALIDATION_SEED)
+        exec_horizon = self.config.rdt.exec_horizon
         instructions = list(self.data.episodes.instructions)
         rates = []
         for task in self.config.selected_tasks():
             if task.instruction in instructions:
                 number = instructions.index(task.instruction)
-                actor = ChunkActor(self.learner, number, exec_horizon, self.data.vision)
+                actor = ChunkActor(self.learner, number, exec_horizon, self.data.vision, self.data.episodes.hz)
                 rates.append(evaluate_task(self.config, task, actor, exec_horizon, options)["success"])
         return sum(rates) / max(1, len(rates))

@@ -18,7 +18,7 @@ from powerband.core.telemetry.console import count_progress_bar
 from powerband.data.types import VecEnv
 from powerband.loops.evaluate import Policy, evaluate, mean_interval, wilson_interval
 from powerband.recipes.metaworld.config import Config, Evaluation
-from powerband.recipes.metaworld.env.gymnasium_env import MetaWorldEnv
+from powerband.recipes.metaworld.env.gymnasium_env import GOAL_SEED, MetaWorldEnv
 from powerband.recipes.metaworld.env.tasks import TASK_SETS, expand_task
 from powerband.recipes.metaworld.env.vec_env import make_metaworld_vec_env
 from powerband.recipes.metaworld.policies import greedy_policy, load_run_policy, random_policy, scripted_policies
@@ -41,6 +41,7 @@ class GoalEvaluator:
             does not wrap them.
         workers: Worker processes of the environments; -1 starts one per core, 0 steps in this process.
         seed: Seed of the environments.
+        goal_seed: Seed of the 50 goals. Evaluations during training use other goals than reported results.
     """
 
     def __init__(
@@ -49,8 +50,10 @@ class GoalEvaluator:
         wrap_env: Callable[[VecEnv], VecEnv] | None = None,
         workers: int = 0,
         seed: int = EVAL_SEED,
+        goal_seed: int = GOAL_SEED,
     ) -> None:
         self.config, self.wrap_env, self.workers, self.seed = config, wrap_env, workers, seed
+        self.goal_seed = goal_seed
         self.env: VecEnv | None = None
 
     def __enter__(self) -> GoalEvaluator:
@@ -75,7 +78,8 @@ class GoalEvaluator:
         if self.env is None:
             tasks = len(expand_task(self.config.task))
             num_envs = tasks if tasks > 1 else min(EVAL_ENVS, episodes)
-            env = make_metaworld_vec_env(self.config.simulated_tasks(), num_envs, self.workers, cycle_goals=True)
+            simulated = self.config.simulated_tasks()
+            env = make_metaworld_vec_env(simulated, num_envs, self.workers, cycle_goals=True, goal_seed=self.goal_seed)
             self.env = env if self.wrap_env is None else self.wrap_env(env)
         with count_progress_bar(label, episodes, "episodes") as on_progress:
             return evaluate(self.env, policy, episodes, self.seed, on_progress=on_progress)

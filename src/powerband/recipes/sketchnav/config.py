@@ -69,7 +69,8 @@ class Config:
     pixels: Annotated[int, Range(at_least=MIN_PIXELS, at_most=MAX_PIXELS)] = 64
     """Side of the camera image in pixels, even, 36 to 512."""
     eval_episodes: Size = 100
-    """Episodes of an evaluation during training (eval_interval), in plans that training does not use."""
+    """Episodes of an evaluation during training (eval_interval), spread evenly over eval_plans plans that neither
+    training nor `powerband eval` uses."""
     eval_plans: Size = 50
     """Floor plans of each evaluation split; scenes.goals and scenes.starts set the episodes in each."""
     save_updates: Count = 0
@@ -80,7 +81,8 @@ class Config:
     with maps in plans_dir; empty generates them from scenes and seed."""
     plans_dir: FilePath = ""
     """Folder of your own floor plans: PNG, PGM, JPEG, SVG, or ROS maps (YAML with a picture). Dark is wall. One plan in
-    five is held out for val_unseen. Empty generates plans."""
+    five is held out for val_unseen. The network takes its first estimate of a page's size from scenes.min_size_m and
+    scenes.max_size_m. Empty generates plans."""
     metres_per_pixel: Annotated[float, Range(at_least=0, at_most=1000)] = 0.0
     """Scale of the plans in plans_dir: metres per pixel of a picture, or per unit of an SVG drawing. A YAML file
     next to a picture states its own resolution."""
@@ -179,12 +181,8 @@ def finalize(config: Config, stage: str) -> Config:
 def notices(config: Config) -> list[str]:
     """Returns messages for the user about options without effect and the environment steps between two checkpoints."""
     found = _unused_by_draw(config) if config.policy else []
-    generated = ("plans", "min_size_m", "max_size_m")
-    if config.plans_dir:
-        set_values = [name for name in generated if getattr(config.scenes, name) != getattr(EpisodeConfig(), name)]
-        if set_values:
-            names = ", ".join(f"scenes.{name}" for name in set_values)
-            found.append(f"{names} has no effect: plans_dir={config.plans_dir} has the plans.")
+    if config.plans_dir and config.scenes.plans != EpisodeConfig().plans:
+        found.append(f"scenes.plans has no effect: plans_dir={config.plans_dir} has the plans.")
     steps = config.steps_per_update
     message = (
         f"save_updates={config.save_updates:,} is save_interval={config.save_updates * steps:,} environment steps: an "

@@ -23,7 +23,7 @@ from powerband.loops.evaluate import evaluate, mean_interval, wilson_interval
 from powerband.recipes.sketchnav.config import Config
 from powerband.recipes.sketchnav.drawing.session import open_page
 from powerband.recipes.sketchnav.environments import make_evaluation_env
-from powerband.recipes.sketchnav.evaluation_episodes import evaluation_sets
+from powerband.recipes.sketchnav.evaluation_episodes import evaluation_sets, spread_episodes
 from powerband.recipes.sketchnav.evaluation_options import Evaluation, PolicyName
 from powerband.recipes.sketchnav.learners import build_learner
 from powerband.recipes.sketchnav.plans.episode_sets import load_episodes
@@ -42,6 +42,8 @@ from powerband.report.media_files import save_image, write_video
 
 MAX_ENVS = 64
 """Largest number of episodes that are played at a time."""
+VALIDATION_SEED_OFFSET = 1_000_003
+"""Difference of the seed of the episodes that are played during training from that of the run's episodes."""
 NUM_IMAGES = 3
 """Episodes of which images are written."""
 EPISODE_METRICS = ("spl", "soft_spl", "distance_to_goal", "length")
@@ -104,7 +106,11 @@ def summary(figures: dict[str, Tensor]) -> dict[str, float]:
 
 
 class HeldOutEvaluation:
-    """Evaluates during training, on episodes in plans that training does not use. Call the object without arguments.
+    """Evaluates during training, on episodes of their own. Call the object without arguments.
+
+    The episodes are those of val_unseen with another seed. A checkpoint that is selected by them is therefore not
+    selected by the episodes of ``powerband eval``. In the user's own plans (`plans_dir`) both use the same held-out
+    plans, with different episodes.
 
     The evaluation has its own random numbers for actions, so that the random numbers of training stay the same.
 
@@ -117,6 +123,7 @@ class HeldOutEvaluation:
     def __init__(self, config: Config, learner: NavigationLearner, device: torch.device) -> None:
         self.config, self.learner, self.device = config, learner, device
         self.episodes: Episodes | None = None
+        self.order: Tensor | None = None
 
     def __call__(self) -> dict[str, float]:
         """Plays the episodes and returns their means.
@@ -126,13 +133,16 @@ class HeldOutEvaluation:
             (steps).
         """
         if self.episodes is None:
-            self.episodes = load_episodes(self.config, "val_unseen")
-        encoder, count = encoder_of(self.learner).sketch, min(self.config.eval_episodes, len(self.episodes))
+            seed = (self.config.episode_seed + VALIDATION_SEED_OFFSET) % 2**63
+            self.episodes = load_episodes(replace(self.config, scene_seed=seed), "val_unseen")
+            self.order = spread_episodes(self.config.eval_episodes, len(self.episodes))
+        encoder = encoder_of(self.learner).sketch
         training_sketches, training_noise = encoder.sketches, self.learner.noise
         try:
             self.learner.noise = NoiseSource(0, self.device)
             act = as_policy(self.learner, self.episodes)
-            figures = run_episodes(self.episodes, self.config, act, self.learner.initial_carry, self.device, count)
+            carry = self.learner.initial_carry
+            figures = run_episodes(self.episodes, self.config, act, carry, self.device, order=self.order)
         finally:
             encoder.set_sketches(training_sketches)
             self.learner.noise = training_noise

@@ -39,7 +39,7 @@ def evaluation_sets(config: Config, options: Evaluation) -> Iterator[tuple[str, 
         )
         for sketch in levels:
             episodes = load_own_plans(config, sketch)
-            yield OWN, sketch, episodes, _spread(options.episodes, len(episodes))
+            yield OWN, sketch, episodes, spread_episodes(options.episodes, len(episodes))
         return
     for split in options.splits or ("val_seen", "val_unseen"):
         if options.drawings:
@@ -48,9 +48,9 @@ def evaluation_sets(config: Config, options: Evaluation) -> Iterator[tuple[str, 
             continue
         for sketch in levels:
             episodes = load_episodes(config, split, sketch=sketch)
-            yield split, sketch, episodes, _spread(options.episodes, len(episodes))
+            yield split, sketch, episodes, spread_episodes(options.episodes, len(episodes))
 
 
-def _spread(count: int, available: int) -> Tensor | None:
+def spread_episodes(count: int, available: int) -> Tensor | None:
     """Returns the numbers (count,) int64 of episodes that are spread evenly; None plays all `available` ones."""
     return torch.arange(count) * available // count if 0 < count < available else None

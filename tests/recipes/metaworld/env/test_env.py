@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from powerband.core.errors import ConfigError
-from powerband.recipes.metaworld.env.gymnasium_env import GOAL_SEED, MetaWorldEnv, scripted_policy
+from powerband.recipes.metaworld.env.gymnasium_env import GOAL_SEED, VALIDATION_GOAL_SEED, MetaWorldEnv, scripted_policy
 from powerband.recipes.metaworld.env.tasks import (
     GOALS,
     MT10_TASKS,
@@ -58,6 +58,8 @@ def test_cycled_goals_follow_the_fifty_in_order():
         expected.append(other.reset()[0][36:39])
     np.testing.assert_allclose(goals, expected)
     np.testing.assert_array_equal(goals[5], goals[0])
+    during = MetaWorldEnv("reach", goals="cycled", goal_seed=VALIDATION_GOAL_SEED, first_goal=3)
+    assert not np.allclose(during.reset()[0][36:39], goals[0]), "evaluations during training play other goals"
 
 
 def test_the_time_limit_truncates_and_success_lasts_until_the_end():

@@ -34,7 +34,26 @@ def test_every_row_against_a_plain_reference() -> None:
         assert batch["action"][row].tolist() == future
         assert torch.equal(batch["obs"]["gps"][row], own["gps"][row])
         assert int(batch["obs"]["episode"][row]) == int(own["episode"][row])
+        assert batch["valid"][row].tolist() == [own["action"][end - 1] == 0 or row + k < end for k in range(HORIZON)]
     assert set(batch["obs"]) == {"depth", "gps", "episode"} and batch["action"].dtype == torch.int64
+
+
+def test_a_chunk_is_valid_up_to_the_first_action_that_a_random_move_replaced() -> None:
+    own = fields()
+    own["action"] = torch.tensor([1, 2, 3, 0, 0, 1, 1, 1], dtype=torch.uint8)
+    own["replaced"] = torch.tensor([0, 1, 0, 0, 0, 0, 1, 0], dtype=torch.uint8)
+    batch = Demonstrations(own, ("depth",), FRAMES, HORIZON)(torch.arange(8))
+    assert batch["valid"].int().tolist() == [
+        [1, 1, 0, 0],  # the action of the replaced step itself is the follower's
+        [1, 0, 0, 0],
+        [1, 1, 1, 1],  # STOP is repeated after the end
+        [1, 1, 1, 1],
+        [1, 1, 1, 1],
+        [1, 1, 0, 0],
+        [1, 0, 0, 0],
+        [1, 0, 0, 0],  # the last episode does not end with STOP: it reached the limit of steps
+    ]
+    assert "replaced" not in batch["obs"]
 
 
 def test_rows_that_are_not_contiguous_are_refused() -> None:

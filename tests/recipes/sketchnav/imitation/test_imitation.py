@@ -70,6 +70,17 @@ def test_demonstrations_that_are_missing_or_differ_are_refused(demos: Path) -> N
         load_demonstrations(config_of(f"demos_dir={demos}"))
 
 
+def test_a_recording_with_random_moves_names_the_replaced_actions(tmp_path: Path) -> None:
+    arguments = [*runs.SMALL["sketchnav"], "demos", *runs.COMMON, "net.use_rgb=false", "demo_episodes=1"]
+    arguments.insert(1, arguments.pop(2))
+    folders = [f"demos_dir={tmp_path / 'demos'}", f"run_dir={tmp_path / 'run'}"]
+    assert cli.main(["train", *arguments, "demo_noise=0.5", *folders]) == 0
+    own = ["variant=smoke", "algo=clone", "net.use_rgb=false", f"demos_dir={tmp_path / 'demos'}"]
+    made, _ = load_demonstrations(configure("sketchnav", own)[2].config)
+    share = made.fields["replaced"].float().mean()  # a third of the random moves are the follower's own
+    assert 0.15 < share < 0.5 and not made(torch.arange(made.rows))["valid"].all()
+
+
 def test_recordings_with_the_old_names_of_scenes_are_read(demos: Path, tmp_path: Path) -> None:
     old = {new: name for name, new in RENAMED_SCENES.items()}
     folder = shutil.copytree(demos, tmp_path / "old")
@@ -109,6 +120,9 @@ def test_the_actor_executes_part_of_each_chunk_and_restarts_with_an_episode() ->
     assert executed == [[1, 1], [2, 2], [1, 1], [2, 2]] and len(learner.observed) == 2
     assert torch.equal(learner.observed[0]["depth"], images[0].repeat(1, 2, 1, 1))
     assert torch.equal(learner.observed[1]["depth"], torch.cat([images[1], images[2]], 1))
+    blind, learner.observed = NavigationChunkActor(learner, ()), []
+    assert [blind(env, obs, None)[0].tolist() for _ in range(2)] == [[1, 1], [2, 2]] and len(learner.observed) == 1
+    learner.observed = 2 * [{}]
     env.step(torch.tensor([0, 1]))  # the first stops and begins its next episode; the other continues
     obs = env.observe()
     actor(env, obs, None)

@@ -50,7 +50,8 @@ class LiberoEnv:
         starts: Initial states. "drawn": random, by the seed of the reset. "published": LIBERO's own, in order.
             "given": random by `seeds`, in order, whatever the seed of the reset.
         first_start: Index of the first state or seed, for "published" and "given".
-        start_stride: Difference of the indices of successive episodes.
+        start_stride: Difference of the indices of successive episodes. Episode n has the index
+            ``first_start + n * start_stride``.
         seeds: Seeds for starts="given".
         settle_steps: Actions without motion before the episode, until the objects have come to rest.
         quality: Rendering quality; see `LiberoRenderer`.
@@ -65,6 +66,8 @@ class LiberoEnv:
         LiberoNotInstalled: LIBERO is not installed.
         ConfigError: The task is unknown.
     """
+
+    starts_by_episode = True
 
     def __init__(
         self,
@@ -89,7 +92,7 @@ class LiberoEnv:
         self.task = find_task(benchmark, task)
         self.chunk, self.frames, self.pixels, self.cameras = chunk, frames, pixels, tuple(cameras)
         self.max_steps, self.settle_steps, self.quality, self.poses = max_steps, settle_steps, quality, tuple(poses)
-        self.starts, self.next_start, self.start_stride = starts, first_start, start_stride
+        self.starts, self.first_start, self.start_stride, self.episode = starts, first_start, start_stride, -1
         self.states = published_states(self.task) if starts == "published" else []
         self.seeds = tuple(seeds)
         assert (starts == "given") == bool(seeds), "seeds go with starts='given'"
@@ -125,9 +128,11 @@ class LiberoEnv:
         """Starts an episode; returns its first observation and an empty info.
 
         The seed determines the initial state. With starts="published", it determines the fixtures only; with
-        starts="given", it is ignored.
+        starts="given", it is ignored. ``options["episode"]`` is the index of the episode, which selects a published or
+        given start; without it, episodes count on from the last reset.
         """
-        index, self.next_start = self.next_start, self.next_start + self.start_stride
+        self.episode = int((options or {}).get("episode", self.episode + 1))
+        index = self.first_start + self.episode * self.start_stride
         with _numpy_seed(self.seeds[index % len(self.seeds)] if self.seeds else seed):
             self.simulator.reset()
         if self.states:

@@ -19,7 +19,9 @@ from powerband.recipes.metaworld.env.tasks import GOALS, INSTALL, MAX_HORIZON, O
 
 Goals = Literal["drawn", "cycled"]
 GOAL_SEED = 42
-"""Seed of the 50 goals that are cycled."""
+"""Seed of the 50 goals that are cycled, on which results are reported."""
+VALIDATION_GOAL_SEED = 43
+"""Seed of the 50 goals of evaluations during training, which select the best checkpoint."""
 
 
 class MetaWorldEnv:
@@ -34,6 +36,7 @@ class MetaWorldEnv:
         horizon: Steps of an episode, at most 500.
         goals: "drawn" draws goals from the whole range of the task with the seed of the reset; "cycled" cycles through
             the 50 fixed goals of the metaworld package.
+        goal_seed: Seed of the 50 goals of "cycled".
         first_goal, goal_stride: Index of the first goal of the cycle, and its increment per episode.
         reward_version: "v2" (shaped, 0 to 10) or "v1".
         one_hot: (index, length) of a one-hot task code that is appended to observations; None for no code.
@@ -49,6 +52,7 @@ class MetaWorldEnv:
         task: str,
         horizon: int = 400,
         goals: Goals = "drawn",
+        goal_seed: int = GOAL_SEED,
         first_goal: int = 0,
         goal_stride: int = 1,
         reward_version: str = "v2",
@@ -64,7 +68,7 @@ class MetaWorldEnv:
             )
         env_class = metaworld_private.with_shared_model(env_classes[f"{task}-v3"])
         self.env = env_class(**(_render_options(render_size) if render_size else {}))
-        self.task, self.horizon, self.goals = task, horizon, goals
+        self.task, self.horizon, self.goals, self.goal_seed = task, horizon, goals, goal_seed
         self.next_goal, self.goal_stride = first_goal, goal_stride
         if not metaworld_private.supports_reward_version(self.env, reward_version):
             raise ConfigError(
@@ -74,7 +78,7 @@ class MetaWorldEnv:
             self.env.reward_function_version = reward_version
         self.one_hot_code = np.zeros(0) if one_hot is None else np.eye(one_hot[1])[one_hot[0]]
         self.env.max_path_length = horizon
-        self.env.set_task(_goals_of(task)[0])
+        self.env.set_task(_goals_of(task, goal_seed)[0])
         size = OBS + len(self.one_hot_code)
         self.observation_space = Box(-np.inf, np.inf, (size,), np.float64)
         self.action_space = self.env.action_space
@@ -93,7 +97,7 @@ class MetaWorldEnv:
         if self.goals == "cycled":
             if self.moved:  # an episode that has not begun is started again with its goal
                 self.next_goal += self.goal_stride
-            self.env.set_task(_goals_of(self.task)[self.next_goal % GOALS])
+            self.env.set_task(_goals_of(self.task, self.goal_seed)[self.next_goal % GOALS])
         else:
             metaworld_private.draw_goals(self.env, seed)
         self.succeeded = self.moved = False
@@ -157,11 +161,14 @@ def _env_dict() -> Any:
 
 
 @cache
-def _goals_of(task: str) -> list[Any]:
-    """Returns the 50 goals of a task. Creating them takes half a second, so a process creates them once per task."""
+def _goals_of(task: str, seed: int) -> list[Any]:
+    """Returns the 50 goals of a task and a seed.
+
+    Creating them takes half a second, so a process creates them once.
+    """
     from metaworld import MT1
 
-    return list(MT1(f"{task}-v3", seed=GOAL_SEED).train_tasks)
+    return list(MT1(f"{task}-v3", seed=seed).train_tasks)
 
 
 def _render_options(size: int) -> dict[str, Any]:

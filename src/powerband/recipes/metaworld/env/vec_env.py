@@ -12,7 +12,7 @@ from powerband.data.types import VecEnv
 from powerband.envs.adapters.external import ExternalVecEnv, ExternalVector
 from powerband.envs.workers.supervision import EnvFailure, Supervision
 from powerband.envs.workers.vector import EnvFn, WorkerVecEnv
-from powerband.recipes.metaworld.env.gymnasium_env import make_metaworld_env
+from powerband.recipes.metaworld.env.gymnasium_env import GOAL_SEED, make_metaworld_env
 from powerband.recipes.metaworld.env.tasks import TASK_SETS, TaskConfig
 
 EPISODE_METRICS = ("success",)
@@ -27,6 +27,7 @@ def make_metaworld_vec_env(
     first_env: int = 0,
     *,
     cycle_goals: bool = False,
+    goal_seed: int = GOAL_SEED,
     supervision: Supervision | None = None,
     on_failure: Callable[[EnvFailure], object] | None = None,
 ) -> VecEnv:
@@ -42,6 +43,7 @@ def make_metaworld_vec_env(
         seed: Seed of the run, which draws the goals.
         first_env: Index of the first of these simulations among those of all ranks.
         cycle_goals: For evaluations: cycle through the 50 fixed goals of the metaworld package. False draws goals.
+        goal_seed: Seed of the 50 goals, for `cycle_goals`.
         supervision, on_failure: How `WorkerVecEnv` continues after a failed step, and a function that it calls with
             each failure that was repaired. With None for `supervision`, a failure raises EnvError.
 
@@ -61,7 +63,7 @@ def make_metaworld_vec_env(
             options["one_hot"] = (one_hot_tasks.index(name), len(one_hot_tasks))
         if cycle_goals:
             share, place = names.count(name), row - names.index(name)
-            options |= {"goals": "cycled", "first_goal": place, "goal_stride": share}
+            options |= {"goals": "cycled", "goal_seed": goal_seed, "first_goal": place, "goal_stride": share}
         env_fns.append((make_metaworld_env, options))
     return WorkerVecEnv(
         env_fns,

@@ -11,6 +11,7 @@ from powerband.core.run.run import Run
 from powerband.loops.off_policy import off_policy
 from powerband.recipes.metaworld.algos.expert import sac_tensors
 from powerband.recipes.metaworld.config import Config
+from powerband.recipes.metaworld.env.gymnasium_env import VALIDATION_GOAL_SEED
 from powerband.recipes.metaworld.env.tasks import TASK_SETS
 from powerband.recipes.metaworld.evaluation import GoalEvaluator
 from powerband.recipes.metaworld.policies import greedy_policy
@@ -32,9 +33,12 @@ def expert(config: Config, run: Run) -> dict[str, Any]:
         learner = SAC(env.spec, settings, run.context)
         sampler = TransitionSampler(run, config, env.num_envs)
         run.register("collector", sampler, redistribute=sampler.redistribute)
-        with GoalEvaluator(config) as evaluator:
+        with (
+            GoalEvaluator(config, goal_seed=VALIDATION_GOAL_SEED) as validation,
+            GoalEvaluator(config) as evaluator,
+        ):
             hooks = RunHooks(
-                lambda: evaluator.figures(greedy_policy(learner, run.device), config.eval_episodes),
+                lambda: validation.figures(greedy_policy(learner, run.device), config.eval_episodes),
                 "powerband.recipes.metaworld.stages.evaluator:open_evaluator",
             )
             off_policy(run, env, learner, config.off_policy, after_step=sampler.after_step, hooks=hooks)

@@ -17,6 +17,7 @@ from powerband.loops.off_policy import off_policy
 from powerband.recipes.metaworld.algos.expert import load_sac_tensors, sac_tensors
 from powerband.recipes.metaworld.algos.student import StudentLearner
 from powerband.recipes.metaworld.config import Config
+from powerband.recipes.metaworld.env.gymnasium_env import VALIDATION_GOAL_SEED
 from powerband.recipes.metaworld.evaluation import GoalEvaluator
 from powerband.recipes.metaworld.nets.collective import CollectiveActorCritic
 from powerband.recipes.metaworld.policies import encoded_env, greedy_policy
@@ -57,9 +58,12 @@ def _train(config: Config, run: Run, finetune: bool) -> dict[str, Any]:
             learner: SAC | StudentLearner = finetuned_sac(collective, env.spec, settings, run)
         else:
             learner = StudentLearner(config.student, collective, env.spec, settings, run.context)
-        with GoalEvaluator(config, encoded) as evaluator:
+        with (
+            GoalEvaluator(config, encoded, goal_seed=VALIDATION_GOAL_SEED) as validation,
+            GoalEvaluator(config, encoded) as evaluator,
+        ):
             hooks = RunHooks(
-                lambda: evaluator.figures(greedy_policy(learner, run.device), config.eval_episodes),
+                lambda: validation.figures(greedy_policy(learner, run.device), config.eval_episodes),
                 "" if finetune else "powerband.recipes.metaworld.stages.evaluator:open_evaluator",
             )
             off_policy(run, env, learner, config.off_policy, hooks=hooks)

@@ -38,7 +38,7 @@ class NavigationChunkActor:
             Actions (N,) int64, and None.
         """
         starts = env.agents.made == 0
-        if not self.images:
+        if not self.executed.numel():
             starts = torch.ones_like(starts)
             self.chunk = torch.zeros(env.num_envs, self.learner.config.horizon, dtype=torch.int64, device=env.device)
             self.executed = torch.zeros(env.num_envs, dtype=torch.int64, device=env.device)

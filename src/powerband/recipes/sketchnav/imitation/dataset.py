@@ -11,9 +11,10 @@ from torch import Tensor
 
 from powerband.core.errors import ConfigError
 from powerband.core.telemetry.console import Console
-from powerband.data.recorded.recording import read_recording
+from powerband.data.recorded.recording import read_facts, read_recording
 from powerband.data.types import Tree
 from powerband.recipes.sketchnav.config import Config
+from powerband.recipes.sketchnav.env.world import STOP
 from powerband.recipes.sketchnav.old_names import RENAMED_SCENES
 from powerband.recipes.sketchnav.plans.episode_sets import load_episodes
 from powerband.recipes.sketchnav.plans.episodes import OBSERVED, Episodes
@@ -25,11 +26,16 @@ class Demonstrations:
 
     Calling this object with row numbers returns a batch.
 
+    The label of a row is the follower's action. A chunk of labels is valid up to the first step at which a random move
+    replaced this action: what the follower did later is the reaction to a move that the observation cannot predict.
+
     Args:
-        fields: Name -> tensor (rows, ...), among them ``action`` (rows,) and ``episode`` (rows,) int64.
+        fields: Name -> tensor (rows, ...), among them ``action`` (rows,) and ``episode`` (rows,) int64. An optional
+            field ``replaced`` (rows,) is 1 if another action was executed; without it, no action was replaced.
         image_fields: Fields of which the newest `frames` images are stacked along the channels, oldest first.
         frames: Images per observation. Before the start of an episode its first image is repeated.
-        horizon: Actions of a chunk. After the end of an episode its last action is repeated.
+        horizon: Actions of a chunk. After the end of an episode its last action is repeated; this is valid for STOP
+            only, because the follower would continue an episode that reached the limit of steps.
 
     Attributes:
         rows: Number of rows.
@@ -52,6 +58,8 @@ class Demonstrations:
         self.first = first[index]
         self.last = torch.cat([first[1:] - 1, torch.tensor([len(episode) - 1])])[index]
         self.fields, self.image_fields = fields, image_fields
+        replaced = fields.get("replaced", torch.zeros_like(episode)).long()
+        self.replaced_before = replaced.cumsum(0) - replaced
         self.past, self.future = torch.arange(1 - frames, 1), torch.arange(horizon)
 
     def __call__(self, rows: Tensor) -> dict[str, Tree]:
@@ -59,16 +67,18 @@ class Demonstrations:
 
         Returns:
             ``obs``: name -> tensor (R, ...), with the images (R, frames x channels, S, S) of S x S pixels; ``action``:
-            actions (R, horizon) int64 from each row onwards.
+            actions (R, horizon) int64 from each row onwards; ``valid`` (R, horizon) bool, the actions that are labels.
         """
         past = torch.maximum(rows.unsqueeze(1) + self.past, self.first[rows].unsqueeze(1))
-        future = torch.minimum(rows.unsqueeze(1) + self.future, self.last[rows].unsqueeze(1))
-        obs: Tree = {
-            name: value[rows] for name, value in self.fields.items() if name not in ("action", *self.image_fields)
-        }
+        later, last = rows.unsqueeze(1) + self.future, self.last[rows].unsqueeze(1)
+        future = torch.minimum(later, last)
+        valid = self.replaced_before[future] == self.replaced_before[rows].unsqueeze(1)
+        valid &= (later <= last) | (self.fields["action"][last] == STOP)
+        labels = ("action", "replaced", *self.image_fields)
+        obs: Tree = {name: value[rows] for name, value in self.fields.items() if name not in labels}
         for name in self.image_fields:
             obs[name] = self.fields[name][past].flatten(1, 2)
-        return {"obs": obs, "action": self.fields["action"][future].long()}
+        return {"obs": obs, "action": self.fields["action"][future].long(), "valid": valid}
 
 
 def load_demonstrations(config: Config, console: Console | None = None) -> tuple[Demonstrations, Episodes]:
@@ -89,7 +99,11 @@ def load_demonstrations(config: Config, console: Console | None = None) -> tuple
             f"algo={config.algo} learns from demonstrations. Record them with `powerband train sketchnav demos "
             f"demos_dir=demos`, then write demos_dir=demos here too."
         )
-    fields, facts = read_recording(Path(config.demos_dir), (*config.camera_keys, "gps", "compass", "action", "episode"))
+    folder = Path(config.demos_dir)
+    names = (*config.camera_keys, "gps", "compass", "action", "episode")
+    if "replaced" in read_facts(folder).get("fields", ()):  # older recordings do not say which actions were replaced
+        names = (*names, "replaced")
+    fields, facts = read_recording(folder, names)
     recorded = {"sensors": asdict(Sensors()), "plans_dir": "", **facts}  # early recordings have neither of the two
     expected: dict[str, Any] = {
         "pixels": config.pixels,

@@ -34,8 +34,9 @@ def record(config: Config, run: Run) -> Path:
     """Records demonstrations of an expert that follows the shortest path; continues an earlier recording in the folder.
 
     A recorded step has the fields ``rgb`` and ``depth`` if the policy observes them, ``gps`` and ``compass`` as in
-    `SketchNavEnv`, ``action`` (uint8) of the expert, and ``episode``. The steps of an episode are contiguous; its
-    last action is STOP.
+    `SketchNavEnv`, ``action`` (uint8) of the expert, and ``episode``. With `demo_noise`, ``replaced`` (uint8) is 1 if
+    another action was executed. The steps of an episode are contiguous. Its last action is STOP, unless it reached the
+    limit of steps.
 
     Args:
         config: Configuration of the run.
@@ -58,7 +59,7 @@ def record(config: Config, run: Run) -> Path:
     if config.sensors != Sensors():  # recordings of an older version have no entry for sensors without noise
         facts["sensors"] = asdict(config.sensors)
     facts["episodes"] = episodes.digest(OBSERVED)
-    facts["fields"] = field_names
+    facts["fields"] = [*field_names, *(["replaced"] if config.demo_noise else [])]
     recording = Recording(folder, facts)
     recorded = set(recording.numbers)
     count = min(config.demo_episodes or len(episodes), len(episodes))
@@ -104,7 +105,10 @@ def _record_episodes(
             executed = _disturb(action, env, noise, seed)
             for row in range(num_envs):
                 observed = {name: obs[name][row].clone() for name in field_names}
-                live[row].append({**observed, "action": action[row].to(torch.uint8)})
+                observed["action"] = action[row].to(torch.uint8)
+                if noise:
+                    observed["replaced"] = (executed[row] != action[row]).to(torch.uint8)
+                live[row].append(observed)
             numbers = obs["episode"].tolist()
             step = env.step(executed)
             for row in step.ended.nonzero()[:, 0].tolist():
