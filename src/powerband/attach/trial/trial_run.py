@@ -119,13 +119,13 @@ def run_once(
             finally:
                 process.end()
         records = process.records()
+        if outside := _outside(records):  # first, because a stopped worker can make the script fail
+            return records, f"the script was about to write {outside}, which is outside the working folder"
         if process.status and not _lines(records, "finished"):
             lines = [line for line in place.console_text().splitlines() if line.strip()]
             return records, lines[-1].strip()[:200] if lines else f"status {process.status}"
         if broken := _lines(records, "failure"):
             return records, f"the instrumentation failed: {broken[0]['text'].strip().splitlines()[-1]}"
-        if outside := _outside(records):
-            return records, f"the script was about to write {outside}, which is outside the working folder"
         return records, ""
 
 
