@@ -271,7 +271,7 @@ def _failure_of(run: ShortRun) -> ScriptFailed | None:
             f"The script was stopped before it wrote {run.outside}, which is outside the working folder. "
             f"Set its output to a relative path, because each short run works in a copy of the folder."
         )
-    return ScriptFailed(run.console, run.status or 1) if run.failed else None
+    return ScriptFailed(run.output, run.status or 1) if run.failed else None
 
 
 def record_count(run: ShortRun, name: str) -> list[int]:
