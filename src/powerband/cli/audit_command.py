@@ -47,7 +47,8 @@ def audit(arguments: list[str]) -> int:
     from powerband.core.telemetry.console import budget_progress_bar
 
     with budget_progress_bar(options.seconds) as progress:
-        result = Audit(command, Path.cwd(), options, Path("/dev/nvidia0").exists(), progress).run()
+        gpu = any(Path("/dev").glob("nvidia[0-9]*"))  # a container may have any of the machine's GPUs
+        result = Audit(command, Path.cwd(), options, gpu, progress).run()
     if isinstance(result, ScriptFailed):
         sys.stderr.write(result.console)
         print(f"powerband: the script fails by itself, with status {result.status}.", file=sys.stderr)
