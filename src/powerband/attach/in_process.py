@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from powerband.attach.findings import ScriptProfile, script_profile
-from powerband.attach.launch import BOOTSTRAP, FOLDER, TOOL
+from powerband.attach.launch import BOOTSTRAP, FOLDER, TOOL, switched_off
 from powerband.attach.records import read_records
 from powerband.attach.script_run import ScriptRun, window_start
 from powerband.attach.temporary_folder import temporary_folder
@@ -56,6 +56,7 @@ def attach(report: bool = True, json: str = "") -> InProcessProfile:
     Returns:
         The measurement; its method `profile` returns the profile so far, for notebooks. In a process that spawn has
         started, which imports the script again, it is the measurement of the parent, and there is no second report.
+        With an empty environment variable ``POWERBAND_ATTACH`` nothing is measured, and `profile` returns None.
 
     Raises:
         ConfigError: This process is measured already, or no folder for temporary files is writable.
@@ -64,6 +65,8 @@ def attach(report: bool = True, json: str = "") -> InProcessProfile:
         if (parent := _of_parent()) is not None:
             return parent
         raise ConfigError("This process is measured already. Call powerband.attach() once, without powerband profile.")
+    if switched_off():
+        return InProcessProfile(Path(os.devnull), lambda: None)
     folder = temporary_folder("powerband-attach-")
     paths = [str(BOOTSTRAP), *filter(None, [os.environ.get("PYTHONPATH", "")])]
     os.environ |= {TOOL: "profile", FOLDER: str(folder), "PYTHONPATH": os.pathsep.join(paths)}

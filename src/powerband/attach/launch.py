@@ -46,6 +46,7 @@ class Launched:
         began: Time of the start, from `time.monotonic`.
         renamed: A path in the records, such as that of a copy, and the path that replaces it.
         ended_by_us: Whether `end` has ended the command, so that its status means nothing.
+        instrumented: Whether its Python processes write records.
     """
 
     folder: Path
@@ -54,6 +55,7 @@ class Launched:
     began: float = field(default_factory=time.monotonic)
     renamed: tuple[str, str] = ("", "")
     ended_by_us: bool = False
+    instrumented: bool = True
 
     def wait(self, until: Callable[[], bool] = lambda: False) -> bool:
         """Waits for the end of the command, and passes signals on meanwhile.
@@ -128,7 +130,8 @@ def launch(
 
     Args:
         command: Program and its arguments, such as ``["python", "train.py"]``.
-        tool: ``profile``, ``audit`` or ``trial``; "" starts the command without instrumentation.
+        tool: ``profile``, ``audit`` or ``trial``; "" starts the command without instrumentation, and so does an empty
+            environment variable `TOOL`.
         folder: Existing folder for the records.
         variables: Environment variables to add for the command.
         cwd: Working folder; None keeps that of this process.
@@ -138,7 +141,8 @@ def launch(
         ConfigError: The program does not exist or cannot be started.
     """
     environment = {**os.environ, **(variables or {})}
-    if tool:
+    instrumented = bool(tool) and not switched_off()
+    if instrumented:
         paths = [str(BOOTSTRAP), *filter(None, [environment.get("PYTHONPATH", "")])]
         environment |= {TOOL: tool, FOLDER: str(folder.resolve()), "PYTHONPATH": os.pathsep.join(paths)}
     try:
@@ -152,4 +156,15 @@ def launch(
             else "Write it as you would without powerband, such as -- python train.py."
         )
         raise ConfigError(f"The command {command[0]!r} cannot be started: {reason}. {fix}") from error
-    return Launched(folder, popen, ProcessTree(popen.pid))
+    return Launched(folder, popen, ProcessTree(popen.pid), instrumented=instrumented)
+
+
+def switched_off() -> bool:
+    """Returns whether the user has switched the instrumentation off, by an empty environment variable `TOOL`."""
+    return os.environ.get(TOOL) == ""
+
+
+def refuse_if_switched_off(command: str) -> None:
+    """Raises ConfigError if a command that needs the instrumentation would run without it."""
+    if switched_off():
+        raise ConfigError(f"{TOOL} is empty, which switches the instrumentation off. Unset it for {command}.")

@@ -44,8 +44,10 @@ def audit(arguments: list[str]) -> int:
     options = resolve(AuditOptions, own, help_command="powerband audit --help").config
     from powerband.attach.audit.audit import Audit, ScriptFailed
     from powerband.attach.audit.table import print_table
+    from powerband.attach.launch import refuse_if_switched_off
     from powerband.core.telemetry.console import budget_progress_bar
 
+    refuse_if_switched_off("powerband audit")
     with budget_progress_bar(options.seconds) as progress:
         gpu = any(Path("/dev").glob("nvidia[0-9]*"))  # a container may have any of the machine's GPUs
         result = Audit(command, Path.cwd(), options, gpu, progress).run()

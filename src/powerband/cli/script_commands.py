@@ -95,8 +95,11 @@ def _try(command: list[str], options: ScriptOptions, target: str) -> int:
     Returns:
         Exit status: the script's own if it has ended with an error, else 0; 1 if nothing was measured.
     """
+    from powerband.attach.launch import refuse_if_switched_off
     from powerband.attach.trial.script_trial import try_script
     from powerband.core.telemetry.console import budget_progress_bar
+
+    refuse_if_switched_off("powerband profile --try")
 
     def show(text: str) -> None:
         sys.stdout.flush()
