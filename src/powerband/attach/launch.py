@@ -29,6 +29,8 @@ FROM_KERNEL = 0x80
 """Value of ``si_code`` of a signal that the kernel sent, such as for Ctrl-C: the whole process group has it."""
 LOOK_S = 0.25
 """Seconds between two looks at the process tree and at the records."""
+FLUSH_S = 1.0
+"""Seconds for the output that processes buffer, before their end."""
 GRACE_S = 5.0
 """Seconds between SIGTERM and SIGKILL."""
 SILENT_AFTER_S = 1.5
@@ -78,6 +80,16 @@ class Launched:
             return True
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, previous)
+
+    def flush_output(self) -> None:
+        """Lets the processes that measure write what they have printed and still buffer, for `FLUSH_S` at most."""
+        self.tree.look()
+        (self.folder / "flush").touch()
+        limit = time.monotonic() + FLUSH_S
+        waiting = {record.pid for record in self.records()} & self.tree.pids()
+        while waiting and self.popen.poll() is None and time.monotonic() < limit:
+            time.sleep(0.05)
+            waiting = {pid for pid in waiting if not (self.folder / f"flushed-{pid}").exists()}
 
     def end(self) -> None:
         """Ends all processes of the command: by SIGTERM, and by SIGKILL those left after `GRACE_S`."""
