@@ -18,7 +18,7 @@ from powerband.attach.launch import BOOTSTRAP, FOLDER, TOOL, switched_off
 from powerband.attach.records import read_records
 from powerband.attach.script_run import ScriptRun, window_start
 from powerband.attach.temporary_folder import temporary_folder
-from powerband.core.config.command_line import print_or_write
+from powerband.core.config.command_line import check_writable, print_or_write
 from powerband.core.errors import ConfigError
 
 OWNER = "POWERBAND_ATTACH_OWNER"
@@ -59,12 +59,14 @@ def attach(report: bool = True, json: str = "") -> InProcessProfile:
         With an empty environment variable ``POWERBAND_ATTACH`` nothing is measured, and `profile` returns None.
 
     Raises:
-        ConfigError: This process is measured already, or no folder for temporary files is writable.
+        ConfigError: This process is measured already, or the JSON file or the folder for temporary files is not
+            writable.
     """
     if "powerband_attach" in sys.modules:
         if (parent := _of_parent()) is not None:
             return parent
         raise ConfigError("This process is measured already. Call powerband.attach() once, without powerband profile.")
+    check_writable(json, "json=")
     if switched_off():
         return InProcessProfile(Path(os.devnull), lambda: None)
     folder = temporary_folder("powerband-attach-")
@@ -75,12 +77,17 @@ def attach(report: bool = True, json: str = "") -> InProcessProfile:
     owner = os.getpid()
 
     def end() -> None:
-        if os.getpid() == owner:
+        if os.getpid() != owner:
+            return
+        try:
             result = attached.profile()
-            if result is not None and json:
-                print_or_write(result.to_dict(), json)
             if result is not None and report:
                 print(f"\n{result}", file=sys.stderr)
+            if result is not None and json:
+                print_or_write(result.to_dict(), json)
+        except ConfigError as error:
+            print(f"powerband: {error}", file=sys.stderr)
+        finally:
             shutil.rmtree(folder, ignore_errors=True)
 
     atexit.register(end)  # before the instrumentation's own function, so it runs after that one

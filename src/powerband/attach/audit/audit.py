@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -86,11 +86,11 @@ class Audit:
         self.say, self.scan = Wording(options.lang), SourceScan(folder)
         self.began, self.runs, self.longest = time.monotonic(), 0, 0.0
         self.evidence: dict[str, Evidence] = {}
-        self._lock = threading.Lock()
+        self._lock, self._stop = threading.Lock(), threading.Event()
         self._limits = Limits(window_s=options.window, most_s=options.window + FIRST_RUN_S)
 
     def run(self) -> AuditResult | ScriptFailed:
-        """Runs the audit. Ctrl-C ends it early, with the verdicts that are known.
+        """Runs the audit. Ctrl-C or a signal (`Interrupted`) ends it early, with the verdicts that are known.
 
         Raises:
             ConfigError: The folder is too large, the script has no options, or it writes outside its folder.
@@ -138,7 +138,7 @@ class Audit:
         for parallel in (self.options.parallel, 1):
             if not self._in_time(1 if parallel > 1 else 2):
                 return None
-            with ThreadPoolExecutor(parallel) as pool:
+            with self._pool(parallel) as pool:
                 first, second = pool.map(self._short, [{}, {}])
             self.longest = max(self.longest, first.seconds, second.seconds)
             broken = next((run for run in (first, second) if run.failed or run.outside or run.timed_out), None)
@@ -220,8 +220,7 @@ class Audit:
         """
         waiting = [option for option in found if values[option.id]]
         running: dict[Future[ShortRun], tuple[ScriptOption, Any]] = {}
-        pool = ThreadPoolExecutor(self.options.parallel)
-        try:
+        with self._pool(self.options.parallel) as pool:
             while waiting or running:
                 while waiting and self._in_time() and len(running) < self.options.parallel:
                     option = waiting.pop(0)
@@ -237,6 +236,16 @@ class Audit:
                     values[option.id].pop(0)
                     del running[future]
                     self.progress(f"{option.name}: {len(waiting) + len(running)} runs left", self._share())
+
+    @contextlib.contextmanager
+    def _pool(self, parallel: int) -> Iterator[ThreadPoolExecutor]:
+        """Context with threads for short runs. An exception, such as Ctrl-C, ends their runs."""
+        pool = ThreadPoolExecutor(parallel)
+        try:
+            yield pool
+        except BaseException:
+            self._stop.set()
+            raise
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 
@@ -252,7 +261,7 @@ class Audit:
     def _short(self, changes: dict[str, Any]) -> ShortRun:
         with self._lock:
             self.runs += 1
-        return run_short(self.command, self.folder, changes, self._limits)
+        return run_short(self.command, self.folder, changes, self._limits, self._stop)
 
     def _share(self) -> float:
         return min(1.0, (time.monotonic() - self.began) / self.options.seconds)

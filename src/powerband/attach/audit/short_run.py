@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -89,7 +90,13 @@ class ShortRun:
         return f"{self.console}{left_out}{self.tail}" if self.tail else self.console
 
 
-def run_short(command: Sequence[str], source: Path, changes: dict[str, Any], limits: Limits) -> ShortRun:
+def run_short(
+    command: Sequence[str],
+    source: Path,
+    changes: dict[str, Any],
+    limits: Limits,
+    stop: threading.Event | None = None,
+) -> ShortRun:
     """Runs the script once.
 
     Args:
@@ -97,6 +104,7 @@ def run_short(command: Sequence[str], source: Path, changes: dict[str, Any], lim
         source: The user's working folder.
         changes: Option id -> value to set.
         limits: When the run ends.
+        stop: Ends the run at once when it is set, from another thread.
     """
     with offline_copy(command, source, "powerband-audit-") as place:
         copy = place.copy
@@ -109,7 +117,7 @@ def run_short(command: Sequence[str], source: Path, changes: dict[str, Any], lim
             streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": console, "stderr": subprocess.STDOUT}
             process = launch(place.command, "audit", place.records, variables, copy, **streams)
             try:
-                in_time = wait_until(process, limits.most_s + 20)
+                in_time = wait_until(process, limits.most_s + 20, stop)
             finally:
                 process.end()
         text, tail = place.console_text(), place.console_tail()
@@ -123,11 +131,11 @@ def run_short(command: Sequence[str], source: Path, changes: dict[str, Any], lim
         return ShortRun(changes, found, text, files, status, stopped, seconds, timed_out, tail)
 
 
-def wait_until(process: Launched, seconds: float) -> bool:
-    """Waits for the end of the first process. Returns False if it takes longer than `seconds`."""
+def wait_until(process: Launched, seconds: float, stop: threading.Event | None = None) -> bool:
+    """Waits for the end of the first process. Returns False if it takes longer than `seconds`, or if `stop` is set."""
     limit, look = time.monotonic() + seconds, 0.0
     while process.popen.poll() is None:
-        if time.monotonic() > limit:
+        if time.monotonic() > limit or (stop is not None and stop.is_set()):
             return False
         if time.monotonic() > look:
             process.tree.look()
