@@ -101,3 +101,11 @@ def test_an_empty_variable_switches_the_instrumentation_off(
         assert main([*words, sys.executable, "-c", code]) == 2
         assert "Unset it for powerband" in capfd.readouterr().err
     assert powerband.attach().profile() is None and "powerband_attach" not in sys.modules
+
+
+def test_a_few_environment_steps_beside_many_updates_are_no_short_window() -> None:
+    lines = [times(second, 1000 * second, counts={"env": second}, env_steps=second) for second in (0, 1, 2)]
+    found = script_profile(
+        ["python"], ScriptRun([Record(1, 0, 0, {"rank": "", "argv": []}, lines)], [], 0, 0, 2 * S, 0.0)
+    )
+    assert found is not None and found.facts.iterations == 2000 and found.diagnosis.cause != "too-short"

@@ -76,7 +76,8 @@ def act_bound(evidence: Evidence) -> Finding | None:
     explained_share = ledger.share("act", "store")
     if explained_share < limit.ACT_BOUND:
         return None
-    steps = evidence.facts.iterations
+    facts = evidence.facts
+    steps = facts.env_steps // max(1, facts.num_envs * facts.world_size) or facts.iterations
     act, store = (ledger.each_s(name, steps) for name in ("act", "store"))
     each = duration(act) + (f" and {duration(store)}" if store else "")
     return Finding(
