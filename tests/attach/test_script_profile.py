@@ -87,6 +87,22 @@ def test_the_window_ends_a_script_that_would_go_on(tmp_path: Path, capfd: pytest
     assert sum(profile["ledger"].values()) == pytest.approx(profile["wall_s"], rel=0.02)
 
 
+BUFFERED = """
+import os, time
+print("before the fork")  # into a pipe, so Python buffers it
+if os.fork() == 0:
+    time.sleep(60)
+print("own")
+while True:
+    time.sleep(0.01)
+"""
+
+
+def test_output_that_python_buffers_is_not_lost_or_repeated(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    status, _ = run(tmp_path, BUFFERED, "wait=1")
+    assert (status, capfd.readouterr().out) == (0, "before the fork\nown\n")
+
+
 BAD = {
     "fails": ("import time; time.sleep(0.3); raise KeyError('own error')", 1, "KeyError: 'own error'"),
     "replaces the hook of exceptions": (

@@ -134,6 +134,7 @@ def script_profile(command: Sequence[str], run: ScriptRun) -> ScriptProfile | No
     if not processes:  # the script ended soon after its first updates, so everything counts
         found = [process_times(record, 0, run.end_ns) for record in run.records]
         processes = [each for each in found if each is not None]
+        run.notes.append("no process reported twice in the window, so the report covers all time since the start")
     if not processes:
         return None
     ranks = ranks_of(processes)

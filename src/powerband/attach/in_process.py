@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from powerband.attach.findings import ScriptProfile, script_profile
-from powerband.attach.launch import BOOTSTRAP, FOLDER, TOOL
+from powerband.attach.launch import BOOTSTRAP, FOLDER, TOOL, switched_off
 from powerband.attach.records import read_records
 from powerband.attach.script_run import ScriptRun, window_start
 from powerband.attach.temporary_folder import temporary_folder
-from powerband.core.config.command_line import print_or_write
+from powerband.core.config.command_line import check_writable, print_or_write
 from powerband.core.errors import ConfigError
 
 OWNER = "POWERBAND_ATTACH_OWNER"
@@ -56,14 +56,19 @@ def attach(report: bool = True, json: str = "") -> InProcessProfile:
     Returns:
         The measurement; its method `profile` returns the profile so far, for notebooks. In a process that spawn has
         started, which imports the script again, it is the measurement of the parent, and there is no second report.
+        With an empty environment variable ``POWERBAND_ATTACH`` nothing is measured, and `profile` returns None.
 
     Raises:
-        ConfigError: This process is measured already, or no folder for temporary files is writable.
+        ConfigError: This process is measured already, or the JSON file or the folder for temporary files is not
+            writable.
     """
     if "powerband_attach" in sys.modules:
         if (parent := _of_parent()) is not None:
             return parent
         raise ConfigError("This process is measured already. Call powerband.attach() once, without powerband profile.")
+    check_writable(json, "json=")
+    if switched_off():
+        return InProcessProfile(Path(os.devnull), lambda: None)
     folder = temporary_folder("powerband-attach-")
     paths = [str(BOOTSTRAP), *filter(None, [os.environ.get("PYTHONPATH", "")])]
     os.environ |= {TOOL: "profile", FOLDER: str(folder), "PYTHONPATH": os.pathsep.join(paths)}
@@ -72,12 +77,17 @@ def attach(report: bool = True, json: str = "") -> InProcessProfile:
     owner = os.getpid()
 
     def end() -> None:
-        if os.getpid() == owner:
+        if os.getpid() != owner:
+            return
+        try:
             result = attached.profile()
-            if result is not None and json:
-                print_or_write(result.to_dict(), json)
             if result is not None and report:
                 print(f"\n{result}", file=sys.stderr)
+            if result is not None and json:
+                print_or_write(result.to_dict(), json)
+        except ConfigError as error:
+            print(f"powerband: {error}", file=sys.stderr)
+        finally:
             shutil.rmtree(folder, ignore_errors=True)
 
     atexit.register(end)  # before the instrumentation's own function, so it runs after that one

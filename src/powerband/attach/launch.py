@@ -29,6 +29,8 @@ FROM_KERNEL = 0x80
 """Value of ``si_code`` of a signal that the kernel sent, such as for Ctrl-C: the whole process group has it."""
 LOOK_S = 0.25
 """Seconds between two looks at the process tree and at the records."""
+FLUSH_S = 1.0
+"""Seconds for the output that processes buffer, before their end."""
 GRACE_S = 5.0
 """Seconds between SIGTERM and SIGKILL."""
 SILENT_AFTER_S = 1.5
@@ -46,6 +48,7 @@ class Launched:
         began: Time of the start, from `time.monotonic`.
         renamed: A path in the records, such as that of a copy, and the path that replaces it.
         ended_by_us: Whether `end` has ended the command, so that its status means nothing.
+        instrumented: Whether its Python processes write records.
     """
 
     folder: Path
@@ -54,6 +57,7 @@ class Launched:
     began: float = field(default_factory=time.monotonic)
     renamed: tuple[str, str] = ("", "")
     ended_by_us: bool = False
+    instrumented: bool = True
 
     def wait(self, until: Callable[[], bool] = lambda: False) -> bool:
         """Waits for the end of the command, and passes signals on meanwhile.
@@ -76,6 +80,16 @@ class Launched:
             return True
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, previous)
+
+    def flush_output(self) -> None:
+        """Lets the processes that measure write what they have printed and still buffer, for `FLUSH_S` at most."""
+        self.tree.look()
+        (self.folder / "flush").touch()
+        limit = time.monotonic() + FLUSH_S
+        waiting = {record.pid for record in self.records()} & self.tree.pids()
+        while waiting and self.popen.poll() is None and time.monotonic() < limit:
+            time.sleep(0.05)
+            waiting = {pid for pid in waiting if not (self.folder / f"flushed-{pid}").exists()}
 
     def end(self) -> None:
         """Ends all processes of the command: by SIGTERM, and by SIGKILL those left after `GRACE_S`."""
@@ -128,7 +142,8 @@ def launch(
 
     Args:
         command: Program and its arguments, such as ``["python", "train.py"]``.
-        tool: ``profile``, ``audit`` or ``trial``; "" starts the command without instrumentation.
+        tool: ``profile``, ``audit`` or ``trial``; "" starts the command without instrumentation, and so does an empty
+            environment variable `TOOL`.
         folder: Existing folder for the records.
         variables: Environment variables to add for the command.
         cwd: Working folder; None keeps that of this process.
@@ -138,7 +153,8 @@ def launch(
         ConfigError: The program does not exist or cannot be started.
     """
     environment = {**os.environ, **(variables or {})}
-    if tool:
+    instrumented = bool(tool) and not switched_off()
+    if instrumented:
         paths = [str(BOOTSTRAP), *filter(None, [environment.get("PYTHONPATH", "")])]
         environment |= {TOOL: tool, FOLDER: str(folder.resolve()), "PYTHONPATH": os.pathsep.join(paths)}
     try:
@@ -152,4 +168,15 @@ def launch(
             else "Write it as you would without powerband, such as -- python train.py."
         )
         raise ConfigError(f"The command {command[0]!r} cannot be started: {reason}. {fix}") from error
-    return Launched(folder, popen, ProcessTree(popen.pid))
+    return Launched(folder, popen, ProcessTree(popen.pid), instrumented=instrumented)
+
+
+def switched_off() -> bool:
+    """Returns whether the user has switched the instrumentation off, by an empty environment variable `TOOL`."""
+    return os.environ.get(TOOL) == ""
+
+
+def refuse_if_switched_off(command: str) -> None:
+    """Raises ConfigError if a command that needs the instrumentation would run without it."""
+    if switched_off():
+        raise ConfigError(f"{TOOL} is empty, which switches the instrumentation off. Unset it for {command}.")

@@ -72,6 +72,10 @@ class ProcessTree:
             else:
                 process.until = now
 
+    def pids(self) -> set[int]:
+        """Returns the ids of the processes that the last look has seen."""
+        return {pid for pid, _ in self._present}
+
     def alive(self) -> bool:
         """Returns whether the last look has seen a process other than the first one."""
         return any(key != self._first for key in self._present)

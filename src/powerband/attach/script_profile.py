@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from powerband.attach.launch import TOOL, switched_off
 from powerband.attach.script_run import ScriptOptions, run_script
 
 if TYPE_CHECKING:
@@ -28,10 +29,11 @@ def profile_script(command: Sequence[str], options: ScriptOptions) -> tuple[Scri
     result = script_profile(command, run)
     if result is None:
         names = [f"{each.pid} ({each.command[:120]})" for each in run.silent]
-        reason = (
-            f"these Python processes never reported: {', '.join(names)}. The flags -I, -E and -S switch reporting off"
-            if names
-            else "no Python process of the command ran long enough"
-        )
+        reason = "no Python process of the command ran long enough"
+        if switched_off():
+            reason = f"{TOOL} is empty, which switches the instrumentation off"
+        elif names:
+            reason = f"these Python processes never reported: {', '.join(names)}. "
+            reason += "The flags -I, -E and -S switch reporting off"
         print(f"powerband: nothing was measured: {reason}.", file=sys.stderr)
     return result, run.status

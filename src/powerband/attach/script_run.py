@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from powerband.attach.launch import Launched, launch
+from powerband.attach.launch import SILENT_AFTER_S, Launched, launch
 from powerband.attach.process_tree import Process
 from powerband.attach.records import Record
 from powerband.attach.temporary_folder import temporary_folder
@@ -16,6 +16,8 @@ from powerband.core.config.ranges import Range, check_ranges
 
 FIRST_UPDATES = 3
 """Number of updates before the window starts; they allocate, compile and fill caches."""
+OLD_S, LEAST_OLD_S = 900.0, 11.0
+"""Age from which a process writes its times every 5 s only, and the shortest window with two of its lines."""
 
 
 @dataclass(frozen=True)
@@ -92,32 +94,48 @@ def watched(script: Launched, options: ScriptOptions) -> ScriptRun:
 def _measured(script: Launched, options: ScriptOptions) -> ScriptRun:
     began_ns = time.perf_counter_ns()
     start: list[tuple[int, str]] = []
-    looked = 0.0
+    looked, seconds = 0.0, options.seconds
+    unseen = False
 
     def over() -> bool:
-        nonlocal looked
+        nonlocal looked, seconds, unseen
+        if options.keep_running or not script.instrumented:  # nothing ends before the script does
+            return False
         now = time.perf_counter_ns()
         if not start and now * 1e-9 - looked >= 1.0:
             looked = now * 1e-9
-            found = window_start(script.records(), now, options.wait)
-            start.extend([found] if found else [])
-        return bool(start) and not options.keep_running and now - start[0][0] >= (options.seconds + 0.6) * 1e9
+            records = script.records()
+            unseen = not records and now - began_ns > max(options.wait, SILENT_AFTER_S + 1) * 1e9
+            if found := window_start(records, now, options.wait):
+                start.append(found)
+                seconds = _window_s(records, found[0], options.seconds)
+        return unseen or bool(start) and now - start[0][0] >= (seconds + 0.6) * 1e9
 
     ended = script.wait(over)
     silent = script.silent()
     if not ended:
+        script.flush_output()
         script.end()
     records = script.records()
     notes = []
     if not start:  # the script has ended before its window started
-        found = window_start(records, time.perf_counter_ns(), options.wait)
+        now = time.perf_counter_ns()
+        found = window_start(records, now, float("inf")) or window_start(records, now, options.wait)
         start = [found or (records[0].began_ns if records else began_ns, "the script ended without an optimiser step")]
     start_ns, remark = start[0]
     notes += [remark] if remark else []
-    end_ns = time.perf_counter_ns() if options.keep_running else start_ns + int(options.seconds * 1.02e9)
+    if seconds > options.seconds:
+        notes.append(f"the window has {seconds:.0f} s, because a process older than {OLD_S:.0f} s reports every 5 s")
+    end_ns = time.perf_counter_ns() if options.keep_running else start_ns + int(seconds * 1.02e9)
     if ended and not options.keep_running:
         notes.append("the script ended before the window did.")
     return ScriptRun(records, silent, script.status, start_ns, end_ns, (start_ns - began_ns) * 1e-9, notes)
+
+
+def _window_s(records: Sequence[Record], start_ns: int, asked_s: float) -> float:
+    """Returns the length of the window in seconds, long enough for two lines of each process."""
+    old = any(start_ns + asked_s * 1e9 - record.began_ns > OLD_S * 1e9 for record in records)
+    return max(asked_s, LEAST_OLD_S) if old else asked_s
 
 
 def window_start(records: Sequence[Record], now_ns: int, patience_s: float) -> tuple[int, str] | None:

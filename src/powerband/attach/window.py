@@ -177,7 +177,7 @@ def facts_of(ranks: Sequence[ProcessTimes], processes: Sequence[ProcessTimes]) -
     waits = leader.ledger.share("env_wait") > 0 and bool(workers)
     optimizers = leader.record.of_kind("optimizer")
     return WindowFacts(
-        iterations=leader.env_calls or leader.updates,
+        iterations=max(leader.env_calls, leader.updates),  # either may be rare, such as the steps of an evaluation
         env_steps=sum(each.env_steps for each in ranks),
         grad_steps=sum(each.updates for each in ranks) // len(ranks),
         world_size=len(ranks),

@@ -10,7 +10,7 @@ from powerband.cli.script_commands import split_command
 from powerband.core.config import resolve
 from powerband.core.config.command_line import print_or_write, split_json_option, wants_help
 from powerband.core.config.schema import fields_table
-from powerband.core.errors import ConfigError
+from powerband.core.errors import ConfigError, exit_on_signal
 
 USAGE = "[seconds=600] [window=4] [options=NAME,...] [parallel=2] [lang=en] -- python train.py ..."
 
@@ -22,7 +22,7 @@ def audit(arguments: list[str]) -> int:
         arguments: Command line after ``powerband audit``.
 
     Returns:
-        Exit status: 0, or the script's own if it fails by itself.
+        Exit status: 0, the script's own if it fails by itself, or 128 + signal if a signal ended the audit.
     """
     from powerband.attach.audit.options import AuditOptions
 
@@ -44,10 +44,13 @@ def audit(arguments: list[str]) -> int:
     options = resolve(AuditOptions, own, help_command="powerband audit --help").config
     from powerband.attach.audit.audit import Audit, ScriptFailed
     from powerband.attach.audit.table import print_table
+    from powerband.attach.launch import refuse_if_switched_off
     from powerband.core.telemetry.console import budget_progress_bar
 
-    with budget_progress_bar(options.seconds) as progress:
-        result = Audit(command, Path.cwd(), options, Path("/dev/nvidia0").exists(), progress).run()
+    refuse_if_switched_off("powerband audit")
+    with exit_on_signal() as received, budget_progress_bar(options.seconds) as progress:
+        gpu = any(Path("/dev").glob("nvidia[0-9]*"))  # a container may have any of the machine's GPUs
+        result = Audit(command, Path.cwd(), options, gpu, progress).run()
     if isinstance(result, ScriptFailed):
         sys.stderr.write(result.console)
         print(f"powerband: the script fails by itself, with status {result.status}.", file=sys.stderr)
@@ -56,4 +59,4 @@ def audit(arguments: list[str]) -> int:
         print_table(result, options.lang)
     if target:
         print_or_write(result.to_dict(), target)
-    return 0
+    return 128 + received[0] if received else 0

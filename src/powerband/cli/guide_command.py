@@ -7,7 +7,7 @@ from pathlib import Path
 
 from powerband.cli.catalogue import RECIPES, configure, installed, load
 from powerband.core.config import resolve
-from powerband.core.config.command_line import print_or_write
+from powerband.core.config.command_line import check_writable, print_or_write
 from powerband.core.errors import ConfigError
 
 USAGE = "GUIDE.md [seconds=600] [recipe=NAME] [out=FILE.md] [lang=auto]"
@@ -33,6 +33,7 @@ def audit_guide(arguments: list[str], target: str) -> int:
     from powerband.core.telemetry.console import budget_progress_bar
 
     options = resolve(GuideOptions, arguments[1:], help_command="powerband audit --help").config
+    check_writable(options.out and str(Path(options.out).expanduser()), "out=FILE.md")
     text = read_guide(Path(arguments[0]).expanduser())
     if not text.strip():
         raise ConfigError(f"{arguments[0]} is empty. Name a Markdown file with a tuning guide.")
@@ -41,8 +42,12 @@ def audit_guide(arguments: list[str], target: str) -> int:
         result = GuideAudit(text, options, recipes, configure, progress).run()
     if options.out:
         path = Path(options.out).expanduser()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(result.markdown, encoding="utf-8", newline="")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(result.markdown, encoding="utf-8", newline="")
+        except OSError as error:
+            sys.stdout.write(result.markdown)
+            raise ConfigError(f"{path} cannot be written ({error.strerror}). The result is on stdout.") from error
         print(f"powerband: {path}", file=sys.stderr)
     elif target != "-":
         sys.stdout.write(result.markdown)

@@ -7,11 +7,12 @@ import sys
 from typing import TYPE_CHECKING
 
 from powerband.core.config import resolve
-from powerband.core.config.command_line import print_or_write, split_json_option, wants_help
+from powerband.core.config.command_line import check_writable, print_or_write, split_json_option, wants_help
 from powerband.core.config.schema import fields_table
-from powerband.core.errors import ConfigError
+from powerband.core.errors import ConfigError, exit_on_signal
 
 if TYPE_CHECKING:
+    from powerband.attach.findings import ScriptProfile
     from powerband.attach.script_run import ScriptOptions
 
 SEPARATOR = "--"
@@ -61,23 +62,29 @@ def profile_script(arguments: list[str]) -> int:
     words = [f"{FLAGS[name]}=true" if (name := word.removeprefix("--")) in FLAGS else word for word in words]
     options = resolve(ScriptOptions, words, help_command="powerband profile --help --").config
     _check(options)
+    check_writable(options.page, "page=FILE.html")
     if options.try_changes:
         return _try(command, options, target)
     result, status = run_and_diagnose(command, options)
     sys.stdout.flush()
     if result is None:
         return status or 1
-    if target:
-        print_or_write(result.to_dict(), target)
     if target != "-":
         print(f"\n{result}", file=sys.stderr)  # the script's own output stays alone on stdout
-    if options.page:
-        from powerband.attach.page import write_page
-
-        print(f"powerband: report page {os.path.relpath(write_page(result, options.page))}", file=sys.stderr)
     if status:
         print(f"powerband: the script ended with status {status}.", file=sys.stderr)
+    _write(result, target, options.page)  # after the report, which a full disk must not cost
     return status
+
+
+def _write(result: ScriptProfile, target: str, page: str) -> None:
+    """Writes the JSON value and the page of a profile, if they are wanted."""
+    if target:
+        print_or_write(result.to_dict(), target)
+    if page:
+        from powerband.attach.page import write_page
+
+        print(f"powerband: report page {os.path.relpath(write_page(result, page))}", file=sys.stderr)
 
 
 def _check(options: ScriptOptions) -> None:
@@ -93,32 +100,33 @@ def _try(command: list[str], options: ScriptOptions, target: str) -> int:
     """Profiles a script and tries changes.
 
     Returns:
-        Exit status: the script's own if it has ended with an error, else 0; 1 if nothing was measured.
+        Exit status: the script's own if it has ended with an error, 128 + signal if a signal ended the trials, else
+        0; 1 if nothing was measured.
     """
+    from powerband.attach.launch import refuse_if_switched_off
     from powerband.attach.trial.script_trial import try_script
     from powerband.core.telemetry.console import budget_progress_bar
+
+    refuse_if_switched_off("powerband profile --try")
 
     def show(text: str) -> None:
         sys.stdout.flush()
         if target != "-":
             print(f"\n{text}\n", file=sys.stderr, flush=True)
 
-    result, status = try_script(command, options, budget_progress_bar, show)
+    with exit_on_signal() as received:
+        result, status = try_script(command, options, budget_progress_bar, show)
     if result is None:
         print("powerband: nothing was measured: no Python process of the command ran long enough.", file=sys.stderr)
         return status or 1
     if result.tried is None:
         show(str(result))
         print(f"powerband: the script ended with status {status}.", file=sys.stderr)
+        _write(result, target, options.page)
         return status
-    if target:
-        print_or_write(result.to_dict(), target)
     if target != "-":
         print("\n".join(result.tried.lines()), file=sys.stderr)
     if options.show_env:
         print("\n".join(result.tried.permanent_lines()))
-    if options.page:
-        from powerband.attach.page import write_page
-
-        print(f"powerband: report page {os.path.relpath(write_page(result, options.page))}", file=sys.stderr)
-    return 0
+    _write(result, target, options.page)
+    return 128 + received[0] if received else 0

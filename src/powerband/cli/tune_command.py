@@ -7,13 +7,11 @@ import json
 import os
 import platform
 import shlex
-import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from powerband.cli.catalogue import configure, take_recipe
@@ -21,7 +19,7 @@ from powerband.core.config import ResolvedConfig, resolve
 from powerband.core.config.command_line import print_or_write, split_json_option, split_named_options
 from powerband.core.config.presets import TunedKey
 from powerband.core.config.schema import fields_table
-from powerband.core.errors import ConfigError, Interrupted
+from powerband.core.errors import ConfigError, exit_on_signal
 from powerband.core.recipe import Recipe
 from powerband.tune.score.options import ObjectiveOptions, ScoreOptions
 from powerband.tune.search.options import SearchOptions
@@ -94,7 +92,7 @@ def _throughput(
     from powerband.tune.score.trials.short_runs import with_scores
     from powerband.tune.search import preset, search
 
-    with _exit_on_signal(), budget_progress_bar(options.seconds) as progress:
+    with exit_on_signal(), budget_progress_bar(options.seconds) as progress:
         result = search.Search(recipe, stage, resolved.config, options, progress).run()
         result = with_scores(result, stage, own_settings(recipe, arguments), options.score_seconds, progress)
     path = preset.write_preset(result, recipe.name, arguments)
@@ -131,7 +129,7 @@ def _score(
     folder = Path(options.study_dir or new).expanduser().absolute()
     if not options.study_dir:
         print(f"powerband: study_dir={folder}: the same command with this option continues the search", file=sys.stderr)
-    with _exit_on_signal(), contextlib.ExitStack() as own, budget_progress_bar(options.seconds) as progress:
+    with exit_on_signal(), contextlib.ExitStack() as own, budget_progress_bar(options.seconds) as progress:
         progress("present settings: rate", 0.0)
         measured = short_run(recipe, stage, config, FIRST_RATE_S, probe=False)
         if measured is None or not measured.facts[0].iterations:
@@ -174,19 +172,3 @@ def own_settings(recipe: Recipe, arguments: list[str]) -> list[str]:
     own = {*OWN_OPTIONS, *(f"run.{name}" for name in OWN_OPTIONS)}
     targets = {old: new if isinstance(new, str) else new[0] for old, new in recipe.old_names.items()}
     return split_named_options(arguments, (*own, *(old for old, new in targets.items() if new in own)))[1]
-
-
-@contextlib.contextmanager
-def _exit_on_signal() -> Iterator[None]:
-    """Lets SIGTERM and SIGHUP end the search like an exception, so that it ends its trials, which would go on."""
-
-    def leave(number: int, frame: FrameType | None) -> None:
-        raise Interrupted(signal.Signals(number).name)
-
-    numbers = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) != signal.SIG_IGN]  # nohup
-    before = {each: signal.signal(each, leave) for each in numbers}
-    try:
-        yield
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)

@@ -37,7 +37,7 @@ def audit(
     """Audits a script with three options that nobody reads, whose runs take `run_s`. Returns the seconds too."""
     clock = Clock()
 
-    def run_short(command: Any, source: Any, changes: dict[str, Any], limits: Any) -> ShortRun:
+    def run_short(command: Any, source: Any, changes: dict[str, Any], limits: Any, stop: Any) -> ShortRun:
         clock.now += run_s
         lines = [{**OPTION, "id": f"argparse:{name}", "name": name, "value": 3} for name in ("one", "two", "three")]
         lines += [{"kind": "changed", "id": key} for key in changes]

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
+from powerband.attach.records import Record
 from powerband.attach.trial import plausible
-from powerband.attach.trial.observed import Loader, Observed
+from powerband.attach.trial.observed import Loader, Observed, observed
 from powerband.attach.trial.plausible import plausible_changes
 from powerband.attach.trial.predict import async_gain, cadence_gain, persistent_gain, sync_gain, workers_gain
-from powerband.attach.window import Line
+from powerband.attach.window import Line, ProcessTimes
+from powerband.tune.measure.ledger import Ledger
 
 LOADER = Loader("/work/train.py:9", 100, 0, 8.0, 0.0, 0, 2, False, False, False)
 SITES = [
@@ -125,3 +127,21 @@ def test_output(tmp_path: Any) -> None:
     assert cadence_gain(0.5, 10) == pytest.approx(1 / 0.55 - 1)
     assert names(seen(lines=[Line("other", f"{script}:2", "", "", 4.0)])) == [("print_every", 10)]
     assert names(seen(lines=[Line("other", "", "", "/s/site-packages/tqdm/std.py:9", 4.0)])) == [("tqdm", 10)]
+
+
+def test_lines_of_other_processes_do_not_add_up() -> None:
+    rendering = Line("env", "/w.py:1", "", "/x/site-packages/mujoco/renderer.py:9", 6.0)
+    found = seen(seconds={"env": 6.0}, lines=[], worker_lines=[[rendering], [rendering]])
+    changes = [change for change in plausible_changes(found, True) if change.name == "shadows"]
+    assert [change.at_most for change in changes] == [pytest.approx(1.5)]
+    assert cadence_gain(1.2, 10) < 1000  # at most the gain if the calls took no time
+
+
+def test_lines_of_output_are_those_of_the_process_that_trains() -> None:
+    line = Line("other", "", "", "/s/site-packages/tqdm/std.py:9", 6.0)
+    record = Record(1, 0, 0, {"rank": "0"}, [])
+    ledger = Ledger(10.0, {"other": 10.0}, {}, {}, 1.0, 1.0)
+    ranks = [ProcessTimes(record, ledger, {}, 0, 0, 0, 10, 10, {}, 0.0, [line]) for _ in range(2)]
+    found = observed(ranks[0], ranks, 0, 1, 2)
+    assert found.lines == [line] and found.worker_lines == [[line]]
+    assert [change.predicted for change in plausible_changes(found, False)] == [pytest.approx(1 / 0.46 - 1)]

@@ -49,7 +49,7 @@ def applied(diff: str, script: Path) -> list[str]:
         (4, "                                     num_workers=4)"),
         (5, "                                     num_workers=4)"),
         (6, "short = DataLoader(data, num_workers=4)"),
-        (7, "    shuffle=True, num_workers=4"),
+        (7, "    shuffle=True, num_workers=4,"),
     ],
 )
 def test_a_keyword_is_replaced_or_added(line: int, expected: str, script: Path) -> None:
@@ -84,3 +84,28 @@ def test_what_cannot_be_changed_safely_gives_a_sentence(script: Path) -> None:
 def test_threads_without_a_call_are_variables() -> None:
     assert of_threads([], 2).variables == variables_of_threads(2)
     assert of_threads([], 2).lines()[0] == "export OMP_NUM_THREADS=2"
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("DataLoader(\n    data,\n    size=32  # rows, all\n)\n", "    size=32, num_workers=4  # rows, all"),
+        ("DataLoader(\n    data,\n    batch_size=32,  # rows\n)\n", "    batch_size=32, num_workers=4,  # rows"),
+        ("DataLoader(  # none yet\n)\n", "DataLoader(num_workers=4  # none yet"),
+        ('"""Two\x0cpages."""\nDataLoader(data)\n', "DataLoader(data, num_workers=4)"),
+        ("DataLoader((data))\n", None),
+        ("DataLoader(each for each in data)\n", None),
+    ],
+)
+def test_comments_and_form_feeds_stay(source: str, expected: str | None, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(source)
+    number = source[: source.index("DataLoader")].count("\n") + 1
+    diff = keyword_diff(f"{script}:{number}", ["DataLoader"], "num_workers", "4")
+    assert [line[1:] for line in diff.split("\n") if line.startswith("+") and not line.startswith("+++")] == (
+        [expected] if expected else []
+    )
+    if expected:
+        patched = diff.replace(f"a/{script}", "a/train.py").replace(f"b/{script}", "b/train.py")
+        subprocess.run(["git", "apply", "-"], input=patched.encode(), cwd=tmp_path, check=True)
+        assert expected in script.read_text() and "# rows, num_workers" not in script.read_text()

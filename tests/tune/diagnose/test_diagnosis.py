@@ -149,3 +149,11 @@ def test_conditions_that_distort_the_figures_are_noted():
     (note,) = [each for each in diagnose(ledger(EVEN), ranks).notes if "other processes" in each]
     assert f"other processes use {7.5 - own:.1f} of 8 cores" in note
     assert any("no span covers" in note for note in diagnose(ledger({"env": 0.4, "update": 0.4}), FACTS).notes)
+
+
+def test_accounts_without_spans_name_their_time_per_step_or_update():
+    acting = replace(ledger({"act": 0.6, "update": 0.3}), spans={})
+    assert "time, 6 ms per step: few" in diagnose(acting, FACTS).sentence
+    part = {"update": SpanStatistics(1000, 1e-3, 1e-3, 1e-3, 1e-3)}  # the backward pass alone
+    waiting = replace(ledger({"data_wait": 0.3, "update": 0.65}), spans=part)
+    assert "waits 3 ms for each batch and updates with it for 6.5 ms" in diagnose(waiting, FACTS).sentence

@@ -15,7 +15,7 @@ from powerband.cli import main as cli
 from powerband.cli import tune_command
 from powerband.cli.catalogue import configure, load
 from powerband.core.config.presets import user_presets
-from powerband.core.errors import ConfigError, Interrupted
+from powerband.core.errors import ConfigError, Interrupted, exit_on_signal
 from powerband.tune.measure import in_subprocesses
 from powerband.tune.measure.in_process import Measurement
 from powerband.tune.score import preset as presets
@@ -133,6 +133,6 @@ def test_a_signal_in_a_short_run_ends_the_command_with_one_line(monkeypatch, cap
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_signals_end_a_search_like_an_exception(number: signal.Signals) -> None:
     before = signal.getsignal(number)
-    with pytest.raises(Interrupted, match=number.name), tune_command._exit_on_signal():
+    with pytest.raises(Interrupted, match=number.name), exit_on_signal():
         signal.raise_signal(number)
     assert signal.getsignal(number) == before

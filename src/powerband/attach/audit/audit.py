@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -86,11 +86,11 @@ class Audit:
         self.say, self.scan = Wording(options.lang), SourceScan(folder)
         self.began, self.runs, self.longest = time.monotonic(), 0, 0.0
         self.evidence: dict[str, Evidence] = {}
-        self._lock = threading.Lock()
+        self._lock, self._stop = threading.Lock(), threading.Event()
         self._limits = Limits(window_s=options.window, most_s=options.window + FIRST_RUN_S)
 
     def run(self) -> AuditResult | ScriptFailed:
-        """Runs the audit. Ctrl-C ends it early, with the verdicts that are known.
+        """Runs the audit. Ctrl-C or a signal (`Interrupted`) ends it early, with the verdicts that are known.
 
         Raises:
             ConfigError: The folder is too large, the script has no options, or it writes outside its folder.
@@ -99,13 +99,8 @@ class Audit:
         self.progress("unchanged run", 0.0)
         first = self._short({})
         self.longest = first.seconds
-        if first.failed:
-            return ScriptFailed(first.console, first.status or 1)
-        if first.outside:
-            raise ConfigError(
-                f"The script was stopped before it wrote {first.outside}, which is outside the working folder. "
-                f"Set its output to a relative path, because each short run works in a copy of the folder."
-            )
+        if failed := _failure_of(first):
+            return failed
         if first.timed_out:
             updates, steps = total(first, "updates"), total(first, "env_steps")
             raise ConfigError(
@@ -119,11 +114,10 @@ class Audit:
         self._limits = self._limits_from(first)
         complete = False
         with contextlib.suppress(KeyboardInterrupt):
-            if self._in_time(1 if self.options.parallel > 1 else 2):
-                with ThreadPoolExecutor(self.options.parallel) as pool:
-                    pair = list(pool.map(self._short, [{}, {}]))
-                baseline = (pair[0], pair[1])
-                self.longest = max(self.longest, *(run.seconds for run in baseline))
+            baseline = self._baseline()
+            if isinstance(baseline, ScriptFailed):
+                return baseline
+            if baseline is not None:
                 for option in found:
                     self.evidence[option.id] = Evidence(option, baseline, self.scan, self.gpu, self.say)
                 complete = self._change_all(found, counts["updates"])
@@ -131,6 +125,33 @@ class Audit:
         notes = {**counts, "stopped": first.stopped, "seconds_per_run": round(first.seconds, 2)}
         seconds = time.monotonic() - self.began
         return AuditResult(self.command, verdicts, round(seconds, 1), self.runs, complete, notes)
+
+    def _baseline(self) -> tuple[ShortRun, ShortRun] | ScriptFailed | None:
+        """Makes two unchanged runs; None if the budget ends before.
+
+        Runs at the same time may disturb each other, such as by a fixed port. If one of them has no usable end, both
+        are repeated one after the other, and so are all later runs.
+
+        Raises:
+            ConfigError: An unchanged run writes outside its folder, or takes too long, even if it runs alone.
+        """
+        for parallel in (self.options.parallel, 1):
+            if not self._in_time(1 if parallel > 1 else 2):
+                return None
+            with self._pool(parallel) as pool:
+                first, second = pool.map(self._short, [{}, {}])
+            self.longest = max(self.longest, first.seconds, second.seconds)
+            broken = next((run for run in (first, second) if run.failed or run.outside or run.timed_out), None)
+            if broken is None:
+                return first, second
+            self.options = replace(self.options, parallel=1)
+        assert broken is not None
+        if failed := _failure_of(broken):
+            return failed
+        raise ConfigError(
+            f"An unchanged run did not reach the counts of the first one in {broken.seconds:.0f} s. "
+            f"Give the script a machine without other work, or a smaller window."
+        )
 
     def _selected(self, found: list[ScriptOption]) -> list[ScriptOption]:
         names = [name.strip() for name in self.options.options.split(",") if name.strip()]
@@ -184,7 +205,8 @@ class Audit:
         if run.failed or run.outside or run.timed_out or differences(self.evidence[found[0].id].baseline, run, hidden):
             return False
         for option in found:
-            self.evidence[option.id].add(values[option.id].pop(0), run, found=[])
+            self.evidence[option.id].add(changes[option.id], run, found=[])
+            values[option.id].pop(0)
         return True
 
     def _in_time(self, runs: int = 1) -> bool:
@@ -192,24 +214,38 @@ class Audit:
         return self.options.seconds - (time.monotonic() - self.began) > runs * self.longest
 
     def _alone(self, found: list[ScriptOption], values: dict[str, list[Any]]) -> None:
-        """Tries the next value of each option, one option per run."""
+        """Tries the next value of each option, one option per run.
+
+        A value whose run does not finish, such as after Ctrl-C, stays among the values that were not tried.
+        """
         waiting = [option for option in found if values[option.id]]
         running: dict[Future[ShortRun], tuple[ScriptOption, Any]] = {}
-        pool = ThreadPoolExecutor(self.options.parallel)
-        try:
+        with self._pool(self.options.parallel) as pool:
             while waiting or running:
                 while waiting and self._in_time() and len(running) < self.options.parallel:
                     option = waiting.pop(0)
-                    value = values[option.id].pop(0)
+                    value = values[option.id][0]
                     running[pool.submit(self._short, {option.id: value})] = (option, value)
                 if not running:
                     return
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
-                    option, value = running.pop(future)
+                    option, value = running[future]
                     run = future.result()
                     self.longest = max(self.longest, run.seconds)
                     self.evidence[option.id].add(value, run)
+                    values[option.id].pop(0)
+                    del running[future]
                     self.progress(f"{option.name}: {len(waiting) + len(running)} runs left", self._share())
+
+    @contextlib.contextmanager
+    def _pool(self, parallel: int) -> Iterator[ThreadPoolExecutor]:
+        """Context with threads for short runs. An exception, such as Ctrl-C, ends their runs."""
+        pool = ThreadPoolExecutor(parallel)
+        try:
+            yield pool
+        except BaseException:
+            self._stop.set()
+            raise
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 
@@ -225,10 +261,26 @@ class Audit:
     def _short(self, changes: dict[str, Any]) -> ShortRun:
         with self._lock:
             self.runs += 1
-        return run_short(self.command, self.folder, changes, self._limits)
+        return run_short(self.command, self.folder, changes, self._limits, self._stop)
 
     def _share(self) -> float:
         return min(1.0, (time.monotonic() - self.began) / self.options.seconds)
+
+
+def _failure_of(run: ShortRun) -> ScriptFailed | None:
+    """Returns the error of a script that fails by itself; None if it does not fail.
+
+    A worker that was stopped before a write can make the script fail, so such a write comes first.
+
+    Raises:
+        ConfigError: The script was stopped before a write outside its folder.
+    """
+    if run.outside:
+        raise ConfigError(
+            f"The script was stopped before it wrote {run.outside}, which is outside the working folder. "
+            f"Set its output to a relative path, because each short run works in a copy of the folder."
+        )
+    return ScriptFailed(run.output, run.status or 1) if run.failed else None
 
 
 def record_count(run: ShortRun, name: str) -> list[int]:

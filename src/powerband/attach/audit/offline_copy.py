@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from powerband.attach.audit.working_copy import copy_folder, redirected
+from powerband.attach.audit.working_copy import copy_folder, link_around, redirected
 from powerband.attach.temporary_folder import temporary_folder
 
 OFFLINE = {
@@ -25,7 +25,8 @@ OFFLINE = {
     "MLFLOW_TRACKING_URI": "file:mlruns",
 }
 """Variables that keep services offline; MLflow writes into the copy."""
-CONSOLE_BYTES = 4 * 2**20
+CONSOLE_BYTES, TAIL_BYTES = 4 * 2**20, 64 * 2**10
+"""Bytes of the output that are kept: its start for comparisons, and its end, which names the error of a script."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,12 @@ class OfflineCopy:
     @property
     def copy(self) -> Path:
         """The copy of the working folder."""
-        return self.folder / self.source.name
+        return self.root / self.source.relative_to(self.source.anchor)
+
+    @property
+    def root(self) -> Path:
+        """Folder that stands for ``/``: it contains the copy at its own path, and links to everything around it."""
+        return self.folder / "copy"
 
     @property
     def records(self) -> Path:
@@ -61,17 +67,30 @@ class OfflineCopy:
 
     def console_text(self) -> str:
         """Returns the start of the output, with the user's paths."""
-        text = self.console.read_bytes()[:CONSOLE_BYTES].decode("utf-8", "replace")
-        return text.replace(str(self.copy), str(self.source)).replace(str(self.folder / "tmp"), "TMPDIR")
+        with self.console.open("rb") as file:
+            return self.users(file.read(CONSOLE_BYTES).decode("utf-8", "replace"))
+
+    def console_tail(self) -> str:
+        """Returns the end of an output that is too long for `console_text`, with the user's paths; else ""."""
+        with self.console.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(CONSOLE_BYTES, size - TAIL_BYTES))
+            return self.users(file.read().decode("utf-8", "replace"))
+
+    def users(self, text: str) -> str:
+        """Returns a text with the user's paths in place of those of the run."""
+        return text.replace(str(self.root), "").replace(str(self.folder / "tmp"), "TMPDIR")
 
     def in_copy(self, place: str) -> str:
-        """Returns a place ``path:line`` of the user's folder as a place in the copy."""
-        return place.replace(str(self.source) + os.sep, str(self.copy) + os.sep, 1)
+        """Returns a place ``path:line`` of the user as a place in the run."""
+        return f"{self.root}{place}"
 
 
 @contextlib.contextmanager
 def offline_copy(command: Sequence[str], source: Path, prefix: str) -> Iterator[OfflineCopy]:
     """Context with a copy of the working folder. W&B, MLflow and hubs are offline, and torchrun gets a free port.
+
+    The copy has links around it, so that a relative path above the working folder, such as ``../data``, exists.
 
     Args:
         command: Command line of the user.
@@ -85,11 +104,16 @@ def offline_copy(command: Sequence[str], source: Path, prefix: str) -> Iterator[
     try:
         (folder / "records").mkdir()
         (folder / "tmp").mkdir()
-        copy_folder(source, folder / source.name)
-        words = [redirected(word, source, folder / source.name) for word in command]
         port = str(_free_port())
         variables = {**OFFLINE, "TMPDIR": str(folder / "tmp"), "MASTER_PORT": port, "PET_MASTER_PORT": port}
-        yield OfflineCopy(folder, source, words, variables)
+        place = OfflineCopy(folder, source, [], variables)
+        copy_folder(source, place.copy, folder)
+        link_around(source, place.root, folder)
+        place.command.extend(redirected(word, source, place.copy) for word in command)
+        if "PYTHONPATH" in os.environ:
+            variables["PYTHONPATH"] = redirected(os.environ["PYTHONPATH"], source, place.copy)
+        variables["PWD"] = str(place.copy)
+        yield place
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

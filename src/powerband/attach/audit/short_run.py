@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -44,12 +45,13 @@ class ShortRun:
     Attributes:
         changes: Option id -> the changed value.
         records: Records of its Python processes, the oldest first.
-        console: Its output, stdout and stderr together.
+        console: Its output, stdout and stderr together; only the start of a long one.
         files: Path -> (size, hash) of the files it has written.
         status: Exit status; None if the run was stopped because it took too long.
         stopped: Whether it ended at a limit, and not by itself. A simulator worker never ends at a limit.
         seconds: Wall time in seconds.
         timed_out: Whether it was stopped by its longest time, before the counts of the unchanged run.
+        tail: End of an output that is too long for `console`; else "".
     """
 
     changes: dict[str, Any]
@@ -60,6 +62,7 @@ class ShortRun:
     stopped: bool
     seconds: float
     timed_out: bool = False
+    tail: str = ""
 
     def lines(self, kind: str) -> list[dict[str, Any]]:
         """Returns the lines of one kind of all processes."""
@@ -77,11 +80,23 @@ class ShortRun:
 
     def last_error(self) -> str:
         """Returns the last line of the output, which names the error of a failed script."""
-        lines = [line for line in self.console.splitlines() if line.strip()]
+        lines = [line for line in (self.tail or self.console).splitlines() if line.strip()]
         return lines[-1].strip()[:200] if lines else f"status {self.status}"
 
+    @property
+    def output(self) -> str:
+        """Its output, with a remark in place of the middle of a long one."""
+        left_out = "\n... (powerband left out a part of the output) ...\n"
+        return f"{self.console}{left_out}{self.tail}" if self.tail else self.console
 
-def run_short(command: Sequence[str], source: Path, changes: dict[str, Any], limits: Limits) -> ShortRun:
+
+def run_short(
+    command: Sequence[str],
+    source: Path,
+    changes: dict[str, Any],
+    limits: Limits,
+    stop: threading.Event | None = None,
+) -> ShortRun:
     """Runs the script once.
 
     Args:
@@ -89,6 +104,7 @@ def run_short(command: Sequence[str], source: Path, changes: dict[str, Any], lim
         source: The user's working folder.
         changes: Option id -> value to set.
         limits: When the run ends.
+        stop: Ends the run at once when it is set, from another thread.
     """
     with offline_copy(command, source, "powerband-audit-") as place:
         copy = place.copy
@@ -101,23 +117,25 @@ def run_short(command: Sequence[str], source: Path, changes: dict[str, Any], lim
             streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": console, "stderr": subprocess.STDOUT}
             process = launch(place.command, "audit", place.records, variables, copy, **streams)
             try:
-                in_time = wait_until(process, limits.most_s + 20)
+                in_time = wait_until(process, limits.most_s + 20, stop)
             finally:
                 process.end()
-        text = place.console_text()
+        text, tail = place.console_text(), place.console_tail()
         found = process.records()
+        for line in (line for record in found for line in record.of_kind("outside")):
+            line["path"] = place.users(line["path"])
         stopped = any(record.of_kind("stopped") for record in found) or not in_time
         files, seconds = written_files(copy, before), time.monotonic() - began
-        status = process.popen.returncode if in_time else None
+        status = process.status if in_time else None
         timed_out = not in_time or (stopped and not limits.window_s and not _reached(found, limits))
-        return ShortRun(changes, found, text, files, status, stopped, seconds, timed_out)
+        return ShortRun(changes, found, text, files, status, stopped, seconds, timed_out, tail)
 
 
-def wait_until(process: Launched, seconds: float) -> bool:
-    """Waits for the end of the first process. Returns False if it takes longer than `seconds`."""
+def wait_until(process: Launched, seconds: float, stop: threading.Event | None = None) -> bool:
+    """Waits for the end of the first process. Returns False if it takes longer than `seconds`, or if `stop` is set."""
     limit, look = time.monotonic() + seconds, 0.0
     while process.popen.poll() is None:
-        if time.monotonic() > limit:
+        if time.monotonic() > limit or (stop is not None and stop.is_set()):
             return False
         if time.monotonic() > look:
             process.tree.look()

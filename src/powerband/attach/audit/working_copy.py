@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import os
 import re
 import shutil
@@ -17,6 +18,8 @@ LINKED_FOLDERS = (".git", ".hg", ".venv", "node_modules", ".mypy_cache", ".tox")
 MOST_BYTES = 4 * 2**30
 """Largest sum of the sizes of the copied files."""
 HASHED_BYTES = 16 * 2**20
+MOST_LINKS = 5000
+"""Largest number of links beside one folder; a folder of data sets may contain millions of files."""
 
 
 def is_linked(folder: str | Path, name: str) -> bool:
@@ -47,17 +50,24 @@ def copied_bytes(source: Path) -> int:
     return total
 
 
-def copy_folder(source: Path, target: Path) -> None:
-    """Copies a folder; large files, virtual environments and folders such as ``.git`` become links."""
+def copy_folder(source: Path, target: Path, without: Path | None = None) -> None:
+    """Copies a folder; large files, virtual environments and folders such as ``.git`` become links.
+
+    Args:
+        source: Folder to copy.
+        target: The copy.
+        without: Folder that is left out, because it contains the copy; None means the copy itself.
+    """
+    without = without or target
     for folder, names, files in os.walk(source):
         here = Path(folder)
         to = target / here.relative_to(source)
         to.mkdir(parents=True, exist_ok=True)
         for name in list(names):
             path = here / name
-            if path.is_symlink() or is_linked(here, name) or path == target:
+            if path.is_symlink() or is_linked(here, name) or path == without:
                 names.remove(name)
-                if path != target:
+                if path != without:
                     (to / name).symlink_to(path.resolve())
             elif name == "__pycache__":
                 names.remove(name)
@@ -68,6 +78,24 @@ def copy_folder(source: Path, target: Path) -> None:
                     (to / file).symlink_to(path.resolve())
                 elif path.is_file():
                     shutil.copy2(path, to / file)
+
+
+def link_around(source: Path, root: Path, without: Path) -> None:
+    """Links everything beside a folder and beside each of its parents, so that relative paths above it exist.
+
+    A run is stopped before it writes through a link.
+
+    Args:
+        source: The folder.
+        root: Folder that stands for ``/`` and contains the copy of `source` at its own path.
+        without: Folder that gets no link, because it contains `root`.
+    """
+    for inner in (source, *source.parents[:-1]):
+        beside = root / inner.parent.relative_to(inner.anchor)
+        with contextlib.suppress(OSError), os.scandir(inner.parent) as entries:
+            for entry in itertools.islice(entries, MOST_LINKS):
+                if entry.name != inner.name and entry.path != str(without):
+                    (beside / entry.name).symlink_to(entry.path)
 
 
 def redirected(text: str, source: Path, target: Path) -> str:

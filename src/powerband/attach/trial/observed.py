@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from powerband.attach.window import Line, ProcessTimes
@@ -50,9 +50,10 @@ class Observed:
         workers_cpu_s: Processor seconds of all other processes.
         loaders: Batch loaders, the one with the longest waits first.
         sites: Calls of the user's code that a change may concern.
-        lines: Lines of code with their seconds.
+        lines: Lines of code of the process that trains, with their seconds.
         threads, cores: Threads of torch (0 without torch), and cores of the machine.
         device: Device of the parameters, such as ``cpu``.
+        worker_lines: Lines of code of each other process.
     """
 
     wall_s: float
@@ -71,6 +72,7 @@ class Observed:
     threads: int
     cores: int
     device: str
+    worker_lines: list[list[Line]] = field(default_factory=list)
 
     def share(self, *accounts: str) -> float:
         """Returns the share of the wall time in `accounts` together, 0 to 1."""
@@ -112,10 +114,11 @@ def observed(
         sum(each.ledger.cpu_s for each in others),
         _loaders(leader, start_ns, end_ns),
         record.of_kind("call_site"),
-        [line for each in processes for line in each.lines],
+        leader.lines,
         optimizers[0]["threads"] if optimizers else 0,
         cores,
         optimizers[0]["device"] if optimizers else "",
+        [each.lines for each in others],
     )
 
 

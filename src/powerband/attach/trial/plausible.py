@@ -60,6 +60,7 @@ def _loaders(seen: Observed) -> list[Change]:
         found += _workers(seen, loader, predict.bound(share))
         gain = predict.persistent_gain(seen, loader)
         if loader.num_workers and not loader.persistent_workers and loader.iterators:
+            gain = min(gain, predict.bound(share))
             found.append(_loader_change(loader, "persistent_workers", True, gain, gain))
         if loader.num_workers:
             # More batches ahead help only if the workers are fast enough on average, which the waits do not show.
@@ -192,8 +193,11 @@ def _cadence(name: str, verb: str, share: float, where: str) -> Change:
 
 
 def _rendering(seen: Observed) -> list[Change]:
-    seconds = sum(line.seconds for line in seen.lines if any(part in line.library + line.where for part in RENDERING))
-    share = seconds / seen.wall_s
+    seconds = [  # processes render at the same time, so their times do not add up
+        sum(line.seconds for line in lines if any(part in line.library + line.where for part in RENDERING))
+        for lines in (seen.lines, *seen.worker_lines)
+    ]
+    share = max(seconds) / seen.wall_s
     if share < LEAST:
         return []
     at_most, now = predict.bound(share), os.environ.get("MUJOCO_GL", "").lower()

@@ -61,7 +61,7 @@ def sync_gain(seen: Observed) -> float:
 
 def cadence_gain(share: float, every: int) -> float:
     """Predicts the gain if only one of `every` calls is made, and the calls take `share` of the time."""
-    return gain_of(1.0, 1.0 - share * (1 - 1 / every))
+    return min(bound(share), gain_of(1.0, 1.0 - share * (1 - 1 / every)))
 
 
 def bound(share: float) -> float:

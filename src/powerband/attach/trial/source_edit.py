@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import io
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -26,11 +27,14 @@ def keyword_diff(where: str, names: Sequence[str], keyword: str, value: str) -> 
     for each in call.keywords:
         if each.arg == keyword:
             return _diff(where, source, [(*_span(source, each.value), value)])
-    end = _span(source, call)[1] - 1  # before the closing bracket
-    before = source[:end].rstrip()
-    comma = "" if before.endswith(("(", ",")) else ","
-    space = " " if comma or before.endswith(",") else ""
-    return _diff(where, source, [(len(before), len(before), f"{comma}{space}{keyword}={value}")])
+    arguments = [*call.args, *(each.value for each in call.keywords)]
+    if arguments:  # right after the last one, because a comment may follow
+        end, text = max(_span(source, each)[1] for each in arguments), f", {keyword}={value}"
+    else:
+        end, text = source.index("(", _span(source, call.func)[1]) + 1, f"{keyword}={value}"
+    if not _has_keyword(source[:end] + text + source[end:], call, keyword):  # such as a last argument in brackets
+        return ""
+    return _diff(where, source, [(end, end, text)])
 
 
 def argument_diff(where: str, names: Sequence[str], value: str) -> str:
@@ -64,13 +68,41 @@ def class_diff(where: str, old: str, new: str) -> str:
     return _diff(where, source, edits)
 
 
+def _has_keyword(changed: str, call: ast.Call, keyword: str) -> bool:
+    """Returns whether the call that began at the place of `call` has a keyword argument in the changed source."""
+    tree = _parsed(changed)
+    return tree is not None and any(
+        each.arg == keyword
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and (node.lineno, node.col_offset) == (call.lineno, call.col_offset)
+        and ast.dump(node.func) == ast.dump(call.func)
+        for each in node.keywords
+    )
+
+
+def _parsed(source: str) -> ast.Module | None:
+    """Returns the syntax tree; None if the source is no valid Python."""
+    try:
+        return ast.parse(source)
+    except (ValueError, SyntaxError):
+        return None
+
+
+def _lines(source: str) -> list[str]:
+    """Returns the lines as the parser counts them: a form feed, for example, ends no line."""
+    return list(io.StringIO(source))
+
+
 def _call_at(where: str, names: Sequence[str]) -> tuple[str, ast.Call | None]:
     """Returns the source text and the innermost call of one of `names` at a place."""
     path, _, line = where.rpartition(":")
     try:
         source = Path(path).read_text(encoding="utf-8")
-        tree = ast.parse(source)
-    except (OSError, ValueError, SyntaxError):
+    except (OSError, ValueError):
+        return "", None
+    tree = _parsed(source)
+    if tree is None:
         return "", None
     calls = [
         node
@@ -90,7 +122,7 @@ def _name(function: ast.expr) -> str:
 
 def _span(source: str, node: ast.expr | ast.alias) -> tuple[int, int]:
     """Returns start and end of a node in characters; the parser counts bytes within a line."""
-    lines = source.splitlines(keepends=True)
+    lines = _lines(source)
 
     def position(line: int, column: int) -> int:
         before = sum(len(text) for text in lines[: line - 1])
@@ -110,8 +142,7 @@ def _diff(where: str, source: str, edits: Sequence[Edit]) -> str:
         name = path.as_posix()
     if changed == source:
         return ""
-    ast.parse(changed)
-    lines = difflib.unified_diff(
-        source.splitlines(keepends=True), changed.splitlines(keepends=True), f"a/{name}", f"b/{name}", n=1
-    )
+    if _parsed(changed) is None:
+        return ""
+    lines = difflib.unified_diff(_lines(source), _lines(changed), f"a/{name}", f"b/{name}", n=1)
     return "".join(line if line.endswith("\n") else line + "\n\\ No newline at end of file\n" for line in lines)

@@ -51,7 +51,7 @@ def first_run(command: Sequence[str], source: Path, options: ScriptOptions) -> S
     with offline_copy(command, source, "powerband-try-") as place:
         variables = {**place.variables, VARIABLE: str(_settings(place, {}))}
         script = launch(place.command, TOOL, place.records, variables, place.copy)
-        script.renamed = (str(place.copy), str(place.source))
+        script.renamed = (str(place.root), "")
         run = watched(script, options)
     if outside := _outside(run.records):
         raise ConfigError(
@@ -109,7 +109,8 @@ def run_once(
 ) -> tuple[list[Record], str]:
     """Runs the script to the end that the settings name. Returns its records, and why it failed."""
     with offline_copy(command, source, "powerband-try-") as place:
-        settings["where"] = [place.in_copy(each) for each in settings.get("where", [])]
+        # An installed package of the working folder, such as an editable one, runs from its original files.
+        settings["where"] = [text for each in settings.get("where", []) for text in (place.in_copy(each), each)]
         every = {**place.variables, **variables, VARIABLE: str(_settings(place, settings))}
         with place.console.open("wb") as console:
             streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": console, "stderr": subprocess.STDOUT}
@@ -119,13 +120,16 @@ def run_once(
             finally:
                 process.end()
         records = process.records()
+        for line in _lines(records, "outside"):
+            line["path"] = place.users(line["path"])
+        if outside := _outside(records):  # first, because a stopped worker can make the script fail
+            return records, f"the script was about to write {outside}, which is outside the working folder"
         if process.status and not _lines(records, "finished"):
-            lines = [line for line in place.console_text().splitlines() if line.strip()]
+            output = place.console_tail() or place.console_text()
+            lines = [line for line in output.splitlines() if line.strip()]
             return records, lines[-1].strip()[:200] if lines else f"status {process.status}"
         if broken := _lines(records, "failure"):
             return records, f"the instrumentation failed: {broken[0]['text'].strip().splitlines()[-1]}"
-        if outside := _outside(records):
-            return records, f"the script was about to write {outside}, which is outside the working folder"
         return records, ""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -18,15 +19,53 @@ def split_json_option(arguments: list[str]) -> tuple[str, list[str]]:
 
     Returns:
         The output ("" without the option, "-" for JSON on stdout, or the path of a JSON file), and the other arguments.
+
+    Raises:
+        ConfigError: The file cannot be written. A command that runs for long says so at its start.
     """
     for position, argument in enumerate(arguments):
+        after = position + 1
         if argument.startswith("--json="):
-            return argument.removeprefix("--json=") or "-", arguments[:position] + arguments[position + 1 :]
-        if argument == "--json":
-            after = position + 1
+            target = argument.removeprefix("--json=") or "-"
+        elif argument == "--json":
             has_path = after < len(arguments) and arguments[after].endswith(".json")
-            return arguments[after] if has_path else "-", arguments[:position] + arguments[after + has_path :]
+            target = arguments[after] if has_path else "-"
+            after += has_path
+        else:
+            continue
+        check_writable(target, "--json=FILE.json")
+        return target, arguments[:position] + arguments[after:]
     return "", arguments
+
+
+def check_writable(target: str, option: str) -> None:
+    """Refuses a file that cannot be written, without creating it.
+
+    Args:
+        target: Path of the file; "" and "-" are no files.
+        option: The option that names it, for the message.
+
+    Raises:
+        ConfigError: It is a folder or read only, or its folder cannot be created.
+    """
+    if target in ("", "-"):
+        return
+    path = Path(target)
+    reason = ""
+    try:
+        folder = path.parent
+        while not folder.exists() and folder != folder.parent:
+            folder = folder.parent
+        if path.is_dir():
+            reason = "it is a folder"
+        elif not folder.is_dir():
+            reason = f"{folder} is no folder"
+        elif not os.access(path if path.exists() else folder, os.W_OK):
+            reason = "permission denied"
+    except OSError as error:
+        reason = str(error.strerror)
+    if reason:
+        raise ConfigError(f"{target} cannot be written: {reason}. Name another file with {option}.")
 
 
 def split_named_options(arguments: list[str], names: tuple[str, ...]) -> tuple[list[str], list[str]]:
@@ -81,9 +120,17 @@ def print_or_write(value: Any, target: str) -> None:
         value: A text, or a value of JSON types such as a dict.
         target: "" prints to stdout, a text as it is and any other value as JSON; "-" prints JSON to stdout; anything
             else is the path of a JSON file to create.
+
+    Raises:
+        ConfigError: The file cannot be written.
     """
     if target not in ("", "-"):
-        Path(target).parent.mkdir(parents=True, exist_ok=True)
-        Path(target).write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+        try:
+            Path(target).parent.mkdir(parents=True, exist_ok=True)
+            Path(target).write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(
+                f"{target} cannot be written ({error.strerror}). Name another file with --json=FILE.json."
+            ) from error
     else:
         print(value if isinstance(value, str) and not target else json.dumps(value, indent=2))

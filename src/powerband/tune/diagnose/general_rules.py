@@ -76,11 +76,14 @@ def act_bound(evidence: Evidence) -> Finding | None:
     explained_share = ledger.share("act", "store")
     if explained_share < limit.ACT_BOUND:
         return None
-    act, store = duration(ledger.mean_s("act")), duration(ledger.mean_s("store"))
+    facts = evidence.facts
+    steps = facts.env_steps // max(1, facts.num_envs * facts.world_size) or facts.iterations
+    act, store = (ledger.each_s(name, steps) for name in ("act", "store"))
+    each = duration(act) + (f" and {duration(store)}" if store else "")
     return Finding(
         "act-bound",
         explained_share,
-        f"Choosing actions and storing steps take {explained_share:.0%} of the time, {act} and {store} per step: few "
+        f"Choosing actions and storing steps take {explained_share:.0%} of the time, {each} per step: few "
         f"environments share each call.",
         "More environments per call, because most of the cost of a call does not depend on their number.",
         "",

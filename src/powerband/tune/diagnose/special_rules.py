@@ -182,7 +182,7 @@ def data_wait(evidence: Evidence) -> Finding | None:
     explained_share = evidence.ledger.share("data_wait")
     if explained_share < limit.DATA_WAIT:
         return None
-    wait, work = evidence.ledger.mean_s("data_wait"), evidence.ledger.mean_s("update")
+    wait, work = (evidence.ledger.each_s(name, evidence.facts.grad_steps) for name in ("data_wait", "update"))
     return Finding(
         "data-wait",
         explained_share,

@@ -123,6 +123,21 @@ class Ledger:
         """Returns the mean seconds per span (measured interval) of an account; 0 if it has no spans."""
         return self.spans[account].mean_s if account in self.spans else 0.0
 
+    def each_s(self, account: str, count: int) -> float:
+        """Returns the mean seconds per span of an account, or its seconds divided by `count`.
+
+        A script has no spans for accounts that come from samples, and spans for parts of others, such as the backward
+        pass of an update.
+
+        Args:
+            account: Account (category of time).
+            count: Number of steps or updates, which decides if the spans cover less than 90 % of the account.
+        """
+        spans, seconds = self.spans.get(account), self.seconds.get(account, 0.0)
+        if not count or (spans and spans.count * spans.mean_s >= 0.9 * seconds):
+            return self.mean_s(account)
+        return seconds / count
+
     def table(self) -> str:
         """Returns the ledger as an aligned text table, the largest account first, without empty accounts."""
         lines = [

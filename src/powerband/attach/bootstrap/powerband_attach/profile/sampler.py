@@ -12,7 +12,7 @@ import sys
 import time
 
 from powerband_attach import process, record
-from powerband_attach.profile import environments, loaders
+from powerband_attach.profile import environments, loaders, output
 from powerband_attach.profile.callers import Callers
 from powerband_attach.profile.clock import OTHER, clock
 from powerband_attach.profile.places import Place, place_of
@@ -99,6 +99,7 @@ class Sampler:
             looks += 1
             if looks % NEW_CLASSES == 0:
                 safely(environments.wrap_new_classes)()
+                output.flush_if_asked()
             self._sample()
             now = time.monotonic()
             if now - self._written >= (WRITE_S if now - self._began < LATE_S else LATE_WRITE_S):
@@ -183,6 +184,7 @@ def begin() -> None:
 def _begin_again() -> None:
     clock.restart()
     loaders.forget()
+    output.forget()
     sampler.forget()
     sampler.write()
     sampler.start()
