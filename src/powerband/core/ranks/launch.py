@@ -156,7 +156,7 @@ def launch(settings: RunConfig, arguments: list[str], new_folder: str = "") -> i
     _import_torch()
     reported, losses, ended_by_stall = 0, 0, False
     if restarts_allowed:
-        restarts.prepare(new_folder)
+        restarts.prepare(new_folder, settings.resume)
     notes = ExitStack()
     if endpoint is not None:
         notes.enter_context(restarts.noted_statuses())
