@@ -137,6 +137,7 @@ def _continued(recipe: Recipe, config: Any) -> tuple[Any, bool]:
     """
     from powerband.core.ranks import restarts
     from powerband.core.run.checkpoints.checkpoint import CheckpointError, resolve_resume
+    from powerband.core.run.folders.roll_call import OF_A_MACHINE
 
     folder = Path(config.run.run_dir).expanduser()
     if restarts.job() and config.run.resume:
@@ -148,7 +149,8 @@ def _continued(recipe: Recipe, config: Any) -> tuple[Any, bool]:
         saved = from_json(recipe.Config, (folder / "config.json").read_text(encoding="utf-8"), str(folder))
     except (CheckpointError, OSError):
         return config, True
-    return replace(saved, run=replace(saved.run, resume=str(folder), run_dir="")), True
+    machine = {name: getattr(config.run, name) for name in OF_A_MACHINE}  # the saved ones are those of rank 0
+    return replace(saved, run=replace(saved.run, **{**machine, "resume": str(folder), "run_dir": ""})), True
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,8 @@ import pytest
 
 import runs
 from powerband.cli import main as cli
+from powerband.cli import run_commands
+from powerband.cli.catalogue import configure
 from powerband.core.config import RunConfig
 from powerband.core.errors import ConfigError
 from powerband.core.ranks import launch, restarts
@@ -103,6 +105,15 @@ def test_a_machine_with_an_empty_folder_may_lead_a_run_without_a_checkpoint(tmp_
     (tmp_path / "run" / "run.json").write_text("{}")
     with pytest.raises(ConfigError, match="a run of another job"):
         startup._claim(settings, "snakes", restarted=True, jobs={"a"})
+
+
+def test_each_machine_keeps_its_own_devices_after_a_restart(tmp_path, launcher):
+    run = tmp_path / "run"
+    assert train(run, 80) == 0
+    recipe, _, resolved = configure("snakes", [*runs.SMALL["ddpg"][1:], f"run_dir={run}", "threads=3", "seed=5"])
+    config, restarted = run_commands._continued(recipe, resolved.config)
+    assert restarted and config.run.resume == str(run) and config.run.threads == 3
+    assert config.run.seed != 5, "settings that the ranks share are the saved ones"
 
 
 def test_a_lock_of_the_same_launcher_is_replaced(tmp_path):
