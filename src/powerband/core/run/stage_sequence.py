@@ -116,7 +116,7 @@ def run_stages(run: Run, commands: Sequence[StageCommand], project: Path, again:
 def _run_command(arguments: Sequence[str], run: Run) -> int:
     """Runs one command of powerband, passes on a signal to it, and returns its exit status."""
     child = subprocess.Popen(
-        [sys.executable, "-m", "powerband", *arguments],
+        [sys.executable, "-P", "-m", "powerband", *arguments],
         env=environment_without_launcher(),  # its failure must not look like one of this run
         preexec_fn=partial(signal_at_parent_death, signal.SIGTERM),
     )

@@ -14,6 +14,8 @@ from typing import Any
 
 from powerband.core.ranks.meeting import environment_without_launcher
 
+EVALUATOR = "powerband.core.run.evaluations.evaluator"
+"""Module that the process runs."""
 LOG = "evaluator.log"
 """File of the run folder with everything that the process prints."""
 
@@ -46,7 +48,7 @@ class EvaluatorProcess:
         environment |= {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
         with (run_dir / LOG).open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "powerband.core.run.evaluations.evaluator", reference, str(run_dir.absolute())],
+                [sys.executable, "-P", "-m", EVALUATOR, reference, str(run_dir.absolute())],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
