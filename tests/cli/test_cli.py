@@ -21,6 +21,7 @@ from powerband.cli import main as cli
 from powerband.core.config import RunConfig, to_json
 from powerband.core.errors import ConfigError
 from powerband.core.recipe import Algorithm, Recipe
+from powerband.doctor.subprocess_call import call_in_subprocess
 
 STAGED: list[Any] = []
 
@@ -275,3 +276,16 @@ def test_modules_of_the_current_folder_are_not_imported(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(Path(powerband.__file__).parents[1])}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0 and "snakes" in done.stdout, done.stderr
+
+
+def test_children_do_not_import_from_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python puts it first on ``sys.path`` with -c and -m, unless -P or -I forbids it."""
+    (tmp_path / "json.py").write_text("raise SystemExit('imported from the current folder')")
+    monkeypatch.chdir(tmp_path)
+    assert call_in_subprocess("os:getcwd", [], timeout_s=60).value == str(tmp_path)
+    package = Path(powerband.__file__).parent
+    sources = [path for path in package.rglob("*.py") if "attach" not in path.parts]  # which runs scripts of users
+    commands = [each for path in sources for each in re.findall(r"\[\s*sys\.executable,([^]]*)", path.read_text())]
+    assert len(commands) >= 9
+    unsafe = [each for each in commands if not re.match(r'\s*("-u", )?"-(P|I)', each) and "*sys.argv" not in each]
+    assert not unsafe

@@ -81,7 +81,7 @@ def measure(arguments: list[str], seconds: float) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         run_dir, output = Path(folder) / "run", Path(folder) / "output"
         fixed = [f"run_dir={run_dir}", f"log_interval_s={LOG_S}", "env_steps=1000000000000", "tensorboard=false"]
-        command = [sys.executable, "-m", "powerband", "train", *arguments, *fixed]
+        command = [sys.executable, "-P", "-m", "powerband", "train", *arguments, *fixed]
         started = time.perf_counter()
         with output.open("w") as log:
             job = subprocess.Popen(command, stdout=log, stderr=log, env=environment())

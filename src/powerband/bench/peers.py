@@ -126,7 +126,7 @@ def _sb3(sb3_options: dict[str, Any]) -> dict[str, Any]:
     Raises:
         ConfigError: The process failed; the message has its last output.
     """
-    command = [sys.executable, "-m", "powerband.bench.sb3", json.dumps(sb3_options)]
+    command = [sys.executable, "-P", "-m", "powerband.bench.sb3", json.dumps(sb3_options)]
     process = subprocess.run(command, capture_output=True, text=True, env=environment())
     if process.returncode:
         raise ConfigError(

@@ -22,6 +22,7 @@ from powerband.core.config.sizes import LOOPS, divisible_defaults
 from powerband.core.config.texts import shortened
 from powerband.core.errors import ConfigError
 from powerband.core.machine.device import expected_ranks
+from powerband.core.ranks import restarts
 from powerband.core.recipe import Recipe, load_object
 
 RECIPES = ("uav", "snakes", "metaworld", "sketchnav", "libero", "gym")
@@ -119,6 +120,7 @@ def configure(name: str, arguments: list[str]) -> tuple[Recipe, str, ResolvedCon
         recipe=name,
         task_settings=load_object(recipe.task_settings) if recipe.task_settings is not None else None,
         task=recipe.task,
+        resumed=restarts.resumed,
     )
     stored, notices = _stored_folder(resolved), []
     if stored is not None and not trust:

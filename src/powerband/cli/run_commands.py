@@ -132,20 +132,25 @@ def _continued(recipe: Recipe, config: Any) -> tuple[Any, bool]:
     """Returns the configuration with which a restarted rank continues, and whether this rank was restarted.
 
     A rank that may be restarted and finds a run in its folder continues it with the saved configuration, which contains
-    the choices that were measured at the start. Without a complete checkpoint it starts the run again.
+    the choices that were measured at the start. Without a complete checkpoint it starts the run again. With ``resume``
+    the configuration names the run already, see `powerband.core.ranks.restarts.resumed`.
     """
     from powerband.core.ranks import restarts
     from powerband.core.run.checkpoints.checkpoint import CheckpointError, resolve_resume
+    from powerband.core.run.folders.roll_call import OF_A_MACHINE
 
     folder = Path(config.run.run_dir).expanduser()
-    if not restarts.job() or config.run.resume or not config.run.run_dir or not (folder / "run.json").exists():
+    if restarts.job() and config.run.resume:
+        return config, restarts.job() in restarts.jobs_of(named_run(config.run.resume, "resume"))
+    if not restarts.job() or not config.run.run_dir or not (folder / "run.json").exists():
         return config, False
     try:
         resolve_resume(str(folder))
         saved = from_json(recipe.Config, (folder / "config.json").read_text(encoding="utf-8"), str(folder))
     except (CheckpointError, OSError):
         return config, True
-    return replace(saved, run=replace(saved.run, resume=str(folder), run_dir="")), True
+    machine = {name: getattr(config.run, name) for name in OF_A_MACHINE}  # the saved ones are those of rank 0
+    return replace(saved, run=replace(saved.run, **{**machine, "resume": str(folder), "run_dir": ""})), True
 
 
 @dataclass(frozen=True)

@@ -176,8 +176,25 @@ def write_processes(folder: Path, processes: list[dict[str, Any]], jobs: Collect
         jobs: Ids of the launchers that may restart the ranks, see `powerband.core.ranks.restarts`.
     """
     (folder / STALL_FILE).unlink(missing_ok=True)  # of an earlier process
-    facts = {"began_s": time.time(), "ranks": processes, "ended": None, "jobs": sorted(jobs)}
+    newest, earlier = newest_checkpoint(folder), read_object(folder / PROCESSES)
+    if set(jobs) & restarting_jobs(earlier):  # the ranks were restarted, maybe after they had saved
+        newest = earlier.get("newest", newest)
+    facts = {"began_s": time.time(), "ranks": processes, "ended": None, "jobs": sorted(jobs), "newest": newest}
     (folder / PROCESSES).write_text(json.dumps(facts))
+
+
+def newest_checkpoint(folder: Path) -> list[int]:
+    """Step of the newest checkpoint in a run folder and the time in ns at which it was written; empty without one."""
+    steps = [int(path.name) for path in (folder / "checkpoints").glob("*") if path.name.isdecimal()]
+    with contextlib.suppress(OSError, ValueError):
+        return [max(steps), (folder / "checkpoints" / str(max(steps)) / "manifest.json").stat().st_mtime_ns]
+    return []
+
+
+def restarting_jobs(facts: dict[str, Any]) -> set[str]:
+    """Returns the launchers that ``processes.json`` or a lock with the content `facts` names."""
+    jobs = facts.get("jobs")
+    return {each for each in jobs if isinstance(each, str) and each} if isinstance(jobs, list) else set()
 
 
 def write_end_reason(folder: Path, reason: str) -> None:

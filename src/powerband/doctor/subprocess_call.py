@@ -61,6 +61,7 @@ def call_in_subprocess(
             process = subprocess.Popen(
                 [
                     sys.executable,
+                    "-P",
                     "-c",
                     "from powerband.doctor.subprocess_call import main; main()",
                     function,

@@ -58,8 +58,9 @@ def start(folder: Path, behaviour: str) -> subprocess.Popen:
     drop = ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "OMP_NUM_THREADS")
     environment = {name: value for name, value in os.environ.items() if name not in drop}
     environment["PYTHONPATH"] = os.pathsep.join([str(site), str(SOURCE)])
-    command = [sys.executable, "-m", "powerband", "ranks", str(folder), behaviour]
-    return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+    (folder / "powerband.py").write_text("raise SystemExit('imported from the current folder')")
+    command = [sys.executable, "-P", "-m", "powerband", "ranks", str(folder), behaviour]
+    return subprocess.Popen(command, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True)
 
 
 def test_two_cpu_ranks_are_started_with_their_share_of_the_threads(tmp_path: Path) -> None:

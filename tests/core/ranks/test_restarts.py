@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 
 import pytest
 
 import runs
 from powerband.cli import main as cli
+from powerband.cli import run_commands
+from powerband.cli.catalogue import configure
+from powerband.core.config import RunConfig
 from powerband.core.errors import ConfigError
 from powerband.core.ranks import launch, restarts
 from powerband.core.ranks.rendezvous import Endpoint
+from powerband.core.run import startup
 from powerband.core.run.folders.run_lock import RunLock
+from powerband.core.run_folder import newest_checkpoint
 
 
 @pytest.fixture
 def launcher(monkeypatch):
     """The environment of ranks that a launcher may restart."""
-    for name in (restarts.JOB, restarts.FOLDER, restarts.OUTCOME):
+    for name in (restarts.JOB, restarts.FOLDER, restarts.OUTCOME, restarts.RESUMED):
         monkeypatch.setenv(name, "")  # restores the environment after the test
         monkeypatch.delenv(name)
     restarts.prepare("")
@@ -46,6 +52,42 @@ def test_restarted_ranks_continue_the_run_of_their_launcher_only(tmp_path, launc
     assert restarts.finish() == 2
 
 
+def test_a_restart_keeps_what_was_learned_after_the_checkpoint_that_the_command_resumes(tmp_path, launcher, capsys):
+    run = tmp_path / "run"
+
+    def resume(target: str, steps: int) -> str:
+        words = [*runs.SMALL["ddpg"], f"resume={target}", f"env_steps={steps}"]
+        assert cli.main(["train", *words]) == 0 and not restarts.reported(), capsys.readouterr().err
+        return capsys.readouterr().out
+
+    assert train(run, 80) == 0
+    old, newer = run / "checkpoints" / "80", run / "checkpoints" / "160"
+    restarts.finish()
+    restarts.prepare("", str(run))
+    assert f"resumed from {old} " in resume(str(run), 160)
+    restarts.finish()
+    restarts.prepare("", str(old))
+    facts = json.loads((run / "processes.json").read_text())
+    facts |= {"jobs": [restarts.job()], "newest": newest_checkpoint(run)}
+    (run / "processes.json").write_text(json.dumps(facts))
+    assert f"resumed from {old} " in resume(str(old), 100), "the lost ranks of this launcher have saved nothing"
+    assert not newer.exists()
+    shutil.rmtree(old)
+    assert f"resumed from {run}/checkpoints/100 " in resume(str(old), 120)
+
+
+def test_the_launcher_alone_finds_the_last_run(tmp_path, launcher, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("run.json", "config.json"):
+        (tmp_path / "runs" / "a").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "runs" / "a" / name).write_text("{}")
+    restarts.finish()
+    restarts.prepare("", "last")
+    (tmp_path / "runs" / "b").mkdir()
+    (tmp_path / "runs" / "b" / "run.json").write_text("{}")
+    assert restarts.resumed("last") == str(tmp_path / "runs" / "a")
+
+
 def test_ranks_that_were_lost_before_their_first_checkpoint_start_again(tmp_path, launcher, capsys):
     run = tmp_path / "run"
     run.mkdir()
@@ -55,6 +97,23 @@ def test_ranks_that_were_lost_before_their_first_checkpoint_start_again(tmp_path
     (run / "metrics.jsonl").write_text('{"env_steps": 1000, "time_s": 1}\n')
     assert train(run, 50) == 0 and not restarts.reported(), capsys.readouterr().err
     assert [line["env_steps"] for line in runs.metrics(run)] == [52] and "resumed" not in capsys.readouterr().out
+
+
+def test_a_machine_with_an_empty_folder_may_lead_a_run_without_a_checkpoint(tmp_path):
+    settings = RunConfig(run_dir=str(tmp_path / "run"))
+    assert startup._claim(settings, "snakes", restarted=True, jobs={"a"}) == (tmp_path / "run", True)
+    (tmp_path / "run" / "run.json").write_text("{}")
+    with pytest.raises(ConfigError, match="a run of another job"):
+        startup._claim(settings, "snakes", restarted=True, jobs={"a"})
+
+
+def test_each_machine_keeps_its_own_devices_after_a_restart(tmp_path, launcher):
+    run = tmp_path / "run"
+    assert train(run, 80) == 0
+    recipe, _, resolved = configure("snakes", [*runs.SMALL["ddpg"][1:], f"run_dir={run}", "threads=3", "seed=5"])
+    config, restarted = run_commands._continued(recipe, resolved.config)
+    assert restarted and config.run.resume == str(run) and config.run.threads == 3
+    assert config.run.seed != 5, "settings that the ranks share are the saved ones"
 
 
 def test_a_lock_of_the_same_launcher_is_replaced(tmp_path):
@@ -68,10 +127,14 @@ def test_a_lock_of_the_same_launcher_is_replaced(tmp_path):
     second.release()
 
 
-def test_torchrun_may_restart_ranks_if_it_has_an_id(monkeypatch):
+def test_torchrun_may_restart_ranks_if_it_has_an_id(monkeypatch, tmp_path, capsys):
     for name, value in {"TORCHELASTIC_RUN_ID": "night", "TORCHELASTIC_MAX_RESTARTS": "3"}.items():
         monkeypatch.setenv(name, value)
-    assert restarts.job() == "torchrun night"
+    assert restarts.job().startswith("torchrun night ") and restarts.job() == restarts.job()
+    assert train(tmp_path, 80) == 0
+    assert train(tmp_path, 80) == 0 and "resumed from" in capsys.readouterr().out
+    monkeypatch.setattr(restarts, "process_start_ticks", lambda pid: -1)  # the same command under a new torchrun
+    assert train(tmp_path, 160) == 2 and "already contains a run of another job" in capsys.readouterr().err
     monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "0")
     assert restarts.job() == ""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from pathlib import Path
@@ -69,6 +70,20 @@ def test_a_signal_reaches_the_stage_and_ends_the_sequence(tmp_path: Path, monkey
     assert run_stages(run, [TRAIN, EVAL], tmp_path, "it") == []
     assert (tmp_path / "saved").exists() and "SIGTERM in stage expert-reach" in run.reasons[0]
     assert not (tmp_path / "runs" / "expert-reach.done").exists()
+
+
+def test_a_stage_has_no_launcher_that_its_failure_could_be_reported_to(tmp_path: Path, monkeypatch: Any) -> None:
+    (tmp_path / "powerband.py").write_text(
+        "import json, os, pathlib\npathlib.Path('variables').write_text(json.dumps(dict(os.environ)))\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    names = ["POWERBAND_JOB", "POWERBAND_RUN_DIR", "POWERBAND_OUTCOME", "POWERBAND_STATUSES", "TORCHELASTIC_RUN_ID"]
+    for name in (*names, "RANK", "OF_THE_USER"):
+        monkeypatch.setenv(name, "0")
+    assert run_stages(running([]), [EVAL], tmp_path, "it") == ["evaluate"]
+    child = json.loads((tmp_path / "variables").read_text())
+    assert "OF_THE_USER" in child and not {*names, "RANK"} & child.keys()
 
 
 def terminate_once_started(run: Any, folder: Path) -> None:

@@ -75,6 +75,7 @@ def resolve(
     recipe: str = "",
     task_settings: Callable[[Any], Mapping[str, Any]] | None = None,
     task: str = "",
+    resumed: Callable[[str], str] | None = None,
 ) -> ResolvedConfig:
     """Builds a configuration from a variant, a preset, a YAML file, a resumed run and the command line.
 
@@ -93,6 +94,7 @@ def resolve(
         task_settings: Function ``(config) -> settings by qualified name`` for the task that the configuration selects.
             Every other source overrides them. An empty mapping changes nothing.
         task: Option that selects the task of the recipe, for ``setup=tuned``; "" for a recipe with one task.
+        resumed: Function ``(value of resume) -> value in its place``, for ranks that were restarted.
 
     Raises:
         ConfigError: An option is unknown, ambiguous or given twice, or its value has a wrong type or is out of range.
@@ -130,7 +132,10 @@ def resolve(
     if resume and "run.resume" in names.fields:
         if named:
             names.notices.append(f"{', '.join(named)}: no effect with resume, which keeps the settings of its run.")
-        sources.append(saved_flags(named_run(parse_value(resume[-1], str, "last"), "resume")))
+        target = parse_value(resume[-1], str, "last")
+        if resumed is not None and (other := resumed(target)) != target:
+            target, own = other, [replace(flag, value=other) if flag in resume else flag for flag in own]
+        sources.append(saved_flags(named_run(target, "resume")))
     sources.append(own)
     if not any(flag.name == "algo" for source in sources for flag in source):
         sources.append(implied)

@@ -152,11 +152,11 @@ def launch(settings: RunConfig, arguments: list[str], new_folder: str = "") -> i
     if endpoint is None or restarts_allowed:
         # Rank 0 hosts the store. That of torch's launcher listens on all interfaces, and keeps addresses of lost ranks.
         os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
-    command = ["-u", "-m", "powerband", *arguments]
+    command = ["-u", "-P", "-m", "powerband", *arguments]
     _import_torch()
     reported, losses, ended_by_stall = 0, 0, False
     if restarts_allowed:
-        restarts.prepare(new_folder)
+        restarts.prepare(new_folder, settings.resume)
     notes = ExitStack()
     if endpoint is not None:
         notes.enter_context(restarts.noted_statuses())

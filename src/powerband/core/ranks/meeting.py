@@ -17,14 +17,25 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
+from powerband.core.ranks import restarts
 from powerband.core.ranks.loopback import is_one_machine, keep_gloo_on_loopback, loopback_store
 
 RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
 """Environment variables by which a launcher makes a process a rank. A process that is none must not inherit them."""
+LAUNCHER_VARIABLES = (restarts.JOB, restarts.FOLDER, restarts.OUTCOME, restarts.RESUMED, restarts.STATUSES)
+"""Environment variables through which ranks and their launcher exchange what concerns their run alone."""
 ENDED, LEFT = "powerband/ended", "powerband/left"
 """Keys of the store: the run has ended; number of spares that have noticed it."""
 SPARE_POLL_S, GOODBYE_S, LAUNCHER_S = 5.0, 5.0, 300.0
 """Seconds of one wait of a spare, for which the host waits for spares at the end, and until a spare gives up."""
+
+
+def environment_without_launcher() -> dict[str, str]:
+    """Returns the environment variables for a child process that is no rank, and has no launcher that restarts it."""
+    own = (*RANK_VARIABLES, *LAUNCHER_VARIABLES)
+    return {
+        name: value for name, value in os.environ.items() if name not in own and not name.startswith("TORCHELASTIC_")
+    }
 
 
 class Meeting:

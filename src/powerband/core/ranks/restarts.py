@@ -7,34 +7,48 @@ ranks, and continue it if one of the present launchers took part in that run.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
+import platform
 import tempfile
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
-from powerband.core.run_folder import PROCESSES
+from powerband.core.regular_files import read_object
+from powerband.core.run_folder import PROCESSES, find_run, newest_checkpoint, process_start_ticks, restarting_jobs
 
 JOB, FOLDER, OUTCOME = "POWERBAND_JOB", "POWERBAND_RUN_DIR", "POWERBAND_OUTCOME"
+RESUMED = "POWERBAND_RESUMED"
 """Environment variables of ranks that may be restarted: the id of their launcher, the folder of a new run without
-``run_dir`` ("" with it), and the file in which a rank reports a user error, after which a restart is of no use."""
+``run_dir`` ("" with it), the file in which a rank reports a user error, after which a restart is of no use, and the
+resumed run or checkpoint ("" for a new run)."""
 STATUSES = "POWERBAND_STATUSES"
 """Environment variable of the ranks of one of several machines: the file in which each writes 0 when it begins, and the
 exit status with which its run ends."""
 
 
-def prepare(folder: str) -> None:
-    """Sets the environment variables for the ranks of this launcher; `folder` is the folder of the run, or ""."""
+def prepare(folder: str, resume: str = "") -> None:
+    """Sets the environment variables for the ranks of this launcher.
+
+    Args:
+        folder: Folder of a new run without ``run_dir``; "" otherwise.
+        resume: The setting ``resume``.
+    """
     handle, path = tempfile.mkstemp(prefix="powerband-outcome-")
     os.close(handle)
-    os.environ |= {JOB: uuid.uuid4().hex, FOLDER: folder, OUTCOME: path}
+    os.environ |= {JOB: uuid.uuid4().hex, FOLDER: folder, OUTCOME: path, RESUMED: _absolute(resume)}
+
+
+def _absolute(resume: str) -> str:
+    if resume == "last":
+        return str(find_run(resume).absolute())
+    return str(Path(resume).expanduser().absolute()) if resume else ""
 
 
 def finish() -> int:
     """Removes the variables of `prepare` and returns the exit status that a rank has reported, or 0."""
     path = Path(os.environ.pop(OUTCOME))
-    for name in (JOB, FOLDER):
+    for name in (JOB, FOLDER, RESUMED):
         del os.environ[name]
     text = path.read_text()
     path.unlink()
@@ -44,12 +58,14 @@ def finish() -> int:
 def job() -> str:
     """Returns the id of the launcher that may restart this rank; "" if none does.
 
-    This is the launcher of powerband, or a torchrun with ``--max-restarts`` and ``--rdzv-id``.
+    This is the launcher of powerband, or a torchrun with ``--max-restarts`` and ``--rdzv-id``. A later torchrun with
+    the same id is another launcher: it starts the command again, and does not restart ranks that were lost.
     """
     torchrun = os.environ.get("TORCHELASTIC_RUN_ID", "none")
     if JOB in os.environ or torchrun == "none" or os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") == "0":
         return os.environ.get(JOB, "")
-    return f"torchrun {torchrun}"
+    launcher = os.getppid()
+    return f"torchrun {torchrun} {platform.node()} {launcher} {process_start_ticks(launcher)}"
 
 
 def new_folder() -> str:
@@ -103,12 +119,22 @@ def statuses() -> list[int]:
 
 def jobs_of(folder: Path) -> set[str]:
     """Returns the launchers that took part in the run in `folder`, as its processes and its lock name them."""
-    found: set[str] = set()
-    for name in (PROCESSES, ".lock"):
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            found |= _strings(json.loads((folder / name).read_text(encoding="utf-8"))["jobs"])
-    return found
+    return restarting_jobs(read_object(folder / PROCESSES)) | restarting_jobs(read_object(folder / ".lock"))
 
 
-def _strings(values: Iterable[object]) -> set[str]:
-    return {value for value in values if isinstance(value, str) and value}
+def resumed(target: str) -> str:
+    """Returns what a rank resumes if the command line names `target`, in place of this text.
+
+    The launcher has found out which run ``last`` is. Ranks that have saved since they resumed continue with their own
+    newest checkpoint: `target` may name an older one, which would be deleted meanwhile, or would make the ranks delete
+    what they have learned.
+    """
+    if not job():
+        return target
+    target = os.environ.get(RESUMED) or target
+    path = Path(os.path.expanduser(target)).absolute()
+    for folder in (path, *path.parents):
+        facts = read_object(folder / PROCESSES)
+        if job() in restarting_jobs(facts) and facts.get("newest") != newest_checkpoint(folder):
+            return str(folder)
+    return target

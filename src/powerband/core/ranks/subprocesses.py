@@ -44,7 +44,7 @@ def start_ranks(
         with output.open("wb") as sink:
             started.append(
                 subprocess.Popen(
-                    [sys.executable, *command],
+                    [sys.executable, "-P", *command],
                     stdin=subprocess.DEVNULL,
                     stdout=sink,
                     stderr=sink,

@@ -7,7 +7,6 @@ Each command runs in a process of its own, with a run folder ``runs/<name>`` in 
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import signal
 import subprocess
@@ -21,7 +20,7 @@ from typing import Any
 from powerband.core.config import to_json
 from powerband.core.errors import ConfigError
 from powerband.core.machine.parent_death import signal_at_parent_death
-from powerband.core.ranks.meeting import RANK_VARIABLES
+from powerband.core.ranks.meeting import environment_without_launcher
 from powerband.core.run.run import Run
 
 POLL_S = 0.5
@@ -116,10 +115,9 @@ def run_stages(run: Run, commands: Sequence[StageCommand], project: Path, again:
 
 def _run_command(arguments: Sequence[str], run: Run) -> int:
     """Runs one command of powerband, passes on a signal to it, and returns its exit status."""
-    environment = {name: value for name, value in os.environ.items() if name not in RANK_VARIABLES}
     child = subprocess.Popen(
-        [sys.executable, "-m", "powerband", *arguments],
-        env=environment,
+        [sys.executable, "-P", "-m", "powerband", *arguments],
+        env=environment_without_launcher(),  # its failure must not look like one of this run
         preexec_fn=partial(signal_at_parent_death, signal.SIGTERM),
     )
     forwarded = False

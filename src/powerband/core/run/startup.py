@@ -26,7 +26,7 @@ from powerband.core.regular_files import read_object
 from powerband.core.run.folders.folder_agreement import FolderAgreement, LockedFolder
 from powerband.core.run.folders.roll_call import CheckSizes, RollCall, call_roll
 from powerband.core.run.folders.storage import Storage
-from powerband.core.run_folder import claim_run_folder, remove_unused_run
+from powerband.core.run_folder import claim_run_folder, find_run, remove_unused_run
 from powerband.core.stalls.observation import SLOW_BUSY_LIMIT
 from powerband.core.stalls.watched_rank import WatchedRank
 
@@ -73,13 +73,14 @@ def _claim(settings: RunConfig, recipe: str, restarted: bool, jobs: Collection[s
         jobs: Ids of the launchers of all ranks.
     """
     if restarted:
-        folder = Path(settings.resume or settings.run_dir).expanduser()
-        if not restarts.jobs_of(folder).intersection(jobs):
+        folder = find_run(settings.resume) if settings.resume else Path(settings.run_dir).expanduser()
+        taken = (folder / "run.json").exists()  # not on a machine that is new in the run, with a disk of its own
+        if taken and not restarts.jobs_of(folder).intersection(jobs):
             raise ConfigError(
                 f"run_dir={folder} already contains a run of another job, which would be overwritten. Choose another "
                 f"run_dir, or continue the run with resume={folder}."
             )
-        if not settings.resume:  # the ranks were lost before their first checkpoint
+        if taken and not settings.resume:  # the ranks were lost before their first checkpoint
             remove_unused_run(folder, created=False)
     return claim_run_folder(settings.resume, settings.run_dir, recipe)
 

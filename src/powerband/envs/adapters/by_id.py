@@ -85,7 +85,8 @@ def _registered(env_id: str, env_kwargs: dict[str, Any]) -> Any:
     except (error.DependencyNotInstalled, ModuleNotFoundError) as missing:
         raise ConfigError(
             f"env_id={env_id!r} needs a package that is not installed: {missing}. "
-            f"Install it, or powerband[gym] for the environments of Gymnasium."
+            f"Install it, or powerband[gym] for the environments of Gymnasium. For a module of your own, add its "
+            f"folder to PYTHONPATH; the current folder is searched with PYTHONPATH=. only."
         ) from missing
     except error.Error as unknown:
         near = difflib.get_close_matches(env_id.rpartition(":")[2], list(gymnasium.registry), n=3, cutoff=0.5)

@@ -56,7 +56,7 @@ class WorkerProcess:
         call = f"serve({child_socket.fileno()}, {memory_fd}, {os.getpid()}, {die_with_parent})"
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
         self.process = subprocess.Popen(
-            [sys.executable, "-c", f"from powerband.envs.workers.worker import serve; {call}"],
+            [sys.executable, "-P", "-c", f"from powerband.envs.workers.worker import serve; {call}"],
             stdin=subprocess.DEVNULL,
             stdout=2,  # the output of a simulator must not mix with that of --json
             pass_fds=(child_socket.fileno(), memory_fd),

@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from powerband.core.ranks.meeting import RANK_VARIABLES
+from powerband.core.ranks.meeting import environment_without_launcher
 
+EVALUATOR = "powerband.core.run.evaluations.evaluator"
+"""Module that the process runs."""
 LOG = "evaluator.log"
 """File of the run folder with everything that the process prints."""
 
@@ -40,13 +42,13 @@ class EvaluatorProcess:
     """
 
     def __init__(self, reference: str, run_dir: Path) -> None:
-        environment = {name: value for name, value in os.environ.items() if name not in RANK_VARIABLES}
+        environment = environment_without_launcher()
         environment["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)
         # One core is free, and the GPU belongs to the training.
         environment |= {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
         with (run_dir / LOG).open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "powerband.core.run.evaluations.evaluator", reference, str(run_dir.absolute())],
+                [sys.executable, "-P", "-m", EVALUATOR, reference, str(run_dir.absolute())],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

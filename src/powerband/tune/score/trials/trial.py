@@ -140,7 +140,7 @@ def run_trial(
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
     with output.open("wb") as sink:
         process = subprocess.Popen(
-            [sys.executable, "-u", "-m", "powerband", *command],
+            [sys.executable, "-u", "-P", "-m", "powerband", *command],
             stdin=subprocess.DEVNULL,
             stdout=sink,
             stderr=sink,
