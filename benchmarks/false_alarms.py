@@ -23,7 +23,7 @@ COMMON = "gpus=none threads=1 tensorboard=false save_interval_s=60 eval_process=
 RUNS = {
     "gym": "gym env_id=HalfCheetah-v5 algo=sac env_steps=1e9 eval_interval=3000 eval_episodes=20",
     "snakes": "snakes algo=ddpg env_steps=1e9 eval_interval=200000",
-    "uav": "uav variant=fast env_steps=1e9 eval_interval=100000",
+    "uav": "uav variant=fast time_limit_s=0 env_steps=1e9 eval_interval=100000",
     "metaworld": "metaworld variant=cpu project={folder} env_steps=1e9 eval_interval=10000",
     "sketchnav": "sketchnav variant=small env_steps=1e9 eval_interval=100000",
     "libero": "libero variant=smoke updates=1000000 eval_interval=2000",
