@@ -19,7 +19,7 @@ MOST_BYTES = 4 * 2**30
 """Largest sum of the sizes of the copied files."""
 HASHED_BYTES = 16 * 2**20
 MOST_LINKS = 5000
-"""Largest number of links next to one folder; a folder of data sets may contain millions of files."""
+"""Largest number of links in one folder; a folder of data sets may contain millions of files."""
 
 
 def is_linked(folder: str | Path, name: str) -> bool:
@@ -81,7 +81,7 @@ def copy_folder(source: Path, target: Path, without: Path | None = None) -> None
 
 
 def link_around(source: Path, root: Path, without: Path) -> None:
-    """Links everything next to a folder and next to each of its parents, so that relative paths above it exist.
+    """Links the neighbours of a folder and of each of its parents, so that relative paths above it exist.
 
     A run is stopped before it writes through a link.
 
@@ -91,11 +91,11 @@ def link_around(source: Path, root: Path, without: Path) -> None:
         without: Folder that gets no link, because it contains `root`.
     """
     for inner in (source, *source.parents[:-1]):
-        around = root / inner.parent.relative_to(inner.anchor)
+        neighbours = root / inner.parent.relative_to(inner.anchor)
         with contextlib.suppress(OSError), os.scandir(inner.parent) as entries:
             for entry in itertools.islice(entries, MOST_LINKS):
                 if entry.name != inner.name and entry.path != str(without):
-                    (around / entry.name).symlink_to(entry.path)
+                    (neighbours / entry.name).symlink_to(entry.path)
 
 
 def redirected(text: str, source: Path, target: Path) -> str:
