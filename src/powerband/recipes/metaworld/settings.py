@@ -43,7 +43,7 @@ class ImitateConfig:
     """Adam learning rate of the temporary policy, which acts in online_distill while it learns from the teacher."""
     hidden: Widths = (300, 300)
     """Widths of the hidden layers of the temporary policy."""
-    random_steps: Count = 8_000
+    first_random_steps: Count = 8_000
     """Environment steps, over all ranks, with random actions at the start of online_distill; the temporary policy acts
     and learns afterwards."""
     teacher_start_step: Count = 40_000
