@@ -98,3 +98,18 @@ def test_samples_divide_the_time_of_a_span() -> None:
     host, lines = _divided({"env": 8.0, "other": 1.0}, [{"samples": samples}])
     assert host == {"env": 6.0, "env_wait": 2.0, "other": 1.0}
     assert [(line.where, line.seconds) for line in lines] == [("a.py:1", 6.0), ("a.py:2", 2.0)]
+
+
+def test_a_clock_that_restarts_inside_of_an_environment_goes_on(profile: Any) -> None:
+    """A worker that is forked inside of ``reset`` returns from it, and steps its own environment."""
+    clock = profile("clock").clock
+    timed = profile("timed").TimedEnvCall
+    step = timed(lambda env: None, "step")
+
+    def reset_of_parent(env: Any) -> None:
+        clock.restart()
+        step(env)
+
+    timed(reset_of_parent, "reset")(object())
+    step(object())
+    assert (clock.env_steps, clock.counts, clock.stack, clock.top) == (2, {"env": 2}, [], "other")
