@@ -62,11 +62,20 @@ def _changed(value: Any, prefix: str, changes: dict[str, Any]) -> Any:
     if not new:
         return value
     try:
-        return dataclasses.replace(value, **new)  # runs `__post_init__` again, which may derive other fields
+        # This runs `__post_init__` again, which may derive other fields.
+        if _same_fields(value, dataclasses.replace(value)):
+            return dataclasses.replace(value, **new)
     except (TypeError, ValueError):
-        for name, item in new.items():
-            object.__setattr__(value, name, item)
-        return value
+        pass
+    for name, item in new.items():
+        object.__setattr__(value, name, item)
+    return value
+
+
+def _same_fields(one: Any, other: Any) -> bool:
+    """Returns whether two objects have equal arguments, so that a second `__post_init__` changes none, such as a rate."""
+    names = [field.name for field in dataclasses.fields(one) if field.init]
+    return all(bool(getattr(one, name) == getattr(other, name)) for name in names)
 
 
 def _track(value: Any, prefix: str) -> None:
