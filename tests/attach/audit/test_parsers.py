@@ -163,3 +163,17 @@ def test_a_change_of_a_field_does_not_repeat_what_post_init_has_done(tmp_path: P
     pytest.importorskip("transformers")
     found, _ = run(tmp_path, POST_INIT, {"dataclass:batch": 6})
     assert "values 0.4 6 3" in found.console
+
+
+COPIES = """
+import json
+with open("config.json") as file:
+    cfg = json.load(file)
+print(type(cfg)(cfg)["lr"], cfg.fromkeys(["a"], 1)["a"], type(cfg)(b=2)["b"])
+"""
+
+
+def test_the_type_of_a_tracked_dictionary_can_be_called(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"lr": 0.1}')
+    found, options = run(tmp_path, COPIES, {})
+    assert "0.1 1 2" in found.console and not options["lr"].never_read
