@@ -25,6 +25,8 @@ NEW_CLASSES = 5
 """Number of samples between two searches for new environment classes."""
 TRACE_S = 1.0
 """Longest recording of spans in seconds."""
+LOOKS = 500
+"""Largest number of looks whether a stopped thread has ended, 0.1 ms apart."""
 MAX_PLACES = 2000
 """Number of different places to keep; the time of further ones stays without lines."""
 
@@ -36,6 +38,7 @@ class Sampler:
         self._wake = _thread.allocate_lock()
         self._ended = _thread.allocate_lock()
         self._running = False
+        self._thread = 0
         self._pending: list[tuple[str, Place]] = []
         self._previous = OTHER
         self._callers = Callers()
@@ -57,6 +60,11 @@ class Sampler:
             self._wake.release()
             self._ended.acquire()
             self._ended.release()
+            # The thread still ends. Since Python 3.12, `os.fork` warns if the system lists another one.
+            for _ in range(LOOKS):
+                if not os.path.exists(f"/proc/self/task/{self._thread}"):
+                    break
+                time.sleep(1e-4)
 
     def restart(self) -> None:
         """Starts the thread again after `stop`."""
@@ -94,6 +102,7 @@ class Sampler:
             record.write("trace", spans=list(clock.trace))
 
     def _run(self) -> None:
+        self._thread = _thread.get_native_id()
         looks = 0
         while not self._wake.acquire(True, SAMPLE_S):
             looks += 1
@@ -176,6 +185,7 @@ def begin() -> None:
     process.after_fork_in_parent.append(sampler.restart)
     process.after_fork_in_child.append(_begin_again)
     process.at_end.append(_finish)
+    process.after_failed_exec.append(sampler.restart)
     sampler.write()
     sampler.start()
 
