@@ -113,3 +113,14 @@ def test_a_clock_that_restarts_inside_of_an_environment_goes_on(profile: Any) ->
     timed(reset_of_parent, "reset")(object())
     step(object())
     assert (clock.env_steps, clock.counts, clock.stack, clock.top) == (2, {"env": 2}, [], "other")
+
+
+def test_samples_without_a_following_event_are_counted(profile: Any) -> None:
+    module = profile("sampler")
+    sampler, clock = module.Sampler(), profile("clock").clock
+    clock.restart()
+    for _ in range(module.MOST_PENDING + 10):
+        sampler._sample()
+    assert [(key[:2], count) for key, count in sampler._samples.items()] == [(("other", "other"), 10)]
+    sampler.end_pending()
+    assert sum(sampler._samples.values()) == module.MOST_PENDING + 10 and not sampler._pending

@@ -25,6 +25,8 @@ NEW_CLASSES = 5
 """Number of samples between two searches for new environment classes."""
 TRACE_S = 1.0
 """Longest recording of spans in seconds."""
+MOST_PENDING = 250
+"""Number of samples that may wait for the next event. The account of older ones needs none."""
 LOOKS = 500
 """Largest number of looks whether a stopped thread has ended, 0.1 ms apart."""
 MAX_PLACES = 2000
@@ -135,6 +137,18 @@ class Sampler:
             self._previous = clock.previous
             clock.waiting = True
         self._pending.append((top, place))
+        if len(self._pending) > MOST_PENDING:
+            self._count_without_event(*self._pending.pop(0))
+
+    @safely
+    def end_pending(self) -> None:
+        """Counts the samples that wait for an event, at the end of the process."""
+        for top, place in self._pending:
+            self._count_without_event(top, place)
+        self._pending.clear()
+
+    def _count_without_event(self, top: str, place: Place) -> None:
+        self._count(top, self._callers.account(place, self._previous, OTHER), place)
 
     def _count(self, top: str, account: str, place: Place) -> None:
         key = (top, account, place.line, place.caller, place.library)
@@ -200,6 +214,7 @@ def _begin_again() -> None:
 
 def _finish() -> None:
     sampler.stop()
+    sampler.end_pending()
     if clock.recorded:  # a short script, whose spans are fewer than the timeline holds
         clock.recorded, clock.trace = None, clock.recorded
     sampler.write()
