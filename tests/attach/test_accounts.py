@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import sys
 from collections.abc import Iterator
 from types import FrameType
@@ -48,6 +49,27 @@ def test_a_place_has_an_account(profile: Any, path: str, functions: list[str], a
     place = profile("places").place_of(frame_of(path, *functions))
     assert place.account == account
     assert (place.library if "site-packages" in path else place.line) == f"{path}:{len(functions)}"
+
+
+@pytest.mark.parametrize(
+    ("path", "user", "torch"),
+    [
+        ("/home/me/train.py", True, ""),
+        ("/usr/lib/python3/dist-packages/numpy/core.py", False, ""),
+        ("/x/dist-packages/torch/nn/functional.py", False, "tensor"),
+        ("/tmp/torchinductor_me/ab/cab.py", False, "tensor"),
+        ("/cache/of/torch/ab/cab.py", False, "tensor"),
+        (json.__file__, False, ""),
+        ("<string>", False, ""),
+    ],
+)
+def test_files_of_packages_of_the_interpreter_and_of_compiled_code_are_not_the_users(
+    profile: Any, monkeypatch: pytest.MonkeyPatch, path: str, user: bool, torch: str
+) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/cache/of/torch")
+    place = profile("places").place_of(frame_of(path, "function"))
+    assert (place.line.startswith(path), place.torch) == (user, torch)
+    assert importlib.import_module("powerband_attach.user_code").is_user_file(path) is user
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Places: what a Python stack is doing, as an account and as lines of the user's code.
 
-The user's code is every file outside of the interpreter's library and of site-packages.
+`user_code` says which files are the user's code.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ import linecache
 import os
 import re
 import sys
-import sysconfig
 from types import CodeType, FrameType
 from typing import NamedTuple
+
+from powerband_attach import user_code
 
 WAITS = ("/multiprocessing/", "/envpool/")
 """Files in which the loop waits for another process, or for the threads of a compiled simulator."""
@@ -45,20 +46,6 @@ FUNCTIONS = {
 SYNCHRONISATIONS = re.compile(r"\.(item|cpu|numpy|tolist|synchronize)\(|\.to\(")
 """Calls of a line that copy between host and device, or wait for the device."""
 EVAL_CALLBACK = "EvalCallback"
-
-_PATHS = [sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")]
-_LIBRARIES = tuple({os.path.join(path, "") for path in _PATHS if path})
-_OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-
-
-def is_own_file(path: str) -> bool:
-    """Returns whether a file belongs to this package."""
-    return path.startswith(_OWN)
-
-
-def is_user_file(path: str) -> bool:
-    """Returns whether a file is the user's code: no installed package, no generated code, no part of powerband."""
-    return not (path.startswith((*_LIBRARIES, _OWN, "<")) or "/site-packages/" in path)
 
 
 class Place(NamedTuple):
@@ -132,9 +119,9 @@ _KINDS: dict[CodeType, _Kind] = {}
 
 def _kind(code: CodeType) -> _Kind:
     path, name = code.co_filename, code.co_name
-    library = path.startswith(_LIBRARIES) or path.startswith("<") or "/site-packages/" in path
-    is_torch = "/torch/" in path and library
-    standard = library and "/site-packages/" not in path
+    compiled, standard = user_code.is_compiled_file(path), user_code.is_standard_file(path)
+    library = compiled or standard or user_code.is_package_file(path)
+    is_torch = compiled or ("/torch/" in path and library)
     torch = ("module" if path.endswith("/torch/nn/modules/module.py") else "tensor") if is_torch else ""
     account = ""
     for each, parts in FILES.items():
@@ -154,7 +141,7 @@ def _kind(code: CodeType) -> _Kind:
                 evaluates = evaluates or each == "eval"
                 account = account or ("" if each == "eval" else each)
         evaluates = evaluates or EVAL_CALLBACK in getattr(code, "co_qualname", "")
-    kind = _Kind(path.startswith(_OWN), not library, not standard and not is_torch, torch, account, evaluates)
+    kind = _Kind(user_code.is_own_file(path), not library, not standard and not is_torch, torch, account, evaluates)
     if len(_KINDS) > 20_000:
         _KINDS.clear()
     _KINDS[code] = kind

@@ -15,8 +15,8 @@ import weakref
 from types import MethodType
 from typing import Any
 
-from powerband_attach import process
-from powerband_attach.audit import facts, settings
+from powerband_attach import process, user_code
+from powerband_attach.audit import facts
 from powerband_attach.imports import when_imported
 from powerband_attach.safely import safely
 
@@ -38,7 +38,7 @@ def watch_user_classes() -> None:
     """Wraps the environment classes that the user's modules define. Called after parsing and before some forwards."""
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
-        if not isinstance(file, str) or not settings.is_user_file(file):
+        if not isinstance(file, str) or not user_code.is_user_file(file):
             continue
         for cls in list(vars(module).values()):
             if isinstance(cls, type) and cls.__module__ == module.__name__ and callable(getattr(cls, "reset", None)):
