@@ -129,7 +129,7 @@ class Sampler:
         place = place_of(frame)
         del frame  # it keeps the variables of the script alive
         self._callers.add(top, place)
-        account = _inside(top, place)
+        account = "eval" if self._callers.evaluates(place) else _inside(top, place)
         if account:
             self._count(top, account, place)
             return
@@ -164,8 +164,6 @@ def _inside(top: str, place: Place) -> str:
         top: Account of the innermost open span; ``other`` outside of all.
         place: What the stack is doing.
     """
-    if place.account == "eval":
-        return "eval"
     if top == "env":
         return "env_wait" if place.account == "wait" else "env"
     if top != OTHER:
