@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import json
+import multiprocessing
 import sys
+import threading
 from collections.abc import Iterator
 from types import FrameType
 from typing import Any
@@ -25,18 +28,23 @@ def profile(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 def frame_of(path: str, *functions: str) -> FrameType:
     """Returns the frame of the innermost of nested functions in a file."""
-    source = "".join(f"def {name}(rest): return rest[0](rest[1:])\n" for name in functions)
-    space: dict[str, Any] = {}
-    exec(compile(source, path, "exec"), space)
-    calls = [space[name] for name in functions] + [lambda rest: sys._getframe(1)]
+    return stack_of(*((path, name) for name in functions))
+
+
+def stack_of(*functions: tuple[str, str]) -> FrameType:
+    """Returns the frame of the innermost of nested functions, each given by its file and its name."""
+    calls = []
+    for path, name in functions:
+        space: dict[str, Any] = {}
+        exec(compile(f"def {name}(rest): return rest[0](rest[1:])", path, "exec"), space)
+        calls.append(space[name])
+    calls.append(lambda rest: sys._getframe(1))
     return calls[0](calls[1:])
 
 
 @pytest.mark.parametrize(
     ("path", "functions", "account"),
     [
-        ("/home/me/train.py", ["train", "evaluate_policy"], "eval"),
-        ("/home/me/train.py", ["train", "evaluate_actions"], ""),
         ("/home/me/replay_buffer.py", ["sample"], "sample"),
         ("/home/me/replay_buffer.py", ["add"], "store"),
         ("/home/me/train.py", ["compute_gae"], "returns"),
@@ -47,7 +55,64 @@ def frame_of(path: str, *functions: str) -> FrameType:
 def test_a_place_has_an_account(profile: Any, path: str, functions: list[str], account: str) -> None:
     place = profile("places").place_of(frame_of(path, *functions))
     assert place.account == account
-    assert (place.library if "site-packages" in path else place.line) == f"{path}:{len(functions)}"
+    assert (place.library if "site-packages" in path else place.line) == f"{path}:1"
+
+
+@pytest.mark.parametrize(
+    ("path", "user", "torch"),
+    [
+        ("/home/me/train.py", True, ""),
+        ("/usr/lib/python3/dist-packages/numpy/core.py", False, ""),
+        ("/x/dist-packages/torch/nn/functional.py", False, "tensor"),
+        ("/tmp/torchinductor_me/ab/cab.py", False, "tensor"),
+        ("/cache/of/torch/ab/cab.py", False, "tensor"),
+        (json.__file__, False, ""),
+        ("<string>", False, ""),
+    ],
+)
+def test_files_of_packages_of_the_interpreter_and_of_compiled_code_are_not_the_users(
+    profile: Any, monkeypatch: pytest.MonkeyPatch, path: str, user: bool, torch: str
+) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/cache/of/torch")
+    place = profile("places").place_of(frame_of(path, "function"))
+    assert (place.line.startswith(path), place.torch) == (user, torch)
+    assert importlib.import_module("powerband_attach.user_code").is_user_file(path) is user
+
+
+TRAIN, PROCESS = "/home/me/train.py", multiprocessing.__file__.replace("__init__", "process")
+BAR, TORCH = "/x/site-packages/tqdm/std.py", "/x/site-packages/torch/utils/data/fetch.py"
+
+
+@pytest.mark.parametrize(
+    ("stack", "account"),
+    [
+        ([(PROCESS, "run"), (TRAIN, "learn")], ""),
+        ([(PROCESS, "run"), ("/x/site-packages/gymnasium/worker.py", "work")], ""),
+        ([(PROCESS, "run"), (TRAIN, "learn"), (PROCESS, "recv")], "wait"),
+        ([(TRAIN, "train"), (PROCESS, "recv"), (threading.__file__, "wait")], "wait"),
+        ([(TRAIN, "train"), (BAR, "iterate"), (TRAIN, "batches")], ""),
+        ([(TRAIN, "train"), (BAR, "iterate"), (threading.__file__, "write")], "log"),
+        ([(TRAIN, "train"), (TORCH, "fetch"), (TRAIN, "load_image")], "data_wait"),
+        ([(TRAIN, "save_model"), (TRAIN, "pack")], "save"),
+    ],
+)
+def test_what_a_library_calls_is_not_the_work_of_the_library(
+    profile: Any, stack: list[tuple[str, str]], account: str
+) -> None:
+    assert profile("places").place_of(stack_of(*stack)).account == account
+
+
+def test_an_evaluation_has_its_name_and_steps_environments_without_updates(profile: Any) -> None:
+    place_of, callers = profile("places").place_of, profile("callers").Callers()
+    around = ["evaluation", "train"]  # evaluates parameters by a whole training
+    episode, critic = place_of(frame_of(TRAIN, *around, "evaluate_policy")), frame_of(TRAIN, *around, "evaluate")
+    assert not callers.evaluates(episode)
+    callers.add("optimizer", place_of(frame_of(TRAIN, *around)))
+    callers.add("env", episode)
+    assert callers.evaluates(episode) and callers.account(episode, "env", "env") == "eval"
+    assert not callers.evaluates(place_of(critic)) and not callers.evaluates(place_of(frame_of(TRAIN, *around)))
+    assert callers.account(place_of(critic), "env", "backward") != "eval"
+    assert callers.evaluates(place_of(frame_of(TRAIN, *around, "validation_step")))
 
 
 @pytest.mark.parametrize(
@@ -98,3 +163,29 @@ def test_samples_divide_the_time_of_a_span() -> None:
     host, lines = _divided({"env": 8.0, "other": 1.0}, [{"samples": samples}])
     assert host == {"env": 6.0, "env_wait": 2.0, "other": 1.0}
     assert [(line.where, line.seconds) for line in lines] == [("a.py:1", 6.0), ("a.py:2", 2.0)]
+
+
+def test_a_clock_that_restarts_inside_of_an_environment_goes_on(profile: Any) -> None:
+    """A worker that is forked inside of ``reset`` returns from it, and steps its own environment."""
+    clock = profile("clock").clock
+    timed = profile("timed").TimedEnvCall
+    step = timed(lambda env: None, "step")
+
+    def reset_of_parent(env: Any) -> None:
+        clock.restart()
+        step(env)
+
+    timed(reset_of_parent, "reset")(object())
+    step(object())
+    assert (clock.env_steps, clock.counts, clock.stack, clock.top) == (2, {"env": 2}, [], "other")
+
+
+def test_samples_without_a_following_event_are_counted(profile: Any) -> None:
+    module = profile("sampler")
+    sampler, clock = module.Sampler(), profile("clock").clock
+    clock.restart()
+    for _ in range(module.MOST_PENDING + 10):
+        sampler._sample()
+    assert [(key[:2], count) for key, count in sampler._samples.items()] == [(("other", "other"), 10)]
+    sampler.end_pending()
+    assert sum(sampler._samples.values()) == module.MOST_PENDING + 10 and not sampler._pending

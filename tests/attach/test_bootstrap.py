@@ -135,6 +135,22 @@ def test_a_reused_id_of_the_first_process_is_no_member(monkeypatch: pytest.Monke
     assert set(tree.seen) == {(7, 100), (8, 110)} and not tree.alive()
 
 
+FAILED_EXEC = """
+import os, time
+try:
+    os.execv("/no/such/program", ["x"])
+except OSError:
+    time.sleep(0.9)
+    os.kill(os.getpid(), 9)
+"""
+
+
+def test_a_process_whose_exec_fails_is_measured_further(tmp_path: Path) -> None:
+    (record,) = run(tmp_path, FAILED_EXEC).records()
+    (end,) = record.of_kind("end")
+    assert any(line["time_ns"] > end["time_ns"] for line in record.of_kind("times"))
+
+
 def test_a_missing_program_is_a_user_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="No such file"):
         launch(["pythn", "train.py"], "profile", tmp_path)

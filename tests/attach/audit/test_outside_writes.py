@@ -52,3 +52,28 @@ def test_folders_that_exist_and_reads_are_no_writes(tmp_path: Path) -> None:
     found = run_short([sys.executable, "train.py"], folder, {}, Limits(most_s=60))
     assert (found.status, found.outside) == (0, ""), found.console
     assert {"own.pt", "own.db"} <= set(found.files)
+
+
+LINKS = """
+import os, shutil
+os.rename("big.bin", "moved.bin")
+os.remove("moved.bin")
+os.symlink(OUTSIDE, "new")
+os.symlink("other", "new2")
+os.rename("new2", "new")
+os.remove("new")
+open("second.bin", "a")
+"""
+
+
+def test_links_in_the_copy_may_be_renamed_and_removed_but_not_written(tmp_path: Path) -> None:
+    folder, outside = tmp_path / "work", tmp_path / "outside"
+    folder.mkdir()
+    outside.mkdir()
+    for name in ("big.bin", "second.bin"):
+        (outside / name).write_text("data")
+        (folder / name).symlink_to(outside / name)
+    (folder / "train.py").write_text(f"OUTSIDE = {str(outside)!r}\n{LINKS}")
+    found = run_short([sys.executable, "train.py"], folder, {}, Limits(most_s=60))
+    assert found.outside == f"second.bin -> {outside / 'second.bin'}", found.console
+    assert sorted(path.name for path in outside.iterdir()) == ["big.bin", "second.bin"]

@@ -138,3 +138,42 @@ def test_paths_enumerations_and_sets_keep_their_type(tmp_path: Path) -> None:
     assert (options["folder"].value, tried["folder"]) == ("runs", ["runs_x"])
     assert tried["colour"] == ["BLUE"] and [2, 4] in tried["layers"] and [6, 8] in tried["sizes"]
     assert tried["share"] == []  # a value of this type cannot be built
+
+
+POST_INIT = """
+from dataclasses import dataclass
+from transformers import HfArgumentParser
+@dataclass
+class Args:
+    lr: float = 0.1
+    batch: int = 8
+    def __post_init__(self): self.lr *= 4
+@dataclass
+class Derived:
+    lr: float = 0.1
+    batch: int = 8
+    def __post_init__(self): self.half = self.batch // 2
+args, = HfArgumentParser(Args).parse_args_into_dataclasses()
+derived, = HfArgumentParser(Derived).parse_args_into_dataclasses()
+print("values", args.lr, args.batch, derived.half)
+"""
+
+
+def test_a_change_of_a_field_does_not_repeat_what_post_init_has_done(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    found, _ = run(tmp_path, POST_INIT, {"dataclass:batch": 6})
+    assert "values 0.4 6 3" in found.console
+
+
+COPIES = """
+import json
+with open("config.json") as file:
+    cfg = json.load(file)
+print(type(cfg)(cfg)["lr"], cfg.fromkeys(["a"], 1)["a"], type(cfg)(b=2)["b"])
+"""
+
+
+def test_the_type_of_a_tracked_dictionary_can_be_called(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"lr": 0.1}')
+    found, options = run(tmp_path, COPIES, {})
+    assert "0.1 1 2" in found.console and not options["lr"].never_read

@@ -121,3 +121,63 @@ def test_a_rank_without_updates_ends_after_its_first_steps(tmp_path: Path) -> No
     found = run(tmp_path, RANK, window=0.3)
     assert found.stopped and total(found, "updates") == 0
     assert 0 < total(found, "env_steps") < 3000
+
+
+SUBCLASSES = """
+import typing
+from powerband_attach.audit.runtime import environments
+
+class Plain:
+    pass
+class Own:
+    seen = []
+    def __init_subclass__(cls, **kwargs): cls.seen.append((cls, kwargs))
+class Parent(typing.Generic[typing.TypeVar("T")]):
+    pass
+
+for base in (Plain, Own, Parent):
+    environments._watch_subclasses(base)
+    class Env(base):
+        def reset(self): pass
+        def step(self, action): pass
+    assert isinstance(Env.__dict__["step"], environments.Counted), base
+class Named(Own, name=3): pass
+assert Own.seen == [(Own.seen[0][0], {}), (Named, {"name": 3})], Own.seen
+class Typed(Parent[int]): pass
+try:
+    class Wrong(Plain, name=3): pass
+except TypeError:
+    print("subclasses", "are counted")
+"""
+FORKED = """
+import os, gymnasium, numpy as np
+
+class Point(gymnasium.Env):
+    inside = False
+    def reset(self, seed=None, options=None): return np.zeros(4), {}
+    def step(self, action):
+        if self.inside:
+            if os.fork() == 0:
+                for _ in range(3): other.step(0)
+                os._exit(0)
+            os.wait()
+        return np.zeros(4), 1.0, False, False, {}
+
+env, other = Point(), Point()
+env.inside = True
+env.step(0)
+env.inside = False
+for _ in range(3): other.step(0)
+"""
+
+
+def test_a_base_class_of_environments_may_have_any_init_subclass(tmp_path: Path) -> None:
+    """Python 3.12 has the one of `typing.Generic` in C."""
+    found = run(tmp_path, SUBCLASSES)
+    assert "subclasses are counted" in found.console
+
+
+def test_a_process_that_was_forked_inside_of_a_step_counts_its_steps(tmp_path: Path) -> None:
+    found = run(tmp_path, FORKED)
+    counts = [facts_of(record)["counts"]["env_steps"] for record in found.records]
+    assert sorted(counts) == [3, 4], found.records

@@ -184,3 +184,21 @@ def test_a_failing_script_is_named(tmp_path: Path) -> None:
         [sys.executable, "-c", "raise KeyError('own')"], tmp_path, [Change("tf32", True, "", 1.0)], WORK, 1.0
     )
     assert gains == ([None], "KeyError: 'own'")
+
+
+TF32 = """
+import torch
+torch.set_float32_matmul_precision("medium")
+from powerband_attach.trial import probe
+blocks = probe._Blocks([{}, {"tf32": True}], 2)
+states = []
+for _ in range(4):
+    blocks._next(0.0)
+    states.append((torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32))
+assert states == [("medium", True), ("high", True)] * 2, states
+torch.backends.cudnn.allow_tf32 = False
+"""
+
+
+def test_a_probe_restores_the_precision_of_the_script(tmp_path: Path) -> None:
+    assert error_of(tmp_path, TF32, {}) == ""

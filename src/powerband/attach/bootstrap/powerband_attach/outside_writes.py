@@ -43,13 +43,15 @@ def _look(event: str, args: tuple[Any, ...]) -> None:
     elif event == "os.mkdir":
         if not os.path.lexists(args[0]):  # the event also comes before the error that a folder exists
             _check(args[0])
-    elif event in ("os.remove", "os.rmdir", "shutil.rmtree", "os.truncate"):
+    elif event in ("shutil.rmtree", "os.truncate"):
         _check(args[0])
+    elif event in ("os.remove", "os.rmdir"):
+        _check(args[0], follow=False)
     elif event in ("os.rename", "shutil.move"):
-        _check(args[0])
-        _check(args[1])
+        _check(args[0], follow=False)
+        _check(args[1], follow=False)
     elif event in ("os.symlink", "os.link"):
-        _check(args[1])
+        _check(args[1], follow=False)
     elif event == "sqlite3.connect":
         _check(_file_of_database(args[0]))
 
@@ -79,13 +81,25 @@ def _check_saves(module: Any) -> None:
     module.save = save
 
 
-def _check(path: Any) -> None:
+def _check(path: Any, follow: bool = True) -> None:
+    """Ends the run if it may not write a path.
+
+    Args:
+        path: The path.
+        follow: Whether the write goes to the target of a link. Without it, the write changes the link itself, which
+            belongs to the folder that contains it.
+    """
     if not isinstance(path, (str, bytes)) or not path:
         return
-    full = os.path.realpath(os.fsdecode(path))
+    text = os.fsdecode(path)
+    folder, name = os.path.split(text.rstrip(os.sep))
+    named = os.path.normpath(os.path.join(os.path.realpath(folder or "."), name))
+    full = os.path.realpath(text) if follow else named
     if any(full == folder or full.startswith(folder + os.sep) for folder in _allowed):
         return
     if any(part in full.split(os.sep) for part in CACHES):
         return
-    record.write("outside", path=full)
+    copy = _allowed[0] + os.sep
+    link = named[len(copy) :] + " -> " if named.startswith(copy) else ""  # files above a size are links in the copy
+    record.write("outside", path=link + full)
     os._exit(0)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import functools
 import os
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -23,9 +24,12 @@ after_fork_in_child: list[Callable[[], Any]] = []
 """Functions that run in a forked process, after its own record has begun."""
 at_end: list[Callable[[], Any]] = []
 """Functions that run before the process ends or replaces itself. A process that a signal kills does not run them."""
+after_failed_exec: list[Callable[[], Any]] = []
+"""Functions that run when `os.exec` has failed, so that the process goes on although `at_end` has run."""
 
 _ENDS = ("_exit", "execv", "execve")
 _ended = False
+_in_fork = [False]
 
 
 def watch() -> None:
@@ -34,6 +38,8 @@ def watch() -> None:
     atexit.register(_end)
     for name in _ENDS:
         setattr(os, name, _ending(getattr(os, name)))
+    if sys.version_info >= (3, 12):
+        os.fork = _forking(os.fork)
 
 
 def _ending(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -44,8 +50,31 @@ def _ending(fn: Callable[..., Any]) -> Callable[..., Any]:
             return fn(*args, **kwargs)
         finally:  # only a failed `os.exec` returns
             _reset_end()
+            for callback in after_failed_exec:
+                safely(callback)()
 
     return ending
+
+
+def _forking(fn: Callable[[], int]) -> Callable[[], int]:
+    """Runs the callbacks of the parent after `os.fork`. Inside of it they come too early.
+
+    Since Python 3.12, `os.fork` warns if the process has several threads after it, and the callbacks start one.
+    """
+
+    @functools.wraps(fn)
+    def fork() -> int:
+        process_id = -1
+        _in_fork[0] = True
+        try:
+            process_id = fn()
+            return process_id
+        finally:
+            _in_fork[0] = False
+            if process_id:
+                _in_parent()
+
+    return fork
 
 
 def _reset_end() -> None:
@@ -68,6 +97,8 @@ def _before() -> None:
 
 
 def _in_parent() -> None:
+    if _in_fork[0]:
+        return
     for callback in after_fork_in_parent:
         safely(callback)()
 

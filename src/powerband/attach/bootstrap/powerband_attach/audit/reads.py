@@ -12,7 +12,7 @@ import pathlib
 import sys
 from typing import Any
 
-from powerband_attach import process, record
+from powerband_attach import process, record, user_code
 from powerband_attach.audit import settings
 
 NEUTRAL_FILES = ("argparse.py", "copy.py", "copyreg.py", "functools.py", "hf_argparser.py", "typing.py", "inspect.py")
@@ -132,8 +132,8 @@ def caller() -> tuple[str, bool]:
     frame: Any = sys._getframe(1)
     while frame is not None:
         path = frame.f_code.co_filename
-        if not settings.is_own(path) and _kind(path, frame.f_code.co_name) != "neutral" and "<frozen" not in path:
-            return settings.place(path, frame.f_lineno), settings.is_user_file(path)
+        if not user_code.is_own_file(path) and _kind(path, frame.f_code.co_name) != "neutral" and "<frozen" not in path:
+            return settings.place(path, frame.f_lineno), user_code.is_user_file(path)
         frame = frame.f_back
     return "", False
 
@@ -141,15 +141,15 @@ def caller() -> tuple[str, bool]:
 def called_by_user_code() -> bool:
     """Returns whether the nearest frame outside this package is the user's code."""
     frame: Any = sys._getframe(1)
-    while frame is not None and settings.is_own(frame.f_code.co_filename):
+    while frame is not None and user_code.is_own_file(frame.f_code.co_filename):
         frame = frame.f_back
-    return frame is not None and settings.is_user_file(frame.f_code.co_filename)
+    return frame is not None and user_code.is_user_file(frame.f_code.co_filename)
 
 
 def _reader(depth: int) -> tuple[str, str]:
     """(``read``, ``bulk`` or ``neutral``; ``file:line``) of the first frame outside this package."""
     frame: Any = sys._getframe(depth)
-    while frame is not None and settings.is_own(frame.f_code.co_filename):
+    while frame is not None and user_code.is_own_file(frame.f_code.co_filename):
         frame = frame.f_back
     if frame is None:
         return "neutral", ""
@@ -162,7 +162,7 @@ def _kind(path: str, function: str) -> str:
         return "bulk"
     if path == "<string>":
         return "bulk" if function in GENERATED_BULK else "neutral"
-    if settings.is_user_file(path):
+    if user_code.is_user_file(path):
         return "read"
     parts = path.replace(os.sep, "/").split("/")
     if parts[-1] == "dataclasses.py":

@@ -7,21 +7,11 @@ without limits stops) and ``most_s`` (seconds after which any run stops).
 
 from __future__ import annotations
 
-import functools
 import json
 import os
-import sysconfig
 from typing import Any
 
 _settings: dict[str, Any] = {}
-_OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-_LIBRARIES = tuple(
-    {
-        os.path.realpath(path) + os.sep
-        for name, path in sysconfig.get_paths().items()
-        if name in ("stdlib", "platstdlib")
-    }
-)
 
 
 def load() -> None:
@@ -39,19 +29,6 @@ def changes(parser: str) -> dict[str, Any]:
     """Returns the new values for the options of `parser`, by name."""
     start = parser + ":"
     return {key[len(start) :]: value for key, value in get("changes", {}).items() if key.startswith(start)}
-
-
-def is_own(path: str) -> bool:
-    """Returns whether a file belongs to this package."""
-    return path.startswith(_OWN)
-
-
-@functools.lru_cache(maxsize=10_000)
-def is_user_file(path: str) -> bool:
-    """Returns whether a file is the user's code: no installed package, no standard library, no generated code."""
-    if path.startswith("<") or is_own(path) or "site-packages" in path or "dist-packages" in path:
-        return False
-    return not os.path.realpath(path).startswith(_LIBRARIES)
 
 
 def place(path: str, line: int) -> str:

@@ -14,8 +14,8 @@ from weakref import WeakKeyDictionary
 
 from powerband_attach import record
 from powerband_attach.imports import when_imported
-from powerband_attach.profile.places import is_user_file
 from powerband_attach.safely import safely
+from powerband_attach.user_code import is_user_file
 
 CALLS = {
     "torch.utils.data.dataloader": ("DataLoader.__init__",),

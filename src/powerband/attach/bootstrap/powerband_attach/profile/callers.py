@@ -3,6 +3,9 @@
 A function that calls backward passes or optimiser steps, but neither environments nor batch loaders, belongs to the
 update. A function that calls environments and no updates collects steps. For the common loop around both, the events
 before and after a sample decide: a network in front of an environment step chooses an action.
+
+A function evaluates if its name says so and if it steps environments or loads batches, without an update. Thus the
+method ``evaluate`` of a network, which an update calls, is no evaluation. Neither is a function around the training.
 """
 
 from __future__ import annotations
@@ -30,12 +33,23 @@ class Callers:
             top: Account of the innermost open span.
             place: What the stack is doing.
         """
-        if place.account == "eval":  # an evaluation also steps environments
-            return
         if top in UPDATE:
             self._update.update(place.codes)
         elif top in INPUT:
-            self._input.update(place.codes)
+            evaluations = [code for code in place.evaluations if code not in self._update]
+            # The callers of an evaluation do not themselves step environments.
+            outermost = place.codes.index(evaluations[-1]) + 1 if evaluations else None
+            self._input.update(place.codes[:outermost])
+
+    def evaluates(self, place: Place) -> bool:
+        """Returns whether a sample belongs to an evaluation.
+
+        One step of an evaluation, such as ``validation_step``, gets its batch from its caller.
+        """
+        return any(
+            code not in self._update and (code in self._input or code.co_name.endswith("_step"))
+            for code in place.evaluations
+        )
 
     def account(self, place: Place, before: str, after: str) -> str:
         """Returns the account of a sample outside of all spans.
@@ -44,6 +58,8 @@ class Callers:
             place: What the stack is doing.
             before, after: Accounts of the spans before and after it.
         """
+        if self.evaluates(place):
+            return "eval"
         if self._input and any(code in self._update and code not in self._input for code in place.codes):
             return _part_of_update(before, after)
         if self._update and any(code in self._input and code not in self._update for code in place.codes):

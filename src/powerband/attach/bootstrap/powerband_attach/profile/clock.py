@@ -44,7 +44,6 @@ class Clock:
     """
 
     def __init__(self) -> None:
-        self.env_depth = 0
         self.marks: list[tuple[int, int, int]] | None = None
         self.restart()
 
@@ -56,6 +55,7 @@ class Clock:
         self.worst_ns: dict[str, int] = {}
         self.bins: dict[str, list[int]] = {}
         self.stack: list[str] = []
+        self.env_depth = 0
         self.top = OTHER
         self.env_steps = self.num_envs = 0
         self.optimizers: dict[int, int] = {}
@@ -108,6 +108,8 @@ class Clock:
 
     def leave(self, account: str, start: int) -> None:
         """Closes the innermost span."""
+        if not self.stack:  # `restart` has discarded the span: the process was forked inside of it
+            return
         now = perf_counter_ns()
         self.ns[self.top] += now - self.since
         self.since = now

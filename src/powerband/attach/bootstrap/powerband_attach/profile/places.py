@@ -1,6 +1,6 @@
 """Places: what a Python stack is doing, as an account and as lines of the user's code.
 
-The user's code is every file outside of the interpreter's library and of site-packages.
+`user_code` says which files are the user's code.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ import linecache
 import os
 import re
 import sys
-import sysconfig
 from types import CodeType, FrameType
 from typing import NamedTuple
+
+from powerband_attach import user_code
 
 WAITS = ("/multiprocessing/", "/envpool/")
 """Files in which the loop waits for another process, or for the threads of a compiled simulator."""
@@ -44,33 +45,21 @@ FUNCTIONS = {
 """Account -> pattern of the name of a function, in the user's code and in frameworks."""
 SYNCHRONISATIONS = re.compile(r"\.(item|cpu|numpy|tolist|synchronize)\(|\.to\(")
 """Calls of a line that copy between host and device, or wait for the device."""
-EVAL_CALLBACK = "EvalCallback"
-
-_PATHS = [sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")]
-_LIBRARIES = tuple({os.path.join(path, "") for path in _PATHS if path})
-_OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-
-
-def is_own_file(path: str) -> bool:
-    """Returns whether a file belongs to this package."""
-    return path.startswith(_OWN)
-
-
-def is_user_file(path: str) -> bool:
-    """Returns whether a file is the user's code: no installed package, no generated code, no part of powerband."""
-    return not (path.startswith((*_LIBRARIES, _OWN, "<")) or "/site-packages/" in path)
+EVALUATIONS = re.compile(r"EvalCallback|EvaluationLoop")
+"""Classes of Stable-Baselines3 and Lightning whose methods evaluate."""
 
 
 class Place(NamedTuple):
     """What a stack is doing.
 
     Attributes:
-        account: Account that the stack shows for certain; "" if it shows none.
+        account: Account that the stack shows for certain, or ``wait`` for another process; "" if it shows none.
         torch: Whether torch computes: "module" inside of a network, "tensor" otherwise, "" if it does not.
         line: Innermost line of the user's code, as ``path:line``; "" if there is none.
         caller: Line of the user's code that called it from another function; "" if there is none.
         library: Innermost line outside of the user's code, of torch and of the standard library; "" if there is none.
-        codes: Functions of the stack outside of torch and of the standard library.
+        codes: Functions of the stack outside of torch and of the standard library, the innermost first.
+        evaluations: Those of `codes` that evaluate, to judge by their names. `callers` decides.
     """
 
     account: str
@@ -79,28 +68,31 @@ class Place(NamedTuple):
     caller: str
     library: str
     codes: tuple[CodeType, ...]
+    evaluations: tuple[CodeType, ...] = ()
 
 
 def place_of(frame: FrameType) -> Place:
     """Finds out what the stack that ends in `frame` is doing."""
     account, torch, line, caller, library = "", "", "", "", ""
     line_code: CodeType | None = None
-    evaluates, first = False, True
+    first = True
     codes: list[CodeType] = []
+    evaluations: list[CodeType] = []
     current: FrameType | None = frame
     while current is not None:
         code = current.f_code
         kind = _KINDS.get(code) or _kind(code)
         if kind.own:  # frames inside of a span, such as of a reward function, do not make it an evaluation
-            evaluates = False
+            evaluations.clear()
             current = current.f_back
             continue
         if first and kind.user_or_framework and _on_gpu() and SYNCHRONISATIONS.search(_text(current)):
             account = "h2d"
         first = False
-        if not account:
+        if not account and not _calls_other_code(kind, bool(codes), line_code is not None):
             account = kind.account
-        evaluates = evaluates or kind.evaluates
+        if kind.evaluates:
+            evaluations.append(code)
         if kind.torch and torch != "module":
             torch = kind.torch
         if kind.user_or_framework:
@@ -113,7 +105,22 @@ def place_of(frame: FrameType) -> Place:
         elif kind.user_or_framework and not library and line_code is None:
             library = f"{code.co_filename}:{current.f_lineno}"
         current = current.f_back
-    return Place("eval" if evaluates else account, torch, line, caller, library, tuple(codes))
+    return Place(account, torch, line, caller, library, tuple(codes), tuple(evaluations))
+
+
+def _calls_other_code(kind: _Kind, below: bool, user_below: bool) -> bool:
+    """Returns whether a library only calls code of others, which is not its work: a worker process, a progress bar.
+
+    A batch loader calls the user's data set, which is a part of its work.
+
+    Args:
+        kind: Function of the library.
+        below: Whether it has called a function of the user or of a framework.
+        user_below: Whether it has called a function of the user.
+    """
+    if kind.account == "wait":
+        return below
+    return kind.of_library and user_below and kind.account != "data_wait"
 
 
 class _Kind(NamedTuple):
@@ -124,6 +131,7 @@ class _Kind(NamedTuple):
     user_or_framework: bool
     torch: str
     account: str
+    of_library: bool
     evaluates: bool
 
 
@@ -132,9 +140,9 @@ _KINDS: dict[CodeType, _Kind] = {}
 
 def _kind(code: CodeType) -> _Kind:
     path, name = code.co_filename, code.co_name
-    library = path.startswith(_LIBRARIES) or path.startswith("<") or "/site-packages/" in path
-    is_torch = "/torch/" in path and library
-    standard = library and "/site-packages/" not in path
+    compiled, standard = user_code.is_compiled_file(path), user_code.is_standard_file(path)
+    library = compiled or standard or user_code.is_package_file(path)
+    is_torch = compiled or ("/torch/" in path and library)
     torch = ("module" if path.endswith("/torch/nn/modules/module.py") else "tensor") if is_torch else ""
     account = ""
     for each, parts in FILES.items():
@@ -142,7 +150,7 @@ def _kind(code: CodeType) -> _Kind:
             account = each
     if any(part in path for part in WAITS) and library:
         account = "wait"
-    evaluates = False
+    of_library, evaluates = bool(account), False
     if not standard and not is_torch:
         stem = os.path.basename(path).lower()
         for each, (file, function) in IN_FILES.items():
@@ -153,8 +161,9 @@ def _kind(code: CodeType) -> _Kind:
             if function.search(name):
                 evaluates = evaluates or each == "eval"
                 account = account or ("" if each == "eval" else each)
-        evaluates = evaluates or EVAL_CALLBACK in getattr(code, "co_qualname", "")
-    kind = _Kind(path.startswith(_OWN), not library, not standard and not is_torch, torch, account, evaluates)
+        evaluates = evaluates or bool(EVALUATIONS.search(getattr(code, "co_qualname", "")))
+    own, framework = user_code.is_own_file(path), not standard and not is_torch
+    kind = _Kind(own, not library, framework, torch, account, of_library, evaluates)
     if len(_KINDS) > 20_000:
         _KINDS.clear()
     _KINDS[code] = kind

@@ -25,6 +25,10 @@ NEW_CLASSES = 5
 """Number of samples between two searches for new environment classes."""
 TRACE_S = 1.0
 """Longest recording of spans in seconds."""
+MOST_PENDING = 250
+"""Number of samples that may wait for the next event. The account of older ones needs none."""
+LOOKS = 500
+"""Largest number of looks whether a stopped thread has ended, 0.1 ms apart."""
 MAX_PLACES = 2000
 """Number of different places to keep; the time of further ones stays without lines."""
 
@@ -36,6 +40,7 @@ class Sampler:
         self._wake = _thread.allocate_lock()
         self._ended = _thread.allocate_lock()
         self._running = False
+        self._thread = 0
         self._pending: list[tuple[str, Place]] = []
         self._previous = OTHER
         self._callers = Callers()
@@ -57,6 +62,11 @@ class Sampler:
             self._wake.release()
             self._ended.acquire()
             self._ended.release()
+            # The thread still ends. Since Python 3.12, `os.fork` warns if the system lists another one.
+            for _ in range(LOOKS):
+                if not os.path.exists(f"/proc/self/task/{self._thread}"):
+                    break
+                time.sleep(1e-4)
 
     def restart(self) -> None:
         """Starts the thread again after `stop`."""
@@ -94,6 +104,7 @@ class Sampler:
             record.write("trace", spans=list(clock.trace))
 
     def _run(self) -> None:
+        self._thread = _thread.get_native_id()
         looks = 0
         while not self._wake.acquire(True, SAMPLE_S):
             looks += 1
@@ -119,7 +130,7 @@ class Sampler:
         place = place_of(frame)
         del frame  # it keeps the variables of the script alive
         self._callers.add(top, place)
-        account = _inside(top, place)
+        account = "eval" if self._callers.evaluates(place) else _inside(top, place)
         if account:
             self._count(top, account, place)
             return
@@ -127,6 +138,18 @@ class Sampler:
             self._previous = clock.previous
             clock.waiting = True
         self._pending.append((top, place))
+        if len(self._pending) > MOST_PENDING:
+            self._count_without_event(*self._pending.pop(0))
+
+    @safely
+    def end_pending(self) -> None:
+        """Counts the samples that wait for an event, at the end of the process."""
+        for top, place in self._pending:
+            self._count_without_event(top, place)
+        self._pending.clear()
+
+    def _count_without_event(self, top: str, place: Place) -> None:
+        self._count(top, self._callers.account(place, self._previous, OTHER), place)
 
     def _count(self, top: str, account: str, place: Place) -> None:
         key = (top, account, place.line, place.caller, place.library)
@@ -142,8 +165,6 @@ def _inside(top: str, place: Place) -> str:
         top: Account of the innermost open span; ``other`` outside of all.
         place: What the stack is doing.
     """
-    if place.account == "eval":
-        return "eval"
     if top == "env":
         return "env_wait" if place.account == "wait" else "env"
     if top != OTHER:
@@ -177,6 +198,7 @@ def begin() -> None:
     process.after_fork_in_parent.append(sampler.restart)
     process.after_fork_in_child.append(_begin_again)
     process.at_end.append(_finish)
+    process.after_failed_exec.append(sampler.restart)
     sampler.write()
     sampler.start()
 
@@ -192,6 +214,7 @@ def _begin_again() -> None:
 
 def _finish() -> None:
     sampler.stop()
+    sampler.end_pending()
     if clock.recorded:  # a short script, whose spans are fewer than the timeline holds
         clock.recorded, clock.trace = None, clock.recorded
     sampler.write()

@@ -79,6 +79,8 @@ class _Blocks:
             self.found.setdefault("threads", torch.get_num_threads())
             torch.set_num_threads(value)
         elif name == "tf32":
+            cudnn = torch.backends.cudnn
+            self.found.setdefault("tf32", (torch.get_float32_matmul_precision(), cudnn.allow_tf32))
             precision.set_tf32(torch, True)
         elif name == "autocast":
             precision.autocast[0] = True
@@ -89,8 +91,10 @@ class _Blocks:
         torch = sys.modules["torch"]
         if "threads" in self.found:
             torch.set_num_threads(self.found["threads"])
-        if any("tf32" in each for each in self.variants):
-            precision.set_tf32(torch, False)
+        if "tf32" in self.found:
+            matmul, convolutions = self.found["tf32"]
+            torch.set_float32_matmul_precision(matmul)
+            torch.backends.cudnn.allow_tf32 = convolutions
         precision.autocast[0] = False
         self._set_groups("")
 

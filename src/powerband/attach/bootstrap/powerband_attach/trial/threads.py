@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from powerband_attach.imports import when_imported
-from powerband_attach.profile.places import is_own_file, is_user_file
 from powerband_attach.trial import settings
 from powerband_attach.trial.replace import replace
+from powerband_attach.user_code import is_own_file, is_user_file
 
 
 def install() -> None:

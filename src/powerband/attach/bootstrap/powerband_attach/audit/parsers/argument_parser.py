@@ -8,6 +8,7 @@ import functools
 import sys
 from typing import Any
 
+from powerband_attach import user_code
 from powerband_attach.audit import reads, settings
 from powerband_attach.audit.parsers import dataclass, watched_class
 from powerband_attach.safely import safely
@@ -55,7 +56,7 @@ def _place_of_caller() -> tuple[str, bool]:
     if frame is None:
         return "", False
     path = frame.f_code.co_filename
-    return settings.place(path, frame.f_lineno), settings.is_user_file(path)
+    return settings.place(path, frame.f_lineno), user_code.is_user_file(path)
 
 
 def _parsed(parser: Any, words: list[str], namespace: Any) -> None:

@@ -10,6 +10,7 @@ import typing
 from collections.abc import Callable
 from typing import Any
 
+from powerband_attach import user_code
 from powerband_attach.audit import reads, settings
 from powerband_attach.audit.parsers import watched_class
 from powerband_attach.imports import when_imported
@@ -62,16 +63,25 @@ def _changed(value: Any, prefix: str, changes: dict[str, Any]) -> Any:
     if not new:
         return value
     try:
-        return dataclasses.replace(value, **new)  # runs `__post_init__` again, which may derive other fields
+        # This runs `__post_init__` again, which may derive other fields.
+        if _same_fields(value, dataclasses.replace(value)):
+            return dataclasses.replace(value, **new)
     except (TypeError, ValueError):
-        for name, item in new.items():
-            object.__setattr__(value, name, item)
-        return value
+        pass
+    for name, item in new.items():
+        object.__setattr__(value, name, item)
+    return value
+
+
+def _same_fields(one: Any, other: Any) -> bool:
+    """Returns whether two objects have equal arguments, so that a second `__post_init__` has changed none."""
+    names = [field.name for field in dataclasses.fields(one) if field.init]
+    return all(bool(getattr(one, name) == getattr(other, name)) for name in names)
 
 
 def _track(value: Any, prefix: str) -> None:
     cls = type(value)
-    own = settings.is_user_file(getattr(sys.modules.get(cls.__module__), "__file__", None) or "<")
+    own = user_code.is_user_file(getattr(sys.modules.get(cls.__module__), "__file__", None) or "<")
     hints = safely(typing.get_type_hints)(cls) or {}
     for field in dataclasses.fields(value):
         item = getattr(value, field.name, None)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from powerband_attach import process
+from powerband_attach import process, user_code
 from powerband_attach.audit import facts, reads, settings
 from powerband_attach.imports import when_imported
 from powerband_attach.safely import safely
@@ -59,7 +59,7 @@ def _absl_parsed(values: Any) -> None:
     for module, flags in values.flags_by_module_dict().items():
         found = sys.modules.get("__main__" if module == sys.argv[0] else module)
         file = getattr(found, "__file__", None) or (module if module.endswith(".py") else "<")
-        if not settings.is_user_file(file):
+        if not user_code.is_user_file(file):
             continue
         for flag in flags:
             choices = getattr(flag.parser, "enum_values", None)

@@ -37,6 +37,11 @@ class TrackedDict(dict):  # type: ignore[type-arg]
     __slots__ = ("prefix",)
     prefix: str
 
+    def __new__(cls, *args: Any, **kwargs: Any) -> TrackedDict:
+        self = dict.__new__(cls)
+        self.prefix = ""  # the script may call the type itself
+        return self
+
     def _note(self, key: Any) -> None:
         if dict.__contains__(self, key) and not isinstance(dict.__getitem__(self, key), dict):
             reads.note(PARSER, self.prefix + str(key), depth=3)

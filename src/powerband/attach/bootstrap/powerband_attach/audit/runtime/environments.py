@@ -15,8 +15,8 @@ import weakref
 from types import MethodType
 from typing import Any
 
-from powerband_attach import process
-from powerband_attach.audit import facts, settings
+from powerband_attach import process, user_code
+from powerband_attach.audit import facts
 from powerband_attach.imports import when_imported
 from powerband_attach.safely import safely
 
@@ -27,7 +27,7 @@ _stepping: dict[int, int] = {}
 
 def install() -> None:
     """Watches the environment classes of Gymnasium and gym; those of the user's code are found later."""
-    process.after_fork_in_child.append(_stepping.clear)
+    process.after_fork_in_child.append(_forget)
     for name in ("gymnasium.core", "gym.core"):
         when_imported(name, lambda module: _watch_subclasses(module.Env))
     for name in ("gymnasium.vector.vector_env", "stable_baselines3.common.vec_env.base_vec_env"):
@@ -38,7 +38,7 @@ def watch_user_classes() -> None:
     """Wraps the environment classes that the user's modules define. Called after parsing and before some forwards."""
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
-        if not isinstance(file, str) or not settings.is_user_file(file):
+        if not isinstance(file, str) or not user_code.is_user_file(file):
             continue
         for cls in list(vars(module).values()):
             if isinstance(cls, type) and cls.__module__ == module.__name__ and callable(getattr(cls, "reset", None)):
@@ -46,10 +46,14 @@ def watch_user_classes() -> None:
 
 
 def _watch_subclasses(base: Any) -> None:
-    original = base.__init_subclass__.__func__
+    # That of `object`, and that of `typing.Generic` since Python 3.12, are C code without ``__func__``.
+    original = getattr(base.__init_subclass__, "__func__", None)
 
     def __init_subclass__(cls: Any, **kwargs: Any) -> None:
-        original(cls, **kwargs)
+        if original is not None:
+            original(cls, **kwargs)
+        else:
+            super(base, cls).__init_subclass__(**kwargs)
         safely(_wrap)(cls)
 
     base.__init_subclass__ = classmethod(__init_subclass__)
@@ -79,7 +83,7 @@ class Counted:
         try:
             result = self.fn(env, *args, **kwargs)
         finally:
-            _local.depth -= 1
+            _local.depth = depth - 1  # also in a process that was forked inside of the call
         safely(_note)(env, result, depth)
         if depth == 1:
             facts.stop_if_due()
@@ -87,6 +91,12 @@ class Counted:
 
     def __reduce__(self) -> Any:
         return copy.copy, (self.fn,)  # a copy of a function is the function itself
+
+
+def _forget() -> None:
+    """A forked process counts its own environments, also if the fork was inside of a step."""
+    _stepping.clear()
+    _local.depth = 0
 
 
 def _wrap(cls: Any) -> None:

@@ -1,0 +1,55 @@
+"""User code: which files are the user's, and which belong to packages, to the interpreter or to this package.
+
+The user's code is every file outside of the interpreter's library, of site-packages and dist-packages, and of the
+folder in which torch keeps the code that it generates.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sysconfig
+
+_OWN = os.path.dirname(os.path.abspath(__file__))
+_STANDARD = tuple(
+    {
+        folder + os.sep
+        for name in ("stdlib", "platstdlib")
+        for path in [sysconfig.get_path(name)]
+        if path
+        for folder in (path, os.path.realpath(path))
+    }
+)
+_PACKAGES = ("/site-packages/", "/dist-packages/")
+
+
+def is_own_file(path: str) -> bool:
+    """Returns whether a file belongs to this package."""
+    return path.startswith(_OWN)
+
+
+@functools.lru_cache(maxsize=10_000)
+def is_user_file(path: str) -> bool:
+    """Returns whether a file is the user's code."""
+    return not (is_own_file(path) or is_package_file(path) or is_compiled_file(path) or is_standard_file(path))
+
+
+def is_package_file(path: str) -> bool:
+    """Returns whether a file belongs to an installed package."""
+    return any(part in path for part in _PACKAGES)
+
+
+def is_compiled_file(path: str) -> bool:
+    """Returns whether torch has generated a file, by ``torch.compile``. Torch sets the variable when it does."""
+    folder = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+    return "/torchinductor_" in path or bool(folder and path.startswith(os.path.join(folder, "")))
+
+
+@functools.lru_cache(maxsize=10_000)
+def is_standard_file(path: str) -> bool:
+    """Returns whether a file belongs to the interpreter's library, or is code without a file."""
+    if path.startswith("<"):
+        return True
+    if is_package_file(path):  # these folders lie inside of the interpreter's library
+        return False
+    return path.startswith(_STANDARD) or os.path.realpath(path).startswith(_STANDARD)
