@@ -100,6 +100,10 @@ def main(arguments: list[str] | None = None) -> int:
             raise
         print(f"powerband: {printable(str(error))}", file=sys.stderr)
         return restarts.report(2)
+    except SystemExit as error:  # of a rank, if another one has the message
+        if error.code != 2:
+            raise
+        return restarts.report(2)
     except KeyboardInterrupt as error:
         if traceback_wanted:
             raise

@@ -14,7 +14,8 @@ import pytest
 
 from powerband.core.config import RunConfig
 from powerband.core.errors import ConfigError
-from powerband.core.ranks import launch
+from powerband.core.ranks import launch, restarts
+from powerband.core.ranks.rendezvous import Endpoint
 
 SOURCE = Path(launch.__file__).parents[2]
 SITE = """
@@ -138,6 +139,43 @@ def test_a_task_of_srun_is_a_rank() -> None:
     assert launch.is_rank(environment)
     names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
     assert [environment[name] for name in names] == ["3", "1", "5", "2", "gpu03", "24711"]
+
+
+def test_steps_of_one_slurm_job_meet_at_ports_of_their_own() -> None:
+    common = {"SLURM_NTASKS": "2", "SLURM_PROCID": "0", "SLURM_JOB_ID": "4711", "SLURM_JOB_NODELIST": "a"}
+    steps = [{**common, "SLURM_STEP_ID": str(step)} for step in (0, 1, 1)]
+    assert [launch.set_rank_from_slurm(step) for step in steps] == [""] * 3
+    ports = [step["MASTER_PORT"] for step in steps]
+    assert ports[0] != ports[1] == ports[2]
+
+
+def test_a_rank_ends_if_its_launcher_was_killed_before_the_rank_began(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "signal_at_parent_death", lambda number: None)
+    variables = {"TORCHELASTIC_RUN_ID": "a", restarts.LAUNCHER: str(os.getppid())}
+    launch.end_with_launcher(variables)
+    assert restarts.LAUNCHER not in variables, "processes that the rank starts have another parent"
+    with pytest.raises(SystemExit) as ended:
+        launch.end_with_launcher({**variables, restarts.LAUNCHER: "1000000000"})
+    assert ended.value.code == 143
+
+
+def test_a_signal_ends_machines_that_look_for_a_new_meeting_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's handlers of signals, which raise this exception, stay after its launcher has ended."""
+    from torch.distributed.elastic.multiprocessing import SignalException
+
+    def meet(text: str, lost: int, patience_s: float) -> tuple[int, Endpoint]:
+        if lost >= 0:
+            raise SignalException("SIGTERM", sigval=signal.SIGTERM)
+        return 0, Endpoint("there", 1, "192.0.2.1", hosted_here=False, own_address="192.0.2.2")
+
+    def lose(*settings: object) -> int:
+        raise launch.EndpointLost("there:1")
+
+    monkeypatch.setattr(launch, "find_meeting_place", meet)
+    monkeypatch.setattr(launch, "_elastic", lose)
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+    settings = RunConfig(gpus="none", nnodes="1:2", rdzv_endpoint="there:1", max_restarts=2, stall_s=0, run_dir="run")
+    assert launch.launch(settings, []) == 143
 
 
 def test_a_batch_script_without_srun_is_not_a_rank() -> None:

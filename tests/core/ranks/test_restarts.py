@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 
 import pytest
 
@@ -114,6 +115,16 @@ def test_each_machine_keeps_its_own_devices_after_a_restart(tmp_path, launcher):
     config, restarted = run_commands._continued(recipe, resolved.config)
     assert restarted and config.run.resume == str(run) and config.run.threads == 3
     assert config.run.seed != 5, "settings that the ranks share are the saved ones"
+
+
+def test_a_user_error_of_another_rank_is_reported_too(launcher, monkeypatch):
+    """The launcher of a second machine does not see the report of rank 0, and would start its ranks again."""
+    statuses = iter((1, 2))
+    monkeypatch.setitem(cli.COMMANDS, "list", (lambda words: sys.exit(next(statuses)), "", ""))
+    with pytest.raises(SystemExit):
+        cli.main(["list"])
+    assert not restarts.reported()
+    assert cli.main(["list"]) == 0 and restarts.reported()
 
 
 def test_a_lock_of_the_same_launcher_is_replaced(tmp_path):

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import errno
+import io
+import sys
 from pathlib import Path
 
 import pytest
@@ -34,6 +37,30 @@ def test_idle_time_is_shown_from_a_tenth_on(share: float, shown: bool, tmp_path:
     console.close("")
     text = capsys.readouterr().out
     assert ("env-bound" in text) == shown and "policy_loss 0.5" in text
+
+
+class ClosedTerminal(io.StringIO):
+    """Output of which the other end is gone."""
+
+    def __init__(self, terminal: bool) -> None:
+        super().__init__()
+        self.isatty = lambda: terminal
+
+    def write(self, text: str) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_closed_terminal_does_not_end_the_run(terminal: bool, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(sys, "stdout", ClosedTerminal(terminal))
+    console = Console(TimeLeftEstimator(1000, 0.0, 0, 0), tmp_path / "log")
+    console.progress(100, 1.0, LINE)
+    console.note("a checkpoint")
+    console.progress(200, 2.0, LINE)
+    console.close("the end")
+    print("later output")
+    text = (tmp_path / "log").read_text()
+    assert text.count("steps/s") == 2 and "a checkpoint" in text and "the end" in text
 
 
 def test_logged_idle_causes_take_precedence_over_accounts() -> None:

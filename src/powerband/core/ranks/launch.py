@@ -39,6 +39,8 @@ RESTARTS = 10
 """Restarts of the ranks of a run on a range of machines, unless max_restarts is set."""
 FORWARDED_SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"
 """Signals after which the launcher lets the ranks save; torch alone leaves out SIGUSR1."""
+STEP_PORTS = 101
+"""Distance of the ports of two steps of one Slurm job. The next numbers may belong to other jobs on the same node."""
 REPORTED = (2, STALLED, *(128 + number for number in SIGNALS))
 """Exit statuses whose reason has been printed: a user error, a stall, or a signal after which the rank has saved."""
 
@@ -53,9 +55,15 @@ def end_with_launcher(environment: MutableMapping[str, str] = os.environ) -> Non
 
     The kernel then sends SIGTERM to the rank (Linux only). A process that no elastic launcher has started is not
     changed.
+
+    Raises:
+        SystemExit: The launcher of powerband has been killed already.
     """
+    launcher = environment.pop(restarts.LAUNCHER, "")
     if "TORCHELASTIC_RUN_ID" in environment:
         signal_at_parent_death(signal.SIGTERM)
+        if launcher and os.getppid() != int(launcher):  # it ended before the kernel knew what to do then
+            raise SystemExit(128 + signal.SIGTERM)
 
 
 def is_leading_process(environment: MutableMapping[str, str] = os.environ) -> bool:
@@ -85,7 +93,9 @@ def set_rank_from_slurm(environment: MutableMapping[str, str] = os.environ) -> s
     environment["WORLD_SIZE"] = str(tasks)
     environment["LOCAL_WORLD_SIZE"] = str(tasks_per_node[node] if node < len(tasks_per_node) else tasks)
     environment.setdefault("MASTER_ADDR", _first_host(environment))
-    environment.setdefault("MASTER_PORT", str(20_000 + int(environment.get("SLURM_JOB_ID", 0)) % 10_000))
+    # Steps of one job may run at once, on the same nodes.
+    number = int(environment.get("SLURM_JOB_ID", 0)) + STEP_PORTS * int(environment["SLURM_STEP_ID"])
+    environment.setdefault("MASTER_PORT", str(20_000 + number % 10_000))
     return ""
 
 
@@ -154,10 +164,14 @@ def launch(settings: RunConfig, arguments: list[str], new_folder: str = "") -> i
         os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
     command = ["-u", "-P", "-m", "powerband", *arguments]
     _import_torch()
+    from torch.distributed.elastic.multiprocessing import SignalException
+
     reported, losses, ended_by_stall = 0, 0, False
     if restarts_allowed:
         restarts.prepare(new_folder, settings.resume)
     notes = ExitStack()
+    os.environ[restarts.LAUNCHER] = str(os.getpid())
+    notes.callback(os.environ.pop, restarts.LAUNCHER, None)
     if endpoint is not None:
         notes.enter_context(restarts.noted_statuses())
     try:
@@ -177,6 +191,8 @@ def launch(settings: RunConfig, arguments: list[str], new_folder: str = "") -> i
                 print(f"powerband: rdzv_endpoint={endpoint} was lost. The machines meet again.", file=sys.stderr)
                 place, endpoint = find_meeting_place(settings.rdzv_endpoint, place, RENDEZVOUS_S)
                 print(f"powerband: they meet at {endpoint}.", file=sys.stderr)
+    except SignalException as error:  # torch's handlers stay while the machines look for each other
+        status = 128 + error.sigval
     finally:
         notes.close()
         if restarts_allowed:

@@ -22,7 +22,14 @@ from powerband.core.ranks.loopback import is_one_machine, keep_gloo_on_loopback,
 
 RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
 """Environment variables by which a launcher makes a process a rank. A process that is none must not inherit them."""
-LAUNCHER_VARIABLES = (restarts.JOB, restarts.FOLDER, restarts.OUTCOME, restarts.RESUMED, restarts.STATUSES)
+LAUNCHER_VARIABLES = (
+    restarts.LAUNCHER,
+    restarts.JOB,
+    restarts.FOLDER,
+    restarts.OUTCOME,
+    restarts.RESUMED,
+    restarts.STATUSES,
+)
 """Environment variables through which ranks and their launcher exchange what concerns their run alone."""
 ENDED, LEFT = "powerband/ended", "powerband/left"
 """Keys of the store: the run has ended; number of spares that have noticed it."""

@@ -22,6 +22,8 @@ RESUMED = "POWERBAND_RESUMED"
 """Environment variables of ranks that may be restarted: the id of their launcher, the folder of a new run without
 ``run_dir`` ("" with it), the file in which a rank reports a user error, after which a restart is of no use, and the
 resumed run or checkpoint ("" for a new run)."""
+LAUNCHER = "POWERBAND_LAUNCHER"
+"""Environment variable of all ranks: the process id of their launcher."""
 STATUSES = "POWERBAND_STATUSES"
 """Environment variable of the ranks of one of several machines: the file in which each writes 0 when it begins, and the
 exit status with which its run ends."""

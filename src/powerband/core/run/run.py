@@ -339,8 +339,10 @@ class Run:
 
         Raises:
             NonFiniteError: A value of the checkpoint is not finite; nothing is written.
+            ConfigError: Another process has taken the run folder over; nothing is written.
         """
         with self.clock("save"), self._due.save_timer:
+            self._folder.check_lock_on_all_ranks()
             end_if_not_finite(self, inspect=True)
             if self.hooks.before_save is not None:
                 self.hooks.before_save()
@@ -431,7 +433,9 @@ class Run:
 
         Raises:
             CheckpointError: The checkpoint cannot be read again.
+            ConfigError: Another process has taken the run folder over.
         """
+        self._folder.check_lock_on_all_ranks()
         if self.saved_at != self.env_steps:
             self.save()
         verify_kept(self.storage, self.env_steps)

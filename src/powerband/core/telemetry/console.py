@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -35,7 +36,8 @@ PLAIN_S = 10.0
 class Console:
     """Shows the messages and the progress of a run to its user, and writes them to ``train.log``.
 
-    A terminal shows one live line with a bar. Other outputs, and `train.log`, get one plain line per log interval.
+    A terminal shows one live line with a bar. Other outputs, and `train.log`, get one plain line per log interval. If
+    the terminal is closed, or nobody reads the output any more, the run goes on, and writes to `train.log` only.
 
     Args:
         pace: Estimates the spent share of the budget, in steps or time, and the time left.
@@ -60,10 +62,11 @@ class Console:
         if not self.enabled:
             return
         self._write(text)
-        if self._live is not None:
-            self._live.console.print(text, markup=False, highlight=False)
-        else:
-            print(text, flush=True)
+        with self._output():
+            if self._live is not None:
+                self._live.console.print(text, markup=False, highlight=False)
+            else:
+                print(text, flush=True)
 
     def estimate(self, first: FirstRate, env_steps: int, elapsed_s: float) -> None:
         """Prints how long the rest of the budget takes at the first measured rate.
@@ -106,21 +109,35 @@ class Console:
         facts += [f"{name} {line[tag]:.3g}" for tag, name in SHOWN.items() if isinstance(line.get(tag), float)]
         text = fit_columns(f"[{duration_text(elapsed_s)}] {share:4.0%}", facts, COLUMNS)
         self._write(text)
-        if sys.stdout.isatty():
-            self._bar(share, facts)
-        else:
-            print(text, flush=True)
+        with self._output():
+            if sys.stdout.isatty():
+                self._bar(share, facts)
+            else:
+                print(text, flush=True)
 
     def close(self, text: str) -> None:
         """Ends the live progress line, prints `text` unless it is empty, and closes ``train.log``."""
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
+        with self._output():
+            if self._live is not None:
+                self._live.stop()
+        self._live = None
         if text:
             self.note(text)
         if self._log is not None:
             self._log.close()
             self._log = None
+
+    @contextlib.contextmanager
+    def _output(self) -> Iterator[None]:
+        """Context that prints. After an error of the output, such as that of a closed terminal, stdout discards all."""
+        try:
+            yield
+        except OSError:
+            if self._live is not None:
+                with contextlib.suppress(OSError):
+                    self._live.stop()  # also restores the stdout that it has replaced
+            self._live = None
+            sys.stdout = open(os.devnull, "w")  # the text left in the broken one would fail again at exit
 
     def _bar(self, share: float, facts: list[str]) -> None:
         if self._live is None:

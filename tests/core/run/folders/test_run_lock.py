@@ -15,8 +15,12 @@ import pytest
 import runs
 from powerband.cli import main as cli
 from powerband.core.errors import ConfigError
+from powerband.core.ranks.ranks import Ranks
 from powerband.core.run.folders import run_lock
+from powerband.core.run.folders.folder_agreement import LockedFolder
+from powerband.core.run.folders.owned_folder import OwnedFolder
 from powerband.core.run.folders.run_lock import RunLock
+from powerband.core.run.folders.storage import Storage
 
 
 def written(path: Path, **changes: object) -> None:
@@ -75,6 +79,21 @@ def test_the_holder_renews_its_lock_and_notices_that_it_is_lost(tmp_path: Path, 
     assert lock.lost
     lock.release()
     assert lock.path.exists(), "the lock of the other process must stay"
+
+
+def test_a_run_that_lost_its_folder_writes_nothing_more(tmp_path: Path) -> None:
+    """The lock is read again before a save and at the end, because it is renewed only every 15 seconds."""
+    ranks = Ranks()
+    own = LockedFolder(tmp_path, lock=RunLock(tmp_path))
+    folder = OwnedFolder(Storage.shared(ranks, tmp_path), own)
+    folder.write_processes()
+    folder.check_lock_on_all_ranks()
+    written(own.lock.path)
+    with pytest.raises(ConfigError, match="Another process took over"):
+        folder.check_lock_on_all_ranks()
+    folder.write_end("lost")
+    own.give_up()
+    assert json.loads((tmp_path / "processes.json").read_text())["ended"] is None
 
 
 def test_of_many_at_once_one_wins(tmp_path: Path) -> None:

@@ -47,6 +47,8 @@ class LockedFolder:
     def give_up(self) -> None:
         """Releases the folder, and removes what this rank has made, after a user error before the first step."""
         self.release()
+        if self.lock is not None and self.lock.lost:  # the files are those of the new owner
+            return
         if self.created or (self.lock is not None and not self.resumed):
             remove_unused_run(self.folder, self.created)
 

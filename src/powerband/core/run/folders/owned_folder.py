@@ -34,15 +34,32 @@ class OwnedFolder:
     def check_lock(self) -> None:
         """Raises ConfigError if another process has taken the folder while this process was suspended."""
         if self.own.lock is not None and self.own.lock.lost:
-            raise ConfigError(
-                f"Another process took over {self.path} while this process was suspended. This process ends and writes "
-                f"nothing more; the last checkpoint is complete."
-            )
+            raise _taken_over(str(self.path))
+
+    def check_lock_on_all_ranks(self) -> None:
+        """Reads the locks again before a save, and ends the run on all ranks if one is lost. All ranks must call it.
+
+        Raises:
+            ConfigError: On rank 0 and on ranks whose folder was taken over. The others exit with the same status.
+        """
+        lock = self.own.lock
+        lost = lock is not None and not lock.is_held()
+        taken = [path for path in self.ranks.gather(str(self.path) if lost else "") if path]
+        if taken:
+            raise _taken_over(taken[0]) if lost or self.ranks.leads else SystemExit(2)
 
     def write_end(self, reason: str) -> None:
         """Writes to the folder why the run ended.
 
-        Before `write_processes` this does nothing, because the folder then still describes an earlier run.
+        Before `write_processes` this does nothing, because the folder then still describes an earlier run; nor after
+        another process has taken the folder over.
         """
-        if self._processes_written:
+        if self._processes_written and (self.own.lock is None or self.own.lock.is_held()):
             write_end_reason(self.path, reason)
+
+
+def _taken_over(folder: str) -> ConfigError:
+    return ConfigError(
+        f"Another process took over {folder} while this process was suspended. This process ends and writes nothing "
+        f"more; the last checkpoint is complete."
+    )

@@ -106,18 +106,24 @@ class RunLock:
     def _renew(self) -> None:
         while not self._ended.wait(RENEW_S):
             with contextlib.suppress(OSError):
-                holder = _holder(self.path)
-                if holder is None or holder.get("token") != self.token:
-                    self.lost = True
+                if not self.is_held():
                     return
                 os.utime(self.path)
 
+    def is_held(self) -> bool:
+        """Reads the lock: True if it is still this process's. Otherwise sets `lost`."""
+        if (_holder(self.path) or {}).get("token") != self.token:
+            self.lost = True
+        return not self.lost
+
     def release(self) -> None:
-        """Removes the lock, if it is still this process's."""
+        """Removes the lock, if it is still this process's. Further calls do nothing."""
+        if self._ended.is_set():
+            return
         self._ended.set()
         self._renewal.join()
         with contextlib.suppress(OSError):
-            if not self.lost and (_holder(self.path) or {}).get("token") == self.token:
+            if self.is_held():
                 self.path.unlink()
 
 
