@@ -14,6 +14,8 @@ from powerband.core.run.checkpoints.checkpoint import load_checkpoint, resolve_r
 
 CLOCKS = {"time_s", "time/training_s", "charts/SPS", "charts/updates_per_s"}
 """Figures that hold seconds: no two runs have the same."""
+BY_CLOCK = ("elapsed_s", "interval_s", "evaluation_s", "evaluated_at_s")
+"""Ends of names in a checkpoint that hold seconds."""
 MEASURED = ("perf/share", "perf/idle", "perf/cpu", "perf/memory", "perf/gpu")
 """Beginnings of figures that are measured on the machine."""
 
@@ -94,9 +96,7 @@ def state(run_dir: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for shard in sorted(file.stem for file in path.glob("*.safetensors")):
         found.update(leaves(load_checkpoint(path, shard)[0], shard))
-    return {
-        name: leaf for name, leaf in found.items() if not name.endswith(("elapsed_s", "evaluation_s", "evaluated_at_s"))
-    }
+    return {name: leaf for name, leaf in found.items() if not name.endswith(BY_CLOCK)}
 
 
 def differences(first: Path, second: Path) -> list[str]:

@@ -67,6 +67,19 @@ def test_a_rank_that_waits_for_one_without_news_is_patient_while_that_may_evalua
     assert cause(rank(0, 500, waiting=True, phase="eval")) == ""
 
 
+@pytest.mark.parametrize("facts", [{}, {"idle_s": 70.0, "silent_s": 70.0}, {"state": "T", "idle_s": 99.0}])
+@pytest.mark.parametrize("age_s", [6.0, 59.5, 70.0])
+def test_old_news_of_a_lost_machine_is_no_overdue_rank(facts: dict, age_s: float) -> None:
+    """The survivors, which were started again meanwhile, go on."""
+    lost = Observation.from_json({**rank(1, 0.5).to_json(), **facts}, age_s)
+    assert not lost.overdue(60.0) and find_stall([rank(0, 1.0), lost], 60.0) is None
+
+
+def test_news_of_another_machine_does_not_grow_idle_on_its_way() -> None:
+    assert find_stall([rank(0, 1.0), Observation.from_json(rank(1, 9.0).to_json(), 2.0)], 10.0) is None
+    assert find_stall([rank(0, 1.0), Observation.from_json(rank(1, 11.0).to_json(), 2.0)], 10.0).cause.silent_s == 13
+
+
 def test_simulators_that_the_rank_replaces_end_the_run_only_after_that() -> None:
     waits = rank(0, 11, phase="env_wait", patience_s=60.0, stopped=(7,))
     stall = find_stall([waits], 10)

@@ -279,8 +279,8 @@ class Run:
             self.console.note(
                 f"preparation took {duration_text(prepared_s)}; time_limit_s={self.settings.time_limit_s:g} begins now"
             )
-        self.restart_clocks()
         if not self.settings.resume:
+            self.restart_clocks()
             return False
         path, notices = find_checkpoint(self.storage, self.settings.resume)
         for notice in notices:
@@ -289,6 +289,7 @@ class Run:
         if self.storage.has_private_folders:
             self.ranks.barrier()  # until all ranks of a machine have read what it has received
             self.storage.remove_unfinished()
+        self.restart_clocks()  # after reading, which is no training, and before the state continues the clocks
         self.load_state_dict(state)
         self.ranks_changed = saved_ranks != self.ranks.world_size
         if self.ranks_changed:

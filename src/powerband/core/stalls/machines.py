@@ -38,9 +38,11 @@ class Machines:
     def exchange(self, ranks: Sequence[Observation], stall_s: float) -> list[Observation]:
         """Publishes the ranks of this machine, and returns those of the others without machines that give no news.
 
+        Old news does not make a rank the cause of a stall, see `Observation.overdue`.
+
         Args:
             ranks: Ranks of this machine.
-            stall_s: Seconds after which news is too old.
+            stall_s: Seconds after which a machine without news counts as gone.
         """
         self._own = json.dumps([each.to_json() for each in ranks])
         now = time.monotonic()

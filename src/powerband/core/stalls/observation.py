@@ -28,6 +28,8 @@ BUSY_LIMIT = 10
 """Limit of an ordinary phase that works, in units of ``stall_s``, which is the limit of one that does not."""
 SLOW_IDLE_LIMIT, SLOW_BUSY_LIMIT = 10, 60
 """The same two limits of a slow phase, and of everything before the first update, which compiles."""
+NEWS_S = 5.0
+"""Seconds after which news of another machine says nothing about the present: the machine or its launcher may be gone."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ class Observation:
         silent_s: Seconds since its last change of phase.
         idle_s: Seconds for which its processes have not worked either.
         host: Name of its machine.
+        age_s: Seconds since its own machine has observed it; `silent_s` and `idle_s` include them.
     """
 
     progress: RankProgress
@@ -49,6 +52,7 @@ class Observation:
     silent_s: float = 0.0
     idle_s: float = 0.0
     host: str = ""
+    age_s: float = 0.0
 
     @property
     def halted(self) -> bool:
@@ -66,12 +70,15 @@ class Observation:
         return self.progress.phase in SLOW_PHASES or not self.progress.updates
 
     def overdue(self, stall_s: float) -> bool:
-        """True if the rank itself has been without progress for too long."""
+        """True if the rank itself has been without progress for too long, when its machine has observed it."""
+        if self.age_s > NEWS_S:
+            return False
+        idle_s, silent_s = self.idle_s - self.age_s, self.silent_s - self.age_s  # a lost machine grows old, not idle
         if self.halted or self.stopped:
-            return self.idle_s > stall_s
+            return idle_s > stall_s
         idle, busy = (SLOW_IDLE_LIMIT, SLOW_BUSY_LIMIT) if self.slow else (1, BUSY_LIMIT)
         limited = self.progress.phase not in UNLIMITED_PHASES
-        return self.idle_s > idle * stall_s or (limited and self.silent_s > busy * stall_s)
+        return idle_s > idle * stall_s or (limited and silent_s > busy * stall_s)
 
     def to_json(self) -> dict[str, Any]:
         """Returns the observation as JSON values."""
@@ -81,7 +88,7 @@ class Observation:
     def from_json(cls, facts: dict[str, Any], age_s: float) -> Observation:
         """Restores an observation that another machine made `age_s` seconds ago."""
         each = cls(**{**facts, "progress": RankProgress(**facts["progress"]), "stopped": tuple(facts["stopped"])})
-        return replace(each, silent_s=each.silent_s + age_s, idle_s=each.idle_s + age_s)
+        return replace(each, silent_s=each.silent_s + age_s, idle_s=each.idle_s + age_s, age_s=age_s)
 
 
 class RankObserver:

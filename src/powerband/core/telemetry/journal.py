@@ -192,6 +192,7 @@ class Journal:
         """State with which a resumed run continues the current log interval."""
         return {
             "logged": list(self.logged),
+            "interval_s": time.perf_counter() - self._interval_began,
             "log_every": self._every.state_dict(),
             "evaluation_s": self.evaluation_s,
         }
@@ -199,4 +200,6 @@ class Journal:
     def load_state_dict(self, state: dict) -> None:
         self.logged = tuple(state["logged"])
         self._every.load_state_dict(state["log_every"])
-        self.evaluation_s = state.get("evaluation_s", 0.0)  # checkpoints of earlier versions do not contain it
+        # Checkpoints of earlier versions contain neither number of seconds.
+        self._interval_began = time.perf_counter() - state.get("interval_s", 0.0)
+        self.evaluation_s = state.get("evaluation_s", 0.0)
