@@ -29,7 +29,7 @@ BUSY_LIMIT = 10
 SLOW_IDLE_LIMIT, SLOW_BUSY_LIMIT = 10, 60
 """The same two limits of a slow phase, and of everything before the first update, which compiles."""
 NEWS_S = 5.0
-"""Seconds after which news of another machine says nothing about the present: the machine or its launcher may be gone."""
+"""Seconds after which news of another machine says nothing about the present: it or its launcher may be gone."""
 
 
 @dataclass(frozen=True)
