@@ -180,6 +180,7 @@ def check_result(result: dict[str, Any], steps: int) -> None:
     assert result["final"]["return_low"] < result["final"]["return"] < result["final"]["return_high"]
 
 
+@pytest.mark.slow
 def test_a_row_of_powerband_has_its_evaluations_and_a_final_score(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

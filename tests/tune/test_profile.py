@@ -84,6 +84,7 @@ def test_too_short_run_is_reported(capsys):
     assert "are too few for a diagnosis" in text and "Measure longer" in text
 
 
+@pytest.mark.slow
 @pytest.mark.timed
 def test_window_shorter_than_an_iteration_contains_complete_iterations_with_updates():
     """Steps before learning_starts have no updates; a window that contained them would overestimate the rate."""

@@ -16,7 +16,10 @@ EXAMPLE = Path(powerband.__file__).parents[2] / "examples" / "diagnose_your_own_
 
 @pytest.mark.parametrize(
     ("loop", "accounts", "other"),
-    [("dqn", ("env", "act", "store", "sample", "update"), 5.0), ("sb3", ("env", "act", "store", "update"), 15.0)],
+    [
+        ("dqn", ("env", "act", "store", "sample", "update"), 5.0),
+        pytest.param("sb3", ("env", "act", "store", "update"), 15.0, marks=pytest.mark.slow),
+    ],
 )
 def test_external_loop_gets_ledger_and_diagnosis(loop: str, accounts: tuple[str, ...], other: float):
     if loop == "sb3":

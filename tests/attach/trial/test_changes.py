@@ -167,6 +167,7 @@ for _ in range(10**6):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.timed
 def test_a_run_ends_at_its_count_and_a_probe_predicts(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("import torch\ntorch.set_num_threads(4)\n" + SLOW)

@@ -28,6 +28,7 @@ LAUNCH = (
 """As on the page of libero."""
 
 
+@pytest.mark.slow
 def test_a_run_in_shards_goes_on_as_if_it_had_not_stopped_and_is_read_as_any_other(tmp_path: Path) -> None:
     run, words = assert_resumes(tmp_path, LAUNCH, SHARDS, "in shards on 2 rank(s)")
     alone = train(tmp_path / "alone", tmp_path / "demos", f"updates={UPDATES}", LATE)
