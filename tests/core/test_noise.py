@@ -143,3 +143,32 @@ def test_streams_continue_on_another_number_of_ranks_without_repeating_a_number(
     one = NoiseSource(7)
     one.continue_from(four[3].state_dict())
     assert all(torch.equal(joint(1, [one]), draw) for draw in draws[3:])
+
+
+def test_purposes_that_a_resumed_run_has_not_used_again_keep_their_counters():
+    """Saved by one rank, continued and saved by two without a draw, continued by one or two."""
+    first = NoiseSource(7)
+    draws = [first("act", 4).uniform(3) for _ in range(3)]
+    two = [NoiseSource(7, rank=rank) for rank in range(2)]
+    for source in two:
+        source.continue_from(first.state_dict())
+    saved = two[0].state_dict()
+    alone = NoiseSource(7)
+    alone.continue_from(saved)
+    for source in two:
+        source.load_state_dict(saved)
+    expected = first("act", 4).uniform(3)
+    assert not any(torch.equal(expected, draw) for draw in draws)
+    assert torch.equal(torch.cat([source("act", 2).uniform(3) for source in two]), expected)
+    assert torch.equal(alone("act", 4).uniform(3), expected)
+    assert set(alone.state_dict()) == {"act:4"}
+
+
+def test_another_batch_size_continues_the_stream_of_its_purpose():
+    source = NoiseSource(7)
+    draws = [source("replay", 4).uniform(3) for _ in range(3)]
+    resumed = NoiseSource(7)
+    resumed.load_state_dict(source.state_dict())
+    smaller = resumed("replay", 2).uniform(3)
+    assert not any(torch.equal(smaller, draw[:2]) for draw in draws)
+    assert torch.equal(smaller, source("replay", 4).uniform(3)[:2])

@@ -34,6 +34,8 @@ def splitmix64_(x: Tensor) -> Tensor:
     return x.bitwise_xor_((x >> 31).bitwise_and_(2**33 - 1))
 
 
+PENDING = 0
+"""Number of rows, in a saved state, of a purpose that no stream has used since a resume with other ranks."""
 OCTAVES = 8
 """Terms of pink noise. The slowest changes every 2**7 draws."""
 
@@ -188,19 +190,30 @@ class NoiseSource:
         name = f"{purpose}:{rows}"
         if name not in self.streams:
             ids = torch.arange(rows) + self.rank * rows
-            self.streams[name] = Noise(self.seed, purpose, ids, self.device)
+            stream = Noise(self.seed, purpose, ids, self.device)
+            # Another size of a purpose has ids in common with the earlier ones, so it continues at their largest counter.
+            earlier = [each.counter for other, each in self.streams.items() if other.rsplit(":", 1)[0] == purpose]
             if purpose in self._counters:
-                self.streams[name].load_state_dict({"counter": self._counters[purpose]})
+                earlier.append(self._counters.pop(purpose).to(self.device))
+            if earlier:
+                stream.counter.copy_(torch.stack(earlier).max())
+            self.streams[name] = stream
         return self.streams[name]
 
     def state_dict(self) -> dict[str, Tensor]:
-        return {name: stream.counter for name, stream in self.streams.items()}
+        """Counter of each stream, ``purpose:rows``, and of purposes without a stream on this number of ranks."""
+        pending = {f"{purpose}:{PENDING}": counter for purpose, counter in self._counters.items()}
+        return {name: stream.counter for name, stream in self.streams.items()} | pending
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Restores every stream, including streams that have not been used yet."""
+        self._counters = {}
         for name, counter in state.items():
             purpose, rows = name.rsplit(":", 1)
-            self._stream(purpose, int(rows)).load_state_dict({"counter": counter})
+            if int(rows) == PENDING:
+                self._counters[purpose] = counter.clone()
+            else:
+                self._stream(purpose, int(rows)).load_state_dict({"counter": counter})
 
     def continue_from(self, state: dict[str, Tensor]) -> None:
         """Continues the streams of a run that had another number of ranks, so that no number is drawn twice.
@@ -214,7 +227,9 @@ class NoiseSource:
         for name, counter in state.items():
             purpose = name.rsplit(":", 1)[0]
             largest = self._counters.get(purpose)
-            self._counters[purpose] = counter if largest is None else torch.maximum(largest, counter)
+            self._counters[purpose] = counter.clone() if largest is None else torch.maximum(largest, counter)
         for name, stream in self.streams.items():
             if (purpose := name.rsplit(":", 1)[0]) in self._counters:
                 stream.load_state_dict({"counter": self._counters[purpose]})
+        used = {name.rsplit(":", 1)[0] for name in self.streams}
+        self._counters = {purpose: counter for purpose, counter in self._counters.items() if purpose not in used}

@@ -1,10 +1,11 @@
-"""Regular files: reads files of a run folder that may be damaged, or may come from someone else.
+"""Regular files: reads files of a run folder that may be damaged or foreign, and replaces files as a whole.
 
 Only regular files are opened. A link would lead to other files, a pipe would block, and a device would never end.
 """
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -57,6 +58,23 @@ def read_text(path: Path, most: int = MAX_JSON_BYTES) -> str:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise OSError(0, "it is not a text", str(path)) from error
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Writes a UTF-8 text file as a whole, and never through a link. A kill or a full disk leaves the earlier file.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    hidden = path.with_name(f".{path.name}.new")
+    hidden.unlink(missing_ok=True)
+    try:
+        hidden.write_text(text, encoding="utf-8")
+        os.replace(hidden, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            hidden.unlink(missing_ok=True)
+        raise
 
 
 def read_object(path: Path) -> dict[str, Any]:

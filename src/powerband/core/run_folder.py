@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from powerband.core.errors import ConfigError
-from powerband.core.regular_files import read_object
+from powerband.core.regular_files import read_object, replace_text
 
 PROCESSES = "processes.json"
 """File of a run folder with the processes of the run and, once it has ended, the reason."""
@@ -138,7 +138,10 @@ def remove_unused_run(folder: Path, created: bool) -> None:
     """
     with contextlib.suppress(OSError):
         for path in folder.iterdir():
-            if path.name in RUN_FILES or path.name.startswith("events.out.tfevents"):
+            # a kill may leave the hidden file of `replace_text`
+            if path.name.removeprefix(".").removesuffix(".new") in RUN_FILES or path.name.startswith(
+                "events.out.tfevents"
+            ):
                 path.unlink()
         if created:
             for path in sorted(folder.rglob("*"), reverse=True):
@@ -180,7 +183,7 @@ def write_processes(folder: Path, processes: list[dict[str, Any]], jobs: Collect
     if set(jobs) & restarting_jobs(earlier):  # the ranks were restarted, maybe after they had saved
         newest = earlier.get("newest", newest)
     facts = {"began_s": time.time(), "ranks": processes, "ended": None, "jobs": sorted(jobs), "newest": newest}
-    (folder / PROCESSES).write_text(json.dumps(facts))
+    replace_text(folder / PROCESSES, json.dumps(facts))
 
 
 def newest_checkpoint(folder: Path) -> list[int]:
@@ -207,4 +210,4 @@ def write_end_reason(folder: Path, reason: str) -> None:
         facts = json.loads(path.read_text(encoding="utf-8"))
         if facts.get("ended"):
             return
-        path.write_text(json.dumps({**facts, "ended": reason, "ended_s": time.time()}), encoding="utf-8")
+        replace_text(path, json.dumps({**facts, "ended": reason, "ended_s": time.time()}))

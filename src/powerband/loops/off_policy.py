@@ -149,6 +149,7 @@ def off_policy(
         state=lambda: all_tensors([learner.state_dict(), run.noise.state_dict(), changed]),
         k=config.graph_updates,
         cycle=learner.cycle,
+        any_rank=lambda differs: bool(run.ranks.max_(torch.tensor(int(differs), device=run.device))),
     )
 
     run.register("learner", learner, shared=True)

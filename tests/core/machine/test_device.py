@@ -133,3 +133,15 @@ def test_host_facts_of_a_gpu() -> None:
     gpu = device.host_facts()["gpus"][0]
     assert gpu["name"] and gpu["memory_gib"] > 0
     assert device.device_names(RunConfig()) == ["cuda:0"]
+
+
+def test_quotas_of_both_cgroup_versions_limit_the_cores(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(device, "CGROUP", tmp_path)
+    monkeypatch.setattr(device, "affinity_cores", lambda: 8)
+    assert device.cores() == 8
+    (tmp_path / "cpu").mkdir()
+    (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text("350000")
+    (tmp_path / "cpu" / "cpu.cfs_period_us").write_text("100000")
+    assert device.cores() == 3
+    (tmp_path / "cpu.max").write_text("50000 100000")
+    assert device.cores() == 1

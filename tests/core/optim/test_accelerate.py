@@ -100,3 +100,18 @@ def test_a_rank_with_shards_does_not_search_for_a_fitting_batch() -> None:
     trained.sharded, trained._world_size = "weights", 2
     with pytest.raises(ConfigError, match="Halve offline.global_batch_size"):
         trained.forward(torch.ones(1, 2))
+
+
+def test_the_loss_scale_is_part_of_the_state(monkeypatch) -> None:
+    saving, loading = adam(allow_sharding=False), adam(allow_sharding=False)
+    for each, scale in ((saving, 2.0**7), (loading, 2.0**16)):
+        each.step(each.forward(torch.ones(1, 2)).sum())
+        monkeypatch.setattr(each.accelerator, "scaler", torch.amp.GradScaler("cpu", init_scale=scale))
+    state = saving.state_dict()
+    loading.load_state_dict({name: each for name, each in state.items() if name != "scaler"})  # an earlier version
+    assert loading.accelerator.scaler.get_scale() == 2.0**16
+    loading.load_state_dict(state)
+    assert loading.accelerator.scaler.get_scale() == 2.0**7
+    monkeypatch.setattr(loading.accelerator, "scaler", None)
+    loading.load_state_dict(state)  # continued in fp32
+    assert "scaler" not in loading.state_dict()

@@ -1,5 +1,6 @@
 """Graphed updates: a plain loop without a GPU, cycles of updates, and the comparison of replays with eager updates."""
 
+import contextlib
 import math
 
 import pytest
@@ -59,6 +60,36 @@ def test_replays_begin_at_the_start_of_a_cycle_only():
     assert eager == [1, 2, 1] and cycle.phase == 1
     assert [made for _, made in updates.run(4)] == [1, 2, 1] and eager == [1, 2, 1, 2, 1]
     assert counter == 9 and updates.replays == 2
+
+
+@pytest.mark.parametrize("difference", [0.0, 1.0])
+def test_ranks_drop_their_graphs_together(difference: float) -> None:
+    """Two ranks check the same replay; on one of them it may differ from eager updates."""
+    verdicts: list[bool] = []
+
+    def rank(wrong: float, others: list[bool]) -> GraphedUpdates:
+        state = torch.zeros(())
+
+        def any_rank(differs: bool) -> bool:
+            verdicts.append(differs)
+            return differs or any(others)
+
+        def update():
+            state.add_(1)
+            return {"losses/x": state.clone()}
+
+        updates = GraphedUpdates(update, "cpu", state=lambda: [state], any_rank=any_rank)
+        updates.k, updates.graph = 2, CountedGraph(state, 2 + wrong)
+        return updates
+
+    failing, healthy = rank(difference, []), rank(0.0, verdicts)
+    with contextlib.ExitStack() as stack:
+        if difference:
+            stack.enter_context(pytest.warns(UserWarning, match="without a graph"))
+        failing._check()
+        healthy._check()
+    assert verdicts == [bool(difference), False]
+    assert [each.graph is None for each in (failing, healthy)] == [bool(difference)] * 2
 
 
 def test_a_cycle_continues_after_a_resume():

@@ -170,6 +170,16 @@ class Scaled:
         return torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=3)
 
 
+def test_a_skipped_step_decays_no_weight():
+    net = network()
+    flat = FlatAdam([net], 1e-2, precision=Scaled(), weight_decay=0.5)
+    x, before = torch.randn(16, 5), flat.flat.detach().clone()
+    flat.step(loss_of(net, x) * float("inf"))
+    assert torch.equal(flat.flat, before)
+    flat.step(loss_of(net, x))
+    assert flat.flat.norm() < 0.998 * before.norm()
+
+
 def test_loss_scaling_changes_nothing_but_skips_steps_that_are_not_finite():
     scaled, plain = network(), network()
     flat, reference = FlatAdam([scaled], 1e-2, precision=Scaled()), FlatAdam([plain], 1e-2, precision=FP32)

@@ -40,6 +40,21 @@ def test_an_unknown_host_is_refused_within_the_patience_with_name_servers(monkey
     assert time.monotonic() - began < 15
 
 
+def test_a_name_server_that_does_not_answer_does_not_hold_the_exit() -> None:
+    code = """
+import time
+from powerband.core.ranks import rendezvous
+rendezvous.RESOLVE_S = 0.1
+rendezvous.socket.getaddrinfo = lambda *_, **__: time.sleep(300)
+try:
+    rendezvous.find_endpoint("slow.example:29500")
+except Exception as error:
+    print(error)
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200)
+    assert "no answer of the name server" in ended.stdout
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", socket.gethostname()])
 def test_the_first_process_at_an_address_of_this_machine_is_the_host(host: str) -> None:
     text = f"{host}:{free_port()}"

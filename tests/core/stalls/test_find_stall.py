@@ -122,6 +122,20 @@ def test_the_phase_clock_shows_its_span_to_another_process() -> None:
     assert RankProgress.read(page) is None
 
 
+def test_the_page_of_a_restarted_rank_has_nothing_of_the_killed_one() -> None:
+    page = SharedPages(1).page(0)
+    killed = Progress(page)
+    killed.begin(0, 2, 5, 6, 1)
+    killed.iteration(700, 90)
+    killed.allow_wait(60.0)
+    killed.set_evaluator(77)
+    killed.waiting.__enter__()
+    Progress(page).begin(0, 2, 8, 6, 2)
+    read = RankProgress.read(page)
+    assert (read.began, read.env_steps, read.updates, read.waiting) == (8, 0, 0, False)
+    assert (read.patience_s, read.evaluator) == (0.0, 0)
+
+
 def test_a_suspended_watch_excuses_the_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     pages = SharedPages(1)
     silences = []

@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -46,3 +47,35 @@ def test_a_console_that_nobody_reads_blocks_neither_the_files_nor_the_end(
     assert time.monotonic() - started < 20
     assert "has made no progress for 9 s in phase log" in json.loads((tmp_path / STALL_FILE).read_text())["message"]
     assert (tmp_path / "stacks" / "rank0.txt").exists()
+
+
+def many(count: int, folder: str = "") -> list[Observation]:
+    own = RankProgress(0, count, os.getpid(), process_start_ticks(os.getpid()), 1, "log", 1, False, 100, 9, 0.0, folder)
+    return [Observation(replace(own, rank=index), silent_s=9.0, host="here") for index in range(count)]
+
+
+def test_every_rank_is_read_once_even_after_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: dict[int, int] = {}
+
+    def read(each: Observation) -> bytes:
+        reads[each.progress.rank] = reads.get(each.progress.rank, 0) + 1
+        return b"" if reads[each.progress.rank] == 1 else b"stack"
+
+    monkeypatch.setattr(report, "STACK_S", 0.0)
+    monkeypatch.setattr(report, "_read_stacks", read)
+    monkeypatch.setattr(report.os, "kill", lambda pid, number: None)
+    assert report._take_stacks(many(40)) == dict.fromkeys(range(40), "stack")
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_the_report_says_what_follows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restarts: bool) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(report, "_print", said.append)
+    monkeypatch.setattr(report, "_take_stacks", lambda ranks: {})
+    ranks = many(2, str(tmp_path))
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "last").write_text("300\n")
+    (tmp_path / "run.json").write_text('{"recipe": "gym"}')
+    report.StallReport(ranks[0], ranks, [], 9.0).publish(ends=True, may_end=True, restarts=restarts)
+    assert ("start again from the last checkpoint" in said[0]) == restarts
+    assert ("The run ends." in said[0]) == ("resume=" in said[0]) == (not restarts)

@@ -32,6 +32,12 @@ def test_remaining_evaluations_and_checkpoints_are_counted() -> None:
     assert both.left_s(5100, 69) == pytest.approx(4900 / both.rate + evals + saves)
 
 
+def test_what_happens_by_the_clock_keeps_its_share_of_the_time() -> None:
+    clock = TimeLeftEstimator(10_000, 0, save_interval=5000)
+    clock.add(1000, 10 + 5 + 2, {"eval": (5.0, 1), "save": (2.0, 1)})
+    assert clock.left_s(1000, 17) == pytest.approx(9000 * 15 / 1000 + 2 * 2.0)
+
+
 def test_the_budget_that_ends_first_determines_the_time_left() -> None:
     limited = TimeLeftEstimator(1000, 60)
     assert limited.left_s(0, 10) == 50, "the time limit is known before the first rate"

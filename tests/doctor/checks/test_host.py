@@ -115,6 +115,23 @@ def test_versions_out_of_range_or_missing_fail(monkeypatch: pytest.MonkeyPatch) 
     assert "missing-extra" not in row.message
 
 
+def test_packages_of_extras_out_of_range_only_warn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata, "requires", lambda name: ["torch>=1", "numpy[x]<1; extra == 'gym'"])
+    monkeypatch.setattr(metadata, "metadata", lambda name: {"Requires-Python": ">=3"})
+    row = package_versions.versions_row()
+    assert row.status == "warn" and "numpy" in row.message and "extra" in row.advice
+
+
+def test_a_machine_without_proc_and_affinity_has_cores_and_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    monkeypatch.delenv("NUMBA_NUM_THREADS", raising=False)
+    row = host.memory_row(tmp_path, tmp_path / "meminfo")
+    assert row.status == "ok" and "GiB" in row.message and row.metrics["total_gib"] > 0
+    assert host.cores_row(tmp_path).metrics["affinity"] == os.cpu_count() == host._numba_threads()
+
+
 def test_more_threads_than_cores_warn(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 

@@ -92,15 +92,37 @@ def _describe_gpus(count: int) -> str:
     return f"torch finds {count} GPU{'s' if count > 1 else ''} on this machine, 0 to {count - 1}{scope}"
 
 
+CGROUP = Path("/sys/fs/cgroup")
+"""Folder of this process's control group, as a container sees it."""
+
+
 def cores() -> int:
     """CPU cores available to this process: its affinity, limited by the quota of a container."""
-    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = cpu_quota(CGROUP)
+    return affinity_cores() if quota is None else min(affinity_cores(), max(1, int(quota)))
+
+
+def affinity_cores() -> int:
+    """CPU cores on which this process may run, without the quota of a container."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def cpu_quota(cgroup: Path) -> float | None:
+    """Returns the number of cores that the container may use; None without a limit.
+
+    Args:
+        cgroup: Folder of the container's control group, version 2 or 1.
+    """
     try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        count = min(count, max(1, int(quota) // int(period)))
+        limit, period = (cgroup / "cpu.max").read_text().split()[:2]
+        return None if limit == "max" else int(limit) / int(period)
     except (OSError, ValueError):
-        pass  # without control groups of version 2, or with "max", no quota applies
-    return count
+        pass
+    try:
+        quota = int((cgroup / "cpu/cpu.cfs_quota_us").read_text())
+        return None if quota <= 0 else quota / int((cgroup / "cpu/cpu.cfs_period_us").read_text())
+    except (OSError, ValueError):
+        return None
 
 
 def cores_per_rank() -> int:

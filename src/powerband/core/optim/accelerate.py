@@ -27,6 +27,8 @@ FIX = (
     "--multi_gpu, or powerband train --gpus)."
 )
 YES = ("true", "1")
+SCALER = "scaler"
+"""Entry of a state with the loss scale, beside the numbers of the parameters."""
 
 
 class AcceleratedAdam:
@@ -188,18 +190,23 @@ class AcceleratedAdam:
         )
 
     def state_dict(self) -> dict:
-        """State of Adam: index of a parameter, as text -> its moments and step count.
+        """State of Adam: index of a parameter, as text -> its moments and step count; with fp16 also ``scaler``.
 
         If the moments are sharded, only the first call on rank 0 after `gather` returns full tensors. All other calls
         return the shards of this rank.
         """
-        return self._pop_gathered("adam") or local_shards(self._moments())
+        state = self._pop_gathered("adam") or local_shards(self._moments())
+        scaler = self.accelerator.scaler
+        return state if scaler is None else {**state, SCALER: scaler.state_dict()}
 
     def load_state_dict(self, state: dict) -> None:
         """Restores a full, unsharded `state_dict`. Every rank must pass the same `state`.
 
         The learning rate is not restored.
         """
+        scaler, state = state.get(SCALER), {name: each for name, each in state.items() if name != SCALER}
+        if scaler and self.accelerator.scaler is not None:  # checkpoints of earlier versions do not contain it
+            self.accelerator.scaler.load_state_dict(scaler)
         groups = self.adam.state_dict()["param_groups"]
         likes = dict(enumerate(self.net.parameters()))
         moments = {

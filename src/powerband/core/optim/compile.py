@@ -49,6 +49,7 @@ class GraphedUpdates:
         cycle: UpdateCycle | None = None,
         check_interval: int = 2000,
         tolerance: float = 1e-2,
+        any_rank: Callable[[bool], bool] = bool,
     ):
         """
         Args:
@@ -64,6 +65,8 @@ class GraphedUpdates:
                 and one replay.
             tolerance: Largest accepted distance between the states after replay and eager updates, relative to the
                 distance that the eager updates moved the state.
+            any_rank: Function that returns True on all ranks if its argument is True on any of them. The ranks drop
+                their graphs together: a later check on some of them would pair its collectives with the others' updates.
 
         Raises:
             ConfigError: k is not a multiple of the length of the cycle.
@@ -85,6 +88,7 @@ class GraphedUpdates:
         self.update, self.state = update, state
         self.k = k if self.device.type == "cuda" else 0
         self.check_interval, self.tolerance = check_interval, tolerance
+        self._any_rank = any_rank
         self.graph: torch.cuda.CUDAGraph | None = None
         self.losses: Losses = {}
         self.replays = 0
@@ -157,8 +161,8 @@ class GraphedUpdates:
     def _check(self) -> None:
         """Compares one replay with k eager updates from the same state, then restores that state.
 
-        Needs one host-device synchronisation. Each rank decides alone whether it keeps its graph. Ranks run the
-        same kernels on averaged gradients, so an eager and a replaying rank still take part in the same all-reduces.
+        Needs a few host-device synchronisations. All ranks check at the same replay, and drop their graphs if one of
+        them finds a difference.
         """
         assert self.graph is not None
         before = self._snapshot()
@@ -169,14 +173,16 @@ class GraphedUpdates:
         eager = self._snapshot()
         self._restore(before)
         error, moved = distance(replayed, eager), distance(before, eager)
-        if not (moved > 0 and error <= self.tolerance * moved):
+        differs = not (moved > 0 and error <= self.tolerance * moved)
+        if self._any_rank(differs):
             self.graph, self.k = None, 0
-            warnings.warn(
+            reason = (
                 f"A CUDA graph and the same updates without it led to states that differ by {error:.3g}. Allowed is "
-                f"{self.tolerance:g} times the change by these updates, which is {moved:.3g}. Updates continue "
-                f"without a graph.",
-                stacklevel=2,
+                f"{self.tolerance:g} times the change by these updates, which is {moved:.3g}."
+                if differs
+                else "On another rank, a CUDA graph and the same updates without it led to different states."
             )
+            warnings.warn(f"{reason} Updates continue without a graph.", stacklevel=2)
 
 
 def all_tensors(tree: Any) -> list[Tensor]:

@@ -86,13 +86,21 @@ class FusedAdam:
         lr: Learning rate; a 0-d tensor on CUDA, so that captured graphs read its current value.
         betas: Decay rates of the two moments.
         eps: Constant added to the root of the second moment.
+        weight_decay: Decoupled weight decay, times the learning rate per step.
     """
 
     _step_supports_amp_scaling = True
 
-    def __init__(self, flat: nn.Parameter, lr: float | Tensor, betas: tuple[float, float], eps: float):
+    def __init__(
+        self,
+        flat: nn.Parameter,
+        lr: float | Tensor,
+        betas: tuple[float, float],
+        eps: float,
+        weight_decay: float = 0.0,
+    ):
         self.param_groups = [{"params": [flat]}]
-        self.lr, self.betas, self.eps = lr, betas, eps
+        self.lr, self.betas, self.eps, self.weight_decay = lr, betas, eps, weight_decay
         self.state = {
             "step": torch.zeros((), device=flat.device),
             "exp_avg": torch.zeros_like(flat.data),
@@ -108,6 +116,9 @@ class FusedAdam:
             self, "found_inf", None
         )  # the scaler sets found_inf and grad_scale for the duration of a step
         step += 1
+        if self.weight_decay:
+            decay = self.lr * self.weight_decay
+            flat.mul_(1 - (decay if found_inf is None else decay * (1 - found_inf.squeeze())))
         fused_adam_(
             [flat.data],
             [flat.grad],
@@ -177,12 +188,12 @@ class FlatAdam:
         self.grad = self.flat.grad = torch.zeros_like(values)
         for parameter, view in zip(self.parameters, views_of(self.grad, self.parameters), strict=True):
             parameter.grad = view
-        self.max_grad_norm, self.weight_decay = max_grad_norm, weight_decay
+        self.max_grad_norm = max_grad_norm
         self.average = average
         self.scaler = precision.scaler()
         # On CUDA the rate is a tensor, so that a captured graph reads the current value at each replay.
         rate = torch.tensor(lr, device=values.device) if values.is_cuda else lr
-        self.adam = FusedAdam(self.flat, rate, betas, eps)
+        self.adam = FusedAdam(self.flat, rate, betas, eps, weight_decay)
 
     @property
     def lr(self) -> float | Tensor:
@@ -232,8 +243,6 @@ class FlatAdam:
         norm = torch.linalg.vector_norm(self.grad)
         if self.max_grad_norm is not None:
             self.grad.mul_((self.max_grad_norm / (norm + 1e-6)).clamp(max=1.0))
-        if self.weight_decay:
-            self.flat.mul_(1 - self.lr * self.weight_decay)
         if self.scaler is None:
             self.adam.step()
         else:

@@ -11,8 +11,9 @@ import re
 import socket
 import struct
 import sys
+import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 from powerband.core.config.texts import shortened
@@ -149,17 +150,24 @@ def _joined(host: str, port: int) -> str:
 
 def _resolved(host: str, port: int) -> tuple[socket.AddressFamily, str]:
     """Returns the address family and the numeric address of a host; waits at most RESOLVE_S for the name server."""
-    pool = ThreadPoolExecutor(1)
+    answer: Future = Future()
+
+    def resolve() -> None:
+        try:
+            answer.set_result(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+        except (OSError, UnicodeError) as error:
+            answer.set_exception(error)
+
+    # The exit of the process waits for the threads of an executor, but not for this one.
+    threading.Thread(target=resolve, name="name server", daemon=True).start()
     try:
-        found = pool.submit(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM).result(RESOLVE_S)
+        found = answer.result(RESOLVE_S)
     except (OSError, UnicodeError, TimeoutError) as error:
         reason = getattr(error, "strerror", "") or "no answer of the name server"
         raise ConfigError(
             f"rdzv_endpoint: the host '{shortened(host)}' cannot be resolved on this machine ({reason}). Write a "
             f"name or an address of one of the machines that all of them can resolve."
         ) from error
-    finally:
-        pool.shutdown(wait=False)
     family, _, _, _, address = min(found, key=lambda each: each[0] != socket.AF_INET)
     return family, str(address[0])
 

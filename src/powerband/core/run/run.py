@@ -25,6 +25,7 @@ from powerband.core.noise import NoiseSource
 from powerband.core.optim.precision import Precision
 from powerband.core.rank_context import RankContext
 from powerband.core.ranks.ranks import Ranks
+from powerband.core.regular_files import replace_text
 from powerband.core.run.checkpoints import checkpoint_writer
 from powerband.core.run.checkpoints.checkpoint_files import find_checkpoint, verify_kept
 from powerband.core.run.checkpoints.disk_use import disk_use
@@ -298,7 +299,7 @@ class Run:
                 f"environments start new episodes, and stored transitions are distributed over the ranks"
             )
         if self.storage.writes:
-            (self.dir / "config.json").write_text(to_json(self.config))
+            replace_text(self.dir / "config.json", to_json(self.config))
         self._folder.write_processes()
         for note in self.metrics.rewind(self.journal.logged[0], self.env_steps):
             self.console.note(note)

@@ -22,7 +22,7 @@ from powerband.core.ranks import restarts
 from powerband.core.ranks.connections import limit_silence
 from powerband.core.ranks.meeting import Meeting
 from powerband.core.ranks.ranks import Ranks
-from powerband.core.regular_files import read_object
+from powerband.core.regular_files import read_object, replace_text
 from powerband.core.run.folders.folder_agreement import FolderAgreement, LockedFolder
 from powerband.core.run.folders.roll_call import CheckSizes, RollCall, call_roll
 from powerband.core.run.folders.storage import Storage
@@ -160,8 +160,8 @@ def _joined_run(
     if storage.writes and not (own.folder / "run.json").exists():
         if not storage.keeps:
             facts["checkpoints_in"] = storage.places[0]
-        (own.folder / "config.json").write_text(to_json(config))
-        (own.folder / "run.json").write_text(json.dumps(facts, indent=2))
+        replace_text(own.folder / "config.json", to_json(config))
+        replace_text(own.folder / "run.json", json.dumps(facts, indent=2))
     storage.remove_unfinished()
     watched.progress.set_folder(str(own.folder))
     ranks.barrier()

@@ -41,7 +41,8 @@ def watched_ranks(
         yield stalled
         return
     pages = SharedPages(count)
-    watch = StallWatch(pages, stall_s, on_stall, None if endpoint is None else Machines(*endpoint, ended))
+    machines = None if endpoint is None else Machines(*endpoint, ended)
+    watch = StallWatch(pages, stall_s, on_stall, machines, restarts)
 
     def watch_ranks() -> None:
         while watch.watch(ended.wait, stalled.set):

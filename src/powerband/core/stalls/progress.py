@@ -86,6 +86,9 @@ class Progress:
             stacks_fd: File descriptor into which SIGUSR2 writes the stacks of this process.
             now_ns: Nanoseconds of the monotonic clock.
         """
+        self._words[PID] = 0
+        for word in range(WORDS):  # a rank that was killed may have left its counters
+            self._words[word] = 0
         self._words[RANK], self._words[WORLD_SIZE] = rank, world_size
         self._words[BEGAN], self._words[STACKS_FD] = began, stacks_fd
         self.beat[0] = now_ns

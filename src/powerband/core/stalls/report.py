@@ -14,6 +14,7 @@ from pathlib import Path
 
 from powerband.core.machine.process_states import STATES, process_name, process_state
 from powerband.core.machine.utilisation import process_tree
+from powerband.core.regular_files import replace_text
 from powerband.core.run_folder import STALL_FILE, process_start_ticks, write_end_reason
 from powerband.core.stalls.observation import Observation
 
@@ -50,17 +51,21 @@ class StallReport:
         self.folder = Path(folders[0]) if folders else None
         self.sentence = _sentence(cause, [*ranks, *others], silent_s)
 
-    def publish(self, ends: bool, may_end: bool) -> None:
+    def publish(self, ends: bool, may_end: bool, restarts: bool = False) -> None:
         """Prints the stall and writes it, with the stacks of all ranks, into the run folder.
 
         Args:
             ends: The run ends now.
             may_end: The run ends if it does not continue soon.
+            restarts: The launcher starts ranks that have ended again, as often as the setting max_restarts allows.
         """
-        next_step = "The run ends." if ends else "The run waits a little longer, then it ends." if may_end else ""
+        end = "its ranks end and start again from the last checkpoint (max_restarts)" if restarts else "it ends"
+        next_step = f"The run waits a little longer, then {end}." if may_end else ""
+        if ends:
+            next_step = f"The run stops here: {end}." if restarts else "The run ends."
         stacks = _take_stacks(self.ranks)
         target = (self.folder or Path(tempfile.mkdtemp(prefix="powerband-"))) / STACKS
-        parts = [self.sentence, next_step, f"Stacks: {target}.", _advice(self.folder) if ends else ""]
+        parts = [self.sentence, next_step, f"Stacks: {target}.", _advice(self.folder) if ends and not restarts else ""]
         text = " ".join(filter(None, parts))
         _with_limit(lambda: _print(text), lambda: self._write(target, stacks))
 
@@ -82,7 +87,7 @@ class StallReport:
     def _write(self, target: Path, stacks: dict[int, str]) -> None:
         target.mkdir(exist_ok=True)
         for rank, text in stacks.items():
-            _replace(target / f"rank{rank}.txt", f"{time.strftime('%Y-%m-%d %H:%M:%S')} {self.sentence}\n\n{text}")
+            replace_text(target / f"rank{rank}.txt", f"{time.strftime('%Y-%m-%d %H:%M:%S')} {self.sentence}\n\n{text}")
         if self.folder is not None:
             shown = self.cause or self.ranks[0]
             facts = {
@@ -93,7 +98,7 @@ class StallReport:
                 "since_s": self.since_s,
                 "message": self.sentence,
             }
-            _replace(self.folder / STALL_FILE, json.dumps(facts))
+            replace_text(self.folder / STALL_FILE, json.dumps(facts))
 
 
 def _sentence(cause: Observation | None, ranks: Sequence[Observation], silent_s: float) -> str:
@@ -148,9 +153,11 @@ def _take_stacks(ranks: Sequence[Observation]) -> dict[int, str]:
         if each.progress.rank not in sizes:
             continue
         start, text, previous = sizes[each.progress.rank], b"", None
-        while time.monotonic() < deadline and (not text or text != previous):
-            time.sleep(0.05)
+        while not text or text != previous:  # at least once, however many ranks come before
+            time.sleep(0.05 if (waits := time.monotonic() < deadline) else 0)
             previous, text = text, _read_stacks(each)[start:]
+            if not waits:
+                break
         texts[each.progress.rank] = text.decode(errors="replace") or f"Process {each.progress.pid} did not answer.\n"
     return texts
 
@@ -180,14 +187,6 @@ def _signal(pid: int, began: int | None, number: signal.Signals) -> None:
     if began is not None and process_start_ticks(pid) == began:
         with contextlib.suppress(OSError):
             os.kill(pid, number)
-
-
-def _replace(path: Path, text: str) -> None:
-    """Writes a file as a whole, and never through a link."""
-    new = path.with_name(f".{path.name}.new")
-    new.unlink(missing_ok=True)
-    new.write_text(text, encoding="utf-8")
-    os.replace(new, path)
 
 
 def _with_limit(*writes: Callable[[], None]) -> None:

@@ -80,10 +80,18 @@ class StallWatch:
         stall_s: Seconds without progress that are a stall.
         on_stall: What follows: "end" the run, or "warn" alone.
         machines: The other machines of the run; None if nothing is known about ranks without a page.
+        restarts: True if ranks that have ended may be started again.
     """
 
-    def __init__(self, pages: SharedPages, stall_s: float, on_stall: OnStall, machines: Machines | None = None) -> None:
-        self.stall_s, self.on_stall, self.machines = stall_s, on_stall, machines
+    def __init__(
+        self,
+        pages: SharedPages,
+        stall_s: float,
+        on_stall: OnStall,
+        machines: Machines | None = None,
+        restarts: bool = False,
+    ) -> None:
+        self.stall_s, self.on_stall, self.machines, self.restarts = stall_s, on_stall, machines, restarts
         self.poll_s = min(MAX_POLL_S, max(MIN_POLL_S, stall_s / 10))
         self._observers = [RankObserver(pages.page(index), 2 * self.poll_s) for index in range(pages.count)]
         self._report: StallReport | None = None
@@ -129,5 +137,5 @@ class StallWatch:
         ends = stall.ends and self.on_stall == "end"
         if self._report is None:
             self._report = StallReport(stall.cause, ranks, others, stall.silent_s)
-            self._report.publish(ends, self.on_stall == "end")
+            self._report.publish(ends, self.on_stall == "end", self.restarts)
         return ends

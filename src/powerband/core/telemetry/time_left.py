@@ -1,7 +1,7 @@
 """TimeLeftEstimator: estimates the time for the rest of the budget from the rate of recent intervals.
 
-Evaluations and checkpoints have intervals of their own. Their time is therefore excluded from the rate, and the time
-of the remaining evaluations and checkpoints is added.
+Evaluations and checkpoints may have intervals in steps. Their time is then excluded from the rate, and the time of the
+remaining ones is added. By the clock they take a constant share of the time, which stays in the rate.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class TimeLeftEstimator:
     Args:
         env_steps: Budget of environment steps.
         time_limit_s: Budget of seconds; 0 for no limit.
-        eval_interval: Environment steps between two evaluations; 0 for no evaluations.
-        save_interval: Environment steps between two checkpoints; 0 for no checkpoints.
+        eval_interval: Environment steps between two evaluations; 0 for none, or for evaluations by the clock.
+        save_interval: Environment steps between two checkpoints; 0 for none, or for checkpoints by the clock.
     """
 
     def __init__(self, env_steps: int, time_limit_s: float, eval_interval: int = 0, save_interval: int = 0) -> None:
@@ -41,6 +41,8 @@ class TimeLeftEstimator:
                 its checkpoints. None means that there were neither.
         """
         for name, (cost_s, count) in (cadence_costs or {}).items():
+            if not self.intervals.get(name):  # by the clock: their share of the time stays as it is
+                continue
             seconds -= cost_s
             before = self._costs.get(name, (0.0, 0))
             self._costs[name] = (before[0] + cost_s, before[1] + count)
@@ -51,7 +53,7 @@ class TimeLeftEstimator:
 
     @property
     def rate(self) -> float:
-        """Environment steps per second without evaluations and checkpoints; 0 before the first interval."""
+        """Environment steps per second, without what has an interval in steps; 0 before the first log interval."""
         seconds = sum(part for _, part in self._recent)
         return sum(steps for steps, _ in self._recent) / seconds if seconds > 0 else 0.0
 

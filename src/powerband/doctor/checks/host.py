@@ -9,11 +9,11 @@ import tempfile
 import time
 from pathlib import Path
 
+from powerband.core.machine.device import CGROUP, affinity_cores, cpu_quota
 from powerband.doctor.check_result import CheckResult, fail, ok, warn
 from powerband.doctor.checks.package_versions import versions_row
 from powerband.doctor.context import Check, CheckContext
 
-CGROUP = Path("/sys/fs/cgroup")
 DEFAULT_SHM = 64 * 2**20
 """Bytes of /dev/shm in a container without --shm-size."""
 LOW_OPEN_FILES = 4096
@@ -42,7 +42,7 @@ def cores_row(cgroup: Path = CGROUP) -> CheckResult:
         cgroup: Folder of the container's control group.
     """
     machine = os.cpu_count() or 1
-    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else machine
+    affinity = affinity_cores()
     quota = cpu_quota(cgroup)
     text = f"{machine} in the machine, {affinity} by affinity, quota {'none' if quota is None else f'{quota:g} cores'}"
     metrics = {"machine": machine, "affinity": affinity, "quota_cores": quota}
@@ -56,24 +56,6 @@ def cores_row(cgroup: Path = CGROUP) -> CheckResult:
             **metrics,
         )
     return ok("cores", text, **metrics)
-
-
-def cpu_quota(cgroup: Path) -> float | None:
-    """Returns the number of cores that the container may use; None without a limit.
-
-    Args:
-        cgroup: Folder of the container's control group, version 2 or 1.
-    """
-    try:
-        limit, period = (cgroup / "cpu.max").read_text().split()[:2]
-        return None if limit == "max" else int(limit) / int(period)
-    except (OSError, ValueError):
-        pass
-    try:
-        quota = int((cgroup / "cpu/cpu.cfs_quota_us").read_text())
-        return None if quota <= 0 else quota / int((cgroup / "cpu/cpu.cfs_period_us").read_text())
-    except (OSError, ValueError):
-        return None
 
 
 def threads_row() -> CheckResult:
@@ -108,7 +90,7 @@ def threads_row() -> CheckResult:
 
 def _numba_threads() -> int:
     setting = os.environ.get("NUMBA_NUM_THREADS", "")
-    return int(setting) if setting.isdigit() else len(os.sched_getaffinity(0))
+    return int(setting) if setting.isdigit() else affinity_cores()
 
 
 def shm_row(path: str = "/dev/shm") -> CheckResult:
@@ -209,13 +191,18 @@ def _write_speed(folder: Path) -> tuple[float, float]:
     return 64 * 2**20 / seconds / 1e6, sorted(times)[2] * 1e3
 
 
-def memory_row(cgroup: Path = CGROUP) -> CheckResult:
+def memory_row(cgroup: Path = CGROUP, meminfo: Path = Path("/proc/meminfo")) -> CheckResult:
     """Checks total and free memory of the machine and the container's limit.
 
     Args:
         cgroup: Folder of the container's control group.
+        meminfo: File with the memory of the machine (Linux).
     """
-    facts = dict(re.findall(r"^(\w+):\s+(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE))
+    try:
+        facts = dict(re.findall(r"^(\w+):\s+(\d+) kB$", meminfo.read_text(), re.MULTILINE))
+    except OSError:  # no Linux
+        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
+        return ok("memory", f"{total:.1f} GiB; free memory is known on Linux only", total_gib=round(total, 1))
     total, free = int(facts["MemTotal"]) / 2**20, int(facts["MemAvailable"]) / 2**20
     limit = memory_limit_gib(cgroup, total)
     text = f"{total:.1f} GiB, {free:.1f} free, container limit {'none' if limit is None else f'{limit:.1f} GiB'}"

@@ -6,7 +6,7 @@ import platform
 import re
 from importlib import metadata
 
-from powerband.doctor.check_result import CheckResult, fail, ok, skipped
+from powerband.doctor.check_result import CheckResult, fail, ok, skipped, warn
 
 
 def versions_row() -> CheckResult:
@@ -16,7 +16,7 @@ def versions_row() -> CheckResult:
         python_limits = metadata.metadata("powerband")["Requires-Python"]
     except metadata.PackageNotFoundError:
         return skipped("versions", "powerband runs from its source tree and is not installed", "Run pip install -e .")
-    versions, problems = {"python": platform.python_version()}, []
+    versions, problems, extras = {"python": platform.python_version()}, [], []
     if python_limits and not satisfies(python_limits, versions["python"]):
         problems.append(f"Python {versions['python']} (required: {python_limits})")
     for requirement in requirements:
@@ -32,7 +32,7 @@ def versions_row() -> CheckResult:
             continue
         versions[name] = version
         if not satisfies(limits, version):
-            problems.append(f"{name} {version} (required: {limits.strip()})")
+            (extras if "extra" in condition else problems).append(f"{name} {version} (required: {limits.strip()})")
     shown = ("python", "torch", "numpy", "numba", "gymnasium", "mujoco")
     text = ", ".join(f"{name} {versions.get(name, 'not installed')}" for name in shown)
     if problems:
@@ -40,6 +40,13 @@ def versions_row() -> CheckResult:
             "versions",
             f"{text}; unsupported: {', '.join(dict.fromkeys(problems))}",
             "Run pip install powerband again in a separate environment.",
+            versions=versions,
+        )
+    if extras:  # another project may have installed them
+        return warn(
+            "versions",
+            f"{text}; unsupported for optional features: {', '.join(dict.fromkeys(extras))}",
+            "If you use these features, install their extra in a separate environment: pip install 'powerband[EXTRA]'.",
             versions=versions,
         )
     return ok("versions", f"{text}; all as required", versions=versions)

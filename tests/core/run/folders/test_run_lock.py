@@ -149,3 +149,16 @@ def test_a_run_folder_with_links_is_refused(tmp_path: Path, name: str, capsys) -
         assert cli.main(command) == 2
         assert "is a symbolic link" in capsys.readouterr().err
     assert list((tmp_path / "outside").iterdir()) == []
+
+
+def test_without_proc_a_lock_grows_stale_by_its_age(tmp_path: Path, monkeypatch) -> None:
+    """No process start is known there, so that of an ended process equals that of a live one."""
+    monkeypatch.setattr(run_lock, "process_start_ticks", lambda pid: None)
+    lock = RunLock(tmp_path)
+    written(lock.path, began=None, token="another")
+    with pytest.raises(ConfigError, match="in use"):
+        RunLock(tmp_path)
+    past = time.time() - run_lock.STALE_S - 5
+    os.utime(lock.path, (past, past))
+    RunLock(tmp_path).release()
+    lock.release()

@@ -5,12 +5,13 @@ The run marks it. In runs of earlier versions, a checkpoint has the score of the
 
 from __future__ import annotations
 
-import json
-import math
+import contextlib
 from pathlib import Path
 
+from powerband.core.run.checkpoints.checkpoint import checkpoints_in
 from powerband.core.run.checkpoints.checkpoint_marks import BEST, read_mark
 from powerband.core.run_folder import find_run
+from powerband.core.telemetry.metrics_file import MetricsReader
 
 
 def best_checkpoint(run: str, score: str) -> tuple[Path | None, str]:
@@ -28,7 +29,7 @@ def best_checkpoint(run: str, score: str) -> tuple[Path | None, str]:
     if mark is not None and score in mark.figures:
         path = folder / "checkpoints" / str(mark.step)
         return path, f"{score} {mark.figures[score]:.4g}, the best of its evaluations"
-    steps = sorted(int(path.name) for path in (folder / "checkpoints").glob("*") if path.name.isdigit())
+    steps = [int(path.name) for path in checkpoints_in(folder / "checkpoints")]
     evaluations = _evaluations(folder / "metrics.jsonl", f"eval/{score}") if score else []
     scores = {step: [value for at, value in evaluations if at <= step][-1:] for step in steps}
     scored = [(values[0], step) for step, values in scores.items() if values]
@@ -40,14 +41,10 @@ def best_checkpoint(run: str, score: str) -> tuple[Path | None, str]:
 
 
 def _evaluations(path: Path, name: str) -> list[tuple[int, float]]:
-    """Returns (environment steps, value) of each evaluation in the metrics file `path`; other lines are skipped."""
-    found = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []:
-        try:
-            record = json.loads(line)
-            step, value = int(record["env_steps"]), float(record[name])
-        except (ValueError, KeyError, TypeError):
-            continue
-        if math.isfinite(value):
-            found.append((step, value))
+    """Returns (environment steps, value) of each evaluation in the metrics file `path`; damaged lines are skipped."""
+    found: list[tuple[int, float]] = []
+    with contextlib.suppress(OSError):  # it is missing, or no regular file
+        for line in MetricsReader(path).read(ended=True):
+            if line.get(name) is not None:
+                found.append((int(line["env_steps"]), float(line[name])))
     return found

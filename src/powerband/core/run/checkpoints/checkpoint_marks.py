@@ -7,13 +7,12 @@ JSON objects with the entry ``step``, the environment steps that name the folder
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from powerband.core.json_shape import fits
-from powerband.core.regular_files import read_object
+from powerband.core.regular_files import read_object, replace_text
 
 BEST, EVALUATING = "best", "evaluating"
 
@@ -33,10 +32,7 @@ class Mark:
 
 def write_mark(run_dir: Path, name: str, mark: Mark) -> None:
     """Marks a checkpoint of the run in `run_dir`; `name` is `BEST` or `EVALUATING`. A kill leaves the earlier mark."""
-    path = run_dir / "checkpoints" / name
-    hidden = path.with_name(f".{name}")
-    hidden.write_text(json.dumps(asdict(mark)), encoding="utf-8")
-    os.replace(hidden, path)
+    replace_text(run_dir / "checkpoints" / name, json.dumps(asdict(mark)))
 
 
 def read_mark(run_dir: Path, name: str) -> Mark | None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
+from powerband.core.regular_files import replace_text
 from powerband.core.run.checkpoints.checkpoint import checkpoints_in, newer_checkpoints
 from powerband.core.run.checkpoints.checkpoint_marks import BEST, marked_steps, read_mark, remove_mark
 from powerband.core.run.checkpoints.manifest import CheckpointError, FileFacts, Manifest
@@ -156,7 +157,7 @@ def export_policy(run_dir: Path, config: dict, tensors: dict[str, Tensor]) -> Pa
         copies = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
         _write_synced(folder / "model.safetensors.new", save(copies))
         os.replace(folder / "model.safetensors.new", folder / "model.safetensors")
-        (folder / "config.json").write_text(json.dumps(config, indent=2))
+        replace_text(folder / "config.json", json.dumps(config, indent=2))
     return folder
 
 

@@ -86,7 +86,7 @@ class RunLock:
         """True if the holder may still be writing."""
         if set(holder.get("jobs", [])) & set(self._facts["jobs"]):
             return False
-        if holder.get("place") == self._facts["place"]:
+        if holder.get("place") == self._facts["place"] and holder["began"] is not None:  # None without /proc
             return process_start_ticks(holder["pid"]) == holder["began"]
         with contextlib.suppress(OSError):
             os.utime(own)
