@@ -191,7 +191,7 @@ class NoiseSource:
         if name not in self.streams:
             ids = torch.arange(rows) + self.rank * rows
             stream = Noise(self.seed, purpose, ids, self.device)
-            # Another size of a purpose has ids in common with the earlier ones, so it continues at their largest counter.
+            # Another size of a purpose has ids in common with earlier ones, so it continues at their largest counter.
             earlier = [each.counter for other, each in self.streams.items() if other.rsplit(":", 1)[0] == purpose]
             if purpose in self._counters:
                 earlier.append(self._counters.pop(purpose).to(self.device))

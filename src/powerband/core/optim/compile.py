@@ -66,7 +66,7 @@ class GraphedUpdates:
             tolerance: Largest accepted distance between the states after replay and eager updates, relative to the
                 distance that the eager updates moved the state.
             any_rank: Function that returns True on all ranks if its argument is True on any of them. The ranks drop
-                their graphs together: a later check on some of them would pair its collectives with the others' updates.
+                their graphs together: a later check on some of them would pair its collectives with other updates.
 
         Raises:
             ConfigError: k is not a multiple of the length of the cycle.

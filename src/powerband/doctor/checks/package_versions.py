@@ -16,7 +16,9 @@ def versions_row() -> CheckResult:
         python_limits = metadata.metadata("powerband")["Requires-Python"]
     except metadata.PackageNotFoundError:
         return skipped("versions", "powerband runs from its source tree and is not installed", "Run pip install -e .")
-    versions, problems, extras = {"python": platform.python_version()}, [], []
+    versions = {"python": platform.python_version()}
+    problems: list[str] = []
+    extras: list[str] = []
     if python_limits and not satisfies(python_limits, versions["python"]):
         problems.append(f"Python {versions['python']} (required: {python_limits})")
     for requirement in requirements:
