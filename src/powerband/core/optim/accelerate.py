@@ -28,7 +28,7 @@ FIX = (
 )
 YES = ("true", "1")
 SCALER = "scaler"
-"""Entry of a state with the loss scale, beside the numbers of the parameters."""
+"""Entry of a state with the loss scale; all others are numbers of parameters."""
 
 
 class AcceleratedAdam:
