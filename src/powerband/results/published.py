@@ -83,7 +83,7 @@ def row(name: str) -> Row:
     """Returns the row `name`.
 
     Raises:
-        ConfigError: There is no such row.
+        ConfigError: No published row has this name.
     """
     return rows()[checked_choice(name, tuple(rows()), "row")]
 

@@ -5,7 +5,8 @@ update. A function that calls environments and no updates collects steps. For th
 before and after a sample decide: a network in front of an environment step chooses an action.
 
 A function evaluates if its name says so and if it steps environments or loads batches, without an update. Thus the
-method ``evaluate`` of a network, which an update calls, is no evaluation. Neither is a function around the training.
+method ``evaluate`` of a network that an update calls does not count as an evaluation, nor does a function around the
+training.
 """
 
 from __future__ import annotations
