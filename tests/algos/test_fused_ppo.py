@@ -186,7 +186,7 @@ def test_unsupported_settings_use_pytorch(options, precision):
 
 def test_large_mini_batches_and_temperatures_use_pytorch():
     plain, fused = learner(DISCRETE, False, hidden=(16,)), learner(DISCRETE, True, hidden=(16,))
-    data = batch(plain, DISCRETE, 1100)
+    data = batch(learner(DISCRETE, False, hidden=(16,)), DISCRETE, 1100)  # of a third learner: it uses random numbers
     assert all(torch.equal(a, b) for a, b in zip(plain.update(data).values(), fused.update(data).values(), strict=True))
     assert not fused.updates_epochs(1100)
     obs = observe(DISCRETE, 20)

@@ -63,7 +63,8 @@ def make_run(recipe: str, folder: Path, steps: list[int], best: int | None = Non
         (checkpoint / "manifest.json").write_bytes(Manifest("", step, 1, {}, {}).to_json())
     (folder / "checkpoints" / "last").write_text(f"{steps[-1]}\n")
     if best is not None:
-        lines = [{"env_steps": step, "eval/success": 1.0 if step == best else 0.5} for step in steps]
+        counters = {"grad_steps": 0, "time_s": 1.0}
+        lines = [{"env_steps": step, **counters, "eval/success": 1.0 if step == best else 0.5} for step in steps]
         (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     (folder / "run.json").write_text(json.dumps({"recipe": recipe}))
     config = configure(recipe, ["algo=ddpg"] if recipe == "snakes" else [])[2].config
