@@ -214,3 +214,29 @@ def test_a_script_ends_when_the_measurement_fails(tmp_path: Path, monkeypatch: p
         script_run.run_script([sys.executable, "-c", code], ScriptOptions())
     with pytest.raises(ProcessLookupError):
         os.kill(int(file.read_text()), 0)
+
+
+SPAWNED = """
+import sys, time
+import torch, torch.distributed as dist, torch.multiprocessing as mp
+def work(rank, file):
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method="file://" + file, rank=rank, world_size=2)
+    net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 2))
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    for _ in range(30):
+        time.sleep(0.02)
+        optimizer.zero_grad()
+        net(torch.ones(8, 4)).sum().backward()
+        optimizer.step()
+    dist.destroy_process_group()
+if __name__ == "__main__":
+    mp.spawn(work, (sys.argv[0] + ".group",), 2)
+"""
+
+
+def test_spawned_ranks_are_recognised_without_a_variable(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    status, file = run(tmp_path, SPAWNED, "--keep-running")
+    profile = json.loads(file.read_text())
+    assert (status, profile["failures"], len(profile["ranks"])) == (0, [], 2), capfd.readouterr().err
+    assert sorted(each["rank"] for each in profile["processes"] if each["updates"]) == ["0", "1"]

@@ -17,7 +17,8 @@ class Record:
         pid, ppid: Ids of the process and of its parent.
         began_ns: Time of its start, on the clock of `time.perf_counter_ns`, which all processes share.
         start: First line: ``argv``, ``executable``, ``python`` (version), ``rank``, ``folder``, and ``kind``, which is
-            ``start`` for a new interpreter and ``fork`` for a forked process.
+            ``start`` for a new interpreter and ``fork`` for a forked process. The rank is that in torch.distributed,
+            else the variable RANK.
         lines: All other lines, each with ``kind`` and ``time_ns``.
     """
 
@@ -53,5 +54,8 @@ def read_records(folder: Path, renamed: tuple[str, str] = ("", "")) -> list[Reco
                 lines.append(json.loads(text))
         if lines and lines[0]["kind"] in ("start", "fork"):
             first = lines[0]
+            ranks = [line["rank"] for line in lines if line["kind"] == "rank"]
+            if ranks:  # that of torch.distributed, which a process without the variable RANK may have too
+                first["rank"] = str(ranks[-1])
             records.append(Record(first["pid"], first["ppid"], first["time_ns"], first, lines[1:]))
     return sorted(records, key=lambda record: record.began_ns)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import os
 
-from powerband_attach import process, record
+from powerband_attach import process, ranks, record
 from powerband_attach.safely import safely
 
 TOOLS = ("profile", "audit", "trial")
@@ -25,4 +25,5 @@ def start() -> None:
         return
     record.begin("start")
     process.watch()
+    ranks.watch()
     importlib.import_module("powerband_attach." + tool).begin()
