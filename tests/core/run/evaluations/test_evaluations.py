@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 import runs
+from powerband.core.config import RunConfig
+from powerband.core.run.evaluations.evaluations import Evaluations
 
 
 def all_lines(run: Path) -> list[dict]:
@@ -37,3 +43,38 @@ def test_evaluations_by_seconds_of_training_and_after_a_resume(tmp_path: Path) -
     resumed = [line["time/training_s"] for line in all_lines(run) if "eval/return" in line]
     assert resumed[: len(seconds)] == seconds and len(resumed) > len(seconds)
     assert all(b - a >= 0.1 for a, b in zip(resumed, resumed[1:], strict=False))
+
+
+class OtherRank:
+    """Run of a rank that waits while rank 0 waits for the evaluating process; records the phase of each collective."""
+
+    def __init__(self) -> None:
+        self.phases: list[tuple[str, str]] = []
+        self.phase, self.saved_at, self.env_steps, self.training_s, self.received_signal = "other", 7, 7, 1.0, ""
+        self.ranks, self.hooks = self, SimpleNamespace(evaluate=dict, evaluator="")
+        self.leads = False
+        self.settings = RunConfig(eval_interval=7)
+        self.journal = SimpleNamespace(evaluation_s=0.0)
+
+    @contextlib.contextmanager
+    def clock(self, name: str) -> Iterator[None]:
+        self.phase, before = name, self.phase
+        yield
+        self.phase = before
+
+    def gather(self, value: str) -> list[str]:
+        self.phases.append(("gather", self.phase))
+        return ["process"]
+
+    def barrier(self) -> None:
+        self.phases.append(("barrier", self.phase))
+
+
+def test_other_ranks_wait_for_the_evaluating_process_in_the_phase_of_an_evaluation() -> None:
+    """In an ordinary phase they would count as stalled after `stall_s`."""
+    run: Any = OtherRank()
+    evaluations = Evaluations(run, "")
+    evaluations.due()
+    evaluations.finish(interrupted=False)
+    evaluations.finish(interrupted=True)
+    assert run.phases == [("gather", "other"), ("barrier", "eval"), ("barrier", "eval")]

@@ -118,10 +118,9 @@ class Evaluations:
             return
         if run.saved_at != run.env_steps:
             run.save()
-        if run.ranks.leads:
-            self._wait()
-            if self._pending is None:  # otherwise a signal ends the run
-                self._submit(self._now())
+        self._wait()
+        if run.ranks.leads and self._pending is None:  # otherwise a signal ends the run
+            self._submit(self._now())
 
     def saved(self, last: bool = False) -> None:
         """Evaluates the checkpoint that was just written, if the time allows.
@@ -153,9 +152,7 @@ class Evaluations:
 
     def finish(self, interrupted: bool) -> None:
         """Waits for the evaluating process at the end of the run; a run that a signal ends does not wait."""
-        if self._pending is None:
-            return
-        if not interrupted:
+        if not interrupted and self._run.hooks.evaluate is not None:
             self._wait()
         if self._pending is not None:
             self._run.console.note(f"the evaluation of step {self._pending.step:,} has not ended; a resume repeats it")
@@ -220,15 +217,19 @@ class Evaluations:
         self._evaluated_at_s, self._evaluated_step = run.training_s, mark.step
 
     def _wait(self) -> None:
-        """Waits for the evaluation that is under way, on rank 0, or for a signal that ends the run."""
-        if self._pending is None:
-            return
-        spent = duration_text(time.perf_counter() - self._began_s)
-        self._run.console.note(f"waiting for the evaluation of step {self._pending.step:,}, which began {spent} ago")
+        """Waits for the evaluation that is under way, on rank 0, or for a signal that ends the run.
+
+        The other ranks wait for rank 0 in the phase of an evaluation, which may take long.
+        """
+        if self._pending is not None:
+            spent = duration_text(time.perf_counter() - self._began_s)
+            note = f"waiting for the evaluation of step {self._pending.step:,}, which began {spent} ago"
+            self._run.console.note(note)
         began = time.perf_counter()
         with self._run.clock("eval"):
             while self._pending is not None and not self._run.received_signal:
                 self._receive(1.0)
+            self._run.ranks.barrier()
         self._run.journal.evaluation_s += time.perf_counter() - began
 
     def _receive(self, wait_s: float) -> None:
