@@ -31,7 +31,7 @@ from powerband.core.stalls.observation import SLOW_BUSY_LIMIT
 from powerband.core.stalls.watched_rank import WatchedRank
 
 COLLECTIVE_S = 600.0
-"""Time limit in seconds of a collective operation, if no process watches the ranks."""
+"""Least time limit in seconds of a collective operation."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,8 @@ def prepare_run(
     settings: RunConfig = config.run
     watched = WatchedRank(settings.stall_s, settings.on_stall)
     try:
-        timeout_s = max(COLLECTIVE_S, 2 * SLOW_BUSY_LIMIT * settings.stall_s)
+        watched_s = settings.stall_s or RunConfig.stall_s  # without a watch, an evaluation may take as long as with one
+        timeout_s = max(COLLECTIVE_S, 2 * SLOW_BUSY_LIMIT * watched_s)
         with watched.progress.waiting:
             meeting = Meeting.from_environment(timeout_s)
             roll = call_roll(meeting, config, restarted, check_sizes, new_folder)
