@@ -6,6 +6,7 @@ import contextlib
 import functools
 import importlib
 import os
+import re
 from dataclasses import replace
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -27,6 +28,8 @@ from powerband.core.recipe import Recipe, load_object
 
 RECIPES = ("uav", "snakes", "metaworld", "sketchnav", "libero", "gym")
 """Built-in recipes: sub-packages of ``powerband.recipes``."""
+CONFIG_FILE = re.compile(r"--config($|=)|config=")
+"""Arguments that name a configuration file: ``--config FILE``, ``--config=FILE`` and ``config=FILE``."""
 GROUP = "powerband.recipes"
 """Entry point group of recipes in other packages; each value is a module with ``RECIPE``, or ``module:RECIPE``."""
 
@@ -108,7 +111,7 @@ def configure(name: str, arguments: list[str]) -> tuple[Recipe, str, ResolvedCon
     if arguments and not arguments[0].startswith("-") and "=" not in arguments[0]:
         stage, arguments = checked_choice(arguments[0], recipe.stages, f"stage of {name}"), arguments[1:]
     config_file = os.environ.get(recipe.config_variable, "") if recipe.config_variable else ""
-    if config_file and not any(each.startswith("--config") for each in arguments):
+    if config_file and not any(CONFIG_FILE.match(each) for each in arguments):
         arguments = ["--config", config_file, *arguments]
     resolved = resolve(
         recipe.Config,

@@ -77,6 +77,9 @@ def test_a_params_file_of_the_guide_is_read(tmp_path, monkeypatch):
     assert (config.on_policy.minibatch_rows, config.batches, config.on_policy.epochs) == (60, 2, 4)
     assert config.run.env_steps == 7 * 4 * 10
     assert (config.figure_interval, config.histogram_interval) == (20, 200)
+    other = tmp_path / "other.yaml"
+    other.write_text("networks:\n  batch_number: 5\n")
+    assert finalized(f"config={other}") == finalized("--config", str(other)) != config, "an argument replaces it"
     with pytest.raises(ConfigError, match="params.yaml:2"):
         params.write_text("networks:\n  bach_size: 60\n")
         finalized()
