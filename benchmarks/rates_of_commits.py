@@ -2,25 +2,31 @@
 
     python benchmarks/rates_of_commits.py COMMIT [CASE ...] [--pairs 8] [--seconds 30] [--packages FOLDER] [--json FILE]
 
-Both versions train the same configuration at the same time, on one core each, and exchange the cores after every run.
-What slows the machine down therefore slows both. The rate is that of the environment steps in the second half of a run,
-which is after compilation and before the last checkpoint. The result of a case is the median over pairs of the ratio
-new / old, with the quartiles.
+Both versions train the same configuration at the same time on the same core, which the kernel gives to them in turn.
+What slows the machine down therefore slows both, within milliseconds. The rate is that of the environment steps per
+second of processor time of all processes of a run, in the second half of the run: after compilation and before the last
+checkpoint. Each core of the machine measures another pair. The result of a case is the median over pairs of the ratio
+new / old, with the quartiles and a 95 % bootstrap interval of the median.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
+import random
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from powerband.core.machine.device import host_facts
+from powerband.core.telemetry.metrics_file import MetricsReader
 
 ROOT = Path(__file__).resolve().parents[1]
 COMMON = "gpus=none threads=1 precision=fp32 tensorboard=false log_interval_s=1 env_steps=1000000000 seed=3"
@@ -47,24 +53,81 @@ def start(source: str, words: str, folder: Path, core: int, seconds: float) -> s
         )
 
 
-def rate(folder: Path, seconds: float) -> float:
-    """Environment steps per second in the second half of a run.
+def processor_s(pid: int) -> float:
+    """Returns the processor time in seconds of a process and its descendants, those that have ended included."""
+    processes = [pid]
+    for each in processes:
+        with contextlib.suppress(OSError):
+            for task in Path(f"/proc/{each}/task").iterdir():
+                processes += [int(child) for child in (task / "children").read_text().split()]
+    ticks = 0
+    for each in processes:
+        with contextlib.suppress(OSError):
+            fields = Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()
+            ticks += sum(map(int, fields[11:15]))
+    return ticks / os.sysconf("SC_CLK_TCK")
 
-    Raises:
-        ValueError: It has logged fewer than two lines there.
+
+@dataclass
+class Run:
+    """A training of one version.
+
+    Attributes:
+        process: Its first process.
+        folder: Its run folder.
+        points: (seconds of the run, environment steps, processor seconds) of each line of its metrics.
     """
-    path = folder / "metrics.jsonl"
-    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    points = [
-        (line["time_s"], line["env_steps"])
-        for line in lines
-        if "charts/SPS" in line
-        and seconds / 2 <= line["time_s"] < seconds  # without the end, with its save and evaluation
-    ]
-    if len(points) < 2:
-        raise ValueError(f"{folder}: {(folder.with_suffix('.log')).read_text()[-1000:]}")
-    (begin_s, begin), (end_s, end) = points[0], points[-1]
-    return (end - begin) / (end_s - begin_s)
+
+    process: subprocess.Popen[bytes]
+    folder: Path
+    points: list[tuple[float, int, float]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._metrics = MetricsReader(self.folder / "metrics.jsonl")
+
+    def look(self) -> None:
+        """Adds the lines that the run has written since the last call."""
+        with contextlib.suppress(OSError):
+            for line in self._metrics.read():
+                if "charts/SPS" in line:
+                    self.points.append((line["time_s"], int(line["env_steps"]), processor_s(self.process.pid)))
+
+    def rate(self, seconds: float) -> float:
+        """Returns the environment steps per processor second in the second half of the time limit `seconds`.
+
+        Raises:
+            ValueError: The run has logged fewer than two lines there.
+        """
+        points = [point for point in self.points if seconds / 2 <= point[0] < seconds]
+        if len(points) < 2:
+            raise ValueError(f"{self.folder}: {(self.folder.with_suffix('.log')).read_text()[-1000:]}")
+        (_, begin, begin_s), (_, end, end_s) = points[0], points[-1]
+        return (end - begin) / (end_s - begin_s)
+
+
+def ratio_of_a_pair(sources: dict[str, str], case: str, folder: Path, core: int, seconds: float) -> float:
+    """Trains both versions at once on one core for `seconds`, and returns the ratio new / old of their rates."""
+    names = sources if random.random() < 0.5 else list(sources)[::-1]
+    runs = {}
+    for name in names:
+        run_folder = folder / f"{case.replace('/', '-')}-{time.monotonic_ns()}-{name}"
+        runs[name] = Run(start(sources[name], CASES[case], run_folder, core, seconds), run_folder)
+    deadline = time.monotonic() + 2 * seconds + ALLOWANCE_S
+    while any(run.process.poll() is None for run in runs.values()) and time.monotonic() < deadline:
+        for run in runs.values():
+            run.look()
+        time.sleep(0.02)
+    for run in runs.values():
+        run.process.kill()
+        run.process.wait()
+    return runs["new"].rate(seconds) / runs["old"].rate(seconds)
+
+
+def interval(ratios: list[float]) -> list[float]:
+    """Returns the 95 % bootstrap interval of the median."""
+    draw = random.Random(0)
+    medians = sorted(statistics.median(draw.choices(ratios, k=len(ratios))) for _ in range(2000))
+    return [medians[50], medians[-51]]
 
 
 def main() -> None:
@@ -85,28 +148,26 @@ def main() -> None:
         try:
             sources = {"old": str(folder / "old" / "src") + os.pathsep + options.packages, "new": str(ROOT / "src")}
             for case in options.cases:
-                ratios = []
-                for pair in range(-1, options.pairs):  # the first one compiles
-                    order = cores if pair % 2 else cores[::-1]
-                    runs = {name: folder / f"{case.replace('/', '-')}-{pair}-{name}" for name in sources}
-                    limit = options.seconds if pair >= 0 else 5.0
-                    started = [
-                        start(sources[name], CASES[case], runs[name], core, limit)
-                        for name, core in zip(sources, order, strict=True)
+                ratio_of_a_pair(sources, case, folder, cores[0], 5.0 + options.seconds)  # compiles
+            with ThreadPoolExecutor(len(cores)) as pool:
+                for case in options.cases:
+                    pairs = [
+                        pool.submit(ratio_of_a_pair, sources, case, folder, cores[number % len(cores)], options.seconds)
+                        for number in range(options.pairs)
                     ]
-                    deadline = time.monotonic() + limit + ALLOWANCE_S
-                    for each in started:
-                        each.wait(max(1.0, deadline - time.monotonic()))
-                    if pair >= 0:
-                        ratios.append(rate(runs["new"], limit) / rate(runs["old"], limit))
-                        print(f"{case} {pair + 1} of {options.pairs}: {ratios[-1]:.4f}", flush=True)
-                low, middle, high = statistics.quantiles(ratios, n=4)
-                row = {"case": case, "pairs": len(ratios), "ratio": middle, "quartiles": [low, high], "ratios": ratios}
-                rows.append(row)
-                print(f"{case}: {middle:.4f} ({low:.4f} to {high:.4f})", flush=True)
-                if options.json:
-                    facts = {"host": host_facts(), "arguments": sys.argv[1:], "load": os.getloadavg()[0]}
-                    options.json.write_text(json.dumps({**facts, "rows": rows}, indent=1) + "\n")
+                    ratios = []
+                    for pair in pairs:
+                        ratios.append(pair.result())
+                        print(f"{case} {len(ratios)} of {options.pairs}: {ratios[-1]:.4f}", flush=True)
+                    low, middle, high = statistics.quantiles(ratios, n=4)
+                    row = {"case": case, "pairs": len(ratios), "ratio": middle, "quartiles": [low, high]}
+                    rows.append({**row, "interval": interval(ratios), "ratios": ratios})
+                    print(
+                        f"{case}: {middle:.4f} ({low:.4f} to {high:.4f}), interval {rows[-1]['interval']}", flush=True
+                    )
+                    if options.json:
+                        facts = {"host": host_facts(), "arguments": sys.argv[1:], "load": os.getloadavg()[0]}
+                        options.json.write_text(json.dumps({**facts, "rows": rows}, indent=1) + "\n")
         finally:
             subprocess.run(["git", "worktree", "remove", "--force", folder / "old"], cwd=ROOT, check=False)
 

@@ -217,10 +217,11 @@ def check(config: Config, world_size: int) -> None:
     check_pixels(config.pixels)
     if config.algo != "ppo":
         config.offline.refuse_device("chunks are read from demonstrations that are mapped from files")
-    if config.net.goal and (config.algo != "ppo" or config.renderer == "mujoco"):
+    if config.net.true_goals and (config.algo != "ppo" or config.renderer == "mujoco"):
+        option = "net.goal" if config.net.goal else "net.align_page"
         raise ConfigError(
-            f"net.goal=true is not supported with algo={config.algo} renderer={config.renderer}: the prediction is "
-            f"trained on the ray caster's ground truth. Write algo=ppo renderer=caster, or net.goal=false."
+            f"{option}=true is not supported with algo={config.algo} renderer={config.renderer}: the prediction is "
+            f"trained on the ray caster's ground truth. Write algo=ppo renderer=caster, or {option}=false."
         )
     if config.ppo.expert_coef and config.renderer == "mujoco":
         raise ConfigError(

@@ -52,6 +52,7 @@ def make_training_env(config: Config, run: Run, episodes: Episodes) -> VecEnv:
         pixels=config.pixels,
         explored=config.map_squares,
         expert=config.ppo.expert_coef > 0,
+        goal=config.net.true_goals,
         device=run.device,
         seed=config.run.seed,
         first_env=ranks.rank * num_envs,

@@ -72,7 +72,8 @@ def build_chunk_learner(config: Config, sketches: Tensor, context: RankContext) 
 
 def ppo_spec(config: Config) -> EnvSpec:
     """Returns the shapes and types of the observations and actions of PPO."""
-    return make_env_spec(config.pixels, config.rules, config.map_squares, config.ppo.expert_coef > 0)
+    expert, goal = config.ppo.expert_coef > 0, config.net.true_goals
+    return make_env_spec(config.pixels, config.rules, config.map_squares, expert, goal)
 
 
 def chunk_spec(config: Config) -> EnvSpec:

@@ -184,6 +184,9 @@ class SketchNetConfig:
     """Side of the crop in pixels."""
     learn_page_size: bool = True
     """Learn the size of a page in metres from its image; false takes the size of a medium plan, and is faster."""
+    align_page: bool = False
+    """Learn size, rotation and stretch of each page from its image and the true positions of the training goals,
+    instead of the size alone; needs algo=ppo, renderer=caster and net.crop_m above 0."""
     drawn_goal: bool = False
     """Measure distance and bearing of the goal between the two dots of the sketch, as inputs of the policy. A blank
     sketch has no dots, and the goal is then taken to be at the start. Needs net.use_pose=true."""
@@ -203,6 +206,20 @@ class SketchNetConfig:
             raise ConfigError("net.drawn_goal=true needs net.use_pose=true: the bearing is relative to the pose.")
         if self.goal and not self.crop_m:
             raise ConfigError("net.goal=true needs net.crop_m above 0. Write net.crop_m=8, or net.goal=false.")
+        if self.align_page and not self.crop_m:
+            raise ConfigError(
+                "net.align_page=true needs net.crop_m above 0. Write net.crop_m=8, or net.align_page=false."
+            )
+
+    @property
+    def learned(self) -> Literal["nothing", "size", "frame"]:
+        """What the network learns about the geometry of a page."""
+        return "frame" if self.align_page else "size" if self.learn_page_size else "nothing"
+
+    @property
+    def true_goals(self) -> bool:
+        """Whether a loss of the network compares its predictions with the true positions of the goals."""
+        return self.goal or self.align_page
 
 
 def check_pixels(pixels: int) -> None:

@@ -18,7 +18,7 @@ def agents() -> SketchNavEnv:
     episodes = generate_episodes(
         EpisodeConfig(max_size_m=9, plans=2, goals=1, starts=2, sketch="blank", sketch_px=16), "train", 3
     )
-    return SketchNavEnv(ROWS, episodes, pixels=64, explored=SQUARES, sequential=True, threads=1)
+    return SketchNavEnv(ROWS, episodes, pixels=64, explored=SQUARES, goal=True, sequential=True, threads=1)
 
 
 def test_squares_are_what_stands_or_is_free_in_the_plan() -> None:

@@ -71,7 +71,11 @@ def test_it_learns_where_the_goal_is() -> None:
     for _ in range(120):
         goals = 0.2 + 0.6 * torch.rand(32, 2)
         wanted = (goals - starts) * page_m
-        loss = (net(explored, 0.25, ink, where, starts, goals, page_m) - wanted).square().mean()
+        loss = (
+            (net(explored, 0.25, ink, where, starts, goals, page_m.unsqueeze(2) * torch.eye(2)) - wanted)
+            .square()
+            .mean()
+        )
         adam.zero_grad()
         loss.backward()
         adam.step()

@@ -96,6 +96,18 @@ def test_the_goal_is_predicted_taught_and_told() -> None:
         SketchNetConfig(goal=True, crop_m=0)
 
 
+def test_true_goals_teach_the_frames_of_pages_and_the_policy_does_not() -> None:
+    net, obs = made(align_page=True, drawn_goal=True)
+    obs |= {"goal": torch.randn(ROWS, 2)}
+    net(obs).square().sum().backward()
+    assert net.surroundings.larger.weight.shape == (4, 8) and net.surroundings.larger.weight.grad is None
+    net(obs)
+    net.auxiliary(obs)["frame"].backward()
+    assert bool(net.surroundings.larger.weight.grad.any())
+    with pytest.raises(ValueError, match="crop_m=8"):
+        SketchNetConfig(align_page=True, crop_m=0)
+
+
 def test_bad_sizes_are_refused() -> None:
     with pytest.raises(ValueError, match="20 pixels is too small"):
         ConvEncoder(3, 20, 8)

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from powerband.recipes.sketchnav.nets.sketch_view import SketchCrop, find_dots, to_unit_range
+from powerband.recipes.sketchnav.nets.sketch_view import SketchCrop, find_dots, in_metres, on_page, to_unit_range
 from powerband.recipes.sketchnav.plans.sketch import DOT_PX, GOAL_RGB, START_RGB, downsample_page
 from powerband.recipes.sketchnav.settings import PAGE_PX
 
@@ -104,7 +104,7 @@ def test_autocast_moves_nothing() -> None:
 def test_the_size_of_the_page_is_learned_from_its_code() -> None:
     """Shown a mark where a page of twice the size has it, the gradient makes the page larger."""
     torch.manual_seed(0)
-    net, large = SketchCrop(1, PAGE_M, AROUND_M, SIDE), SketchCrop(1, 1.3 * PAGE_M, AROUND_M, SIDE, False)
+    net, large = SketchCrop(1, PAGE_M, AROUND_M, SIDE), SketchCrop(1, 1.3 * PAGE_M, AROUND_M, SIDE, "nothing")
     ink = torch.nn.functional.interpolate(torch.rand(8, 3, 8, 8), SIDE, mode="bilinear")
     said = (torch.arange(8), torch.full((8, 2), 0.5), torch.ones(8, 1), torch.zeros(8, 2), torch.zeros(8, 1))
     wanted = large(ink, *said)
@@ -116,3 +116,50 @@ def test_the_size_of_the_page_is_learned_from_its_code() -> None:
         adam.step()
     assert float(net.larger(torch.ones(1, 1)).detach().exp()) == pytest.approx(1.3, abs=0.02)
     assert not list(large.parameters())
+
+
+def aligned(numbers: list[float]) -> SketchCrop:
+    """A crop whose frame is that of `numbers` for any page."""
+    net = SketchCrop(4, PAGE_M, AROUND_M, SIDE, "frame")
+    with torch.no_grad():
+        net.larger.bias.copy_(torch.tensor(numbers))
+    return net
+
+
+@pytest.mark.parametrize(
+    "numbers", [[0.0] * 4, [0.3, 0.4, -0.5, 0.6], [-0.5, 50.0, 50.0, -50.0], [0.5, -50.0, 50.0, 50.0]]
+)
+def test_a_frame_is_invertible_and_converts_both_ways(numbers: list[float]) -> None:
+    frame = aligned(numbers).frame(torch.zeros(3, 4)).detach()
+    offset = torch.tensor([[0.1, -0.2], [0.3, 0.1], [-0.4, 0.0]])
+    assert torch.linalg.det(frame).min() > 0
+    assert torch.allclose(on_page(frame, in_metres(frame, offset)), offset, atol=1e-5)
+
+
+def test_a_mark_on_a_distorted_page_appears_where_it_lies_in_the_building() -> None:
+    """The same place is in the middle of the crop, once on an undistorted and once on a turned and stretched page."""
+    start, place_m, zoom = (32, 32), torch.tensor([[2.0, -1.0]]), SIDE / AROUND_M
+    for numbers in ([0.0] * 4, [0.1, 0.3, -0.6, 0.5]):
+        net = aligned(numbers)
+        at = on_page(net.frame(torch.zeros(1, 4)).detach(), place_m)[0] * SIDE
+        page = page_with(start, (start[0] + float(at[0]), start[1] + float(at[1])))
+        ink, dots = ink_of(page[None]), find_dots(page[None], START_RGB)
+        with torch.no_grad():
+            seen = net(ink, torch.tensor([0]), dots, torch.zeros(1, 4), place_m, torch.zeros(1, 1))[0]
+        black = torch.where(seen[2] > 0.6, seen.amin(0), torch.zeros(()))
+        index = torch.arange(SIDE) + 0.5
+        column, row = ((black.sum(axis) * index).sum() / black.sum() for axis in (0, 1))
+        assert float(column) == pytest.approx(SIDE / 2, abs=0.75 * zoom) == pytest.approx(float(row), abs=1.5 * zoom)
+
+
+def test_true_positions_teach_the_frame() -> None:
+    net, turned = SketchCrop(1, PAGE_M, AROUND_M, SIDE, "frame"), aligned([0.2, 0.1, -0.4, 0.4])
+    offset = torch.randn(64, 2, generator=torch.Generator().manual_seed(0))
+    true = in_metres(turned.frame(torch.zeros(64, 4)).detach(), offset)
+    adam = torch.optim.Adam(net.parameters(), 0.02)
+    for _ in range(200):
+        loss = (in_metres(net.frame(torch.ones(64, 1)), offset) - true).square().mean()
+        adam.zero_grad()
+        loss.backward()
+        adam.step()
+    assert float(loss.detach()) < 1e-4

@@ -44,7 +44,7 @@ class SketchNavEnv:
       the number, because the sketch does not change during an episode.
     - ``explored`` (N, 1, G, G) uint8, if `explored` is not 0: map of G x G squares with the start in the centre; 0 is
       unseen, 127 is free, 255 is occupied
-    - ``goal`` (N, 2) float32, if `explored` is not 0: position of the goal, in metres as ``gps``
+    - ``goal`` (N, 2) float32, with `goal`: position of the goal, in metres as ``gps``
     - ``expert`` (N,) int64, with `expert`: action of an expert that follows the shortest path
 
     The reward is -0.01 + 3 (D_before - D) + 10 on success; D = 0.8 of the remaining path + 0.2 of the distance to the
@@ -69,6 +69,7 @@ class SketchNavEnv:
         pixels: int = 64,
         explored: int = 0,
         expert: bool = False,
+        goal: bool = False,
         sequential: bool = False,
         order: Tensor | None = None,
         device: torch.device | str = "cpu",
@@ -87,6 +88,7 @@ class SketchNavEnv:
             pixels: S, side of the camera image.
             explored: G, squares along one side of the explored map; 0 for no map.
             expert: True adds ``expert`` to observations, the action of an expert that follows the shortest path.
+            goal: True adds ``goal`` to observations, the true position of the goal.
             sequential: Row n plays episodes n, n + all_envs, ... in order; otherwise each row draws its episodes.
             order: Numbers (E',) int64 of the E' episodes to play, in this order; None plays all.
             device: Device of agents and images.
@@ -107,7 +109,7 @@ class SketchNavEnv:
         if not 1 <= self.threads <= limit:
             raise ConfigError(f"threads is {self.threads}; numba supports 1 to {limit}. Pass a number in this range.")
         self.seed, self.rules, self.sensors = seed, rules, sensors
-        self.spec = make_env_spec(pixels, rules, explored, expert)
+        self.spec = make_env_spec(pixels, rules, explored, expert, goal)
         self.stride = all_envs or num_envs
         self.episodes = episodes.to(self.device)
         self.world = world_arrays(self.episodes, rules, pixels, sequential, self.device, order, sensors.shading)
@@ -299,6 +301,7 @@ class SketchNavEnv:
             else:
                 maps = self.explored.add(*view, agents.made == 0)
             obs["explored"].copy_(maps.unsqueeze(1))
+        if "goal" in obs:
             torch.mul(episodes.target[agents.episode] - start, COORDINATE_UNIT_M, out=obs["goal"])
         return obs
 

@@ -10,7 +10,7 @@ from powerband.recipes.sketchnav.env.world import NUM_ACTIONS
 from powerband.recipes.sketchnav.settings import Rules, check_pixels
 
 
-def make_env_spec(pixels: int, rules: Rules, explored: int = 0, expert: bool = False) -> EnvSpec:
+def make_env_spec(pixels: int, rules: Rules, explored: int = 0, expert: bool = False, goal: bool = False) -> EnvSpec:
     """Returns the shapes and types of observations and actions, without reading episodes.
 
     Args:
@@ -19,10 +19,11 @@ def make_env_spec(pixels: int, rules: Rules, explored: int = 0, expert: bool = F
         explored: G, squares along one side of the explored map, which shows what an agent has seen so far; 0 for no
             map.
         expert: Add the action of an expert, which follows the shortest path, to the observation.
+        goal: Add the true position of the goal to the observation, for losses of predictions.
 
     Returns:
         Observations ``rgb`` (3, S, S), ``depth`` (1, S, S), ``gps`` (2,), ``compass`` (1,) and ``episode`` (), and one
-        of four actions. A map adds ``explored`` (1, G, G) and ``goal`` (2,), and `expert` adds ``expert`` ().
+        of four actions. A map adds ``explored`` (1, G, G), `expert` adds ``expert`` (), and `goal` adds ``goal`` (2,).
 
     Raises:
         ConfigError: `pixels` is odd or out of range, or `explored` is odd or negative.
@@ -32,7 +33,9 @@ def make_env_spec(pixels: int, rules: Rules, explored: int = 0, expert: bool = F
         raise ConfigError(f"explored={explored} must be an even number of squares. Pass explored=96, or 0 for no map.")
     optional: dict[str, TensorSpec] = {}
     if explored:
-        optional |= {"explored": TensorSpec((1, explored, explored), torch.uint8), "goal": TensorSpec((2,))}
+        optional |= {"explored": TensorSpec((1, explored, explored), torch.uint8)}
+    if goal:
+        optional |= {"goal": TensorSpec((2,))}
     if expert:
         optional |= {"expert": TensorSpec((), torch.int64)}
     return EnvSpec(

@@ -116,7 +116,7 @@ class GoalNet(nn.Module):
         page: Tensor,
         starts: Tensor,
         goals: Tensor,
-        page_m: Tensor,
+        frame: Tensor,
     ) -> Tensor:
         """Predicts the position of the goal of each of R agents (rows).
 
@@ -128,7 +128,7 @@ class GoalNet(nn.Module):
             page: Index (R,) int64 of the page of each row.
             starts: Start dots (R, 2) on the pages, in 0..1.
             goals: Goal dots (R, 2) on the pages, in 0..1.
-            page_m: Sizes (R, 1) of the pages in metres.
+            frame: Frames (R, 2, 2) of the pages: matrices from offsets on a page to metres.
 
         Returns:
             Predicted positions (R, 2) in metres from the start, within the bounding box of the free squares.
@@ -136,11 +136,12 @@ class GoalNet(nn.Module):
         maps, side = explored[:, 0], explored.shape[-1]
         points = keypoint_grid(*bounding_box(maps == 127))
         metres = (points - side / 2) * square_m
+        page_m = torch.linalg.det(frame).sqrt().unsqueeze(1)
         rays = ray_distances(maps == 255, points, torch.full_like(page_m, 1 / square_m))
         query = self.explored(self.explored_in(torch.cat([rays, metres / SCALE_M], -1)))
         walls, length = (ink > DARK).all(1), ink.shape[-1]
         places = keypoint_grid(*bounding_box(walls)).index_select(0, page)
-        from_dots = [(places / length - dot.unsqueeze(1)) * page_m.unsqueeze(1) / SCALE_M for dot in (starts, goals)]
+        from_dots = [(places / length - dot.unsqueeze(1)) @ frame.mT / SCALE_M for dot in (starts, goals)]
         drawn = torch.cat([ray_distances(walls.index_select(0, page), places, length / page_m), *from_dots], -1)
         memory = self.sketch(self.sketch_in(drawn))
         attended, _ = self.across(query, memory, memory, need_weights=False)

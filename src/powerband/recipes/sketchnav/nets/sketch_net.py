@@ -13,7 +13,7 @@ from powerband.core.errors import ConfigError
 from powerband.nets.observations.auxiliary import AuxiliaryLosses
 from powerband.recipes.sketchnav.nets.efficient_net import EfficientNet
 from powerband.recipes.sketchnav.nets.goal_net import POLAR, GoalNet, polar_features
-from powerband.recipes.sketchnav.nets.sketch_view import SketchCrop, find_dots, to_unit_range
+from powerband.recipes.sketchnav.nets.sketch_view import SketchCrop, find_dots, in_metres, on_page, to_unit_range
 from powerband.recipes.sketchnav.plans.sketch import GOAL_RGB, START_RGB
 from powerband.recipes.sketchnav.settings import MAP_SQUARE_M, SketchNetConfig
 
@@ -25,6 +25,8 @@ MIN_CONV_PX = 36
 """Smallest image for which the last kernel has an input."""
 GPS_M = 10.0
 """Unit of distances as features, in metres."""
+AUXILIARY_M2 = {"goal": GPS_M**2, "frame": 10.0}
+"""Squared error, in square metres, that counts as a loss of 1. The frames learn from few pages, so they count more."""
 POSE, POSE_WIDTH = 4, 32
 """How many numbers describe a pose, and how many features encode it."""
 CACHED_BATCHES = 2
@@ -168,16 +170,16 @@ class SketchNet(nn.Module, AuxiliaryLosses):
         self.surroundings: SketchCrop | None = None
         if config.crop_m:
             self.around = net(3, config.crop_px)
-            self.surroundings = SketchCrop(config.width, page_m, config.crop_m, config.crop_px, config.learn_page_size)
+            self.surroundings = SketchCrop(config.width, page_m, config.crop_m, config.crop_px, config.learned)
         self.rgb = net(3 * frames, pixels) if config.use_rgb else None
         self.depth = net(frames, pixels) if config.use_depth else None
         self.pose = nn.Linear(POSE, POSE_WIDTH) if config.use_pose else None
         images = 1 + bool(config.crop_m) + config.use_rgb + config.use_depth
         self.width = images * config.width + (POSE_WIDTH if config.use_pose else 0)
         self.goal = GoalNet() if config.goal else None
-        self.drawn_goal, self.page_m = config.drawn_goal, page_m
+        self.drawn_goal, self.align_page, self.page_m = config.drawn_goal, config.align_page, page_m
         self.width += POLAR * (config.goal + config.drawn_goal)
-        self._predicted_goal: Tensor | None = None
+        self._predictions: dict[str, Tensor] = {}
         self.image_keys = tuple(name for name, used in (("rgb", config.use_rgb), ("depth", config.use_depth)) if used)
 
     def forward(self, obs: dict[str, Tensor]) -> Tensor:
@@ -186,17 +188,21 @@ class SketchNet(nn.Module, AuxiliaryLosses):
         codes, ink, page = self.sketch(episode)
         parts = [codes]
         starts, goals = (dots.index_select(0, episode) for dots in (self.sketch.starts, self.sketch.goals))
-        if self.drawn_goal:
-            drawn = (goals - starts) * self.page_size_m(codes).detach()
-            parts.append(polar_features(drawn, obs["gps"], obs["compass"]))
+        self._predictions = {}
+        if self.drawn_goal or self.align_page:
+            drawn = in_metres(self.frame(codes), goals - starts)
+            if self.align_page:
+                self._predictions["frame"] = drawn
+            if self.drawn_goal:
+                parts.append(polar_features(drawn.detach(), obs["gps"], obs["compass"]))
         if self.surroundings is not None and self.around is not None:
             crops = self.surroundings(ink, page, starts, codes, obs["gps"], obs["compass"])
             parts.append(self.around(crops))
             if self.goal is not None:
-                page_m = self.page_size_m(codes).detach()
-                predicted = self.goal(obs["explored"], MAP_SQUARE_M, ink, page, starts, goals, page_m)
+                frame = self.frame(codes).detach()
+                predicted = self.goal(obs["explored"], MAP_SQUARE_M, ink, page, starts, goals, frame)
                 parts.append(polar_features(predicted.detach(), obs["gps"], obs["compass"]))
-                self._predicted_goal = predicted
+                self._predictions["goal"] = predicted
         if self.rgb is not None:
             parts.append(self.rgb(to_unit_range(obs["rgb"])))
         if self.depth is not None:
@@ -205,25 +211,26 @@ class SketchNet(nn.Module, AuxiliaryLosses):
             parts.append(torch.relu(self.pose(pose_features(obs))))
         return torch.cat([part.float() for part in parts], 1)
 
-    def page_size_m(self, codes: Tensor) -> Tensor:
-        """Returns the sizes (R, 1) in metres of R pages with the features `codes` (R, width): learned, or constant."""
+    def frame(self, codes: Tensor) -> Tensor:
+        """Returns the frames (R, 2, 2) of R pages with the features `codes` (R, width): learned, or constant."""
         if self.surroundings is None:
-            return codes.new_full((len(codes), 1), self.page_m, dtype=torch.float32)
-        return self.surroundings.page_size_m(codes)
+            return self.page_m * torch.eye(2, device=codes.device).expand(len(codes), 2, 2)
+        return self.surroundings.frame(codes)
 
     def auxiliary(self, obs: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Returns the loss of the goal positions that the last forward pass predicted.
+        """Returns the losses of the goal positions that the last forward pass predicted.
 
         Args:
             obs: Observations of the last forward pass with any leading axes.
 
         Returns:
-            ``goal``: the mean squared error (0-d) of positions in tens of metres. The dict is empty if the encoder has
-            no `GoalNet`.
+            Mean squared errors (0-d) of positions: ``goal`` of `GoalNet` and ``frame`` of the frames of the pages. An
+            encoder without these parts has no entries.
         """
-        if self._predicted_goal is None:
-            return {}
-        return {"goal": F.mse_loss(self._predicted_goal, obs["goal"].reshape(-1, 2)) / GPS_M**2}
+        return {
+            name: F.mse_loss(predicted, obs["goal"].reshape(-1, 2)) / AUXILIARY_M2[name]
+            for name, predicted in self._predictions.items()
+        }
 
     @torch.no_grad()
     def estimated_position(self, obs: dict[str, Tensor]) -> Tensor | None:
@@ -233,8 +240,8 @@ class SketchNet(nn.Module, AuxiliaryLosses):
         """
         if self.surroundings is None:
             return None
-        page_m = self.page_size_m(self.sketch(obs["episode"])[0])
-        return self.sketch.starts.index_select(0, obs["episode"]) + obs["gps"] / page_m
+        frame = self.frame(self.sketch(obs["episode"])[0])
+        return self.sketch.starts.index_select(0, obs["episode"]) + on_page(frame, obs["gps"])
 
 
 def pose_features(obs: dict[str, Tensor]) -> Tensor:

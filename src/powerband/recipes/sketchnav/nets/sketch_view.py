@@ -1,11 +1,23 @@
-"""SketchCrop: crops a sketch around the estimated position of an agent, with the agent's heading up."""
+"""SketchCrop: crops a sketch around the estimated position of an agent, with the agent's heading up.
+
+The frame of a page is the matrix (2, 2) from offsets on the page, in units of its side, to offsets in metres. The frame
+of an undistorted page is its size in metres times the unit matrix.
+"""
 
 from __future__ import annotations
+
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+Learned = Literal["nothing", "size", "frame"]
+"""What `SketchCrop` learns about a page."""
+MAX_DISTORTION = 0.45
+"""Largest entry of a learned frame besides its size. The frame is invertible for any value below 0.7."""
+MAX_LOG_SIZE = 3.0
+"""Largest logarithm of the factor between a learned size and the initial one; it keeps frames finite."""
 COLOUR_TOLERANCE = 70
 """Difference in one channel from which a pixel does not belong to a dot; greys differ by 75 or more."""
 CHUNK = 512
@@ -42,27 +54,29 @@ def find_dots(sketches: Tensor, rgb: tuple[int, int, int]) -> Tensor:
 class SketchCrop(nn.Module):
     """Crops the page (sketch image) around an agent, with the agent's heading up.
 
-    A linear layer learns the size of the page in metres from the code of the page, which is its features.
+    A linear layer learns the size of the page in metres, or its complete frame, from the code of the page, which is its
+    features. The size is learned by the gradient of the crop. The frame has no gradient from the crop: its owner trains
+    it with true positions.
 
     Source: Jaderberg et al. 2015, section 3.3 (bilinear sampling; its gradient reaches the size of the page).
     """
 
-    def __init__(self, code: int, page_m: float, crop_m: float, pixels: int, learned: bool = True) -> None:
+    def __init__(self, code: int, page_m: float, crop_m: float, pixels: int, learned: Learned = "size") -> None:
         """
         Args:
             code: Number of features in the code of a page.
             page_m: Initial estimate of the side of the area that a page shows, in metres.
             crop_m: Side of the crop in metres.
             pixels: V, side of the crop in pixels.
-            learned: Learn the size of the page; otherwise the size stays `page_m`.
+            learned: What is learned about a page; with "nothing", the size of all pages is `page_m`.
         """
         super().__init__()
         self.larger: nn.Linear | None = None
-        if learned:
-            self.larger = nn.Linear(code, 1)
+        if learned != "nothing":
+            self.larger = nn.Linear(code, 1 if learned == "size" else 4)
             nn.init.zeros_(self.larger.weight)
             nn.init.zeros_(self.larger.bias)
-        self.page_m, self.crop_m, self.pixels = page_m, crop_m, pixels
+        self.page_m, self.crop_m, self.pixels, self.learned = page_m, crop_m, pixels, learned
 
     def forward(self, ink: Tensor, page: Tensor, starts: Tensor, codes: Tensor, gps: Tensor, compass: Tensor) -> Tensor:
         """Crops the page of each of R agents (rows).
@@ -78,22 +92,23 @@ class SketchCrop(nn.Module):
         Returns:
             Crops (R, 3, V, V) float32, 0 where the page is white and outside of it.
         """
-        size = self.page_size_m(codes)
+        frame = self.frame(codes)
+        if self.learned == "frame":
+            frame = frame.detach()
         with torch.autocast(ink.device.type, enabled=False):  # bfloat16 would move the crops by whole rows
-            return self._crop(ink, page, starts, size, gps, compass)
+            return self._crop(ink, page, starts, frame, gps, compass)
 
-    def _crop(self, ink: Tensor, page: Tensor, starts: Tensor, size: Tensor, gps: Tensor, compass: Tensor) -> Tensor:
-        """Crops the page of each of R agents (rows), as `forward`, from pages of known size.
+    def _crop(self, ink: Tensor, page: Tensor, starts: Tensor, frame: Tensor, gps: Tensor, compass: Tensor) -> Tensor:
+        """Crops the page of each of R agents (rows), as `forward`, from pages with known frames (R, 2, 2).
 
-        `size` (R, 1) is the size of the pages in metres; `forward` describes the other arguments and the result.
+        `forward` describes the other arguments and the result.
         """
         rows, pages = len(page), len(ink)
         ahead = torch.cat([compass.cos(), compass.sin()], 1)
         right = torch.stack([-ahead[:, 1], ahead[:, 0]], 1)
-        share = self.crop_m / size
-        middle = 2 * (starts + gps / size) - 1
-        to_x = torch.stack([share[:, 0] * right[:, 0], -share[:, 0] * ahead[:, 0], middle[:, 0]], 1)
-        to_y = torch.stack([share[:, 0] * right[:, 1], -share[:, 0] * ahead[:, 1], middle[:, 1]], 1)
+        middle = 2 * (starts + on_page(frame, gps)) - 1
+        right, ahead = (on_page(frame, self.crop_m * direction) for direction in (right, ahead))
+        to_x, to_y = torch.stack([right, -ahead, middle], 2).unbind(1)
         # All pages form one tall image with a white row above and below each page, so that no row needs its own copy.
         side, high = ink.shape[-1], ink.shape[-1] + 2
         centre = (2 * high * page + high) / (pages * high) - 1
@@ -106,8 +121,26 @@ class SketchCrop(nn.Module):
         crops = F.grid_sample(atlas, grid.flatten(0, 1).unsqueeze(0), align_corners=False)
         return crops[0].view(3, rows, self.pixels, self.pixels).transpose(0, 1)
 
-    def page_size_m(self, codes: Tensor) -> Tensor:
-        """Estimates the sizes (R, 1) float32, in metres, of R pages with the features `codes` (R, code)."""
+    def frame(self, codes: Tensor) -> Tensor:
+        """Estimates the frames (R, 2, 2) float32 of R pages with the features `codes` (R, code)."""
+        unit = torch.eye(2, device=codes.device)
         if self.larger is None:
-            return codes.new_full((len(codes), 1), self.page_m, dtype=torch.float32)
-        return self.page_m * self.larger(codes).float().exp()
+            return self.page_m * unit.expand(len(codes), 2, 2)
+        numbers = self.larger(codes).float()
+        size = self.page_m * numbers[:, :1, None].clamp(-MAX_LOG_SIZE, MAX_LOG_SIZE).exp()
+        if self.learned == "size":
+            return size * unit
+        stretch, right, down = (MAX_DISTORTION * numbers[:, 1:].tanh()).unbind(1)
+        return size * (unit + torch.stack([stretch, right, down, -stretch], 1).view(-1, 2, 2))
+
+
+def in_metres(frame: Tensor, offset: Tensor) -> Tensor:
+    """Converts offsets (R, 2) on R pages with the given frames (R, 2, 2) to metres (R, 2)."""
+    return (frame @ offset.unsqueeze(2)).squeeze(2)
+
+
+def on_page(frame: Tensor, offset_m: Tensor) -> Tensor:
+    """Converts offsets (R, 2) in metres to offsets (R, 2) on R pages with the given frames (R, 2, 2)."""
+    (a, b), (c, d) = (row.unbind(1) for row in frame.unbind(1))
+    x, y = offset_m.unbind(1)
+    return torch.stack([d * x - b * y, a * y - c * x], 1) / (a * d - b * c).unsqueeze(1)
