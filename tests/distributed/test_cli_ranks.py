@@ -96,6 +96,7 @@ def stopped(name: str, run: Path, tmp_path: Path) -> str:
     return command.printed()
 
 
+@pytest.mark.slow
 def test_a_signal_to_ranks_saves_and_ranks_of_a_killed_torchrun_save_too(tmp_path):
     run = tmp_path / "run"
     printed = stopped("ddpg", run, tmp_path)

@@ -47,6 +47,7 @@ def test_fast_td3_swings_the_pendulum_up(tmp_path, capsys):
     assert score(run, capsys)["return"] > -400  # random play: about -1200
 
 
+@pytest.mark.slow
 def test_sac_swings_the_pendulum_up(tmp_path, capsys):
     words = ["gym", "variant=pendulum", "sac.hidden=64,64", "env_steps=5400"]
     sizes = ["global_batch_size=64", "actor_lr=3e-3", "critic_lr=3e-3"]
@@ -54,6 +55,7 @@ def test_sac_swings_the_pendulum_up(tmp_path, capsys):
     assert score(run, capsys)["return"] > -400  # random play: about -1200
 
 
+@pytest.mark.slow
 def test_self_play_beats_random_and_its_untrained_self(tmp_path):
     words = ["snakes", "on_policy.num_envs=128", "anneal_lr=false", "precision=fp32"]
     run = trained(tmp_path, *words, "env_steps=180000")

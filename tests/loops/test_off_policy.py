@@ -236,6 +236,7 @@ def test_windows_of_the_loop_end_with_their_episodes(tmp_path):
     assert {1, 2, 3} == set(torch.cat([batch["steps"] for batch in found]).tolist())
 
 
+@pytest.mark.slow
 def test_dqn_learns_from_small_boolean_images(tmp_path):
     env = WorkerVecEnv([Catch] * 16, num_workers=0)
     loop = OffPolicyConfig(

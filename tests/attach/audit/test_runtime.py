@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import pytest
+
 from powerband.attach.audit.comparison import environments, facts_of, single_steps, total
 from powerband.attach.audit.short_run import Limits, ShortRun, run_short
 
@@ -97,12 +99,14 @@ def test_steps_rows_and_settings_are_recorded(tmp_path: Path) -> None:
     assert facts["values"]["dtypes"] == {"float32 on cpu": True}
 
 
+@pytest.mark.slow
 def test_environments_of_different_sizes_are_summed_and_classes_are_found_late(tmp_path: Path) -> None:
     found = run(tmp_path, LOOP)
     assert environments(found) == 9  # eight worlds and one, of the objects that exist at the same time
     assert total(found, "env_steps") == 20 and single_steps(found) == 90
 
 
+@pytest.mark.slow
 def test_an_environment_class_of_the_main_script_goes_to_spawned_workers(tmp_path: Path) -> None:
     found = run(tmp_path, VECTOR, "spawn", "20")
     assert environments(found) == 2 and single_steps(found) == 40

@@ -134,6 +134,7 @@ def test_a_change_that_does_not_reach_the_script_is_an_error(tmp_path: Path) -> 
     assert run.error == "the change has not reached the script" and run.rate is None
 
 
+@pytest.mark.slow
 def test_precision_compilation_and_foreach_reach_the_networks(tmp_path: Path) -> None:
     changes = {"autocast": "bfloat16", "compile": True, "optimizer": "foreach"}
     assert error_of(tmp_path, NETWORKS, changes) == ""

@@ -333,6 +333,7 @@ def test_quality_is_of_demonstrations_and_evaluations(tmp_path: Path, monkeypatc
         libero_demos.record(config, task, tmp_path)
 
 
+@pytest.mark.slow
 def test_the_whole_way_in_the_simulator(tmp_path: Path, capsys) -> None:
     pytest.importorskip("libero", reason="LIBERO is not installed")
     demos = tmp_path / "demos"

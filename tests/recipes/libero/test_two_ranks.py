@@ -78,6 +78,7 @@ def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
 # -- whole weights ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_two_ranks_are_one_on_the_joint_batch(two_ranks: list[dict]) -> None:
     alone = learned(Ranks())
     first, second = (each["whole"] for each in two_ranks)

@@ -72,6 +72,7 @@ def test_a_scene_has_a_quarter_of_its_triangles_and_the_model_is_put_back(env: L
         np.testing.assert_array_equal(getattr(model, name), before[name], err_msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("env", TASKS[:1], indirect=True)
 def test_the_bounds_would_see_a_wrecked_mesh(env: LiberoEnv, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = LiberoRenderer(env.simulator.model, env.simulator.data, PIXELS, "plain")

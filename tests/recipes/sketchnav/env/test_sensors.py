@@ -151,6 +151,7 @@ def test_two_halves_of_the_rows_see_what_the_whole_sees(episodes, sequential: bo
         assert all(torch.equal(value, torch.cat([part[name] for part in parts])) for name, value in step.items())
 
 
+@pytest.mark.slow
 def test_threads_change_no_bit(episodes) -> None:
     assert same(walked(agents(episodes, NOISY)), walked(agents(episodes, NOISY, threads=2)))
 

@@ -130,6 +130,7 @@ def test_incremental_sums_equal_sums_over_the_complete_map():
         assert torch.equal(env.missions.sums[:, :, part], expected)
 
 
+@pytest.mark.slow
 def test_threads_and_ranks_change_no_bit():
     world = World(map_cells=121, budget=4)
     generator = torch.Generator().manual_seed(3)
