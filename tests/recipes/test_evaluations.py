@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from powerband.cli import main as cli
 from powerband.cli.catalogue import load
 from powerband.core.config import resolve
 from powerband.core.errors import ConfigError
@@ -35,3 +38,16 @@ def test_a_number_below_its_limit_is_refused_by_name(recipe: str, words: str) ->
 def test_a_member_of_a_list_is_named() -> None:
     with pytest.raises(ConfigError, match=r"n_agents=2,0 \(command line\): 0 is below 1"):
         resolve(options("uav"), ["n_agents=2,0"])
+
+
+@pytest.mark.parametrize("recipe", ["gym", "snakes", "uav"])
+def test_no_run_trains_on_the_episodes_of_an_evaluation(recipe: str, tmp_path: Path, capsys) -> None:
+    """These recipes draw all episodes from one seed; the others hold out plans, goals or initial states."""
+    first = load(recipe).held_out_seeds[0]
+    words = {"gym": ["env_id=CartPole-v1"], "snakes": [], "uav": ["variant=smoke"]}[recipe]
+    assert cli.main(["train", recipe, *words, f"seed={first}", f"run_dir={tmp_path / 'run'}"]) == 2
+    assert "train on their episodes" in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "run").exists()
+    assert options(recipe)().seed in load(recipe).held_out_seeds
+    with pytest.raises(ConfigError, match="would repeat its episodes"):
+        load(recipe).refuse_held_out(3, 3)

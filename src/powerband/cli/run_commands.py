@@ -52,6 +52,8 @@ def train(arguments: list[str]) -> int:
         return 0
     launch.end_with_launcher()
     settings = resolved.config.run
+    if not settings.resume:  # what has been trained already may continue
+        recipe.refuse_held_out(settings.seed)
     elastic = launch.is_elastic(settings)
     if elastic:
         largest_valid(partial(recipe.check_sizes, resolved.config), launch.world_size(settings))
@@ -205,6 +207,8 @@ def configure_evaluation(arguments: list[str]) -> EvaluationCall | None:
     from powerband.core.run.checkpoints.checkpoint import checkpoint_of
 
     options, notices = resolved.config, [*notices, *resolved.notices]
+    if recipe.held_out_seeds:
+        recipe.refuse_held_out(config.run.seed, options.seed)
     if recipe.finalize_evaluation is not None:
         options, messages = load_object(recipe.finalize_evaluation)(config, options)
         notices += messages

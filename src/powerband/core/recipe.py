@@ -85,6 +85,8 @@ class Recipe:
         score: Name of the result of the evaluation during training (`RunHooks.evaluate`) that measures the policy;
             larger is better. ``powerband tune objective=score`` needs it, and ``checkpoints/best`` is the checkpoint
             with its largest value. Empty without such a result.
+        held_out_seeds: Seeds of the episodes of evaluations, with which no run may train. `refuse_held_out` compares
+            them with the seed of a run. Empty if an evaluation has episodes of its own for every seed.
         Evaluation: Frozen dataclass of the options of ``powerband eval``, or a reference to it.
         old_evaluation_names: As `old_names`, for the options of ``powerband eval``.
         finalize_evaluation: ``(config of the run, options) -> (options, messages for the user)``; None changes nothing.
@@ -113,6 +115,7 @@ class Recipe:
     check: Reference | None = None
     task: str = ""
     score: str = ""
+    held_out_seeds: tuple[int, ...] = ()
     Evaluation: Reference | None = None
     old_evaluation_names: Mapping[str, Any] = field(default_factory=dict)
     finalize_evaluation: Reference | None = None
@@ -187,6 +190,28 @@ class Recipe:
         """
         if self.check is not None:
             load_object(self.check)(config, world_size)
+
+    def refuse_held_out(self, seed: int, evaluated: int | None = None) -> None:
+        """Refuses to train and to evaluate on the same episodes.
+
+        Args:
+            seed: Seed of the training.
+            evaluated: Seed of the evaluation; None compares with `held_out_seeds`.
+
+        Raises:
+            ConfigError: The seeds are equal.
+        """
+        if evaluated is None and seed in self.held_out_seeds:
+            seeds = ", ".join(map(str, self.held_out_seeds))
+            raise ConfigError(
+                f"seed={seed}: evaluations of {self.name} use the seeds {seeds}, so the run would train on their "
+                f"episodes. Write another seed."
+            )
+        if self.held_out_seeds and seed == evaluated:
+            raise ConfigError(
+                f"seed={evaluated} is the seed of this run's training, so the evaluation would repeat its episodes. "
+                f"Write another seed, or leave seed out."
+            )
 
 
 def _constant(value: Any) -> Callable[[], Any]:

@@ -27,6 +27,7 @@ RECIPE = Recipe(
     check=check,
     task="env_id",
     score="return",
+    held_out_seeds=(10_000, 20_000),
     Evaluation=Evaluation,
     evaluate="powerband.recipes.gym.evaluation:evaluate",
     build_learner="powerband.recipes.gym.learners:build_learner",

@@ -25,6 +25,7 @@ RECIPE = Recipe(
     finalize=finalize,
     check=check,
     score="win_greedy",
+    held_out_seeds=(10_000, 20_000),
     Evaluation=Evaluation,
     old_evaluation_names=OLD_EVALUATION_NAMES,
     evaluate="powerband.recipes.snakes.train:evaluate",

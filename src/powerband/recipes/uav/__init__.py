@@ -23,6 +23,7 @@ RECIPE = Recipe(
     finalize=finalize,
     check=check,
     score="f1_end",
+    held_out_seeds=(10_000, 20_000, 30_000),
     Evaluation=Evaluation,
     old_evaluation_names=OLD_EVALUATION_NAMES,
     evaluate="powerband.recipes.uav.comparison:evaluate",
