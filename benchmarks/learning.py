@@ -78,18 +78,20 @@ def interval(k: int, updates: int) -> Case:
 
 
 NAVIGATION_EVALUATION = ("splits=val_unseen", "video=false")
+DRAWN_GOAL = ("net.drawn_goal=true",)
 NAVIGATION = ("sketchnav", "variant=small", "gpus=none", "scene_seed=0")
 
 
-def navigation(algo: str, sketch: str) -> Case:
+def navigation(algo: str, sketch: str, *options: str) -> Case:
     """Navigation policy with one kind of sketch, evaluated on unseen plans; ``blank`` shows an empty sketch."""
-    arguments = (*NAVIGATION, f"algo={algo}", f"scenes.sketch={sketch}")
+    arguments = (*NAVIGATION, f"algo={algo}", f"scenes.sketch={sketch}", *options)
     if algo == "ppo":
         arguments += ("threads=1", "env_steps=1500000", "save_interval=250000")
     else:
         # Record the demonstrations first: powerband train sketchnav demos variant=small
         arguments += ("demos_dir=runs/learning/sketchnav-demos",)
-    return Case(arguments, NAVIGATION_EVALUATION, ("success", "spl", "soft_spl"))
+    policies = ("policies=policy,likeliest",) if options else ()
+    return Case(arguments, (*NAVIGATION_EVALUATION, *policies), ("success", "spl", "soft_spl"))
 
 
 ARM = ("libero", "variant=tiny", "gpus=none", "threads=1", "demos_dir=runs/learning/libero-{demos}")
@@ -129,6 +131,9 @@ CASES = {
         for algo in ("coma", "iac")
     },
     **{f"sketchnav-ppo-{sketch}": navigation("ppo", sketch) for sketch in ("true", "smooth", "abstract", "blank")},
+    "sketchnav-reward-smooth": navigation("ppo", "smooth", *DRAWN_GOAL, "ppo.expert_coef=0", "net.stop_logit=-4"),
+    **{f"sketchnav-goal-{sketch}": navigation("ppo", sketch, *DRAWN_GOAL) for sketch in ("smooth", "abstract")},
+    "sketchnav-aligned-abstract": navigation("ppo", "abstract", *DRAWN_GOAL, "net.align_page=true"),
     **{
         f"sketchnav-{algo}-{sketch}": navigation(algo, sketch)
         for algo in ("diffusion", "clone")

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,9 +25,8 @@ from powerband.core.noise import NoiseSource
 from powerband.core.optim.precision import Precision
 from powerband.core.rank_context import RankContext
 from powerband.core.ranks.ranks import Ranks
-from powerband.core.regular_files import replace_text
 from powerband.core.run.checkpoints import checkpoint_writer
-from powerband.core.run.checkpoints.checkpoint_files import find_checkpoint, verify_kept
+from powerband.core.run.checkpoints.checkpoint_files import verify_kept
 from powerband.core.run.checkpoints.disk_use import disk_use
 from powerband.core.run.due_actions import DueActions
 from powerband.core.run.evaluations.evaluations import Evaluations
@@ -37,30 +36,12 @@ from powerband.core.run.folders.roll_call import CheckSizes
 from powerband.core.run.folders.storage import Storage
 from powerband.core.run.hooks import RunHooks
 from powerband.core.run.nan.nan_guard import NanGuard
+from powerband.core.run.observer import RunObserver
+from powerband.core.run.restore import restore
 from powerband.core.run.startup import prepare_run
 from powerband.core.run.state_registry import Redistribute, Stateful, StateRegistry
 from powerband.core.stalls.watched_rank import WatchedRank
-from powerband.core.telemetry.console import duration_text
 from powerband.core.telemetry.journal import Journal
-
-ANNOUNCED_S = 2.0
-"""Seconds of preparation, such as drawn episodes and compilation, from which a run with a time limit reports them."""
-
-
-class RunObserver(Protocol):
-    """Interface of a measurement that a run calls at certain points. It must not change the training."""
-
-    def on_tick(self, run: Run) -> None:
-        """Called at the end of each iteration, outside of all ``with run.clock(name)`` blocks."""
-
-    def on_batch(self, batch: Any) -> None:
-        """Called with the batch of each update."""
-
-    def on_average(self, flat: Tensor) -> None:
-        """Called with each flat tensor (P,), P numbers, before the ranks average it.
-
-        That is the gradient of an update, or the mean or the variance of new rows of running statistics.
-        """
 
 
 def _no_spares() -> None:
@@ -74,6 +55,9 @@ class Run:
         config: The configuration of the recipe; ``config.run`` is the RunConfig.
         dir: The run folder on this rank's machine.
         storage: Folders of all ranks.
+        owned_folder: The lock on the run folder, and the files that name the processes of the run.
+        registry: The parts whose state checkpoints contain.
+        evaluations: The evaluations during training.
         ranks: Process group, with the rank of this process.
         device: Device of this rank's networks and batches.
         precision: Floating point type of networks.
@@ -118,14 +102,14 @@ class Run:
         if observer is not None:
             ranks.on_average = observer.on_average
         self.recipe = ""
-        self._folder = OwnedFolder(self.storage)
+        self.owned_folder = OwnedFolder(self.storage)
         self._end_spares: Callable[[], None] = _no_spares
         self._watched: WatchedRank | None = None
         self.saved_at = -1
         self._elapsed_before_s = 0.0
         self._due = DueActions(settings, ranks, self.journal, self.guard)
-        self._evaluations = Evaluations(self, score)
-        self._registry = StateRegistry(ranks)
+        self.evaluations = Evaluations(self, score)
+        self.registry = StateRegistry(ranks)
         self.register("noise", self.noise, redistribute=lambda states: self.noise.continue_from(states[0]))
         self.register("metrics", self.metrics, redistribute=self.metrics.load_sums)
 
@@ -173,7 +157,7 @@ class Run:
             raise
         run.recipe = recipe
         run._watched = startup.watched
-        run._folder = OwnedFolder(startup.storage, own, startup.jobs)
+        run.owned_folder = OwnedFolder(startup.storage, own, startup.jobs)
         run._end_spares = partial(startup.meeting.end, startup.spares)
         run.describe(startup.banner)
         if own.lock is not None and not run.ranks.leads:  # a machine with a private folder
@@ -181,7 +165,7 @@ class Run:
         for notice in sorted({line for lines in run.ranks.gather(startup.notices) for line in lines}):
             run.console.note(notice)
         if not run.settings.resume:
-            run._folder.write_processes()
+            run.owned_folder.write_processes()
         return run
 
     def __enter__(self) -> Run:
@@ -204,16 +188,16 @@ class Run:
             self._due.stop_request.restore_handlers()
         final = final_error(self, error)
         reason = f"{type(final).__name__}: {final}" if final else self._due.stop_request.reason or "budget reached"
-        self._folder.write_end(reason)
-        self._evaluations.close()
+        self.owned_folder.write_end(reason)
+        self.evaluations.close()
         try:
             self.journal.close("" if final else f"{reason}; run folder: {self.dir}")
         finally:
-            self._folder.own.release()
+            self.owned_folder.own.release()
             if self._watched is not None:
                 self._watched.close()
         if isinstance(final, ConfigError) and not self.env_steps:
-            self._folder.own.give_up()
+            self.owned_folder.own.give_up()
         if isinstance(final, ConfigError) or (final is None and not self.received_signal):  # no launcher restarts it
             self._end_spares()
         self.ranks.close()
@@ -260,11 +244,11 @@ class Run:
             redistribute: Restores the part from its states on all saved ranks, a list in rank order, if the checkpoint
                 has another number of ranks. None refuses such a checkpoint, unless the part is shared.
         """
-        self._registry.add(name, part, shared, redistribute)
+        self.registry.add(name, part, shared, redistribute)
 
     def registered(self, name: str) -> Any:
         """The part registered as `name`; None if the name is unknown."""
-        return self._registry.get(name)
+        return self.registry.get(name)
 
     def restore(self) -> bool:
         """Loads the checkpoint of the setting ``resume`` into all registered parts.
@@ -275,40 +259,7 @@ class Run:
         Raises:
             CheckpointError: All checkpoints are damaged, or the shapes differ.
         """
-        prepared_s = time.perf_counter() - self._started
-        if prepared_s > ANNOUNCED_S and self.settings.time_limit_s:
-            self.console.note(
-                f"preparation took {duration_text(prepared_s)}; time_limit_s={self.settings.time_limit_s:g} begins now"
-            )
-        if not self.settings.resume:
-            self.restart_clocks()
-            return False
-        path, notices = find_checkpoint(self.storage, self.settings.resume)
-        for notice in notices:
-            self.console.note(notice)
-        state, saved_ranks = self._registry.load(path)
-        if self.storage.has_private_folders:
-            self.ranks.barrier()  # until all ranks of a machine have read what it has received
-            self.storage.remove_unfinished()
-        self.restart_clocks()  # after reading, which is no training, and before the state continues the clocks
-        self.load_state_dict(state)
-        self.ranks_changed = saved_ranks != self.ranks.world_size
-        if self.ranks_changed:
-            self.console.note(
-                f"saved by {saved_ranks} rank(s), continued by {self.ranks.world_size}: sizes over all ranks stay, "
-                f"environments start new episodes, and stored transitions are distributed over the ranks"
-            )
-        if self.storage.writes:
-            replace_text(self.dir / "config.json", to_json(self.config))
-        self._folder.write_processes()
-        for note in self.metrics.rewind(self.journal.logged[0], self.env_steps):
-            self.console.note(note)
-        self._evaluations.resumed()
-        self.console.note(f"resumed from {path} at {self.env_steps} env steps, {self.grad_steps} updates")
-        self.running = self.env_steps < self.settings.env_steps  # it may have been killed after its last checkpoint
-        if not self.running:
-            self.console.note(f"env_steps={self.settings.env_steps} is reached. A larger env_steps continues the run.")
-        return True
+        return restore(self)
 
     def state_dict(self) -> dict:
         """Counters, elapsed seconds and states of the periodic triggers; saved by rank 0 for all ranks."""
@@ -344,11 +295,11 @@ class Run:
             ConfigError: Another process has taken the run folder over; nothing is written.
         """
         with self.clock("save"), self._due.save_timer:
-            self._folder.check_lock_on_all_ranks()
+            self.owned_folder.check_lock_on_all_ranks()
             end_if_not_finite(self, inspect=True)
             if self.hooks.before_save is not None:
                 self.hooks.before_save()
-            self._registry.save(self.storage, self.state_dict(), self.settings.keep_checkpoints, self.hooks.export)
+            self.registry.save(self.storage, self.state_dict(), self.settings.keep_checkpoints, self.hooks.export)
         if self.saved_at < 0 and self.ranks.leads:
             self.console.note(disk_use(self.dir / "checkpoints" / str(self.env_steps), self.settings.keep_checkpoints))
         self.saved_at = self.env_steps
@@ -360,9 +311,14 @@ class Run:
     # -- one iteration of a loop --------------------------------------------------------------------------------
 
     @property
+    def prepared_s(self) -> float:
+        """Seconds since the start of the run or the last call of `restart_clocks`."""
+        return time.perf_counter() - self._started
+
+    @property
     def elapsed_s(self) -> float:
         """Seconds of training, including those before a resume."""
-        return self._elapsed_before_s + time.perf_counter() - self._started
+        return self._elapsed_before_s + self.prepared_s
 
     @property
     def training_s(self) -> float:
@@ -406,22 +362,22 @@ class Run:
         self.ranks.progress.iteration(self.env_steps, grad_steps)
         self.journal.step(self.env_steps, self.grad_steps, self.elapsed_s)
         self.guard.tick()
-        self._folder.check_lock()
+        self.owned_folder.check_lock()
         due = self._due.after_iteration(self.env_steps, self.elapsed_s, self.training_s)
         if due.not_finite:
             end_if_not_finite(self)
-        self._evaluations.collect()
+        self.evaluations.collect()
         log = self.journal.line_due(self.env_steps, due.log)
         if due.evaluate and self.hooks.evaluate is not None:
             end_if_not_finite(self)
             self._due.evaluation_begins(self.training_s)
-            self._evaluations.due()
+            self.evaluations.due()
         if log:
             self.log()
         if due.save:
             if self.saved_at != self.env_steps:
                 self.save()
-            self._evaluations.saved()
+            self.evaluations.saved()
         self.journal.trace(env_steps, grad_steps)
         self.running = not due.end and self.env_steps < self.settings.env_steps
         if self.observer is not None:
@@ -437,16 +393,16 @@ class Run:
             CheckpointError: The checkpoint cannot be read again.
             ConfigError: Another process has taken the run folder over.
         """
-        self._folder.check_lock_on_all_ranks()
+        self.owned_folder.check_lock_on_all_ranks()
         if self.saved_at != self.env_steps:
             self.save()
         verify_kept(self.storage, self.env_steps)
         self.log()
         interrupted = any(self.ranks.gather(bool(self.received_signal)))  # a signal may come after the last agreement
-        self._evaluations.finish(interrupted)
+        self.evaluations.finish(interrupted)
         if not interrupted:
-            self._evaluations.saved(last=True)
-            self._evaluations.finish(interrupted)
+            self.evaluations.saved(last=True)
+            self.evaluations.finish(interrupted)
         self.journal.finish()
         self.ranks.progress.loop_ends()
 
@@ -466,7 +422,7 @@ class Run:
         """
         self.hooks = hooks or self.hooks
         self.journal.banner({**self._banner, **sizes})
-        if notice := self._evaluations.notice():
+        if notice := self.evaluations.notice():
             self.console.note(notice)
         restored = self.restore()
         self.ranks.progress.loop_begins()

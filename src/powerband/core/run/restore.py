@@ -1,0 +1,53 @@
+"""Restore: loads the checkpoint of the setting ``resume`` into a run that begins its loop."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from powerband.core.config import to_json
+from powerband.core.regular_files import replace_text
+from powerband.core.run.checkpoints.checkpoint_files import find_checkpoint
+from powerband.core.telemetry.console import duration_text
+
+if TYPE_CHECKING:
+    from powerband.core.run.run import Run
+
+ANNOUNCED_S = 2.0
+"""Seconds of preparation, such as drawn episodes and compilation, from which a run with a time limit reports them."""
+
+
+def restore(run: Run) -> bool:
+    """Restores all registered parts of a run, its counters, clocks and logs; `Run.restore` describes it."""
+    settings, note = run.settings, run.console.note
+    if run.prepared_s > ANNOUNCED_S and settings.time_limit_s:
+        spent = duration_text(run.prepared_s)
+        note(f"preparation took {spent}; time_limit_s={settings.time_limit_s:g} begins now")
+    if not settings.resume:
+        run.restart_clocks()
+        return False
+    path, notices = find_checkpoint(run.storage, settings.resume)
+    for notice in notices:
+        note(notice)
+    state, saved_ranks = run.registry.load(path)
+    if run.storage.has_private_folders:
+        run.ranks.barrier()  # until all ranks of a machine have read what it has received
+        run.storage.remove_unfinished()
+    run.restart_clocks()  # after reading, which is no training, and before the state continues the clocks
+    run.load_state_dict(state)
+    run.ranks_changed = saved_ranks != run.ranks.world_size
+    if run.ranks_changed:
+        note(
+            f"saved by {saved_ranks} rank(s), continued by {run.ranks.world_size}: sizes over all ranks stay, "
+            f"environments start new episodes, and stored transitions are distributed over the ranks"
+        )
+    if run.storage.writes:
+        replace_text(run.dir / "config.json", to_json(run.config))
+    run.owned_folder.write_processes()
+    for line in run.metrics.rewind(run.journal.logged[0], run.env_steps):
+        note(line)
+    run.evaluations.resumed()
+    note(f"resumed from {path} at {run.env_steps} env steps, {run.grad_steps} updates")
+    run.running = run.env_steps < settings.env_steps  # it may have been killed after its last checkpoint
+    if not run.running:
+        note(f"env_steps={settings.env_steps} is reached. A larger env_steps continues the run.")
+    return True
