@@ -55,7 +55,7 @@ test-all: setup
 SOAK := $(CURDIR)/build/soak
 soak: setup
 	mkdir -p $(SOAK)
-	$(BIN)/python benchmarks/soak.py --faults 480 --every 60 --length 40 --save-interval-s 20 \
+	$(BIN)/python benchmarks/reliability/soak.py --faults 480 --every 60 --length 40 --save-interval-s 20 \
 		--folder $(SOAK) --json $(SOAK)/soak.json
 
 lint: setup
@@ -63,10 +63,11 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# The tables of the README, about 15 minutes; benchmarks/learning.py (hours of training) is run separately.
+# The tables of the README, about 15 minutes; benchmarks/learning/scores.py (hours of training) is run separately.
 bench: setup
-	for name in snakes_env snakes_features updates replay vector_env end_to_end; do \
-		$(BIN)/python benchmarks/$$name.py --json benchmarks/results/$$name.json || exit 1; \
+	for script in environments/snakes_env environments/snakes_features updates/updates updates/replay \
+			environments/vector_env training/end_to_end; do \
+		$(BIN)/python benchmarks/$$script.py --json benchmarks/results/$${script##*/}.json || exit 1; \
 	done
 	$(BIN)/powerband bench update-interval --json benchmarks/results/update_interval.json
 

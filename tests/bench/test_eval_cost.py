@@ -1,4 +1,4 @@
-"""Arithmetic of benchmarks/eval_cost.py on runs whose costs are known."""
+"""Arithmetic of benchmarks/training/eval_cost.py on runs whose costs are known."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ QUIET_S, EVALUATION_S, TICK_S = 10.0, 2.0, 0.01
 
 @pytest.fixture
 def eval_cost(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(str(Path(powerband.__file__).parents[2] / "benchmarks"))
+    monkeypatch.syspath_prepend(str(Path(powerband.__file__).parents[2] / "benchmarks" / "training"))
     import eval_cost
 
     return eval_cost

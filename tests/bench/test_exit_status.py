@@ -34,7 +34,7 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 @pytest.fixture
 def benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes the programs importable; what they set in the environment is removed afterwards."""
-    monkeypatch.syspath_prepend(str(Path(powerband.__file__).parents[2] / "benchmarks"))
+    monkeypatch.syspath_prepend(str(Path(powerband.__file__).parents[2] / "benchmarks" / "reliability"))
     for name in ("PYTHONPATH", "POWERBAND_SOAK_NAN"):
         monkeypatch.setenv(name, os.environ.get(name, ""))
 

@@ -13,7 +13,7 @@ from powerband.tune.diagnose.causes import CAUSES
 
 @pytest.fixture
 def benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(Path(powerband.__file__).parents[2] / "benchmarks"))
+    monkeypatch.syspath_prepend(str(Path(powerband.__file__).parents[2] / "benchmarks" / "diagnosis"))
 
 
 def test_loop_trains_and_faults_are_diagnosed(benchmarks: Any) -> None:

@@ -161,7 +161,7 @@ def test_a_machine_without_a_gpu_keeps_the_results(
 
 
 def test_outcomes_of_gpu_tests_survive_a_crash(script: ModuleType, tmp_path: Path) -> None:
-    import gpu_tests
+    from gpu import gpu_tests
 
     (tmp_path / "test_a.py").write_text(
         "import os, pytest\n"
@@ -184,7 +184,8 @@ def test_outcomes_of_gpu_tests_survive_a_crash(script: ModuleType, tmp_path: Pat
     assert "assert 1 == 2" in messages[1] and "no numba-cuda" in messages[2] and "could not import" in messages[3]
 
 
-def test_kernels_that_overlap_count_once(script: ModuleType) -> None:
+def test_kernels_that_overlap_count_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks" / "diagnosis"))
     from launch_account import covered
 
     assert covered([(5.0, 6.0), (0.0, 2.0), (1.0, 3.0), (1.5, 2.5)]) == 4.0 and covered([]) == 0.0

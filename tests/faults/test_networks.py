@@ -55,7 +55,7 @@ print(index, endpoint.hosted_here, endpoint.own_address, time.monotonic() - bega
 @pytest.fixture(scope="module")
 def network():
     """Three machines, or a skip where they cannot be made."""
-    sys.path.insert(0, str(ROOT / "benchmarks"))
+    sys.path.insert(0, str(ROOT / "benchmarks" / "reliability"))
     try:
         from namespaces import Namespaces
     finally:

@@ -34,7 +34,10 @@ LARGEST: dict[str, dict[str, int]] = {
     },
     "libero": {"updates": 3, "demo_episodes": 1, "final_episodes": 2, "max_steps": 120, "pixels": 32},
 }
-"""Recipe -> option -> its largest value. Raise a value only with a new measurement of `benchmarks/first_runs.py`."""
+"""Recipe -> option -> its largest value.
+
+Raise a value only with a new measurement of `benchmarks/training/first_runs.py`.
+"""
 
 
 @pytest.mark.parametrize("name", LARGEST)

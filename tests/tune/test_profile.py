@@ -62,7 +62,7 @@ def test_help_lists_causes_with_exit_codes(capsys):
 
 @pytest.mark.timed
 def test_best_advice_is_applied_and_compared_with_its_prediction(tmp_path: Path, monkeypatch):
-    monkeypatch.syspath_prepend(str(Path(powerband.__file__).parents[2] / "benchmarks"))
+    monkeypatch.syspath_prepend(str(Path(powerband.__file__).parents[2] / "benchmarks" / "diagnosis"))
     monkeypatch.setenv("POWERBAND_FAULT_MS", "20")
     report = tmp_path / "profile.json"
     sac = [word for word in runs.SMALL["sac"] if not word.startswith("env_id")]

@@ -23,7 +23,7 @@ def attend(q_RHND: Tensor, k_RHLD: Tensor, v_RHLD: Tensor, mask: Tensor | None =
 
     In bfloat16 on a CPU, explicit products replace the fused attention of PyTorch: an update of the trajectory encoder
     takes 0.36 s instead of 1.05 s. In float32 the fused attention takes 0.29 s instead of 0.36 s
-    (`benchmarks/attention.py`).
+    (`benchmarks/updates/attention.py`).
     """
     if q_RHND.device.type != "cpu" or _product_type(q_RHND) == torch.float32:
         return F.scaled_dot_product_attention(q_RHND, k_RHLD, v_RHLD, attn_mask=mask)

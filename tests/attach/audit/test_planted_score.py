@@ -12,7 +12,7 @@ import pytest
 @pytest.fixture
 def planted(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The module of the benchmark."""
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[3] / "benchmarks"))
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[3] / "benchmarks" / "attach"))
     import audit_planted  # type: ignore[import-not-found]
 
     return audit_planted

@@ -176,7 +176,7 @@ OPENMP_WAIT_VARIABLES = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "20000"
 Threads that spin for milliseconds take the cores from simulator workers. Threads that sleep at once are woken about a
 hundred times per update: an update of DDPG with 512 teams took 28 ms on two threads and 21 ms on one thread. It took
 15 ms with spinning threads and 17 ms with these settings. Runs with these settings were 1.3 to 1.9 times as fast as
-with threads that sleep at once (`benchmarks/waiting.py`).
+with threads that sleep at once (`benchmarks/training/waiting.py`).
 """
 
 
@@ -201,7 +201,7 @@ def keep_freed_memory() -> bool:
 
     By default glibc returns large blocks to the kernel, which clears their pages at the next allocation. In DDPG with
     batch 4096 on two threads this caused 1.4 million page faults in 3 s, and lowered the rate from 160 to 105
-    env steps/s (`benchmarks/kept_memory.py`). Torch manages GPU memory itself.
+    env steps/s (`benchmarks/training/kept_memory.py`). Torch manages GPU memory itself.
     """
     if sys.platform != "linux" or any(name.startswith("MALLOC_") for name in os.environ):
         return False

@@ -26,7 +26,8 @@ MIN_WARMUP_UPDATES = 3
 def compile_if(fn: Callable[..., Any], enabled: bool, mode: str = "default") -> Callable[..., Any]:
     """`fn` compiled with torch.compile if `enabled`, otherwise `fn` itself.
 
-    On CPUs, compiled small networks are slower than eager ones (`benchmarks/updates.py --compile`). Measure first.
+    On CPUs, compiled small networks are slower than eager ones (`benchmarks/updates/updates.py --compile`). Measure
+    first.
     """
     return torch.compile(fn, mode=mode, fullgraph=True, dynamic=False) if enabled else fn
 

@@ -74,8 +74,8 @@ class FusedAdam:
 
     The moments of an inactive unit shrink below 1e-38. A CPU computes with such denormal numbers a hundred times as
     slowly. After 300,000 steps of a Meta-World expert a third of the moments were denormal, and its two optimisers took
-    3.1 ms per update instead of 0.14 (`benchmarks/denormals.py`). `step` therefore sets small moments to 0; they change
-    a weight by less than 1e-30.
+    3.1 ms per update instead of 0.14 (`benchmarks/updates/denormals.py`). `step` therefore sets small moments to 0;
+    they change a weight by less than 1e-30.
 
     Attributes:
         state: ``step`` (0-d), ``exp_avg`` and ``exp_avg_sq`` (P,) for P parameters. All exist from the start,

@@ -1,8 +1,8 @@
 """Precision: the floating point type in which networks compute. Parameters, moments and targets stay float32.
 
-bf16 is also faster on CPUs with AVX512-BF16 or AMX (`benchmarks/updates.py` measures it). fp16 has only five exponent
-bits, so its gradients are scaled; it is for GPUs. ``auto`` chooses the faster of fp32 and bf16, measured when the run
-starts, because a processor without bf16 instructions computes bf16 many times slower than fp32.
+bf16 is also faster on CPUs with AVX512-BF16 or AMX (`benchmarks/updates/updates.py` measures it). fp16 has only five
+exponent bits, so its gradients are scaled; it is for GPUs. ``auto`` chooses the faster of fp32 and bf16, measured when
+the run starts, because a processor without bf16 instructions computes bf16 many times slower than fp32.
 """
 
 from __future__ import annotations

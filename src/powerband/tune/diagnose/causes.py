@@ -1,9 +1,9 @@
 """Causes: the table of bottlenecks with stable ids and exit codes, and the thresholds of their rules.
 
 The thresholds follow from the meaning of the accounts (categories of wall time). They were set before the first run of
-`benchmarks/faults.py`, which injects known bottlenecks and checks the diagnosis. They are FROZEN: a fault that is
-diagnosed wrongly is reported, and no threshold is changed to fit it. Unless its docstring states another unit, a
-threshold is a share of the wall time.
+`benchmarks/diagnosis/faults.py`, which injects known bottlenecks and checks the diagnosis. They are FROZEN: a fault
+that is diagnosed wrongly is reported, and no threshold is changed to fit it. Unless its docstring states another unit,
+a threshold is a share of the wall time.
 """
 
 from __future__ import annotations

@@ -1,0 +1,159 @@
+"""`powerband profile -- COMMAND` on training scripts of several frameworks: ledger, equality of results, overhead.
+
+    python benchmarks/attach/frameworks.py --peers FOLDER --json benchmarks/results/attach_frameworks.json [--pairs 10]
+
+The scripts are in `framework_scripts`. Those of tianshou, torchrl, pytorch-lightning, skrl and rsl_rl need FOLDER, into
+which `pip install --target FOLDER --no-deps` has put these packages and what they import.
+
+For each script:
+
+- one run under ``powerband profile --keep-running``: sum of the ledger by wall time, share of the account ``other``,
+  errors of the instrumentation;
+- runs with and without the instrumentation, in pairs whose order alternates. The digests of all parameters must be
+  equal. The overhead is the median over pairs of the ratio of the seconds of the training loop, minus 1; by wall time,
+  and by the processor time of the process, which depends less on other work on the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from powerband.attach.launch import launch
+from powerband.core.machine.device import host_facts
+
+HERE = Path(__file__).parent
+SCRIPTS = HERE / "framework_scripts"
+TORCHRUN = ["-m", "torch.distributed.run", "--nproc-per-node", "2"]
+CASES: dict[str, list[str]] = {
+    "stable-baselines3 SAC": [str(SCRIPTS / "sb3.py"), "sac", "400"],
+    "stable-baselines3 PPO": [str(SCRIPTS / "sb3.py"), "ppo", "2048"],
+    "stable-baselines3 PPO, two processes": [str(SCRIPTS / "sb3.py"), "subproc", "2048"],
+    "CleanRL style DQN": [
+        str(HERE.parents[1] / "examples/attach/cleanrl_style.py"),
+        "--total-timesteps",
+        "16000",
+        "--outcome",
+    ],
+    "tianshou DQN": [str(SCRIPTS / "tianshou_dqn.py"), "1600"],
+    "torchrl DQN": [str(SCRIPTS / "torchrl_dqn.py"), "1600"],
+    "skrl PPO": [str(SCRIPTS / "skrl_ppo.py"), "768"],
+    "rsl_rl PPO": [str(SCRIPTS / "rsl_rl_ppo.py"), "40"],
+    "torch, loader": [str(SCRIPTS / "supervised.py"), "plain", "200"],
+    "torch, loader with two workers": [str(SCRIPTS / "supervised.py"), "workers", "200"],
+    "accelerate": [str(SCRIPTS / "supervised.py"), "accelerate", "200"],
+    "pytorch-lightning": [str(SCRIPTS / "supervised.py"), "lightning", "200"],
+    "transformers Trainer": [str(SCRIPTS / "supervised.py"), "trainer", "200"],
+    "torch DDP, two gloo ranks": [*TORCHRUN, str(SCRIPTS / "ranks.py"), "150"],
+}
+"""Name -> arguments of the interpreter."""
+
+
+def variables(peers: str) -> dict[str, str]:
+    """Returns the environment variables of the scripts."""
+    paths = [peers, *filter(None, [os.environ.get("PYTHONPATH", "")])] if peers else []
+    return {"OMP_NUM_THREADS": "1", **({"PYTHONPATH": os.pathsep.join(paths)} if paths else {})}
+
+
+def outcome_of(output: str) -> tuple[str, float, float]:
+    """Returns digest, wall seconds and processor seconds that a script has printed.
+
+    Raises:
+        RuntimeError: The script has printed none.
+    """
+    for line in output.splitlines():
+        if line.startswith("OUTCOME "):
+            digest, wall, cpu = line.split()[1:]
+            return digest, float(wall), float(cpu)
+    raise RuntimeError(output[-2000:])
+
+
+def run(arguments: list[str], tool: str, peers: str) -> tuple[str, float, float]:
+    """Runs a script, with the instrumentation if `tool` is not empty, and returns its outcome."""
+    with (
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
+        open(Path(folder) / "out.txt", "w+b") as out,
+    ):
+        launched = launch(
+            [sys.executable, *arguments], tool, Path(folder), variables(peers), stdout=out, stderr=out
+        )  # fmt: skip
+        launched.wait()
+        return outcome_of((Path(folder) / "out.txt").read_text())
+
+
+def profiled(arguments: list[str], peers: str) -> dict[str, Any]:
+    """Runs a script under ``powerband profile`` and returns the profile."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "profile.json"
+        command = [sys.executable, "-m", "powerband", "profile", "--keep-running", "--json", str(file), "--"]
+        environment = {**os.environ, **variables(peers)}
+        done = subprocess.run(
+            [*command, sys.executable, *arguments], env=environment, capture_output=True, text=True, timeout=600
+        )
+        if done.returncode or not file.exists():
+            raise RuntimeError(f"status {done.returncode}: {(done.stderr or done.stdout)[-2000:]}")
+        return json.loads(file.read_text())
+
+
+def measure(name: str, pairs: int, peers: str) -> dict[str, Any]:
+    """Measures one script and returns its row."""
+    arguments = CASES[name]
+    profile = profiled(arguments, peers)
+    wall_s, ledger = profile["wall_s"], profile["ledger"]
+    row: dict[str, Any] = {
+        "script": name,
+        "wall_s": wall_s,
+        "ledger_sum_by_wall": sum(ledger.values()) / wall_s,
+        "other_share": ledger.get("other", 0.0) / wall_s,
+        "shares": {account: seconds / wall_s for account, seconds in ledger.items()},
+        "cause": profile["cause"],
+        "updates_per_s": profile["updates_per_s"],
+        "processes": len(profile["processes"]),
+        "failures": profile["failures"],
+    }
+    digests, wall, cpu = set(), [], []
+    for pair in range(pairs):
+        order = ("", "profile") if pair % 2 == 0 else ("profile", "")
+        results = {tool: run(arguments, tool, peers) for tool in order}
+        digests |= {results[tool][0] for tool in order}
+        wall.append(results["profile"][1] / results[""][1] - 1)
+        cpu.append(results["profile"][2] / results[""][2] - 1)
+    if pairs:
+        row |= {
+            "bit_identical": len(digests) == 1,
+            "overhead_wall": statistics.median(wall),
+            "overhead_cpu": statistics.median(cpu),
+            "pairs": {"wall": wall, "cpu": cpu},
+        }
+    return row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--peers", default="")
+    parser.add_argument("--pairs", type=int, default=10)
+    parser.add_argument("--only", nargs="*", default=list(CASES))
+    parser.add_argument("--json", default="")
+    options = parser.parse_args()
+    rows = []
+    for name in options.only:
+        try:
+            row = measure(name, options.pairs, options.peers)
+        except RuntimeError as error:
+            row = {"script": name, "error": str(error).replace(str(HERE.parents[1]), "")}
+        rows.append(row)
+        print(json.dumps({key: value for key, value in row.items() if key != "pairs"}), flush=True)
+        if options.json:
+            result = {"pairs": options.pairs, "host": host_facts(), "scripts": rows}
+            Path(options.json).write_text(json.dumps(result, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
