@@ -5,8 +5,8 @@
 
 The rows and their right labels are in `fault_rows.py`, the scripts in `fault_scripts`. FOLDER contains tianshou, skrl,
 rsl-rl-lib and pytorch-lightning, into which `pip install --target FOLDER --no-deps` has put them and what they import.
-Each dose and each near-miss is one run of the command line that a user types. A row is right if the first cause is the
-label of the fault, and its near-miss is left alone if its first cause is another one.
+Each dose and each near-miss is one run, as of the command line that a user types. A row is right if the first cause is
+the label of the fault, and its near-miss is left alone if its first cause is another one.
 
 Each row is written as it arrives, and a second start continues. ``--again`` measures the chosen rows again and keeps
 the first verdict of each row as ``first``, so that the file has the counts before and after a repair.
@@ -15,12 +15,13 @@ the first verdict of each row as ``first``, so that the file has the counts befo
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,28 +29,51 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from fault_rows import PLACE, RIGHT, ROWS, Row
 
+from powerband.attach.script_profile import profile_script
+from powerband.attach.script_run import ScriptOptions
 from powerband.core.machine.device import host_facts
 
 SCRIPTS = Path(__file__).parent / "fault_scripts"
 
 
 def profiled(script: str, arguments: str, seconds: float, peers: str) -> dict[str, Any]:
-    """Runs a script under ``powerband profile`` and returns its causes, its accounts and the seconds it took."""
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        report = Path(folder) / "profile.json"
-        command = [sys.executable, "-m", "powerband", "profile", f"seconds={seconds}", "--json", str(report), "--"]
-        command += [sys.executable, str(SCRIPTS / f"{script}.py"), *arguments.split()]
-        paths = filter(None, [os.environ.get("PYTHONPATH", ""), peers])
-        began = time.monotonic()
-        done = subprocess.run(
-            command, env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)}, cwd=folder, capture_output=True,
-            text=True, timeout=300,
-        )  # fmt: skip
+    """Runs a script under ``powerband profile`` and returns its causes, its accounts and the seconds it took.
+
+    The command runs inside of this process, which has imported torch once.
+    """
+    command = [sys.executable, str(SCRIPTS / f"{script}.py"), *arguments.split()]
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, in_folder(folder, peers):
+        profile, status = profile_script(command, ScriptOptions(seconds=seconds))
         took = round(time.monotonic() - began, 1)
-        if done.returncode or not report.exists():
-            text = (done.stderr or done.stdout)[-800:].replace(str(SCRIPTS.parents[2]), "").replace(folder, "")
+        if status or profile is None:
+            text = (Path(folder) / "output.txt").read_text(errors="replace")[-800:]
+            text = text.replace(str(SCRIPTS.parents[2]), "").replace(folder, "")
             return {"cause": "failed", "causes": [], "sentence": text, "seconds": took}
-        return {**_verdict(json.loads(report.read_text())), "seconds": took}
+        return {**_verdict(profile.to_dict()), "seconds": took}
+
+
+@contextlib.contextmanager
+def in_folder(folder: str, peers: str) -> Iterator[None]:
+    """Works in a folder meanwhile, with the output of this process in its file ``output.txt``."""
+    before, paths = os.getcwd(), os.environ.get("PYTHONPATH")
+    streams = [os.dup(1), os.dup(2)]
+    sys.stdout.flush()
+    with open(Path(folder) / "output.txt", "w") as output:
+        os.dup2(output.fileno(), 1)
+        os.dup2(output.fileno(), 2)
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [paths, peers]))
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+        os.environ.pop("PYTHONPATH")
+        if paths is not None:
+            os.environ["PYTHONPATH"] = paths
+        for number, stream in enumerate(streams, 1):
+            os.dup2(stream, number)
+            os.close(stream)
 
 
 def _verdict(profile: dict[str, Any]) -> dict[str, Any]:

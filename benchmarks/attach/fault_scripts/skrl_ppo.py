@@ -35,13 +35,15 @@ class Value(DeterministicMixin, Model):
 
 
 class PPOWithFigures(PPO):
-    """Also writes a figure of the rewards whenever it writes its metrics."""
+    """Also draws the rewards whenever it writes its metrics."""
 
     means: list = []
 
     def write_tracking_data(self, *, timestep: int, timesteps: int) -> None:
         self.means.append(float(self.memory.get_tensor_by_name("rewards").mean()))
-        self.writer.add_figure("rewards", parts.figure_of(self.means), timestep)
+        figure = parts.figure_of(self.means)
+        figure.savefig("rewards.png")
+        parts.plt.close(figure)
         super().write_tracking_data(timestep=timestep, timesteps=timesteps)
 
 

@@ -12,10 +12,11 @@ import sys
 import time
 
 from powerband_attach import process, record
-from powerband_attach.profile import environments, loaders, output
+from powerband_attach.profile import environments, loaders, output, rendering
 from powerband_attach.profile.callers import Callers
 from powerband_attach.profile.clock import OTHER, clock
 from powerband_attach.profile.places import Place, place_of
+from powerband_attach.profile.update_probe import update_probe
 from powerband_attach.safely import safely
 
 SAMPLE_S = 0.02
@@ -111,6 +112,8 @@ class Sampler:
             if looks % NEW_CLASSES == 0:
                 safely(environments.wrap_new_classes)()
                 output.flush_if_asked()
+                update_probe.look()
+                rendering.name_renderer()
             self._sample()
             now = time.monotonic()
             if now - self._written >= (WRITE_S if now - self._began < LATE_S else LATE_WRITE_S):
@@ -207,6 +210,7 @@ def _begin_again() -> None:
     clock.restart()
     loaders.forget()
     output.forget()
+    rendering.forget()
     sampler.forget()
     sampler.write()
     sampler.start()
