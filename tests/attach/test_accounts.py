@@ -113,6 +113,8 @@ def test_an_evaluation_has_its_name_and_steps_environments_without_updates(profi
     assert not callers.evaluates(place_of(critic)) and not callers.evaluates(place_of(frame_of(TRAIN, *around)))
     assert callers.account(place_of(critic), "env", "backward") != "eval"
     assert callers.evaluates(place_of(frame_of(TRAIN, *around, "validation_step")))
+    library = stack_of((TRAIN, "train"), ("/x/site-packages/tianshou/trainer.py", "_test_step"), (TRAIN, "collect"))
+    assert callers.evaluates(place_of(library))
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,8 @@ def test_too_many_threads_are_repeated_with_as_many_as_cores(
         sys.modules[__name__], "SCRIPT", SCRIPT.replace("set_num_threads(1)", f"set_num_threads({threads})")
     )
     facts = profile_of(tmp_path, "64", "0", "0")["ranks"][0]["facts"]
-    assert set(facts["threads_s"]) == {str(threads), str(os.cpu_count())}, capfd.readouterr().err
+    # Two threads on a busy machine may take longer than the limit of the probe.
+    assert set(facts["threads_s"]) >= {str(threads), "1"}, capfd.readouterr().err
 
 
 def leader(seconds: dict[str, float], lines: list[dict[str, Any]], **others: Any) -> ProcessTimes:
@@ -112,16 +113,24 @@ def leader(seconds: dict[str, float], lines: list[dict[str, Any]], **others: Any
 
 def test_a_probe_becomes_facts() -> None:
     probe = {"kind": "update_profile", "updates": 10, "operations": 500, "compute_s": 0.1, "reads": 20, "read_s": 0.04}
-    threads = {"kind": "threads_probe", "threads": 2, "updates": 10, "seconds": 0.1}
+    threads = {"kind": "threads_probe", "threads": 1, "updates": 10, "seconds": 0.1}
     optimizer = {"kind": "optimizer", "threads": 64}
     facts = update_facts(leader({"update": 5.0}, [optimizer, probe, threads]), iterations=200)
     assert facts["compute_share"] == pytest.approx(0.2)  # 10 ms of 50 ms
     assert (facts["update_operations"], facts["syncs_per_iteration"]) == (50, 1)
     assert facts["sync_s"] == pytest.approx(2e-3)
-    assert facts["threads_s"] == {64: pytest.approx(0.05), 2: pytest.approx(0.05 / 3)}  # spans: 10 ms instead of 30 ms
+    assert facts["threads_s"] == {64: pytest.approx(0.05), 1: pytest.approx(0.05 / 3)}  # spans: 10 ms instead of 30 ms
     queued = update_facts(leader({"update": 5.0}, [probe], queue_s=5.0), 200)
     assert queued["compute_share"] == pytest.approx(0.4)  # half of the update had no core
     assert update_facts(leader({"update": 5.0}, []), 200) == {}
+
+
+def test_one_thread_may_be_the_fair_number_if_other_processes_have_the_cores() -> None:
+    facts = WindowFacts(iterations=100, cores=8, threads=64, threads_s={64: 50e-3, 8: 90e-3, 1: 10e-3})
+    diagnosis = diagnose(Ledger(10.0, {"update": 9.0, "env": 1.0}), facts)
+    assert (diagnosis.cause, diagnosis.findings[0].fix.endswith(": 1.")) == ("thread-oversubscription", True)
+    equal = WindowFacts(iterations=100, cores=8, threads=8, threads_s={8: 90e-3, 1: 10e-3})
+    assert diagnose(Ledger(10.0, {"update": 9.0, "env": 1.0}), equal).cause == "update-bound"
 
 
 def test_images_in_workers_count_in_proportion_to_the_waiting() -> None:

@@ -30,11 +30,12 @@ def update_facts(leader: ProcessTimes, iterations: int) -> dict[str, Any]:
             facts["sync_s"] = probe["read_s"] / probe["reads"]
     optimizers = leader.record.of_kind("optimizer")
     spans_s = leader.parts.get("backward", 0.0) + leader.parts.get("optimizer", 0.0)
-    for probe in leader.record.of_kind("threads_probe")[-1:]:
-        if optimizers and spans_s > 0 and leader.updates:
-            # The probe times backward passes and optimiser steps. The rest of an update has the same threads.
-            ratio = probe["seconds"] / probe["updates"] / (spans_s / leader.updates)
-            facts["threads_s"] = {optimizers[0]["threads"]: update_s, probe["threads"]: update_s * ratio}
+    probes = leader.record.of_kind("threads_probe")
+    if probes and optimizers and spans_s > 0:
+        # The probe times backward passes and optimiser steps. The rest of an update has the same threads.
+        spans_s /= leader.updates
+        fewer = {each["threads"]: update_s * each["seconds"] / each["updates"] / spans_s for each in probes}
+        facts["threads_s"] = {optimizers[0]["threads"]: update_s, **fewer}
     return facts
 
 

@@ -1,4 +1,4 @@
-"""Update probe: profiles some updates after the window, and repeats some with as many threads as cores.
+"""Update probe: profiles some updates after the window, and repeats some with fewer threads than cores or as many.
 
 The launcher asks for it by a file right before it ends the script. The shares of the ledger do not say why an update
 takes long: because its operations compute, because launching them dominates, because the loop waits for values from
@@ -24,6 +24,8 @@ ASKED = "probe"
 UPDATES, SHORTEST_NS = 8, 300_000_000
 """Fewest updates and shortest time of each part of the probe."""
 MOST_UPDATES = 100
+FEW_UPDATES, LONG_NS = 3, 1_000_000_000
+"""Updates that are enough after a long time."""
 LAUNCH_US = 10.0
 """Microseconds that an operation takes even without arithmetic: dispatch, allocation and the profiler itself."""
 READS = ("aten::_local_scalar_dense",)
@@ -42,7 +44,7 @@ class UpdateProbe:
         self.asked = False
         self._part = ""
         self._profiler: Any = None
-        self._threads = 0
+        self._threads: list[int] = []
         self._began_ns = self._updates = self._spans_ns = 0
 
     def look(self) -> None:
@@ -61,7 +63,8 @@ class UpdateProbe:
         """Starts or ends a part; returns False when there is nothing more to do."""
         torch = sys.modules["torch"]
         updates = clock.updates - self._updates
-        enough = updates >= UPDATES and perf_counter_ns() - self._began_ns >= SHORTEST_NS
+        passed_ns = perf_counter_ns() - self._began_ns
+        enough = updates >= UPDATES and passed_ns >= SHORTEST_NS or updates >= FEW_UPDATES and passed_ns >= LONG_NS
         if not self._part:
             if torch.cuda.is_initialized():  # the time of a kernel is not that of its operation on the host
                 return self._try_threads(torch)
@@ -78,20 +81,28 @@ class UpdateProbe:
             return self._try_threads(torch)
         elif self._part == "threads" and enough:
             spans_ns = self._span_ns() - self._spans_ns
-            record.write("threads_probe", threads=self._threads, updates=updates, seconds=spans_ns * 1e-9)
-            return False
+            record.write("threads_probe", threads=self._threads.pop(0), updates=updates, seconds=spans_ns * 1e-9)
+            return self._next_threads(torch)
         return True
 
     def _try_threads(self, torch: Any) -> bool:
+        """Starts to repeat updates if there are more threads than cores of this rank.
+
+        One thread comes first: if other processes have the cores, as many threads as cores wait for each other.
+        """
         dist = sys.modules.get("torch.distributed")
         world = dist.get_world_size() if dist is not None and dist.is_available() and dist.is_initialized() else 1
         fair = max(1, (os.cpu_count() or 1) // world)
-        if torch.get_num_threads() <= fair:
-            return False
-        self._part, self._threads = "threads", fair
-        torch.set_num_threads(fair)
-        self._mark()
-        return True
+        if torch.get_num_threads() > fair:
+            self._threads = sorted({1, fair})
+        self._part = "threads"
+        return self._next_threads(torch)
+
+    def _next_threads(self, torch: Any) -> bool:
+        if self._threads:
+            torch.set_num_threads(self._threads[0])
+            self._mark()
+        return bool(self._threads)
 
     def _mark(self) -> None:
         self._began_ns, self._updates, self._spans_ns = perf_counter_ns(), clock.updates, self._span_ns()
@@ -102,7 +113,13 @@ class UpdateProbe:
 
 
 def _profiler() -> Any:
-    """Returns the old profiler of torch, because the new one prints to stderr; None if torch has it no more."""
+    """Returns the old profiler of torch, because the new one prints to stderr.
+
+    It is None if torch does not have it any more, or if the script itself profiles at present.
+    """
+    enabled = getattr(sys.modules["torch"]._C._autograd, "_profiler_enabled", None)
+    if enabled is None or enabled():
+        return None
     try:
         from torch.autograd.profiler_legacy import profile
     except ImportError:
