@@ -59,7 +59,7 @@ if __name__ == "__main__":
             test_step_num_episodes=2,
             training_fn=each_step,
             save_checkpoint_fn=save if args.save_every else None,
-            logger=TensorboardLogger(writer),
+            logger=TensorboardLogger(writer, save_interval=1),
             verbose=False,
             show_progress=False,
         )
