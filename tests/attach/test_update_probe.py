@@ -108,7 +108,7 @@ def leader(seconds: dict[str, float], lines: list[dict[str, Any]], **others: Any
     record = Record(1, 0, 0, {"rank": ""}, lines)
     parts = {"backward": 2.0, "optimizer": 1.0}
     values: dict[str, Any] = {"queue_s": 0.0, **others}
-    return ProcessTimes(record, Ledger(10.0, seconds), parts, 0, 0, 1, 100, 100, {}, **values)
+    return ProcessTimes(record, Ledger(10.0, seconds, thread_s=3.0), parts, 0, 0, 1, 100, 100, {}, **values)
 
 
 def test_a_probe_becomes_facts() -> None:
@@ -120,8 +120,8 @@ def test_a_probe_becomes_facts() -> None:
     assert (facts["update_operations"], facts["syncs_per_iteration"]) == (50, 1)
     assert facts["sync_s"] == pytest.approx(2e-3)
     assert facts["threads_s"] == {64: pytest.approx(0.05), 1: pytest.approx(0.05 / 3)}  # spans: 10 ms instead of 30 ms
-    queued = update_facts(leader({"update": 5.0}, [probe], queue_s=5.0), 200)
-    assert queued["compute_share"] == pytest.approx(0.4)  # half of the update had no core
+    queued = update_facts(leader({"update": 5.0, "env": 4.0}, [probe], queue_s=3.0), 200)
+    assert queued["compute_share"] == pytest.approx(0.4)  # half of the update had no core, and the environment slept
     assert update_facts(leader({"update": 5.0}, []), 200) == {}
 
 

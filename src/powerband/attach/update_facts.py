@@ -20,8 +20,9 @@ def update_facts(leader: ProcessTimes, iterations: int) -> dict[str, Any]:
     update_s = leader.ledger.seconds.get("update", 0.0) / leader.updates if leader.updates else 0.0
     for probe in leader.record.of_kind("update_profile")[-1:]:
         updates = max(1, probe["updates"])
-        queued = min(0.9, leader.queue_s / leader.ledger.wall_s)
-        own_s = update_s * (1 - queued)  # the probe's times are those of an operation with a core, too
+        ready_s = leader.ledger.thread_s + leader.queue_s
+        # The probe's times are those of operations that had a core, so the time without one leaves the update, too.
+        own_s = update_s * (leader.ledger.thread_s / ready_s if ready_s > 0 else 1.0)
         if own_s > 0:
             facts["compute_share"] = min(1.0, probe["compute_s"] / updates / own_s)
             facts["update_operations"] = probe["operations"] / updates
