@@ -138,6 +138,22 @@ def test_events_decide_the_account_of_a_loop_in_one_function(
     assert profile("callers").Callers().account(place, before, after) == account
 
 
+@pytest.mark.parametrize(
+    ("top", "found", "account"),
+    [
+        ("optimizer", "log", "log"),  # a closure that logs
+        ("backward", "save", "save"),
+        ("optimizer", "sample", "optimizer"),
+        ("env", "log", "env"),
+        ("env", "wait", "env_wait"),
+        ("other", "wait", "idle"),
+    ],
+)
+def test_logging_inside_of_an_update_interrupts_it(profile: Any, top: str, found: str, account: str) -> None:
+    place = profile("places").Place(found, "", "train.py:1", "", "", ())
+    assert profile("sampler")._inside(top, place) == account
+
+
 def test_functions_that_only_update_or_only_collect_decide_first(profile: Any) -> None:
     place, callers = profile("places").Place, profile("callers").Callers()
     learn, train, collect = (compile(name, name, "eval") for name in ("learn", "train", "collect"))
