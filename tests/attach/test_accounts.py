@@ -113,6 +113,8 @@ def test_an_evaluation_has_its_name_and_steps_environments_without_updates(profi
     assert not callers.evaluates(place_of(critic)) and not callers.evaluates(place_of(frame_of(TRAIN, *around)))
     assert callers.account(place_of(critic), "env", "backward") != "eval"
     assert callers.evaluates(place_of(frame_of(TRAIN, *around, "validation_step")))
+    library = stack_of((TRAIN, "train"), ("/x/site-packages/tianshou/trainer.py", "_test_step"), (TRAIN, "collect"))
+    assert callers.evaluates(place_of(library))
 
 
 @pytest.mark.parametrize(
@@ -134,6 +136,22 @@ def test_events_decide_the_account_of_a_loop_in_one_function(
 ) -> None:
     place = profile("places").Place("", torch, "train.py:1", "", "", ())
     assert profile("callers").Callers().account(place, before, after) == account
+
+
+@pytest.mark.parametrize(
+    ("top", "found", "account"),
+    [
+        ("optimizer", "log", "log"),  # a closure that logs
+        ("backward", "save", "save"),
+        ("optimizer", "sample", "optimizer"),
+        ("env", "log", "env"),
+        ("env", "wait", "env_wait"),
+        ("other", "wait", "idle"),
+    ],
+)
+def test_logging_inside_of_an_update_interrupts_it(profile: Any, top: str, found: str, account: str) -> None:
+    place = profile("places").Place(found, "", "train.py:1", "", "", ())
+    assert profile("sampler")._inside(top, place) == account
 
 
 def test_functions_that_only_update_or_only_collect_decide_first(profile: Any) -> None:

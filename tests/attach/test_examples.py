@@ -40,5 +40,6 @@ def test_a_loader_without_workers_is_the_cause(script: str, package: str, tmp_pa
 def test_stable_baselines3_spends_its_time_in_updates_of_small_batches(tmp_path: Path) -> None:
     profile = profiled("sb3_ppo.py", tmp_path)
     ledger, wall_s = profile["ledger"], profile["wall_s"]
-    assert profile["cause"] == "update-bound" and ledger["update"] > 0.5 * wall_s and ledger["env_wait"] > 0
+    assert profile["cause"] in ("small-batch", "update-bound")  # about the half of an update launches operations
+    assert ledger["update"] > 0.5 * wall_s and ledger["env_wait"] > 0
     assert len(profile["processes"]) >= 5 and profile["failures"] == []

@@ -43,7 +43,7 @@ class Script:
     def end(self) -> None:
         self.ended_at = self.clock[0]
 
-    flush_output = silent = end
+    flush_output = probe = silent = end
 
     def records(self) -> list[Record]:
         lines = [line for line in self.record.lines if line["now_ns"] <= self.clock[0] * S]

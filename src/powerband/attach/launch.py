@@ -31,6 +31,8 @@ LOOK_S = 0.25
 """Seconds between two looks at the process tree and at the records."""
 FLUSH_S = 1.0
 """Seconds for the output that processes buffer, before their end."""
+PROBE_S = 8.0
+"""Seconds for the probe of the updates, before the end of the script."""
 GRACE_S = 5.0
 """Seconds between SIGTERM and SIGKILL."""
 SILENT_AFTER_S = 1.5
@@ -90,6 +92,17 @@ class Launched:
         while waiting and self.popen.poll() is None and time.monotonic() < limit:
             time.sleep(0.05)
             waiting = {pid for pid in waiting if not (self.folder / f"flushed-{pid}").exists()}
+
+    def probe(self) -> None:
+        """Lets the processes that train probe their updates, for `PROBE_S` at most."""
+        self.tree.look()
+        training = {record.pid for record in self.records() if record.updates} & self.tree.pids()
+        (self.folder / "probe").touch()
+        limit = time.monotonic() + PROBE_S
+        while training and self.popen.poll() is None and time.monotonic() < limit:
+            time.sleep(0.1)
+            self.tree.look()
+            training &= self.tree.pids() - {record.pid for record in self.records() if record.of_kind("probed")}
 
     def end(self) -> None:
         """Ends all processes of the command: by SIGTERM, and by SIGKILL those left after `GRACE_S`."""

@@ -32,6 +32,11 @@ class Record:
         """Returns the lines of one kind, the oldest first."""
         return [line for line in self.lines if line["kind"] == kind]
 
+    @property
+    def updates(self) -> int:
+        """Steps of the optimiser that steps most often, since the start of the process."""
+        return max((line["updates"] for line in self.of_kind("times")), default=0)
+
 
 def read_records(folder: Path, renamed: tuple[str, str] = ("", "")) -> list[Record]:
     """Reads all records of a folder, the oldest process first.

@@ -114,6 +114,7 @@ def _measured(script: Launched, options: ScriptOptions) -> ScriptRun:
     ended = script.wait(over)
     silent = script.silent()
     if not ended:
+        script.probe()
         script.flush_output()
         script.end()
     records = script.records()

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from powerband.attach.records import Record
+from powerband.attach.update_facts import render_facts, update_facts
 from powerband.core.telemetry.phase_clock import BINS, PhaseTimes
 from powerband.tune.measure.cpu_time import CpuUse
 from powerband.tune.measure.facts import WindowFacts
@@ -49,6 +50,7 @@ class ProcessTimes:
         updates, optimizer_steps: Steps of the optimiser that steps most often, and steps of all optimisers.
         envs: Class of an outermost environment -> environment steps since the start of the process.
         queue_s: Seconds in which the main thread was ready to run and had no core.
+        render_s: Seconds in which environments drew images.
         lines: Places in the code, the one with the most time first.
     """
 
@@ -62,6 +64,7 @@ class ProcessTimes:
     optimizer_steps: int
     envs: dict[str, int]
     queue_s: float
+    render_s: float = 0.0
     lines: list[Line] = field(default_factory=list)
 
     @property
@@ -104,6 +107,7 @@ def process_times(record: Record, start_ns: int, end_ns: int) -> ProcessTimes | 
         last["optimizer_steps"] - first["optimizer_steps"],
         last["envs"],
         last["queue_s"] - first["queue_s"],
+        (last.get("render_ns", 0) - first.get("render_ns", 0)) * 1e-9,
         lines,
     )
 
@@ -176,8 +180,9 @@ def facts_of(ranks: Sequence[ProcessTimes], processes: Sequence[ProcessTimes]) -
     workers = [each for each in others if _below(each, leader, processes)]
     waits = leader.ledger.share("env_wait") > 0 and bool(workers)
     optimizers = leader.record.of_kind("optimizer")
+    iterations = max(leader.env_calls, leader.updates)  # either may be rare, such as the steps of an evaluation
     return WindowFacts(
-        iterations=max(leader.env_calls, leader.updates),  # either may be rare, such as the steps of an evaluation
+        iterations=iterations,
         env_steps=sum(each.env_steps for each in ranks),
         grad_steps=sum(each.updates for each in ranks) // len(ranks),
         world_size=len(ranks),
@@ -193,6 +198,8 @@ def facts_of(ranks: Sequence[ProcessTimes], processes: Sequence[ProcessTimes]) -
         worker_rows=[[row] for row in range(len(workers))] if waits else [],
         host=CpuUse(loop_queue_s=leader.queue_s),
         env_cpu_s=sum(each.ledger.cpu_s for each in workers),
+        **render_facts(leader, workers if waits else []),
+        **update_facts(leader, iterations),
     )
 
 

@@ -16,12 +16,14 @@ from powerband.tune.measure.ledger import duration
 def software_rendering(evidence: Evidence) -> Finding | None:
     """Returns a finding if simulators render images on the CPU."""
     share, renderer = evidence.ledger.share("env", "env_wait"), evidence.facts.renderer
+    if evidence.facts.render_share is not None:
+        share = min(share, evidence.facts.render_share)
     if share < limit.SOFTWARE_RENDERING or not any(name in renderer.lower() for name in limit.SOFTWARE_RENDERERS):
         return None
     return Finding(
         "software-rendering",
         share,
-        f"Simulators take {share:.0%} of the time and render their images on the CPU, with {renderer}.",
+        f"Simulators that render their images on the CPU, with {renderer}, take {share:.0%} of the time.",
         "Render on the GPU (MUJOCO_GL=egl with a driver's EGL), or lower the resolution of the images.",
         "env",
         ("num_workers",),
@@ -40,6 +42,12 @@ def env_straggler(evidence: Evidence) -> Finding | None:
     even = [typical if env == slowest else step for env, step in enumerate(steps)]
     before, after = (max(sum(times[row] for row in rows) for rows in workers) for times in (steps, even))
     explained_share = evidence.ledger.share("env", "env_wait") * (before - after) / before
+    rows = evidence.facts.num_envs * evidence.facts.world_size
+    if (
+        evidence.facts.env_steps and rows
+    ):  # waiting has other parts, such as pipes, which no faster environment shortens
+        calls = evidence.facts.env_steps / rows
+        explained_share = min(explained_share, (before - after) * calls / evidence.ledger.wall_s)
     if explained_share < limit.ENV_STRAGGLER:
         return None
     return Finding(
@@ -98,6 +106,9 @@ def oversubscription(evidence: Evidence) -> Finding | None:
     """Returns a finding if more threads than cores slow down the update."""
     facts = evidence.facts
     fair_threads = max(1, facts.cores // facts.world_size)
+    if facts.threads > fair_threads:  # other processes may have the cores, and then fewer threads are faster still
+        timed = [count for count in facts.threads_s if count <= fair_threads]
+        fair_threads = min(timed, key=facts.threads_s.__getitem__, default=fair_threads)
     now, fair = facts.threads_s.get(facts.threads), facts.threads_s.get(fair_threads)
     if not now or not fair or fair >= now:
         return None
@@ -110,7 +121,7 @@ def oversubscription(evidence: Evidence) -> Finding | None:
         explained_share,
         f"{facts.threads} threads in each of {facts.world_size} rank(s) share {facts.cores} cores: an update takes "
         f"{duration(now)}, and {duration(fair)} with {fair_threads} thread(s).",
-        f"Set threads to the number of cores per rank: {fair_threads}.",
+        f"Set threads to the number of free cores per rank: {fair_threads}.",
         "update",
         ("threads",),
     )
@@ -143,11 +154,16 @@ def small_batch(evidence: Evidence) -> Finding | None:
     if explained_share < limit.SMALL_BATCH:
         return None
     rows, times = evidence.facts.batch_rows, evidence.facts.update_s
+    if times:
+        sizes = f"An update of {rows} rows takes {duration(times[rows])} and one of {max(times)} rows "
+        sizes += duration(times[max(times)])
+    else:
+        update_s = evidence.ledger.seconds.get("update", 0.0) / max(1, evidence.facts.grad_steps)
+        sizes = f"An update takes {duration(update_s)} and has {evidence.facts.update_operations:.0f} operations"
     return Finding(
         "small-batch",
         explained_share,
-        f"An update of {rows} rows takes {duration(times[rows])} and one of {max(times)} rows "
-        f"{duration(times[max(times)])}: {fixed:.0%} of it launches operations and does not compute.",
+        f"{sizes}: {fixed:.0%} of it launches operations and does not compute.",
         "Larger batches with fewer updates; compile or CUDA graphs if they are faster; fewer small operations.",
         "update",
         ("global_batch_size", "minibatches", "updates_per_interval", "compile", "graph_updates"),

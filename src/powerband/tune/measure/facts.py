@@ -34,10 +34,14 @@ class WindowFacts:
         worker_rows: Indices of the environments of each worker.
         env_cpu_s: Processor seconds of all workers of this rank in the window.
         renderer: Name of the renderer of the environments; "" if they do not report one.
+        render_share: Share of the wall time that simulators spend drawing images; None if it was not measured.
         image_obs: Whether observations contain images.
         batch_rows: Rows (transitions) per update on this rank.
         update_s: Batch size in rows -> seconds of a single update, timed right after the window.
         threads_s: Number of threads -> seconds of a single update with the batch of the run.
+        compute_share: Share of the time of an update in which its operations compute, 0 to 1. The rest launches them.
+            It decides about small batches if no second batch size was timed. None if no update was profiled.
+        update_operations: Operations of a profiled update, without those of its optimiser step.
         update_flops: Floating-point operations per update on this rank; 0 if they were not counted.
         peak_flops_s: Floating-point operations per second of a large matrix product on this device, with the
             precision and the threads of the run.
@@ -67,10 +71,13 @@ class WindowFacts:
     worker_rows: list[list[int]] = field(default_factory=list)
     env_cpu_s: float = 0.0
     renderer: str = ""
+    render_share: float | None = None
     image_obs: bool = False
     batch_rows: int = 0
     update_s: dict[int, float] = field(default_factory=dict)
     threads_s: dict[int, float] = field(default_factory=dict)
+    compute_share: float | None = None
+    update_operations: float = 0.0
     update_flops: int = 0
     peak_flops_s: float = 0.0
     syncs_per_iteration: float = 0.0
@@ -105,8 +112,11 @@ class WindowFacts:
     def fixed_update_share(self) -> float | None:
         """Share of the time of an update that does not grow with its batch, 0 to 1.
 
-        It follows from the times of updates with two batch sizes; None if fewer sizes were timed.
+        It follows from the times of updates with two batch sizes, else from a profile of some updates; None if neither
+        was measured.
         """
+        if not self.update_s and self.compute_share is not None:
+            return min(1.0, max(0.0, 1 - self.compute_share))
         if len(self.update_s) < 2 or self.batch_rows not in self.update_s:
             return None
         other = max(self.update_s)

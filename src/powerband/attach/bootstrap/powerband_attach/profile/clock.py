@@ -33,6 +33,8 @@ class Clock:
             include inner spans.
         top: Account of the innermost open span; ``other`` outside of all.
         env_depth: Number of open environment calls, so that nested wrappers count once.
+        render_depth, render_ns: Number of open calls that draw an image of an environment, and their nanoseconds, which
+            are a part of the time of the environments or of another account.
         env_steps: Environment steps; a call of a vector environment counts all of its environments.
         num_envs: Largest number of environments in one call.
         optimizers: Identity of an optimiser -> number of its steps.
@@ -55,7 +57,7 @@ class Clock:
         self.worst_ns: dict[str, int] = {}
         self.bins: dict[str, list[int]] = {}
         self.stack: list[str] = []
-        self.env_depth = 0
+        self.env_depth = self.render_depth = self.render_ns = 0
         self.top = OTHER
         self.env_steps = self.num_envs = 0
         self.optimizers: dict[int, int] = {}
@@ -149,6 +151,7 @@ class Clock:
             "env_steps": self.env_steps,
             "num_envs": self.num_envs,
             "envs": dict(self.envs),
+            "render_ns": self.render_ns,
             "updates": self.updates,
             "optimizer_steps": sum(list(self.optimizers.values())),
         }

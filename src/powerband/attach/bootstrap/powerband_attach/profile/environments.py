@@ -1,14 +1,16 @@
-"""Environments: times ``step`` and ``reset`` of all environment classes that the script's packages and files define.
+"""Environments: times ``step``, ``reset`` and ``render`` of all environment classes of the script and its packages.
 
 Classes appear at any time, so `wrap_new_classes` looks for them again and again. A class is changed once.
 """
 
 from __future__ import annotations
 
+import functools
 from types import ModuleType
 from typing import Any
 
 from powerband_attach.imports import when_imported
+from powerband_attach.profile.rendering import TimedRender
 from powerband_attach.profile.timed import Timed, TimedEnvCall
 
 BASES = {
@@ -26,7 +28,9 @@ BASES = {
     "rsl_rl.env.vec_env": ("VecEnv",),
 }
 """Module -> base classes of its environments."""
-METHODS = ("step", "reset")
+METHODS = ("step", "reset", "render")
+DRAWING = {"mujoco.renderer": "Renderer"}
+"""Module -> class whose method ``render`` draws images for environments that do not do it in their own ``render``."""
 
 _bases: list[type] = []
 _seen: set[type] = set()
@@ -36,6 +40,8 @@ def watch() -> None:
     """Wraps the environment classes of each known package when it is imported."""
     for name in BASES:
         when_imported(name, _add_bases)
+    for name, cls in DRAWING.items():
+        when_imported(name, functools.partial(_time_drawing, name=cls))
 
 
 def _add_bases(module: ModuleType) -> None:
@@ -44,6 +50,12 @@ def _add_bases(module: ModuleType) -> None:
         if isinstance(base, type):
             _bases.append(base)
     wrap_new_classes()
+
+
+def _time_drawing(module: ModuleType, name: str) -> None:
+    cls: Any = getattr(module, name, None)
+    if isinstance(cls, type) and not isinstance(cls.__dict__["render"], Timed):
+        cls.render = TimedRender(cls.__dict__["render"], "render")  # type: ignore[attr-defined]
 
 
 def wrap_new_classes() -> None:
@@ -65,4 +77,4 @@ def _wrap(cls: Any) -> None:
         method = cls.__dict__.get(name)
         # Only plain functions: a static method, or a method of a compiled class, stays as it is.
         if type(method).__name__ == "function" and not isinstance(method, Timed):
-            setattr(cls, name, TimedEnvCall(method, name))
+            setattr(cls, name, TimedRender(method, name) if name == "render" else TimedEnvCall(method, name))

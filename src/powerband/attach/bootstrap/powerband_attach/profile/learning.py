@@ -14,6 +14,7 @@ from powerband_attach import record
 from powerband_attach.imports import when_imported
 from powerband_attach.profile.clock import clock
 from powerband_attach.profile.timed import Timed
+from powerband_attach.profile.update_probe import update_probe
 from powerband_attach.safely import safely
 
 COLLECTIVES = (
@@ -57,6 +58,8 @@ def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
         if steps == RECORD_AFTER:
             clock.record_spans()
         clock.mark()
+        if update_probe.asked:
+            update_probe.after_step()
 
 
 @safely

@@ -38,7 +38,7 @@ IN_FILES = {
 FUNCTIONS = {
     "returns": re.compile(r"(^|_)(gae|advantages?|returns_and_advantages?|discounted_returns?)($|_)"),
     "eval": re.compile(
-        r"^_?(run_)?(eval|evaluate|evaluation|validate|validation)(_(policy|model|agent|loop|epoch|step|episodes?))?$"
+        r"^_?(run_)?(eval|evaluate|evaluation|validate|validation|test)(_(policy|model|agent|loop|epoch|step|episodes?))?$"
     ),
     "save": re.compile(r"^_?(save|checkpoint)(_|$)"),
 }

@@ -12,10 +12,11 @@ import sys
 import time
 
 from powerband_attach import process, record
-from powerband_attach.profile import environments, loaders, output
-from powerband_attach.profile.callers import Callers
+from powerband_attach.profile import environments, loaders, output, rendering
+from powerband_attach.profile.callers import UPDATE, Callers
 from powerband_attach.profile.clock import OTHER, clock
 from powerband_attach.profile.places import Place, place_of
+from powerband_attach.profile.update_probe import update_probe
 from powerband_attach.safely import safely
 
 SAMPLE_S = 0.02
@@ -29,6 +30,9 @@ MOST_PENDING = 250
 """Number of samples that may wait for the next event. The account of older ones needs none."""
 LOOKS = 500
 """Largest number of looks whether a stopped thread has ended, 0.1 ms apart."""
+INTERRUPTS = ("log", "save")
+"""Accounts that do not belong to an update inside of its spans. Lightning runs a training step in a closure of the
+optimiser, so its loggers run inside of the optimiser's span."""
 MAX_PLACES = 2000
 """Number of different places to keep; the time of further ones stays without lines."""
 
@@ -111,6 +115,8 @@ class Sampler:
             if looks % NEW_CLASSES == 0:
                 safely(environments.wrap_new_classes)()
                 output.flush_if_asked()
+                update_probe.look()
+                rendering.name_renderer()
             self._sample()
             now = time.monotonic()
             if now - self._written >= (WRITE_S if now - self._began < LATE_S else LATE_WRITE_S):
@@ -167,6 +173,8 @@ def _inside(top: str, place: Place) -> str:
     """
     if top == "env":
         return "env_wait" if place.account == "wait" else "env"
+    if top in UPDATE and place.account in INTERRUPTS:
+        return place.account
     if top != OTHER:
         return top
     return place.account if place.account != "wait" else "idle"
@@ -207,6 +215,7 @@ def _begin_again() -> None:
     clock.restart()
     loaders.forget()
     output.forget()
+    rendering.forget()
     sampler.forget()
     sampler.write()
     sampler.start()

@@ -1,0 +1,165 @@
+"""Update probe: profiles some updates after the window, and repeats some with fewer threads than cores or as many.
+
+The launcher asks for it by a file right before it ends the script. The shares of the ledger do not say why an update
+takes long: because its operations compute, because launching them dominates, because the loop waits for values from
+the device, or because more threads than cores compete. The probe runs in the thread that trains, after an optimiser
+step.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from time import perf_counter_ns
+from typing import Any
+
+from powerband_attach import record
+from powerband_attach.profile.clock import clock
+from powerband_attach.safely import safely
+
+ASKED = "probe"
+"""File of the launcher that asks for the probe."""
+UPDATES, SHORTEST_NS = 8, 300_000_000
+"""Fewest updates and shortest time of each part of the probe."""
+MOST_UPDATES = 100
+FEW_UPDATES, LONG_NS = 3, 1_000_000_000
+"""Updates that are enough after a long time."""
+LAUNCH_US = 10.0
+"""Microseconds that an operation takes even without arithmetic: dispatch, allocation and the profiler itself."""
+READS = ("aten::_local_scalar_dense",)
+"""Operations that convert a tensor to a Python value."""
+SPANS = ("backward", "optimizer")
+
+
+class UpdateProbe:
+    """The parts of the probe, one after the other.
+
+    Attributes:
+        asked: Whether the launcher has asked for the probe, so that the optimiser's hook calls `after_step`.
+    """
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._part = ""
+        self._profiler: Any = None
+        self._threads: list[int] = []
+        self._began_ns = self._updates = self._spans_ns = 0
+
+    def look(self) -> None:
+        """Looks whether the launcher asks. The sampler's thread calls it."""
+        if not self.asked and self._part != "ended":
+            self.asked = os.path.exists(os.path.join(os.environ.get("POWERBAND_ATTACH_DIR", ""), ASKED))
+
+    def after_step(self) -> None:
+        """Goes on with the probe. The thread that trains calls it after each optimiser step."""
+        if not self._go_on():  # an error ends the probe too, and the script goes on
+            self.asked, self._part = False, "ended"
+            record.write("probed")
+
+    @safely
+    def _go_on(self) -> bool:
+        """Starts or ends a part; returns False when there is nothing more to do."""
+        torch = sys.modules["torch"]
+        updates = clock.updates - self._updates
+        passed_ns = perf_counter_ns() - self._began_ns
+        enough = updates >= UPDATES and passed_ns >= SHORTEST_NS or updates >= FEW_UPDATES and passed_ns >= LONG_NS
+        if not self._part:
+            if torch.cuda.is_initialized():  # the time of a kernel is not that of its operation on the host
+                return self._try_threads(torch)
+            self._part = "profile"
+            self._profiler = _profiler()
+            if self._profiler is None:
+                return self._try_threads(torch)
+            self._profiler.__enter__()
+            self._mark()
+        elif self._part == "profile" and (enough or updates >= MOST_UPDATES):
+            self._profiler.__exit__(None, None, None)
+            record.write("update_profile", updates=updates, **_sums(self._profiler.function_events))
+            self._profiler = None
+            return self._try_threads(torch)
+        elif self._part == "threads" and enough:
+            spans_ns = self._span_ns() - self._spans_ns
+            record.write("threads_probe", threads=self._threads.pop(0), updates=updates, seconds=spans_ns * 1e-9)
+            return self._next_threads(torch)
+        return True
+
+    def _try_threads(self, torch: Any) -> bool:
+        """Starts to repeat updates if there are more threads than cores of this rank.
+
+        One thread comes first: if other processes have the cores, as many threads as cores wait for each other.
+        """
+        dist = sys.modules.get("torch.distributed")
+        world = dist.get_world_size() if dist is not None and dist.is_available() and dist.is_initialized() else 1
+        fair = max(1, (os.cpu_count() or 1) // world)
+        if torch.get_num_threads() > fair:
+            self._threads = sorted({1, fair})
+        self._part = "threads"
+        return self._next_threads(torch)
+
+    def _next_threads(self, torch: Any) -> bool:
+        if self._threads:
+            torch.set_num_threads(self._threads[0])
+            self._mark()
+        return bool(self._threads)
+
+    def _mark(self) -> None:
+        self._began_ns, self._updates, self._spans_ns = perf_counter_ns(), clock.updates, self._span_ns()
+
+    @staticmethod
+    def _span_ns() -> int:
+        return sum(clock.ns.get(name, 0) for name in SPANS)
+
+
+def _profiler() -> Any:
+    """Returns the old profiler of torch, because the new one prints to stderr.
+
+    It is None if torch does not have it any more, or if the script itself profiles at present.
+    """
+    enabled = getattr(sys.modules["torch"]._C._autograd, "_profiler_enabled", None)
+    if enabled is None or enabled():
+        return None
+    try:
+        from torch.autograd.profiler_legacy import profile
+    except ImportError:
+        return None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return profile(record_shapes=True)
+
+
+def _sums(events: Sequence[Any]) -> dict[str, Any]:
+    """Returns operations, their seconds beyond launching, and conversions of tensors, outside of optimiser steps.
+
+    The steps of an optimiser do not depend on the batch, and it keeps its counters on the host. Operations of one kind
+    count with their median, because another process may take the core during some of them.
+    """
+    times: dict[tuple, list[float]] = {}
+    for event in events:
+        if "::" not in event.name or event.name.startswith("autograd::") or _in_optimizer(event):
+            continue
+        spent_us = event.cpu_time_total if event.name in READS else event.self_cpu_time_total
+        times.setdefault((event.name, str(event.input_shapes)), []).append(spent_us)
+    operations = reads = 0
+    compute_us = read_us = 0.0
+    for (name, _), each in times.items():
+        median_us = sorted(each)[len(each) // 2]
+        operations += len(each)
+        if name in READS:
+            reads += len(each)
+            read_us += len(each) * median_us
+        else:
+            compute_us += len(each) * max(0.0, median_us - LAUNCH_US)
+    return {"operations": operations, "compute_s": compute_us * 1e-6, "reads": reads, "read_s": read_us * 1e-6}
+
+
+def _in_optimizer(event: Any) -> bool:
+    while event is not None:
+        if event.name.startswith("Optimizer."):
+            return True
+        event = event.cpu_parent
+    return False
+
+
+update_probe = UpdateProbe()
