@@ -22,6 +22,7 @@ from powerband.tune.diagnose.diagnosis import diagnose
 from powerband.tune.measure.facts import WindowFacts
 from powerband.tune.measure.ledger import Ledger
 
+# Random targets keep the gradients away from subnormal numbers, whose arithmetic is slow.
 SCRIPT = """
 import sys, time
 import gymnasium, numpy as np, torch
@@ -57,12 +58,20 @@ env.reset()
 while True:
     env.step(0)
     for _ in range(1 if draws else 10):
-        loss = net(torch.ones(rows, 8)).square().mean()
+        loss = (net(torch.randn(rows, 8)) - torch.randn(rows, 256)).square().mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         for _ in range(reads):
             loss.item()
+"""
+CLOSURE = """
+    def closure():
+        loss = (net(torch.randn(rows, 8)) - torch.randn(rows, 256)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        return loss
+    optimizer.step(closure)
 """
 
 
@@ -89,6 +98,15 @@ def test_the_reason_of_slow_updates_and_environments_is_found(
 ) -> None:
     profile = profile_of(tmp_path, *words)
     assert (profile["cause"], profile["failures"]) == (cause, []), capfd.readouterr().err
+
+
+def test_arithmetic_in_a_closure_is_no_launch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    loop = SCRIPT.index("    for _ in range(1 if draws")
+    monkeypatch.setattr(sys.modules[__name__], "SCRIPT", SCRIPT[:loop] + CLOSURE)
+    facts = profile_of(tmp_path, "2048", "0", "0")["ranks"][0]["facts"]
+    assert facts["compute_share"] > 0.5, capfd.readouterr().err
 
 
 def test_too_many_threads_are_repeated_with_as_many_as_cores(
@@ -165,8 +183,22 @@ def test_operations_of_optimisers_and_interrupted_ones_do_not_count(update_probe
         event("aten::relu", 4.0),
         event("aten::mul", 500.0, event("aten::foreach", 1.0, step)),
         event("aten::_local_scalar_dense", 1.0, step),
-        event("aten::_local_scalar_dense", 2000.0),
+        event("aten::_local_scalar_dense", 2000.0, event(update_probe.CLOSURE, 1.0, step)),
         event("autograd::engine::evaluate_function: MmBackward0", 300.0),
     ]
     sums = update_probe._sums(events)
     assert sums == {"operations": 5, "compute_s": pytest.approx(300e-6), "reads": 1, "read_s": pytest.approx(2e-3)}
+
+
+def test_a_closure_of_an_optimiser_is_profiled_as_a_part_of_the_update(update_probe: Any) -> None:
+    def closure() -> float:
+        return 3.0
+
+    probe = update_probe.UpdateProbe()
+    assert probe.marked_closure(("optimizer", closure), {}) is None  # the profile has not begun
+    probe._part = "profile"
+    assert probe.marked_closure(("optimizer",), {}) is None
+    (optimizer, marked), kwargs = probe.marked_closure(("optimizer", closure), {})
+    assert (optimizer, marked(), kwargs) == ("optimizer", 3.0, {})
+    args, kwargs = probe.marked_closure(("optimizer",), {"closure": closure})
+    assert (args, kwargs["closure"]()) == (("optimizer",), 3.0)

@@ -41,11 +41,14 @@ RECORD_AFTER = 4
 _starts: list[int] = []
 
 
-def _before_step(optimizer: Any, args: Any, kwargs: Any) -> None:
+def _before_step(optimizer: Any, args: Any, kwargs: Any) -> Any:
     if get_ident() == clock.thread:
         if clock.top == "optimizer" and _starts:  # the last step ended with an error, so no hook has closed it
             clock.leave("optimizer", _starts.pop())
         _starts.append(clock.enter("optimizer"))
+        if update_probe.asked:
+            return update_probe.marked_closure(args, kwargs)
+    return None
 
 
 def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:

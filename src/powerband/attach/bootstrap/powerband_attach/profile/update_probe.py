@@ -31,6 +31,8 @@ LAUNCH_US = 10.0
 READS = ("aten::_local_scalar_dense",)
 """Operations that convert a tensor to a Python value."""
 SPANS = ("backward", "optimizer")
+CLOSURE = "powerband closure"
+"""Name of the profiled range of an optimiser's closure."""
 
 
 class UpdateProbe:
@@ -51,6 +53,23 @@ class UpdateProbe:
         """Looks whether the launcher asks. The sampler's thread calls it."""
         if not self.asked and self._part != "ended":
             self.asked = os.path.exists(os.path.join(os.environ.get("POWERBAND_ATTACH_DIR", ""), ASKED))
+
+    def marked_closure(self, args: Any, kwargs: Any) -> Any:
+        """Returns the arguments of an optimiser step with a closure that the profile recognises; None without one.
+
+        Lightning runs a whole training step in the closure, which is no work of the optimiser.
+        """
+        if self._part != "profile":
+            return None
+        closure = args[1] if len(args) > 1 else kwargs.get("closure")
+        if not callable(closure):
+            return None
+
+        def marked() -> Any:
+            with sys.modules["torch"].autograd.profiler.record_function(CLOSURE):
+                return closure()
+
+        return ((args[0], marked, *args[2:]), kwargs) if len(args) > 1 else (args, {**kwargs, "closure": marked})
 
     def after_step(self) -> None:
         """Goes on with the probe. The thread that trains calls it after each optimiser step."""
@@ -155,7 +174,7 @@ def _sums(events: Sequence[Any]) -> dict[str, Any]:
 
 
 def _in_optimizer(event: Any) -> bool:
-    while event is not None:
+    while event is not None and event.name != CLOSURE:
         if event.name.startswith("Optimizer."):
             return True
         event = event.cpu_parent
