@@ -20,6 +20,7 @@ from powerband.core.machine import rendering
 
 HERE = Path(__file__).parent
 TIMED = (
+    "attach/test_update_probe.py",
     "bench/test_fault_peers.py",
     "core/machine/test_utilisation.py",
     "core/telemetry/test_phase_clock.py",
