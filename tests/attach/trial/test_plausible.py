@@ -141,7 +141,7 @@ def test_lines_of_output_are_those_of_the_process_that_trains() -> None:
     line = Line("other", "", "", "/s/site-packages/tqdm/std.py:9", 6.0)
     record = Record(1, 0, 0, {"rank": "0"}, [])
     ledger = Ledger(10.0, {"other": 10.0}, {}, {}, 1.0, 1.0)
-    ranks = [ProcessTimes(record, ledger, {}, 0, 0, 0, 10, 10, {}, 0.0, [line]) for _ in range(2)]
+    ranks = [ProcessTimes(record, ledger, {}, 0, 0, 0, 10, 10, {}, 0.0, lines=[line]) for _ in range(2)]
     found = observed(ranks[0], ranks, 0, 1, 2)
     assert found.lines == [line] and found.worker_lines == [[line]]
     assert [change.predicted for change in plausible_changes(found, False)] == [pytest.approx(1 / 0.46 - 1)]
