@@ -72,13 +72,13 @@ class UpdateProbe:
         return ((args[0], marked, *args[2:]), kwargs) if len(args) > 1 else (args, {**kwargs, "closure": marked})
 
     def after_step(self) -> None:
-        """Goes on with the probe. The thread that trains calls it after each optimiser step."""
-        if not self._go_on():  # an error ends the probe too, and the script goes on
+        """Advances the probe by one step. The training thread calls it after each optimiser step."""
+        if not self._advance():  # an error ends the probe too, and the script goes on
             self.asked, self._part = False, "ended"
             record.write("probed")
 
     @safely
-    def _go_on(self) -> bool:
+    def _advance(self) -> bool:
         """Starts or ends a part; returns False when there is nothing more to do."""
         torch = sys.modules["torch"]
         updates = clock.updates - self._updates
