@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from powerband.attach.launch import BOOTSTRAP
-from powerband.attach.window import _divided
+from powerband.attach.process_times import _divided
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import powerband
 from powerband.attach.page import chrome_trace
+from powerband.attach.process_times import process_times
 from powerband.attach.records import Record
-from powerband.attach.window import process_times
 
 LOOP = """
 import powerband

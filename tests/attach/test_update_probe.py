@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from powerband.attach.launch import BOOTSTRAP
+from powerband.attach.process_times import ProcessTimes
 from powerband.attach.records import Record
 from powerband.attach.update_facts import render_facts, update_facts
-from powerband.attach.window import ProcessTimes
 from powerband.cli.main import main
 from powerband.tune.diagnose.diagnosis import diagnose
 from powerband.tune.measure.facts import WindowFacts

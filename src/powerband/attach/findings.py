@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from powerband.attach.process_times import Line, ProcessTimes, process_times
 from powerband.attach.script_run import ScriptRun
 from powerband.attach.trial.tried import TriedChanges
-from powerband.attach.window import Line, ProcessTimes, facts_of, process_times, ranks_of
+from powerband.attach.window import facts_of, ranks_of
 from powerband.tune.diagnose.diagnosis import Diagnosis, diagnose
 from powerband.tune.diagnose.evidence import Finding
 from powerband.tune.measure.facts import WindowFacts

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from powerband.attach.window import ProcessTimes
+from powerband.attach.process_times import ProcessTimes
 
 
 def update_facts(leader: ProcessTimes, iterations: int) -> dict[str, Any]:

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from powerband.attach.process_times import Line, ProcessTimes
 from powerband.attach.records import Record
 from powerband.attach.trial import plausible
 from powerband.attach.trial.observed import Loader, Observed, observed
 from powerband.attach.trial.plausible import plausible_changes
 from powerband.attach.trial.predict import async_gain, cadence_gain, persistent_gain, sync_gain, workers_gain
-from powerband.attach.window import Line, ProcessTimes
 from powerband.tune.measure.ledger import Ledger
 
 LOADER = Loader("/work/train.py:9", 100, 0, 8.0, 0.0, 0, 2, False, False, False)

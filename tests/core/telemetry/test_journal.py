@@ -10,7 +10,7 @@ import pytest
 import runs
 from powerband.core.config import RunConfig
 from powerband.core.ranks.ranks import Ranks
-from powerband.core.run import run as run_module
+from powerband.core.run import restore as restoring
 from powerband.core.run.run import Run
 from powerband.core.telemetry.journal import Journal
 
@@ -32,14 +32,14 @@ def test_the_clocks_of_a_resumed_run_start_after_its_checkpoint_was_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_dir, moments = runs.train("sac", tmp_path / "run", "env_steps=60"), {}
-    find, load = run_module.find_checkpoint, Run.load_state_dict
+    find, load = restoring.find_checkpoint, Run.load_state_dict
 
     def found(*words):
         result = find(*words)
         moments["found"] = time.perf_counter()
         return result
 
-    monkeypatch.setattr(run_module, "find_checkpoint", found)
+    monkeypatch.setattr(restoring, "find_checkpoint", found)
     monkeypatch.setattr(
         Run, "load_state_dict", lambda run, state: (moments.update(started=run._started), load(run, state))
     )

@@ -2,21 +2,50 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Any, Protocol
 
-from powerband.core.config import to_json
+from powerband.core.config import RunConfig, to_json
+from powerband.core.ranks.ranks import Ranks
 from powerband.core.regular_files import replace_text
 from powerband.core.run.checkpoints.checkpoint_files import find_checkpoint
-from powerband.core.telemetry.console import duration_text
-
-if TYPE_CHECKING:
-    from powerband.core.run.run import Run
+from powerband.core.run.folders.owned_folder import OwnedFolder
+from powerband.core.run.folders.storage import Storage
+from powerband.core.run.state_registry import StateRegistry
+from powerband.core.telemetry.console import Console, duration_text
+from powerband.core.telemetry.journal import Journal
+from powerband.core.telemetry.metrics import Metrics
 
 ANNOUNCED_S = 2.0
 """Seconds of preparation, such as drawn episodes and compilation, from which a run with a time limit reports them."""
 
 
-def restore(run: Run) -> bool:
+class RestoredRun(Protocol):
+    """Interface of a `Run` for this module: the attributes and methods that `restore` uses."""
+
+    config: Any
+    settings: RunConfig
+    dir: Path
+    storage: Storage
+    owned_folder: OwnedFolder
+    registry: StateRegistry
+    evaluations: Any
+    ranks: Ranks
+    journal: Journal
+    metrics: Metrics
+    console: Console
+    env_steps: int
+    grad_steps: int
+    running: bool
+    ranks_changed: bool
+
+    @property
+    def prepared_s(self) -> float: ...
+    def restart_clocks(self) -> None: ...
+    def load_state_dict(self, state: dict) -> None: ...
+
+
+def restore(run: RestoredRun) -> bool:
     """Restores all registered parts of a run, its counters, clocks and logs; `Run.restore` describes it."""
     settings, note = run.settings, run.console.note
     if run.prepared_s > ANNOUNCED_S and settings.time_limit_s:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -36,12 +36,27 @@ from powerband.core.run.folders.roll_call import CheckSizes
 from powerband.core.run.folders.storage import Storage
 from powerband.core.run.hooks import RunHooks
 from powerband.core.run.nan.nan_guard import NanGuard
-from powerband.core.run.observer import RunObserver
 from powerband.core.run.restore import restore
 from powerband.core.run.startup import prepare_run
 from powerband.core.run.state_registry import Redistribute, Stateful, StateRegistry
 from powerband.core.stalls.watched_rank import WatchedRank
 from powerband.core.telemetry.journal import Journal
+
+
+class RunObserver(Protocol):
+    """Interface of a measurement that a run calls at certain points. It must not change the training."""
+
+    def on_tick(self, run: Run) -> None:
+        """Called at the end of each iteration, outside of all ``with run.clock(name)`` blocks."""
+
+    def on_batch(self, batch: Any) -> None:
+        """Called with the batch of each update."""
+
+    def on_average(self, flat: Tensor) -> None:
+        """Called with each flat tensor (P,), P numbers, before the ranks average it.
+
+        That is the gradient of an update, or the mean or the variance of new rows of running statistics.
+        """
 
 
 def _no_spares() -> None:
