@@ -1,4 +1,4 @@
-# Targets: setup, demo, test, test-all, soak, lint, bench, docs, gpu. Each works alone on a fresh machine; gpu uses what it has.
+# Targets: setup, demo, test, test-all, soak, lint, bench, peers, docs, gpu. Each works alone on a fresh machine; gpu uses what it has.
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
@@ -7,7 +7,7 @@ TORCH  ?= torch==2.13.0
 # What rendering without a display needs of the system, by Debian's names; a run that renders nothing needs none of it.
 RENDER := libegl1 libgl1 libosmesa6
 
-.PHONY: setup demo test test-all soak lint bench docs gpu
+.PHONY: setup demo test test-all soak lint bench peers docs gpu
 
 setup: $(STAMP)
 
@@ -70,6 +70,10 @@ bench: setup
 		$(BIN)/python benchmarks/$$script.py --json benchmarks/results/$${script##*/}.json || exit 1; \
 	done
 	$(BIN)/powerband bench update-interval --json benchmarks/results/update_interval.json
+
+# Frameworks that benchmarks compare with or attach to, in build/peers. They replace no package of the environment.
+peers: setup
+	$(BIN)/pip install --quiet --no-compile --no-deps --upgrade --target build/peers --requirement benchmarks/peers.txt
 
 # The documentation as a site in both languages, in build/site. Only the installation of mkdocs needs a network.
 docs: setup

@@ -1,5 +1,6 @@
 """Audit of planted options: six scripts of different parsers with 30 options that work and 30 without effect.
 
+    make peers
     python benchmarks/attach/audit_planted.py [--seed 1] [--json FILE.json] [--parsers argparse,yaml]
 
 No option that works may be called dead (``no-effect`` or ``never-read``). At least 27 of the 30 others must be. All
@@ -24,6 +25,7 @@ from powerband.attach.audit.options import AuditOptions
 from powerband.core.errors import ConfigError
 
 DEAD = ("no-effect", "never-read")
+PEERS = Path(__file__).parents[2] / "build/peers"
 LEAST_FOUND = 0.9
 """Share of the options without effect that must be called dead."""
 
@@ -89,8 +91,10 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="seed of the draw of scripts and options")
     parser.add_argument("--window", type=float, default=3.0, help="seconds after the first optimiser step")
     parser.add_argument("--parsers", default=",".join(PARSERS), help="parsers, separated by commas")
+    parser.add_argument("--peers", default=str(PEERS), help="folder of the parsers' packages")
     parser.add_argument("--json", default="", help="file for the results")
     arguments = parser.parse_args()
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), arguments.peers]))
     target = Path(arguments.json).absolute() if arguments.json else None
     chosen = arguments.parsers.split(",")
     with tempfile.TemporaryDirectory() as place:

@@ -1,12 +1,12 @@
 """`powerband profile -- python train.py` on scripts of six frameworks with injected faults, and on near-misses.
 
-    python benchmarks/attach/faults.py --peers FOLDER --json benchmarks/results/attach_faults.json
-    python benchmarks/attach/faults.py --peers FOLDER --json FILE --only "tiny batch" --again
+    make peers
+    python benchmarks/attach/faults.py --json benchmarks/results/attach_faults.json
+    python benchmarks/attach/faults.py --json FILE --only "tiny batch" --again
 
-The rows and their right labels are in `fault_rows.py`, the scripts in `fault_scripts`. FOLDER contains tianshou, skrl,
-rsl-rl-lib and pytorch-lightning, into which `pip install --target FOLDER --no-deps` has put them and what they import.
-Each dose and each near-miss is one run, as of the command line that a user types. A row is right if the first cause is
-the label of the fault, and its near-miss is left alone if its first cause is another one.
+The rows and their right labels are in `fault_rows.py`, the scripts in `fault_scripts`. ``make peers`` installs the
+frameworks. Each dose and each near-miss is one run, as of the command line that a user types. A row is right if the
+first cause is the label of the fault, and its near-miss is left alone if its first cause is another one.
 
 Each row is written as it arrives, and a second start continues. ``--again`` measures the chosen rows again and keeps
 the first verdict of each row as ``first``, so that the file has the counts before and after a repair.
@@ -33,6 +33,7 @@ from powerband.attach.script_run import ScriptOptions
 from powerband.core.machine.device import host_facts
 
 SCRIPTS = Path(__file__).parent / "fault_scripts"
+PEERS = Path(__file__).parents[2] / "build/peers"
 
 
 def profiled(script: str, arguments: str, seconds: float, peers: str) -> dict[str, Any]:
@@ -127,7 +128,7 @@ def measured(row: Row, seconds: float, peers: str) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peers", default="", help="folder of the frameworks")
+    parser.add_argument("--peers", default=str(PEERS), help="folder of the frameworks")
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--seconds", type=float, default=8.0)
     parser.add_argument("--only", nargs="*", default=[], help="parts of the names of rows, such as 'skrl' or 'item'")

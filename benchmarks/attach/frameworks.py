@@ -1,9 +1,10 @@
 """`powerband profile -- COMMAND` on training scripts of several frameworks: ledger, equality of results, overhead.
 
-    python benchmarks/attach/frameworks.py --peers FOLDER --json benchmarks/results/attach_frameworks.json [--pairs 10]
+    make peers
+    python benchmarks/attach/frameworks.py --json benchmarks/results/attach_frameworks.json [--pairs 10]
 
-The scripts are in `framework_scripts`. Those of tianshou, torchrl, pytorch-lightning, skrl and rsl_rl need FOLDER, into
-which `pip install --target FOLDER --no-deps` has put these packages and what they import.
+The scripts are in `framework_scripts`. Those of tianshou, torchrl, pytorch-lightning, skrl and rsl_rl need the packages
+that ``make peers`` installs.
 
 For each script:
 
@@ -31,6 +32,7 @@ from powerband.core.machine.device import host_facts
 
 HERE = Path(__file__).parent
 SCRIPTS = HERE / "framework_scripts"
+PEERS = HERE.parents[1] / "build/peers"
 TORCHRUN = ["-m", "torch.distributed.run", "--nproc-per-node", "2"]
 CASES: dict[str, list[str]] = {
     "stable-baselines3 SAC": [str(SCRIPTS / "sb3.py"), "sac", "400"],
@@ -137,7 +139,7 @@ def measure(name: str, pairs: int, peers: str) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peers", default="")
+    parser.add_argument("--peers", default=str(PEERS), help="folder of the frameworks")
     parser.add_argument("--pairs", type=int, default=10)
     parser.add_argument("--only", nargs="*", default=list(CASES))
     parser.add_argument("--json", default="")

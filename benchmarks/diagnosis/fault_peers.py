@@ -1,12 +1,12 @@
 """Diagnoses of powerband for a training loop with injected faults, compared with those of TraceML and Fournex.
 
-    python benchmarks/diagnosis/fault_peers.py --peers FOLDER \
-        --json benchmarks/results/fault_peers.json [--only FAULT ...]
+    make peers
+    python benchmarks/diagnosis/fault_peers.py --json benchmarks/results/fault_peers.json [--only FAULT ...]
 
-FOLDER contains traceml-ai 0.5.0 and fournex 0.3.1 (`pip install --target FOLDER --no-deps traceml-ai fournex`) and
-their dependencies. All tools measure the same loop, `faulty_loop.py`; `peer_tools.py` adapts each tool to it. powerband
-uses a `PhaseClock` and `diagnose`, as for any loop outside of the package. It does not use the measurements that
-`powerband profile` makes only on its recipes (`faults.py`), such as the steps of each environment.
+``make peers`` installs TraceML and Fournex. All tools measure the same loop, `faulty_loop.py`; `peer_tools.py` adapts
+each tool to it. powerband uses a `PhaseClock` and `diagnose`, as for any loop outside of the package. It does not use
+the measurements that `powerband profile` makes only on its recipes (`faults.py`), such as the steps of each
+environment.
 
 The table RIGHT lists the correct labels. It was written before this suite was run, but after smoke runs: slow env,
 item, tiny batch and checkpoint with powerband, slow env with TraceML, tiny batch with Fournex. A label counts as
@@ -37,6 +37,7 @@ from faulty_loop import Dose
 from powerband import __version__
 from powerband.core.machine.device import host_facts
 
+PEERS = Path(__file__).parents[2] / "build/peers"
 HEALTHY = Dose()
 SLOW, RENDERED = "faulty_envs:SlowPendulum-v0", "faulty_envs:SoftwareRendered-v0"
 FAULTS: dict[str, tuple[Dose, Dose]] = {
@@ -237,7 +238,7 @@ def version(name: str, peers: Path) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peers", type=Path, required=True, help="folder of TraceML and Fournex")
+    parser.add_argument("--peers", type=Path, default=PEERS, help="folder of TraceML and Fournex")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--only", nargs="*", default=[], help="faults to run; other rows of the JSON file are kept")
     parser.add_argument("--seconds", type=float, default=5.0)

@@ -6,7 +6,7 @@ import importlib
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -170,10 +170,22 @@ def update_probe(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         del sys.modules[name]
 
 
-def event(name: str, us: float, parent: Any = None) -> Any:
+def event(name: str, us: float, parent: Any = None, shapes: Sequence[Sequence[int]] = ((64, 64), (64, 64))) -> Any:
     return SimpleNamespace(
-        name=name, self_cpu_time_total=us, cpu_time_total=us, cpu_parent=parent, input_shapes=[[2, 2]]
-    )
+        name=name, self_cpu_time_total=us, cpu_time_total=us, cpu_parent=parent, input_shapes=shapes
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("rows", "computes"), [(4, False), (512, True)])
+def test_matrix_products_of_few_rows_only_launch(rows: int, computes: bool, update_probe: Any) -> None:
+    products = {
+        "aten::addmm": [[256], [rows, 512], [512, 256], [], []],  # forward
+        "aten::mm": [[rows, 256], [256, 512]],  # gradient of the data
+        "aten::bmm": [[1, 256, rows], [1, rows, 512]],  # gradient of the weight
+    }
+    sums = update_probe._sums([event(name, 110.0, shapes=shapes) for name, shapes in products.items()])
+    assert sums["operations"] == 3
+    assert sums["compute_s"] == pytest.approx(300e-6 if computes else 0.0)
 
 
 def test_operations_of_optimisers_and_interrupted_ones_do_not_count(update_probe: Any) -> None:

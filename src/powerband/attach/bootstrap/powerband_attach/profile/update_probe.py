@@ -28,6 +28,9 @@ FEW_UPDATES, LONG_NS = 3, 1_000_000_000
 """Updates that are enough after a long time."""
 LAUNCH_US = 10.0
 """Microseconds that an operation takes even without arithmetic: dispatch, allocation and the profiler itself."""
+FEW_ROWS = 8
+"""Rows of a batch up to which a matrix product takes as long as with one row: it reads or writes its weights."""
+PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm")
 READS = ("aten::_local_scalar_dense",)
 """Operations that convert a tensor to a Python value."""
 SPANS = ("backward", "optimizer")
@@ -151,26 +154,40 @@ def _profiler() -> Any:
 def _sums(events: Sequence[Any]) -> dict[str, Any]:
     """Returns operations, their seconds beyond launching, and conversions of tensors, outside of optimiser steps.
 
-    The steps of an optimiser do not depend on the batch, and it keeps its counters on the host. Operations of one kind
-    count with their median, because another process may take the core during some of them.
+    The steps of an optimiser do not depend on the batch, and it keeps its counters on the host. Nor do matrix products
+    with few rows. Operations of one kind count with their median, because another process may take the core during
+    some of them.
     """
     times: dict[tuple, list[float]] = {}
     for event in events:
         if "::" not in event.name or event.name.startswith("autograd::") or _in_optimizer(event):
             continue
         spent_us = event.cpu_time_total if event.name in READS else event.self_cpu_time_total
-        times.setdefault((event.name, str(event.input_shapes)), []).append(spent_us)
+        shapes = tuple(tuple(shape) for shape in event.input_shapes if shape)
+        times.setdefault((event.name, shapes), []).append(spent_us)
     operations = reads = 0
     compute_us = read_us = 0.0
-    for (name, _), each in times.items():
+    for (name, shapes), each in times.items():
         median_us = sorted(each)[len(each) // 2]
         operations += len(each)
+        if name in PRODUCTS and _has_few_rows(shapes):
+            continue
         if name in READS:
             reads += len(each)
             read_us += len(each) * median_us
         else:
             compute_us += len(each) * max(0.0, median_us - LAUNCH_US)
     return {"operations": operations, "compute_s": compute_us * 1e-6, "reads": reads, "read_s": read_us * 1e-6}
+
+
+def _has_few_rows(shapes: Sequence[Sequence[int]]) -> bool:
+    """Returns whether a matrix product has few rows of a batch, or sums over few of them, as for a weight's gradient.
+
+    Args:
+        shapes: Shapes of its tensors: the factors (..., M, K) and (..., K, N) are the last ones with two dimensions.
+    """
+    factors = [shape for shape in shapes if len(shape) >= 2]
+    return len(factors) >= 2 and min(factors[-2][-2:]) <= FEW_ROWS
 
 
 def _in_optimizer(event: Any) -> bool:
