@@ -50,7 +50,8 @@ def end(number, frame):
     sys.exit(5)
 signal.signal(signal.SIGTERM, end)
 print("ready", flush=True)
-time.sleep(30)
+for _ in range(600):  # a signal right before a long sleep would be handled after it only
+    time.sleep(0.05)
 """
 
 

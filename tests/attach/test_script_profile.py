@@ -235,6 +235,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_spawned_ranks_are_recognised_without_a_variable(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     status, file = run(tmp_path, SPAWNED, "--keep-running")
     profile = json.loads(file.read_text())

@@ -45,6 +45,7 @@ def test_scaling_measures_several_ranks(tmp_path: Path, capsys) -> None:
     assert "2 ranks" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_setting_of_the_recipe_is_varied(capsys) -> None:
     assert cli.main(["bench", "batch", *TINY, *ONCE, "--values", "8,16", "--json"]) == 2
     assert "global_batch_size was given already" in capsys.readouterr().err

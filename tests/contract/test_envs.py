@@ -111,7 +111,11 @@ ENVS: dict[str, tuple[MakeEnv, dict]] = {
 }
 
 
-@pytest.mark.parametrize("name", ENVS)
+SLOW = ("pendulum, 2 workers",)
+"""As slow as any environment in workers, and covered by that of the pole."""
+
+
+@pytest.mark.parametrize("name", [pytest.param(each, marks=[pytest.mark.slow] * (each in SLOW)) for each in ENVS])
 def test_environment_keeps_the_contract(name: str) -> None:
     make_env, facts = ENVS[name]
     check_env(make_env, **facts)

@@ -118,6 +118,7 @@ def test_a_signal_to_ranks_saves_and_ranks_of_a_killed_torchrun_save_too(tmp_pat
     continues_on_one_rank(run, state)
 
 
+@pytest.mark.slow
 def test_the_launcher_resumes_and_restarts_on_policy_ranks_and_a_signal_to_it_saves_on_both_again(tmp_path):
     run = tmp_path / "run"
     stopped("ppo", run, tmp_path)

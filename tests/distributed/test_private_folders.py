@@ -6,6 +6,8 @@ import json
 import shutil
 from pathlib import Path
 
+import pytest
+
 import runs
 from distributed.ranks import CommandOnRanks
 
@@ -26,6 +28,7 @@ def manifest(run: Path, step: int) -> bytes:
     return (run / "checkpoints" / str(step) / "manifest.json").read_bytes()
 
 
+@pytest.mark.slow
 def test_checkpoints_of_private_folders_are_complete_and_continue_with_the_same_bits(tmp_path):
     """On rank 0 alone, then on each machine, then after the folder of rank 0 has lost them."""
     common, a, b = (tmp_path / name for name in ("common", "a", "b"))

@@ -153,6 +153,7 @@ def this_machine(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return {**report, "printed": done.stdout, "status": done.returncode}
 
 
+@pytest.mark.slow
 def test_every_section_reports_on_this_machine(this_machine: dict[str, Any]) -> None:
     assert this_machine["sections"] == list(checkup.SECTIONS)
     assert {row["section"] for row in this_machine["rows"]} == set(checkup.SECTIONS)
@@ -163,6 +164,7 @@ def test_every_section_reports_on_this_machine(this_machine: dict[str, Any]) -> 
     assert all(name in lines for name in checkup.SECTIONS) and lines[-1].endswith(".")
 
 
+@pytest.mark.slow
 def test_the_json_has_the_documented_keys(this_machine: dict[str, Any]) -> None:
     assert set(this_machine) - {"printed", "status"} == TOP
     for row in this_machine["rows"]:
@@ -171,6 +173,7 @@ def test_the_json_has_the_documented_keys(this_machine: dict[str, Any]) -> None:
         assert "\n" not in row["measured"] and len(row["advice"]) < 400
 
 
+@pytest.mark.slow
 def test_measurements_are_plausible_numbers(this_machine: dict[str, Any]) -> None:
     rows = {(row["section"], row["name"]): row for row in this_machine["rows"]}
     cpu = rows["precision", "cpu fp32"]["figures"]
@@ -187,6 +190,7 @@ def test_measurements_are_plausible_numbers(this_machine: dict[str, Any]) -> Non
     assert sum(row["status"] == "ok" for row in learners) >= 5
 
 
+@pytest.mark.slow
 def test_every_installed_simulator_steps(this_machine: dict[str, Any]) -> None:
     for row in (row for row in this_machine["rows"] if row["section"] == "simulators"):
         if importlib.util.find_spec(SIMULATORS[row["name"]].module) is None:

@@ -20,6 +20,7 @@ TRAIN = (
 )
 
 
+@pytest.mark.slow
 def test_a_row_is_trained_once_and_compared(tmp_path) -> None:
     figures = (Figure("CartPole-v1", "return", (10.0, 500.0), 5), Figure("CartPole-v1", "length", (-1.0, -1.1), 5))
     row = Row("short", (*TRAIN, "on_policy.num_envs=4"), ("episodes=5", "video=false"), (0, 1), 1.0, "", figures)

@@ -116,6 +116,7 @@ def test_each_rank_has_a_ledger_and_the_exit_status_is_that_of_the_cause(tmp_pat
         assert seconds["other"] < 0.05 * rank["ledger"]["wall_s"]
 
 
+@pytest.mark.slow
 def test_signal_ends_the_window_and_the_profile_is_printed(tmp_path: Path):
     report = tmp_path / "profile.json"
     arguments = [*runs.SMALL["ddpg"], *COMMON, "seconds=300", f"--json={report}"]

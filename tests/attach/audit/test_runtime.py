@@ -112,6 +112,7 @@ def test_an_environment_class_of_the_main_script_goes_to_spawned_workers(tmp_pat
     assert environments(found) == 2 and single_steps(found) == 40
 
 
+@pytest.mark.slow
 def test_simulator_workers_do_not_end_and_do_not_count_twice(tmp_path: Path) -> None:
     """Workers step before the eighth update for longer than twice the window."""
     found = run(tmp_path, VECTOR, "fork", "3000", window=0.5)

@@ -121,6 +121,7 @@ def test_changes_reach_the_script(tmp_path: Path) -> None:
     assert error_of(tmp_path, EVERYTHING, CHANGES, where=where, variables=variables) == ""
 
 
+@pytest.mark.slow
 def test_a_script_without_one_of_the_changes_fails(tmp_path: Path) -> None:
     source = EVERYTHING.replace("assert len(list(loader)) == 8 and other.num_workers == 0", "")
     changes = {key: value for key, value in CHANGES.items() if key != "save_every"}

@@ -114,6 +114,7 @@ for batch in loader:
 """
 
 
+@pytest.mark.slow
 def test_the_profile_observes_the_loader_that_is_waited_for(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(WAITING)
     run = first_run([sys.executable, "train.py", "own"], tmp_path, ScriptOptions(seconds=1.5))

@@ -191,6 +191,7 @@ def test_workers_do_not_outlive_a_killed_parent(fault: str, tmp_path: Path) -> N
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_a_script_needs_a_main_guard_only_for_its_own_functions(tmp_path: Path) -> None:
     others, own = tmp_path / "others", tmp_path / "own"
     for folder in (others, own):

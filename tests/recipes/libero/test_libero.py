@@ -155,6 +155,7 @@ class TestWords:
         call = configure_evaluation(["--pretrained", str(run / "checkpoints" / "8" / "ema" / "model.safetensors")])
         assert call is not None and call.folder == run / "checkpoints" / "8"
 
+    @pytest.mark.slow
     def test_sample_batch_size_is_what_chunks_are_drawn_for(self, recorded, tmp_path) -> None:
         drawn = []
         for count in (1, 3):

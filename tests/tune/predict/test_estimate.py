@@ -72,6 +72,7 @@ def test_ranks_that_this_machine_can_run_are_measured_directly(tmp_path: Path, m
     assert result["comm"] is None and result["notes"][0] == "1, 2 ranks: measured directly on this machine."
 
 
+@pytest.mark.slow
 def test_table_shows_the_budget_that_ends_the_run_and_the_limiting_part(capsys, monkeypatch):
     monkeypatch.setattr(estimating, "cores", lambda: 1)  # fewer cores than ranks, so that two ranks are forecast
     arguments = [*runs.SMALL["cartpole"], *COMMON, "num_workers=0", "env_steps=1e9", "time_limit_s=7200", "seconds=1"]

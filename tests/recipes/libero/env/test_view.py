@@ -20,10 +20,9 @@ MEAN, SHARE = 3.0, 0.1
 """Of any frame at most: mean difference, of 255, and share of pixels that differ by more than 8. Measured over four
 tasks and six states of each: at most 2.4 and 0.08."""
 TASKS = [("libero_spatial", "0"), ("libero_90", "75"), ("libero_object", "3"), ("libero_90", "30")]
-PARAMS = [pytest.param(task, marks=() if task == ("libero_90", "75") else pytest.mark.slow) for task in TASKS]
 
 
-@pytest.fixture(scope="module", params=PARAMS, ids=" ".join)
+@pytest.fixture(scope="module", params=[pytest.param(task, marks=pytest.mark.slow) for task in TASKS], ids=" ".join)
 def env(request: pytest.FixtureRequest) -> Iterator[LiberoEnv]:
     rendering.prepare()
     made = LiberoEnv(*request.param, chunk=1, frames=1, pixels=0)

@@ -65,6 +65,7 @@ def test_the_pipeline_writes_the_output_of_every_stage(finished):
     assert final["episodes"] == 4 and final["env_steps"] == 600
 
 
+@pytest.mark.slow
 def test_the_pipeline_skips_complete_stages(finished, tmp_path, capfd):
     """The stage that is left runs in a process of its own."""
     before = {path: path.stat().st_mtime_ns for path in finished.glob("experts/*/policy/*")}
