@@ -54,9 +54,6 @@ class SAC:
     Reinforcement Learning from Images".
 
     Shapes: N environments, B rows of a batch, D entries of an action, F features of an observation.
-
-    Attributes:
-        errors: Absolute errors (B,) of the newest update, means over the critics; not from the compiled functions.
     """
 
     def __init__(self, spec: EnvSpec, config: SACConfig, context: RankContext, encoder: ObsEncoder | None = None):
@@ -93,7 +90,7 @@ class SAC:
         self.critic_adam = FlatAdam(critics, config.critic_lr, **shared)
         self.target = FlatTarget(self.critic_adam, targets, config.tau)
         self.updates = torch.zeros((), dtype=torch.int64, device=context.device)
-        self.errors = torch.zeros(0, device=context.device)
+        self._error_EB = torch.zeros(1, 0, device=context.device)
         self.cycle = UpdateCycle(config.policy_interval, config.target_interval)
         self._policy_fn = compile_if(self._policy, config.compile)
         self._critic_loss_fn = compile_if(self._critic_loss, config.compile)
@@ -173,7 +170,7 @@ class SAC:
         else:
             normal = noise.normal(2, self.dim)
             with self.precision.autocast():
-                critic_loss, q_mean, self.errors = self._critic_loss_fn(
+                critic_loss, q_mean, self._error_EB = self._critic_loss_fn(
                     obs, action, batch["reward"], next_obs, discount, normal[:, 0], alpha, weight
                 )
             grad_norm = self.critic_adam.step(critic_loss)
@@ -194,6 +191,11 @@ class SAC:
         if number % self.config.target_interval == 0:
             self.target.update()
         return figures
+
+    @property
+    def errors(self) -> Tensor:
+        """Absolute errors (B,) of the newest update, means over the critics; not those of the compiled functions."""
+        return self._error_EB.abs().mean(0)
 
     def update_statistics(self, obs: Tree) -> None:
         """Adds collected observations (N, ...) to the statistics over all ranks, if observations are normalised."""
@@ -230,7 +232,7 @@ class SAC:
         alpha: Tensor,
         weight: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns (loss, mean Q, absolute errors (B,)). The loss is the sum over critics of mean (Q(s, a) - y)^2 / 2.
+        """Returns (loss, mean Q, errors Q(s, a) - y (E critics, B)). The loss is a sum of mean (Q(s, a) - y)^2 / 2.
 
         y = r + discount (min Q' - alpha log pi)(s', a'), and `discount` is gamma (1 - terminated), see
         `bootstrap_discount`. Q' are the target critics. `normal` is the standard normal noise (B, D) that samples a'.
@@ -243,7 +245,7 @@ class SAC:
         q_EB = self.critic(torch.cat([obs, action], -1)).squeeze(-1)
         error_EB = q_EB - target
         square_EB = error_EB.square() if weight is None else weight * error_EB.square()
-        return 0.5 * square_EB.mean(1).sum(), q_EB.detach().mean(), error_EB.detach().abs().mean(0)
+        return 0.5 * square_EB.mean(1).sum(), q_EB.detach().mean(), error_EB.detach()
 
     def _actor_loss(self, obs: Tensor, normal: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
         """Returns (loss, mean log pi). `normal` is the noise (B, D) that samples the action a.

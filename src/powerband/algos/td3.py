@@ -35,9 +35,6 @@ class TD3:
     An encoder learns from the loss of the critics alone; the actor reads its features without a gradient.
 
     Shapes: N environments, B rows of a batch, D entries of an action, F features of an observation.
-
-    Attributes:
-        errors: Absolute errors (B,) of the newest update, means over the critics.
     """
 
     def __init__(
@@ -71,7 +68,7 @@ class TD3:
         self.follow_actor = FlatTarget(self.actor_adam, [self.target_actor], config.tau)
         self.follow_critic = FlatTarget(self.critic_adam, targets, config.tau)
         self.updates = torch.zeros((), dtype=torch.int64, device=context.device)
-        self.errors = torch.zeros(0, device=context.device)
+        self._error_EB = torch.zeros(1, 0, device=context.device)
         self.cycle = UpdateCycle(config.policy_interval)
         self._critic_loss_fn = compile_if(self._critic_loss, config.compile)
         self._actor_loss_fn = compile_if(self._actor_loss, config.compile)
@@ -125,7 +122,7 @@ class TD3:
         discount = bootstrap_discount(batch, self.config.gamma)
         normal = self.noise("td3/update", obs.shape[0]).normal(self.dim)
         with self.precision.autocast():
-            critic_loss, q_mean, self.errors = self._critic_loss_fn(
+            critic_loss, q_mean, self._error_EB = self._critic_loss_fn(
                 obs, action, batch["reward"], next_obs, discount, normal, batch.get("weight")
             )
         figures = {
@@ -165,7 +162,7 @@ class TD3:
         normal: Tensor,
         weight: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns (loss, mean Q, absolute errors (B,)). The loss is the sum over critics of mean (Q(s, a) - y)^2.
+        """Returns (loss, mean Q, errors Q(s, a) - y (E critics, B)). The loss is a sum of mean (Q(s, a) - y)^2.
 
         y = r + discount min Q'(s', clip(mu'(s') + noise)), and `discount` is gamma (1 - terminated), see
         `bootstrap_discount`. Q' and mu' are the target networks. `normal` contains standard normal numbers (B, D) for
@@ -180,12 +177,17 @@ class TD3:
         q_EB = self.critic(torch.cat([obs, action], -1)).squeeze(-1)
         error_EB = q_EB - target
         square_EB = error_EB.square() if weight is None else weight * error_EB.square()
-        return square_EB.mean(1).sum(), q_EB.detach().mean(), error_EB.detach().abs().mean(0)
+        return square_EB.mean(1).sum(), q_EB.detach().mean(), error_EB.detach()
 
     def _actor_loss(self, obs: Tensor) -> Tensor:
         """Computes -mean Q_1(s, mu(s)) with the first critic; the critics get no gradient."""
         action = torch.tanh(self.actor(obs))
         return -self.critic(torch.cat([obs, action], -1))[0].mean()
+
+    @property
+    def errors(self) -> Tensor:
+        """Absolute errors (B,) of the newest update, means over the critics."""
+        return self._error_EB.abs().mean(0)
 
     def initial_carry(self, num_envs: int) -> None:
         """Returns None: the policy has no recurrent state."""

@@ -299,13 +299,11 @@ class StatisticsLearner(Learner, Protocol):
 
 @runtime_checkable
 class PrioritizedLearner(Learner, Protocol):
-    """A learner for prioritised replay: `update` multiplies the losses of rows by ``batch["weight"]`` (B,), if given.
+    """A learner for prioritised replay: `update` multiplies losses of rows by ``batch["weight"]`` (B,), if given."""
 
-    Attributes:
-        errors: Absolute errors (B,) of the rows of the newest update, from which their priorities follow.
-    """
-
-    errors: Tensor
+    @property
+    def errors(self) -> Tensor:
+        """Absolute errors (B,) of the rows of the newest update, from which their priorities follow."""
 
 
 @runtime_checkable
