@@ -79,6 +79,8 @@ def interval(k: int, updates: int) -> Case:
 
 NAVIGATION_EVALUATION = ("splits=val_unseen", "video=false")
 DRAWN_GOAL = ("net.drawn_goal=true",)
+REWARD = ("ppo.expert_coef=0", "net.stop_logit=-4")
+"""The policy learns from the reward alone, and rarely stops at first."""
 NAVIGATION = ("sketchnav", "variant=small", "gpus=none", "scene_seed=0")
 
 
@@ -131,7 +133,8 @@ CASES = {
         for algo in ("coma", "iac")
     },
     **{f"sketchnav-ppo-{sketch}": navigation("ppo", sketch) for sketch in ("true", "smooth", "abstract", "blank")},
-    "sketchnav-reward-smooth": navigation("ppo", "smooth", *DRAWN_GOAL, "ppo.expert_coef=0", "net.stop_logit=-4"),
+    "sketchnav-reward-smooth": navigation("ppo", "smooth", *DRAWN_GOAL, *REWARD),
+    "sketchnav-reward-abstract": navigation("ppo", "abstract", *DRAWN_GOAL, *REWARD, "net.align_page=true"),
     **{f"sketchnav-goal-{sketch}": navigation("ppo", sketch, *DRAWN_GOAL) for sketch in ("smooth", "abstract")},
     "sketchnav-aligned-abstract": navigation("ppo", "abstract", *DRAWN_GOAL, "net.align_page=true"),
     **{
