@@ -8,6 +8,7 @@ import multiprocessing
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -77,6 +78,21 @@ def test_files_of_packages_of_the_interpreter_and_of_compiled_code_are_not_the_u
     place = profile("places").place_of(frame_of(path, "function"))
     assert (place.line.startswith(path), place.torch) == (user, torch)
     assert importlib.import_module("powerband_attach.user_code").is_user_file(path) is user
+
+
+def test_packages_in_a_folder_of_pip_are_not_the_users(
+    profile: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    profile("places")
+    is_user_file = importlib.import_module("powerband_attach.user_code").is_user_file
+    target, project = tmp_path / "packages", tmp_path / "project"
+    (target / "skrl-2.1.1.dist-info").mkdir(parents=True)
+    (project / "project.egg-info").mkdir(parents=True)  # an editable package
+    for folder in (target, project):
+        monkeypatch.syspath_prepend(str(folder))
+    assert not is_user_file(f"{target}/skrl/agents/ppo.py")
+    assert is_user_file(f"{project}/train.py")
+    assert is_user_file(f"{target}-of-mine/train.py")
 
 
 TRAIN, PROCESS = "/home/me/train.py", multiprocessing.__file__.replace("__init__", "process")

@@ -1,13 +1,15 @@
 """User code: which files are the user's, and which belong to packages, to the interpreter or to this package.
 
-The user's code is every file outside of the interpreter's library, of site-packages and dist-packages, and of the
-folder in which torch keeps the code that it generates.
+The user's code is every file outside of the interpreter's library, of folders of packages, and of the folder in which
+torch keeps the code that it generates. Folders of packages are site-packages, dist-packages, and those that
+``pip install --target`` has filled.
 """
 
 from __future__ import annotations
 
 import functools
 import os
+import sys
 import sysconfig
 
 _OWN = os.path.dirname(os.path.abspath(__file__))
@@ -36,7 +38,18 @@ def is_user_file(path: str) -> bool:
 
 def is_package_file(path: str) -> bool:
     """Returns whether a file belongs to an installed package."""
-    return any(part in path for part in _PACKAGES)
+    if any(part in path for part in _PACKAGES):
+        return True
+    return any(path.startswith(os.path.join(folder, "")) and _holds_packages(folder) for folder in sys.path if folder)
+
+
+@functools.lru_cache(maxsize=1000)
+def _holds_packages(folder: str) -> bool:
+    """Returns whether pip has installed packages into a folder. An editable package leaves no ``.dist-info`` there."""
+    try:
+        return any(name.endswith(".dist-info") for name in os.listdir(folder))
+    except OSError:
+        return False
 
 
 def is_compiled_file(path: str) -> bool:
