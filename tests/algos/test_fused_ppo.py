@@ -70,12 +70,19 @@ def rollout(plain: PPO, spec, steps: int, envs: int):
 @SPECS
 @pytest.mark.parametrize(
     "options",
-    [{}, {"value_clip": 0.1, "entropy_coef": 0.1}, {"target_kl": 1e-3}, {"normalize_obs": True, "hidden": (16,)}],
+    [
+        {},
+        {"value_clip": 0.1, "entropy_coef": 0.2, "entropy_end": 0.0},
+        {"target_kl": 1e-3},
+        {"normalize_obs": True, "hidden": (16,)},
+    ],
     ids=str,
 )
 def test_losses_gradients_and_parameters_equal_those_of_autograd(spec, options):
     plain, fused = pair(spec, lr=1e-3, **options)
     data = batch(plain, spec, ROWS)
+    for side in (plain, fused):
+        side.set_progress(0.5)
     for number in range(50):
         expected, figures = plain.update(data), fused.update(data)
         assert expected.keys() == figures.keys()

@@ -156,13 +156,16 @@ def test_target_kl_freezes_the_policy_but_not_the_value():
     assert not torch.equal(free.net.head.weight, start["head.weight"])
 
 
+class View(torch.nn.Module):
+    """Encoder of observations without parameters."""
+
+    width = 4
+
+    def forward(self, obs):
+        return obs["view"]
+
+
 def test_the_policy_learns_from_an_observed_expert():
-    class View(torch.nn.Module):
-        width = 4
-
-        def forward(self, obs):
-            return obs["view"]
-
     shown = EnvSpec({"view": TensorSpec((4,)), "expert": TensorSpec((), torch.int64)}, DISCRETE.action, num_actions=3)
     torch.manual_seed(0)
     ours = PPO(shown, PPOConfig(hidden=(16,), expert_coef=2.0, lr=1e-2), RankContext.single(), View())
@@ -180,6 +183,24 @@ def test_the_policy_learns_from_an_observed_expert():
     assert last < 0.5 * expert_loss
     with pytest.raises(ValueError, match="expert_coef=1: this environment provides no expert"):
         learner(expert_coef=1.0)
+
+
+@pytest.mark.parametrize(
+    ("progress", "entropy_coef", "expert_coef"),
+    [(0.0, 0.1, 2.0), (0.25, 0.075, 1.0), (0.5, 0.05, 0.0), (1.0, 0.0, 0.0)],
+)
+def test_weights_of_entropy_and_expert_fall_with_the_budget(progress, entropy_coef, expert_coef):
+    shown = EnvSpec({"view": TensorSpec((4,)), "expert": TensorSpec((), torch.int64)}, DISCRETE.action, num_actions=3)
+
+    def ours(**config) -> PPO:
+        torch.manual_seed(0)
+        return PPO(shown, PPOConfig(hidden=(16,), **config), RankContext.single(), View())
+
+    scheduled = ours(entropy_coef=0.1, entropy_end=0.0, expert_coef=2.0, expert_until=0.5)
+    data = batch(scheduled, {"view": torch.randn(16, 4), "expert": torch.randint(3, (16,))})
+    scheduled.set_progress(progress)
+    constant = ours(entropy_coef=entropy_coef, expert_coef=expert_coef)
+    torch.testing.assert_close(scheduled._loss(data)[0], constant._loss(data)[0])
 
 
 def test_the_carry_is_reset_when_an_episode_starts():

@@ -238,6 +238,11 @@ class FusedPPO:
         self.log_std_at = begin, begin + size
         self.settings = tuple(map(np.float32, (config.clip, config.value_coef, config.entropy_coef, *bounds)))
 
+    def set_entropy_coef(self, coef: float) -> None:
+        """Sets the weight of the entropy bonus."""
+        clip, value_coef, _, *bounds = self.settings
+        self.settings = (clip, value_coef, np.float32(coef), *bounds)
+
     def _arguments(self, x: Tensor, mask: Tensor | None) -> tuple:
         """Returns the common arguments of the compiled functions."""
         empty = np.empty(0, np.float32)

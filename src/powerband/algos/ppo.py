@@ -110,6 +110,8 @@ class PPO:
             average=context.average,
         )
         self.auxiliary = encoder if isinstance(encoder, AuxiliaryLosses) else None
+        self.entropy_coef = torch.tensor(config.entropy_coef, device=context.device)
+        self.expert_coef = torch.tensor(config.expert_coef, device=context.device)
         self._loss_fn = compile_if(self._loss, config.compile)
         self.fused = None
         plain = context.device.type == "cpu" and context.precision.name == "fp32" and encoder is None and not has_state
@@ -126,6 +128,17 @@ class PPO:
     @lr.setter
     def lr(self, lr: float) -> None:
         self.adam.lr = lr
+
+    def set_progress(self, progress: float) -> None:
+        """Sets the changing weights of the loss; `progress` is the spent share of the budget, 0..1."""
+        config = self.config
+        if config.entropy_end is not None:
+            coef = config.entropy_coef + progress * (config.entropy_end - config.entropy_coef)
+            self.entropy_coef.fill_(coef)
+            if self.fused is not None:
+                self.fused.set_entropy_coef(coef)
+        if config.expert_until is not None:
+            self.expert_coef.fill_(config.expert_coef * max(0.0, 1.0 - progress / config.expert_until))
 
     @torch.no_grad()
     def act(
@@ -301,7 +314,7 @@ class PPO:
             error = torch.maximum(error, (clipped_value - returns).square())
         value_loss = 0.5 * error.mean()
         kl = (ratio.detach() - 1 - log_ratio.detach()).mean()
-        policy_terms = policy_loss - config.entropy_coef * entropy
+        policy_terms = policy_loss - self.entropy_coef * entropy
         if config.target_kl is not None:
             policy_terms = policy_terms * (kl <= 1.5 * config.target_kl)
         figures = {
@@ -314,7 +327,7 @@ class PPO:
         loss = policy_terms + config.value_coef * value_loss
         if config.expert_coef:
             expert_loss = -policy.log_prob(obs["expert"].reshape(self.action_rows)).mean()
-            loss, figures["losses/expert"] = loss + config.expert_coef * expert_loss, expert_loss.detach()
+            loss, figures["losses/expert"] = loss + self.expert_coef * expert_loss, expert_loss.detach()
         if self.auxiliary is not None:
             for name, term in self.auxiliary.auxiliary(obs).items():
                 loss, figures[f"losses/{name}"] = loss + term, term.detach()

@@ -241,11 +241,15 @@ class PPOConfig:
     """Weight of the value loss."""
     entropy_coef: Coefficient = 0.01
     """Weight of the entropy bonus."""
+    entropy_end: Coefficient | None = None
+    """Weight of the entropy bonus at the end of the budget, to which it changes linearly; None keeps it constant."""
     value_clip: Positive | None = None
     """Largest change of a value from that of the rollout; None does not clip values."""
     expert_coef: Coefficient = 0.0
     """Weight of the cross-entropy with expert actions, if the environment provides them (kickstarting, Schmitt et al.
     2018, equation 4, with a deterministic expert)."""
+    expert_until: Annotated[float, Range(above=0, at_most=1)] | None = None
+    """Share of the budget during which the weight of the expert falls linearly to 0; None keeps it constant."""
     target_kl: Positive | None = None
     """Mini-batches with a KL divergence above 1.5 times this value train the value only; None has no limit."""
     max_grad_norm: Positive = 0.5

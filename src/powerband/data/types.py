@@ -319,6 +319,14 @@ class OnPolicyLearner(Learner, Protocol):
 
 
 @runtime_checkable
+class ScheduledLearner(OnPolicyLearner, Protocol):
+    """A learner whose coefficients change during training."""
+
+    def set_progress(self, progress: float) -> None:
+        """Sets the coefficients for the next rollout; `progress` is the spent share of the budget, 0..1."""
+
+
+@runtime_checkable
 class ValueLearner(OnPolicyLearner, Protocol):
     """A learner that estimates state values, for advantage estimation."""
 

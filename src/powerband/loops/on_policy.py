@@ -12,7 +12,7 @@ from powerband.core.run.hooks import RunHooks
 from powerband.core.run.run import Run
 from powerband.data.episode_tracker import EpisodeTracker
 from powerband.data.rollout import Rollout, minibatches
-from powerband.data.types import EpochLearner, OnPolicyLearner, ValueLearner, VecEnv
+from powerband.data.types import EpochLearner, OnPolicyLearner, ScheduledLearner, ValueLearner, VecEnv
 from powerband.loops.config import OnPolicyConfig
 from powerband.loops.support.changed_ranks import continue_episodes, register_episodes
 from powerband.loops.support.collector import RolloutCollector
@@ -68,6 +68,7 @@ def on_policy(
     count, size = config.split(rows, world)
     shuffle = run.noise("shuffle", rows)
     whole_epochs = isinstance(learner, EpochLearner) and not recurrent and learner.updates_epochs(size)
+    scheduled = learner if isinstance(learner, ScheduledLearner) else None
     initial_lr = float(learner.lr)
     run.register("learner", learner, shared=True)
     register_episodes(run, env, tracker, position)
@@ -86,8 +87,12 @@ def on_policy(
         continue_episodes(run, env, tracker, position, scale)
 
     while run.running:
-        if config.anneal_lr:
-            learner.lr = initial_lr * max(1.0 - run.progress, 0.0)
+        if config.anneal_lr or scheduled is not None:
+            progress = run.progress  # on all ranks, which agree on it
+            if config.anneal_lr:
+                learner.lr = initial_lr * max(1.0 - progress, 0.0)
+            if scheduled is not None:
+                scheduled.set_progress(progress)
         carry_at_start = position.carry
         for t, collected in enumerate(collector.collect(position, config.num_steps)):
             step = collected.step
