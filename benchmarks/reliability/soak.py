@@ -49,7 +49,8 @@ from soak_runs import (  # noqa: E402
     saved_at,
 )
 
-DISK_MIB = 256
+DISK_MIB = 1024
+"""Size of the small disk. Three checkpoints of the longest run and a new one take 260 MiB."""
 TRACEBACK = r'Traceback .*\n(?!  File "<string>", line \d+, in <module>\nEOFError)'
 """A traceback, but not that of the version check of glfw, a process that reads from the killed one."""
 WAIT_S = 600.0

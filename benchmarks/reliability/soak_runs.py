@@ -56,8 +56,17 @@ RUNS = {
     "snakes on two ranks": (f"{SNAKES} nproc=2", "env_steps", 2000),
 }
 """Name -> command line of a run of some seconds, the option that sets its length, and the length."""
-BY_CLOCK = ("elapsed_s", "interval_s", "evaluation_s", "evaluated_at_s", "/metrics", "shared/run/logged")
-"""Parts of a state that depend on seconds: clocks, and the means since the last log line."""
+BY_CLOCK = (
+    "elapsed_s",
+    "interval_s",
+    "evaluation_s",
+    "evaluated_at_s",
+    "/metrics",
+    "shared/run/logged",
+    "noise/rdt/sample",
+)
+"""Parts of a state that depend on seconds: clocks, the means since the last log line, and the counter of the noise of
+libero's evaluations, which run at each checkpoint."""
 
 
 def command_line(name: str, run: Path, data: Path, length: float, *words: str) -> list[str]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
 import multiprocessing
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -12,6 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import cloudpickle
 import pytest
 
 from powerband.attach.launch import BOOTSTRAP
@@ -27,6 +30,14 @@ def profile(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         del sys.modules[name]
 
 
+@functools.cache
+def function_in(path: str, name: str) -> Any:
+    """Returns a function in a file that calls the first of the given functions with the rest of them."""
+    space: dict[str, Any] = {}
+    exec(compile(f"def {name}(rest): return rest[0](rest[1:])", path, "exec"), space)
+    return space[name]
+
+
 def frame_of(path: str, *functions: str) -> FrameType:
     """Returns the frame of the innermost of nested functions in a file."""
     return stack_of(*((path, name) for name in functions))
@@ -36,9 +47,7 @@ def stack_of(*functions: tuple[str, str]) -> FrameType:
     """Returns the frame of the innermost of nested functions, each given by its file and its name."""
     calls = []
     for path, name in functions:
-        space: dict[str, Any] = {}
-        exec(compile(f"def {name}(rest): return rest[0](rest[1:])", path, "exec"), space)
-        calls.append(space[name])
+        calls.append(function_in(path, name))
     calls.append(lambda rest: sys._getframe(1))
     return calls[0](calls[1:])
 
@@ -172,7 +181,8 @@ def test_logging_inside_of_an_update_interrupts_it(profile: Any, top: str, found
 
 def test_functions_that_only_update_or_only_collect_decide_first(profile: Any) -> None:
     place, callers = profile("places").Place, profile("callers").Callers()
-    learn, train, collect = (compile(name, name, "eval") for name in ("learn", "train", "collect"))
+    function = profile("places").Function
+    learn, train, collect = (function(compile(name, name, "eval")) for name in ("learn", "train", "collect"))
     callers.add("backward", place("", "", "", "", "", (train, learn)))
     callers.add("env", place("", "", "", "", "", (collect, learn)))
     assert callers.account(place("", "", "", "", "", (train, learn)), "env", "env") == "optimizer"
@@ -202,7 +212,7 @@ def test_samples_divide_the_time_of_a_span() -> None:
 def test_a_clock_that_restarts_inside_of_an_environment_goes_on(profile: Any) -> None:
     """A worker that is forked inside of ``reset`` returns from it, and steps its own environment."""
     clock = profile("clock").clock
-    timed = profile("timed").TimedEnvCall
+    timed = profile("timed").timed_env_call
     step = timed(lambda env: None, "step")
 
     def reset_of_parent(env: Any) -> None:
@@ -223,3 +233,32 @@ def test_samples_without_a_following_event_are_counted(profile: Any) -> None:
     assert [(key[:2], count) for key, count in sampler._samples.items()] == [(("other", "other"), 10)]
     sampler.end_pending()
     assert sum(sampler._samples.values()) == module.MOST_PENDING + 10 and not sampler._pending
+
+
+COPIED = """
+import cloudpickle, sys
+class Env:
+    num_envs = 2
+    def step(self, actions):
+        return actions + 1
+    def reset(self, *, seed=None):
+        return seed
+    def render(self):
+        return "image"
+sys.path.insert(0, sys.argv[1])
+from powerband_attach.profile.clock import clock
+from powerband_attach.profile.environments import _wrap
+_wrap(Env)
+env = Env()
+assert env.step(actions=1) == 2 and env.reset(seed=5) == 5 and env.render() == "image"
+assert clock.env_steps == 2 and clock.counts == {"env": 2}
+sys.stdout.buffer.write(cloudpickle.dumps(env))
+"""
+
+
+def test_a_copied_class_works_without_the_instrumentation() -> None:
+    """cloudpickle copies the classes of a main script with their timed methods, also into files."""
+    copied = subprocess.run([sys.executable, "-c", COPIED, str(BOOTSTRAP)], capture_output=True, check=True).stdout
+    env = cloudpickle.loads(copied)
+    assert "powerband_attach" not in sys.modules
+    assert env.step(1) == 2 and env.step(actions=1) == 2 and env.reset(seed=5) == 5 and env.render() == "image"

@@ -11,10 +11,8 @@ training.
 
 from __future__ import annotations
 
-from types import CodeType
-
 from powerband_attach.profile.clock import OTHER
-from powerband_attach.profile.places import Place
+from powerband_attach.profile.places import Function, Place
 
 UPDATE = ("backward", "optimizer")
 INPUT = ("env", "data_wait")
@@ -24,8 +22,8 @@ class Callers:
     """Functions that were seen above spans."""
 
     def __init__(self) -> None:
-        self._update: set[CodeType] = set()
-        self._input: set[CodeType] = set()
+        self._update: set[Function] = set()
+        self._input: set[Function] = set()
 
     def add(self, top: str, place: Place) -> None:
         """Remembers the functions of a sample inside of a span.
@@ -35,12 +33,12 @@ class Callers:
             place: What the stack is doing.
         """
         if top in UPDATE:
-            self._update.update(place.codes)
+            self._update.update(place.functions)
         elif top in INPUT:
-            evaluations = [code for code in place.evaluations if code not in self._update]
+            evaluations = [each for each in place.evaluations if each not in self._update]
             # The callers of an evaluation do not themselves step environments.
-            outermost = place.codes.index(evaluations[-1]) + 1 if evaluations else None
-            self._input.update(place.codes[:outermost])
+            outermost = place.functions.index(evaluations[-1]) + 1 if evaluations else None
+            self._input.update(place.functions[:outermost])
 
     def evaluates(self, place: Place) -> bool:
         """Returns whether a sample belongs to an evaluation.
@@ -48,8 +46,8 @@ class Callers:
         One step of an evaluation, such as ``validation_step``, gets its batch from its caller.
         """
         return any(
-            code not in self._update and (code in self._input or code.co_name.endswith("_step"))
-            for code in place.evaluations
+            each not in self._update and (each in self._input or each.code.co_name.endswith("_step"))
+            for each in place.evaluations
         )
 
     def account(self, place: Place, before: str, after: str) -> str:
@@ -61,9 +59,9 @@ class Callers:
         """
         if self.evaluates(place):
             return "eval"
-        if self._input and any(code in self._update and code not in self._input for code in place.codes):
+        if self._input and any(each in self._update and each not in self._input for each in place.functions):
             return _part_of_update(before, after)
-        if self._update and any(code in self._input and code not in self._update for code in place.codes):
+        if self._update and any(each in self._input and each not in self._update for each in place.functions):
             return "act" if place.torch == "module" else "store"
         if after in UPDATE:
             if place.torch or before in (*UPDATE, "data_wait"):

@@ -11,7 +11,9 @@ that reading only. Python 3.9 may change threads earlier, so one reading may cou
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter_ns
+from types import SimpleNamespace
 from typing import Any
 
 BINS = 128
@@ -21,6 +23,8 @@ SPANS = 1500
 """Number of recorded spans for the timeline of the report."""
 MARK_NS = 10_000_000
 """Smallest distance of two marks in nanoseconds."""
+MOST_SIZES = 1000
+"""Number of environments whose size is known; a script may make environments again and again."""
 
 
 class Clock:
@@ -62,6 +66,7 @@ class Clock:
         self.env_steps = self.num_envs = 0
         self.optimizers: dict[int, int] = {}
         self.envs: dict[str, int] = {}
+        self._sizes: dict[tuple[type, int], int] = {}
         self.waiting, self.first, self.previous = False, OTHER, OTHER
         self.recorded: list[tuple[str, int, int]] | None = None
         self.trace: list[tuple[str, int, int]] = []
@@ -70,18 +75,56 @@ class Clock:
         if self.marks:
             self.marks = []
 
-    def mark(self) -> None:
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Returns what a copy of a timed function has in place of the clock: no thread is that of the copy."""
+        return SimpleNamespace, (), {"thread": None, "env_depth": 0, "render_depth": 0}
+
+    def env_call(self, fn: Callable[..., Any], is_step: bool, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Calls a method of the outermost environment in a span, and counts its steps."""
+        self.env_depth = 1
+        start = self.enter("env")
+        try:
+            return fn(*args, **kwargs)
+        finally:
+            self.leave("env", start)
+            self.env_depth = 0
+            if is_step:
+                self.count_env_steps(args[0])
+
+    def count_env_steps(self, env: Any) -> None:
+        """Counts one call of ``step`` of the outermost environment."""
+        cls = type(env)
+        key = (cls, id(env))
+        number = self._sizes.get(key)
+        if number is None:
+            if len(self._sizes) > MOST_SIZES:
+                self._sizes.clear()
+            number = self._sizes[key] = number_of_envs(env)
+        self.env_steps += number
+        if number > self.num_envs:
+            self.num_envs = number
+        name = cls.__name__
+        self.envs[name] = self.envs.get(name, 0) + number
+        if self.marks is not None:
+            self.mark(self.marks)
+
+    def count_optimizer_step(self, key: int) -> int:
+        """Counts one step of an optimiser and returns the number of its steps."""
+        steps = self.optimizers[key] = self.optimizers.get(key, 0) + 1
+        if self.marks is not None:
+            self.mark(self.marks)
+        return steps
+
+    def mark(self, marks: list[tuple[int, int, int]]) -> None:
         """Adds a mark of the progress, right after an optimiser step or an environment step.
 
         The last step before a pause is a mark too, so that the count during the pause is known.
         """
-        if self.marks is None:
-            return
         now = (self.updates, self.env_steps, self.since)
         if self.since - self.marked_ns >= MARK_NS:
             if self.last_mark is not None and self.last_mark[2] != self.marked_ns:
-                self.marks.append(self.last_mark)
-            self.marks.append(now)
+                marks.append(self.last_mark)
+            marks.append(now)
             self.marked_ns = self.since
         self.last_mark = now
 
@@ -155,6 +198,17 @@ class Clock:
             "updates": self.updates,
             "optimizer_steps": sum(list(self.optimizers.values())),
         }
+
+
+def number_of_envs(env: Any) -> int:
+    """Returns the number of environments of a vector environment; 1 for any other."""
+    for name in ("num_envs", "env_num"):
+        value = getattr(env, name, None)
+        if isinstance(value, int) and value > 0:
+            return value
+    size = getattr(env, "batch_size", None)  # torchrl
+    numel = getattr(size, "numel", None)
+    return max(1, int(numel())) if callable(numel) else 1
 
 
 clock = Clock()

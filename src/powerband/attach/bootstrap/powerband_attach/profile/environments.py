@@ -6,12 +6,12 @@ Classes appear at any time, so `wrap_new_classes` looks for them again and again
 from __future__ import annotations
 
 import functools
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 from powerband_attach.imports import when_imported
-from powerband_attach.profile.rendering import TimedRender
-from powerband_attach.profile.timed import Timed, TimedEnvCall
+from powerband_attach.profile.rendering import timed_render
+from powerband_attach.profile.timed import is_timed, timed_env_call
 
 BASES = {
     "gymnasium.core": ("Env",),
@@ -54,8 +54,8 @@ def _add_bases(module: ModuleType) -> None:
 
 def _time_drawing(module: ModuleType, name: str) -> None:
     cls: Any = getattr(module, name, None)
-    if isinstance(cls, type) and not isinstance(cls.__dict__["render"], Timed):
-        cls.render = TimedRender(cls.__dict__["render"], "render")  # type: ignore[attr-defined]
+    if isinstance(cls, type) and not is_timed(cls.__dict__["render"]):
+        cls.render = timed_render(cls.__dict__["render"])  # type: ignore[attr-defined]
 
 
 def wrap_new_classes() -> None:
@@ -76,5 +76,5 @@ def _wrap(cls: Any) -> None:
     for name in METHODS:
         method = cls.__dict__.get(name)
         # Only plain functions: a static method, or a method of a compiled class, stays as it is.
-        if type(method).__name__ == "function" and not isinstance(method, Timed):
-            setattr(cls, name, TimedRender(method, name) if name == "render" else TimedEnvCall(method, name))
+        if isinstance(method, FunctionType) and not is_timed(method):
+            setattr(cls, name, timed_render(method) if name == "render" else timed_env_call(method, name))

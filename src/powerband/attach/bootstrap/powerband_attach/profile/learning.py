@@ -13,7 +13,7 @@ from typing import Any
 from powerband_attach import record
 from powerband_attach.imports import when_imported
 from powerband_attach.profile.clock import clock
-from powerband_attach.profile.timed import Timed
+from powerband_attach.profile.timed import is_timed, timed
 from powerband_attach.profile.update_probe import update_probe
 from powerband_attach.safely import safely
 
@@ -57,10 +57,8 @@ def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
         key = id(optimizer)
         if key not in clock.optimizers:
             _describe(optimizer)
-        steps = clock.optimizers[key] = clock.optimizers.get(key, 0) + 1
-        if steps == RECORD_AFTER:
+        if clock.count_optimizer_step(key) == RECORD_AFTER:
             clock.record_spans()
-        clock.mark()
         if update_probe.asked:
             update_probe.after_step()
 
@@ -81,8 +79,8 @@ def _describe(optimizer: Any) -> None:
 
 def _replace(owner: Any, name: str, account: str) -> Any:
     fn = getattr(owner, name, None)
-    if callable(fn) and not isinstance(fn, Timed):
-        setattr(owner, name, Timed(fn, account))
+    if callable(fn) and not is_timed(fn):
+        setattr(owner, name, timed(fn, account))
     return getattr(owner, name, None)
 
 

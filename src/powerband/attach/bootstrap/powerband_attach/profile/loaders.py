@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from threading import get_ident
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -10,7 +12,7 @@ from powerband_attach import record
 from powerband_attach.imports import when_imported
 from powerband_attach.profile import call_sites
 from powerband_attach.profile.clock import clock
-from powerband_attach.profile.timed import Timed
+from powerband_attach.profile.timed import timed
 from powerband_attach.safely import safely
 
 SETTINGS = ("_num_workers", "_pin_memory", "_prefetch_factor", "_persistent_workers", "_drop_last")
@@ -39,32 +41,40 @@ def forget() -> None:
 
 def _time_loader(module: Any) -> None:
     iterator = module._BaseDataLoaderIter
-    iterator.__next__ = TimedBatch(iterator.__next__, "data_wait")
-    module.DataLoader.__iter__ = TimedIterator(module.DataLoader.__iter__, "data_wait")
+    iterator.__next__ = _timed_batch(iterator.__next__)
+    module.DataLoader.__iter__ = _timed_iterator(module.DataLoader.__iter__)
 
 
-class TimedBatch(Timed):
+def _timed_batch(fn: Callable[..., Any]) -> Callable[..., Any]:
     """``__next__`` of a batch loader, which records the settings of each kind of loader once."""
+    waits = timed(fn, "data_wait")
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        safely(_describe)(args[0])
+    @functools.wraps(fn)
+    def call(self: Any) -> Any:
+        safely(_describe)(self)
         before = clock.ns.get("data_wait", 0)
         try:
-            return super().__call__(*args, **kwargs)
+            return waits(self)
         finally:
-            _add(_places.get(args[0], ""), 0, before)
+            _add(_places.get(self, ""), 0, before)
+
+    return call
 
 
-class TimedIterator(Timed):
+def _timed_iterator(fn: Callable[..., Any]) -> Callable[..., Any]:
     """``__iter__`` of a batch loader, which starts the workers."""
+    waits = timed(fn, "data_wait")
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    @functools.wraps(fn)
+    def call(self: Any) -> Any:
         before = clock.ns.get("data_wait", 0)
-        iterator = super().__call__(*args, **kwargs)
-        place = call_sites.place_of(args[0])
+        iterator = waits(self)
+        place = call_sites.place_of(self)
         safely(_places.__setitem__)(iterator, place)
         _add(place, 2, before)
         return iterator
+
+    return call
 
 
 def _add(place: str, column: int, before: int) -> None:

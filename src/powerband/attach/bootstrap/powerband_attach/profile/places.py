@@ -49,6 +49,56 @@ EVALUATIONS = re.compile(r"EvalCallback|EvaluationLoop")
 """Classes of Stable-Baselines3 and Lightning whose methods evaluate."""
 
 
+class Function:
+    """What a function of a stack says, from its file and its name.
+
+    There is one object per code object, which it keeps alive. A dictionary whose keys are code objects would be slow,
+    because Python hashes all constants of a code object at each access.
+
+    Attributes:
+        code: Its code object.
+        own: Whether it belongs to this package.
+        user: Whether it belongs to the user's code.
+        user_or_framework: Whether it belongs neither to torch nor to the standard library.
+        torch: "module" or "tensor" as in `Place`; "" outside of torch.
+        account: Account that it belongs to, or ``wait``; "" if it shows none.
+        of_library: Whether the account is that of its library, and not that of its name.
+        evaluates: Whether it evaluates, to judge by its name.
+    """
+
+    __slots__ = ("account", "code", "evaluates", "of_library", "own", "torch", "user", "user_or_framework")
+
+    def __init__(self, code: CodeType) -> None:
+        path, name = code.co_filename, code.co_name
+        compiled, standard = user_code.is_compiled_file(path), user_code.is_standard_file(path)
+        library = compiled or standard or user_code.is_package_file(path)
+        is_torch = compiled or ("/torch/" in path and library)
+        self.code = code
+        self.own, self.user = user_code.is_own_file(path), not library
+        self.user_or_framework = not standard and not is_torch
+        self.torch = ("module" if path.endswith("/torch/nn/modules/module.py") else "tensor") if is_torch else ""
+        self.account, self.evaluates = "", False
+        for each, parts in FILES.items():
+            if library and any(part in path for part in parts):
+                self.account = each
+        if any(part in path for part in WAITS) and library:
+            self.account = "wait"
+        self.of_library = bool(self.account)
+        if self.user_or_framework:
+            self._judge_by_name(path, name, getattr(code, "co_qualname", name))  # new in Python 3.11
+
+    def _judge_by_name(self, path: str, name: str, qualified: str) -> None:
+        stem, holder = os.path.basename(path).lower(), qualified.rpartition(".")[0].lower()
+        for each, (file, function) in IN_FILES.items():
+            if function.search(name) and (file.search(stem) or file.search(holder) or file.search(name)):
+                self.account = self.account or each
+        for each, function in FUNCTIONS.items():
+            if function.search(name):
+                self.evaluates = self.evaluates or each == "eval"
+                self.account = self.account or ("" if each == "eval" else each)
+        self.evaluates = self.evaluates or bool(EVALUATIONS.search(qualified))
+
+
 class Place(NamedTuple):
     """What a stack is doing.
 
@@ -58,8 +108,8 @@ class Place(NamedTuple):
         line: Innermost line of the user's code, as ``path:line``; "" if there is none.
         caller: Line of the user's code that called it from another function; "" if there is none.
         library: Innermost line outside of the user's code, of torch and of the standard library; "" if there is none.
-        codes: Functions of the stack outside of torch and of the standard library, the innermost first.
-        evaluations: Those of `codes` that evaluate, to judge by their names. `callers` decides.
+        functions: Those of the stack outside of torch and of the standard library, the innermost first.
+        evaluations: Those that evaluate, to judge by their names. `callers` decides.
     """
 
     account: str
@@ -67,8 +117,8 @@ class Place(NamedTuple):
     line: str
     caller: str
     library: str
-    codes: tuple[CodeType, ...]
-    evaluations: tuple[CodeType, ...] = ()
+    functions: tuple[Function, ...]
+    evaluations: tuple[Function, ...] = ()
 
 
 def place_of(frame: FrameType) -> Place:
@@ -76,98 +126,64 @@ def place_of(frame: FrameType) -> Place:
     account, torch, line, caller, library = "", "", "", "", ""
     line_code: CodeType | None = None
     first = True
-    codes: list[CodeType] = []
-    evaluations: list[CodeType] = []
+    functions: list[Function] = []
+    evaluations: list[Function] = []
     current: FrameType | None = frame
     while current is not None:
         code = current.f_code
-        kind = _KINDS.get(code) or _kind(code)
-        if kind.own:  # frames inside of a span, such as of a reward function, do not make it an evaluation
+        function = _FUNCTIONS.get(id(code)) or _function(code)
+        if function.own:  # frames inside of a span, such as of a reward function, do not make it an evaluation
             evaluations.clear()
             current = current.f_back
             continue
-        if first and kind.user_or_framework and _on_gpu() and SYNCHRONISATIONS.search(_text(current)):
+        if first and function.user_or_framework and _on_gpu() and SYNCHRONISATIONS.search(_text(current)):
             account = "h2d"
         first = False
-        if not account and not _calls_other_code(kind, bool(codes), line_code is not None):
-            account = kind.account
-        if kind.evaluates:
-            evaluations.append(code)
-        if kind.torch and torch != "module":
-            torch = kind.torch
-        if kind.user_or_framework:
-            codes.append(code)
-        if kind.user:
+        if not account and not _calls_other_code(function, bool(functions), line_code is not None):
+            account = function.account
+        if function.evaluates:
+            evaluations.append(function)
+        if function.torch and torch != "module":
+            torch = function.torch
+        if function.user_or_framework:
+            functions.append(function)
+        if function.user:
             if line_code is None:
                 line, line_code = f"{code.co_filename}:{current.f_lineno}", code
             elif not caller and code is not line_code:
                 caller = f"{code.co_filename}:{current.f_lineno}"
-        elif kind.user_or_framework and not library and line_code is None:
+        elif function.user_or_framework and not library and line_code is None:
             library = f"{code.co_filename}:{current.f_lineno}"
         current = current.f_back
-    return Place(account, torch, line, caller, library, tuple(codes), tuple(evaluations))
+    return Place(account, torch, line, caller, library, tuple(functions), tuple(evaluations))
 
 
-def _calls_other_code(kind: _Kind, below: bool, user_below: bool) -> bool:
+def _calls_other_code(function: Function, below: bool, user_below: bool) -> bool:
     """Returns whether a library only calls code of others, which is not its work: a worker process, a progress bar.
 
     A batch loader calls the user's data set, which is a part of its work.
 
     Args:
-        kind: Function of the library.
+        function: Function of the library.
         below: Whether it has called a function of the user or of a framework.
         user_below: Whether it has called a function of the user.
     """
-    if kind.account == "wait":
+    if function.account == "wait":
         return below
-    return kind.of_library and user_below and kind.account != "data_wait"
+    return function.of_library and user_below and function.account != "data_wait"
 
 
-class _Kind(NamedTuple):
-    """What a function of the stack says, from its file and its name."""
-
-    own: bool
-    user: bool
-    user_or_framework: bool
-    torch: str
-    account: str
-    of_library: bool
-    evaluates: bool
+MOST_FUNCTIONS = 20_000
+"""Number of functions to remember; a script may make code again and again."""
+_FUNCTIONS: dict[int, Function] = {}
+"""Identity of a code object -> its function."""
 
 
-_KINDS: dict[CodeType, _Kind] = {}
-
-
-def _kind(code: CodeType) -> _Kind:
-    path, name = code.co_filename, code.co_name
-    compiled, standard = user_code.is_compiled_file(path), user_code.is_standard_file(path)
-    library = compiled or standard or user_code.is_package_file(path)
-    is_torch = compiled or ("/torch/" in path and library)
-    torch = ("module" if path.endswith("/torch/nn/modules/module.py") else "tensor") if is_torch else ""
-    account = ""
-    for each, parts in FILES.items():
-        if library and any(part in path for part in parts):
-            account = each
-    if any(part in path for part in WAITS) and library:
-        account = "wait"
-    of_library, evaluates = bool(account), False
-    if not standard and not is_torch:
-        stem = os.path.basename(path).lower()
-        for each, (file, function) in IN_FILES.items():
-            qualified = getattr(code, "co_qualname", name).rpartition(".")[0].lower()
-            if function.search(name) and (file.search(stem) or file.search(qualified) or file.search(name)):
-                account = account or each
-        for each, function in FUNCTIONS.items():
-            if function.search(name):
-                evaluates = evaluates or each == "eval"
-                account = account or ("" if each == "eval" else each)
-        evaluates = evaluates or bool(EVALUATIONS.search(getattr(code, "co_qualname", "")))
-    own, framework = user_code.is_own_file(path), not standard and not is_torch
-    kind = _Kind(own, not library, framework, torch, account, of_library, evaluates)
-    if len(_KINDS) > 20_000:
-        _KINDS.clear()
-    _KINDS[code] = kind
-    return kind
+def _function(code: CodeType) -> Function:
+    if len(_FUNCTIONS) > MOST_FUNCTIONS:
+        _FUNCTIONS.clear()
+    function = _FUNCTIONS[id(code)] = Function(code)
+    return function
 
 
 def _on_gpu() -> bool:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from threading import get_ident
 from time import perf_counter_ns
 from typing import Any
 
 from powerband_attach import record
 from powerband_attach.profile.clock import clock
-from powerband_attach.profile.timed import Timed
+from powerband_attach.profile.timed import like
 from powerband_attach.safely import safely
 
 SOFTWARE = {
@@ -27,19 +28,24 @@ NAMED_NS = 20_000_000
 _named: list[str] = []
 
 
-class TimedRender(Timed):
-    """``render`` of an environment: only the outermost call counts. It is no span, so the accounts stay as they are."""
+def timed_render(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function like ``render`` of an environment.
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if get_ident() != clock.thread or clock.render_depth:
-            return self.fn(*args, **kwargs)
+    Only the outermost call counts. It is no span, so the accounts stay as they are.
+    """
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if clock.render_depth or get_ident() != clock.thread:
+            return fn(*args, **kwargs)
         clock.render_depth = 1
         start = perf_counter_ns()
         try:
-            return self.fn(*args, **kwargs)
+            return fn(*args, **kwargs)
         finally:
             clock.render_depth = 0
             clock.render_ns += perf_counter_ns() - start
+
+    return like(fn, call)
 
 
 @safely

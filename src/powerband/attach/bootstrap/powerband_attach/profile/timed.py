@@ -1,91 +1,86 @@
-"""Timed: a function whose calls are spans of the clock, for functions of modules and methods of classes."""
+"""Timed functions: functions of modules and methods of classes whose calls are spans of the clock.
+
+A timed function is a plain function: Python calls it several times faster than an object with ``__call__``, and a step
+of an environment may pass through ten of them. cloudpickle copies the classes of a main script with their methods, into
+other processes and into files. A copied function must therefore work without this package, so its body uses nothing of
+this package but the clock, whose copy belongs to no thread (`Clock.__reduce__`).
+"""
 
 from __future__ import annotations
 
-import copy
 import functools
 from collections.abc import Callable
 from threading import get_ident
-from types import MethodType
+from types import CodeType, FunctionType
 from typing import Any
+from weakref import WeakSet
 
 from powerband_attach.profile.clock import clock
 
+VARIABLE_ARGUMENTS = 0x0C
+"""Bits of ``co_flags`` of a function with ``*args`` or ``**kwargs``."""
 
-class Timed:
-    """A function whose calls in the clock's thread are spans.
+_timed: WeakSet[Callable[..., Any]] = WeakSet()
 
-    It is an object and not a function so that it can say how it is pickled: as the function that it wraps. cloudpickle
-    copies the classes of a main script with their methods, into other processes and into files.
 
-    Args:
-        fn: Function or method.
-        account: Account of its spans.
-    """
+def is_timed(fn: Any) -> bool:
+    """Returns whether this module has made a function, in this process."""
+    return isinstance(fn, FunctionType) and fn in _timed
 
-    def __init__(self, fn: Callable[..., Any], account: str) -> None:
-        functools.update_wrapper(self, fn)
-        self.fn, self.account = fn, account
 
-    def __get__(self, instance: Any, owner: Any = None) -> Any:
-        return self if instance is None else MethodType(self, instance)
+def like(fn: Callable[..., Any], call: Callable[..., Any]) -> Callable[..., Any]:
+    """Gives a timed function the name, the documentation and the signature of the function that it calls."""
+    functools.update_wrapper(call, fn)
+    _timed.add(call)
+    return call
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+
+def timed(fn: Callable[..., Any], account: str) -> Callable[..., Any]:
+    """Returns a function like `fn` whose calls in the clock's thread are spans of an account."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
         if get_ident() != clock.thread:
-            return self.fn(*args, **kwargs)
-        start = clock.enter(self.account)
+            return fn(*args, **kwargs)
+        start = clock.enter(account)
         try:
-            return self.fn(*args, **kwargs)
+            return fn(*args, **kwargs)
         finally:
-            clock.leave(self.account, start)
+            clock.leave(account, start)
 
-    def __reduce__(self) -> Any:
-        return copy.copy, (self.fn,)  # a copy of a function is the function itself
-
-
-class TimedEnvCall(Timed):
-    """``step`` or ``reset`` of an environment: only the outermost call is a span, and only steps are counted."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if get_ident() != clock.thread or clock.env_depth:
-            return self.fn(*args, **kwargs)
-        clock.env_depth = 1
-        start = clock.enter("env")
-        try:
-            return self.fn(*args, **kwargs)
-        finally:
-            clock.leave("env", start)
-            clock.env_depth = 0
-            if self.account == "step":
-                count_env_steps(args[0])
-                clock.mark()
+    return like(fn, call)
 
 
-_sizes: dict[tuple[type, int], int] = {}
-"""(class, identity) of an environment -> its number of environments."""
+def timed_env_call(fn: FunctionType, name: str) -> Callable[..., Any]:
+    """Returns a function like ``step`` or ``reset`` of an environment.
+
+    Only the outermost call is a span, and only steps are counted.
+    """
+    is_step = name == "step"
+    if _takes_two(fn.__code__):
+
+        def call(env: Any, action: Any) -> Any:
+            if clock.env_depth or get_ident() != clock.thread:
+                return fn(env, action)
+            return clock.env_call(fn, is_step, (env, action), {})
+
+        # A caller may pass the action by its name.
+        call.__code__ = call.__code__.replace(co_varnames=fn.__code__.co_varnames[:2])
+        call.__defaults__ = fn.__defaults__
+        return like(fn, call)
+
+    def call_with_any(*args: Any, **kwargs: Any) -> Any:
+        if clock.env_depth or get_ident() != clock.thread:
+            return fn(*args, **kwargs)
+        return clock.env_call(fn, is_step, args, kwargs)
+
+    return like(fn, call_with_any)
 
 
-def count_env_steps(env: Any) -> None:
-    """Counts one call of ``step`` of the outermost environment."""
-    key = (type(env), id(env))
-    number = _sizes.get(key)
-    if number is None:
-        if len(_sizes) > 1000:  # a script that makes environments again and again
-            _sizes.clear()
-        number = _sizes[key] = number_of_envs(env)
-    clock.env_steps += number
-    if number > clock.num_envs:
-        clock.num_envs = number
-    name = key[0].__name__
-    clock.envs[name] = clock.envs.get(name, 0) + number
-
-
-def number_of_envs(env: Any) -> int:
-    """Returns the number of environments of a vector environment; 1 for any other."""
-    for name in ("num_envs", "env_num"):
-        value = getattr(env, name, None)
-        if isinstance(value, int) and value > 0:
-            return value
-    size = getattr(env, "batch_size", None)  # torchrl
-    numel = getattr(size, "numel", None)
-    return max(1, int(numel())) if callable(numel) else 1
+def _takes_two(code: CodeType) -> bool:
+    """Returns whether a method takes one argument, by position or by name, whose name no other variable has."""
+    free = {"clock", "fn", "get_ident", "is_step"}
+    return (
+        code.co_argcount == 2
+        and not (code.co_posonlyargcount or code.co_kwonlyargcount or code.co_flags & VARIABLE_ARGUMENTS)
+        and not free.intersection(code.co_varnames[:2])
+    )
