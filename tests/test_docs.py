@@ -130,3 +130,10 @@ def test_a_broken_link_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(globals(), "ROOT", tmp_path)
     (tmp_path / "a.md").write_text("# One heading\n[x](b.md) [y](#one-heading) [z](#two) [w](https://a.b)")
     assert broken_links(Path("a.md")) == ["b.md", "#two"]
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "benchmarks/results").rglob("*.json")), ids=lambda file: file.name)
+def test_a_published_figure_names_no_folder_of_a_user(file: Path) -> None:
+    assert not re.search(r"/(root|home)/\w", file.read_text(encoding="utf-8")), (
+        f"{file}: give paths relative to a folder"
+    )
