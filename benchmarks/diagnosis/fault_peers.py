@@ -149,8 +149,18 @@ def by_powerband(dose: Dose, seconds: float, device: str, peers: Path, folder: s
 
 def by_traceml(dose: Dose, seconds: float, device: str, peers: Path, folder: str) -> dict[str, Any]:
     """Runs the loop with TraceML and returns its verdict."""
-    command = [sys.executable, str(peers / "bin/traceml"), "run", LOOP, "--mode=summary", "--logs-dir=logs"]
-    output_of([*command, "--run-name=run", "--args", *loop_arguments(dose, "TraceML", seconds, device)], peers, folder)
+    return traceml_verdict([LOOP, *loop_arguments(dose, "TraceML", seconds, device)], peers, folder)
+
+
+def by_fournex(dose: Dose, seconds: float, device: str, peers: Path, folder: str) -> dict[str, Any]:
+    """Runs the loop with Fournex and returns its verdict."""
+    return fournex_verdict([LOOP, *loop_arguments(dose, "Fournex", seconds, device)], peers, folder)
+
+
+def traceml_verdict(script: list[str], peers: Path, folder: str) -> dict[str, Any]:
+    """Runs a script with its arguments under TraceML and returns labels, words and evidence of its summary."""
+    command = [sys.executable, str(peers / "bin/traceml"), "run", script[0], "--mode=summary", "--logs-dir=logs"]
+    output_of([*command, "--run-name=run", "--args", *script[1:]], peers, folder)
     summary = json.loads((Path(folder) / "logs/run/final_summary.json").read_text())
     first = summary["primary_diagnosis"]
     sections = {name: summary[name]["diagnosis"] for name in ("step_time", "system", "process", "step_memory")}
@@ -163,11 +173,11 @@ def by_traceml(dose: Dose, seconds: float, device: str, peers: Path, folder: str
     }
 
 
-def by_fournex(dose: Dose, seconds: float, device: str, peers: Path, folder: str) -> dict[str, Any]:
-    """Runs the loop with Fournex and returns its verdict."""
+def fournex_verdict(script: list[str], peers: Path, folder: str) -> dict[str, Any]:
+    """Runs a script with its arguments under Fournex and returns labels, words and evidence of its analysis."""
     frx = [sys.executable, str(peers / "bin/frx")]
-    command = [*frx, "collect", "--no-zip", "--out=runs", "--run-id=run", "--", sys.executable, LOOP]
-    output_of([*command, *loop_arguments(dose, "Fournex", seconds, device)], peers, folder)
+    collect = [*frx, "collect", "--no-zip", "--out=runs", "--run-id=run", "--", sys.executable]
+    output_of([*collect, *script], peers, folder)
     result = json.loads(output_of([*frx, "analyze", "runs/run", "--json"], peers, folder))["result"]
     result = result.get("steady_state") or result
     diagnosis = result["diagnosis"]

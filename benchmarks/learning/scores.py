@@ -32,6 +32,8 @@ DEMO_RUN = "runs/learning/snakes-demo-{seed}"
 """Run of the case snakes-demo with the same seed, an opponent; its learning rate is annealed to 0."""
 DEMO_LENGTH = "{demo_length}"
 """Placeholder for the run's own checkpoint after the training time of the case snakes-demo."""
+ENDED = "training-ended"
+"""File that this script adds to the folder of a run that has reached its budget."""
 DEMO_S = 75.0
 """Training time of the case snakes-demo in seconds."""
 
@@ -163,7 +165,7 @@ def powerband(*arguments: str) -> str:
 def train(name: str, case: Case, seed: int, runs: Path) -> Path:
     """Returns the folder of the finished run of a case and a seed; trains or resumes it if necessary."""
     folder = runs / f"{name}-{seed}"
-    if not (folder / "policy").exists():
+    if not (folder / ENDED).exists():  # a run that a signal has ended has a policy too
         start = time.perf_counter()
         if (folder / "checkpoints" / "last").exists():
             powerband("train", case.train[0], f"resume={folder}")
@@ -171,6 +173,7 @@ def train(name: str, case: Case, seed: int, runs: Path) -> Path:
             if folder.exists():
                 raise SystemExit(f"{folder} was interrupted before its first checkpoint. Remove it to train again.")
             powerband("train", *case.train, f"seed={seed}", f"run_dir={folder}")
+        (folder / ENDED).touch()
         print(f"{name} seed {seed}: {time.perf_counter() - start:.0f} s", flush=True)
     return folder
 

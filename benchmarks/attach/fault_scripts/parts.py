@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -40,17 +41,21 @@ def parser(**defaults: Any) -> argparse.ArgumentParser:
     result.add_argument("--eval-every", type=int, default=0)
     result.add_argument("--figure-every", type=int, default=0)
     result.add_argument("--save-every", type=int, default=0)
+    result.add_argument("--seconds", type=float, default=0, help="end of the script; 0 trains until it is ended")
     result.set_defaults(**defaults)
     return result
 
 
 def prepare(args: argparse.Namespace) -> None:
-    """Sets threads and seeds, and makes the device slow if the arguments say so."""
+    """Sets threads and seeds, makes the device slow if the arguments say so, and lets the script end in time."""
     torch.set_num_threads(args.threads)
     torch.manual_seed(3)
     np.random.seed(3)
     if args.answer_ms:
         answer_after(args.answer_ms / 1e3)
+    if args.seconds:
+        signal.signal(signal.SIGALRM, lambda *_: sys.exit(0))
+        signal.setitimer(signal.ITIMER_REAL, args.seconds)
 
 
 class SlowSimulator(gym.Wrapper):
