@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[2] / "src"
@@ -87,12 +88,24 @@ class Namespaces:
         while ip("netns", "pids", self.names[index]).split():
             time.sleep(0.05)
 
-    def disturb(self, index: int, *fault: str) -> None:
-        """Disturbs what a machine sends, with arguments of tc netem such as delay 50ms or loss 2%. None ends it."""
-        device = ["dev", "net0", "root"]
-        tc = ["ip", "netns", "exec", self.names[index], "tc", "qdisc"]
-        words = [*tc, "replace", *device, "netem", *fault] if fault else [*tc, "del", *device]
-        subprocess.run(words, check=True, capture_output=True)
+    @contextlib.contextmanager
+    def disturbed(self, index: int, delay_s: float = 0.0, loss: float = 0.0) -> Iterator[None]:
+        """Delays what a machine sends, and loses a share of its frames, within the context."""
+        port, inner, outer = f"port{index}", f"inner{index}", f"outer{index}"
+        relay = [sys.executable, str(Path(__file__).with_name("disturbed_link.py")), port, inner]
+        command = ["ip", "netns", "exec", self._hub, *relay, f"--delay-s={delay_s}", f"--loss={loss}"]
+        ip("-n", self._hub, "link", "add", inner, "type", "veth", "peer", "name", outer)
+        ip("-n", self._hub, "link", "set", inner, "up")
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            try:
+                assert process.stdout is not None and process.stdout.readline() == "ready\n"
+                ip("-n", self._hub, "link", "set", port, "nomaster")
+                ip("-n", self._hub, "link", "set", outer, "master", "hub", "up")
+                yield
+            finally:
+                process.kill()
+                ip("-n", self._hub, "link", "del", inner)
+                ip("-n", self._hub, "link", "set", port, "master", "hub")
 
     def close(self) -> None:
         """Kills what runs, and removes the namespaces."""

@@ -68,14 +68,6 @@ def network():
     made.close()
 
 
-def disturb(network, index: int, *fault: str) -> None:
-    """Disturbs a machine, or skips the test where the kernel has no netem."""
-    try:
-        network.disturb(index, *fault)
-    except subprocess.CalledProcessError as error:
-        pytest.skip(f"this kernel has no netem: {error.stderr!r}")
-
-
 def script(network, index: int, code: str, *words: str) -> subprocess.Popen:
     """Starts a script on a machine."""
     command = ["ip", "netns", "exec", network.names[index], sys.executable, "-c", code, *words]
@@ -105,12 +97,11 @@ def test_a_cut_link_is_noticed_within_seconds_though_nothing_is_closed(answering
 
 
 def test_delay_and_loss_end_no_connection(answering):
-    disturb(answering, 0, "delay", "30ms", "loss", "10%")
-    try:
-        said, _ = script(answering, 1, ASKS, answering.address(0), "0", "8").communicate(timeout=60)
-    finally:
-        answering.disturb(0)
+    began = time.monotonic()
+    with answering.disturbed(0, delay_s=0.03, loss=0.1):
+        said, _ = script(answering, 1, ASKS, answering.address(0), "100", "8").communicate(timeout=60)
     assert said.count("question") == 8, said
+    assert time.monotonic() - began > 100 * 0.03  # so long do the first hundred answers take
 
 
 def test_a_short_cut_ends_no_connection(answering):
@@ -181,6 +172,21 @@ def test_a_run_survives_the_loss_of_the_machine_at_which_it_meets_and_takes_it_i
             network.kill(index)
         for launcher in launchers:
             launcher.wait()
+
+
+@pytest.mark.slow
+def test_a_run_on_a_slow_network_with_losses_ends_with_one_checkpoint(network, tmp_path):
+    more = ("nnodes=3", "env_steps=1920", "storage=local")
+    launchers = [network.start(i, words(network, tmp_path, i, *more), tmp_path / f"machine{i}") for i in range(3)]
+    try:
+        wait(tmp_path, "3 on cpu", [""] * 3)
+        with network.disturbed(1, delay_s=0.03, loss=0.02):
+            assert [launcher.wait(250) for launcher in launchers] == [0, 0, 0], output(tmp_path)
+    finally:
+        for index in range(3):
+            network.kill(index)
+    kept = [tmp_path / f"private{index}" / "checkpoints" / "1920" / "manifest.json" for index in range(3)]
+    assert len({file.read_bytes() for file in kept}) == 1
 
 
 @pytest.mark.slow
