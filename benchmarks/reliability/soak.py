@@ -131,7 +131,7 @@ class Soak:
                 shutil.rmtree(run, ignore_errors=True)
                 child = Child(new, log)
             faults.append(fault)
-        status = child.wait()
+        status = child.wait(WAIT_S + 4 * seconds)  # other work may share the core
         if status:
             problems.append(f"the end: status {status}: {child.printed()[-300:]!r}")
         row = {"name": name, "number": number, "faults": faults, "started_again": restarts}
