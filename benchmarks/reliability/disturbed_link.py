@@ -31,7 +31,7 @@ def packet_socket(device: str) -> socket.socket:
 
 
 def relay(first: socket.socket, second: socket.socket, delay_s: float, loss: float, rng: random.Random) -> None:
-    """Relays frames for ever.
+    """Relays frames until the process is ended.
 
     Args:
         first, second: Sockets of the devices.

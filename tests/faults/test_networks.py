@@ -5,10 +5,12 @@ The fast tests run small scripts in the namespaces. The slow ones run powerband 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -174,36 +176,35 @@ def test_a_run_survives_the_loss_of_the_machine_at_which_it_meets_and_takes_it_i
             launcher.wait()
 
 
-@pytest.mark.slow
-def test_a_run_on_a_slow_network_with_losses_ends_with_one_checkpoint(network, tmp_path):
-    more = ("nnodes=3", "env_steps=1920", "storage=local")
-    launchers = [network.start(i, words(network, tmp_path, i, *more), tmp_path / f"machine{i}") for i in range(3)]
+@contextlib.contextmanager
+def run_of_three(network, folder: Path, env_steps: int) -> Iterator[list[subprocess.Popen]]:
+    """Trains on three machines. The context begins when they train; after it, all must end with the same checkpoint."""
+    more = ("nnodes=3", f"env_steps={env_steps}", "storage=local")
+    launchers = [network.start(i, words(network, folder, i, *more), folder / f"machine{i}") for i in range(3)]
     try:
-        wait(tmp_path, "3 on cpu", [""] * 3)
-        with network.disturbed(1, delay_s=0.03, loss=0.02):
-            assert [launcher.wait(250) for launcher in launchers] == [0, 0, 0], output(tmp_path)
+        wait(folder, "3 on cpu", [""] * 3)
+        yield launchers
+        assert [launcher.wait(250) for launcher in launchers] == [0, 0, 0], output(folder)
     finally:
         for index in range(3):
             network.kill(index)
-    kept = [tmp_path / f"private{index}" / "checkpoints" / "1920" / "manifest.json" for index in range(3)]
+    kept = [folder / f"private{index}" / "checkpoints" / str(env_steps) / "manifest.json" for index in range(3)]
     assert len({file.read_bytes() for file in kept}) == 1
 
 
 @pytest.mark.slow
+def test_a_run_on_a_slow_network_with_losses_ends_with_one_checkpoint(network, tmp_path):
+    with run_of_three(network, tmp_path, 1920) as launchers, network.disturbed(1, delay_s=0.03, loss=0.02):
+        for launcher in launchers:
+            launcher.wait(250)
+
+
+@pytest.mark.slow
 def test_short_cuts_and_a_slow_machine_end_no_run(network, tmp_path):
-    more = ("nnodes=3", "env_steps=9600", "storage=local")
-    launchers = [network.start(i, words(network, tmp_path, i, *more), tmp_path / f"machine{i}") for i in range(3)]
-    os.setpriority(os.PRIO_PROCESS, launchers[1].pid, 19)  # the slow machine
-    try:
-        wait(tmp_path, "3 on cpu", [""] * 3)
+    with run_of_three(network, tmp_path, 9600) as launchers:
+        os.setpriority(os.PRIO_PROCESS, launchers[1].pid, 19)  # the slow machine
         for _ in range(5):
             network.link(2, "down")
             time.sleep(0.5)
             network.link(2, "up")
             time.sleep(1)
-        assert [launcher.wait(300) for launcher in launchers] == [0, 0, 0], output(tmp_path)
-    finally:
-        for index in range(3):
-            network.kill(index)
-    kept = [tmp_path / f"private{index}" / "checkpoints" / "9600" / "manifest.json" for index in range(3)]
-    assert len({file.read_bytes() for file in kept}) == 1
