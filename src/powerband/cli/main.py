@@ -24,7 +24,7 @@ COMMANDS: dict[str, tuple[Callable[[list[str]], int], str, str]] = {
     "profile": (
         measure_commands.profile,
         measure_commands.USAGE["profile"],
-        "run a recipe for some seconds: where the time goes, the cause, the gain of each setting",
+        "run a recipe or a script for some seconds: where the time goes, the cause, the gains",
     ),
     "tune": (
         tune_command.tune,

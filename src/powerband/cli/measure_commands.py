@@ -24,7 +24,9 @@ from powerband.core.errors import ConfigError
 from powerband.core.recipe import load_object
 
 USAGE = {
-    "profile": "RECIPE [seconds=20] [probe=true] [--apply] [NAME=VALUE ...]",
+    "profile": (
+        "RECIPE [seconds=20] [probe=true] [--apply] [NAME=VALUE ...], or [seconds=30] [--try] -- python train.py ..."
+    ),
     "estimate": "RECIPE [ranks=1,2,4,8] [price_per_hour=0] [NAME=VALUE ...]",
     "bench": "NAME [RECIPE] [NAME=VALUE ...]",
     "doctor": "[SECTION ...]",
