@@ -77,10 +77,10 @@ def stop_rank(child: Child, run: Path, rng: random.Random) -> str:
 def hang_simulator(child: Child, run: Path, rng: random.Random) -> str:
     """SIGSTOP to a simulator that is a process of its own."""
     members = ranks(run)
-    simulators = [pid for pid in process_tree(child.pid) if "envs.workers.worker" in _command(pid)]
-    if not simulators or not members:
+    candidates = simulators(child.pid)
+    if not candidates or not members:
         return kill(child, run, rng)
-    pid = rng.choice(simulators)
+    pid = rng.choice(candidates)
     os.kill(pid, signal.SIGSTOP)
     return _stalled(child, members, pid)
 
@@ -151,6 +151,11 @@ def applies(fault: str, name: str, small_disk: bool) -> bool:
     if fault == "lost rank":
         return name.endswith("ranks")
     return small_disk if fault == "full disk" else True
+
+
+def simulators(pid: int) -> list[int]:
+    """Returns the processes of simulators below a process."""
+    return [each for each in process_tree(pid) if "envs.workers.worker" in _command(each)]
 
 
 def orphans(members: list[tuple[int, int | None]], seconds: float = 60.0) -> str:

@@ -1,4 +1,7 @@
-"""Stalls: stops an evaluator, the reader of the output, a thread of the batch loader, or the link between two ranks.
+"""Stalls: stops a part of a run, and measures the seconds until the run names the stall.
+
+The parts are an evaluator, the reader of the output, the threads of the batch loader, the link between two ranks, one
+of two ranks, and the process of a simulator.
 
 Each must be named, on the console or in the run folder, within ``stall_s`` plus five seconds, or plus ten seconds for
 the default of 60. A thread is stopped by attaching to it as a debugger does, because SIGSTOP stops a whole process. The
@@ -38,16 +41,21 @@ from powerband.core.machine.process_states import process_state  # noqa: E402
 from powerband.core.run_folder import STALL_FILE  # noqa: E402
 from powerband.core.stalls.progress import RankProgress, SharedPages  # noqa: E402
 from recipes.libero.demonstrations import record  # noqa: E402
-from soak_runs import COMMON, Child  # noqa: E402
+from soak_faults import simulators  # noqa: E402
+from soak_runs import COMMON, Child, ranks  # noqa: E402
 
 GYM = "gym algo=sac sac.hidden=16 off_policy.num_envs=2 learning_starts=40 num_workers=0 env_steps=100000000"
+SNAKES = (
+    "snakes algo=ddpg ddpg.hidden=32 off_policy.num_envs=4 global_batch_size=32 learning_starts=40 env_steps=100000000"
+)
 WORDS = {
     "evaluator": f"{GYM} eval_interval=200 eval_episodes=100",
     "output": GYM,
     "loader": "libero variant=smoke demos_dir={data} max_steps=10 eval_interval=0 updates=10000000 "
     "offline.place=host offline.loader_threads=2",
-    "link": "snakes algo=ddpg ddpg.hidden=32 off_policy.num_envs=4 global_batch_size=32 learning_starts=40 "
-    "env_steps=100000000",
+    "link": SNAKES,
+    "rank": f"{SNAKES} nproc=2",
+    "simulator": f"{GYM.replace('num_workers=0', 'num_workers=1')} supervise=false",
 }
 PTRACE_ATTACH, WALL, CLONE_NEWNET = 16, 0x40000000, 0x40000000
 PORT = 29_617
@@ -221,7 +229,43 @@ def link(run: Path, log: Path, data: Path, words: str, rng: random.Random, limit
             subprocess.run(["ip", "netns", "del", name], check=False)
 
 
-KINDS = {"evaluator": evaluator, "output": output, "loader": loader, "link": link}
+def rank(run: Path, log: Path, data: Path, words: str, rng: random.Random, limit_s: float) -> tuple[float, str]:
+    """SIGSTOP to one of two ranks that the command has started."""
+    return stopped_process("rank", lambda child: [pid for pid, _ in ranks(run)], run, log, data, words, rng, limit_s)
+
+
+def simulator(run: Path, log: Path, data: Path, words: str, rng: random.Random, limit_s: float) -> tuple[float, str]:
+    """SIGSTOP to the process of a simulator, which is not restarted."""
+    return stopped_process("simulator", lambda child: simulators(child.pid), run, log, data, words, rng, limit_s)
+
+
+def stopped_process(
+    kind: str,
+    pids: Callable[[Child], list[int]],
+    run: Path,
+    log: Path,
+    data: Path,
+    words: str,
+    rng: random.Random,
+    limit_s: float,
+) -> tuple[float, str]:
+    """SIGSTOP to one of the processes `pids(child)` of a run."""
+    with running(WORDS[kind] + words, run, log, data, lambda: None) as child:
+        wait_until(lambda: updating(run), START_S, child)
+        time.sleep(rng.uniform(0, 2))
+        os.kill(rng.choice(pids(child)), signal.SIGSTOP)
+        seconds = wait_until(lambda: bool(named(run, child)), limit_s, child)
+        return seconds, named(run, child)
+
+
+KINDS = {
+    "evaluator": evaluator,
+    "output": output,
+    "loader": loader,
+    "link": link,
+    "rank": rank,
+    "simulator": simulator,
+}
 
 
 def main() -> int:

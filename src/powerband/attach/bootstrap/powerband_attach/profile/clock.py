@@ -23,8 +23,8 @@ SPANS = 1500
 """Number of recorded spans for the timeline of the report."""
 MARK_NS = 10_000_000
 """Smallest distance of two marks in nanoseconds."""
-MOST_SIZES = 1000
-"""Number of environments whose size is known; a script may make environments again and again."""
+MOST_ENVS = 1000
+"""Number of environments that are counted apart; a script may make environments again and again."""
 
 
 class Clock:
@@ -33,14 +33,16 @@ class Clock:
     Attributes:
         thread: Identifier of the thread, the one that trains.
         ns: Account -> nanoseconds of the spans that have ended, and of the parts of the open ones before `since`.
-        counts, worst_ns, bins: Account -> number of spans, the longest one, histogram of their durations. They
-            include inner spans.
+        durations: Account -> histogram of the durations of its spans, which include inner spans. The item after the
+            last bin is the longest duration.
         top: Account of the innermost open span; ``other`` outside of all.
         env_depth: Number of open environment calls, so that nested wrappers count once.
         render_depth, render_ns: Number of open calls that draw an image of an environment, and their nanoseconds, which
             are a part of the time of the environments or of another account.
         env_steps: Environment steps; a call of a vector environment counts all of its environments.
-        num_envs: Largest number of environments in one call.
+        env_calls: Class and identity of an environment -> [calls of ``step``, environments in one call].
+        earlier_envs: Name of a class -> environment steps and largest number of environments, of those that left
+            `env_calls`.
         optimizers: Identity of an optimiser -> number of its steps.
         recorded, trace: Spans while they are recorded, and afterwards: account, start, end.
         marks: Progress of the script while a trial needs it: (updates, environment steps, time), at most 200 per
@@ -57,16 +59,14 @@ class Clock:
         """Discards all times, and measures the present thread from now on."""
         self.thread = threading.get_ident()
         self.ns: dict[str, int] = {OTHER: 0}
-        self.counts: dict[str, int] = {}
-        self.worst_ns: dict[str, int] = {}
-        self.bins: dict[str, list[int]] = {}
+        self.durations: dict[str, list[int]] = {}
         self.stack: list[str] = []
         self.env_depth = self.render_depth = self.render_ns = 0
         self.top = OTHER
-        self.env_steps = self.num_envs = 0
+        self.env_steps = 0
         self.optimizers: dict[int, int] = {}
-        self.envs: dict[str, int] = {}
-        self._sizes: dict[tuple[type, int], int] = {}
+        self.env_calls: dict[tuple[type, int], list[int]] = {}
+        self.earlier_envs: dict[str, tuple[int, int]] = {}
         self.waiting, self.first, self.previous = False, OTHER, OTHER
         self.recorded: list[tuple[str, int, int]] | None = None
         self.trace: list[tuple[str, int, int]] = []
@@ -93,20 +93,27 @@ class Clock:
 
     def count_env_steps(self, env: Any) -> None:
         """Counts one call of ``step`` of the outermost environment."""
-        cls = type(env)
-        key = (cls, id(env))
-        number = self._sizes.get(key)
-        if number is None:
-            if len(self._sizes) > MOST_SIZES:
-                self._sizes.clear()
-            number = self._sizes[key] = number_of_envs(env)
-        self.env_steps += number
-        if number > self.num_envs:
-            self.num_envs = number
-        name = cls.__name__
-        self.envs[name] = self.envs.get(name, 0) + number
+        calls = self.env_calls.get((type(env), id(env)))
+        if calls is None:
+            calls = self._add_env(env)
+        calls[0] += 1
+        self.env_steps += calls[1]
         if self.marks is not None:
             self.mark(self.marks)
+
+    def _add_env(self, env: Any) -> list[int]:
+        if len(self.env_calls) >= MOST_ENVS:
+            self.earlier_envs, self.env_calls = self.env_classes(), {}
+        calls = self.env_calls[type(env), id(env)] = [0, number_of_envs(env)]
+        return calls
+
+    def env_classes(self) -> dict[str, tuple[int, int]]:
+        """Returns environment steps and largest number of environments in one call, by the name of the class."""
+        classes, calls = dict(self.earlier_envs), list(self.env_calls.items())
+        for (cls, _), (number, size) in calls:
+            steps, largest = classes.get(cls.__name__, (0, 0))
+            classes[cls.__name__] = (steps + number * size, max(largest, size))
+        return classes
 
     def count_optimizer_step(self, key: int) -> int:
         """Counts one step of an optimiser and returns the number of its steps."""
@@ -161,10 +168,10 @@ class Clock:
         self.top = self.stack.pop()
         self.previous = account
         duration = now - start
-        self.counts[account] += 1
-        self.bins[account][(duration * duration).bit_length()] += 1
-        if duration > self.worst_ns[account]:
-            self.worst_ns[account] = duration
+        durations = self.durations[account]
+        durations[(duration * duration).bit_length()] += 1
+        if duration > durations[BINS]:
+            durations[BINS] = duration
         recorded = self.recorded
         if recorded is not None:
             recorded.append((account, start, now))
@@ -173,7 +180,7 @@ class Clock:
 
     def add(self, account: str) -> None:
         """Adds an account without time."""
-        self.bins[account], self.counts[account], self.worst_ns[account] = [0] * BINS, 0, 0
+        self.durations[account] = [0] * (BINS + 1)
         self.ns[account] = 0
 
     def read(self) -> dict[str, Any]:
@@ -184,16 +191,18 @@ class Clock:
             if since == self.since:
                 break
         ns[top] = ns.get(top, 0) + now - since
-        bins = {name: {i: n for i, n in enumerate(list(counts)) if n} for name, counts in list(self.bins.items())}
+        durations = {name: list(each) for name, each in list(self.durations.items())}
+        bins = {name: {i: n for i, n in enumerate(each[:BINS]) if n} for name, each in durations.items()}
+        envs = self.env_classes()
         return {
             "now_ns": now,
             "ns": ns,
-            "counts": dict(self.counts),
-            "worst_ns": dict(self.worst_ns),
+            "counts": {name: sum(each.values()) for name, each in bins.items()},
+            "worst_ns": {name: each[BINS] for name, each in durations.items()},
             "bins": bins,
             "env_steps": self.env_steps,
-            "num_envs": self.num_envs,
-            "envs": dict(self.envs),
+            "num_envs": max([largest for _, largest in envs.values()], default=0),
+            "envs": {name: steps for name, (steps, _) in envs.items()},
             "render_ns": self.render_ns,
             "updates": self.updates,
             "optimizer_steps": sum(list(self.optimizers.values())),
