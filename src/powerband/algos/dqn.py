@@ -42,7 +42,6 @@ class DQN:
     Attributes:
         env_steps: Steps of all environments on all ranks in which the learner explored, 0-d int64.
         epsilon: Probability of a random action, 0-d float32; it falls linearly in `env_steps`.
-        errors: Absolute errors (B,) of the newest update; of the means over quantiles.
     """
 
     def __init__(
@@ -90,7 +89,7 @@ class DQN:
         self.updates = torch.zeros((), dtype=torch.int64, device=context.device)
         self.env_steps = torch.zeros((), dtype=torch.int64, device=context.device)
         self.epsilon = torch.full((), config.epsilon_start, device=context.device)
-        self.errors = torch.zeros(0, device=context.device)
+        self._error_BQ = torch.zeros(0, 1, device=context.device)
         self.levels_Q = (torch.arange(quantiles, device=context.device) + 0.5) / quantiles
         self.cycle = UpdateCycle(config.target_interval)
         self._loss_fn = compile_if(self._loss, config.compile)
@@ -156,11 +155,12 @@ class DQN:
         weight = batch.get("weight")
         if self.fused is not None:
             rows = obs, batch["action"], batch["reward"], next_obs, discount
-            loss, q_mean, self.errors = self.fused.gradient(rows, mask, weight)
+            loss, q_mean, error_B = self.fused.gradient(rows, mask, weight)
+            self._error_BQ = error_B.unsqueeze(1)
             grad_norm = self.adam.apply()
         else:
             with self.precision.autocast():
-                loss, q_mean, self.errors = self._loss_fn(
+                loss, q_mean, self._error_BQ = self._loss_fn(
                     obs, batch["action"], batch["reward"], next_obs, target_next_obs, discount, mask, weight
                 )
             grad_norm = self.adam.step(loss)
@@ -169,6 +169,11 @@ class DQN:
         if self.cycle.advance() == self.cycle.period:
             self.target.update()
         return {**figures, "charts/epsilon": self.epsilon.clone()}
+
+    @property
+    def errors(self) -> Tensor:
+        """Absolute errors (B,) of the newest update, of the means over the quantiles."""
+        return self._error_BQ.mean(1).abs()
 
     def update_statistics(self, obs: Tree) -> None:
         """Adds collected observations (N, ...) to the statistics over all ranks, if observations are normalised."""
@@ -191,7 +196,7 @@ class DQN:
         mask: Tensor | None,
         row_weight: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns (loss, mean Q, absolute errors (B,)).
+        """Returns (loss, mean Q, errors Q(s, a) - y (B, Q), quantile by quantile).
 
         The loss is the mean Huber loss of Q(s, a) - y with y = r + discount Q'(s', a'), where `discount` is
         gamma (1 - terminated), see `bootstrap_discount`. The action a' is the best one that `mask` allows: of Q' or,
@@ -206,19 +211,19 @@ class DQN:
             target_BQ = reward.unsqueeze(1) + discount.unsqueeze(1) * of_action(next_BKQ, best)
         q_BQ = of_action(self.net(obs), action)
         delta = self.config.huber_delta
-        errors = (q_BQ.detach().float().mean(1) - target_BQ.mean(1)).abs()
+        error_BQ = q_BQ.detach().float() - target_BQ
         if not self.config.quantiles:
             if row_weight is None:
-                return F.huber_loss(q_BQ, target_BQ, delta=delta), q_BQ.detach().mean(), errors
+                return F.huber_loss(q_BQ, target_BQ, delta=delta), q_BQ.detach().mean(), error_BQ
             rows = F.huber_loss(q_BQ, target_BQ, reduction="none", delta=delta).squeeze(1)
-            return (row_weight * rows).mean(), q_BQ.detach().mean(), errors
+            return (row_weight * rows).mean(), q_BQ.detach().mean(), error_BQ
         q_BQ1, target_B1Q = torch.broadcast_tensors(q_BQ.unsqueeze(2), target_BQ.unsqueeze(1))
         level_Q1 = self.levels_Q.unsqueeze(1)
         weight = torch.where(q_BQ1 > target_B1Q, 1 - level_Q1, level_Q1)
         huber = F.huber_loss(q_BQ1, target_B1Q, reduction="none", delta=delta) / delta
         rows = (weight * huber).mean(2).sum(1)
         rows = rows if row_weight is None else row_weight * rows
-        return rows.mean(), q_BQ.detach().mean(), errors
+        return rows.mean(), q_BQ.detach().mean(), error_BQ
 
     def initial_carry(self, num_envs: int) -> None:
         """Returns None: the policy has no recurrent state."""

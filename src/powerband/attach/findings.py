@@ -114,7 +114,7 @@ class ScriptProfile:
         ]
         for rank, each in enumerate(self.ranks):
             lines += ["", *([f"rank {rank}"] if len(self.ranks) > 1 else []), each.ledger.table()]
-        lines += ["", *_rates(self), *_where(leader.lines, ledger.wall_s), "", *self.diagnosis.lines()]
+        lines += ["", *_rates(self), *_where(leader.lines, ledger.wall_s), "", *self.diagnosis.lines(remedy=False)]
         lines += [f"note: {note}" for note in self.run.notes]
         for advice in self.advice:
             lines.append(f"advice: {advice.change} At most {advice.at_most:.2f}x.")

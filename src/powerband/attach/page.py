@@ -43,7 +43,7 @@ def write_page(profile: ScriptProfile, path: str) -> Path:
     advice = [(each.cause, each.change, f"{each.at_most:.2f}x") for each in profile.advice]
     sections = {
         "Where the time went": table(("account", "seconds", "share", "meaning"), accounts),
-        "Cause": f"<pre>{html.escape(chr(10).join([*diagnosis.lines(), *profile.run.notes]))}</pre>",
+        "Cause": f"<pre>{html.escape(chr(10).join([*diagnosis.lines(remedy=False), *profile.run.notes]))}</pre>",
         "Advice": table(("cause", "change", "gain at most"), advice),
         "Tried changes": table(TRIED, [each.cells() for each in profile.tried.tried] if profile.tried else []),
         "Lines of code": table(("share", "account", "line", "called from", "in"), lines),

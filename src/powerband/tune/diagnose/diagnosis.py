@@ -40,10 +40,14 @@ class Diagnosis:
         """Exit code of ``powerband profile`` for the first cause; 0 if no cause applies."""
         return limit.CAUSES[self.cause][0]
 
-    def lines(self) -> list[str]:
-        """Returns the diagnosis as lines of text: causes, remedy and notes, without the table of times."""
+    def lines(self, remedy: bool = True) -> list[str]:
+        """Returns the diagnosis as lines of text: causes, remedy and notes, without the table of times.
+
+        Args:
+            remedy: Whether the remedy of the first cause is included.
+        """
         lines = [f"{self.cause}: {self.sentence}"]
-        lines += [f"  do: {self.findings[0].fix}"] if self.findings else []
+        lines += [f"  do: {self.findings[0].fix}"] if self.findings and remedy else []
         lines += [f"also {each.cause}: {each.sentence}" for each in self.findings[1:]]
         return [*lines, *(f"note: {note}" for note in self.notes)]
 
