@@ -13,6 +13,9 @@ For each script:
 - runs with and without the instrumentation, in pairs whose order alternates. The digests of all parameters must be
   equal. The overhead is the median over pairs of the ratio of the seconds of the training loop, minus 1; by wall time,
   and by the processor time of the process, which depends less on other work on the machine.
+
+Each script of one process has a core of its own, and all cores measure at the same time. Scripts of several processes
+follow one after another, without a fixed core.
 """
 
 from __future__ import annotations
@@ -25,7 +28,10 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 from powerband.attach.launch import launch
@@ -57,6 +63,11 @@ CASES: dict[str, list[str]] = {
     "torch DDP, two gloo ranks": [*TORCHRUN, str(SCRIPTS / "ranks.py"), "700"],
 }
 """Name -> arguments of the interpreter. Training takes seconds, as the first second costs more."""
+SEVERAL_PROCESSES = (
+    "stable-baselines3 PPO, two processes",
+    "torch, loader with two workers",
+    "torch DDP, two gloo ranks",
+)
 
 
 def variables(peers: str) -> dict[str, str]:
@@ -78,14 +89,19 @@ def outcome_of(output: str) -> tuple[str, float, float]:
     raise RuntimeError(output[-2000:])
 
 
-def run(arguments: list[str], tool: str, peers: str) -> tuple[str, float, float]:
+def interpreter(core: int | None) -> list[str]:
+    """Returns the command of Python on a core; None for any core."""
+    return [sys.executable] if core is None else ["taskset", "--cpu-list", str(core), sys.executable]
+
+
+def run(arguments: list[str], tool: str, peers: str, core: int | None) -> tuple[str, float, float]:
     """Runs a script, with the instrumentation if `tool` is not empty, and returns its outcome."""
     with (
         tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
         open(Path(folder) / "out.txt", "w+b") as out,
     ):
         launched = launch(
-            [sys.executable, *arguments], tool, Path(folder), variables(peers), stdout=out, stderr=out
+            [*interpreter(core), *arguments], tool, Path(folder), variables(peers), stdout=out, stderr=out
         )  # fmt: skip
         launched.wait()
         return outcome_of((Path(folder) / "out.txt").read_text())
@@ -98,24 +114,24 @@ def reason(error: RuntimeError) -> str:
     return [*raised, *lines[-1:], "no output"][0].replace(str(HERE.parents[1]), "")
 
 
-def profiled(arguments: list[str], peers: str) -> dict[str, Any]:
+def profiled(arguments: list[str], peers: str, core: int | None) -> dict[str, Any]:
     """Runs a script under ``powerband profile`` and returns the profile."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "profile.json"
         command = [sys.executable, "-m", "powerband", "profile", "--keep-running", "--json", str(file), "--"]
         environment = {**os.environ, **variables(peers)}
         done = subprocess.run(
-            [*command, sys.executable, *arguments], env=environment, capture_output=True, text=True, timeout=600
+            [*command, *interpreter(core), *arguments], env=environment, capture_output=True, text=True, timeout=600
         )
         if done.returncode or not file.exists():
             raise RuntimeError(f"status {done.returncode}: {(done.stderr or done.stdout)[-2000:]}")
         return json.loads(file.read_text())
 
 
-def measure(name: str, pairs: int, peers: str) -> dict[str, Any]:
-    """Measures one script and returns its row."""
+def measure(name: str, pairs: int, peers: str, core: int | None) -> dict[str, Any]:
+    """Measures one script on a core, or on any core for None, and returns its row."""
     arguments = CASES[name]
-    profile = profiled(arguments, peers)
+    profile = profiled(arguments, peers, core)
     wall_s, ledger = profile["wall_s"], profile["ledger"]
     row: dict[str, Any] = {
         "script": name,
@@ -131,7 +147,7 @@ def measure(name: str, pairs: int, peers: str) -> dict[str, Any]:
     digests, wall, cpu = set(), [], []
     for pair in range(pairs):
         order = ("", "profile") if pair % 2 == 0 else ("profile", "")
-        results = {tool: run(arguments, tool, peers) for tool in order}
+        results = {tool: run(arguments, tool, peers, core) for tool in order}
         digests |= {results[tool][0] for tool in order}
         wall.append(results["profile"][1] / results[""][1] - 1)
         cpu.append(results["profile"][2] / results[""][2] - 1)
@@ -152,17 +168,38 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=list(CASES))
     parser.add_argument("--json", default="")
     options = parser.parse_args()
-    rows = []
-    for name in options.only:
+    cores: SimpleQueue[int] = SimpleQueue()
+    for core in sorted(os.sched_getaffinity(0)):
+        cores.put(core)
+    rows: dict[str, dict[str, Any]] = {}
+    lock = threading.Lock()
+
+    def add_row(name: str, core: int | None) -> None:
         try:
-            row = measure(name, options.pairs, options.peers)
+            row = measure(name, options.pairs, options.peers, core)
         except RuntimeError as error:
             row = {"script": name, "error": reason(error)}
-        rows.append(row)
-        print(json.dumps({key: value for key, value in row.items() if key != "pairs"}), flush=True)
-        if options.json:
-            result = {"pairs": options.pairs, "host": host_facts(), "scripts": rows}
-            Path(options.json).write_text(json.dumps(result, indent=2) + "\n")
+        with lock:
+            rows[name] = row
+            print(json.dumps({key: value for key, value in row.items() if key != "pairs"}), flush=True)
+            if options.json:
+                done = [rows[each] for each in CASES if each in rows]
+                result = {"pairs": options.pairs, "host": host_facts(), "scripts": done}
+                Path(options.json).write_text(json.dumps(result, indent=2) + "\n")
+
+    def add_row_on_a_core(name: str) -> None:
+        core = cores.get()
+        try:
+            add_row(name, core)
+        finally:
+            cores.put(core)
+
+    alone = [name for name in options.only if name in SEVERAL_PROCESSES]
+    with ThreadPoolExecutor(cores.qsize()) as pool:
+        for each in as_completed(pool.submit(add_row_on_a_core, name) for name in options.only if name not in alone):
+            each.result()
+    for name in alone:
+        add_row(name, None)
 
 
 if __name__ == "__main__":
