@@ -57,6 +57,7 @@ def stack_of(*functions: tuple[str, str]) -> FrameType:
     [
         ("/home/me/replay_buffer.py", ["sample"], "sample"),
         ("/home/me/replay_buffer.py", ["add"], "store"),
+        ("/home/me/memories.py", ["add_samples"], "store"),
         ("/home/me/train.py", ["compute_gae"], "returns"),
         ("/x/site-packages/tensorboard/writer.py", ["write"], "log"),
         ("/home/me/train.py", ["train"], ""),

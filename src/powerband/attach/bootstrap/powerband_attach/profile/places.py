@@ -28,13 +28,16 @@ FILES = {
 }  # fmt: skip
 """Account -> parts of the paths of files that belong to it."""
 IN_FILES = {
-    "sample": (re.compile(r"buffer|replay|memor|storage|sampler"), re.compile(r"sample|^_?get|gather|batch")),
     "store": (
         re.compile(r"buffer|replay|memor|storage|collector"),
         re.compile(r"^_?(add|store|push|append|extend|put|set)"),
     ),
+    "sample": (re.compile(r"buffer|replay|memor|storage|sampler"), re.compile(r"sample|^_?get|gather|batch")),
 }
-"""Account -> (pattern of the name of a file or of a class's method, pattern of the name of the function)."""
+"""Account -> (pattern of the name of a file or of a class's method, pattern of the name of the function).
+
+The first that matches decides, so ``add_samples`` stores.
+"""
 FUNCTIONS = {
     "returns": re.compile(r"(^|_)(gae|advantages?|returns_and_advantages?|discounted_returns?)($|_)"),
     "eval": re.compile(
