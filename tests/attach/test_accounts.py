@@ -75,6 +75,7 @@ def test_a_place_has_an_account(profile: Any, path: str, functions: list[str], a
         ("/home/me/train.py", True, ""),
         ("/usr/lib/python3/dist-packages/numpy/core.py", False, ""),
         ("/x/dist-packages/torch/nn/functional.py", False, "tensor"),
+        ("/x/site-packages/skrl/agents/torch/ppo.py", False, ""),
         ("/tmp/torchinductor_me/ab/cab.py", False, "tensor"),
         ("/cache/of/torch/ab/cab.py", False, "tensor"),
         (json.__file__, False, ""),

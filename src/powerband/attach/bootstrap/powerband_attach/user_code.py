@@ -43,6 +43,14 @@ def is_package_file(path: str) -> bool:
     return any(path.startswith(os.path.join(folder, "")) and _holds_packages(folder) for folder in sys.path if folder)
 
 
+def is_torch_file(path: str) -> bool:
+    """Returns whether a file belongs to torch. Other packages have folders of that name, such as ``agents/torch``."""
+    if any(part + "torch/" in path for part in _PACKAGES):
+        return True
+    file = getattr(sys.modules.get("torch"), "__file__", None)
+    return bool(file) and path.startswith(os.path.join(os.path.dirname(str(file)), ""))
+
+
 @functools.lru_cache(maxsize=1000)
 def _holds_packages(folder: str) -> bool:
     """Returns whether pip has installed packages into a folder. An editable package leaves no ``.dist-info`` there."""

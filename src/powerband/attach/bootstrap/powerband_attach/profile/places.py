@@ -75,7 +75,7 @@ class Function:
         path, name = code.co_filename, code.co_name
         compiled, standard = user_code.is_compiled_file(path), user_code.is_standard_file(path)
         library = compiled or standard or user_code.is_package_file(path)
-        is_torch = compiled or ("/torch/" in path and library)
+        is_torch = compiled or (library and user_code.is_torch_file(path))
         self.code = code
         self.own, self.user = user_code.is_own_file(path), not library
         self.user_or_framework = not standard and not is_torch
