@@ -184,12 +184,15 @@ def test_logging_inside_of_an_update_interrupts_it(profile: Any, top: str, found
 def test_functions_that_only_update_or_only_collect_decide_first(profile: Any) -> None:
     place, callers = profile("places").Place, profile("callers").Callers()
     function = profile("places").Function
-    learn, train, collect = (function(compile(name, name, "eval")) for name in ("learn", "train", "collect"))
+    names = ("learn", "train", "collect", "load")
+    learn, train, collect, load = (function(compile(name, name, "eval")) for name in names)
     callers.add("backward", place("", "", "", "", "", (train, learn)))
     callers.add("env", place("", "", "", "", "", (collect, learn)))
     assert callers.account(place("", "", "", "", "", (train, learn)), "env", "env") == "optimizer"
     assert callers.account(place("", "", "", "", "", (collect, learn)), "optimizer", "backward") == "store"
     assert callers.account(place("", "", "", "", "", (learn,)), "optimizer", "data_wait") == "other"
+    callers.add("data_wait", place("", "", "", "", "", (load, learn)))
+    assert callers.account(place("", "", "", "", "", (load, learn)), "data_wait", "backward") == "data_wait"
 
 
 def test_a_clock_counts_each_nanosecond_once(profile: Any) -> None:

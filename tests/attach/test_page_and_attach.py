@@ -8,7 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import powerband
+from powerband.attach.findings import short_path
 from powerband.attach.page import chrome_trace
 from powerband.attach.process_times import process_times
 from powerband.attach.records import Record
@@ -62,6 +65,16 @@ def test_a_spawned_process_belongs_to_the_measurement_of_its_parent(tmp_path: Pa
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "refused\n" and "Error" not in done.stderr
+
+
+def test_paths_of_packages_begin_with_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "peers" / "skrl-2.0.dist-info").mkdir(parents=True)
+    (tmp_path / "own").mkdir()
+    monkeypatch.chdir(tmp_path / "own")
+    assert short_path(f"{tmp_path}/peers/skrl/agents/ppo.py:7") == "skrl/agents/ppo.py:7"
+    assert short_path("/x/lib/site-packages/skrl/agents/ppo.py:7") == "skrl/agents/ppo.py:7"
+    assert short_path(f"{tmp_path}/own/train.py:3") == "train.py:3"
+    assert short_path(f"{tmp_path}/other/train.py:3") == f"{tmp_path}/other/train.py:3"
 
 
 def test_the_worst_span_is_one_of_the_window() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shlex
 from collections.abc import Sequence
@@ -198,10 +199,22 @@ def short_path(place: str) -> str:
     path, _, number = place.rpartition(":")
     if not path:  # no file is known, such as in an interactive interpreter
         return "?"
-    if "/site-packages/" in path:
-        return f"{path.rpartition('/site-packages/')[2]}:{number}"
+    for folder in Path(path).parents:
+        if _holds_packages(folder):
+            return f"{Path(path).relative_to(folder)}:{number}"
     relative = os.path.relpath(path)
     return f"{relative if not relative.startswith('..') else Path(path)}:{number}"
+
+
+@functools.cache
+def _holds_packages(folder: Path) -> bool:
+    """Returns whether a folder is one into which packages are installed, such as by ``pip install --target``."""
+    if folder.name in ("site-packages", "dist-packages"):
+        return True
+    try:
+        return any(name.endswith(".dist-info") for name in os.listdir(folder))
+    except OSError:
+        return False
 
 
 def process_dict(each: ProcessTimes) -> dict[str, Any]:

@@ -38,6 +38,13 @@ def test_balanced_run_is_healthy():
     assert diagnosis.cause == "healthy" and diagnosis.exit_code == 0 and "update 43%" in diagnosis.sentence
 
 
+def test_updates_are_compared_with_the_simulators_or_with_the_batch_loader():
+    simulated = diagnose(ledger({"update": 0.85, "env": 0.1}), FACTS)
+    assert "simulators take 10%" in simulated.sentence and "environments" in simulated.findings[0].fix
+    supervised = diagnose(ledger({"update": 0.85, "data_wait": 0.1}), replace(FACTS, env_steps=0, num_envs=0))
+    assert "batch loader takes 10%" in supervised.sentence and "environments" not in supervised.findings[0].fix
+
+
 def probed(fast: float, slow: float) -> WindowFacts:
     return replace(FACTS, batch_rows=64, update_s={64: fast, 256: slow})
 

@@ -59,12 +59,20 @@ def update_bound(evidence: Evidence) -> Finding | None:
     ledger, updates = evidence.ledger, evidence.facts.grad_steps
     seconds = sum(ledger.seconds.get(name, 0.0) for name in ("update", "sample"))
     each = f", {duration(seconds / updates if updates else ledger.mean_s('update'))} each"
+    if evidence.facts.env_steps or not ledger.share("data_wait"):
+        rest = f"simulators take {ledger.share('env', 'env_wait'):.0%}"
+        fix = (
+            "Faster arithmetic (bf16, compile), fewer updates per transition, or a faster device; not more "
+            "environments."
+        )
+    else:
+        rest = f"the batch loader takes {ledger.share('data_wait'):.0%}"
+        fix = "Faster arithmetic (bf16, compile) or a faster device; not a faster batch loader."
     return Finding(
         "update-bound",
         explained_share,
-        f"Updates take {ledger.share('update', 'sample', 'returns'):.0%} of the time{each}; simulators take "
-        f"{ledger.share('env', 'env_wait'):.0%}.",
-        "Faster arithmetic (bf16, compile), fewer updates per transition, or a faster device; not more environments.",
+        f"Updates take {ledger.share('update', 'sample', 'returns'):.0%} of the time{each}; {rest}.",
+        fix,
         "update",
         ("precision", "compile", "threads", "updates_per_interval", "epochs"),
     )

@@ -1,8 +1,9 @@
 """Callers: the account of a sample outside of all spans, from the functions that call updates and environment steps.
 
 A function that calls backward passes or optimiser steps, but neither environments nor batch loaders, belongs to the
-update. A function that calls environments and no updates collects steps. For the common loop around both, the events
-before and after a sample decide: a network in front of an environment step chooses an action.
+update. A function that calls environments and no updates collects steps, and one that calls batch loaders only prepares
+batches. For the common loop around both, the events before and after a sample decide: a network in front of an
+environment step chooses an action.
 
 A function evaluates if its name says so and if it steps environments or loads batches, without an update. Thus the
 method ``evaluate`` of a network that an update calls does not count as an evaluation, nor does a function around the
@@ -24,6 +25,7 @@ class Callers:
     def __init__(self) -> None:
         self._update: set[Function] = set()
         self._input: set[Function] = set()
+        self._env: set[Function] = set()
 
     def add(self, top: str, place: Place) -> None:
         """Remembers the functions of a sample inside of a span.
@@ -39,6 +41,8 @@ class Callers:
             # The callers of an evaluation do not themselves step environments.
             outermost = place.functions.index(evaluations[-1]) + 1 if evaluations else None
             self._input.update(place.functions[:outermost])
+            if top == "env":
+                self._env.update(place.functions[:outermost])
 
     def evaluates(self, place: Place) -> bool:
         """Returns whether a sample belongs to an evaluation.
@@ -61,7 +65,10 @@ class Callers:
             return "eval"
         if self._input and any(each in self._update and each not in self._input for each in place.functions):
             return _part_of_update(before, after)
-        if self._update and any(each in self._input and each not in self._update for each in place.functions):
+        inputs = [each for each in place.functions if each in self._input and each not in self._update]
+        if self._update and inputs:
+            if not any(each in self._env for each in inputs):
+                return "data_wait"
             return "act" if place.torch == "module" else "store"
         if after in UPDATE:
             if place.torch or before in (*UPDATE, "data_wait"):
