@@ -68,6 +68,7 @@ SEVERAL_PROCESSES = (
     "torch, loader with two workers",
     "torch DDP, two gloo ranks",
 )
+"""Scripts that need all cores."""
 
 
 def variables(peers: str) -> dict[str, str]:
